@@ -132,7 +132,7 @@ def set_aside(folder: Path, names: Iterable[str], shared: Iterable[str] = ()) ->
     """Moves the files `names` of a run, if they exist, into a new folder `before_reset`, and returns its path.
 
     Folders in `shared` are copied instead, because the next run also needs them. After an error, all files are moved
-    back; after a kill, `own_run_folder` does that.
+    back; if the process is killed, the next `own_run_folder` moves them back.
     """
     gathered = folder / GATHERED
     with files.write_whole_folder(gathered) as new:

@@ -52,7 +52,7 @@ class SpeechRate:
 
 
 def spoken_length(text: str) -> int:
-    """Returns the number of letters of a text, with a digit as `DIGIT_LETTERS` letters."""
+    """Returns the number of letters of a text, counting each digit as `DIGIT_LETTERS` letters."""
     return sum(map(str.isalnum, text)) + (DIGIT_LETTERS - 1) * sum(map(str.isdigit, text))
 
 

@@ -281,7 +281,7 @@ class Checkpointer:
         return tensors, saved
 
     def resume(self, folder: str | None = None) -> None:
-        """Loads the newest intact checkpoint of the run in `folder`. If None, loads that of this run, if there is one.
+        """Loads the newest intact checkpoint of the run in `folder`. None means this run, which may have no checkpoint.
 
         Raises `CheckpointError` if `folder` has no checkpoint of the stage, or if the checkpoint does not fit.
         """

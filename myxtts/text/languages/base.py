@@ -50,7 +50,7 @@ class Language:
     scripts: tuple[str, ...] = ("LATIN",)
     """Scripts, as in the Unicode names of letters; all but very short texts contain letters of the first script."""
     letters: str = ""
-    """Lower-case letters and marks of cleaned text in addition to ,.?! and, in Latin scripts, to a to z."""
+    """Lower-case letters and marks of cleaned text, without `,.?!` and, in Latin scripts, without a–z."""
     own_letters: str = ""
     """Letters that no other language of the same scripts has."""
     phonemize: Callable[[str, str], str] | None = None

@@ -153,7 +153,7 @@ class Stage(ABC):
         """Creates the stage's `Preparation` on the data device. If `shares_device`, the model trains on that device."""
 
     def prepare_step(self, batch, step: int, seed: tuple[int, int]) -> None:
-        """Called before each step, on the model device, with the first batch of the step, distributed over replicas."""
+        """Hook before each step, on the model device; `batch` is the step's first, distributed over replicas."""
 
     def report(self) -> dict[str, float]:
         """Returns additional metrics for log lines, by name."""
