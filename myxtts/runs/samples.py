@@ -1,4 +1,4 @@
-"""Results that a run writes: metrics, loss curves, audio samples, speech evaluations, and sentences at the end."""
+"""Results of a training run: metrics, loss curves, audio samples, speech evaluations, speech of the final model."""
 
 import json
 import logging
@@ -46,11 +46,11 @@ FROM_RECOGNIZER = ("cer", "wer")
 FIGURES = (*FROM_RECOGNIZER, "similarity", "mcd", "f0_rmse", "length", "limit", "doubtful")
 """Metrics of a speech evaluation that are logged if they can be computed, see `hearing.measuring`."""
 UNENDED_SCORE = 100.0
-"""Penalty on the score of a model that does not end its sentences or cuts them off, so that it is never the best."""
+"""Penalty added to the score (lower is better) of a model that cuts its sentences off or does not end them."""
 
 
 class MetricsFile(Callback):
-    """Appends losses, timings, validations and starts of stages to `metrics.jsonl`. Logs only the first `OSError`."""
+    """Appends losses, timings, validation results and stage starts to `metrics.jsonl`; logs the first write error."""
 
     def __init__(self, folder: str | Path):
         self.path: Path = Path(folder, METRICS)
@@ -80,7 +80,7 @@ class MetricsFile(Callback):
 def write_curves(folder: str | Path, history: dict[str, list[dict[str, float]]]) -> None:
     """Plots training and validation loss of each stage into `curves.png` in a run's folder; logs errors.
 
-    `history` is `Run.history`; the training losses are read from `metrics.jsonl`.
+    The validation losses are taken from `history` (see `Run.history`), the training losses from `metrics.jsonl`.
     """
     curves, metrics = {}, read_metrics(folder)
     for stage, validations in history.items():
@@ -157,7 +157,7 @@ def _write(figure, path):
 
 
 class Sample(NamedTuple):
-    """Generated audio, `(S,)` float32, and the arguments `mels` and `attention` of `draw_sounds` for its picture."""
+    """Generated audio `samples`, `(S,)` float32, with the mels and the attention weights for `draw_sounds` to plot."""
 
     samples: np.ndarray
     sample_rate: int
@@ -177,7 +177,7 @@ class SampleWriter(Callback):
         self.clips: list[Clip] = spread(dataset.validation, dataset.config.training.num_samples)
 
     def keep(self, step: int, samples: list[Sample]) -> None:
-        """Writes the samples, one for each of `self.clips`, and the recordings of the clips; logs disk errors."""
+        """Writes the samples, one for each clip in `self.clips`, and the original recordings; logs disk errors."""
         try:
             self._folder.mkdir(exist_ok=True)  # without parents: the run's folder may have been moved
             for clip, sample in zip(self.clips, samples):
@@ -273,10 +273,10 @@ class LastWords(NamedTuple):
 
 
 def speak_last_words(config: XTTSConfig, dataset: SpeechDataset, device: str) -> list[LastWords]:
-    """Speaks `training.closing_texts`, by default texts of validation clips, with the best checkpoints of a run.
+    """Speaks `training.closing_texts` (default: texts of validation clips) with a run's best checkpoints.
 
-    The voices are those of speakers in the validation set. The files are `samples/final_1.wav` and so on. After an
-    error, such as a full disk, which is logged, returns the sentences spoken so far.
+    The voices are those of speakers in the validation set. The files are `samples/final_1.wav` and so on. Errors, such
+    as a full disk, are logged; the function then returns the sentences spoken so far.
     """
     settings, folder = config.training, Path(config.training.checkpoint_dir)
     voices_of = {clip.speaker: clip for clip in reversed(dataset.validation)}
@@ -305,15 +305,16 @@ def speak_last_words(config: XTTSConfig, dataset: SpeechDataset, device: str) ->
 
 
 def reference_of(dataset: SpeechDataset, clip: Clip) -> str:
-    """Returns the path of the longest training clip by the speaker of `clip` in its language, else of `clip` itself."""
+    """Returns the path of the longest training clip with the speaker and language of `clip`, or else that of `clip`."""
     same = [one for one in dataset.train if (one.speaker, one.language) == (clip.speaker, clip.language)]
     return max(same or [clip], key=lambda other: other.num_samples).wav_path
 
 
 def held_out_voice(dataset: SpeechDataset, language: str | None = None) -> list[Clip]:
-    """Chooses a voice: the longest validation clip within `data.conditioning_seconds`, in `language` if there is one.
+    """Returns clips of one speaker to use as a voice, usually a single validation clip.
 
-    If all are shorter, returns the longest one and other clips of its speaker, so that together they are long enough.
+    This is the longest one within the limits `data.conditioning_seconds`, in `language` if any clip is. If all are too
+    short, other clips of the same speaker are added to the longest one until the minimum duration is reached.
     """
     low, high = dataset.config.data.conditioning_seconds
     seconds = lambda clip: clip.num_samples / MODEL_SAMPLE_RATE
@@ -348,7 +349,7 @@ class SpeechJudge:
             self._sentences.append(Sentence(clip.id, text, clip.language, clip.speaker, voice, clip.wav_path))
         self._make_synthesizer, self._device, self._seed = make_synthesizer, device, training.seed
         self._trusts_recognizer: bool | None = None
-        """Whether the recognizer's CER on the recordings is low enough; None until they are measured."""
+        """Whether the CER on the recordings is low enough to use the recognizer; None before the first evaluation."""
 
     def __call__(self, step: int) -> dict[str, float]:
         """Returns metrics by name, with `score` (lower is better) first. After an error, which is logged, returns {}.
@@ -380,7 +381,7 @@ class SpeechJudge:
         return {"score": score + (not ends_well(found["limit"], found["length"])) * UNENDED_SCORE, **values}
 
     def _measure_own(self):
-        """Returns lists of `[id, metrics]`: of this worker's sentences, and of their recordings in the first call."""
+        """Returns two lists of `[id, metrics]`: of synthesized speech and, in the first call, of the recordings."""
         own = self._sentences[self._workers.index :: self._workers.count]
         spoken, recorded = speak_all(self._make_synthesizer(), own, [self._seed]), ()
         if self._trusts_recognizer is None:

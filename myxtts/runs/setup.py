@@ -32,7 +32,7 @@ from myxtts.text.languages import get_language
 
 SAMPLE_CORPUS = Path("sample_corpus")
 NUM_CLOSING_TEXTS = 4
-"""Number of sentences that a model trained on the sample corpus speaks at the end; the corpus does not have them."""
+"""Number of sentences from outside the sample corpus that a model trained on it speaks at the end of the run."""
 MEASURED_STEPS = 12
 """Number of training steps that `--device-plan auto` times for each device plan."""
 
@@ -73,7 +73,7 @@ def check_request(config: XTTSConfig, download: bool = False, **devices) -> None
 
 
 def with_own_data(config: XTTSConfig) -> XTTSConfig:
-    """Fills in the training data of the run to resume, if the user has given none; returns the configuration."""
+    """Returns the configuration with the training data of the run to resume, if the user gave no training data."""
     path = Path(config.training.checkpoint_dir) / "config.json"
     if config.data.train_data or config.training.workers or not path.is_file():
         return config
@@ -91,7 +91,7 @@ def with_own_data(config: XTTSConfig) -> XTTSConfig:
 def set_up(config: XTTSConfig, download=False, **devices) -> tuple[XTTSConfig, DevicePlan]:
     """Configures devices, connects workers and fills in `data.train_data`; returns the settings and the device plan.
 
-    If `download` is true, downloads LJSpeech into `data.train_data` unless it is there. `devices` are arguments of
+    If `download` is true, downloads LJSpeech into `data.train_data` if it is missing. `devices` are arguments of
     `early_gpu_configuration`. Raises `UserError` if devices are not available or there is no training set.
     """
     config = with_workers(config)
@@ -108,7 +108,7 @@ def set_up(config: XTTSConfig, download=False, **devices) -> tuple[XTTSConfig, D
 
 
 def with_workers(config: XTTSConfig) -> XTTSConfig:
-    """Fills in the addresses of workers: with `--workers slurm` from Slurm, without `--workers` from `TF_CONFIG`."""
+    """Fills in the workers' addresses: from Slurm if `--workers` is `slurm`, from `TF_CONFIG` if it is not given."""
     if config.training.workers and config.training.workers != SLURM:
         return config
     found = workers_of_slurm(os.environ) if config.training.workers else workers_in(os.environ)
@@ -163,7 +163,7 @@ def _stores(folder):
 
 
 def quickest_devices(config: XTTSConfig, options: Mapping[str, object]) -> tuple[XTTSConfig, dict]:
-    """Times training steps with each device plan and prints the times; returns arguments of `set_up` for the best."""
+    """Times training steps with each device plan, prints the times, and returns `set_up` arguments for the fastest."""
     virtual = options.get("virtual_devices")
     virtual = int(os.environ.get(VIRTUAL_DEVICES_VARIABLE) or 0) if virtual is None else virtual
     count = virtual or count_gpus()
@@ -208,7 +208,7 @@ def choose(measured: Mapping[str, float | str]) -> tuple[str, list[str]]:
 
 
 def measure_here(request: str):
-    """Handles a request of `measure`, as JSON, in its new process; prints the result as JSON in the last line."""
+    """Times training steps in the process that `measure` starts. The last line printed is JSON with the median time."""
     values = json.loads(request)
     config, plan = set_up(config_from_dict(values["config"]), **values["options"])
     from myxtts.training.watching.measurement import measure_pipeline, open_trainer

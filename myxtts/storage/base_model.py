@@ -25,10 +25,10 @@ KINDS = {
     FILE: "is a file, or a path below one",
     NEW: "is not a folder or a file",
 }
-"""Kinds of paths, with an error text for each. A folder has the first kind whose key, a glob, matches a file in it."""
+"""Error text for each kind of path. Most keys are glob patterns: a folder has the first kind whose pattern matches."""
 MODELS, PLACES = (BASE_NAME, MODEL, SETTINGS), (RUNS, FOLDER, NEW)
 HOMES = (*PLACES, MODEL, SETTINGS, "model.bin", "model.safetensors")
-"""Kinds of paths to which a run can be written. `MODELS` are the kinds with a model, `PLACES` those without one."""
+"""Kinds of paths that a run can be written to: the kinds without a model (`PLACES`), and some kinds of models."""
 FORMS = "the folder of a training run, of `myxtts convert` or of XTTS v2, base, or hf://owner/name"
 
 
@@ -42,9 +42,9 @@ def kind_of(source: AnyPath) -> str:
 def require_kind(
     source: AnyPath, what: str = "A model (--checkpoint)", kinds: Sequence[str] = MODELS, forms: str = FORMS
 ) -> Path:
-    """Returns the folder of a model; `base` is the bundled one. Raises `CheckpointError` if its kind is not in `kinds`.
+    """Returns the folder of a model, given its path or `base`. Raises `CheckpointError` if its kind is not in `kinds`.
 
-    The error names the option `what` and its permitted values `forms`.
+    The error message names the option `what` and the option's permitted values, `forms`.
     """
     if (kind := kind_of(source)) in kinds:
         return base_folder() if kind == BASE_NAME else Path(source)
@@ -71,7 +71,7 @@ def model_name(folder: AnyPath) -> str:
 
 
 def default_speaker(folder: AnyPath, language: str) -> str | None:
-    """Returns a run's only training speaker, or the bundled model's first voice of `language` or of any; else None."""
+    """Returns a run's only training speaker or a voice of the bundled model, in `language` if possible; else None."""
     from myxtts.storage.speakers import read_speakers  # imports NumPy, which plans do not need
 
     speakers = read_speakers(folder)

@@ -64,7 +64,7 @@ def write_tensors(path: AnyPath, shapes: Mapping[str, Sequence[int]], values: It
 
 
 _DTYPES = {f"{kind.upper()}{8 * size}": f"<{kind}{size}" for kind in "fiu" for size in (1, 2, 4, 8)} | {"BOOL": "?"}
-"""NumPy data types by their names in safetensors files; NumPy has no bfloat16 or float8."""
+"""NumPy data types by their names in safetensors files, without bfloat16 and float8, which NumPy does not have."""
 
 
 class StoredTensors(Mapping):
@@ -107,7 +107,7 @@ class StoredTensors(Mapping):
 
 
 class CheckpointVersionError(CheckpointError):
-    """Error for an intact checkpoint with another version (`FORMAT`)."""
+    """Error for an intact checkpoint whose format version is not `FORMAT`."""
 
 
 def _manifest_entry(file):
@@ -115,7 +115,7 @@ def _manifest_entry(file):
 
 
 def write_manifest(folder: Path, entries: Mapping[str, dict]) -> None:
-    """Writes a checkpoint's manifest, `entries` `{file name: {"bytes": size, "blake2b": digest}}` with a checksum."""
+    """Writes a checkpoint's manifest: a checksum, and `entries`, `{file name: {"bytes": size, "blake2b": digest}}`."""
     manifest = {"format": FORMAT, "files": entries, "blake2b": _manifest_digest(FORMAT, entries)}
     files.write_json(folder / MANIFEST, manifest)
 
@@ -198,7 +198,7 @@ class CheckpointStore:
         return None
 
     def best_step(self) -> int | None:
-        """Returns the step of the best checkpoint, which the newest checkpoint's state contains; None if unknown."""
+        """Returns the step of the best checkpoint, as recorded in the state of the newest one; None if unknown."""
         best = (self.newest_state() or {}).get("best_step")
         return best if best in self.steps() else None
 
@@ -319,7 +319,7 @@ class CheckpointStore:
         return {name: dict(self.open(step, name)) for name in names}, self.read_state(step)
 
     def open(self, step: int, name: str = "model") -> StoredTensors:
-        """Returns the tensors of the file `name`, which are read one by one, after verifying the checkpoint."""
+        """Verifies a checkpoint, and returns the tensors of its file `name`; each is read when it is looked up."""
         if step not in self._sound:
             self.verify(step)
         path = self.path(step) / f"{name}.safetensors"
@@ -338,7 +338,7 @@ class CheckpointStore:
 
 
 def assign_by_name(variables: Mapping[str, Any], arrays: Mapping[str, np.ndarray], what: str) -> None:
-    """Assigns arrays to variables by name. If names or shapes differ, raises `CheckpointError` and assigns none."""
+    """Assigns arrays to variables by name. If names or shapes differ, raises `CheckpointError`, assigning nothing."""
     unfit = f"{what} does not fit this model:"
     missing, unknown = sorted(set(variables) - set(arrays)), sorted(set(arrays) - set(variables))
     if missing or unknown:

@@ -32,7 +32,7 @@ class CheckpointWriter:
         self._failures = 0
 
     def start(self, step: int, tensors: dict[str, dict], state: dict, best: bool = False, copies=None) -> None:
-        """Waits for the current write, then starts `CheckpointStore.write`. Arrays and state must not change meanwhile.
+        """Waits for the current write, then starts a new one. Arrays and state must not change until it has ended.
 
         Raises `CheckpointError` if `SAVE_TRIES` checkpoints in a row could not be written.
         """

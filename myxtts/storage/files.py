@@ -58,7 +58,7 @@ def digest_file(path: AnyPath) -> str:
 
 @contextmanager
 def write_whole(path: AnyPath) -> Iterator[Path]:
-    """Yields a temporary path next to `path`; the file there replaces `path` when the block ends without an error.
+    """Yields a temporary path next to `path`. If the block ends without an error, the temporary file replaces `path`.
 
     The file is synced before it is renamed, so that `path` is the old or the new file even after a power cut.
     Permissions are kept, and the target of a symbolic link is replaced. For a device or pipe, the content is copied.
@@ -90,7 +90,7 @@ def write_whole(path: AnyPath) -> Iterator[Path]:
 
 @contextmanager
 def _named(path, temporary=None):
-    """Sets the file name of an `OSError` in the block to `path`, if it names the temporary file or none (full disk)."""
+    """Makes an `OSError` in the block name `path` instead of `temporary` or, as on a full disk, no file at all."""
     try:
         yield
     except OSError as error:
@@ -134,7 +134,7 @@ def write_whole_folder(path: AnyPath, sync: bool = True, replaced_name: str | No
 def remove_leftovers(folder: AnyPath, name: str = "*") -> None:
     """Removes temporary files and folders that killed processes left. No process may be writing to `folder`.
 
-    `name`, of at most 40 characters, limits this to the temporary paths of one file.
+    Given the `name` of a file (at most 40 characters), removes only that file's temporary paths.
     """
     for leftover in () if os.path.islink(folder) else Path(folder).glob(f".{name}.{12 * '[0-9a-f]'}.myxtts*.tmp"):
         if not leftover.is_symlink():
@@ -247,7 +247,7 @@ def claimed(path: Path, number: int, waits: bool) -> Iterator[bool]:
     """Claims item `number` of a job that several processes share; yields whether the claim succeeded.
 
     The claim is a lock on byte `number` of the file `path`. If the file system has no locks, all claims succeed. If
-    `waits`, waits until another process has finished the item, instead of failing.
+    another process holds the claim, waits until that process has finished (if `waits`) or yields False.
     """
     is_ours = True
     with open(path, "ab") as file:

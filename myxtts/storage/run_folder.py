@@ -29,14 +29,14 @@ logger = logging.getLogger(__name__)
 
 VOCABULARY = "vocab.json"
 MEL_STATS = "mel_stats"
-"""Name of the tensor with the scale of each mel band, and of its file in GPT checkpoints of models without DVAE."""
+"""Name of the tensor with the scale of each mel band, and, in runs without a DVAE, of a file in GPT checkpoints."""
 JUDGED = ("gpt", "decoder")
-"""Stages whose best checkpoint is used for speech. Other stages use the last one, on which later stages depend."""
+"""Stages whose best checkpoint is used for speech; of other stages, the last checkpoint is used."""
 TAKEN_FROM = "taken_from"
 """Key in a checkpoint's state for the folder that its weights were copied from."""
 _CONFIG = "config.json"
 _OF_OTHER_PARTS = "decoder_", "speaker_", "dropout"
-"""Prefixes of the names of model settings that do not affect the GPT."""
+"""Prefixes of the names of model settings that do not affect the shape of the GPT."""
 GATHERED = ".before_reset"
 """Temporary folder in which a reset collects the files of a run before it moves them aside."""
 METRICS = "metrics.jsonl"
@@ -60,7 +60,7 @@ def is_start(state: dict | None) -> bool:
 
 
 def read_config(folder: Path) -> XTTSConfig:
-    """Reads a run's settings, with the model shape of its GPT checkpoint. Raises `CheckpointError` if it has none."""
+    """Reads a run's settings; those of the GPT come from its checkpoint. Raises `CheckpointError` if there are none."""
     store, path = CheckpointStore(folder / "gpt"), folder / _CONFIG
     state = store.newest_state()
     own = None if state is None else config_of(state, str(store.folder))
@@ -132,7 +132,7 @@ def set_aside(folder: Path, names: Iterable[str], shared: Iterable[str] = ()) ->
     """Moves the files `names` of a run, if they exist, into a new folder `before_reset`, and returns its path.
 
     Folders in `shared` are copied instead, because the next run also needs them. After an error, all files are moved
-    back; after a kill, `own_run_folder` does that.
+    back; if the process is killed, the next `own_run_folder` moves them back.
     """
     gathered = folder / GATHERED
     with files.write_whole_folder(gathered) as new:

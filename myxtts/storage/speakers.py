@@ -31,13 +31,13 @@ class StoredSpeaker:
     clip: Path | None = None
     """FLAC file with some seconds of a training speaker; None for latents."""
     language: str | None = None
-    """Language of the clip; without one, the prefix of the name, as in `fr_f2`, if it is a language of the model."""
+    """Language of `clip`. For latents, the prefix of the voice's name (`fr_f2`), if it is a language of the model."""
     sources: tuple[str, ...] = ()
-    """Training clips that `clip` was cut from, as `id` and the first digits of the audio file's digest."""
+    """Training clips that `clip` was made from: strings with the id of the clip and the start of its file's digest."""
 
 
 def write_speakers(folder: AnyPath, speakers: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> None:
-    """Writes a model's voices by name: latents `(1, num_latents, width)` and vector `(1, speaker_width)`, float32."""
+    """Writes voices to `SPEAKERS_FILE`: latents `(1, num_latents, width)`, vector `(1, speaker_width)`, float32."""
     arrays = {name + end: one for name, both in speakers.items() for end, one in zip((_LATENTS, _VECTOR), both)}
     write_tensors(Path(folder) / SPEAKERS_FILE, {name: one.shape for name, one in arrays.items()}, arrays.values())
 
@@ -79,7 +79,7 @@ def find_speaker(folder: AnyPath, name: str) -> StoredSpeaker:
 
 
 def read_speaker(folder: AnyPath, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Reads a voice's latents and vector, shaped as in `write_speakers`. Raises `CheckpointError` if there are none."""
+    """Reads a voice's latents and vector, shaped as in `write_speakers`. Raises `CheckpointError` if it has none."""
     if name not in speaker_names(folder):
         find_speaker(folder, name)
         raise CheckpointError(f"The voice {name} in {folder} is a recording; it has no latents in {SPEAKERS_FILE}.")
@@ -108,7 +108,7 @@ def write_speaker_clips(folder: AnyPath, clips: Mapping[str, tuple[bytes, str, t
 
 
 def read_clips(home: Path) -> dict[str, StoredSpeaker]:
-    """Returns the speakers in the index of the folder `home`, by name; the recordings themselves may be missing."""
+    """Returns the speakers in the index file of a `SPEAKER_CLIPS` folder, by name; recordings may be missing."""
     if not (home / _INDEX).is_file():
         return {}
     entries, speakers = files.read_json(home / _INDEX), {}

@@ -39,7 +39,7 @@ _CLAUSE_END = re.compile(r"[,;:،؛、，；：፣፤፥—–](?=\s|[^\x00-\x7f
 def clean_text(text: str, language: str) -> str:
     """Converts written text, with its numbers and symbols, to lower-case words; romanizes Chinese, Korean, Japanese.
 
-    Raises `ValueError` if the language is not supported, and `ImportError` if a package that it needs is missing.
+    Raises `ValueError` if the language is not supported, and `ImportError` if a package for the language is missing.
     """
     language = get_language(language)
     text = re.sub("[\ud800-\udfff]", "\N{REPLACEMENT CHARACTER}", text)  # libraries reject lone surrogates
@@ -54,7 +54,7 @@ def clean_text(text: str, language: str) -> str:
 
 
 def replace_unknown(cleaned: str, language: Language, known: frozenset[str]) -> str:
-    """Replaces the characters of a cleaned text that a vocabulary with the characters `known` lacks.
+    """Replaces the characters of a cleaned text that are not in `known`, the characters of a vocabulary.
 
     Punctuation becomes ASCII, symbols become words, and silent characters are removed. All other characters are kept.
     """

@@ -1,7 +1,7 @@
 """Grapheme-to-phoneme conversion by the rules of a language, by an installed package, or by eSpeak NG.
 
-A package adds or replaces the rules of a language with an entry point in the group `myxtts.g2p`. Its name is the code
-of the language; it refers to a function that converts cleaned text to phonemes, given the text and an alphabet
+A package adds or replaces the rules of a language with an entry point in the group `myxtts.g2p`. The entry point is
+named after the language's code and refers to a function that returns phonemes, given cleaned text and an alphabet
 (`"latin"` or `"ipa"`). If a tokenizer's `g2p` contains `ESPEAK`, eSpeak NG converts the languages without rules.
 """
 
@@ -76,7 +76,7 @@ def written(text: str, language: str, g2p: Iterable[str] = ()) -> str:
 
 
 def alphabet(language: str, g2p: Iterable[str] = ()) -> set[str]:
-    """Returns all characters that the results of `written` for a language can have; with eSpeak NG, nearly all."""
+    """Returns all characters that `written` can output for a language; with eSpeak NG, a few may be missing."""
     entry = get_language(language)
     is_latin = entry.scripts[0] == "LATIN" or entry.romanize
     letters = [*(string.ascii_lowercase if is_latin else ""), *entry.letters, *",.?!"]

@@ -98,7 +98,7 @@ def _to_float(written: str) -> float:
 # `typed` keeps 2 ("two") and 2.0 ("two point zero") apart.
 @lru_cache(maxsize=65536, typed=True)
 def number_to_words(number: int | float, code: str, to: str = "cardinal", **kwargs: str) -> str:
-    """Calls num2words and returns lower-case words (`to`: cardinal, ordinal, currency); raises one of `_REFUSALS`."""
+    """Returns num2words' result in lower case. If num2words cannot read the number, it raises one of `_REFUSALS`."""
     from num2words import num2words  # takes 0.1 s; most texts have no digits
 
     with _num2words_lock:
@@ -122,7 +122,7 @@ class SpelledNumbers:
     max_integer: int
     """Largest number that `cardinal` accepts; larger numbers are read digit by digit."""
     ordinal_ending: str
-    """Regular expression of an ordinal's ending after the digits. Text in a group of it is kept after the words."""
+    """Regular expression of the ending after an ordinal's digits. Text that a group matches is kept after the words."""
     to_ordinal: Callable[[str, int], str]
     """Function from the words of a cardinal, and the number, to the words of the ordinal."""
     point: str

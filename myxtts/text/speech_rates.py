@@ -52,12 +52,12 @@ class SpeechRate:
 
 
 def spoken_length(text: str) -> int:
-    """Returns the number of letters of a text, with a digit as `DIGIT_LETTERS` letters."""
+    """Returns the number of letters of a text, counting each digit as `DIGIT_LETTERS` letters."""
     return sum(map(str.isalnum, text)) + (DIGIT_LETTERS - 1) * sum(map(str.isdigit, text))
 
 
 def rule_of_thumb(language: str) -> SpeechRate:
-    """Returns the rate of a language for models without measured rates, with wide limits; pauses may add 1.5 s."""
+    """Returns an approximate rate for models without measured rates, with wide limits and a tolerance for pauses."""
     return SpeechRate(SECONDS_AT_CHAR_LIMIT / get_language(language).char_limit, 0.0, 0.3, 3.0, 1.5)
 
 
@@ -73,8 +73,8 @@ def measure_rates(spoken: Iterable[tuple[str, str, float]]) -> dict[str, SpeechR
 def longest_texts(rates: dict[str, SpeechRate], origin: str | None = None) -> dict[str, int]:
     """Returns the number of characters of the longest training text in each language; empty if unknown.
 
-    `rates` are the rates of the run's own recordings. `origin` is the run's `training.init_from`. If this is a model
-    other than the bundled one, the result is empty, because that model's training texts are unknown.
+    `rates` are the rates of the run's own recordings. `origin` is the model that the run started from. If it is not the
+    bundled model, the result is empty, because the training texts of other models are unknown.
     """
     if origin is not None and not is_base(origin):
         return {}

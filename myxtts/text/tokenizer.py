@@ -68,7 +68,7 @@ class Vocabulary(NamedTuple):
 
     @classmethod
     def parse(cls, text: str, source: str) -> Self:
-        """Parses the result of `to_json`. Raises `UserError`, with `source` as its name, if it is not valid."""
+        """Parses the result of `to_json`. If it is not valid, raises a `UserError` that names the file `source`."""
         try:
             document = json.loads(text)
         except (ValueError, RecursionError) as error:
@@ -115,7 +115,7 @@ class Vocabulary(NamedTuple):
 
 
 def learn_merges(words: list[tuple[list[str], int]], new_characters: set[str], limit: int) -> list[tuple[str, str]]:
-    """Learns at most `limit` BPE merges from `words`, pairs of a token list and a count; merges the lists in place.
+    """Learns at most `limit` BPE merges from `words`, pairs of a token list and a count; applies them to the lists.
 
     Only pairs with a character in `new_characters` are merged: other merges would change the ids of text that the
     vocabulary covers. The most frequent pair comes first (ties: by code point). Pairs that occur once are not merged.
@@ -303,7 +303,7 @@ class XTTSTokenizer:
         return None
 
     def with_known_letters(self, text: str, language: str) -> str:
-        """Removes diacritics from letters that the vocabulary lacks, `naïve` to `naive`. Use it for synthesis only."""
+        """Removes diacritics from letters that the vocabulary lacks (`naïve` becomes `naive`); for synthesis only."""
         language = get_language(language)
         unknown = set(self._unknown(self._clean(text, language), language))
 
@@ -315,7 +315,7 @@ class XTTSTokenizer:
         return "".join(map(known, unicodedata.normalize("NFC", text))) if unknown else text
 
     def unspoken_share(self, text: str, language: str) -> float:
-        """Returns the fraction of letters and digits in a text that the vocabulary lacks even without diacritics."""
+        """Returns the share of a text's letters and digits that the vocabulary lacks even if diacritics are removed."""
         cleaned = self._clean(self.with_known_letters(text, language), get_language(language))
         letters = [one for one in replace_unknown(cleaned, get_language(language), self._characters) if one.isalnum()]
         return sum(one not in self._characters for one in letters) / max(1, len(letters))

@@ -98,7 +98,7 @@ class TrainingState:
         return {name: getattr(self, name) for name in names} | {"history": list(self.history), "parts": parts}
 
     def restore(self, step: int, saved: dict, where: str) -> None:
-        """Restores values of `as_dict`. Raises `CheckpointError`, naming the checkpoint `where`, if they do not fit."""
+        """Restores a result of `as_dict`. Raises `CheckpointError` if the checkpoint `where` cannot be resumed."""
         if "position" not in saved:
             raise CheckpointError(f"{where} has weights, but no training state. Start from it with --init-from.")
         moved = [name for name in self.lineage if saved["lineage"].get(name) != self.lineage[name]]
@@ -120,7 +120,7 @@ class TrainingState:
                 part.restore(saved["parts"][name])
 
     def take_up(self, dataset: SpeechDataset, stage: str) -> SpeechDataset:
-        """Returns the data set in an order that continues from this state; resets `best` for new validation clips."""
+        """Returns the data set, ordered to continue from this state; resets `best` if validation clips changed."""
         before, self.validation = self.validation, data_digest(dataset.validation)
         if before not in (None, self.validation):
             logger.warning("The validation clips changed since the checkpoint; the best validation loss starts over.")
@@ -176,7 +176,7 @@ class ClipRecord:
     start: EpochStart
     """Start of the checkpoint's epoch. If the clips are unchanged, the same order is rebuilt from it."""
     cut: EpochStart
-    """Position of the checkpoint, and clips used up in its epoch. After a change of clips, a new order starts here."""
+    """Position of the checkpoint, and clips used so far in its epoch: start of a new order, if the clips changed."""
 
     def saved(self) -> tuple[dict[str, np.ndarray], dict]:
         """Converts the record to tensors for the checkpoint file `CLIPS`, and JSON values for the state file."""
@@ -188,7 +188,7 @@ class ClipRecord:
 
     @classmethod
     def restore(cls, arrays: dict[str, np.ndarray], state: dict, position: int, where: str) -> "ClipRecord":
-        """Creates a record from the results of `saved`. Raises `CheckpointError` if they are invalid at `position`."""
+        """Creates a record from the results of `saved`. Raises `CheckpointError` if damaged or of another position."""
         numbers = [state.get(name) for name in ("start", "cut")]
         is_whole = all(isinstance(place, list) and len(place) == 3 and all(map(is_count, place)) for place in numbers)
         dtypes = {name: (array.dtype.name, array.ndim) for name, array in arrays.items()}
@@ -281,7 +281,7 @@ class Checkpointer:
         return tensors, saved
 
     def resume(self, folder: str | None = None) -> None:
-        """Loads the newest intact checkpoint of the run in `folder`. None means this run, if it has a checkpoint.
+        """Loads the newest intact checkpoint of the run in `folder`. None means this run, which may have no checkpoint.
 
         Raises `CheckpointError` if `folder` has no checkpoint of the stage, or if the checkpoint does not fit.
         """
@@ -330,7 +330,7 @@ class Checkpointer:
         )
 
     def go_back_to_best(self) -> None:
-        """Loads the best checkpoint, if any, but keeps the history; renames later ones to `overtrained_step_…`."""
+        """Loads the best checkpoint, if any, but keeps the history. Renames later checkpoints `overtrained_step_…`."""
         self.writer.wait()
         state, detector = self.state, self.trainer.watch.overtraining
         kept = state.history, state.stale_evaluations, detector.state()
@@ -347,7 +347,7 @@ class Checkpointer:
 
 
 def last_good_step(store: CheckpointStore) -> int | None:
-    """Returns the step of the newest intact checkpoint with finite losses, else None. Renames the newer ones."""
+    """Returns the step of the newest intact checkpoint with finite losses, else None; renames newer checkpoints."""
     for step in reversed(store.steps()):
         try:
             store.verify(step)
@@ -364,7 +364,7 @@ def last_good_step(store: CheckpointStore) -> int | None:
 
 
 def load_foundations(config: XTTSConfig, stage: str, device: str) -> tuple[dict[str, XTTS], dict[str, str]]:
-    """Loads the models that a stage depends on from the run's folder to a device.
+    """Loads the models on which a stage depends: reads them from the run's folder, and places them on `device`.
 
     Returns:
         The models, and the digests of their weights, both by the name of the stage that trained the model.

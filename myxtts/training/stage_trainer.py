@@ -42,7 +42,7 @@ class StageTrainer:
         plan: Devices that prepare data and train.
         foundations: Frozen models of the stages that this stage depends on, by stage name, on the data device.
         lineage: Digests of the weights of `foundations`, by stage name. Checkpoints with other digests are rejected.
-        model: Model to train, on the model device, with the part that the stage trains. None creates a model.
+        model: Model to train, on the model device; must have the part that the stage trains. None creates a model.
         resume_checkpoint: Folder of the run to resume. None resumes the run in `training.checkpoint_dir`, if it has a
             checkpoint of the stage and `training.reset_training` is False.
 
@@ -63,7 +63,7 @@ class StageTrainer:
     ):
         self.config, self.plan, self.replicas = config, plan, Replicas(plan)
         self.data_device, self.model_device, self.workers = plan.data_device, plan.model_device, self.replicas.workers
-        """`data_device` prepares batches, `model_device` is the first that trains, `workers` connects all processes."""
+        """`data_device` prepares batches, `model_device` is the first training device, `workers` connects processes."""
         self.stage: Stage = STAGE_CLASSES[stage](config, foundations)
         resumed_folder = resume_checkpoint or (not config.training.reset_training and config.training.checkpoint_dir)
         store = CheckpointStore(f"{resumed_folder}/{stage}")
@@ -246,7 +246,7 @@ class StageTrainer:
     def pipeline(
         self, dataset: SpeechDataset, start: int, stop: int, watch: Callable = lambda phase, call: call
     ) -> DevicePipeline:
-        """Returns a context manager that iterates over batches `start` to `stop - 1`, prepared, on the model device.
+        """Returns an iterator (and context manager) of the prepared batches `start` to `stop - 1`, on the model device.
 
         `watch(phase, call)` wraps the functions of the phases `preprocess` and `transfer`, for example to time them.
         """
@@ -270,9 +270,9 @@ class StageTrainer:
         return dataset.stream(self.stage.name, self.data_device, start, stop, depth)
 
     def noise(self, dataset: SpeechDataset, size: int | None = None, pick: Callable = max):
-        """Returns a prepared batch of noise as long as the longest training batch, to measure time and memory.
+        """Returns a prepared batch of noise with the shape of a training batch, to measure time and memory.
 
-        `size` is the number of clips (default: this worker's share). `pick` selects the length: `min`, the shortest.
+        `size` is the number of clips (default: this worker's share). `pick` selects the length, by default the longest.
         """
         size, loader = size or self.batching.batch_size // self.workers.count, dataset.train_loader(self.stage.name)
         lengths = (pick(lengths) for lengths in zip(*loader.order.shapes))

@@ -23,7 +23,7 @@ class XTTSTrainer(StageTrainer):
 
     Args:
         config: Configuration. `data.data_gpu` and `data.model_gpu` select the devices.
-        model: Model to train, on the model device, with the part that the stage trains. None creates a model.
+        model: Model to train, on the model device; must have the part that the stage trains. None creates a model.
         resume_checkpoint: Folder of the run to resume. None resumes the run in `training.checkpoint_dir`, if it has a
             checkpoint of the stage.
         model_device: TensorFlow name of the device that trains; None takes it from `plan`.

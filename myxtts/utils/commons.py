@@ -88,7 +88,7 @@ class _AboveProgressBars:
 
 
 def setup_logging(level: str | int = "INFO") -> logging.Logger:
-    """Prints log messages of the package from `level` up to standard output; returns the logger `myxtts`."""
+    """Makes the package print log messages of at least `level` to standard output; returns the logger `myxtts`."""
     logger = logging.getLogger(LOGGER_NAME)
     logger.handlers = [handler for handler in logger.handlers if handler.get_name() != LOGGER_NAME]
     handler = logging.StreamHandler(_AboveProgressBars())

@@ -38,7 +38,7 @@ class Language:
     symbols: dict[str, str]
     """Words for each symbol, such as `%`."""
     symbol_readings: dict[str, str] = field(default_factory=dict)
-    """Words for symbols that are replaced only if the vocabulary lacks them; in Latin letters if `romanize` is set."""
+    """Words for symbols, used only if the vocabulary lacks the symbol; in Latin letters if `romanize` is set."""
     romanize: Callable[[str], str] | None = None
     """Function that converts cleaned text to Latin letters. Raises ImportError if a package is not installed."""
     romanizes_as_written: bool = False
@@ -50,7 +50,7 @@ class Language:
     scripts: tuple[str, ...] = ("LATIN",)
     """Scripts, as in the Unicode names of letters; all but very short texts contain letters of the first script."""
     letters: str = ""
-    """Lower-case letters and marks of cleaned text in addition to ,.?! and, in Latin scripts, to a to z."""
+    """Lower-case letters and marks of cleaned text, without `,.?!` and, in Latin scripts, without a–z."""
     own_letters: str = ""
     """Letters that no other language of the same scripts has."""
     phonemize: Callable[[str, str], str] | None = None

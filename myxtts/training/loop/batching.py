@@ -54,7 +54,7 @@ class Batching:
             self.train_step.make_accumulators()
 
     def take_step(self, group: list, learning_rate: float, seed: tuple[int, int]) -> dict[str, tf.Tensor]:
-        """Takes one optimizer step; splits the batches if memory runs out. Raises `ConfigError` if that cannot help."""
+        """Takes one optimizer step. If memory runs out, splits the batches or, if it cannot, raises `ConfigError`."""
         while True:
             batches = [part for batch in group for part in self._replicas.split(batch, self.parts)]
             try:
@@ -89,7 +89,7 @@ class Batching:
         return {"batch_size": self.batch_size, "parts": self.parts, "accumulation": self.accumulation}
 
     def restore(self, state: dict) -> None:
-        """Restores the batch size from a saved `state` if `automatic`, and `parts` if the batch size is the same."""
+        """Restores `state`: the batch size if `automatic`, and `parts` if the batch size now equals the saved one."""
         batch_size, accumulation, parts = (int(state[name]) for name in ("batch_size", "accumulation", "parts"))
         if min(batch_size, accumulation, parts) < 1 or batch_size % parts:
             raise ValueError(f"a batch of {batch_size} clips cannot be split into {parts} parts")
@@ -102,13 +102,13 @@ class Batching:
 
 
 def with_batch(config: XTTSConfig, stage: str, batch_size: int, accumulation: int) -> XTTSConfig:
-    """Returns a copy of a configuration with this batch size of one stage and this gradient accumulation."""
+    """Returns a copy of a configuration with another batch size for `stage` and another gradient accumulation."""
     stages = {**config.training.stages, stage: replace(config.training.stages[stage], batch_size=batch_size)}
     return replace(config, training=replace(config.training, stages=stages, gradient_accumulation=accumulation))
 
 
 def fit_batch_size(trainer: "StageTrainer", dataset: SpeechDataset) -> SpeechDataset:
-    """Sets the batch size to the largest that fits in memory, or as in the checkpoint; returns the adapted data set."""
+    """Sets the largest batch size that fits in memory, or keeps that of a resumed run; returns the adapted data set."""
     batching = trainer.batching
     if trainer.step == 0:
         trainer.train_step.phase = trainer.stage.phase(1, 1)  # the last phase takes the most memory
@@ -120,7 +120,7 @@ def fit_batch_size(trainer: "StageTrainer", dataset: SpeechDataset) -> SpeechDat
 
 
 def peak_bytes(trainer: "StageTrainer", dataset: SpeechDataset, size: int, parts: int) -> int:
-    """Returns the peak memory in bytes of a step on `parts` batches of `size` longest clips, and undoes the step."""
+    """Returns the peak memory in bytes of a trial step on `parts` batches, each of `size` clips of maximum length."""
     step = trainer.train_step
     if parts > 1:
         step.make_accumulators()

@@ -7,7 +7,7 @@ from myxtts.models.layers import Layer, Tensor
 from myxtts.training.loop.switches import RECOMPUTED
 
 SEED_BITS = 21
-"""The low `SEED_BITS` bits of the second number of a dropout seed hold the step; the others hold the block number."""
+"""Number of low bits in a dropout seed's second number that hold the step; the higher bits hold the block number."""
 
 
 class CompiledBlocks(Layer):

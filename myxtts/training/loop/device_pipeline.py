@@ -30,7 +30,7 @@ PHASES = {
 
 
 def prefetch_depth(config: XTTSConfig, plan: DevicePlan, stage: str) -> int:
-    """Returns the configured number of batches to prefetch; under memory isolation, the default is about 64 clips."""
+    """Returns the number of batches to prefetch; with memory isolation, by default as many as have about 64 clips."""
     requested = config.data.pipeline_buffer_size
     if plan.mode != "isolated" or requested != DataConfig.pipeline_buffer_size:
         return requested
@@ -210,7 +210,7 @@ class StepClock:
 
 
 def timing_of_all(timing: dict[str, float], workers: Workers) -> dict[str, float]:
-    """Adds entries of all workers, such as `worker_0_stall`, to a `StepClock.report`. All workers must call this."""
+    """Returns a `StepClock.report` with added entries of all workers (`worker_0_stall`). All workers must call this."""
     for index, one in enumerate(workers.gather(timing) if workers.count > 1 else ()):
         names = ("avg_ms", "stall", "buffer") if timing and one else ()
         timing = timing | {f"worker_{index}_{name}": one[name] for name in names}
@@ -232,7 +232,7 @@ class Replicas:
 
     def __init__(self, plan: DevicePlan):
         self.data_device, self.devices = plan.data_device, plan.model_devices
-        """Device of this process that prepares batches, and its devices that train."""
+        """Devices of this process: the one that prepares batches, and those that train."""
         self.workers: Workers = current_workers()
         self.strategy: tf.distribute.Strategy = self.workers.strategy or (
             tf.distribute.OneDeviceStrategy(self.devices[0])
@@ -249,7 +249,7 @@ class Replicas:
             yield
 
     def adopt(self, model: keras.Model) -> None:
-        """Makes a model trainable that was not created in `scope`. Raises `ConfigError` if it is on another device."""
+        """Prepares a model from outside of `scope` for training. Raises `ConfigError` if it is on the wrong device."""
         hint = "Save it with model.save_to_preset(FOLDER) and give training.init_from=FOLDER to myxtts.train()."
         require(self.count == 1, "model=", "trained on one device", f"{self.count} devices", hint)
         device, found = self.devices[0], {short_name(variable.value.device) for variable in model.variables}

@@ -1,4 +1,4 @@
-"""Training switches: their requested values, their applied values, and the ledger of effects seen in the first step."""
+"""Training switches: requested values, applied values, and a ledger (report) of their effects in the first step."""
 
 import re
 import textwrap
@@ -27,7 +27,7 @@ SLOWER_BY = 1.05
 """Memory-efficient attention is chosen if its time is at most this multiple of the time of standard attention."""
 STEPS_PER_PROGRAM = 2000
 """Number of steps after which compiling a batch shape with XLA pays off, except in tiny models: on an H100, compiling a
-shape of the GPT took 65 to 100 s and saved 0.01 s (nano) to 0.1 s per step."""
+shape of the GPT took 65 to 100 s, and saved 0.1 s per step (0.01 s with the model size nano)."""
 RESUMED = "as in the resumed checkpoint"
 REPEATS = 3
 RECOMPUTED = "recomputed_"
@@ -122,10 +122,10 @@ def xla_refusal(device: str) -> str | None:
 
 
 def choose_attention(model_config: ModelConfig, precision: str, device: str) -> tuple[str, str]:
-    """Measures which attention is faster; returns `standard` or `memory-efficient`, and the measurement as text.
+    """Chooses `standard` or `memory-efficient` attention by a measurement; returns the choice, and its reason as text.
 
-    Times the forward and backward pass of one layer with both, at the model's longest sequence. The result depends on
-    processor, precision (a Keras dtype policy) and head width. Takes a few seconds, mostly for tracing.
+    Times the forward and backward pass of one layer in both forms, at the model's longest sequence. The result depends
+    on processor, precision (a Keras dtype policy) and head width. Takes a few seconds, mostly for tracing.
     """
     heads, width = model_config.heads, model_config.width // model_config.heads
     longest = model_config.num_latents + model_config.max_text_tokens + 2 + model_config.max_audio_tokens

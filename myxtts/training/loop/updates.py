@@ -22,7 +22,7 @@ class UpdateRule:
     Args:
         scaled: Turns on dynamic loss scaling, which float16 needs (Micikevicius et al. 2018, section 3.2).
         ema: Decay of the weight averages, in `[0, 1)`; 0 keeps none.
-        stage_learning_rate: Peak learning rate of the stage, whose schedule is scaled to the peak of the update.
+        stage_learning_rate: Peak of the stage's learning-rate schedule, which each update scales to its own peak.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class UpdateRule:
         return self.phases is None or phase in self.phases
 
     def named(self, values: dict) -> dict:
-        """Adds the name of the update as a prefix to the names of `values`, as in checkpoints and logs."""
+        """Returns `values` with the name of the update as a prefix of their names, as in checkpoints and logs."""
         return {f"{self.name}/{name}": value for name, value in values.items()} if self.name else values
 
     def state_variables(self) -> dict[str, tf.Variable]:

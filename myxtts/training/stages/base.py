@@ -65,7 +65,7 @@ class Update(NamedTuple):
     """One optimizer update of a train step. The updates of a stage run one after another in each step."""
 
     name: str
-    """Prefix of the update's names in checkpoints and logs; empty for the main update."""
+    """Prefix of the names of this update's variables and losses in checkpoints and logs; empty for the main update."""
     objective: Objective
     settings: StageConfig
     """Settings of optimizer and clipping. The stage's learning-rate schedule is scaled to `settings.learning_rate`."""
@@ -119,7 +119,7 @@ class Stage(ABC):
         return {}
 
     def resynthesize(self, batch: NamedTuple) -> tuple[tf.Tensor, tf.Tensor] | None:
-        """Returns the recordings of a prepared validation batch and their resynthesis; None if the stage has none.
+        """Returns the recordings of a prepared validation batch, and a resynthesis; None if the stage cannot make one.
 
         Both are log-mels `(B, T, num_mels)` or audio at 24 000 Hz, `(B, S)`. Called on the model device.
         """
@@ -134,7 +134,7 @@ class Stage(ABC):
             assign_by_name(self.model.part_weights(self.part), starting, "--init-from")
 
     def measure(self, dataset: SpeechDataset) -> None:
-        """Sets weights that are statistics of the recordings, unless they are set already; equal on all workers."""
+        """Sets weights that are statistics of the recordings, unless already set, to the same values on all workers."""
 
     @abstractmethod
     def updates(self, settings: StageConfig) -> list[Update]:
@@ -150,10 +150,10 @@ class Stage(ABC):
 
     @abstractmethod
     def make_preparation(self, device: str, shares_device: bool) -> Callable[[WaveBatch, int | None], NamedTuple]:
-        """Creates the stage's `Preparation` on the data device. `shares_device`: the model trains on that device."""
+        """Creates the stage's `Preparation` on the data device. If `shares_device`, the model trains on that device."""
 
     def prepare_step(self, batch, step: int, seed: tuple[int, int]) -> None:
-        """Called before each step, on the model device, with the first batch of the step, distributed over replicas."""
+        """Hook before each step, on the model device; `batch` is the step's first, distributed over replicas."""
 
     def report(self) -> dict[str, float]:
         """Returns additional metrics for log lines, by name."""
@@ -168,7 +168,7 @@ class Stage(ABC):
         return {}
 
     def weight_files(self) -> dict[str, dict[str, Any]]:
-        """Returns the weights in each checkpoint file, `{file: {name: variable}}`; other stages load only `model`."""
+        """Returns the weights by checkpoint file, `{file: {name: variable}}`; other stages load the file `model`."""
         return {"model": self.model.part_weights(self.part), **self.helpers()}
 
     def weight_arrays(self) -> dict[str, dict[str, np.ndarray]]:
@@ -198,8 +198,8 @@ def arrays_of(variables: dict[str, keras.Variable]) -> dict[str, np.ndarray]:
 def cross_entropy(logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
     """Computes the cross-entropy of each target: `(..., V)` float32, `(...)` int32 -> `(...)` float32.
 
-    `tf.nn.sparse_softmax_cross_entropy_with_logits` cannot be used: it adds assertions to the graph, whose strings
-    cannot be placed on a GPU without soft placement.
+    `tf.nn.sparse_softmax_cross_entropy_with_logits` cannot be used: it adds assertions with strings to the graph, and
+    strings cannot be placed on a GPU without soft placement.
     """
     if is_op_determinism_enabled():  # GPUs have no deterministic kernel of the fused operation
         return -tf.gather(tf.nn.log_softmax(logits), targets, batch_dims=len(targets.shape))
@@ -237,7 +237,7 @@ class Preparation(ABC):
     Args:
         model: Model with the mel scale and the frozen parts, on the data device; None if neither is used.
         device: Name of the data device.
-        augment: Whether to augment voices (`audio/augment.py`), a clip in the same way as its conditioning clip.
+        augment: Whether to augment voices (`audio/augment.py`). A clip and its conditioning clip are changed alike.
         seed: Seed of the augmentation.
     """
 
@@ -259,7 +259,7 @@ class Preparation(ABC):
 
     @abstractmethod
     def make_batch(self, batch: WaveBatch, position: tf.Tensor) -> NamedTuple:
-        """Returns the stage's batch, in a graph. `position` is scalar int32; below 0, nothing is augmented."""
+        """Makes the stage's batch, in a `tf.function`. `position` is scalar int32; below 0, nothing is augmented."""
 
     def change_voice(self, batch: WaveBatch, position: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, Change]:
         """Returns the augmented waveforms `(B, S)`, their lengths `(B,)`, and the `Change` that was applied."""

@@ -210,7 +210,7 @@ class DecoderPreparation(GPTPreparation):
 
     The GPT is conditioned on another recording of the speaker, if there is one. The speaker vector comes from a random
     segment of that recording or, half of the time, of the clip itself, so that no clip always has the same vector.
-    `grid` is the decoder, which defines the frame rate and the context of a slice.
+    The decoder `grid` defines the frame rate, and the number of context frames around a slice.
     """
 
     def __init__(self, foundations: dict[str, XTTS], device: str, config: XTTSConfig, grid: WaveformDecoder):
@@ -333,9 +333,9 @@ def _mean(x):
 def score_loss(decoder_type: str, maps: Maps, real: bool) -> tf.Tensor:
     """Computes the adversarial loss `(B,)` of the scores, averaged over each map and summed over discriminators.
 
-    If `real` is true, the loss is low for high scores, as needed for recordings in the discriminators' loss and for
-    generated audio in the generator's loss; else it is low for low scores. `hifigan` uses least squares (Mao et al.
-    2017, equation 2; HiFi-GAN, equation 1), `istft` the hinge loss (Lim and Ye 2017; Vocos, section 3.3).
+    If `real` is true, high scores give a low loss. This is the loss of discriminators on recordings, and of the decoder
+    on generated audio. Otherwise, low scores give a low loss. `hifigan` uses least squares (Mao et al. 2017, equation
+    2; HiFi-GAN, equation 1), `istft` the hinge loss (Lim and Ye 2017; Vocos, section 3.3).
     """
     scores = [tf.cast(one[-1], tf.float32) for one in maps]
     if decoder_type == "hifigan":

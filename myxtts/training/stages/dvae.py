@@ -124,8 +124,8 @@ class DVAEPreparation(Preparation):
 def sample_of_all(vectors: tf.Tensor, number: int, seed: tf.Tensor) -> tf.Tensor:
     """Samples `number` vectors of all replicas, with replacement; must be called in the replica context.
 
-    `vectors` is `(N, width)`, where N may differ between replicas. All replicas return the same sample,
-    `(number, width)`, which is also that of a single replica with the whole batch.
+    `vectors` is `(N, width)`, where N may differ between replicas. All replicas return the same `(number, width)`, the
+    vectors that a single replica with the whole batch would sample.
     """
     context = tf.distribute.get_replica_context()
     replicas, this = context.num_replicas_in_sync, context.replica_id_in_sync_group

@@ -158,8 +158,8 @@ MASKING_SITE = 1023
 class GPTPreparation(Preparation):
     """Converts waveforms to a `GPTBatch`, with codes of the frozen DVAE unless the batch already has codes.
 
-    Silence of `margin_codes` codes is appended before encoding. If this is `DVAE.reach` or more, the codes of a clip do
-    not depend on the width of the batch; otherwise, the last codes of the longest clips do.
+    Silence of `margin_codes` codes is appended before encoding. If these are fewer than `DVAE.reach`, the last codes of
+    the longest clips depend on the padded length of the batch.
     """
 
     def __init__(self, model, device, augment, seed, margin_codes=0):
@@ -230,7 +230,7 @@ class LoRA:
 
 
 DIAGONAL_WIDTH = 0.2
-"""Width g of the diagonal with little penalty, as a share of the text (Tachibana et al. 2017: 0.2)."""
+"""Width g of the diagonal band in which attention has little loss, as a share of the text (Tachibana et al.: 0.2)."""
 
 
 def off_diagonal(attention: tf.Tensor, text_lengths: tf.Tensor, code_lengths: tf.Tensor) -> tf.Tensor:
@@ -252,10 +252,10 @@ def off_diagonal(attention: tf.Tensor, text_lengths: tf.Tensor, code_lengths: tf
 
 
 def conditioning_target_mask(mask: tf.Tensor, conditioning_codes: tf.Tensor) -> tf.Tensor:
-    """Removes the codes that the conditioning clip contains from a target mask, `(B, T)` bool.
+    """Returns a target mask, `(B, T)` bool, without the codes that are part of the conditioning clip.
 
-    `conditioning_codes` is `(B, 2)` int32: the first of these codes, and the last one plus 1. (Coqui's code masks only
-    the last row of the batch, and counts in units of 256 samples.)
+    `conditioning_codes` is `(B, 2)` int32: the index of the first such code, and that of the last one plus 1. (Coqui's
+    code masks only the last row of the batch, and counts in units of 256 samples.)
     """
     position = tf.range(tf.shape(mask)[1])[None]
     shown = (position >= conditioning_codes[:, :1]) & (position < conditioning_codes[:, 1:])

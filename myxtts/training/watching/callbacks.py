@@ -21,13 +21,13 @@ from myxtts.utils.commons import folded, folded_on_terminal
 VARIATION_WARNING = 0.30
 """Variation (std / mean) of the step time above which a run warns of a bottleneck."""
 STALL_WARNING = 0.05
-"""Share of time spent waiting for data above which data, not computing, counts as the bottleneck."""
+"""Limit of the share of time spent waiting for data. Above it, data is named as the bottleneck, else computing."""
 STEP_WIDTH = 80
 """Width to which log lines of steps are wrapped on a terminal, in characters."""
 MINUTE = 60.0
 """Seconds of training until the bottleneck is logged, and seconds without output until the progress is logged."""
 TRIAL_SECONDS = 10.0
-"""Step time in seconds above which a run with gradient accumulation logs an estimate of it, once per stage."""
+"""Estimated step time in seconds above which a run with gradient accumulation logs the estimate, once per stage."""
 HINTS = {
     "computing": "Data is ready in time. Try --optimizations auto or a larger --batch-size for faster training.",
     "reading": "Raise --num-workers, use a faster disk, or read the samples of `myxtts prepare` (--prepared).",
@@ -78,7 +78,7 @@ class Callback:
     - `on_waiting(seconds)`: in Multi-GPU Mode, before the head start of the data pipeline.
     - `on_running()`: in Multi-GPU Mode, when the pipeline is filled.
     - `on_ledger(ledger: Ledger)`: after the first step that changed the weights.
-    - `on_micro_batch(what, done, count)`: when `done` of `count` accumulated batches are `read` or `computed` (`what`).
+    - `on_micro_batch(what, done, count)`: when `done` of the `count` batches of a step are read or computed (`what`).
     - `on_step(step)`: after every step.
     - `on_log(step, losses, timing)`: every `training.log_every_steps`. `losses` are means since the last call; `timing`
       has `StepClock.report`, memory in MB (`host_mb`, `model_gpu_mb`) and GPU utilization (`model_gpu_percent`).
@@ -108,7 +108,7 @@ def timing_lines(timing: dict[str, float]) -> list[str]:
 
 
 def machine_lines(timing: dict[str, float]) -> list[str]:
-    """Returns lines with memory and GPU utilization by role, in the format that `utilities/compare_logs.py` reads."""
+    """Returns lines with memory and GPU utilization, in the format that `utilities/compare_logs.py` reads."""
     lines = [f"Host memory: {timing['host_mb']:.0f}MB"] if "host_mb" in timing else []
     if roles := [role for role in ("data", "model") if f"{role}_gpu_mb" in timing]:
         busy = {role: timing.get(f"{role}_gpu_percent") for role in roles}

@@ -28,9 +28,9 @@ from myxtts.training.stages.classes import STAGE_CLASSES
 PHASE_STEPS = 20
 """Number of points in a run at which `try_stage` looks up the stage's phase, to weight each phase by its length."""
 COMPILED_SHARES = 0.3, 0.5
-"""Compiled over eager time of batch preparation, and of the train step, fitted to five runs (docs/benchmarks.md)."""
+"""Ratios of compiled to eager time, for batch preparation and train step; fitted to five runs (docs/benchmarks.md)."""
 ONE_CORE = 1.8
-"""Factor of `COMPILED_SHARES` on a single core, where operations cannot run in parallel; fitted to three runs."""
+"""Factor that raises `COMPILED_SHARES` on a single core, which runs no operations in parallel; fitted to three runs."""
 WARMUP_STEPS = 5
 """Number of steps at the start of a measurement that are not counted, because they trace graphs and fill caches."""
 PRODUCT_SIZE = 1024
@@ -131,7 +131,7 @@ def timed(times: list[float], call: Callable, *arguments) -> Any:
 
 
 def synthetic_waves(config: XTTSConfig, seconds: float, batch_size: int) -> WaveBatch:
-    """Creates a batch of noise clips of `seconds`, at most the model's maximum, with random texts of typical length."""
+    """Creates a batch of noise of `seconds` (limited to the model's maximum), with random texts of typical length."""
     samples = min(int(seconds * MODEL_SAMPLE_RATE), config.max_samples) // CODE_STRIDE_SAMPLES * CODE_STRIDE_SAMPLES
     tokens = min(int(TOKENS_PER_SECOND * seconds), config.data.max_text_length)
     conditioning = int(config.data.conditioning_seconds[1] * MODEL_SAMPLE_RATE)
@@ -144,7 +144,7 @@ def measure_training(
 ) -> list[float]:
     """Times training steps on noise, without overlap but with data preparation; returns the seconds of each step.
 
-    The first step, which traces, does not count. At least one more is taken; none starts after `budget_seconds`.
+    At least one step is timed, after a first one that traces; no step starts after `budget_seconds`.
     """
     trainer = noise_trainer(config, plan, folder)
     waves = synthetic_waves(config, clip_seconds, trainer.stage_config.batch_size)
@@ -160,7 +160,7 @@ def measure_training(
 
 
 def try_stage(dataset: SpeechDataset, stage: str, plan: DevicePlan) -> tuple[float, float] | None:
-    """Estimates the time of a training batch from a few eager steps on noise, with one clip and with several.
+    """Estimates the time of a training batch by taking a few eager steps on noise, on one clip and on several clips.
 
     Returns:
         The seconds of an eager step on one clip, mostly Python overhead, and the seconds of a training batch, both

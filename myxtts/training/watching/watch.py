@@ -40,7 +40,7 @@ class DivergenceGuard:
 
     def __init__(self, limit: int):
         self.limit, self.rate_scale, self.returns = limit, 1.0, 0
-        """`rate_scale` is the factor of the learning rate; `returns` counts returns to an earlier checkpoint."""
+        """`rate_scale` multiplies the learning rate; `returns` is the number of returns to earlier checkpoints."""
         self._in_row, self._row = 0, deque(maxlen=limit)
 
     def state(self) -> dict:
@@ -62,16 +62,16 @@ class DivergenceGuard:
         self._row.append({"step": step, "clips": np.concatenate(clips).tolist(), "not_finite": broken})
 
     def bad_steps(self) -> list[dict]:
-        """Returns the last steps of a diverged run, each with `step`, `clips` and the losses `not_finite`; else []."""
+        """Returns the bad steps of a diverged run with `step`, `clips`, `not_finite` (names of losses); else []."""
         return list(self._row) if self._in_row >= self.limit else []
 
 
 class OvertrainingDetector:
     """Early stopping (Prechelt 1998) that distinguishes overtraining from a plateau.
 
-    A validation counts as overtrained if its loss is above the best one, while the mean training loss since the
-    previous validation is below its value at the best one. A new best resets the count. `update` warns when the count
-    reaches half of `patience`, and sets `stopped` when it reaches `patience`. With a patience of 0, it only warns.
+    A validation counts as overtrained if its loss is higher than at the best validation, although the training loss
+    (mean since the previous validation) is lower than it was then. A new best resets the count. `update` warns when the
+    count reaches half of `patience`, and sets `stopped` at `patience`. With a patience of 0, it only warns.
     """
 
     def __init__(self, patience: int):
@@ -120,7 +120,7 @@ class OvertrainingDetector:
 
 
 def has_stopped(state: dict, patience: int) -> bool:
-    """Whether early stopping ended the run with this `OvertrainingDetector.state`, and would again with `patience`."""
+    """Whether early stopping ended the run that saved this `state`, and would still do so with the given `patience`."""
     return bool(state["stopped"]) and 0 < patience <= int(state["diverging"])
 
 
@@ -137,7 +137,7 @@ class Watch:
         self.monitor: GPUMonitor | None = None
         """Monitor of the GPUs in use, set by the run; None reports no GPU memory and utilization."""
         self.ledger_keeper: LedgerKeeper | None = None
-        """Creates the ledger after the first step. Set before that step, because it copies the initial averages."""
+        """Creator of the ledger; must be set before the first step, because a `LedgerKeeper` copies the averages."""
         objectives = trainer.stage.validated([rule.objective for rule in trainer.train_step.rules])
         self._evaluator = Evaluator(trainer.stage, objectives, trainer.replicas)
         self._callbacks, self._unread, self._recent = [], [], []
@@ -165,7 +165,7 @@ class Watch:
         self.call("on_end", StageEnd(trainer.stage.name, trainer.step, timing, step.traces, scale, step.bad_steps))
 
     def after_step(self, losses: dict, batches: int, dataset: SpeechDataset, order: BatchOrder) -> None:
-        """Records the losses of a step, whose batches are the last `batches` before the current position in `order`.
+        """Records the losses of a step that used the last `batches` batches before the current position in `order`.
 
         Raises:
             TrainingDiverged: Losses or gradients of too many consecutive steps were not finite. A file lists the steps.
@@ -206,7 +206,7 @@ class Watch:
         self._recent.clear()
 
     def _report_divergence(self, bad_steps, dataset):
-        """Writes the bad steps to a file, or to the log if that fails; returns the name of the place, for a message."""
+        """Writes the bad steps to a file, or to the log if that fails; returns which of the two, for a message."""
         trainer, stage, clips = self.trainer, self.trainer.stage.name, dataset.train
         if not trainer.workers.is_chief:
             return "The log of worker 0"
