@@ -185,6 +185,16 @@ def latin(root):
     return text(root / "Liste.csv", "Datei;Text\na.wav;Schöne Grüße\nb.wav;Große Häuser\n", "cp1252").parent
 
 
+def corrected(root):
+    text(latin(root) / "neu.csv", "Datei;Text\na.wav;Schöne Grüße\nb.wav;Große Häuser\n")
+    return text(root / "alt.csv", "Datei;Text\na.wav;Schöne Grüße\n", "cp1252")
+
+
+def names_twice(root):
+    audio(root / "bert")
+    return listed("{n}.wav;{t}", "file;text", where="anna")(root)
+
+
 OTHERS = {
     "audio without text": (recording("talk.mp3"), "make-dataset '{d}/sub' --output DIR --recognizer base"),
     "audio with subtitles": (recording("talk.wav", "talk.srt"), "make-dataset '{d}/sub' --output DIR`"),
@@ -202,6 +212,8 @@ OTHERS = {
     "nothing": (file_of(write(), "none"), "does not exist"),
     "documents": (write("letter.docx"), "Found: letter.docx"),
     "another encoding": (latin, "Save the file as UTF-8"),
+    "another encoding, beside a correct list": (corrected, "UTF-8). If {d}/neu.csv is"),
+    "names in two folders": (names_twice, "several files: 6 .*anna/clip one.wav and bert/clip one.wav .*--audio-root"),
     "audio elsewhere": (listed("x{n}|{t}", name="metadata.csv"), "missing file: 6 .*There is no audio.*--audio-root"),
 }
 

@@ -82,8 +82,7 @@ class TextFront:
     def longest_text(self, language: str) -> int:
         """Returns the length of the longest training text of a language, else of any language, else the usual limit."""
         language = get_language(language)
-        usual = max(self.longest_texts.values(), default=language.char_limit)
-        return self.longest_texts.get(language.code, usual)
+        return self.longest_texts.get(language.code, max(self.longest_texts.values(), default=language.char_limit))
 
     def ids(self, text: str, language: str) -> list[int]:
         """Encodes the text of a piece to token ids, and drops unknown tokens."""

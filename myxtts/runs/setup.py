@@ -16,7 +16,7 @@ from statistics import median
 from myxtts.config.checks import ConfigError, UserError, counted, printable, require, say
 from myxtts.config.config import XTTSConfig, config_from_dict
 from myxtts.config.stages import STAGES
-from myxtts.config.training import SLURM, workers_in, workers_of_slurm
+from myxtts.config.training import SLURM, TUNABLE, workers_in, workers_of_slurm
 from myxtts.data.corpora import SUBTITLES, TextsMissing, files_beside, load_corpus
 from myxtts.data.sample_corpus import SENTENCES, make_sample_corpus, unheard_sentences
 from myxtts.devices.configuration import VIRTUAL_DEVICES_VARIABLE, check_devices, count_gpus, early_gpu_configuration
@@ -31,6 +31,7 @@ from myxtts.storage.run_folder import GATHERED
 from myxtts.text.languages import get_language
 
 SAMPLE_CORPUS = Path("sample_corpus")
+TUNE = "training.tune (--tune)"
 NUM_CLOSING_TEXTS = 4
 """Number of unseen sentences that a model of the sample corpus speaks at the end of training."""
 MEASURED_STEPS = 12
@@ -52,6 +53,13 @@ def check_request(config: XTTSConfig, download: bool = False, **devices) -> None
         get_language(data.language or "en")
     except ValueError as error:
         raise ConfigError(f"--language: {error}") from None
+    if tune := [name for name in TUNABLE if name in training.tune]:
+        given, stage = ",".join(tune), training.stage
+        hint = f"gpt and decoder depend on the dvae. Give --tune {','.join(TUNABLE)}."
+        require("dvae" not in tune or len(tune) == len(TUNABLE), TUNE, "without dvae, or all stages", given, hint)
+        require(stage in ("all", *tune), TUNE, f"stages that include --stage {stage}", given)
+        rule = "stages that include gpt, because --lora-rank trains adapters of the gpt"
+        require("gpt" in tune or not training.gpt.lora_rank, TUNE, rule, given)
     if training.workers:  # their disks may differ, so the rest is checked after they are connected
         return
     home = require_kind(Path(training.checkpoint_dir), "--checkpoint-dir", HOMES, "a folder to write to")

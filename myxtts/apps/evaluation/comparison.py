@@ -143,8 +143,7 @@ def share_difference(first: tuple[np.ndarray, np.ndarray], second: tuple[np.ndar
     if a.low is None or b.low is None:
         return Estimate(value)
     below = math.hypot(b.value - b.low, a.high - a.value)
-    above = math.hypot(b.high - b.value, a.value - a.low)
-    return Estimate(value, value - below, value + above)
+    return Estimate(value, value - below, value + math.hypot(b.high - b.value, a.value - a.low))
 
 
 def _bootstrapped(statistic, *columns) -> Estimate:

@@ -1,12 +1,14 @@
 """Safe access to the files of an untrusted data set: files outside are not opened, and sizes are limited."""
 
+import itertools
 import os
 import re
 import stat
 import unicodedata
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 from myxtts.audio.files import AUDIO_EXTENSIONS
@@ -54,10 +56,12 @@ class CorpusFolder:
         self._roots = dict.fromkeys([self.root, *self.audio_roots, *written])
         self.linked: set[Path] = set()
         """Folders outside the data set from which audio is read."""
+        self.searched: set[Path] = {*self.audio_roots}
+        """Folders whose subfolders are searched for audio, too."""
         self._listings: dict[tuple[Path, bool], tuple[dict[str, str], list[Path]]] = {}
         self._links: set[Path] = set()
         # Formats read a list twice: to recognize it, and to read its clips.
-        self.read_lines = lru_cache(maxsize=2)(self._read_lines)
+        self.read_lines, self._below = lru_cache(maxsize=2)(self._read_lines), cache(self._find_below)
 
     def allow(self, folder: Path):
         """Adds a folder to `audio_roots`."""
@@ -92,20 +96,18 @@ class CorpusFolder:
         for path in self.subfolders(folder) if depth else ():
             if path in self._links and path.is_relative_to(os.path.realpath(path)):
                 continue  # a link to a parent folder
-            try:
+            with suppress(ClipRefused):
                 self._list(path)
-            except ClipRefused:
-                continue
-            yield path
-            yield from self.walk(path, depth - 1)
+                yield path
+                yield from self.walk(path, depth - 1)
 
-    @cached_property
-    def _below(self):
-        """The folders one level below audio roots of the user, by the name of each file and folder in them."""
+    def _find_below(self, place):
+        """Returns the subfolders of a folder by the name of each file and folder in them."""
         found: dict[str, list[Path]] = {}
-        for folder in (path for root in self.audio_roots if root not in self.linked for path in self.walk(root, 1)):
-            for one in (*self.files(folder), *self.subfolders(folder)):
-                found.setdefault(os.path.basename(one), []).append(folder)
+        for folder in self.subfolders(place):
+            with suppress(ClipRefused):
+                for one in itertools.chain(*self._list(folder, for_audio=True)):
+                    found.setdefault(os.path.basename(one), []).append(folder)
         return found
 
     def _list(self, folder, for_audio=False):
@@ -132,7 +134,7 @@ class CorpusFolder:
         return {stem for stem, extension in map(os.path.splitext, self.files(folder)) if extension in AUDIO_EXTENSIONS}
 
     def find_audio(self, places: Sequence[Path], parts: list[str]) -> Path:
-        """Finds a clip's audio file in the folders `places`, in `audio_roots`, or in subfolders of the user's roots.
+        """Finds a clip's audio file in the folders `places`, in `audio_roots`, or in subfolders of those in `searched`.
 
         `parts` is the path of the file, with or without extension. Raises `ClipRefused` if there is no such file, if
         several folders below have one, or if it is a link out of the data set to a file of another user.
@@ -140,7 +142,8 @@ class CorpusFolder:
         has_extension = parts[-1].lower().endswith(AUDIO_EXTENSIONS)
         keys = [_file_key(parts[-1] + extension) for extension in ([""] if has_extension else AUDIO_EXTENSIONS)]
         direct, found = dict.fromkeys((*places, *self.audio_roots)), {}
-        below = [place for name in (parts[:1] if parts[1:] else keys) for place in self._below.get(name, ())]
+        inner = [self._below(place) for place in direct if place in self.searched]
+        below = [place for name in (parts[:1] if parts[1:] else keys) for one in inner for place in one.get(name, ())]
         for place in (*direct, *below):
             files, _ = self._list(folder := place.joinpath(*parts[:-1]), for_audio=True)
             if key := next((key for key in keys if key in files), None):

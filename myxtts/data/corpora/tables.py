@@ -115,8 +115,7 @@ def _guess_separator(lines):
     """Returns the separator of a list without a header: `|`, unless no line has it and another one fits most lines."""
     lines = [line for line in lines if line.strip()]
     for separator in "\t,;" if not any("|" in line for line in lines) else ():
-        dialect = Dialect(separator, separator != "\t")
-        sizes = [len(dialect.split(line) or "") for line in lines]
+        sizes = [len(Dialect(separator, separator != "\t").split(line) or "") for line in lines]
         if sizes.count(2) + sizes.count(3) > len(lines) / 2:
             return separator
     return "|"
@@ -222,9 +221,9 @@ def _located(reading, place, path, dialect, columns, header_line=None):
     table = Table(path, dialect, columns, (place.path / "wavs", place.path), header_line)
     names = [*_clip_names(reading, table)]
     reading.folder.allow_named(names)
-    if any(reading.folder.has_audio(table.audio_places, name) for name in names[:_SAMPLE_LINES]):
-        return table
-    return table._replace(audio_places=(*table.audio_places, *reading.folder.subfolders(path.parent)))
+    if not any(reading.folder.has_audio(table.audio_places, name) for name in names[:_SAMPLE_LINES]):
+        reading.folder.searched.add(place.path)
+    return table
 
 
 def read_table(reading: Reading, place: Place, table: Table, left_out: Collection[str] = ()):
