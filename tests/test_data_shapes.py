@@ -75,9 +75,10 @@ def list_alone(line):
     return make
 
 
-def kaldi(root):
-    audio(root / "audio")
-    for name, line in (("wav.scp", "utt{k} {d}/audio/{n}.wav"), ("text", "utt{k} {t}"), ("utt2spk", "utt{k} anna")):
+def kaldi(root, there="{d}", where="audio"):
+    audio(root / where)
+    paths = f"utt{{k}} {there}/audio/{{n}}.wav"
+    for name, line in (("wav.scp", paths), ("text", "utt{k} {t}"), ("utt2spk", "utt{k} anna")):
         text(root / "data" / "train" / name, rows(line.replace("{d}", str(root))))
     return root / "data"
 
@@ -109,7 +110,10 @@ DATA = {
     "number before the clip": listed("{k}|{n}|{t}", name="metadata.csv", where="wavs"),
     "jsonl": listed('{{"audio_filepath": "{n}.wav", "text": "{t}"}}', name="manifest.jsonl"),
     "json lines with full paths": listed('{{"audio_filepath": "{d}/{n}.wav", "text": "{t}"}}', name="manifest.json"),
+    "list from before a conversion": listed("{n}.m4a|{t}", "file|text"),
     "list alone, full paths": list_alone("{d}/audio/{n}.wav|{t}"),
+    "full paths of another machine": listed(r"C:\me\my set\ton\{n}.wav;{t}", "Datei;Satz", "Liste.csv", "ton"),
+    "Kaldi, full paths of another machine": lambda root: kaldi(root, "/gone", "data/train/audio"),
     "list alone, audio next door": list_alone("../audio/{n}.wav|{t}"),
     "train.csv and val.csv": two_lists('{n}.wav,"{t}"', "file,text\n", ("train.csv", "val.csv")),
     "the same without header": two_lists("{n}|{t}", "", ("train.csv", "val.csv"), "wavs"),
@@ -213,6 +217,8 @@ OTHERS = {
     "documents": (write("letter.docx"), "Found: letter.docx"),
     "another encoding": (latin, "Save the file as UTF-8"),
     "another encoding, beside a correct list": (corrected, "UTF-8). If {d}/neu.csv is"),
+    "phone recordings": (listed("x{n}.m4a|{t}", "file|text"), "missing file: 6 .*ffmpeg -i"),
+    "phone recordings with texts": (write("a.m4a", "a.txt"), "ffmpeg -i"),
     "names in two folders": (names_twice, "several files: 6 .*anna/clip one.wav and bert/clip one.wav .*--audio-root"),
     "audio elsewhere": (listed("x{n}|{t}", name="metadata.csv"), "missing file: 6 .*There is no audio.*--audio-root"),
 }

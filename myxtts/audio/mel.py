@@ -213,8 +213,7 @@ def _sinc_kernel(from_rate, to_rate):
     t = (delay[np.newaxis, :] + position[:, np.newaxis]) * np.float32(base)
     t = np.clip(t, np.float32(-_LOWPASS_WIDTH), np.float32(_LOWPASS_WIDTH))
     window = np.square(np.cos(t * np.float32(np.pi) / np.float32(2 * _LOWPASS_WIDTH)))
-    kernel = np.sinc(t) * window * np.float32(base / stride)
-    return kernel[:, np.newaxis, :], stride, pad
+    return (np.sinc(t) * window * np.float32(base / stride))[:, np.newaxis, :], stride, pad
 
 
 def log_mel_to_wav(log_mel: Any, num_iterations: int = 60, seed: int = 0) -> np.ndarray:

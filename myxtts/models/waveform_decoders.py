@@ -225,8 +225,7 @@ class ConvNextBlock(Layer):
         self.modulation = dense(2 * width, width, "modulation", dtype, kernel_initializer="zeros")
         self.widen = normal_linear(inner_width, width, "widen", dtype=dtype)
         self.narrow = normal_linear(width, inner_width, "narrow", dtype=dtype)
-        factor = keras.initializers.Constant(scale)
-        self.factor = self.add_weight(name="factor", shape=(width,), initializer=factor)
+        self.factor = self.add_weight(name="factor", shape=(width,), initializer=keras.initializers.Constant(scale))
 
     def call(self, x: Tensor, condition: Tensor, present: Tensor | None = None) -> Tensor:
         after = self.lookahead

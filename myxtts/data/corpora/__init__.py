@@ -20,7 +20,7 @@ from pathlib import Path
 from myxtts.audio.files import AUDIO_EXTENSIONS, MEDIA_EXTENSIONS
 from myxtts.config.checks import UserError, counted, printable, require
 from myxtts.data.corpora.base import Corpus, CorpusFormat, Finding, Place, Reading, Utterance
-from myxtts.data.corpora.folder import ClipRefused, CorpusError, CorpusFolder, TextsMissing
+from myxtts.data.corpora.folder import CONVERT, ClipRefused, CorpusError, CorpusFolder, TextsMissing
 from myxtts.storage.base_model import EXPORT, KINDS, MODEL, RELEASE, RUNS, SETTINGS, STAGE, TRAINER, kind_of
 from myxtts.text.language_guess import guess_language, identify_language
 from myxtts.text.languages import DEFAULT_LANGUAGE, LANGUAGES, get_language
@@ -193,4 +193,6 @@ def _nothing_found(place, formats):
     known = "in no known format" if len(formats) > 1 else f"not in the format {wanted.name}"
     seen = (", ".join(names[:8]) + (", …" if names[8:] else "")) or "nothing"
     found = f"{place.list_path or place.path} is {known}. Found: {printable(seen)}"
+    if has(MEDIA_EXTENSIONS) and not has(AUDIO_EXTENSIONS):
+        found += f". {CONVERT}"
     return CorpusError(f"{found}. {wanted.name} is a folder with {wanted.hint}; docs/data.md lists all.")

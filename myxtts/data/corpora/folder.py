@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
 
-from myxtts.audio.files import AUDIO_EXTENSIONS
+from myxtts.audio.files import AUDIO_EXTENSIONS, MEDIA_EXTENSIONS
 from myxtts.config.checks import UNPRINTABLE, UserError, printable
 
 MAX_LIST_BYTES = 256 * 2**20
@@ -19,6 +19,7 @@ MAX_LINES = 2_000_000
 MAX_TRANSCRIPT_BYTES = 65_536
 MAX_NAME_CHARACTERS = 512
 """Maximum length of ids, speaker names and languages."""
+CONVERT = "Convert recordings to WAV, for example with ffmpeg -i a.m4a a.wav"
 
 
 class CorpusError(UserError):
@@ -139,8 +140,9 @@ class CorpusFolder:
         `parts` is the path of the file, with or without extension. Raises `ClipRefused` if there is no such file, if
         several folders below have one, or if it is a link out of the data set to a file of another user.
         """
-        has_extension = parts[-1].lower().endswith(AUDIO_EXTENSIONS)
-        keys = [_file_key(parts[-1] + extension) for extension in ([""] if has_extension else AUDIO_EXTENSIONS)]
+        is_audio, is_media = map(parts[-1].lower().endswith, (AUDIO_EXTENSIONS, MEDIA_EXTENSIONS))
+        stem = os.path.splitext(parts[-1])[0] if is_media else parts[-1]
+        keys = [_file_key(one) for one in ([parts[-1]] if is_audio else [stem + kind for kind in AUDIO_EXTENSIONS])]
         direct, found = dict.fromkeys((*places, *self.audio_roots)), {}
         inner = [self._below(place) for place in direct if place in self.searched]
         below = [place for name in (parts[:1] if parts[1:] else keys) for one in inner for place in one.get(name, ())]
@@ -159,8 +161,9 @@ class CorpusFolder:
             raise ClipRefused("several files", f"{both} have its name. Give one of the folders as --audio-root.", path)
         if found:
             return path
-        tried = "" if has_extension else f" with one of the extensions {', '.join(AUDIO_EXTENSIONS)}"
-        detail = f"There is no audio file {'/'.join(parts)}{tried}. --audio-root DIR searches another folder too."
+        tried = "" if is_audio else f" with one of the extensions {', '.join(AUDIO_EXTENSIONS)}"
+        hint = CONVERT if is_media and not is_audio else "--audio-root DIR searches another folder too"
+        detail = f"There is no audio file {'/'.join(parts)}{tried}. {hint}."
         raise ClipRefused("missing file", detail, places[0].joinpath(*parts[:-1], keys[0]))
 
     def has_audio(self, places: Sequence[Path], name: str) -> bool:
@@ -172,7 +175,10 @@ class CorpusFolder:
 
     def name_to_parts(self, name: str) -> list[str]:
         """Splits the name of a clip in a list into the parts of a path inside the data set; for a path into one of
-        `audio_roots`, the first part is that root. Raises `ClipRefused` if the path is invalid."""
+        `audio_roots`, the first part is that root. Raises `ClipRefused` if the path is invalid.
+
+        A full path that does not exist, for example of another machine, becomes its longest end that `searched` has.
+        """
         if not is_name(name):
             detail = f"The id has over {MAX_NAME_CHARACTERS} characters, or control or direction characters."
             raise ClipRefused("bad id", detail)
@@ -184,7 +190,12 @@ class CorpusFolder:
             name = name.removeprefix(f"{root.as_posix()}/")
             first = [] if root.resolve() == self.root else [str(root)]
         parts = [part for part in name.split("/") if part not in ("", ".")]
-        if name.startswith("/") or re.match("[A-Za-z]:/", name) or ".." in parts:
+        is_full = name.startswith("/") or re.match("[A-Za-z]:/", name)
+        for end in (parts[n:] for n in range(len(parts)) if is_full and ".." not in parts and not os.path.exists(name)):
+            key = _file_key(end[0]) if len(end) == 1 else None
+            if any(os.path.isfile(place.joinpath(*end)) or key in self._below(place) for place in self.searched):
+                return end
+        if is_full or ".." in parts:
             detail = "The id leads outside the data set; it was not opened. --audio-root allows another folder."
             raise ClipRefused("outside the data set", detail)
         if not parts:
@@ -262,7 +273,7 @@ def parts_to_id(parts: list[str]) -> str:
     parts = [part for part in parts if not os.path.isabs(part)]
     parts = parts[1:] if parts[0] == "wavs" and len(parts) > 1 else parts
     stem, extension = os.path.splitext(parts[-1])
-    name = stem if extension.lower() in AUDIO_EXTENSIONS else parts[-1]
+    name = stem if extension.lower() in MEDIA_EXTENSIONS else parts[-1]
     return unicodedata.normalize("NFC", "/".join([*parts[:-1], name]))
 
 

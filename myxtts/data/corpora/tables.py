@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from myxtts.audio.files import AUDIO_EXTENSIONS
+from myxtts.audio.files import MEDIA_EXTENSIONS
 from myxtts.config.checks import counted, printable
 from myxtts.data.corpora.base import Place, Reading
 from myxtts.data.corpora.folder import ClipRefused, CorpusError, parts_to_id
@@ -163,7 +163,7 @@ def content_table(reading: Reading, place: Place, path: Path) -> Table | None:
         rows = [cells for line in sample if len(cells := dialect.split(line) or ()) > 1 and any(map(str.strip, cells))]
         for column in range(max(map(len, rows), default=0)):
             names = [row[column].strip() if len(row) > column else "" for row in rows]
-            found = [n.lower().endswith(AUDIO_EXTENSIONS) or reading.folder.has_audio(places, n) for n in names]
+            found = [n.lower().endswith(MEDIA_EXTENSIONS) or reading.folder.has_audio(places, n) for n in names]
             if sum(found) > most:
                 most, best = sum(found), (dialect, rows, column, found)
     if best is None or 2 * most < len(sample) - 1:
@@ -210,7 +210,7 @@ def _is_header(rows, column, found):
     has_name = any(map(str.isalpha, rows[0][column])) if len(rows[0]) == len(rows[-1]) else False
     if found[0] or sum(found) < len(found) - 1 or not has_name:
         return False
-    if all(row[column].strip().lower().endswith(AUDIO_EXTENSIONS) for row in rows[1:]):
+    if all(row[column].strip().lower().endswith(MEDIA_EXTENSIONS) for row in rows[1:]):
         return True
     cells = "".join(rows[0])
     return sum(found) >= 3 and len(cells) <= 80 and not any(c.isdigit() or c in ".!?؟…/\\" for c in cells)
