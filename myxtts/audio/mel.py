@@ -64,8 +64,7 @@ class MelSpec:
         """
         bin_hz = _float32_ramp(self.sample_rate / 2, 1 + self.n_fft // 2)
         exponent = _float32_ramp(_hz_to_mel(self.f_max), self.num_mels + 2) / np.float32(2595.0)
-        ratio = np.power(10.0, exponent, dtype="float64").astype("float32")
-        edge_hz = np.float32(700.0) * (ratio - np.float32(1.0))
+        edge_hz = np.float32(700.0) * (np.power(10.0, exponent, dtype="float64").astype("float32") - np.float32(1.0))
         distance, width = edge_hz - bin_hz[:, np.newaxis], np.diff(edge_hz)
         filters = np.maximum(np.float32(0.0), np.minimum(-distance[:, :-2] / width[:-1], distance[:, 2:] / width[1:]))
         if self.filter_norm == "slaney":

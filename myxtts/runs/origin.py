@@ -19,7 +19,7 @@ from myxtts.config.training import TUNABLE, TrainingConfig
 from myxtts.interchange.hub import full_name, local_folder
 from myxtts.memory.report import check_claims
 from myxtts.models.xtts import PARTS
-from myxtts.runs.setup import TUNE, holds_run
+from myxtts.runs.setup import TUNE, check_tuning, holds_run
 from myxtts.storage.base_model import is_base
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
 from myxtts.storage.files import write_whole
@@ -48,13 +48,10 @@ def settle_origin(config: XTTSConfig) -> tuple[XTTSConfig, XTTSConfig | None]:
     began = None if training.reset_training else run_in(Path(training.checkpoint_dir))
     if began is not None:
         return _continued(config, began), began
-    rank, hint = training.gpt.lora_rank, "Add --init-from FOLDER."
+    check_tuning(training, True)
     if source is None:
-        rule = "0 without --init-from (training.init_from)"
-        require(not rank, "training.gpt.lora_rank (--lora-rank)", rule, rank, hint)
-        require(not tune, TUNE, "left out without --init-from", ",".join(tune), hint)
         return config, None
-    if not tune and is_base(source) and training.stage == "all" and not rank:
+    if not tune and is_base(source) and training.stage == "all" and not training.gpt.lora_rank:
         config = replace(config, training=replace(config.training, tune=TUNABLE))
     return adopt(config), None
 

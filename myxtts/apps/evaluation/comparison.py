@@ -226,8 +226,7 @@ class Comparison:
         a, b = first.parts(metric.name), second.parts(metric.name)
         both = [key for key in a if key in b]
         pair = (tuple(np.array([parts[key] for key in both]).T) for parts in (a, b))
-        estimate = share_difference if metric.is_share else ratio_difference
-        return estimate(*pair).times(metric.scale) if both else None
+        return (share_difference if metric.is_share else ratio_difference)(*pair).times(metric.scale) if both else None
 
     def value(self, row: Row, name: str) -> float | None:
         """Returns the value of a metric of a row, unscaled and without interval; None if it was not measured."""
