@@ -1,5 +1,6 @@
 """Anything given as a data set is read, or refused with a message that says what it is and which command takes it."""
 
+import json
 import shutil
 
 import numpy as np
@@ -24,6 +25,7 @@ TEXTS = [
     "She wrote.",
     "See you soon.",
 ]
+ROWS = [{"file": f"{n}.wav", "text": t} for n, t in zip(NAMES, TEXTS)]
 
 
 def audio(folder, names=NAMES, kind="wav"):
@@ -108,6 +110,7 @@ DATA = {
     "no header, no suffixes": listed("{n};{t}", where="audio"),
     "text before the clip": listed('"{t}",{n}.wav'),
     "number before the clip": listed("{k}|{n}|{t}", name="metadata.csv", where="wavs"),
+    "JSON array": lambda root: audio(root) or text(root / "data.json", json.dumps(ROWS, indent=1)).parent,
     "jsonl": listed('{{"audio_filepath": "{n}.wav", "text": "{t}"}}', name="manifest.jsonl"),
     "json lines with full paths": listed('{{"audio_filepath": "{d}/{n}.wav", "text": "{t}"}}', name="manifest.json"),
     "list from before a conversion": listed("{n}.m4a|{t}", "file|text"),

@@ -1,6 +1,7 @@
 """Safe access to the files of an untrusted data set: files outside are not opened, and sizes are limited."""
 
 import itertools
+import json
 import os
 import re
 import stat
@@ -254,6 +255,9 @@ class CorpusFolder:
     def _read_lines(self, path: Path) -> list[str]:
         """Reads the lines of a list, without empty lines at the end. Raises `CorpusError` as `read_text` does."""
         text = self.read_text(path, MAX_LIST_BYTES).rstrip("\n")
+        if path.suffix == ".json" and text.lstrip().startswith("["):
+            with suppress(ValueError, RecursionError):  # one array, instead of an object per line
+                text = "\n".join(map(json.dumps, json.loads(text)))
         if text.count("\n") >= MAX_LINES:
             raise CorpusError(f"{path} has over {MAX_LINES} lines, the maximum. Split the data set.")
         return text.split("\n") if text else []
