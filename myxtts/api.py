@@ -120,8 +120,7 @@ def train(config: Configuration = None, **options) -> "Run":
         run = open_run(config, **options)
     from myxtts.runs.run import stops_on_signals
 
-    is_main = threading.current_thread() is threading.main_thread()
-    run.train(guard=stops_on_signals if is_main else nullcontext)
+    run.train(guard=stops_on_signals if threading.current_thread() is threading.main_thread() else nullcontext)
     return run
 
 
@@ -225,12 +224,12 @@ def _require_sense(named, config, start):
     for flag, (name, holds, other) in needed.items():
         if named.get(name) and not holds:
             raise ConfigError(f"{flag} {named[name]} has no effect without {other}. Add it, or leave out {flag}.")
+    from myxtts.storage.run_folder import GATHERED, require_trained  # imports NumPy
+
     home = Path(training.checkpoint_dir)
     for name in STAGES[training.stage].builds_on if training.stage != "all" and not training.workers else ():
-        is_taken = training.init_from and name not in training.tune
-        if not is_taken and not [*home.glob(f"{name}/step_*"), *home.glob(f"*/{name}/step_*")]:  # in `GATHERED`
-            fault = f"The {training.stage} stage needs a trained {name}, and {printable(str(home))} has none"
-            raise ConfigError(f"{fault}. Leave out --stage, or train it first with --stage {name}.")
+        if not (home / GATHERED).is_dir() and not (training.init_from and name not in training.tune):
+            require_trained(home / name, f"The {training.stage} stage")
     if training.init_from and named.get("model_size"):
         _config_of_source(training.init_from, named["model_size"])
 

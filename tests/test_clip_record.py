@@ -10,6 +10,7 @@ from tiny import make_tiny_corpus, untraced
 from myxtts.data.batch import BatchOrder, EpochStart
 from myxtts.data.pipeline import Clip
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
+from myxtts.storage.files import write_json
 from myxtts.training.resuming import ClipRecord, OrderedClips
 
 BATCH = 4
@@ -115,6 +116,9 @@ def test_trained_clip_never_becomes_a_validation_clip_while_there_are_others(tmp
     clips = OrderedClips(dataset.train, dataset.order("dvae")).record(2).saved()[0]
     CheckpointStore(run / "dvae").write(2, {"clips": clips}, {})
     assert opened().validation == dataset.validation
+    write_json(run / "config.json", dataset.config.to_dict())
+    other = open_run(corpus, tmp_path / "other", data={"validation_share": 0.9}, training={"init_from": str(run)})
+    assert other.validation == dataset.validation, "not clips that the run in --init-from was trained on"
     lines = (corpus / "metadata.csv").read_text().splitlines()
     (corpus / "metadata.csv").write_text("\n".join(one for one in lines if dataset.validation[0].id not in one))
     assert len(opened().validation) == len(dataset.train) and "Give --val-data" in caplog.text

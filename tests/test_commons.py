@@ -34,6 +34,15 @@ def test_a_log_line_does_not_run_through_a_progress_bar(logger, capsys):
     assert [line for line in lines if "between" in line and "|" not in line]
 
 
+def test_progress_bars_are_shown_in_notebooks(monkeypatch, capsys):
+    widget = type("widget", (tqdm,), {"display": lambda self, *shown, **more: print(self.n, self.total)})
+    for kind, shown in ((tqdm, ""), (widget, "1 2")):
+        monkeypatch.setattr(commons, "tqdm", kind)
+        with commons.progress_bar("title") as progress:
+            progress(1, 2)
+        assert shown in (out := capsys.readouterr().out) and bool(out) == bool(shown)
+
+
 def test_long_lines_are_folded_on_a_terminal_and_whole_elsewhere(logger, capsys, monkeypatch):
     long = " ".join(["eleven char"] * 30)
     commons.setup_logging()

@@ -1,5 +1,6 @@
 """Anything given as a data set is read, or refused with a message that says what it is and which command takes it."""
 
+import json
 import shutil
 
 import numpy as np
@@ -24,6 +25,7 @@ TEXTS = [
     "She wrote.",
     "See you soon.",
 ]
+ROWS = [{"file": f"{n}.wav", "text": t} for n, t in zip(NAMES, TEXTS)]
 
 
 def audio(folder, names=NAMES, kind="wav"):
@@ -75,9 +77,10 @@ def list_alone(line):
     return make
 
 
-def kaldi(root):
-    audio(root / "audio")
-    for name, line in (("wav.scp", "utt{k} {d}/audio/{n}.wav"), ("text", "utt{k} {t}"), ("utt2spk", "utt{k} anna")):
+def kaldi(root, there="{d}", where="audio"):
+    audio(root / where)
+    paths = f"utt{{k}} {there}/audio/{{n}}.wav"
+    for name, line in (("wav.scp", paths), ("text", "utt{k} {t}"), ("utt2spk", "utt{k} anna")):
         text(root / "data" / "train" / name, rows(line.replace("{d}", str(root))))
     return root / "data"
 
@@ -107,9 +110,13 @@ DATA = {
     "no header, no suffixes": listed("{n};{t}", where="audio"),
     "text before the clip": listed('"{t}",{n}.wav'),
     "number before the clip": listed("{k}|{n}|{t}", name="metadata.csv", where="wavs"),
+    "JSON array": lambda root: audio(root) or text(root / "data.json", json.dumps(ROWS, indent=1)).parent,
     "jsonl": listed('{{"audio_filepath": "{n}.wav", "text": "{t}"}}', name="manifest.jsonl"),
     "json lines with full paths": listed('{{"audio_filepath": "{d}/{n}.wav", "text": "{t}"}}', name="manifest.json"),
+    "list from before a conversion": listed("{n}.m4a|{t}", "file|text"),
     "list alone, full paths": list_alone("{d}/audio/{n}.wav|{t}"),
+    "full paths of another machine": listed(r"C:\me\my set\ton\{n}.wav;{t}", "Datei;Satz", "Liste.csv", "ton"),
+    "Kaldi, full paths of another machine": lambda root: kaldi(root, "/gone", "data/train/audio"),
     "list alone, audio next door": list_alone("../audio/{n}.wav|{t}"),
     "train.csv and val.csv": two_lists('{n}.wav,"{t}"', "file,text\n", ("train.csv", "val.csv")),
     "the same without header": two_lists("{n}|{t}", "", ("train.csv", "val.csv"), "wavs"),
@@ -185,6 +192,16 @@ def latin(root):
     return text(root / "Liste.csv", "Datei;Text\na.wav;Schöne Grüße\nb.wav;Große Häuser\n", "cp1252").parent
 
 
+def corrected(root):
+    text(latin(root) / "neu.csv", "Datei;Text\na.wav;Schöne Grüße\nb.wav;Große Häuser\n")
+    return text(root / "alt.csv", "Datei;Text\na.wav;Schöne Grüße\n", "cp1252")
+
+
+def names_twice(root):
+    audio(root / "bert")
+    return listed("{n}.wav;{t}", "file;text", where="anna")(root)
+
+
 OTHERS = {
     "audio without text": (recording("talk.mp3"), "make-dataset '{d}/sub' --output DIR --recognizer base"),
     "audio with subtitles": (recording("talk.wav", "talk.srt"), "make-dataset '{d}/sub' --output DIR`"),
@@ -202,6 +219,10 @@ OTHERS = {
     "nothing": (file_of(write(), "none"), "does not exist"),
     "documents": (write("letter.docx"), "Found: letter.docx"),
     "another encoding": (latin, "Save the file as UTF-8"),
+    "another encoding, beside a correct list": (corrected, "UTF-8). If {d}/neu.csv is"),
+    "phone recordings": (listed("x{n}.m4a|{t}", "file|text"), "missing file: 6 .*ffmpeg -i"),
+    "phone recordings with texts": (write("a.m4a", "a.txt"), "ffmpeg -i"),
+    "names in two folders": (names_twice, "several files: 6 .*anna/clip one.wav and bert/clip one.wav .*--audio-root"),
     "audio elsewhere": (listed("x{n}|{t}", name="metadata.csv"), "missing file: 6 .*There is no audio.*--audio-root"),
 }
 

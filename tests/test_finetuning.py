@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 from tiny import tiny_model_config, tiny_run_config, untraced, write_run
 
+from myxtts.api import open_run
 from myxtts.config.checks import ConfigError
 from myxtts.config.config import DataConfig, TrainingConfig, XTTSConfig
 from myxtts.config.stages import LORA_TARGETS, GPTConfig
@@ -181,6 +182,8 @@ def test_gpt_stage_refuses_a_dvae_that_is_not_trained_to_the_end(source, tmp_pat
     CheckpointStore(tmp_path / "run/dvae").write(3, {"model": weights}, {"finished": False})
     with pytest.raises(CheckpointError, match="trained to the end.*stopped at step 3.*--stage dvae --max-steps 3"):
         load_foundations(dataclasses.replace(config, training=training), "gpt", "CPU:0")
+    with pytest.raises(CheckpointError, match="trained to the end"):  # before the recordings are looked for
+        open_run(train_data="none", checkpoint_dir=tmp_path / "run", stage="gpt")
 
 
 def test_source_with_an_unfinished_dvae_is_refused(source, tmp_path):

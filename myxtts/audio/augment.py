@@ -105,8 +105,7 @@ def disturb(wav: tf.Tensor, seed: Any, position: Any, share: tuple[int, int] = (
     def draw(shape, at):
         numbers, (low, high) = tf.random.stateless_uniform(shape, at, -1.0, 1.0), NOISE_DECIBELS
         below = low + (high - low) * 0.5 * (1.0 + numbers[:, 1:2])
-        level = tf.exp(GAIN_NEPERS * numbers[:, :1])
-        return tf.concat([level, tf.pow(10.0, -below / 20.0), numbers[:, 2:]], axis=1)
+        return tf.concat([tf.exp(GAIN_NEPERS * numbers[:, :1]), tf.pow(10.0, -below / 20.0), numbers[:, 2:]], axis=1)
 
     numbers = draw_rows(draw, shape, at, share=share)
     # A multiple of 16, because vectorized exponentials round elements after the last full vector differently.

@@ -49,8 +49,7 @@ class MelSpec:
 
     def window_values(self) -> np.ndarray:
         """Returns the analysis window, `(win_length,)` float32."""
-        window = np.hamming if self.window == "hamming" else np.hanning
-        return window(self.win_length + 1)[:-1].astype("float32")
+        return (np.hamming if self.window == "hamming" else np.hanning)(self.win_length + 1)[:-1].astype("float32")
 
     def band_at(self, hz: float) -> float:
         """Converts a frequency to a fractional band number; the center of band `i` is `i + 0.5`."""
@@ -64,8 +63,7 @@ class MelSpec:
         """
         bin_hz = _float32_ramp(self.sample_rate / 2, 1 + self.n_fft // 2)
         exponent = _float32_ramp(_hz_to_mel(self.f_max), self.num_mels + 2) / np.float32(2595.0)
-        ratio = np.power(10.0, exponent, dtype="float64").astype("float32")
-        edge_hz = np.float32(700.0) * (ratio - np.float32(1.0))
+        edge_hz = np.float32(700.0) * (np.power(10.0, exponent, dtype="float64").astype("float32") - np.float32(1.0))
         distance, width = edge_hz - bin_hz[:, np.newaxis], np.diff(edge_hz)
         filters = np.maximum(np.float32(0.0), np.minimum(-distance[:, :-2] / width[:-1], distance[:, 2:] / width[1:]))
         if self.filter_norm == "slaney":
@@ -213,8 +211,7 @@ def _sinc_kernel(from_rate, to_rate):
     t = (delay[np.newaxis, :] + position[:, np.newaxis]) * np.float32(base)
     t = np.clip(t, np.float32(-_LOWPASS_WIDTH), np.float32(_LOWPASS_WIDTH))
     window = np.square(np.cos(t * np.float32(np.pi) / np.float32(2 * _LOWPASS_WIDTH)))
-    kernel = np.sinc(t) * window * np.float32(base / stride)
-    return kernel[:, np.newaxis, :], stride, pad
+    return (np.sinc(t) * window * np.float32(base / stride))[:, np.newaxis, :], stride, pad
 
 
 def log_mel_to_wav(log_mel: Any, num_iterations: int = 60, seed: int = 0) -> np.ndarray:

@@ -45,8 +45,7 @@ MAX_ID_BYTES = 200
 
 def build_parser() -> argparse.ArgumentParser:
     """Returns the argument parser of `myxtts say`."""
-    description = "Speak a text in the voice of a recording."
-    parser = PlainParser(prog="myxtts say", description=description)
+    parser = PlainParser(prog="myxtts say", description="Speak a text in the voice of a recording.")
     add_model(parser, "; base has a default voice", default=BASE_NAME)
     parser.add_argument("words", nargs="?", metavar="TEXT", help="same as --text")
     text = parser.add_argument_group("text (default: standard input)")

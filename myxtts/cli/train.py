@@ -127,8 +127,7 @@ def launch(argv: list[str] | None = None) -> int:
 
 def prepare_parser() -> PlainParser:
     """Returns the argument parser of `myxtts prepare`."""
-    description = "Encode a training set into shards."
-    parser = PlainParser(prog="myxtts prepare", description=description)
+    parser = PlainParser(prog="myxtts prepare", description="Encode a training set into shards.")
     parser.add_argument("--train-data", metavar="DIR", help="root of the training set (default: the run's)")
     parser.add_argument("--checkpoint", metavar="RUN", required=True, help="a model whose DVAE is trained")
     parser.add_argument("--accept-licence", **LICENCE)

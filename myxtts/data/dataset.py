@@ -5,6 +5,7 @@ import itertools
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
@@ -13,7 +14,7 @@ import numpy as np
 import soundfile
 
 from myxtts.audio.files import load_samples
-from myxtts.config.checks import ConfigError, counted, require
+from myxtts.config.checks import ConfigError, UserError, counted, require
 from myxtts.config.config import XTTSConfig
 from myxtts.config.data import DataConfig
 from myxtts.config.rates import CODE_STRIDE_SAMPLES, MEL_HOP_SAMPLES, MODEL_SAMPLE_RATE
@@ -188,15 +189,22 @@ def _prepared(config, sides):
     return found
 
 
-def trained_on(home: Path) -> set[int]:
-    """Returns the `id_hash` of each clip that a run was trained on, read from the newest checkpoint of each stage."""
-    paths = (CheckpointStore(home / stage).newest_file(f"{CLIPS}.safetensors") for stage in STAGES)
+def trained_on(home: Path, config: XTTSConfig) -> set[int]:
+    """Returns the `id_hash` of each clip that a run was trained on, read from the newest checkpoint of each stage.
+
+    The clips of the run in --init-from are included if its training data is the same folder.
+    """
+    homes, source = [] if config.training.reset_training else [home], config.training.init_from
+    with suppress(UserError, OSError):
+        if source and Path(str(read_config(Path(source)).data.train_data)).samefile(str(config.data.train_data)):
+            homes.append(Path(source))
+    paths = (CheckpointStore(one / stage).newest_file(f"{CLIPS}.safetensors") for one in homes for stage in STAGES)
     return {one for path in paths if path is not None for one in StoredTensors(path)["identity"].ravel().tolist()}
 
 
 def _divide(sides, inspection, config):
     """Returns `(training, validation)` clips: of two data sets, else of the set's own split, else split by hash."""
-    trained = set() if config.training.reset_training else trained_on(Path(config.training.checkpoint_dir))
+    trained = trained_on(Path(config.training.checkpoint_dir), config)
     kept = {one.id for one in inspection.accepted if one.validation and id_hash(one.id) not in trained}
     train, held = ([clip for clip in sides[0] if (clip.id in kept) == side] for side in (False, True))
     if not (train and held):
@@ -229,10 +237,9 @@ def _g2p(config):
         requested = None if config.data.g2p is None else g2p_codes(config.data.g2p)
     except ValueError as error:
         raise ConfigError(f"--g2p: {error}") from error
-    try:
-        own = read_config(home).data.g2p or () if _own_vocabulary(config) else requested or ()
-    except CheckpointError:  # the run has no configuration yet
-        own = requested or ()
+    own = requested or ()
+    with suppress(CheckpointError):  # the run has no configuration yet
+        own = read_config(home).data.g2p or () if _own_vocabulary(config) else own
     known, received = (", ".join(codes or ()) or "no language" for codes in (own, requested))
     hint = "Leave it out, or give --reset-training."
     require(requested in (None, own), "--g2p", f"as in the run in {home}: {known}", received, hint)

@@ -189,8 +189,7 @@ def split_by_hash(utterances: Sequence, share: float, trained: Set[int] = frozen
     """
     hashes = [id_hash(utterance.id) for utterance in utterances]
     ranks = sorted(set(hashes) - trained)
-    expected = sum(one / 2**64 < share for one in ranks)
-    chosen = set(ranks[: min(max(expected, 1), len(utterances) - 1)])
+    chosen = set(ranks[: min(max(sum(one / 2**64 < share for one in ranks), 1), len(utterances) - 1)])
     train, validation = ([u for u, one in zip(utterances, hashes) if (one in chosen) == side] for side in (False, True))
     return tuple(train), tuple(validation)
 

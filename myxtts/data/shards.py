@@ -125,8 +125,7 @@ def merge(folder: Path, shards: int, dvae: str) -> list[int]:
         name = shard_name(number, shards)
         digest = digest_bytes((folder / f"{name}.json").read_bytes())
         entries.append({"name": name, "index": digest, "bytes": index["bytes"], "clips": len(index["clips"])})
-    total = sum(entry["clips"] for entry in entries)
-    manifest = {"format": FORMAT, "dvae": dvae, "clips": total, "shards": entries}
+    manifest = {"format": FORMAT, "dvae": dvae, "clips": sum(entry["clips"] for entry in entries), "shards": entries}
     path = folder / MANIFEST
     if not path.is_file() or path.read_bytes() != (json.dumps(manifest, indent=1) + "\n").encode():
         write_json(path, manifest)
@@ -214,8 +213,7 @@ def _examples(clip_id, codes, samples):
     name = bytes_of(clip_id.encode("utf-8", "surrogatepass"))
     codes = tf.train.Feature(int64_list=tf.train.Int64List(value=codes.tolist()))
     for kind, feature in (("codes", codes), ("samples", bytes_of(samples.astype("<i2").tobytes()))):
-        features = tf.train.Features(feature={"id": name, kind: feature})
-        yield tf.train.Example(features=features).SerializeToString()
+        yield tf.train.Example(features=tf.train.Features(feature={"id": name, kind: feature})).SerializeToString()
 
 
 def _file_size(path):

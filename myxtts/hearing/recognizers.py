@@ -111,8 +111,7 @@ def _download(source):
     try:
         with hub.hub_errors(source):
             terms = Path(get(hub.TERMS))
-            files = get(_WHISPER_FILES, dry_run=True)
-            megabytes = sum(file.file_size for file in files) / 1e6
+            megabytes = sum(file.file_size for file in get(_WHISPER_FILES, dry_run=True)) / 1e6
             licence = hub.describe_licence(source, terms)[1]
             print(f"{licence}. Downloading {megabytes:.0f} MB to {terms}.", file=sys.stderr, flush=True)
             folder = Path(get(_WHISPER_FILES))

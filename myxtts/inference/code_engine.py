@@ -206,8 +206,7 @@ class CodeEngine:
         texts = [mark_text(stream.ids, self.config) for stream in joining]
         text = keras.utils.pad_sequences(texts, padding="post")
         text_mask = np.arange(text.shape[1]) < np.array([len(ids) for ids in texts])[:, None]
-        latents = np.concatenate([stream.voice_latents for stream in joining])
-        state = self.steps.read(latents, text, text_mask)
+        state = self.steps.read(np.concatenate([stream.voice_latents for stream in joining]), text, text_mask)
         return state, np.pad(text_mask, ((0, 0), (self.config.num_latents, 1)), constant_values=True)
 
     def _pack(self, parts):

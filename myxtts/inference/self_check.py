@@ -186,8 +186,7 @@ class SecondReading:
         text, nothing = (np.array([mark_text(part, config)], np.int32) for part in (ids, ids[:1]))
         logs, entropy, attention = self._read(latents, text, audio)
         without, _, _ = self._read(latents, nothing, audio)
-        followed = max(attention.numpy()[:, :-1], key=_evenness)
-        return Reading(followed, logs.numpy(), without.numpy(), entropy.numpy())
+        return Reading(max(attention.numpy()[:, :-1], key=_evenness), logs.numpy(), without.numpy(), entropy.numpy())
 
     def _pass(self, latents, text, audio):
         """Returns `logs` and `entropy` of a `Reading`, and the attention in all N blocks, `(N, C + 1, L)`."""

@@ -82,8 +82,7 @@ class TextFront:
     def longest_text(self, language: str) -> int:
         """Returns the length in characters of the longest training text in a language, estimated if it is not known."""
         language = get_language(language)
-        usual = max(self.longest_texts.values(), default=language.char_limit)
-        return self.longest_texts.get(language.code, usual)
+        return self.longest_texts.get(language.code, max(self.longest_texts.values(), default=language.char_limit))
 
     def ids(self, text: str, language: str) -> list[int]:
         """Encodes the text of a piece to token ids, without unknown tokens."""

@@ -131,8 +131,7 @@ def hub_errors(source: str) -> Iterator[None]:
     except Exception as error:
         if not type(error).__module__.startswith(("huggingface_hub", "httpx")):
             raise
-        problem = " ".join(str(error).split())[:300]
-        failed = f"cannot be transferred: {problem}. Run the same command again to resume"
+        failed = f"cannot be transferred: {' '.join(str(error).split())[:300]}. Run the same command again to resume"
         message = next((text for kind, text in messages.items() if isinstance(error, kind)), failed)
         raise HubError(f"{source} {message}.") from error
 

@@ -252,8 +252,7 @@ class GPT(Layer):
         Returns:
             Logits of the next code `(B, num_audio_tokens)`, its GPT latent `(B, width)`, and the new state.
         """
-        rows = ops.arange(ops.shape(state.key_mask)[1])
-        key_mask = ops.logical_or(state.key_mask, (rows == position)[None])
+        key_mask = ops.logical_or(state.key_mask, (ops.arange(ops.shape(state.key_mask)[1]) == position)[None])
         x = ops.take(self.audio_embedding, codes, axis=0) + ops.take(self.audio_positions, index + 1, axis=0)
         x = ops.cast(x, self.compute_dtype)[:, None]
         keys, values = [], []

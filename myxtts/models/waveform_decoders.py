@@ -225,8 +225,7 @@ class ConvNextBlock(Layer):
         self.modulation = dense(2 * width, width, "modulation", dtype, kernel_initializer="zeros")
         self.widen = normal_linear(inner_width, width, "widen", dtype=dtype)
         self.narrow = normal_linear(width, inner_width, "narrow", dtype=dtype)
-        factor = keras.initializers.Constant(scale)
-        self.factor = self.add_weight(name="factor", shape=(width,), initializer=factor)
+        self.factor = self.add_weight(name="factor", shape=(width,), initializer=keras.initializers.Constant(scale))
 
     def call(self, x: Tensor, condition: Tensor, present: Tensor | None = None) -> Tensor:
         after = self.lookahead
@@ -291,8 +290,7 @@ class IstftGenerator(WaveformDecoder):
         """Overlap-adds frames `(B, F, 4 hop)` and trims both ends equally; the result is `(B, F hop)`."""
         hop, length = self.hop_length, ops.shape(parts)[1]
         quarters = [ops.pad(parts[..., i * hop : (i + 1) * hop], ((0, 0), (i, 3 - i), (0, 0))) for i in range(4)]
-        summed = ops.reshape(sum(quarters), (-1, (length + 3) * hop))
-        return summed[:, 3 * hop // 2 : 3 * hop // 2 + length * hop]
+        return ops.reshape(sum(quarters), (-1, (length + 3) * hop))[:, 3 * hop // 2 : 3 * hop // 2 + length * hop]
 
 
 def make_decoder(config: ModelConfig, **kwargs) -> WaveformDecoder:

@@ -19,11 +19,11 @@ from myxtts.config.training import TUNABLE, TrainingConfig
 from myxtts.interchange.hub import full_name, local_folder
 from myxtts.memory.report import check_claims
 from myxtts.models.xtts import PARTS
-from myxtts.runs.setup import holds_run
+from myxtts.runs.setup import TUNE, check_tuning, holds_run
 from myxtts.storage.base_model import is_base
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
 from myxtts.storage.files import write_whole
-from myxtts.storage.run_folder import MEL_STATS, TAKEN_FROM, chosen_step, read_config, vocabulary_path
+from myxtts.storage.run_folder import MEL_STATS, TAKEN_FROM, chosen_step, read_config, require_trained, vocabulary_path
 from myxtts.storage.speakers import SPEAKER_CLIPS, SPEAKERS_FILE, read_clips, write_speaker_clips
 from myxtts.text.g2p import ESPEAK
 from myxtts.training.stages.classes import STAGE_CLASSES
@@ -32,7 +32,6 @@ logger = logging.getLogger(__name__)
 
 ALL_PARTS = tuple(dict.fromkeys((*STAGES, *PARTS)))
 """Names of all checkpoint folders that a run can have, one per stage or part of the model."""
-TUNE = "training.tune (--tune)"
 MOST_CLIP_BYTES = 8 * 2**20
 
 
@@ -44,24 +43,15 @@ def settle_origin(config: XTTSConfig) -> tuple[XTTSConfig, XTTSConfig | None]:
     """
     training = config.training
     source = training.init_from and full_name(training.init_from)
-    if tune := tuple(name for name in TUNABLE if name in training.tune):
-        given, stage = ",".join(tune), training.stage
-        hint = f"gpt and decoder depend on the dvae. Give --tune {','.join(TUNABLE)}."
-        require("dvae" not in tune or tune == TUNABLE, TUNE, "without dvae, or all stages", given, hint)
-        require(stage in ("all", *tune), TUNE, f"stages that include --stage {stage}", given)
-        rule = "stages that include gpt, because --lora-rank trains adapters of the gpt"
-        require("gpt" in tune or not training.gpt.lora_rank, TUNE, rule, given)
+    tune = tuple(name for name in TUNABLE if name in training.tune)
     config = replace(config, training=replace(training, tune=tune, init_from=source))
     began = None if training.reset_training else run_in(Path(training.checkpoint_dir))
     if began is not None:
         return _continued(config, began), began
-    rank, hint = training.gpt.lora_rank, "Add --init-from FOLDER."
+    check_tuning(training, True)
     if source is None:
-        rule = "0 without --init-from (training.init_from)"
-        require(not rank, "training.gpt.lora_rank (--lora-rank)", rule, rank, hint)
-        require(not tune, TUNE, "left out without --init-from", ",".join(tune), hint)
         return config, None
-    if not tune and is_base(source) and training.stage == "all" and not rank:
+    if not tune and is_base(source) and training.stage == "all" and not training.gpt.lora_rank:
         config = replace(config, training=replace(config.training, tune=TUNABLE))
     return adopt(config), None
 
@@ -190,11 +180,9 @@ def adopt(config: XTTSConfig) -> XTTSConfig:
     foundations = dict.fromkeys(name for stage in tuned for name in STAGES[stage].builds_on if name not in tuned)
     for name in (*foundations, *tuned):
         store = _trained_part(source, name)
-        if name in foundations and not store.read_state(store.steps()[-1])["finished"]:
-            needed = f"--init-from needs a {name} that is trained to the end; the one in {source} is not"
-            raise CheckpointError(f"{needed}. Finish it with --stage {name} --checkpoint-dir {source}.")
-    stores = {name: CheckpointStore(source / name) for name in ALL_PARTS}
-    check_claims(stored.model, {name: store for name, store in stores.items() if store.steps()})
+        if name in foundations:
+            require_trained(store.folder, "--init-from")
+    check_claims(stored.model, {name: one for name in ALL_PARTS if (one := CheckpointStore(source / name)).steps()})
     for name in foundations.keys() - reset_parts(config.training):  # for example a DVAE with other codes
         own = [store for folder in (source, home) if (store := CheckpointStore(folder / name)).steps()]
         if len({store.digest(store.steps()[-1]) for store in own}) == 2:

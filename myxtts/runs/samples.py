@@ -100,8 +100,7 @@ def write_curves(folder: str | Path, history: dict[str, list[dict[str, float]]])
     figure = Figure(figsize=(8, 0.6 + 2.4 * len(curves)), dpi=80, layout="constrained")
     for axes, (stage, losses) in zip(figure.subplots(len(curves), 1, squeeze=False)[:, 0], curves.items()):
         for name, by_step in losses.items():
-            marker = "o" if len(by_step) < 40 else None
-            axes.plot(*zip(*by_step.items()), label=name, marker=marker, markersize=4)
+            axes.plot(*zip(*by_step.items()), label=name, marker="o" if len(by_step) < 40 else None, markersize=4)
         axes.set(xlabel="step", ylabel="loss", title=stage)
         axes.grid(alpha=0.3)
         axes.legend()

@@ -16,7 +16,7 @@ from statistics import median
 from myxtts.config.checks import ConfigError, UserError, counted, printable, require, say
 from myxtts.config.config import XTTSConfig, config_from_dict
 from myxtts.config.stages import STAGES
-from myxtts.config.training import SLURM, workers_in, workers_of_slurm
+from myxtts.config.training import SLURM, TUNABLE, TrainingConfig, workers_in, workers_of_slurm
 from myxtts.data.corpora import SUBTITLES, TextsMissing, files_beside, load_corpus
 from myxtts.data.sample_corpus import SENTENCES, make_sample_corpus, unheard_sentences
 from myxtts.devices.configuration import VIRTUAL_DEVICES_VARIABLE, check_devices, count_gpus, early_gpu_configuration
@@ -31,6 +31,7 @@ from myxtts.storage.run_folder import GATHERED
 from myxtts.text.languages import get_language
 
 SAMPLE_CORPUS = Path("sample_corpus")
+TUNE = "training.tune (--tune)"
 NUM_CLOSING_TEXTS = 4
 """Number of sentences from outside the sample corpus that a model trained on it speaks at the end of the run."""
 MEASURED_STEPS = 12
@@ -55,7 +56,9 @@ def check_request(config: XTTSConfig, download: bool = False, **devices) -> None
     if training.workers:  # their disks may differ, so the rest is checked after they are connected
         return
     home = require_kind(Path(training.checkpoint_dir), "--checkpoint-dir", HOMES, "a folder to write to")
-    if training.init_from and (training.reset_training or not holds_run(home)):
+    is_new = training.reset_training or not holds_run(home)
+    check_tuning(training, is_new)
+    if training.init_from and is_new:
         check_model(training.init_from, "--init-from")
     if data.vocabulary and not (os.path.isfile(data.vocabulary) or holds_run(home)):
         raise ConfigError(f"--vocabulary must be a tokenizer file: {printable(data.vocabulary)} is not one.")
@@ -70,6 +73,20 @@ def check_request(config: XTTSConfig, download: bool = False, **devices) -> None
             raise ConfigError(f"--val-data must have texts: {missing}") from None
     if data.train_data and not download:
         load_corpus(data.train_data, *how)
+
+
+def check_tuning(training: TrainingConfig, is_new: bool) -> None:
+    """Raises `ConfigError` if --tune, --stage, --lora-rank or, for a new run, --init-from contradict each other."""
+    tune, rank, stage = [name for name in TUNABLE if name in training.tune], training.gpt.lora_rank, training.stage
+    given, hint = ",".join(tune), f"gpt and decoder depend on the dvae. Give --tune {','.join(TUNABLE)}."
+    require("dvae" not in tune or len(tune) == len(TUNABLE), TUNE, "without dvae, or all stages", given, hint)
+    require(not tune or stage in ("all", *tune), TUNE, f"stages that include --stage {stage}", given)
+    rule = "stages that include gpt, because --lora-rank trains adapters of the gpt"
+    require("gpt" in tune or not (tune and rank), TUNE, rule, given)
+    is_alone, hint = is_new and not training.init_from, "Add --init-from FOLDER."
+    rule = "0 without --init-from (training.init_from)"
+    require(not (is_alone and rank), "training.gpt.lora_rank (--lora-rank)", rule, rank, hint)
+    require(not (is_alone and tune), TUNE, "left out without --init-from", given, hint)
 
 
 def with_own_data(config: XTTSConfig) -> XTTSConfig:
@@ -127,8 +144,7 @@ def _with_data(config, download):
             raise UserError("--download-ljspeech needs --train-data, the folder for LJSpeech.")
         folder = download_ljspeech(folder)
     elif folder is None:
-        languages = config.data.sample_languages
-        languages = tuple(SENTENCES) if languages == ("all",) else languages
+        languages = tuple(SENTENCES) if config.data.sample_languages == ("all",) else config.data.sample_languages
         corpus = f"the sample corpus ({', '.join(languages)}) in {SAMPLE_CORPUS}/ (kept for the next run)"
         say(f"No --train-data given: making {corpus}")
         is_new = not config.training.init_from and not holds_run(Path(config.training.checkpoint_dir))
@@ -189,8 +205,7 @@ def quickest_devices(config: XTTSConfig, options: Mapping[str, object]) -> tuple
 def measure(config: XTTSConfig, options: Mapping[str, object]) -> float | str:
     """Times training steps in a new process; returns the median in seconds, or an error message."""
     path = os.pathsep.join(filter(None, [str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH")]))
-    request = json.dumps({"config": config.to_dict(), "options": options})
-    command = [sys.executable, "-m", "myxtts.runs.setup", request]
+    command = [sys.executable, "-m", "myxtts.runs.setup", json.dumps({"config": config.to_dict(), "options": options})]
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path})
     if done.returncode:
         return (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
@@ -266,8 +281,7 @@ def _make(missing, folder, options):
         inner = path.stem if path == missing.root else "_".join(path.parent.relative_to(missing.root).parts)
         name = " ".join(re.split(r"[|\s]+", inner or missing.root.resolve().name)).strip() or "speaker"
         speakers.setdefault(name, []).append(path)
-    pending = list(speakers.items())
-    fault = None
+    pending, fault = list(speakers.items()), None
     while pending:
         speaker, paths = pending.pop(0)
         try:

@@ -54,6 +54,19 @@ def chosen_step(store: CheckpointStore, part: str, which: str = "best") -> int:
     return store.steps()[-1] if best is None else best
 
 
+def require_trained(folder: Path, what: str) -> None:
+    """Raises `CheckpointError` unless the newest checkpoint in a stage's folder, which `what` needs, is finished."""
+    name, state = folder.name, CheckpointStore(folder).newest_state()
+    if state is None:
+        fault = f"{what} needs a trained {name}, and {folder.parent} has none"
+        raise CheckpointError(f"{fault}. Leave out --stage, or train it first with --stage {name}.")
+    if not state["finished"]:
+        step = state["step"]
+        fault = f"{what} needs a {name} that is trained to the end; the one in {folder} stopped at step {step}"
+        accept = f", or accept it as it is with --stage {name} --max-steps {step}" * bool(step)
+        raise CheckpointError(f"{fault}. Resume it with --stage {name} --checkpoint-dir {folder.parent}{accept}.")
+
+
 def is_start(state: dict | None) -> bool:
     """Returns whether a checkpoint's state is from step 0: weights copied from another run, before any training."""
     return bool(state) and TAKEN_FROM in state and not state["finished"]

@@ -68,8 +68,7 @@ def replace_unknown(cleaned: str, language: Language, known: frozenset[str]) -> 
     text = " ".join(text.split())
     if language.romanizes_as_written:
         text = re.sub("[0-9]+", read_digits, text)
-    characters = (one if one in known else _substitute(one, language, known) for one in text)
-    return " ".join("".join(characters).split())
+    return " ".join("".join(one if one in known else _substitute(one, language, known) for one in text).split())
 
 
 def _substitute(character: str, language: Language, known: frozenset[str]) -> str:

@@ -90,8 +90,7 @@ def _fit(clips):
     if slope <= 0 or start < 0:
         slope, start = float(np.median(seconds / lengths)), 0.0
     low, high = np.quantile(seconds / (start + slope * lengths), [EDGE_SHARE, 1 - EDGE_SHARE])
-    fitted = map(float, (slope, start, low / MARGIN, high * MARGIN))
-    return SpeechRate(*fitted, longest_text=int(written.max()))
+    return SpeechRate(*map(float, (slope, start, low / MARGIN, high * MARGIN)), longest_text=int(written.max()))
 
 
 def write_rates(rates: dict[str, SpeechRate]) -> bytes:

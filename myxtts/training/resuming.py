@@ -30,7 +30,7 @@ from myxtts.models.xtts import XTTS
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore, assign_by_name
 from myxtts.storage.checkpoint_writer import CheckpointWriter
 from myxtts.storage.files import digest_bytes, new_hasher
-from myxtts.storage.run_folder import chosen_step, is_start
+from myxtts.storage.run_folder import chosen_step, is_start, require_trained
 from myxtts.storage.saved_state import config_of, is_count, refusing_damage
 from myxtts.training.stages.base import arrays_of
 from myxtts.training.stages.classes import STAGE_CLASSES
@@ -376,22 +376,11 @@ def load_foundations(config: XTTSConfig, stage: str, device: str) -> tuple[dict[
     models, lineage = {}, {}
     for name in STAGES[stage].builds_on:
         store = CheckpointStore(Path(config.training.checkpoint_dir) / name)
-        step = store.newest_sound(logger.warning)
-        if step is None:
-            raise CheckpointError(
-                f"The {stage} stage needs a trained {name}, and {store.folder} has none. Leave out --stage, or train "
-                f"it first with --stage {name}."
-            )
+        store.newest_sound(logger.warning)  # puts damaged ones away
+        require_trained(store.folder, f"The {stage} stage")
         part = STAGE_CLASSES[name].part
-        tensors, state = store.read(step, ["model"])
-        if not state["finished"]:
-            accept = f", or accept it as it is with --stage {name} --max-steps {step}" * bool(step)
-            raise CheckpointError(
-                f"The {stage} stage needs a {name} that is trained to the end. The one in {store.folder} stopped at "
-                f"step {step}. Resume it with --stage {name}{accept}."
-            )
-        if (best := chosen_step(store, part)) != step:
-            step, tensors = best, store.read(best, ["model"])[0]  # the best checkpoint is the stage's result
+        step = chosen_step(store, part)  # the best checkpoint is the stage's result
+        tensors, _ = store.read(step, ["model"])
         with tf.device(device):
             models[name] = XTTS(config.model, parts=(part,))
             assign_by_name(models[name].part_weights(part), tensors["model"], str(store.path(step)))

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TextIO
 
-from tqdm import tqdm
+from tqdm import std
+from tqdm.auto import tqdm
 
 from myxtts.config.checks import console_log
 from myxtts.devices.machine import default_device, runs_on_cpu
@@ -65,13 +66,19 @@ def folded_on_terminal(text: str, stream: TextIO) -> str:
     return "\n".join(map(folded, text.split("\n"))) if stream.isatty() else text
 
 
+def shows_bars() -> bool:
+    """Whether progress bars are shown: on a terminal, and in notebooks with ipywidgets."""
+    return sys.stdout.isatty() or tqdm.display is not std.tqdm.display
+
+
 @contextmanager
 def progress_bar(title: str, unit: str = "clip") -> Iterator[Callable[[int, int], None]]:
-    """Yields a function `progress(done, total)` that updates a progress bar, shown if standard output is a terminal."""
-    with tqdm(desc=title, unit=unit, disable=not sys.stdout.isatty(), leave=False, dynamic_ncols=True) as bar:
+    """Yields a function `progress(done, total)` that updates a progress bar, shown if `shows_bars`."""
+    with tqdm(desc=title, unit=unit, disable=not shows_bars(), leave=False, dynamic_ncols=True) as bar:
 
         def progress(done, total):
-            bar.total = total
+            if total != bar.total:
+                bar.reset(total)
             bar.update(done - bar.n)
 
         yield progress

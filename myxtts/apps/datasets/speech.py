@@ -83,8 +83,7 @@ def find_speech(levels_db: np.ndarray, probabilities: np.ndarray | None, frame_s
     floor, loud = (np.interp(np.arange(len(levels)), centers, side) for side in found.T)
     span = np.maximum(loud - floor, _LEAST_RANGE_DB)
     begins = np.maximum(floor + np.minimum(_OVER_FLOOR_DB, _SHARE_OVER_FLOOR * span), loud - _UNDER_SPEECH_DB)
-    ends = np.maximum(begins - _HYSTERESIS_DB, floor + 0.5 * (begins - floor))
-    speech = _hysteresis(levels, begins, ends)
+    speech = _hysteresis(levels, begins, np.maximum(begins - _HYSTERESIS_DB, floor + 0.5 * (begins - floor)))
     if probabilities is None:
         return speech
     likely = _hysteresis(probabilities, _MODEL_ON, _MODEL_OFF)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from myxtts.api import naming_arguments
 from myxtts.cli.arguments import LICENCE, PlainParser, keywords
-from myxtts.cli.errors import exits_with_sentence, require_output
+from myxtts.cli.errors import exits_with_sentence, language_code, require_output
 from myxtts.config.checks import UserError, counted, printable, require
 from myxtts.devices.machine import check_device
 from myxtts.devices.tensorflow_start import import_tensorflow
@@ -133,6 +133,7 @@ def _check(arguments):
     require(1 <= arguments.seeds <= 100, "--seeds", "1 to 100", arguments.seeds)
     require(0 <= arguments.seed < 2**31, "--seed", "0 to 2147483647", arguments.seed)
     check_device(arguments.device)
+    arguments.language = language_code(arguments.language)
     require_output("--output", arguments.output, makes_folders=True)
     check_output(Path(arguments.output))
     data, texts = arguments.data, [arguments.texts] if arguments.texts else []

@@ -143,8 +143,7 @@ def share_difference(first: tuple[np.ndarray, np.ndarray], second: tuple[np.ndar
     if a.low is None or b.low is None:
         return Estimate(value)
     below = math.hypot(b.value - b.low, a.high - a.value)
-    above = math.hypot(b.high - b.value, a.value - a.low)
-    return Estimate(value, value - below, value + above)
+    return Estimate(value, value - below, value + math.hypot(b.high - b.value, a.value - a.low))
 
 
 def _bootstrapped(statistic, *columns) -> Estimate:
@@ -227,8 +226,7 @@ class Comparison:
         a, b = first.parts(metric.name), second.parts(metric.name)
         both = [key for key in a if key in b]
         pair = (tuple(np.array([parts[key] for key in both]).T) for parts in (a, b))
-        estimate = share_difference if metric.is_share else ratio_difference
-        return estimate(*pair).times(metric.scale) if both else None
+        return (share_difference if metric.is_share else ratio_difference)(*pair).times(metric.scale) if both else None
 
     def value(self, row: Row, name: str) -> float | None:
         """Returns the unscaled value of a metric of a row, without confidence interval; None if it was not measured."""

@@ -151,17 +151,17 @@ def _espeak_data(folder, language):
 
 def clips_of_run(run: Path, utterances: Sequence[Utterance], folder: Path) -> tuple[set[str], set[str]]:
     """Returns the ids of clips that a run was trained on or rejected, as two sets; both empty if it used other data."""
-    data, ids, rejects = read_config(run).data, {one.id for one in utterances}, {}
+    config, ids, rejects = read_config(run), {one.id for one in utterances}, {}
     is_here = lambda path: path is not None and Path(path).resolve() == folder.resolve()
-    name = "validation" if is_here(data.val_data) and not is_here(data.train_data) else "train"
+    name = "validation" if is_here(config.data.val_data) and not is_here(config.data.train_data) else "train"
     with suppress(OSError, KeyError), open(run / f"clips_{name}.csv", encoding="utf-8", newline="") as file:
         # In the list, names that a spreadsheet would evaluate as formulas have an apostrophe.
         rejects = {re.sub("^'(?=[=+@-])", "", row["id"]): row["verdict"] == "rejected" for row in csv.DictReader(file)}
     known = ids & rejects.keys()
-    is_same = name == "validation" or is_here(data.train_data)
+    is_same = name == "validation" or is_here(config.data.train_data)
     if not is_same and len(known) < KNOWN_SHARE * min(len(ids), len(rejects)):
         return set(), set()
-    hashes = trained_on(run) if name == "train" else ()
+    hashes = trained_on(run, config) if name == "train" else ()
     return {one for one in ids if id_hash(one) in hashes}, {one for one in known if rejects[one]}
 
 

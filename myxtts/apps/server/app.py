@@ -75,8 +75,7 @@ def make_app(speaker: Speaker, voices: VoiceBook, settings: ServerSettings) -> F
 
 
 def _add_state(app, speaker, voices, settings):
-    created = int(Path(myxtts.__file__).stat().st_mtime)
-    entry = {"object": "model", "created": created, "owned_by": "myxtts"}
+    entry = {"object": "model", "created": int(Path(myxtts.__file__).stat().st_mtime), "owned_by": "myxtts"}
     entries = {name: {"id": name} | entry for name in (settings.model, *ALIASES)}
 
     @app.get("/v1/models")

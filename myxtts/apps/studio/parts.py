@@ -35,8 +35,7 @@ def act(texts: dict, event: Callable, run: Callable, inputs: Sequence, outputs: 
         try:
             results = run(*given)
             for result in results if inspect.isgenerator(results) else [results]:
-                values = result if isinstance(result, tuple) else (result,)
-                yield {line: gr.skip()} | dict(zip(outputs, values))
+                yield {line: gr.skip()} | dict(zip(outputs, result if isinstance(result, tuple) else (result,)))
         except Exception as error:
             expected = isinstance(error, UserError | OSError)
             sentence = str(error) if expected and str(error) else f"{type(error).__name__}: {error}"

@@ -20,7 +20,7 @@ from pathlib import Path
 from myxtts.audio.files import AUDIO_EXTENSIONS, MEDIA_EXTENSIONS
 from myxtts.config.checks import UserError, counted, printable, require
 from myxtts.data.corpora.base import Corpus, CorpusFormat, Finding, Place, Reading, Utterance
-from myxtts.data.corpora.folder import ClipRefused, CorpusError, CorpusFolder, TextsMissing
+from myxtts.data.corpora.folder import CONVERT, ClipRefused, CorpusError, CorpusFolder, TextsMissing
 from myxtts.storage.base_model import EXPORT, KINDS, MODEL, RELEASE, RUNS, SETTINGS, STAGE, TRAINER, kind_of
 from myxtts.text.language_guess import guess_language, identify_language
 from myxtts.text.languages import DEFAULT_LANGUAGE, LANGUAGES, get_language
@@ -54,6 +54,7 @@ def load_corpus(
     language: str | None = DEFAULT_LANGUAGE,
     format_name: str | None = None,
     audio_roots: Sequence[str | Path] = (),
+    hints: bool = True,
 ) -> Corpus:
     """Reads the list of utterances of a data set in any known layout. Audio files are located, but not opened.
 
@@ -62,6 +63,7 @@ def load_corpus(
         language: Default language, for clips without one; None identifies it from the texts, else uses English.
         format_name: Name of the only format to try; by default the first one that recognizes the data set.
         audio_roots: Folders outside the data set that may contain its audio files.
+        hints: Whether the error for a wrong encoding names another list in the folder that can be read.
 
     Raises `ConfigError` if there is no format `format_name` or an audio root is missing. Raises `CorpusError` if `root`
     does not exist or has no known layout, or if a list is empty, too large, neither UTF-8 nor UTF-16 with a byte-order
@@ -73,10 +75,11 @@ def load_corpus(
     for folder in audio_roots:
         require(Path(folder).is_dir(), "--audio-root", "an existing folder", folder)
     root = Path(root)
+    home = root if root.is_dir() else root.parent
     _refuse_other_kinds(root)
     # Each folder of a speaker may have another format.
     inner = formats if chosen[0].name == "speaker-folders" else chosen
-    reading = Reading(CorpusFolder(root if root.is_dir() else root.parent, audio_roots), language or "", inner)
+    reading = Reading(CorpusFolder(home, audio_roots), language or "", inner)
     folder = reading.folder.root
     place = Place(folder, "", folder.name, None if root.is_dir() else folder / root.name)
     candidates = [form for form in chosen if form.takes_list or not place.list_path]
@@ -85,10 +88,10 @@ def load_corpus(
     except ClipRefused as refused:
         raise CorpusError(f"The data set {root} cannot be read. {refused.detail}") from refused
     except CorpusError as error:
-        hint, most = "", 50 if isinstance(error.__cause__, UnicodeDecodeError) else 0  # .csv, .json, .tsv, .txt
-        for path in sorted(filter(Path.is_file, root.glob("*.[cjtCJT]*")), key=lambda one: one.suffix)[:most]:
-            with suppress(UserError):
-                if not hint and load_corpus(path, audio_roots=audio_roots).utterances:
+        hint, most = "", 50 if hints and isinstance(error.__cause__, UnicodeDecodeError) else 0
+        for path in sorted(filter(Path.is_file, home.glob("*.[cjtCJT]*")), key=lambda one: one.suffix)[:most]:
+            with suppress(UserError):  # one of .csv, .json, .tsv, .txt
+                if not hint and load_corpus(path, audio_roots=audio_roots, hints=False).utterances:
                     hint = f" If {path} is the corrected list, give that file."
         raise CorpusError(f"{error}{hint}") from error
     if not (reading.utterances or reading.rejections):
@@ -190,4 +193,6 @@ def _nothing_found(place, formats):
     known = "in no known format" if len(formats) > 1 else f"not in the format {wanted.name}"
     seen = (", ".join(names[:8]) + (", …" if names[8:] else "")) or "nothing"
     found = f"{place.list_path or place.path} is {known}. Found: {printable(seen)}"
+    if has(MEDIA_EXTENSIONS) and not has(AUDIO_EXTENSIONS):
+        found += f". {CONVERT}"
     return CorpusError(f"{found}. {wanted.name} is a folder with {wanted.hint}; docs/data.md lists all.")

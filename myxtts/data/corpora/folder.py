@@ -1,15 +1,18 @@
 """Safe access to an untrusted data set: limits sizes, and opens files outside it only if the user allows it."""
 
+import itertools
+import json
 import os
 import re
 import stat
 import unicodedata
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 
-from myxtts.audio.files import AUDIO_EXTENSIONS
+from myxtts.audio.files import AUDIO_EXTENSIONS, MEDIA_EXTENSIONS
 from myxtts.config.checks import UNPRINTABLE, UserError, printable
 
 MAX_LIST_BYTES = 256 * 2**20
@@ -17,6 +20,7 @@ MAX_LINES = 2_000_000
 MAX_TRANSCRIPT_BYTES = 65_536
 MAX_NAME_CHARACTERS = 512
 """Maximum length of ids, speaker names and languages."""
+CONVERT = "Convert recordings to WAV, for example with ffmpeg -i a.m4a a.wav"
 
 
 class CorpusError(UserError):
@@ -54,10 +58,12 @@ class CorpusFolder:
         self._roots = dict.fromkeys([self.root, *self.audio_roots, *written])
         self.linked: set[Path] = set()
         """Folders with audio outside the data set that the user did not name: links or paths in lists led to them."""
+        self.searched: set[Path] = {*self.audio_roots}
+        """Folders whose subfolders are searched for audio, too."""
         self._listings: dict[tuple[Path, bool], tuple[dict[str, str], list[Path]]] = {}
         self._links: set[Path] = set()
         # Formats read a list twice: to recognize it, and to read its clips.
-        self.read_lines = lru_cache(maxsize=2)(self._read_lines)
+        self.read_lines, self._below = lru_cache(maxsize=2)(self._read_lines), cache(self._find_below)
 
     def allow(self, folder: Path):
         """Adds a folder to `audio_roots`, so that audio files in it may be opened."""
@@ -92,20 +98,18 @@ class CorpusFolder:
         for path in self.subfolders(folder) if depth else ():
             if path in self._links and path.is_relative_to(os.path.realpath(path)):
                 continue  # a link to a parent folder
-            try:
+            with suppress(ClipRefused):
                 self._list(path)
-            except ClipRefused:
-                continue
-            yield path
-            yield from self.walk(path, depth - 1)
+                yield path
+                yield from self.walk(path, depth - 1)
 
-    @cached_property
-    def _below(self):
-        """`{name: subfolders}`: the subfolders of the user's audio roots with a file or folder of this name."""
+    def _find_below(self, place):
+        """Returns the subfolders of a folder by the name of each file and folder in them."""
         found: dict[str, list[Path]] = {}
-        for folder in (path for root in self.audio_roots if root not in self.linked for path in self.walk(root, 1)):
-            for one in (*self.files(folder), *self.subfolders(folder)):
-                found.setdefault(os.path.basename(one), []).append(folder)
+        for folder in self.subfolders(place):
+            with suppress(ClipRefused):
+                for one in itertools.chain(*self._list(folder, for_audio=True)):
+                    found.setdefault(os.path.basename(one), []).append(folder)
         return found
 
     def _list(self, folder, for_audio=False):
@@ -132,15 +136,17 @@ class CorpusFolder:
         return {stem for stem, extension in map(os.path.splitext, self.files(folder)) if extension in AUDIO_EXTENSIONS}
 
     def find_audio(self, places: Sequence[Path], parts: list[str]) -> Path:
-        """Returns a clip's audio file, searched in `places`, in `audio_roots`, then in the subfolders of `audio_roots`.
+        """Returns a clip's audio file, searched in `places` and `audio_roots`, then in subfolders of those in `searched`.
 
         `parts` are the components of the file's path, with or without extension. Raises `ClipRefused` if the file is
         missing, is in several subfolders, or is a link to another user's file outside the data set.
         """
-        has_extension = parts[-1].lower().endswith(AUDIO_EXTENSIONS)
-        keys = [_file_key(parts[-1] + extension) for extension in ([""] if has_extension else AUDIO_EXTENSIONS)]
+        is_audio, is_media = map(parts[-1].lower().endswith, (AUDIO_EXTENSIONS, MEDIA_EXTENSIONS))
+        stem = os.path.splitext(parts[-1])[0] if is_media else parts[-1]
+        keys = [_file_key(one) for one in ([parts[-1]] if is_audio else [stem + kind for kind in AUDIO_EXTENSIONS])]
         direct, found = dict.fromkeys((*places, *self.audio_roots)), {}
-        below = [place for name in (parts[:1] if parts[1:] else keys) for place in self._below.get(name, ())]
+        inner = [self._below(place) for place in direct if place in self.searched]
+        below = [place for name in (parts[:1] if parts[1:] else keys) for one in inner for place in one.get(name, ())]
         for place in (*direct, *below):
             files, _ = self._list(folder := place.joinpath(*parts[:-1]), for_audio=True)
             if key := next((key for key in keys if key in files), None):
@@ -156,8 +162,9 @@ class CorpusFolder:
             raise ClipRefused("several files", f"{both} have its name. Give one of the folders as --audio-root.", path)
         if found:
             return path
-        tried = "" if has_extension else f" with one of the extensions {', '.join(AUDIO_EXTENSIONS)}"
-        detail = f"There is no audio file {'/'.join(parts)}{tried}. --audio-root DIR searches another folder too."
+        tried = "" if is_audio else f" with one of the extensions {', '.join(AUDIO_EXTENSIONS)}"
+        hint = CONVERT if is_media and not is_audio else "--audio-root DIR searches another folder too"
+        detail = f"There is no audio file {'/'.join(parts)}{tried}. {hint}."
         raise ClipRefused("missing file", detail, places[0].joinpath(*parts[:-1], keys[0]))
 
     def has_audio(self, places: Sequence[Path], name: str) -> bool:
@@ -169,7 +176,10 @@ class CorpusFolder:
 
     def name_to_parts(self, name: str) -> list[str]:
         """Splits the path that a list gives for a clip into components relative to the data set. For a path in one of
-        `audio_roots`, the first component is that root. Raises `ClipRefused` if the path is invalid."""
+        `audio_roots`, the first component is that root. Raises `ClipRefused` if the path is invalid.
+
+        A full path that does not exist, for example of another machine, becomes its longest end that `searched` has.
+        """
         if not is_name(name):
             detail = f"The id has over {MAX_NAME_CHARACTERS} characters, or control or direction characters."
             raise ClipRefused("bad id", detail)
@@ -181,7 +191,12 @@ class CorpusFolder:
             name = name.removeprefix(f"{root.as_posix()}/")
             first = [] if root.resolve() == self.root else [str(root)]
         parts = [part for part in name.split("/") if part not in ("", ".")]
-        if name.startswith("/") or re.match("[A-Za-z]:/", name) or ".." in parts:
+        is_full = name.startswith("/") or re.match("[A-Za-z]:/", name)
+        for end in (parts[n:] for n in range(len(parts)) if is_full and ".." not in parts and not os.path.exists(name)):
+            key = _file_key(end[0]) if len(end) == 1 else None
+            if any(os.path.isfile(place.joinpath(*end)) or key in self._below(place) for place in self.searched):
+                return end
+        if is_full or ".." in parts:
             detail = "The id leads outside the data set; it was not opened. --audio-root allows another folder."
             raise ClipRefused("outside the data set", detail)
         if not parts:
@@ -240,6 +255,9 @@ class CorpusFolder:
     def _read_lines(self, path: Path) -> list[str]:
         """Reads the lines of a list, without empty lines at the end. Raises `CorpusError` as `read_text` does."""
         text = self.read_text(path, MAX_LIST_BYTES).rstrip("\n")
+        if path.suffix == ".json" and text.lstrip().startswith("["):
+            with suppress(ValueError, RecursionError):  # one array, instead of an object per line
+                text = "\n".join(map(json.dumps, json.loads(text)))
         if text.count("\n") >= MAX_LINES:
             raise CorpusError(f"{path} has over {MAX_LINES} lines, the maximum. Split the data set.")
         return text.split("\n") if text else []
@@ -259,7 +277,7 @@ def parts_to_id(parts: list[str]) -> str:
     parts = [part for part in parts if not os.path.isabs(part)]
     parts = parts[1:] if parts[0] == "wavs" and len(parts) > 1 else parts
     stem, extension = os.path.splitext(parts[-1])
-    name = stem if extension.lower() in AUDIO_EXTENSIONS else parts[-1]
+    name = stem if extension.lower() in MEDIA_EXTENSIONS else parts[-1]
     return unicodedata.normalize("NFC", "/".join([*parts[:-1], name]))
 
 

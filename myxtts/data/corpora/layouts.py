@@ -192,6 +192,7 @@ def read_kaldi(reading: Reading, place: Place) -> bool:
     if not lines:
         raise CorpusError(f"{path} is empty: no clips. Write one line 'utterance path' per clip.")
     folder.allow_named([source.strip() for line in lines for source in line.split(None, 1)[1:]])
+    folder.searched.add(place.path)
     for number, line in enumerate(lines, 1):
         key, source = (cell.strip() for cell in [*line.split(None, 1), "", ""][:2])
         with reading.clip(key, number, path):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from myxtts.audio.files import AUDIO_EXTENSIONS
+from myxtts.audio.files import MEDIA_EXTENSIONS
 from myxtts.config.checks import counted, printable
 from myxtts.data.corpora.base import Place, Reading
 from myxtts.data.corpora.folder import ClipRefused, CorpusError, parts_to_id
@@ -115,8 +115,7 @@ def _guess_separator(lines):
     """Returns `|`, or if no line has it, the tab, comma or semicolon that splits most lines into two or three cells."""
     lines = [line for line in lines if line.strip()]
     for separator in "\t,;" if not any("|" in line for line in lines) else ():
-        dialect = Dialect(separator, separator != "\t")
-        sizes = [len(dialect.split(line) or "") for line in lines]
+        sizes = [len(Dialect(separator, separator != "\t").split(line) or "") for line in lines]
         if sizes.count(2) + sizes.count(3) > len(lines) / 2:
             return separator
     return "|"
@@ -164,7 +163,7 @@ def content_table(reading: Reading, place: Place, path: Path) -> Table | None:
         rows = [cells for line in sample if len(cells := dialect.split(line) or ()) > 1 and any(map(str.strip, cells))]
         for column in range(max(map(len, rows), default=0)):
             names = [row[column].strip() if len(row) > column else "" for row in rows]
-            found = [n.lower().endswith(AUDIO_EXTENSIONS) or reading.folder.has_audio(places, n) for n in names]
+            found = [n.lower().endswith(MEDIA_EXTENSIONS) or reading.folder.has_audio(places, n) for n in names]
             if sum(found) > most:
                 most, best = sum(found), (dialect, rows, column, found)
     if best is None or 2 * most < len(sample) - 1:
@@ -211,7 +210,7 @@ def _is_header(rows, column, found):
     has_name = any(map(str.isalpha, rows[0][column])) if len(rows[0]) == len(rows[-1]) else False
     if found[0] or sum(found) < len(found) - 1 or not has_name:
         return False
-    if all(row[column].strip().lower().endswith(AUDIO_EXTENSIONS) for row in rows[1:]):
+    if all(row[column].strip().lower().endswith(MEDIA_EXTENSIONS) for row in rows[1:]):
         return True
     cells = "".join(rows[0])
     return sum(found) >= 3 and len(cells) <= 80 and not any(c.isdigit() or c in ".!?؟…/\\" for c in cells)
@@ -222,9 +221,9 @@ def _located(reading, place, path, dialect, columns, header_line=None):
     table = Table(path, dialect, columns, (place.path / "wavs", place.path), header_line)
     names = [*_clip_names(reading, table)]
     reading.folder.allow_named(names)
-    if any(reading.folder.has_audio(table.audio_places, name) for name in names[:_SAMPLE_LINES]):
-        return table
-    return table._replace(audio_places=(*table.audio_places, *reading.folder.subfolders(path.parent)))
+    if not any(reading.folder.has_audio(table.audio_places, name) for name in names[:_SAMPLE_LINES]):
+        reading.folder.searched.add(place.path)
+    return table
 
 
 def read_table(reading: Reading, place: Place, table: Table, left_out: Collection[str] = ()):

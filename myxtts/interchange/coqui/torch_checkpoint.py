@@ -131,8 +131,7 @@ class Unpickler:
                     self.combine(name, stack.pop() if before[0] is not pickletools.markobject else None, taken)
             else:
                 taken = [stack.pop() for _ in before][::-1]
-                grows = name in ("APPEND", "SETITEM", "BUILD")
-                self.combine(name, taken.pop(0) if grows else None, taken)
+                self.combine(name, taken.pop(0) if name in ("APPEND", "SETITEM", "BUILD") else None, taken)
 
     def combine(self, name, whole, parts):
         """Pushes the result of the opcode `name`: `whole` extended by `parts`, or a new value if `whole` is None."""

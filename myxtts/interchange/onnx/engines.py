@@ -74,8 +74,7 @@ class OnnxSteps:
         mask = np.pad(mask, ((0, 0), (1, 0)))  # hides the only position of the empty cache
         code, index = np.full(rows, config.start_audio_token, np.int32), np.zeros(rows, np.int32)
         logits, hidden, *new = self._read(latents, text, code, index, mask, keys, values)
-        seen = np.zeros(logits.shape, bool)
-        return RowState(tuple(new[0::2]), tuple(new[1::2]), logits, hidden, seen)
+        return RowState(tuple(new[0::2]), tuple(new[1::2]), logits, hidden, np.zeros(logits.shape, bool))
 
     def _read(self, latents, text, code, index, mask, keys, values):
         arrays = dict(latents=latents, text=text, code=code[:, None], index=index, mask=mask)

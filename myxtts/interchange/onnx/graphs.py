@@ -47,8 +47,7 @@ def build_reading(gpt: GPT, config: ModelConfig, weights: str = FLOAT32) -> Buil
         shares = graph.op("Softmax", graph.op("Concat", query @ keys, query @ key, axis=-1) + bias, axis=-1)
         num_past = values.length(2)
         mean = shares.slice(3, 0, num_past) @ values + shares.slice(3, num_past, 2**31) @ value
-        merged = mean.transpose(0, 2, 1, 3).reshape(0, 0, width)
-        x = x + graph.linear(merged, block.attention.output_projection)
+        x = x + graph.linear(mean.transpose(0, 2, 1, 3).reshape(0, 0, width), block.attention.output_projection)
         hidden = graph.op("Gelu", graph.linear(graph.layer_norm(x, block.mlp_norm), block.mlp_in), approximate="tanh")
         x = x + graph.linear(hidden, block.mlp_out)
     last = graph.op("Squeeze", x.slice(1, -1, 2**31), [1])
@@ -142,8 +141,7 @@ def build_speaker(model: XTTS) -> Builder:
         x = _batch_norm(graph, graph.op("Relu", graph.conv(x, block.conv1)), block.norm1)
         x = _batch_norm(graph, graph.conv(x, block.conv2), block.norm2)
         squeezed = graph.linear(graph.op("ReduceMean", x, [2, 3], keepdims=0), block.gate.squeeze, "Relu")
-        gate = graph.linear(squeezed, block.gate.excite, "Sigmoid").unsqueeze(2, 3)
-        x = graph.op("Relu", x * gate + shortcut)
+        x = graph.op("Relu", x * graph.linear(squeezed, block.gate.excite, "Sigmoid").unsqueeze(2, 3) + shortcut)
     # Attentive statistics pooling: weighted mean and standard deviation of `(B, T, C)` over time.
     x, pooling = x.transpose(0, 2, 1, 3).reshape(0, 0, -1), encoder.pooling
     hidden = _batch_norm(graph, graph.linear(x, pooling.hidden, "Relu").transpose(0, 2, 1), pooling.norm)

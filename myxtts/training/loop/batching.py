@@ -128,8 +128,7 @@ def peak_bytes(trainer: "StageTrainer", dataset: SpeechDataset, size: int, parts
     before = [variable.numpy() for variable in variables]
     try:
         with PeakMemory() as memory:
-            losses = step([trainer.noise(dataset, size)] * parts, 0.0, (0, 0))
-            float(losses["loss"])  # waits for the device
+            float(step([trainer.noise(dataset, size)] * parts, 0.0, (0, 0))["loss"])  # waits for the device
     finally:
         for variable, value in zip(variables, before):
             variable.assign(value)

@@ -241,8 +241,7 @@ class TrainStep:
         return rule.first(self.strategy.run(replica, (batch, seed)))
 
     def _finish_step(self, rule, sums, counts, statistics):
-        gradients = self.strategy.run(rule.take_accumulated)
-        return rule.update(gradients, sums, counts, statistics)
+        return rule.update(self.strategy.run(rule.take_accumulated), sums, counts, statistics)
 
 
 def replica_seed(seed):

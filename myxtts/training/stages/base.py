@@ -265,8 +265,7 @@ class Preparation(ABC):
         """Returns the augmented waveforms `(B, S)`, their lengths `(B,)`, and the `Change` that was applied."""
         size = tf.shape(batch.wav)[0], self.mel.spec.num_mels
         if not self.augment:
-            unchanged = Change(tf.ones(size[:1]), tf.zeros((size[0], 1, size[1])))
-            return batch.wav, batch.wav_lengths, unchanged
+            return batch.wav, batch.wav_lengths, Change(tf.ones(size[:1]), tf.zeros((size[0], 1, size[1])))
         change = draw_change(*size, self.seed, position, position >= 0, self.share)
         change = change._replace(speed=limit_speed(change.speed, batch.wav_lengths, tf.shape(batch.wav)[1]))
         return *change_speed(batch.wav, batch.wav_lengths, change.speed), change

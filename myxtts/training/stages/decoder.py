@@ -272,8 +272,7 @@ class DecoderPreparation(GPTPreparation):
         energy = tf.cumsum(tf.reduce_sum(tf.reshape(target, (tf.shape(target)[0], -1, hop)) ** 2, axis=-1), axis=1)
         energy = tf.pad(energy, [[0, 0], [1, 0]])
         ends = (tf.gather(energy, first + count, batch_dims=1) for count in (self.crop, 0))
-        power = tf.math.subtract(*ends) / (self.crop * hop)
-        return tf.where(power > SILENCE**2, first, second)
+        return tf.where(tf.math.subtract(*ends) / (self.crop * hop) > SILENCE**2, first, second)
 
 
 def log_mel_distance(real: tf.Tensor, made: tf.Tensor, source_rate: tf.Tensor) -> tf.Tensor:

@@ -147,8 +147,7 @@ class GPTObjective(Objective):
         draws = tf.random.stateless_uniform(tf.shape(codes), tf.cast(seed, tf.int32) + site_offset(MASKING_SITE))
         replaced = (draws < rate) & (codes < config.num_codes)
         # Draws below the rate are themselves uniform.
-        others = tf.cast(draws / rate * config.num_codes, codes.dtype)
-        return tf.where(replaced, others, codes)
+        return tf.where(replaced, tf.cast(draws / rate * config.num_codes, codes.dtype), codes)
 
 
 MASKING_SITE = 1023

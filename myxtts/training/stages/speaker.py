@@ -162,8 +162,7 @@ class SpeakerPreparation(Preparation):
         on = tf.logical_and(self.augment, position >= 0)
         if self.augment:
             shape, among = (tf.shape(speaker)[0],), ([self.seed, position], 0, len(SPEEDS), tf.int32)
-            draws = draw_rows(tf.random.stateless_uniform, shape, *among, share=self.share)
-            choice = tf.where(on, draws, 0)
+            choice = tf.where(on, draw_rows(tf.random.stateless_uniform, shape, *among, share=self.share), 0)
             wav, lengths = change_speed(wav, lengths, tf.gather(tf.constant(SPEEDS), choice))
             speaker = tf.where(speaker < 0, speaker, speaker + self.num_speakers * choice)
         wav = resample(repeated(wav, lengths, tf.shape(wav)[1]), MODEL_SAMPLE_RATE, SPEAKER_SAMPLE_RATE)
@@ -179,8 +178,7 @@ def _trainable_speakers(dataset):
 
 def repeated(wav: tf.Tensor, lengths: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
     """Repeats each clip in a loop to `size` samples; `(B, S)` with lengths `(B,)` in samples -> `(B, size)`."""
-    place = tf.math.floormod(tf.range(size)[None], lengths[:, None])
-    return tf.gather(wav, place, batch_dims=1)
+    return tf.gather(wav, tf.math.floormod(tf.range(size)[None], lengths[:, None]), batch_dims=1)
 
 
 def equal_error_rate(same: np.ndarray, different: np.ndarray) -> float:

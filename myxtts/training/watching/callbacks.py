@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import tensorflow as tf
-from tqdm import tqdm
 
 from myxtts.config.checks import console_log, counted
 from myxtts.config.config import XTTSConfig
 from myxtts.storage.files import AnyPath
-from myxtts.utils.commons import folded, folded_on_terminal
+from myxtts.utils.commons import folded, folded_on_terminal, shows_bars, tqdm
 
 VARIATION_WARNING = 0.30
 """Variation (std / mean) of the step time above which a run warns of a bottleneck."""
@@ -143,7 +142,7 @@ class ConsoleProgress(Callback):
         self._say(start.placement)
         accumulated = f" x {start.accumulation} accumulated" if start.accumulation > 1 else ""
         self._say(f"Batch size: {start.batch_size}{accumulated}")
-        if sys.stdout.isatty() and not self.quiet and start.step < start.total_steps:
+        if shows_bars() and not self.quiet and start.step < start.total_steps:
             look = dict(unit="step", dynamic_ncols=True, smoothing=0.05)
             self._bar = tqdm(total=start.total_steps, initial=start.step, desc=start.stage, **look)
 

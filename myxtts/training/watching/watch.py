@@ -309,8 +309,7 @@ class Evaluator:
             totals.update(sums)
             counts.update(number)
             outputs.append(arrays and tuple(np.asarray(*array) for array in arrays))
-        losses = {name: totals[name] / max(counts[name], 1.0) for name in totals}
-        return losses | self.stage.score(outputs)
+        return {name: totals[name] / max(counts[name], 1.0) for name in totals} | self.stage.score(outputs)
 
     def _examine(self, waves, prepare):
         """Evaluates up to one batch per replica; returns `(loss sums, item counts, outputs to score)` of each batch."""
