@@ -49,7 +49,8 @@ class MelSpec:
 
     def window_values(self) -> np.ndarray:
         """Returns the analysis window, `(win_length,)` float32."""
-        return (np.hamming if self.window == "hamming" else np.hanning)(self.win_length + 1)[:-1].astype("float32")
+        window = np.hamming if self.window == "hamming" else np.hanning
+        return window(self.win_length + 1)[:-1].astype("float32")
 
     def band_at(self, hz: float) -> float:
         """Converts a frequency to a fractional band number; the center of band `i` is `i + 0.5`."""

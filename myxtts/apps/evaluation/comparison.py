@@ -226,7 +226,8 @@ class Comparison:
         a, b = first.parts(metric.name), second.parts(metric.name)
         both = [key for key in a if key in b]
         pair = (tuple(np.array([parts[key] for key in both]).T) for parts in (a, b))
-        return (share_difference if metric.is_share else ratio_difference)(*pair).times(metric.scale) if both else None
+        estimate = share_difference if metric.is_share else ratio_difference
+        return estimate(*pair).times(metric.scale) if both else None
 
     def value(self, row: Row, name: str) -> float | None:
         """Returns the unscaled value of a metric of a row, without confidence interval; None if it was not measured."""

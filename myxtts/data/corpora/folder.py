@@ -136,7 +136,7 @@ class CorpusFolder:
         return {stem for stem, extension in map(os.path.splitext, self.files(folder)) if extension in AUDIO_EXTENSIONS}
 
     def find_audio(self, places: Sequence[Path], parts: list[str]) -> Path:
-        """Returns a clip's audio file, searched in `places` and `audio_roots`, then in subfolders of those in `searched`.
+        """Returns a clip's audio file, found in `places` or `audio_roots`, or in subfolders of those in `searched`.
 
         `parts` are the components of the file's path, with or without extension. Raises `ClipRefused` if the file is
         missing, is in several subfolders, or is a link to another user's file outside the data set.
