@@ -39,7 +39,7 @@ def state_dicts(config):
 
 def write_release(folder, config=MINIMAL, model=None, dvae=True, settings=SETTINGS):
     """Writes the files of a released model; `model` replaces the contents of `model.pth`."""
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     model_tensors, dvae_tensors = state_dicts(config)
     write_torch_checkpoint(folder / "model.pth", {"model": model_tensors} if model is None else model)
     if dvae:

@@ -198,7 +198,7 @@ def test_a_named_voice_is_read(converted):
     latents, vector = read_speaker(converted, "Bo/Li")
     np.testing.assert_array_equal(latents, seeded_values("voice", (1, 4, 16)))
     np.testing.assert_array_equal(vector, seeded_values("voice", (1, 6, 1))[..., 0])
-    with pytest.raises(CheckpointError, match="one of the model's 2 voices. Received: ana. Near it: Ana Ruiz"):
+    with pytest.raises(CheckpointError, match="one of the model's 2 voices. Received: ana. Similar: Ana Ruiz"):
         read_speaker(converted, "ana")
 
 

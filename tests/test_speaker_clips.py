@@ -91,7 +91,7 @@ def test_recorded_and_converted_voices_are_found_by_name(run, tmp_path):
     assert stored_voice(run, "Ana", heard.append).latents.shape == (1, 4, 16) and not heard
     stored_voice(run, "emma", heard.append)
     assert heard == [read_speakers(run)["emma"].clip]
-    with pytest.raises(CheckpointError, match="one of the model's 2 voices. Received: ema. Near it: emma"):
+    with pytest.raises(CheckpointError, match="one of the model's 2 voices. Received: ema. Similar: emma"):
         find_speaker(run, "ema")
     with pytest.raises(CheckpointError, match="emma .* is a recording"):
         read_speaker(run, "emma")

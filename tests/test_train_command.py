@@ -78,7 +78,7 @@ def test_say_speaks_in_the_voices_of_the_training_by_name(trained, tmp_path, cap
     samples, rate = soundfile.read(out)
     assert rate == 24000 and len(samples)
     line = sentence_of(capsys, say.main, "--checkpoint", home, "--text", "one", "--speaker", "lo", "--output", out)
-    assert "one of the model's 2 voices. Received: lo. Near it: low" in line
+    assert "one of the model's 2 voices. Received: lo. Similar: low" in line
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])

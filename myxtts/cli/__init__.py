@@ -1,4 +1,4 @@
-"""Subcommands of `myxtts`. Importing the package turns off TensorFlow's start-up messages."""
+"""Subcommands of `myxtts`. Importing this package turns off TensorFlow's start-up messages."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Command-line parsing without abbreviated flags, whose errors suggest the nearest flag."""
+"""Command-line parser that allows no abbreviated flags, and suggests the nearest flag if one is unknown."""
 
 import argparse
 import difflib
@@ -15,9 +15,9 @@ from myxtts.config.flags import AUTOMATIC, Flag
 from myxtts.config.settings import nearest
 
 GROUPS = ("data", "devices", "training", "optimizations")
-"""Headings in `--help`, in order."""
+"""Headings of the groups of flags in `myxtts train --help`, in order."""
 LICENCE = dict(action="store_true", help="accept the licence of a Hugging Face model without a prompt")
-"""Arguments of `add_argument` for `--accept-licence`, a flag of all commands that accept a model of the hub."""
+"""Keyword arguments of `add_argument` for `--accept-licence`, a flag of all commands that accept a hub model."""
 EXAMPLES = tomllib.loads(Path(__file__).with_name("examples.toml").read_text("utf-8"))
 """Examples at the end of each command's help, by the name of the command."""
 GROUP_NOTES = {"optimizations": "the effect of each is printed after the first step"}
@@ -49,7 +49,7 @@ class PlainParser(argparse.ArgumentParser):
             known = homes if difflib.get_close_matches(flag, homes, n=1) else own
             hint = nearest(flag, [name for name in known if name.startswith(flag)] or known)
             hint = hint if flag.startswith("-") else " Put a text or path with spaces in quotes."
-            hint = f" It is one of {homes[flag].prog}." if flag in homes else hint
+            hint = f" It is an option of {homes[flag].prog}." if flag in homes else hint
             raise UserError(f"{flag} is not an option of {used.prog}.{hint}")
         return arguments
 
@@ -64,7 +64,7 @@ class PlainParser(argparse.ArgumentParser):
         return arguments, unknown
 
     def error(self, message: str) -> NoReturn:
-        """Raises `UserError` with the flag, the rule and the value."""
+        """Raises `UserError` with the message of argparse, rewritten to name the flag, the rule and the value."""
         for pattern, sentence in _SENTENCES.items():
             if match := re.fullmatch(pattern, message):
                 raise UserError(sentence(*match.groups()))
@@ -78,7 +78,7 @@ def _finite(text):
 
 
 def keywords(parser: argparse.ArgumentParser, named: Mapping[str, Any]) -> argparse.Namespace:
-    """Converts keyword arguments of Python to the arguments of a command. Raises `UserError` for an invalid option."""
+    """Converts keyword arguments from Python to parsed arguments of `parser`. Raises `UserError` if one is invalid."""
     actions = [action for action in parser._actions if action.dest != "help"]
     known = {name.lstrip("-").replace("-", "_"): one for one in actions for name in one.option_strings or [one.dest]}
     given = {}
@@ -108,7 +108,7 @@ _SENTENCES = {
     r"argument (\S+): not allowed with argument (\S+)": "{} is not allowed with {}: give one of them.".format,
     r"argument (\S+): (must be .*)": "{} {}.".format,
 }
-"""Sentences for error messages of `argparse`, by regular expression."""
+"""Functions that rewrite an error message of argparse as a sentence, by regular expression."""
 
 
 class _Formatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
@@ -118,7 +118,7 @@ class _Formatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescription
 
 
 def add_model(parser: argparse.ArgumentParser, more: str = "", name: str = "--checkpoint", **options) -> None:
-    """Adds the argument `name`, whose help text ends in `more`, and two flags, which together select a model."""
+    """Adds an argument for a model, with `more` after its help text, and the flags `--accept-licence` and `--which`."""
     model = f"folder of a training run or an imported model, base, or hf://owner/name{more}"
     parser.add_argument(name, metavar="FOLDER", help=model, **options)
     parser.add_argument("--accept-licence", **LICENCE)
@@ -126,7 +126,7 @@ def add_model(parser: argparse.ArgumentParser, more: str = "", name: str = "--ch
 
 
 def add_flags(parser: argparse.ArgumentParser, flags: Iterable[Flag]) -> None:
-    """Adds flags of settings, under the headings of their groups. The value of an absent flag is None."""
+    """Adds the flags of settings under the headings of their groups. The value of a flag that is not given is None."""
     groups, rivals = {name: parser.add_argument_group(name, GROUP_NOTES.get(name)) for name in GROUPS}, {}
     for flag in sorted(flags, key=lambda flag: GROUPS.index(flag.group)):
         place, metadata = groups[flag.group], flag.field.metadata
@@ -155,7 +155,7 @@ def _options(flag):
 
 
 def _value(rule, parse):
-    """Returns a `type` for `add_argument` that calls `parse`, and whose error message names the rule."""
+    """Returns a `type` for `add_argument` that calls `parse`, and names the `rule` in its error message."""
 
     def value(text):
         try:

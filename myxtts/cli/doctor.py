@@ -1,4 +1,4 @@
-"""`myxtts doctor`, which examines the machine, workers, or with `data DIR` the clips of a data set."""
+"""The command `myxtts doctor`, which checks the machine, workers, or (with `data DIR`) the clips of a data set."""
 
 import argparse
 from pathlib import Path
@@ -19,7 +19,7 @@ UNUSED = {
     "workers are": MEASURING,
     "the machine is": ("worker_index",),
 }
-"""Options that have no effect, by the subject of the check."""
+"""Options that are rejected, by the kind of check."""
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -44,7 +44,7 @@ def build_parser() -> argparse.ArgumentParser:
     add = subjects.add_parser("data", help="check a data set: every recording and transcript").add_argument
     add("folder", help="root of the data set, or a list of its clips")
     add("--format", metavar="NAME", help="format of the data, see docs/data.md (default: detected)")
-    root = "additional folder for audio files that lists name; can be repeated"
+    root = "additional folder that may contain the audio files of a list; can be repeated"
     add("--audio-root", action="append", default=[], **folder, help=root)
     add("--validation", **folder, help="validation set, checked for clips that are in both")
     add("--language", help="language of recordings without one (default: identified by the texts, else en)")
@@ -101,7 +101,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def report_data(arguments: argparse.Namespace) -> int:
-    """Checks the clips of a data set and prints problems; returns the exit code."""
+    """Checks the clips of a data set, prints a summary, writes the report of all clips, and returns the exit code."""
     require_output("--report", arguments.report)
     low, high = arguments.min_seconds, arguments.max_seconds
     require(0 < low < high, "--min-seconds", "above 0 and below --max-seconds", f"{low:g} and {high:g}")

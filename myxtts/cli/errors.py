@@ -13,11 +13,11 @@ from pathlib import Path
 from myxtts.config.checks import UserError, printable, read_bounded, require
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""Error numbers for a full disk, a full quota and a file above the size limit."""
+"""Error numbers of a full disk, an exceeded quota and a file above the size limit."""
 
 
 def exits_with_sentence(main: Callable) -> Callable:
-    """Decorates a command's `main`: prints errors that a user can fix and returns 2 or `error.exit_code`.
+    """Decorates a command's `main`: prints errors that a user can fix, and returns 2 or the error's `exit_code`.
 
     Ctrl-C returns 130. In distributed training, calls `end_process` with the code instead of returning it.
     """
@@ -49,7 +49,7 @@ def exits_with_sentence(main: Callable) -> Callable:
 
 
 def require_output(flag: str, path: str | None, makes_folders: bool = False) -> None:
-    """Raises `UserError` if no file can be written at `path`, the value of `flag`; None is accepted.
+    """Raises `UserError` if no file can be written to `path`, the value of `flag`. None is allowed.
 
     If `makes_folders`, `path` may be a folder, and its parents need not exist.
     """
@@ -95,13 +95,13 @@ def language_code(name: str | None) -> str | None:
 
 
 def require_port(flag: str, host: str, port: int | None) -> None:
-    """Raises `UserError` unless this process can listen on a port. Ports None and 0 (any free one) are accepted."""
+    """Raises `UserError` unless this process can listen on a port. None, and 0 for any free port, are allowed."""
     if port is not None:
         open_port(flag, host, port).close()
 
 
 def open_port(flag: str, host: str, port: int) -> socket.socket:
-    """Returns a socket that listens on a port, 0 for any free one. Raises `UserError` if the port cannot be used."""
+    """Returns a socket that listens on a port; 0 means any free one. Raises `UserError` if the port cannot be used."""
     require(0 <= port <= 65535, flag, "0 to 65535", port)
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET

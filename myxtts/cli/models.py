@@ -1,4 +1,4 @@
-"""`myxtts convert`, `myxtts export` and `myxtts push`, which convert and upload models."""
+"""The commands `myxtts convert`, `myxtts export` and `myxtts push`, which convert and upload models."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -95,7 +95,7 @@ def export_parser() -> PlainParser:
 
 @exits_with_sentence
 def export(argv: Sequence[str] | None = None) -> int:
-    """Exports a trained model, prints the results of checks, and returns the exit code."""
+    """Exports a trained model, prints the results of the export's checks, and returns the exit code."""
     arguments = export_parser().parse_args(argv)
     require_output("--output", arguments.output, makes_folders=True)
     folder = local_folder(arguments.checkpoint, arguments.accept_licence)
@@ -126,7 +126,7 @@ def push_parser() -> PlainParser:
 
 @exits_with_sentence
 def push(argv: Sequence[str] | None = None) -> int:
-    """Uploads a model with its card, or prints the card; returns the exit code."""
+    """Uploads a model with its model card, or prints only the card with --card; returns the exit code."""
     arguments = push_parser().parse_args(argv)
     repository, _ = parse_hub_name(arguments.target)
     config = read_config(folder := local_folder(arguments.folder, arguments.accept_licence, "FOLDER"))

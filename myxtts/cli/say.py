@@ -1,4 +1,4 @@
-"""`myxtts say`, which speaks a text, standard input or a list of texts."""
+"""The command `myxtts say`, which speaks a text, standard input or a list of texts."""
 
 import argparse
 import itertools
@@ -33,10 +33,10 @@ from myxtts.utils.commons import progress_bar, setup_logging
 
 MAX_TEXT_BYTES = 16 * 2**20
 SHORT_TEXT = 400
-"""Texts of up to this many characters are spoken without tracing all graphs, which would take longer."""
+"""Maximum length, in characters, of texts that are spoken without tracing all graphs, which would take longer."""
 MAX_LIST_BYTES = 64 * 2**20
 SPOKEN_FILE = "spoken.json"
-"""File in the output folder: digests of the text, voice and settings of each audio file, by id."""
+"""File in the output folder with a digest of the text, voice and settings of each audio file, by its id."""
 BATCH_SIZE = 16
 """Number of texts that are spoken together. `SPOKEN_FILE` is updated after each batch."""
 _ID = re.compile(r"[^\W.][\w.-]*")
@@ -107,7 +107,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _read(arguments):
-    """Returns `(text, None)`, or `(None, lines)` for a batch; sets language, g2p and sampling in `arguments`."""
+    """Returns `(text, None)`, or `(None, lines)` for --batch; sets language, g2p and sampling in `arguments`."""
     setup_logging()
     text = lines = None
     if arguments.batch:
@@ -176,7 +176,7 @@ def _say(arguments, text, lines, sound):
 
 
 def _confidence(spoken):
-    """Prints sentences of low confidence, and returns a summary of the self-check."""
+    """Prints the sentences with low confidence, and returns a summary of the self-check."""
     for sentence, why in spoken.doubts.items():
         print(f"Low confidence ({'; '.join(why)}): {printable(sentence)}", file=sys.stderr)
     return spoken.summary
@@ -241,7 +241,7 @@ def _voice(arguments, synthesizer):
 
 @contextmanager
 def standard_output_for_sound() -> Iterator[BinaryIO]:
-    """Yields standard output as a binary stream, and redirects other output to standard error in the block."""
+    """Yields standard output as a binary stream; in the block, all other output goes to standard error."""
     sys.stdout.flush()
     number = sys.stdout.fileno()
     with os.fdopen(os.dup(number), "wb", buffering=0) as sound:
@@ -254,7 +254,7 @@ def standard_output_for_sound() -> Iterator[BinaryIO]:
 
 
 def play(stream: Iterator, sound: BinaryIO, from_rate: int, to_rate: int, sound_format: str) -> None:
-    """Writes a stream of arrays of samples as 16-bit PCM or WAV, until the reader closes the pipe."""
+    """Writes a stream of audio arrays to `sound` as 16-bit PCM or WAV, until it ends or the reader closes the pipe."""
     encoder = SoundEncoder("pcm", to_rate, is_open=True, from_rate=from_rate)
     started, first_seconds, num_samples = time.monotonic(), None, 0
     try:
@@ -280,12 +280,12 @@ class Line(NamedTuple):
 
     number: int
     id: str
-    """Name of the audio file without the suffix."""
+    """Name of the audio file to write, without its suffix."""
     text: str
     voice: str
-    """A recording, a `.voice` file or a speaker of the model; empty for the voice in the command line."""
+    """A recording, a `.voice` file or a speaker of the model; empty for the voice given on the command line."""
     language: str
-    """Language code; empty for the language in the command line."""
+    """Language code; empty for the language given on the command line."""
 
 
 def read_lines(path: str) -> list[Line]:
@@ -311,14 +311,14 @@ def read_lines(path: str) -> list[Line]:
 
 
 def in_languages_of_voices(lines: list[Line], arguments) -> list[Line]:
-    """Fills in the speaker's language in lines without a language, if it differs from `arguments.language`."""
+    """Fills in the language of lines without one from their speaker, if it differs from `arguments.language`."""
     speakers = read_speakers(arguments.checkpoint)
     own = {name: one.language for name, one in speakers.items() if one.language not in (None, arguments.language)}
     return [line._replace(language=line.language or own.get(line.voice, "")) for line in lines]
 
 
 def say_lines(lines: list[Line], synthesizer, voice, arguments, options: dict, check: dict) -> int:
-    """Checks all lines, then speaks those whose file is missing or out of date; returns the exit code."""
+    """Checks all lines, then speaks the lines whose audio file is missing or out of date; returns the exit code."""
     # `options` and `check` are keyword arguments of `Synthesizer.batch`.
     folder = Path(arguments.output_folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -359,7 +359,7 @@ def say_lines(lines: list[Line], synthesizer, voice, arguments, options: dict, c
 
 
 def _requests(lines, synthesizer, voice, arguments):
-    """Returns tuples of line, voice and language. Raises `UserError` for the first line that cannot be spoken."""
+    """Returns `(line, voice, language)` for each line. Raises `UserError` for the first line that cannot be spoken."""
     speakers, requests = read_speakers(arguments.checkpoint), []
     voices = {} if voice is None else {"": voice}
     for line in lines:

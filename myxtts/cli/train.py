@@ -1,4 +1,4 @@
-"""`myxtts train` (also `python train_main.py`), `plan`, `launch` and `prepare`, which call the Python API."""
+"""The commands `myxtts train` (also `train_main.py`), `plan`, `launch` and `prepare`, which call the Python API."""
 
 import argparse
 import os
@@ -29,12 +29,12 @@ def build_parser(prog: str = "myxtts train") -> argparse.ArgumentParser:
 
 
 def config_from_arguments(arguments: argparse.Namespace) -> XTTSConfig:
-    """Returns the settings in --config, overridden by the other flags that were given."""
+    """Returns the settings in the file of --config, overridden by the other flags that were given."""
     return api.configure(arguments.config, **_given(arguments, (flag for flag in all_flags() if flag.settings)))
 
 
 def _given(arguments, flags: Iterable[Flag]) -> dict[str, Any]:
-    """Returns the given values of `flags` as keyword arguments of `myxtts.api`."""
+    """Returns the values of those `flags` that were given, as keyword arguments of `myxtts.api`."""
     names = {name for flag in flags for name in flag.keywords}
     given = {name: value for name, value in vars(arguments).items() if name in names and value is not None}
     if arguments.folder is None:
@@ -47,7 +47,7 @@ def _given(arguments, flags: Iterable[Flag]) -> dict[str, Any]:
 
 @exits_with_sentence
 def main(argv: list[str] | None = None) -> int:
-    """Trains the missing stages and returns the exit code. `argv` is None for `train_main.py`."""
+    """Trains the missing stages and returns the exit code. If `argv` is None, the command is `train_main.py`."""
     arguments = (build_parser("train_main.py") if argv is None else build_parser()).parse_args(argv)
     config_from_arguments(arguments)  # reports wrong settings before the slow imports
     filter_native_errors()
@@ -79,7 +79,7 @@ def plan_parser() -> argparse.ArgumentParser:
 
 @exits_with_sentence
 def plan(argv: Sequence[str] | None = None) -> int:
-    """Prints the estimated memory of training; returns the exit code."""
+    """Estimates and prints the memory that training would need; returns the exit code."""
     arguments = plan_parser().parse_args(argv)
     require_output("--json", arguments.json)
     if recordings := arguments.folder or arguments.train_data:
@@ -101,7 +101,7 @@ def launch_parser() -> PlainParser:
         "the worker's number. Ctrl-C stops all of them after the current step. On several machines, start each worker "
         "with --workers and --worker-index (docs/scaling.md)."
     )
-    parser.add_argument("--workers", type=int, required=True, metavar="N", help="how many, at least 2")
+    parser.add_argument("--workers", type=int, required=True, metavar="N", help="number of workers, at least 2")
     restarts = "how often all workers are restarted after one was lost; the run resumes exactly"
     parser.add_argument("--restarts", type=int, default=0, metavar="N", help=restarts)
     parser.add_argument("command", nargs=argparse.REMAINDER, help="-- train, and its arguments")
@@ -110,7 +110,7 @@ def launch_parser() -> PlainParser:
 
 @exits_with_sentence
 def launch(argv: list[str] | None = None) -> int:
-    """Starts the workers and prints their output; returns their exit code, or 75 if one was lost."""
+    """Starts the workers and prints their output; returns their exit code, or 75 if a worker was lost."""
     arguments = launch_parser().parse_args(argv)
     command = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
     require(2 <= arguments.workers <= 256, "--workers", "from 2 to 256", arguments.workers)
@@ -141,7 +141,7 @@ def prepare_parser() -> PlainParser:
 
 @exits_with_sentence
 def prepare(argv: list[str] | None = None) -> int:
-    """Encodes the missing shards of a data set; returns the exit code."""
+    """Encodes a data set into the shards that are missing; returns the exit code."""
     arguments = prepare_parser().parse_args(argv)
     require_output("--output", arguments.output, makes_folders=True)
     from myxtts.interchange.hub import local_folder

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
-"""Control characters, lone surrogates, line separators and bidirectional marks."""
+"""Pattern of control characters, lone surrogates, line separators and bidirectional marks."""
 console_log = logging.getLogger("myxtts.console")
-"""Logger for printed lines: they are added to a run's log file, but not printed again."""
+"""Logger for lines that were already printed, so that they are only added to the run's log file."""
 
 
 class UserError(ValueError):
@@ -38,19 +38,19 @@ def printable(text: str) -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    """Returns a count with its noun: `1 clip`, `2 clips`."""
+    """Returns a count with its noun, in the plural if needed: `1 clip`, `2 clips`."""
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def require(holds: bool, setting: str, rule: str, value: object, hint: str = "") -> None:
-    """Raises `ConfigError` with the setting, the rule, the value and the fix, unless `holds`."""
+    """Raises `ConfigError` unless `holds`. The message is "SETTING must be RULE. Received: VALUE. HINT"."""
     if not holds:
         raise ConfigError(f"{setting} must be {rule}. Received: {value}. {hint}".rstrip())
 
 
 @contextmanager
 def needing(hint: str, error: type[Exception] = UserError) -> Iterator[None]:
-    """Converts an `ImportError` in a block to `error`, with `hint` if it names the package or has `{}` for its name."""
+    """Converts an `ImportError` in the block to `error`. `hint` names the package, or has `{}` in place of its name."""
     try:
         yield
     except ImportError as fault:
@@ -60,7 +60,7 @@ def needing(hint: str, error: type[Exception] = UserError) -> Iterator[None]:
 
 
 def brief(value: object) -> str:
-    """Formats an untrusted value for a message: cuts long strings, and names only the type where `repr` may hang."""
+    """Formats an untrusted value for a message: shortens it, or names only its type if `repr` might hang."""
     if type(value) is int and value.bit_length() > 256:
         return f"a whole number of {value.bit_length()} bits"
     if value is None or type(value) in (bool, int, float, str, bytes):

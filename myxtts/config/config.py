@@ -1,4 +1,4 @@
-"""`XTTSConfig`, which holds all settings of a run, and loading it from YAML files, recipes and dictionaries."""
+"""`XTTSConfig`, all settings of a run, and functions that load it from YAML files, recipes and dictionaries."""
 
 import dataclasses
 import itertools
@@ -40,7 +40,7 @@ class SamplingConfig(Settings):
     conditioning clip in training)."""
 
     def changed(self, values: Mapping[str, Any]) -> Self:
-        """Returns a copy with changed values; None is ignored. Raises `ConfigError` for an invalid name or value."""
+        """Returns a copy with the `values` that are not None. Raises `ConfigError` for an invalid name or value."""
         for name in values.keys() - vars(self).keys():
             raise ConfigError(f"{printable(name)} is not a setting of sampling.{nearest(name, vars(self))}")
         return dataclasses.replace(self, **{name: value for name, value in values.items() if value is not None})
@@ -51,13 +51,13 @@ class XTTSConfig(Settings):
     """All settings of a run: model, data, training and sampling."""
 
     model: ModelConfig = field(default_factory=ModelConfig)
-    """Model shapes."""
+    """Shapes of the model."""
     data: DataConfig = field(default_factory=DataConfig)
     """Data sets, batches and devices."""
     training: TrainingConfig = field(default_factory=TrainingConfig)
     """Training loop and stages."""
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
-    """Sampling at synthesis."""
+    """Sampling parameters at synthesis."""
 
     def __post_init__(self):
         data, most_text, codes = self.data, self.model.max_text_tokens, self.model.max_codes
@@ -74,13 +74,13 @@ class XTTSConfig(Settings):
 
     @property
     def max_samples(self) -> int:
-        """Maximum clip length in samples at 22 050 Hz."""
+        """Maximum clip length in samples at 22 050 Hz, by `data.max_seconds` and `data.max_mel_frames`."""
         longest = int(self.data.max_seconds * MODEL_SAMPLE_RATE)
         frames = self.data.max_mel_frames
         return longest if frames is None else min(longest, frames * CODE_STRIDE_SAMPLES // MEL_FRAMES_PER_CODE)
 
     def stage(self, name: str) -> StageConfig:
-        """Returns the settings of a stage, with batch size and learning rate filled in."""
+        """Returns the settings of a stage, with batch size and learning rate filled in if they are None."""
         stage, rates = self.training.stages[name], STAGES[name].learning_rates
         rate = stage.learning_rate or rates[self.model.size]
         return dataclasses.replace(stage, batch_size=stage.batch_size or self.data.batch_size, learning_rate=rate)
@@ -104,7 +104,7 @@ class XTTSConfig(Settings):
         return values
 
     def recipe(self) -> dict[str, Any]:
-        """Returns the settings that affect the trained model or its speech, by dotted name, as JSON values."""
+        """Returns the settings that affect the trained model or its speech, as JSON values by dotted name."""
         found = {}
         for section, values in json.loads(json.dumps(self.to_dict())).items():
             known = getattr(self, section).__dataclass_fields__
@@ -120,13 +120,13 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 RECIPES: Path = _PACKAGE / "recipes" if (_PACKAGE / "recipes").is_dir() else _PACKAGE.parent / "configs"
 """Folder of the recipes: `myxtts/recipes/` of an installed package, `configs/` of a checkout."""
 SAMPLE = "sample.yaml"
-"""Recipe for runs without training data and configuration file."""
+"""Recipe of a run that is started with neither training data nor a configuration file."""
 _MAX_FILE_BYTES = 64 * 2**10
 _MAX_FILES = 100
 _MAX_VALUES = 10_000
-"""Limits of the bytes, included files and values of a YAML file, about a hundred times what the recipes need."""
+"""Maximum number of values in a YAML file; this and the limits above are a hundred times what recipes need."""
 _UNREADABLE = (ArithmeticError, AttributeError, LookupError, OSError, RuntimeError, TypeError, ValueError)
-"""Errors while reading; PyYAML raises all of them for values that do not fit their tag, such as `!!int ""`."""
+"""Errors of an unreadable YAML file; PyYAML raises all of them for values that do not fit their tag (`!!int ""`)."""
 
 
 def recipe_names() -> list[str]:
@@ -135,14 +135,14 @@ def recipe_names() -> list[str]:
 
 
 def find_recipe(path: str | os.PathLike) -> Path:
-    """Returns the path of a file for `--config`; `NAME` and `configs/NAME` find a recipe if no such file exists."""
+    """Returns the path for a value of `--config`: a recipe for `NAME` or `configs/NAME` if there is no such file."""
     path = Path(path)
     is_recipe = path.name in recipe_names() and path.parent.as_posix() in (".", "configs")
     return RECIPES / path.name if is_recipe and not path.exists() else path
 
 
 def config_from_dict(values: dict) -> XTTSConfig:
-    """Makes an `XTTSConfig` from nested dictionaries. Raises `ConfigError` for an unknown setting or invalid value.
+    """Builds an `XTTSConfig` from nested dictionaries. Raises `ConfigError` for an unknown setting or invalid value.
 
     A removed setting with its former default, as in `config.json` of older runs, is ignored.
     """
@@ -169,7 +169,7 @@ def _mapping(values, where):
 
 
 def _typed(cls, values, where):
-    """Returns settings of the class `cls` after a check of their names and types."""
+    """Checks the names and types of settings of the class `cls`, and returns them with converted types."""
     kinds, typed = {one.name: one.type for one in fields(cls) if one.name != "stages"}, {}
     for name, value in _mapping(values, where).items():
         setting = f"{where}.{printable(name)}"
@@ -202,9 +202,9 @@ def _parsed(text):
 
 
 def read_yaml(path: str | Path) -> dict:
-    """Reads a YAML file as nested dictionaries; it overrides the files of its folder that `include:` lists.
+    """Reads a YAML file as nested dictionaries, merged over the files that its key `include` lists.
 
-    Raises `ConfigError` if a file is missing, too large, not a YAML mapping, outside that folder, or includes itself.
+    Raises `ConfigError` if a file is missing, too large, no mapping, outside the folder of `path`, or includes itself.
     """
     path = Path(path)
     return _read_yaml(path, os.path.realpath(path.parent), (), itertools.count(1))

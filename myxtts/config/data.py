@@ -7,7 +7,7 @@ from myxtts.config.rates import MEL_FRAMES_PER_CODE
 from myxtts.config.settings import Settings, setting
 
 PATHS = ("train_data", "val_data", "prepared", "val_prepared")
-"""Settings that hold a path, and so may differ between workers."""
+"""Names of the settings that are paths, and therefore may differ between workers."""
 
 
 @dataclass
@@ -33,7 +33,7 @@ class DataConfig(Settings):
     format: str | None = setting(None, of_run=True, flag="--format", metavar="NAME")
     """Data set format, see docs/data.md (default: detected)."""
     audio_roots: tuple[str, ...] = setting((), of_run=True, flag="--audio-root", metavar="DIR")
-    """Additional folder for the audio paths of a list; repeatable."""
+    """Additional folder that may contain the audio files of a list; repeatable."""
     language: str | None = setting(None, flag="--language", page="main")
     """Language of clips without a language label (default: identified by the texts, else en)."""
     g2p: tuple[str, ...] | None = setting(None, flag="--g2p,--phonemizer", page="main", metavar="LANG")

@@ -22,7 +22,7 @@ from myxtts.config.stages import STAGES, StageConfig
 from myxtts.config.training import TrainingConfig
 
 EVERY_STAGE = "stage"
-"""Stands for all stages in the dotted name of a setting, as in `stage.max_steps`."""
+"""Section name that stands for all stages in the dotted name of a setting, as in `stage.max_steps`."""
 AUTOMATIC = "auto"
 """Value of `--batch-size` that turns on `training.automatic_batch_size`."""
 
@@ -47,7 +47,7 @@ class DeviceOptions(Settings):
 
 @dataclass
 class StartOptions(DeviceOptions):
-    """Options that apply to one start and are not saved with the run."""
+    """All options that apply to one start and are not saved with the run."""
 
     config: str | None = setting(None, flag="--config", metavar="FILE", group="training")
     """YAML file or recipe of configs/; other flags override it."""
@@ -60,7 +60,7 @@ class StartOptions(DeviceOptions):
 
     @property
     def devices(self) -> dict[str, Any]:
-        """The fields of `DeviceOptions`, as keyword arguments of `early_gpu_configuration`."""
+        """Device options as keyword arguments of `early_gpu_configuration`."""
         return {one.name: getattr(self, one.name) for one in dataclasses.fields(DeviceOptions)}
 
 
@@ -71,7 +71,7 @@ class Flag:
     names: tuple[str, ...]
     field: dataclasses.Field
     settings: tuple[str, ...]
-    """Dotted names of settings, `stage.…` for a setting of all stages; empty for a field of `StartOptions`."""
+    """Dotted names of the settings, `stage.…` for a setting of all stages; empty for a field of `StartOptions`."""
     help: str
     group: str
     """Heading above the flag in `--help`."""
@@ -82,17 +82,17 @@ class Flag:
     repeats: bool
     """Whether the flag can be repeated."""
     choices: list[str]
-    """Allowed values; empty for a list or if any value is allowed."""
+    """Allowed values; empty if the value is a list, or if any value is allowed."""
     turns_off: bool = False
     """Whether the flag sets its field to False."""
 
     @property
     def keywords(self) -> list[str]:
-        """Argument names in Python."""
+        """Names of the flag's argument in Python, such as `max_steps` for `--max-steps`."""
         return [name.removeprefix("--").replace("-", "_") for name in self.names]
 
     def plain(self, value: Any) -> Any:
-        """Converts a value to the type that it has in YAML. Raises `ValueError` for a text in a list of numbers."""
+        """Converts a value to the type that it has in YAML. Raises `ValueError` if a list of numbers contains text."""
         if self.turns_off:
             return not value
         if self.takes_list and isinstance(value, str):
@@ -102,7 +102,7 @@ class Flag:
 
 @functools.cache
 def field_docs(cls: type[Settings]) -> dict[str, str]:
-    """Returns the docstrings of the fields of a settings class, by name."""
+    """Returns the docstrings of the fields of a settings class, by field name."""
     found = {}
     for base in reversed([one for one in cls.__mro__ if issubclass(one, Settings)]):
         try:
@@ -144,14 +144,14 @@ def all_flags() -> list[Flag]:
 
 
 def start_options(named: dict[str, Any]) -> StartOptions:
-    """Removes the start options from `named`, arguments of `myxtts.train`, and returns them."""
+    """Removes the start options from `named`, arguments of `myxtts.train`, and returns them as `StartOptions`."""
     keywords = {flag.field.name: flag.keywords[0] for flag in all_flags() if not flag.settings}
     given = {name: named.pop(keyword, None) for name, keyword in keywords.items()}
     return StartOptions(**{name: value for name, value in given.items() if value is not None})
 
 
 def with_named(values: dict, named: Mapping[str, Any]) -> dict:
-    """Returns nested settings, like those of `read_yaml`, overridden by the arguments `named` of `myxtts.train`.
+    """Returns the nested settings `values`, overridden by the arguments `named` of `myxtts.train`.
 
     Arguments that are None are ignored. Raises `ConfigError` for an unknown argument.
     """

@@ -1,4 +1,4 @@
-"""`ModelConfig`, the shapes of the model, and its sizes from `nano` to `big`."""
+"""`ModelConfig`, the shapes of the model, and the model sizes from `nano` to `big`."""
 
 from dataclasses import dataclass
 
@@ -18,26 +18,26 @@ _BIG = _NORMAL | dict(layers=30, width=1024, heads=16, conditioning_heads=16)
 MODEL_SIZES = {"nano": _NANO, "tiny": {}, "small": _SMALL, "normal": _NORMAL, "big": _BIG}
 """Fields of each model size that differ from the defaults of `ModelConfig`; `big` has the shapes of XTTS v2."""
 DECODER_TYPES = ("istft", "hifigan")
-"""Waveform decoder types."""
+"""Supported types of waveform decoder."""
 DECODER_UPSAMPLING = ((8, 16), (8, 16), (2, 4), (2, 4))
 """Stride and kernel size of each transposed convolution of the HiFi-GAN decoder."""
 DECODER_KERNELS = (3, 7, 11)
 """Kernel sizes of the parallel residual stacks in each stage of the HiFi-GAN decoder."""
 DECODER_DILATIONS = (1, 3, 5)
-"""Dilations within one residual stack."""
+"""Dilations of the convolutions in a residual stack of the HiFi-GAN decoder."""
 SPEAKER_BLOCKS = (3, 4, 6, 3)
 """Number of residual blocks in each layer of the speaker encoder."""
 DEFAULT_TEXT_TOKENS = 512
 """Default size of a trained vocabulary, and number of text embeddings of a model without tokenizer."""
 SPEAKER_NUM_MELS = 64
-"""Mel bands of the speaker encoder."""
+"""Number of mel bands in the speaker encoder's input."""
 
 
 @dataclass(init=False)
 class ModelConfig(Settings):
     """Shapes of the XTTS model. Fields that are not given have the value of the model size `size`.
 
-    The defaults below belong to `tiny`; `MODEL_SIZES` lists the differences of the other sizes.
+    The defaults below are those of `tiny`; `MODEL_SIZES` lists where the other sizes differ.
     """
 
     section = "model"
@@ -47,9 +47,9 @@ class ModelConfig(Settings):
     num_text_tokens: int = setting(0, at_least=0, at_most=1000000)
     """Number of text embeddings, the highest token id + 1; set when the tokenizer is known."""
     start_text_token: int = 3
-    """Id of `[START]`."""
+    """Token id of `[START]`, which begins the text."""
     stop_text_token: int = 0
-    """Id of `[STOP]`."""
+    """Token id of `[STOP]`, which ends the text."""
     max_text_tokens: int = setting(200, at_least=1, at_most=100000)
     """Maximum text length in tokens, including the language tag."""
     max_audio_tokens: int = setting(260, at_least=1, at_most=100000)
@@ -75,7 +75,7 @@ class ModelConfig(Settings):
     perceiver_head_width: int = setting(64, at_least=1, at_most=65536)
     """Width of a perceiver attention head."""
     num_mels: int = setting(NUM_MELS, at_least=1, at_most=10000)
-    """Number of mel bands."""
+    """Number of mel bands in the input of the DVAE and the conditioning encoder."""
     num_codes: int = setting(1024, at_least=2, at_most=1_000_000, hint="XTTS v2 has 1024.")
     """Codebook size. The GPT's audio vocabulary has two more entries, start and stop."""
     dvae_hidden: int = setting(256, at_least=1, at_most=65536)

@@ -13,6 +13,6 @@ MEL_FRAMES_PER_CODE = 4
 CODE_STRIDE_SAMPLES = MEL_HOP_SAMPLES * MEL_FRAMES_PER_CODE
 """Samples per audio code at `MODEL_SAMPLE_RATE`."""
 MEL_FLOOR = 1e-5
-"""Minimum power of a mel band before the logarithm."""
+"""Minimum power of a mel band, to which smaller values are raised before the logarithm."""
 NUM_MELS = 80
-"""Mel bands of the DVAE and the conditioning encoder."""
+"""Number of mel bands in the input of the DVAE and the conditioning encoder."""

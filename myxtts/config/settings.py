@@ -21,12 +21,12 @@ REMOVED: dict[str, tuple[Any, str]] = {
 
 
 def setting(default: Any, **options) -> Any:
-    """Declares a field of a settings class. The docstring under the field is its help text everywhere.
+    """Declares a field of a settings class. The docstring below the field is its help text everywhere.
 
     Args:
         default: Default value.
         of_run: Whether the setting belongs to the run (folders, devices, intervals) and does not affect the trained
-            model. The other settings are the recipe.
+            model. The other settings form the recipe.
         hint: Fix, shown in the error message for an invalid value.
         flag: Names on the command line, separated by commas; messages use the first.
         group: Heading above the flag in `--help` (default: `Settings.group`).
@@ -36,7 +36,7 @@ def setting(default: Any, **options) -> Any:
         rival: Name of a group of mutually exclusive flags.
         page: Where the web page shows the setting: `main`, `more`, or "" for nowhere.
         options: Rule of the value: any of `at_least`, `above`, `at_most`, `below` (numbers) or `one_of` (a collection,
-            or a function that returns one). The value None always passes.
+            or a function that returns one). The value None is always valid.
     """
     metadata = {name: options.pop(name, usual) for name, usual in _METADATA.items()} | {"rule": options}
     return dataclasses.field(default=default, metadata=metadata)
@@ -48,7 +48,7 @@ _TYPE_NAMES = {int: "a whole number", float: "a number", bool: "true or false", 
 
 
 def _rule_in_words(at_least=None, above=None, at_most=None, below=None):
-    """Formats the rule of a number for an error message, to follow "must be"."""
+    """Formats the rule of a number for an error message, in which it follows "must be"."""
     upper = f"below {below}" if below is not None else f"at most {at_most}" if at_most is not None else ""
     if above is not None:
         return f"above {above}" + (f" and {upper}" if upper else "")
@@ -56,14 +56,14 @@ def _rule_in_words(at_least=None, above=None, at_most=None, below=None):
 
 
 def plain_type(kind: Any) -> Any:
-    """Returns a type without None: `int` for `int | None`."""
+    """Returns a type without its None part: `int` for `int | None`."""
     return next(part for part in get_args(kind) if part is not NoneType) if NoneType in get_args(kind) else kind
 
 
 def typed_value(kind: Any, value: Any, name: str) -> Any:
     """Converts a value from YAML, Python or the command line to the declared type `kind` of a setting.
 
-    Converts only lists to tuples and numbers to floats. Raises `ConfigError`, with `name`, for other types.
+    Only converts lists to tuples and numbers to floats. Raises `ConfigError`, with the setting's `name`, otherwise.
     """
     if value is None and NoneType in get_args(kind):
         return None
@@ -90,18 +90,18 @@ def typed_value(kind: Any, value: Any, name: str) -> Any:
 
 
 class Settings:
-    """Base of the settings classes, dataclasses whose fields are declared by `setting`.
+    """Base of the settings classes: dataclasses whose fields are declared by `setting`.
 
     Creating an object checks all values. Only declared fields can be set.
     """
 
     section = ""
-    """Dotted name of the section in YAML files."""
+    """Dotted name of the class's section in YAML files."""
     group = "training"
     """Heading above the flags of the class in `--help`."""
 
     def fill(self, values: dict, defaults: dict):
-        """Sets each field from `values`, else `defaults`, else its declared default; for classes with an `__init__`."""
+        """Sets each field from `values`, `defaults` or its declared default, in this order of preference."""
         fields = {one.name: one for one in dataclasses.fields(self)}
         for name in values.keys() - fields:
             raise TypeError(f"{self.section} has no setting {name}.{nearest(name, fields)}")
@@ -134,7 +134,7 @@ class Settings:
         return f"{self.section}.{name}".lstrip(".") + (f" ({flag})" if flag else "")
 
     def check(self, name: str, holds: bool, rule: str, hint: str = "") -> None:
-        """Raises `ConfigError` with the setting `name`, the rule, the value and the fix, unless `holds`."""
+        """Raises `ConfigError` with the setting `name`, the rule, its value and the fix, unless `holds`."""
         require(holds, self.name_of(name), rule, brief(getattr(self, name)), hint)
 
     def check_name(self, name: str) -> None:
@@ -157,7 +157,7 @@ def nearest(name: str, names: Collection[str]) -> str:
 
 
 def merge(below: dict, above: dict) -> dict:
-    """Merges nested dictionaries; `above` wins."""
+    """Merges nested dictionaries; values of `above` override those of `below`."""
     merged = dict(below)
     for name, value in above.items():
         both = isinstance(value, dict) and isinstance(merged.get(name), dict)

@@ -22,7 +22,7 @@ class StageConfig(Settings):
     max_steps: int | None = setting(None, at_least=1, flag="--max-steps", page="main")
     """Maximum number of optimizer steps in each stage (default: by --epochs)."""
     batch_size: int | None = setting(None, at_least=1, at_most=65536, flag="--batch-size", metavar="N|auto")
-    """Clips per batch in this stage; None takes `data.batch_size`."""
+    """Clips per batch in this stage; None uses `data.batch_size`."""
     learning_rate: float | None = setting(None, above=0, hint="Leave it out for the default.", flag="--lr", page="more")
     """Peak learning rate (default: by model size)."""
     warmup_steps: int = setting(200, at_least=0)
@@ -92,14 +92,14 @@ class DecoderConfig(StageConfig):
     speaker_weight: float = setting(0.0, at_least=0)
     """Weight of the speaker consistency loss, 1 - cosine similarity (YourTTS: 9); needs slices of a second or more."""
     spectral_share: float = setting(0.5, at_least=0, at_most=1)
-    """Fraction of the steps, at the start of training from random weights, without discriminators; 1 never has any."""
+    """Fraction of steps without discriminators, at the start of training from random weights; 1 uses none at all."""
     discriminator_warmup: float = setting(0.2, at_least=0, at_most=1)
     """Fraction of the steps, at the start of training with `init_from`, that train only the discriminators."""
 
 
 @dataclass(frozen=True)
 class StageEntry:
-    """Description of a stage, from which settings, flags, plans and batches are derived."""
+    """Description of a training stage, from which its settings, flags, plans and batches are derived."""
 
     name: str
     """Name of the stage in YAML and `--stage`, and of its folder of checkpoints."""
@@ -132,7 +132,7 @@ STAGES: dict[str, StageEntry] = {}
 
 
 def register_stage(entry: StageEntry) -> StageEntry:
-    """Adds a stage after the existing ones; settings, `--stage`, plans and runs then include it.
+    """Adds a stage after the existing ones; settings, `--stage`, plans and runs then include it. Returns `entry`.
 
     Raises `ValueError` if the stage depends on an unknown one, or lacks the learning rate of a model size.
     """

@@ -35,9 +35,9 @@ lowers the precision of matrix products on hardware that gains from it, and comp
 `aggressive` also saves memory, and compiles every stage on a GPU."""
 LARGEST_PORT = 65535
 FIRST_SLURM_PORT, SLURM_PORTS = 23000, 8000
-"""Port range for workers under Slurm. The job id selects the port, so that jobs on one machine use different ports."""
+"""First port and number of ports for Slurm workers. The job id selects a port, so that jobs do not conflict."""
 SLURM = ("slurm",)
-"""Value of `training.workers` that stands for the tasks of a Slurm job step."""
+"""Value of `training.workers` that means all tasks of a Slurm job step."""
 _ADDRESS = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]+):(\d{1,5})")
 TUNABLE = ("dvae", "gpt", "decoder")
 """Stages that can be fine-tuned."""
@@ -45,7 +45,7 @@ _switch = functools.partial(setting, None, page="more", group="optimizations")
 
 
 def workers_in(environment: Mapping[str, str]) -> tuple[tuple[str, ...], int] | None:
-    """Reads all workers' addresses, chief first, and the index of this worker from `TF_CONFIG`; None if it is not set.
+    """Returns all workers' addresses, chief first, and this worker's index from `TF_CONFIG`; None if it is not set.
 
     Kubeflow's TFJob sets the variable. Raises `ConfigError` if it is invalid, or if this process has another role than
     chief or worker.
@@ -110,7 +110,7 @@ class TrainingConfig(Settings):
     epochs: int = setting(500, at_least=1, flag="--epochs", page="main")
     """Maximum number of epochs of a stage without --max-steps."""
     stages: dict[str, StageConfig] = field(default_factory=dict)
-    """Settings of each stage. YAML and Python use the stage's name instead: `gpt: {max_steps: 9}`."""
+    """Settings of each stage, by its name. YAML and Python name the stage directly: `gpt: {max_steps: 9}`."""
     gradient_accumulation: int = setting(1, at_least=1, flag="--grad-accum", page="main", metavar="N")
     """Batches per optimizer step."""
     optimizations: str = setting("none", one_of=PRESETS, flag="--optimizations", page="more", group="optimizations")
@@ -186,7 +186,7 @@ class TrainingConfig(Settings):
     max_bad_steps: int = setting(20, at_least=1)
     """Number of steps in a row with a non-finite loss or gradient after which a run counts as diverged."""
     divergence_returns: int = setting(3, at_least=0)
-    """How often a diverged run returns to its last good checkpoint with a lower learning rate, before it stops."""
+    """Number of times that a diverged run returns to its last good checkpoint with a lower learning rate."""
     divergence_rate: float = setting(0.5, above=0, at_most=1)
     """Factor of the learning rate at each return of a diverged run."""
     workers: tuple[str, ...] = setting((), of_run=True, flag="--workers", metavar="HOST:PORT,…", group="devices")
@@ -245,7 +245,7 @@ class TrainingConfig(Settings):
 
 
 def _stage_config(name, given):
-    """Converts a stage's settings from a dictionary or another class; leaves unknown stages unchanged."""
+    """Converts a stage's settings from a dictionary or another settings class; returns unknown stages unchanged."""
     entry = STAGES.get(name)
     if entry is None or isinstance(given, entry.settings):
         return given

@@ -1,6 +1,6 @@
-"""The batches between data pipeline and training step, and their order.
+"""Batches that the data pipeline passes to the training step, and the order of the clips in them.
 
-The order is a pure function of lengths, seed, epoch and position, so that a run resumes exactly.
+The order depends only on clip lengths, seed, epoch and position, so that a resumed run reads the same batches.
 """
 
 from collections.abc import Sequence
@@ -15,9 +15,9 @@ from myxtts.storage.files import new_hasher
 
 
 class WaveBatch(NamedTuple):
-    """Padded batch of B clips, created on the host: S samples per clip, R per conditioning clip (22 050 Hz), L tokens.
+    """Padded batch of B clips from the host: S audio samples, L text tokens and R conditioning samples per clip.
 
-    The last five fields are zeros or have width 0, unless the `StageEntry` needs them (`targets`, `speakers`, `codes`).
+    Audio is at 22 050 Hz, except `target_wav`. The last five fields are zero or empty if the stage does not use them.
     """
 
     index: object  # `(B,)` int32, positions of the clips in the data set
@@ -38,11 +38,11 @@ class WaveBatch(NamedTuple):
 WAVE_DTYPES = WaveBatch(*map(np.dtype, "i4 f4 i4 i4 i4 f4 i4 f4 i4 i4 i4 i4".split()))
 WAVE_RANKS = WaveBatch(1, 2, 1, 2, 1, 2, 2, 2, 1, 1, 1, 2)
 TARGET_GRID = (147, 160)
-"""Numbers of samples at 22 050 Hz and at 24 000 Hz with the same duration; slices start at multiples of them."""
+"""Smallest sample counts with equal duration at 22 050 Hz and 24 000 Hz; slices start at multiples of these counts."""
 
 
 def target_width(num_samples: int) -> int:
-    """Converts a number of samples at 22 050 Hz to the number at 24 000 Hz, rounded up to whole decoder frames."""
+    """Converts a length in samples at 22 050 Hz to samples at 24 000 Hz, rounded up to whole decoder frames."""
     frames = -(-num_samples * DECODER_SAMPLE_RATE // (MODEL_SAMPLE_RATE * MEL_HOP_SAMPLES))
     return frames * MEL_HOP_SAMPLES
 
@@ -50,7 +50,7 @@ def target_width(num_samples: int) -> int:
 def zero_batch(
     rows: int, num_samples: int, num_tokens: int, voice_samples: int = 0, targets: bool = False, prepared: bool = False
 ) -> WaveBatch:
-    """Creates a `WaveBatch` of zeros. If `prepared`, it has codes instead of samples, for the same duration."""
+    """Creates a `WaveBatch` of zeros. If `prepared`, it has codes for `num_samples` samples, and `wav` is empty."""
     wav, codes = (0, num_samples // CODE_STRIDE_SAMPLES) if prepared else (num_samples, 0)
     target = target_width(num_samples) if targets else 0
     widths = (), (wav,), (), (num_tokens,), (), (voice_samples,), (2,), (target,), (), (), (), (codes,)
@@ -60,7 +60,7 @@ def zero_batch(
 def noise_batch(
     num_clips: int, num_samples: int, num_tokens: int, voice_samples: int, num_text_tokens: int, targets: bool = False
 ) -> WaveBatch:
-    """Creates a `WaveBatch` of noise and random text without padding, to measure speed and memory."""
+    """Creates an unpadded `WaveBatch` of noise and random tokens below `num_text_tokens`, to test speed and memory."""
     rng, batch = np.random.default_rng(0), zero_batch(num_clips, num_samples, num_tokens, voice_samples, targets)
     for waves in (batch.wav, batch.conditioning, batch.target_wav):
         waves[:] = 0.1 * rng.standard_normal(waves.shape, np.float32)
@@ -91,7 +91,7 @@ class GPTBatch(NamedTuple):
 
 
 class SpeakerBatch(NamedTuple):
-    """Training batch of the speaker encoder, computed on the data device: F frames per clip, 100 per second."""
+    """Training batch of the speaker encoder, computed on the data device: F frames per clip, at 100 frames a second."""
 
     index: object  # `(B,)` int32
     mel: object  # `(B, F, 64)` float32, log-mel of audio at 16 000 Hz; short clips are repeated
@@ -101,7 +101,7 @@ class SpeakerBatch(NamedTuple):
 class DecoderBatch(NamedTuple):
     """Training batch of the waveform decoder: slices of clips, or whole clips in validation.
 
-    F is the number of frames: a slice, `history_frames` before it and `lookahead_frames` after it. S is in samples.
+    A slice has S samples. F frames cover it, with `history_frames` more before it and `lookahead_frames` more after it.
     """
 
     index: object  # `(B,)` int32
@@ -117,7 +117,7 @@ class BatchError(ValueError):
 
 
 def check_wave_batch(batch: WaveBatch) -> WaveBatch:
-    """Checks shapes, dtypes and lengths of a batch of NumPy arrays; returns it, or raises `BatchError`."""
+    """Checks shapes, dtypes and lengths of a batch of NumPy arrays, and returns it. Raises `BatchError` for a fault."""
 
     def require(holds, name, rule, received):
         if not holds:
@@ -141,7 +141,7 @@ def check_wave_batch(batch: WaveBatch) -> WaveBatch:
 
 
 class OrderedBatch(NamedTuple):
-    """Batch number `offset` of an epoch: indices of its clips, `(B,)`, and padded lengths of waveforms and texts."""
+    """Clip indices `(B,)` of batch `offset` of an epoch, and the lengths to which its audio and text are padded."""
 
     epoch: int
     offset: int
@@ -151,7 +151,7 @@ class OrderedBatch(NamedTuple):
 
 
 def bucket_bounds(units: np.ndarray, num_buckets: int) -> np.ndarray:
-    """Returns sorted upper bounds of at most `num_buckets` buckets for lengths `(N,)`, with minimal total padding."""
+    """Divides lengths `(N,)` into at most `num_buckets` buckets with minimal padding; returns sorted upper bounds."""
     lengths, counts = np.unique(units, return_counts=True)
     if len(lengths) <= num_buckets:
         return lengths
@@ -175,23 +175,23 @@ def bucket_bounds(units: np.ndarray, num_buckets: int) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class EpochStart:
-    """Start of a batch order: the position of its first batch, and which part of that epoch is already used."""
+    """Point where a `BatchOrder` starts: the position of its first batch, and the clips already used in that epoch."""
 
     position: int = 0
     epoch: int = 0
     offset: int = 0
-    """Number of batches of the epoch that are already used."""
+    """Number of batches of the epoch that were already used."""
     heard: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
-    """Indices of the clips that are already used in the epoch, `(H,)`."""
+    """Indices of the clips that were already used in the epoch, `(H,)`."""
 
 
 @dataclass(eq=False)
 class BatchOrder:
     """Order of the training batches over all epochs.
 
-    Clips are shuffled, sorted into length buckets and divided into batches of one size. The remainder of a bucket moves
-    to the next longer bucket. Clips that would not fill the last batch are skipped, different ones in each epoch. If
-    `start` is inside an epoch, that epoch continues with its unused clips.
+    In each epoch, clips are shuffled, sorted into length buckets and divided into batches of `batch_size`. Leftover
+    clips of a bucket move to the next longer bucket. Randomly chosen clips are skipped, so that every batch is full. If
+    `start` is inside an epoch, that epoch continues with the clips that were not yet used.
     """
 
     num_samples: Sequence[int]
@@ -199,15 +199,15 @@ class BatchOrder:
     num_tokens: Sequence[int]
     """Lengths of the texts in tokens, `(N,)`."""
     batch_size: int
-    """Clips per batch; a smaller data set is repeated to fill one."""
+    """Clips per batch. A data set with fewer clips is repeated to fill one batch."""
     num_buckets: int
     """Maximum number of length buckets."""
     seed: int
     fixed_samples: int | None = None
     fixed_tokens: int | None = None
-    """Padded lengths of waveforms (`fixed_samples`) and texts in all batches; None: each bucket has its own lengths."""
+    """Length to which all texts are padded (audio: `fixed_samples`). If None, each length bucket has its own."""
     extra_samples: int = 0
-    """Samples reserved in every clip for a random shift."""
+    """Samples added to the padded length of every clip, to allow random silence before it."""
     start: EpochStart = field(default_factory=EpochStart)
     """Start of the order; earlier positions are invalid."""
 
@@ -217,7 +217,7 @@ class BatchOrder:
         bounds = bucket_bounds(units, self.num_buckets if self.fixed_samples is None else 1)
         self._bucket = np.searchsorted(bounds, units)
         self.shapes: list[tuple[int, int]] = []
-        """Padded lengths of waveforms and texts by bucket."""
+        """Padded length of audio in samples, and of text in tokens, for each bucket."""
         for bucket, bound in enumerate(bounds):
             longest_text = int(tokens[self._bucket <= bucket].max())
             samples = self.fixed_samples or int(bound) * CODE_STRIDE_SAMPLES
@@ -243,13 +243,13 @@ class BatchOrder:
         return [batches[i] for i in rng.permutation(len(batches))]
 
     def batch(self, position: int) -> OrderedBatch:
-        """Returns the batch at `position`, counted from the start of training."""
+        """Returns the composition of the batch at `position`, counted from the start of training."""
         epoch, row, before = self._place(position)
         indices, bucket = self._epoch_batches(epoch)[row]
         return OrderedBatch(epoch, row + before.offset, indices, *self.shapes[bucket])
 
     def _place(self, position):
-        """Returns epoch and number of the batch at `position` in this order, and the `EpochStart` of that epoch."""
+        """Returns `(epoch, row, start)`: batch `position` is number `row` of the batches of `epoch` after `start`."""
         row = int(position) - self.start.position
         if row < self._in_first_epoch:
             return self.start.epoch, row, self.start
@@ -257,25 +257,25 @@ class BatchOrder:
         return self.start.epoch + 1 + epochs, row, EpochStart()
 
     def cut(self, position: int) -> EpochStart:
-        """Returns the start of an order of other clips or batch size that continues this order at `position`."""
+        """Returns the `EpochStart` for continuing this order at `position` with other clips or another batch size."""
         epoch, row, before = self._place(position)
         heard = [*(indices for indices, _ in self._epoch_batches(epoch)[:row]), before.heard]
         return EpochStart(int(position), epoch, row + before.offset, np.concatenate(heard))
 
     def start_at(self, position: int) -> EpochStart:
-        """Returns the start of the epoch that contains `position`; an order from this start has the same batches."""
+        """Returns the `EpochStart` of the epoch that contains `position`, for the same clips and batch size."""
         epoch, row, before = self._place(position)
         return self.start if before is self.start else EpochStart(int(position) - row, epoch)
 
     def digest(self) -> str:
-        """Returns a digest of lengths, buckets, batch size and seed, which determine the batches."""
+        """Returns a digest of lengths, buckets, batch size and seed. If it changes, resuming leads to other batches."""
         hasher = new_hasher()
         for rows in (self.num_samples, self._bucket, np.asarray(self.shapes), [self.batch_size, self.seed]):
             hasher.update(np.ascontiguousarray(rows, np.int64).tobytes() + b"|")
         return hasher.hexdigest()
 
     def padding_share(self) -> float:
-        """Returns the share of padding in the samples of the first epoch's batches."""
+        """Returns the proportion of padding, 0 to 1, in the audio of the first epoch's batches."""
         first = self.start.position
         batches = [self.batch(position) for position in range(first, first + self.batches_per_epoch)]
         real = sum(self.num_samples[batch.indices].sum() for batch in batches)
@@ -293,7 +293,7 @@ class SequentialOrder:
         self.batches_per_epoch = -(-len(self._clips) // batch_size)
 
     def batch(self, position: int) -> OrderedBatch:
-        """Returns the batch at `position` of the only epoch."""
+        """Returns the composition of the batch at `position`, from 0."""
         indices = self._clips[position * self.batch_size : (position + 1) * self.batch_size]
         samples = int(-(-self.num_samples[indices].max() // CODE_STRIDE_SAMPLES) * CODE_STRIDE_SAMPLES)
         return OrderedBatch(0, position, indices, samples, int(self._max_tokens))

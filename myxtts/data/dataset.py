@@ -1,4 +1,4 @@
-"""Training and validation sets: corpora that are inspected, split, tokenized and read as batches."""
+"""Training and validation data: reads corpora, checks and splits clips, tokenizes transcripts and loads batches."""
 
 import io
 import itertools
@@ -35,13 +35,13 @@ from myxtts.text.tokenizer import XTTSTokenizer
 logger = logging.getLogger(__name__)
 
 CLIPS = "clips"
-"""Name of the checkpoint's tensor file with the clips of a stage's training, see `training.resuming.ClipRecord`."""
+"""Name, without suffix, of the checkpoint file that records the clips a stage was trained on, see `ClipRecord`."""
 MAX_SHIFT_SAMPLES = CODE_STRIDE_SAMPLES - 1
-"""Maximum silence inserted before a training clip, which shifts the audio relative to the frames of the codes."""
+"""Maximum length of the random silence before a training clip, in samples; it shifts audio against code frames."""
 KEPT_SAMPLES = 12 * MODEL_SAMPLE_RATE
-"""Maximum length of a speaker's stored recording: twice the longest conditioning clip of training."""
+"""Maximum length of a speaker's stored recording, in samples: 12 s, twice the default maximum of conditioning clips."""
 USUAL_SAMPLES = 6 * MODEL_SAMPLE_RATE
-"""Preferred length of clips in a speaker's recording: long clips have pauses, short ones are often single words."""
+"""Preferred clip length in a stored recording, in samples: long clips have pauses, short ones are often one word."""
 MOST_CLIPS = 24
 MOST_SPEAKERS = 200
 """Maximum number of speakers with a stored recording, about 50 MB in total."""
@@ -52,16 +52,16 @@ class SpeechDataset:
     """Training and validation clips of one or two corpora, in any format that `load_corpus` reads."""
 
     config: XTTSConfig
-    """Configuration with the vocabulary size, number of speakers and conditioning lengths of this data set."""
+    """Configuration completed with the vocabulary size, number of speakers and conditioning lengths of the data set."""
     train: Sequence[Clip]
     validation: Sequence[Clip]
     tokenizer: XTTSTokenizer
     texts: dict[str, str]
-    """Original transcripts by id of the clip."""
+    """Transcripts before tokenization, by clip id."""
     prepared: PreparedClips | None = None
-    """Shards with the training clips, the validation clips or both."""
+    """Prepared training clips, validation clips or both; None if no clips are prepared."""
     starts: dict[str, EpochStart] = field(default_factory=dict)
-    """Start of the batch order by stage, by default position 0."""
+    """Start of each stage's batch order; stages that are not listed start at position 0."""
     speakers: tuple[str, ...] | None = None
     """Speakers in the order of their indices in batches; by default the sorted speakers of the training clips."""
     cache: SampleCache | None = None
@@ -76,8 +76,8 @@ class SpeechDataset:
     def open(cls, config: XTTSConfig, progress: Callable[[int, int], None] | None = None) -> Self:
         """Reads, checks and splits the corpora in `config.data`.
 
-        `clips_train.csv` in the checkpoint folder lists all clips and the reasons of rejections. The vocabulary is the
-        run's, else `data.vocabulary`, else one trained on the corpus. `progress(done, total)` is called while
+        Lists every clip, with the reasons of rejections, in `clips_train.csv` in the checkpoint folder. The vocabulary
+        is the resumed run's, else `data.vocabulary`, else trained on the corpus. Calls `progress(done, total)` while
         recordings are checked. Raises `ConfigError` or `CorpusError` if the settings or a corpus cannot be used.
         """
         language = config.data.language and get_language(config.data.language).code
@@ -129,9 +129,10 @@ class SpeechDataset:
     def stream(
         self, stage: str, device: str, start: int = 0, stop: int | None = None, buffer_size: int | None = None
     ) -> Iterator[WaveBatch]:
-        """Iterates over training batches `start` to `stop` on `device`, and prefetches `buffer_size` of them.
+        """Iterates over a stage's training batches from `start` until `stop` (None: endless), prefetched to `device`.
 
-        Each worker reads its own rows of a batch. Raises `AudioError` or `OSError` if a recording cannot be read.
+        Each worker reads its own rows of a batch. By default, `data.pipeline_buffer_size` batches are prefetched.
+        Raises `AudioError` or `OSError` if a recording cannot be read.
         """
         num_workers, buffer_size = self.config.data.num_workers, buffer_size or self.config.data.pipeline_buffer_size
         loader, training = self.train_loader(stage), self.config.training
@@ -139,7 +140,7 @@ class SpeechDataset:
         return stream_batches(loader, device, start, stop, num_workers, buffer_size)
 
     def what_speaking_needs(self) -> dict[str, bytes]:
-        """Returns the files that inference needs, as content by file name: vocabulary and speech rates."""
+        """Returns the files that inference needs, the vocabulary and the speech rates, as `{file name: content}`."""
         texts = ((clip, self.texts.get(clip.id, "")) for clip in self.train)
         spoken = ((clip.language, text, clip.num_samples / MODEL_SAMPLE_RATE) for clip, text in texts)
         return {VOCABULARY: self.tokenizer.to_json().encode(), SPEECH_RATES: write_rates(measure_rates(spoken))}
@@ -171,12 +172,12 @@ def _inspect(config, folder, progress):
 
 
 def clip_limits(config: XTTSConfig) -> ClipLimits:
-    """Returns the limits of the duration of a run's clips."""
+    """Returns the minimum and maximum clip duration that a configuration allows."""
     return ClipLimits(config.data.min_seconds, config.max_samples / MODEL_SAMPLE_RATE)
 
 
 def _prepared(config, sides):
-    """Opens the shards in `data.prepared` and `data.val_prepared`; None if neither is set."""
+    """Returns the prepared clips in the folders `data.prepared` and `data.val_prepared`; None if neither is set."""
     data, found = config.data, None
     if data.prepared:
         found = PreparedClips.open(data.prepared).adopt(sides[0])
@@ -194,7 +195,7 @@ def trained_on(home: Path) -> set[int]:
 
 
 def _divide(sides, inspection, config):
-    """Returns training and validation clips, from two data sets, the data set's own split, or a split by hash."""
+    """Returns `(training, validation)` clips: from two data sets, from the data set's own split, or split by hash."""
     trained = set() if config.training.reset_training else trained_on(Path(config.training.checkpoint_dir))
     kept = {one.id for one in inspection.accepted if one.validation and id_hash(one.id) not in trained}
     train, held = ([clip for clip in sides[0] if (clip.id in kept) == side] for side in (False, True))
@@ -206,7 +207,7 @@ def _divide(sides, inspection, config):
 
 
 def conditioning_seconds(data: DataConfig, clips: Sequence[Clip]) -> tuple[float, float]:
-    """Returns `DataConfig.conditioning_seconds`; if padding repeats clips, at most the length of most clips."""
+    """Returns `DataConfig.conditioning_seconds`; if padding repeats clips, at most the 95th percentile of lengths."""
     if data.conditioning_padding != "repeat":
         return data.conditioning_seconds
     longest = np.percentile([clip.num_samples for clip in clips], 95) / MODEL_SAMPLE_RATE
@@ -279,9 +280,9 @@ def _clips(inspection, name, tokenizer, config):
 
 
 def keep_speakers(folder: Path, clips: Sequence[Clip]) -> list[str]:
-    """Stores a recording of each training speaker in a run's folder, unless the stored ones are up to date.
+    """Stores a reference recording of each training speaker in a run's folder, unless the stored one is up to date.
 
-    Stores the `MOST_SPEAKERS` speakers with the most speech, and returns the names of all other speakers.
+    Stores at most `MOST_SPEAKERS` speakers, those with the most speech, and returns the names of the others.
     """
     by_speaker = defaultdict(list)
     for clip in clips:

@@ -1,4 +1,4 @@
-"""Checks of a data set: clips that cannot be used for training and the reasons, the validation split, and leakage."""
+"""Checks of data sets for training: reasons to reject clips, the validation split, and leakage between sets."""
 
 import json
 import os
@@ -23,9 +23,9 @@ from myxtts.storage.files import csv_text, digest_bytes, digest_file, write_text
 from myxtts.text.tokenizer import XTTSTokenizer
 
 MAX_CHARACTERS_PER_SECOND = 40.0
-"""Maximum speech rate of a clip; above it, the transcript belongs to other audio, or the audio was cut."""
+"""Maximum speech rate of an accepted clip; at a higher rate, the transcript is of other audio, or the audio was cut."""
 MIN_CHARACTERS_PER_SECOND = 2.0
-"""Speech rate below which a clip has a warning: the transcript may be incomplete, or the audio has much silence."""
+"""Speech rate below which a clip has a warning: its transcript may be incomplete, or it contains much silence."""
 _CACHE_FORMAT = 4
 # In clips that are cut off, the last 20 ms have 0.3 to 2 times the mean level; in carefully cut recordings, such as
 # LJSpeech and VCTK, less than 0.15.
@@ -36,11 +36,11 @@ _CONTROL_CHARACTER = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f]")
 _COLUMNS = ("id", "verdict", "reason", "detail", "path", "line", "seconds")
 
 Progress = Callable[[int, int], None]
-"""Callback with the number of checked clips and the number of all clips."""
+"""Callback that is called with the number of checked clips and the number of all clips."""
 
 
 class ClipLimits(NamedTuple):
-    """Minimum and maximum duration of a clip."""
+    """Minimum and maximum duration of a clip, in seconds."""
 
     min_seconds: float = 0.1
     max_seconds: float = 30.0
@@ -48,7 +48,7 @@ class ClipLimits(NamedTuple):
 
 @dataclass(frozen=True)
 class Inspection:
-    """Checked clips of the corpus in `root`: `accepted` clips, some of which have `warnings`, and `rejections`."""
+    """Result of `inspect_corpus`: accepted clips, rejections, warnings on accepted clips, and notes on the data set."""
 
     root: Path
     accepted: tuple[Utterance, ...]
@@ -58,11 +58,11 @@ class Inspection:
 
     @property
     def given(self) -> int:
-        """Number of all clips of the data set."""
+        """Number of clips in the data set, accepted or rejected."""
         return len(self.accepted) + len(self.rejections)
 
     def checked(self, check_text: Callable[[str, str], str | None]) -> "Inspection":
-        """Returns an inspection that also rejects clips if `check_text(text, language)` returns a reason."""
+        """Returns an inspection that also rejects the clips for which `check_text(text, language)` returns a reason."""
         pairs = [(clip, check_text(clip.text, clip.language)) for clip in self.accepted]
         refused = [_finding(self.root, clip, "text not usable", fault) for clip, fault in pairs if fault]
         accepted = tuple(clip for clip, fault in pairs if not fault)
@@ -78,7 +78,7 @@ def check_data(
     progress: Callable[[str | Path], AbstractContextManager[Progress]],
     **corpus_options: Any,
 ) -> tuple[Inspection, list[str]]:
-    """Checks a data set as training does, and returns the inspection and one sentence per leak (`find_leakage`).
+    """Checks a data set as training does. Returns the inspection, and one sentence per leak (see `find_leakage`).
 
     Args:
         validation: Data set with the validation clips; by default the validation split of `folder` itself.
@@ -110,7 +110,7 @@ def inspect_corpus(
     """Decodes every clip of a corpus in `workers` threads, and checks the audio and the transcript.
 
     Results are cached in the JSON file `cache_path`, and reused while `limits` and the size and modification time of
-    the audio file are unchanged. `keeps_cache` also saves new results. `progress` is called after each clip.
+    the audio file are unchanged. New results are saved only if `keeps_cache`. Calls `progress` after each clip.
     """
     key = [_CACHE_FORMAT, MODEL_SAMPLE_RATE, *limits]
     cached = _load_cache(cache_path, key) if cache_path is not None else {}
@@ -137,9 +137,9 @@ def inspect_corpus(
 
 
 def summarize(inspection: Inspection) -> str:
-    """Returns a text with the totals, the count and first clip of each reason, and the notes.
+    """Returns a summary of several lines: totals, the count and first clip of each reason, and notes.
 
-    The line of a reason that rejects more than half of all clips also has the detail of the first clip.
+    For a reason that rejects more than half of all clips, the line also has the detail of the first clip.
     """
     minutes = sum(utterance.seconds for utterance in inspection.accepted) / 60
     duration = f"{minutes:.1f} min" if minutes < 120 else f"{minutes / 60:.1f} h"
@@ -169,7 +169,7 @@ def write_report(inspection: Inspection, path: str | Path):
 
 
 def is_foreign(path: str | Path) -> bool:
-    """Returns whether `path` is a non-empty file that is not a report of `write_report`."""
+    """Returns whether `path` is a non-empty file that `write_report` did not write, so it must not be overwritten."""
     if not os.path.isfile(path):
         return False
     with open(path, "rb") as file:
@@ -182,10 +182,10 @@ def id_hash(clip_id: str) -> int:
 
 
 def split_by_hash(utterances: Sequence, share: float, trained: Set[int] = frozenset()) -> tuple[tuple, tuple]:
-    """Splits utterances, or other objects with an `id`, by a hash of the id, and returns `(train, validation)`.
+    """Splits utterances, or other objects with an `id`, by a hash of the id; returns `(train, validation)`.
 
-    The split has no seed, so clips stay in their part when others are added or removed. Those whose `id_hash` is in
-    `trained` are training clips. Of the others, at least one is a validation clip, unless it is the only utterance.
+    Clips stay in the same part when others are added or removed. `share` is the expected proportion of validation
+    clips. Clips whose `id_hash` is in `trained` are for training. At least one other clip, if any, is for validation.
     """
     hashes = [id_hash(utterance.id) for utterance in utterances]
     ranks = sorted(set(hashes) - trained)
@@ -226,7 +226,7 @@ class _Verdict(NamedTuple):
 
 
 def _load_cache(path, key):
-    """Returns the cached results, `{audio path: _Verdict}`; empty if the cache is damaged or has another `key`."""
+    """Returns the cached results as `{audio path: _Verdict}`; empty if the file is damaged or has another `key`."""
     try:
         content = json.loads(Path(path).read_text(encoding="utf-8"))
         clips = content["clips"].items() if content["limits"] == key else ()
@@ -257,7 +257,7 @@ def _examine(path, limits, known):
 
 
 def _refusal(text, verdict):
-    """Returns reason and detail if a clip cannot be used, else None."""
+    """Returns `(reason, detail)` if a clip cannot be used, else None."""
     if verdict.reason:
         return verdict.reason, verdict.detail
     is_certain, fault = _encoding_fault(text)
@@ -299,7 +299,7 @@ def _finding(root, utterance, reason, detail):
 
 
 def _encoding_fault(text):
-    """Returns whether a text certainly has the wrong encoding, and a sentence about the problem (else "")."""
+    """Returns `(is_certain, fault)`: whether the encoding is certainly wrong, and a sentence on the fault (or "")."""
     if "\ufffd" in text:
         return True, "The text contains U+FFFD, which stands for lost letters."
     if control := _CONTROL_CHARACTER.search(text):

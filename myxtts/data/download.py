@@ -17,7 +17,7 @@ _CHUNK_BYTES = 2**18
 
 
 class Archive(NamedTuple):
-    """A `.tar.bz2` archive of one folder, with its checksum and sizes."""
+    """A `.tar.bz2` archive that contains one folder: its address, checksum and sizes."""
 
     name: str
     url: str
@@ -80,7 +80,7 @@ def download_ljspeech(folder: str | Path, archive: Archive = LJSPEECH) -> Path:
 
 
 def _fetch(archive, file, part):
-    """Downloads the missing part of the archive into `file`, and checks its checksum."""
+    """Downloads the rest of the archive into the open `file`, whose path is `part`, and verifies the checksum."""
     start = file.tell()
     needed = max(0, archive.num_bytes - start) + archive.unpacked_bytes
     if (free := shutil.disk_usage(part.parent).free) < needed:

@@ -1,4 +1,4 @@
-"""tf.data pipeline from clips to `WaveBatch`es on the data device."""
+"""tf.data pipeline that loads clips and puts `WaveBatch`es on the data device."""
 
 import itertools
 import sys
@@ -29,7 +29,7 @@ class Clip:
 
 
 class SampleCache:
-    """Cache of decoded recordings as 16-bit samples, up to a memory budget. `prepared` clips are read from shards."""
+    """Cache of recordings as 16-bit samples, up to a memory budget. Clips in `prepared` are read from their shards."""
 
     def __init__(self, budget_mb: float, prepared: PreparedClips | None = None):
         self._room, self._prepared = budget_mb * 2**20, prepared
@@ -37,7 +37,7 @@ class SampleCache:
         self._lock = threading.Lock()
 
     def load(self, path: str, sample_rate: int = MODEL_SAMPLE_RATE) -> tuple[np.ndarray, int]:
-        """Returns `(S,)` float32 samples at `sample_rate` Hz, rounded to 16 bit, and the rate of the file or shard."""
+        """Returns samples `(S,)` float32 at `sample_rate` Hz, rounded to 16 bit, and the rate of the file or shard."""
 
         def read():
             if self._prepared is not None and sample_rate == MODEL_SAMPLE_RATE and path in self._prepared:
@@ -49,7 +49,7 @@ class SampleCache:
         return samples.astype(np.float32) * (1.0 / 32767.0), source_rate
 
     def codes(self, path: str) -> np.ndarray:
-        """Returns the codes of a prepared recording, `(C,)` int32."""
+        """Returns the DVAE codes of a prepared recording, `(C,)` int32."""
         return self._kept((path, 0), lambda: (self._prepared.read_codes(path), 0))[0]
 
     def _kept(self, key, read):
@@ -64,21 +64,21 @@ class SampleCache:
 
 @dataclass(frozen=True)
 class ConditioningRule:
-    """Settings for the choice of conditioning clips and their padding to `max_samples`."""
+    """Rules for choosing conditioning clips of `min_samples` to `max_samples`, and for padding short clips."""
 
     min_samples: int
     max_samples: int
     source: str
-    """`speaker` for another clip of the speaker, or `clip` for the clip itself."""
+    """Source of conditioning audio: `speaker` (another clip of the speaker) or `clip` (the training clip itself)."""
     padding: str
-    """`repeat` or `zeros`."""
+    """How a shorter conditioning clip is padded to `max_samples`: `repeat` or `zeros`."""
     grid: int = 1
-    """All starts, and lengths below `max_samples`, are multiples of this number of samples."""
+    """Granularity in samples: a clip's start, and its length if below `max_samples`, are rounded down to multiples."""
 
 
 @dataclass(eq=False)
 class BatchLoader:
-    """Loads the batch at a position. Random values depend on (seed, epoch, offset, row) only."""
+    """Callable that loads the `WaveBatch` at a position. Random choices depend only on seed, epoch, offset and row."""
 
     clips: Sequence[Clip]
     order: BatchOrder | SequentialOrder
@@ -86,19 +86,19 @@ class BatchLoader:
     seed: int
     conditioning: ConditioningRule | None = None
     crop_samples: int | None = None
-    """Maximum length of a random slice of each clip, in samples; None for whole clips."""
+    """Maximum length in samples of the slice that is loaded of each clip; None loads whole clips."""
     max_shift: int = 0
-    """Maximum random silence before a training clip, in samples."""
+    """Maximum length of the random silence before a training clip, in samples."""
     training: bool = True
-    """Whether choices are random. Otherwise, clips are not shifted, and slices and conditioning clips are fixed."""
+    """Whether slices, conditioning clips and shifts are random. If False, they are fixed, and clips are not shifted."""
     targets: bool = False
     """Whether batches contain the audio at 24 000 Hz; slices then start at multiples of `TARGET_GRID`."""
     speakers: Sequence[str] | None = None
-    """Names of the speakers by index; None if batches do not contain speakers."""
+    """Speaker names in the order of their indices in `WaveBatch.speaker`; None if that field is not used."""
     prepared: bool = False
     """Whether batches contain codes instead of samples; the clips are then whole and not shifted."""
     share: tuple[int, int] = (0, 1)
-    """Index of this worker's part of each batch, and the number of equal parts."""
+    """Index of the part of each batch that this worker loads, and the number of equal parts."""
 
     def __post_init__(self):
         self._by_speaker: dict[tuple[str, str], list[int]] = {}
@@ -134,7 +134,7 @@ class BatchLoader:
         return check_wave_batch(batch)
 
     def _fill_wav(self, batch, row, clip, rng):
-        """Writes a clip at both rates into a row; returns its samples and the length of the silence before them."""
+        """Writes a clip into a row (also at 24 000 Hz if `targets`); returns its samples and their start in the row."""
         (samples, _), start, room = self.cache.load(clip.wav_path), 0, batch.wav.shape[1]
         if self.crop_samples is not None:
             start = self._start(len(samples), self.crop_samples, rng, TARGET_GRID[0] if self.targets else 1)
@@ -154,7 +154,7 @@ class BatchLoader:
         return samples, shift
 
     def _fill_conditioning(self, batch, row, clip, rng, samples, shift):
-        """Writes the conditioning clip of a row; its own clip, `samples` (None if prepared), starts at `shift`."""
+        """Writes a row's conditioning clip. `samples` is the row's own clip (None if prepared), placed at `shift`."""
         rule = self.conditioning
         length = int(rng.integers(rule.min_samples, rule.max_samples + 1)) if self.training else rule.max_samples
         same_voice, other = self._by_speaker[clip.speaker, clip.language], None
@@ -182,7 +182,7 @@ class BatchLoader:
 def wave_dataset(
     loader: Callable[[int], WaveBatch], start: int = 0, stop: int | None = None, num_workers: int = 8
 ) -> tf.data.Dataset:
-    """Returns a dataset of batches `start` to `stop` (None: endless) of `loader`, read in parallel, in order."""
+    """Returns a dataset of the batches from `start` until `stop` (None: endless), in order and loaded in parallel."""
     empty = zero_batch(0, 0, 0)
 
     def read(position):
@@ -206,10 +206,10 @@ def wave_dataset(
 def stream_batches(
     loader: BatchLoader, device: str, start: int, stop: int | None, num_workers: int, buffer_size: int
 ) -> Iterator[WaveBatch]:
-    """Iterates over `wave_dataset` on `device`, and raises the errors of `loader`.
+    """Iterates over the batches of `wave_dataset` on `device`, and raises any error of `loader` at the failing batch.
 
-    Errors and the end of the data are hidden from TensorFlow: a failing eager operation also aborts operations in other
-    threads, which share its rendezvous, so the training step would report the error.
+    TensorFlow does not see these errors or the end of the data, because a failing eager operation also aborts
+    operations in other threads, and the training step would report the error.
     """
     failures = {}
 
@@ -236,5 +236,5 @@ def stream_batches(
 
 
 def prefetch_to(dataset: tf.data.Dataset, device: str, buffer_size: int) -> tf.data.Dataset:
-    """Returns the dataset with `buffer_size` elements prefetched to `device`; must be the last transformation."""
+    """Returns the dataset with `buffer_size` elements prefetched to `device`. It must be the last transformation."""
     return dataset.apply(tf.data.experimental.prefetch_to_device(device, buffer_size))

@@ -31,7 +31,7 @@ SAMPLE_RATE = 22050
 TIMEOUT_SECONDS = 300
 WORDS_PER_MINUTE = 165
 UNHEARD_EVERY = 13
-"""Every 13th sentence of a grammar is held out; the number is prime, so that the others contain every word."""
+"""Every 13th sentence of a grammar is held out. 13 is prime, so every word also occurs in the other sentences."""
 MANIFEST_FILE = "sample_corpus.json"
 FORMAT_VERSION = 1  # increment if the audio changes; changed voices and sentences are detected
 _SOURCES = Path(__file__).resolve().parents[1] / "bundled" / "sample"
@@ -42,7 +42,7 @@ CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_short), ctypes
 
 
 class Voice(NamedTuple):
-    """A synthetic speaker: eSpeak NG's language, vocal tract, pitch (0 to 100); `language` is the tokenizer's code."""
+    """Synthetic speaker: eSpeak NG language, voice variant and pitch (0 to 100). `language` is the tokenizer's code."""
 
     speaker: str
     language: str
@@ -53,12 +53,12 @@ class Voice(NamedTuple):
 
 _GRAMMARS = json.loads((_SOURCES / "sentences.json").read_text(encoding="utf-8"))
 VOICES = tuple(Voice(name, code, *how) for code, one in _GRAMMARS.items() for name, *how in one["voices"])
-"""Voices of the sample corpus; the bundled model was trained on their variants and pitches."""
+"""Voices of the sample corpus. The bundled model was trained on their voice variants and pitches."""
 SENTENCES = {
     language: [*one["phrases"], *(" ".join(words) + one["full_stop"] for words in itertools.product(*one["slots"]))]
     for language, one in _GRAMMARS.items()
 }
-"""All sentences by language: `_NUM_PHRASES` phrases, then every combination of the slots of its grammar."""
+"""All sentences of each language: first `_NUM_PHRASES` fixed phrases, then all word combinations of its grammar."""
 
 
 class Clip(NamedTuple):
@@ -111,7 +111,7 @@ def make_sample_corpus(root: Path, *, num_clips: int = 880, languages: Sequence[
 
 
 def plan_clips(seed: int, num_clips: int, languages: Sequence[str] = ("en",)) -> list[Clip]:
-    """Chooses the sentences of each voice, without repetition. Raises as `make_sample_corpus` does."""
+    """Assigns random sentences to each voice, without repetition. Raises as `make_sample_corpus` does."""
     unknown = set(languages).difference(SENTENCES)
     if unknown or not languages:
         received = ", ".join(sorted(unknown)) or "none"
@@ -158,7 +158,7 @@ def _files(root):
 
 
 def _read_manifest(root):
-    """Returns the digest of the plan and of each file by name; empty if the manifest is missing or damaged."""
+    """Returns `(digest of the plan, {file name: digest})`, both empty if the manifest is missing or damaged."""
     try:
         manifest = read_json(root / MANIFEST_FILE)
         return manifest["plan"], manifest["files"]
@@ -173,7 +173,7 @@ def _is_complete(root, plan):
 
 
 class SpeechJob(NamedTuple):
-    """A sentence to synthesize into the WAV file `path`, with eSpeak NG's language (`en-us`) and vocal tract (`f2`)."""
+    """Sentence to synthesize into the WAV file `path`, with eSpeak NG's language (`en-us`) and voice variant (`f2`)."""
 
     path: str
     text: str

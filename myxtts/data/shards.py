@@ -1,4 +1,4 @@
-"""Prepared clips: samples and codes in shards with checksums, for random access.
+"""Prepared clips: audio samples and DVAE codes, computed once and stored in shards with checksums, for random access.
 
 A shard is a TFRecord file and a JSON index, which is written last, so a shard with an index is complete. The manifest
 is written when all shards are complete. A clip has two `tf.train.Example`s, because a batch needs the codes of one clip
@@ -40,7 +40,7 @@ class Record(NamedTuple):
 
 
 class PreparedClip(NamedTuple):
-    """Entry of a clip in the index of a shard."""
+    """Index entry of a clip: its length, and the records of its codes and samples in the shard."""
 
     id: str
     num_samples: int
@@ -49,12 +49,12 @@ class PreparedClip(NamedTuple):
 
 
 def shard_name(number: int, shards: int) -> str:
-    """Returns the file name of shard `number`, from 0, without suffix; `shards` is the number of all shards."""
+    """Returns the file name, without suffix, of shard `number` (counted from 0) of `shards` shards."""
     return f"shard-{number:05d}-of-{shards:05d}"
 
 
 def shard_of(clip_id: str, shards: int) -> int:
-    """Returns the number of the shard of a clip; `shards` is the number of all shards."""
+    """Returns the number, from 0, of the shard that contains a clip; `shards` is the number of all shards."""
     return id_hash(clip_id) % shards
 
 
@@ -72,8 +72,8 @@ def write_shard(
     Args:
         dvae: Digest of the DVAE weights that computed the codes.
         clips: Id, codes `(C,)` int32 and samples `(S,)` int16 of each clip.
-        left_out: Id and reason of clips that cannot be used.
-        audio: Digests of the audio files by id of the clip, including `left_out`; if one changes, the shard is stale.
+        left_out: Id and reason of each clip that cannot be used.
+        audio: Digest of each audio file by clip id, including `left_out`; if one changes, the shard is out of date.
     """
     name, index, offset = shard_name(number, shards), [], 0
     for suffix in (".tfrecord", ".json"):
@@ -96,7 +96,7 @@ def write_shard(
 
 
 def read_index(folder: Path, number: int, shards: int, dvae: str) -> dict[str, Any] | None:
-    """Returns the index of a shard, or None for an incomplete shard. Raises `UserError` for another format or DVAE."""
+    """Returns the index of a shard, None if it is incomplete. Raises `UserError` if its format or DVAE differs."""
     name = shard_name(number, shards)
     try:
         index = read_json(folder / f"{name}.json")
@@ -110,13 +110,13 @@ def read_index(folder: Path, number: int, shards: int, dvae: str) -> dict[str, A
 
 
 def refuse_other_count(folder: Path, shards: int) -> None:
-    """Raises `UserError` if the folder has shards of a data set that was divided into another number of `shards`."""
+    """Raises `UserError` if the folder already has shards that were written for another total number of `shards`."""
     if found := {int(path.stem.rpartition("-")[2]) for path in folder.glob("shard-*-of-*.json")} - {shards}:
         raise UserError(f"--shards must be {max(found)}, as in {folder}. Received: {shards}. Or give another --output.")
 
 
 def merge(folder: Path, shards: int, dvae: str) -> list[int]:
-    """Writes the manifest if all shards are complete; returns the numbers of missing shards."""
+    """Writes the manifest if all shards are complete; returns the numbers of missing or incomplete shards."""
     indexes = [read_index(folder, number, shards, dvae) for number in range(shards)]
     if missing := [number for number, index in enumerate(indexes) if index is None]:
         return missing
@@ -134,7 +134,7 @@ def merge(folder: Path, shards: int, dvae: str) -> list[int]:
 
 
 class PreparedClips:
-    """Reader of the clips in a folder of shards, by the path of the recording; call `adopt` first.
+    """Reader of prepared clips in a folder of shards. After `adopt`, clips are found by the path of their recording.
 
     `name` is used in messages; `dvae` is the digest of the DVAE weights that computed the codes.
     """
@@ -145,7 +145,7 @@ class PreparedClips:
 
     @classmethod
     def open(cls, folder: str | Path, flag: str = "--prepared") -> Self:
-        """Reads the manifest and indexes of a folder or of an address such as `gs://bucket/folder`, and checks sizes.
+        """Reads manifest and indexes of a folder, or of an address such as `gs://bucket/folder`, and checks file sizes.
 
         `flag` is the name of the setting for messages. Raises `UserError` if a file is missing, damaged or incomplete.
         """
@@ -169,9 +169,10 @@ class PreparedClips:
             raise UserError(f"{flag} {folder}: {MANIFEST} {why}. {_AGAIN}, or with another --output.") from None
 
     def adopt(self, clips: Sequence, of: str = "--train-data", also: Self | None = None) -> Self:
-        """Maps the recordings of `clips` to the prepared clips with the same ids, and returns itself.
+        """Maps the recording paths of `clips` to the prepared clips with the same ids, and returns itself.
 
-        `of` is the flag of `clips`. Adds the clips of `also`. Raises `UserError` if one is missing or stale.
+        `of` is the flag of `clips` in messages. Adds the clips of `also`. Raises `UserError` if clips are missing or
+        stale.
         """
         lengths = {clip_id: clip.num_samples for clip_id, (_, clip) in self._clips.items()}
         for clip in clips:
@@ -183,7 +184,7 @@ class PreparedClips:
         return self
 
     def require_dvae(self, digest: str) -> None:
-        """Raises `UserError` if DVAE weights with another digest computed the codes."""
+        """Raises `UserError` unless the codes were computed with the DVAE weights that have this digest."""
         if digest != self.dvae:
             hint = "Run `myxtts prepare --checkpoint` on this run with another --output, or leave out the flag."
             raise UserError(f"{self.name} has codes of another DVAE than this run's. {hint}")
@@ -235,7 +236,7 @@ def _read_bytes(path, offset=0, length=-1):
 
 @contextmanager
 def _os_errors(path) -> Iterator[None]:
-    """Converts errors of TensorFlow to `OSError`, or to `UserError` for addresses that it cannot read."""
+    """Converts TensorFlow errors in the block to `OSError`, or to `UserError` if the storage is not supported."""
     try:
         yield
     except tf.errors.UnimplementedError as error:

@@ -1,4 +1,4 @@
-"""GPT steps of the code engine in TensorFlow: reads prompts, samples codes, selects and joins rows of a batch."""
+"""GPT inference steps of `CodeEngine` in TensorFlow: runs prompts, samples codes, selects and joins batch rows."""
 
 import functools
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from myxtts.models.gpt import GPT, HIDDEN, DecodingState, SamplingValues, sample
 from myxtts.models.layers import Tensor
 
 MOST_CODES = 16
-"""Maximum number of codes that one call samples per sentence; sentences join and leave the batch between calls."""
+"""Maximum number of codes per sentence in one call of `draw`; sentences join and leave the batch between calls."""
 
 
 class RowState(NamedTuple):
@@ -22,17 +22,17 @@ class RowState(NamedTuple):
 
     keys: tuple[Tensor, ...]
     values: tuple[Tensor, ...]
-    """Cached keys and values, each `(B, heads, S, D)` per layer."""
+    """Cached values; like `keys`, one tensor `(B, heads, S, D)` per layer."""
     logits: Tensor
     """`(B, num_audio_tokens)` float32: logits of the next code."""
     hidden: Tensor
-    """`(B, width)` float32: the GPT latents that the logits are computed from."""
+    """`(B, width)` float32: GPT latents from which the logits were computed."""
     seen: Tensor
     """`(B, num_audio_tokens)` bool: codes sampled so far."""
 
 
 class Request(NamedTuple):
-    """Inputs of one call of `TensorflowSteps.draw` besides the state."""
+    """Inputs of `TensorflowSteps.draw` other than the state, for B sentences and a cache of S positions."""
 
     key_mask: Tensor
     """`(B, S)` bool: cache positions to attend to."""
@@ -45,29 +45,29 @@ class Request(NamedTuple):
     sampling: SamplingValues
     """Sampling parameters, each `(B, 1)`."""
     noise: Tensor
-    """`(B, MOST_CODES, num_audio_tokens)` float32: Gumbel noise."""
+    """`(B, MOST_CODES, num_audio_tokens)` float32: Gumbel noise for sampling."""
     steps: Tensor
     """Scalar int32: number of codes to sample, at most `MOST_CODES`."""
 
 
 def graph_of(function: Callable, signature: list, compiled: bool = False) -> Callable:
-    """Returns a function without arguments that returns the graph of `function`, traced at its first call.
+    """Returns a function that, called without arguments, returns the concrete graph of `function`, traced once.
 
-    A `tf.function` looks up its graph at each call, which takes as long as a step of a small model.
+    This avoids the lookup of a `tf.function` at each call, which takes as long as a step of a small model.
     """
     traced = tf.function(function, input_signature=signature, jit_compile=compiled, autograph=False)
     return functools.cache(traced.get_concrete_function)
 
 
 class CompiledBlock:
-    """`TransformerBlock.advance` with XLA. All blocks share one program per shape, so that only one is compiled."""
+    """Runs `TransformerBlock.advance` with XLA. All blocks share one program per shape, so that it is compiled once."""
 
     def __init__(self, first: TransformerBlock):
         self._first = first
         self._program = tf.function(self._advance, jit_compile=True, autograph=False)
 
     def advance(self, block: TransformerBlock, *arguments: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Returns `block.advance(*arguments)`."""
+        """Returns the result of `block.advance(*arguments)`, computed by the compiled program."""
         return self._program([tf.convert_to_tensor(weight.value) for weight in block.weights], *arguments)
 
     def _advance(self, weights, *arguments):
@@ -79,14 +79,14 @@ class TensorflowSteps:
     """GPT steps as TensorFlow graphs, each traced once for all shapes. `OnnxSteps` has the same methods.
 
     Args:
-        compiled: Whether XLA compiles `draw`: True always, False never, None only for shapes given to `compile`.
+        compiled: Whether XLA compiles `draw`: True always, False never, None only for shapes passed to `compile`.
         traced: Whether `read` is traced to a graph; `draw` always is.
-        by_block: Whether XLA compiles the blocks of `draw` if it does not compile all of it. None: on a GPU, where
-            launching the operations one by one takes fifteen times as long.
+        by_block: Whether XLA compiles single transformer blocks when it does not compile all of `draw`. None: only on a
+            GPU, where launching the operations one by one takes fifteen times as long.
 
     Attributes:
         shapes: Shapes `(B, S)` for which XLA has compiled `draw`.
-        num_traces: How often `draw` was traced.
+        num_traces: Number of times that `draw` was traced.
     """
 
     def __init__(
@@ -124,12 +124,12 @@ class TensorflowSteps:
             self._read = tf.function(self._read_prompts, input_signature=prompt, autograph=False)
 
     def read(self, latents: np.ndarray, text: np.ndarray, text_mask: np.ndarray) -> RowState:
-        """Runs the GPT on prompts: latents `(B, N, width)`, text `(B, L)` with mask `(B, L)` bool, the start code."""
+        """Returns the state after prompts of latents `(B, N, width)`, text `(B, L)` with bool mask, and start code."""
         with tf.device(self._device):
             return self._read(latents, text, text_mask)
 
     def move(self, state: RowState, rows: list[int], start: int, end: int, before: int, after: int) -> RowState:
-        """Selects sentences `rows` and cache positions `start:end`, padded by `before` and `after` empty positions."""
+        """Selects the sentences `rows` and cache positions `start:end`, padded by `before` and `after` positions."""
         with tf.device(self._device):
             numbers = (tf.constant(number) for number in (start, end, before, after))
             return self._move()(state, tf.constant(rows), *numbers)
@@ -139,10 +139,10 @@ class TensorflowSteps:
         return self._join()(state, other)
 
     def draw(self, state: RowState, request: Request) -> tuple[Tensor, Tensor, Tensor, RowState]:
-        """Samples up to `request.steps` codes for each sentence; fewer if all sentences stop.
+        """Samples up to `request.steps` codes for each sentence; stops early if all sentences have ended.
 
         Returns:
-            Codes `(MOST_CODES, B)` int32, with stop codes from the end of a sentence on; the GPT latents
+            Codes `(MOST_CODES, B)` int32, filled with stop codes after the end of a sentence; the GPT latents
             `(MOST_CODES + 1, B, width)` that predict these codes and the next one; the number of steps; the new state.
         """
         shape = tuple(request.key_mask.shape)
@@ -154,7 +154,7 @@ class TensorflowSteps:
         return drawn
 
     def is_compiled(self, num_rows: int, cache_size: int) -> bool:
-        """Whether XLA runs `draw` for this shape."""
+        """Whether `draw` runs compiled by XLA for batches of this shape."""
         return (num_rows, cache_size) in self.shapes if self.compiled is None else self.compiled
 
     def compile(self, num_rows: int, cache_size: int) -> None:

@@ -1,15 +1,15 @@
-"""Options shared by the commands that speak. Imports no TensorFlow, so that invalid values are reported at once."""
+"""Command-line options of the commands that synthesize speech; imports no TensorFlow, to report errors at once."""
 
 import argparse
 
 DECODERS: dict[str, str] = {"model": "decoder", "griffin-lim": "dvae"}
-"""Values of `--decoder`, each with the part of the model that it needs."""
+"""Values of `--decoder`, mapped to the part of the model that each one needs."""
 ENGINES: dict[str, str | None] = {"tensorflow": None, "onnx": "int8", "onnx-float32": "float32"}
-"""Values of `--engine`, each with the weights that ONNX Runtime uses; None for TensorFlow."""
+"""Values of `--engine`, mapped to the weight format for ONNX Runtime; None for TensorFlow."""
 
 
 def add_choices(group: argparse._ActionsContainer, engines: bool = True) -> None:
-    """Adds the options `--decoder` and `--device`, and if `engines` is true also `--engine`."""
+    """Adds `--decoder` and `--device` to an argument group, and also `--engine` if `engines` is true."""
     decoder = "vocoder: converts codes to audio (default: the model's waveform decoder if it has one)"
     group.add_argument("--decoder", choices=tuple(DECODERS), help=decoder)
     if engines:

@@ -1,4 +1,4 @@
-"""Sampling of audio codes from token ids and voice latents, for several sentences at once, in one thread."""
+"""Samples audio codes from text tokens and voice latents, for several sentences at once in one background thread."""
 
 import logging
 import threading
@@ -16,17 +16,17 @@ from myxtts.models.gpt import SamplingValues, gumbel_noise
 logger = logging.getLogger(__name__)
 
 MOST_ROWS = 8
-"""Maximum number of sentences in a batch; a larger one needs more memory and is slower per code."""
+"""Maximum number of sentences in a batch; larger batches need more memory and are slower per code."""
 FIRST_STEPS = 4
-"""Codes per call while a sentence with `hurry` has fewer than `FIRST_CODES` codes, so that its audio starts early."""
+"""Codes per call until every sentence with `hurry` has `FIRST_CODES` codes, so that its audio starts early."""
 IDLE_SECONDS = 0.2
 """Idle time in seconds after which the engine's thread ends; the next stream starts another thread."""
 CACHE_SIZES = (64, 128, 192, 256, 384, 512, 640, 768, 1024)
-"""Sizes of the key-value cache in positions; above the last one, multiples of 256."""
+"""Sizes of the key-value cache, in positions; larger caches are multiples of 256."""
 
 
 def mark_text(ids: Sequence[int], config: ModelConfig) -> list[int]:
-    """Returns the text input of the GPT: start token, ids, stop token."""
+    """Returns the text input of the GPT: the text ids between start and stop token."""
     return [config.start_text_token, *ids, config.stop_text_token]
 
 
@@ -35,28 +35,28 @@ class CodeStream:
     """Request to sample the codes of one sentence, and the codes sampled so far."""
 
     ids: list[int]
-    """Text ids without start and stop token."""
+    """Text token ids, without start and stop token."""
     voice_latents: np.ndarray
-    """`(1, num_latents, width)`."""
+    """Conditioning latents of the voice, `(1, num_latents, width)`."""
     sampling: SamplingConfig
     seed: int = 0
     sentence: int = 0
-    """Index of the sentence within its text; with `seed` it determines the random numbers."""
+    """Index of the sentence in its text; together with `seed`, it determines the random numbers."""
     max_codes: int = 0
     """Maximum number of codes; 0 is the model's limit."""
     hurry: bool = False
-    """Whether a listener waits for the audio: the first codes are sampled in short calls."""
+    """Whether to sample the first codes in short calls, so that the audio starts early."""
     codes: list[int] = field(default_factory=list)
     """Sampled codes, without the stop code."""
     states: list[np.ndarray] = field(default_factory=list)
-    """GPT latents in parts, `(n, width)` float32 each: one latent per code, and one more once `finished`."""
+    """GPT latents as arrays `(n, width)` float32: in total one latent per code, and one more when `finished`."""
     stopped: bool = False
     """Whether the model predicted the stop code within `max_codes`."""
     finished: bool = False
     cancelled: bool = False
     """Whether to drop the sentence before the next call of the engine; any thread may set this."""
     error: BaseException | None = None
-    """Exception in the engine that ended the stream."""
+    """Exception in the engine's thread that ended the stream, if any."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
@@ -70,7 +70,7 @@ class CodeStream:
         return self.states[0]
 
     def drawn(self) -> tuple[list[int], np.ndarray, bool]:
-        """Returns a consistent snapshot of the codes, `latents()` and `finished`."""
+        """Returns a consistent snapshot `(codes, latents(), finished)` while the engine may be sampling."""
         with self._lock:
             return list(self.codes), self.latents(), self.finished
 
@@ -90,14 +90,14 @@ class CodeEngine:
     """Samples the codes of up to `MOST_ROWS` sentences together, in its own thread. Thread-safe.
 
     Streams join, leave and are cancelled between two calls of `steps`. The codes of a stream depend on its text, voice,
-    sampling values, seed and sentence index; other streams only change rounding.
+    sampling values, seed and sentence index; other streams in the batch only change rounding.
 
     Args:
         steps: `TensorflowSteps` or `OnnxSteps`; may be replaced while the engine is idle.
 
     Attributes:
-        changed: Condition that is notified after each call. No call begins while a thread holds it, so the streams that
-            the thread opens form one batch, which makes batches reproducible.
+        changed: Condition that is notified after each call. While a thread holds it, no call begins, so all streams
+            that the thread opens start in the same batch, which makes results reproducible.
     """
 
     def __init__(self, steps: TensorflowSteps, config: ModelConfig):
@@ -108,7 +108,7 @@ class CodeEngine:
         self._clear()
 
     def open(self, *wish, **options) -> CodeStream:
-        """Queues a sentence and returns its stream; the arguments are the fields of `CodeStream` up to `hurry`."""
+        """Queues a sentence and returns its stream. The arguments are the fields of `CodeStream` up to `hurry`."""
         stream, limit = CodeStream(*wish, **options), self.config.max_codes
         stream.max_codes = min(stream.max_codes or limit, limit)
         with self.changed:
@@ -202,7 +202,7 @@ class CodeEngine:
         self._pack(parts)
 
     def _read(self, joining):
-        """Runs the GPT on prompts of B new sentences; returns their state and the key mask of P positions, `(B, P)`."""
+        """Runs the GPT on the prompts of B new sentences; returns the state and the cache's mask of keys, `(B, P)`."""
         texts = [mark_text(stream.ids, self.config) for stream in joining]
         text = keras.utils.pad_sequences(texts, padding="post")
         text_mask = np.arange(text.shape[1]) < np.array([len(ids) for ids in texts])[:, None]
@@ -211,7 +211,7 @@ class CodeEngine:
         return state, np.pad(text_mask, ((0, 0), (self.config.num_latents, 1)), constant_values=True)
 
     def _pack(self, parts):
-        """Joins parts `(state, key mask (B, F), rows of the state)` into one batch; all end at one cache position."""
+        """Joins parts `(state, key mask (B, F), rows of the state)` into one batch, aligned at their last positions."""
         # Position embeddings are part of the GPT's input, so keys may move within the cache.
         filled = max(mask.shape[1] for _, mask, _ in parts)
         size = _cache_size(filled + MOST_CODES)

@@ -1,4 +1,4 @@
-"""Loading a model from the folder of a run or of `myxtts convert`, and saving presets."""
+"""Loads models from the folder of a run or of `myxtts convert`, and saves presets."""
 
 from dataclasses import replace
 from os import PathLike
@@ -19,12 +19,12 @@ from myxtts.text.speech_rates import SPEECH_RATES, read_rates, write_rates
 
 
 def load_model(folder: str | PathLike, which: str = "best", only_speech: bool = False) -> XTTS:
-    """Loads the trained parts of a model, with tokenizer and configuration as its `preset`.
+    """Loads the trained parts of a model, and stores its tokenizer and configuration in its attribute `preset`.
 
     Args:
         folder: Folder of a run or of `myxtts convert`.
         which: `best` or `last` checkpoint of GPT and waveform decoder; other parts always load the last one.
-        only_speech: Whether to leave out the DVAE if there is a waveform decoder.
+        only_speech: Whether to skip the DVAE if there is a waveform decoder, which makes it unnecessary.
 
     Raises:
         CheckpointError: A file or a part that speech needs is missing or damaged.

@@ -1,7 +1,7 @@
 """Self-check of spoken sentences: finds loops, babble, skipped words, early stops and missing stops.
 
 Each rule returns a score: 1 means no fault, 0.5 a fault with a probability of one half, 0 a certain fault. The
-thresholds were set on half of a set of planted faults (docs/benchmarks.md). For a model with a `Calibration` the
+thresholds were tuned on half of a set of artificial faults (docs/benchmarks.md). For a model with a `Calibration`, the
 confidence is the estimated probability that a speech recognizer understands the sentence (docs/base.md).
 """
 
@@ -21,29 +21,29 @@ from myxtts.text.speech_rates import SpeechRate
 
 CODE_SECONDS = CODE_STRIDE_SAMPLES / MODEL_SAMPLE_RATE
 LOOP_CODES, LOOP_TURNS, LONGEST_LOOP = 32, 4, 24
-"""Minimum length in codes (1.5 s) and repetitions of a loop, and its maximum period in codes."""
+"""Minimum length of a loop in codes (1.5 s), its minimum number of repetitions, and its maximum period in codes."""
 DOUBT = 0.5
-"""Score below which a fault is listed; if there is no `Calibration`, confidence below which a sentence is flagged."""
+"""Score below which a fault is listed. Without a `Calibration`, confidence below which a sentence is flagged."""
 CONFIDENCE_FILE = "confidence.json"
 """File in a model's folder that holds its `Calibration`."""
 BEYOND_BAND = 1.0, 1.05
-"""Ratios of a duration to the usual maximum, or of the usual minimum to it, at which the score is 1 and 0.5."""
+"""Ratios of duration to usual maximum, or of usual minimum to duration, that score 1 (no fault) and 0.5."""
 LEAST_FOLLOWING = 0.5
-"""Evenness and sharpness below which the attention does not follow the text and is ignored."""
+"""Minimum evenness and sharpness of attention (see `features`). Attention below it is ignored as unreliable."""
 Listener = Callable[[np.ndarray, int, str, str], float]
-"""Speech recognizer that scores audio: samples `(S,)`, sample rate in Hz, text, language -> CER, 0 to 1."""
+"""Speech recognizer that scores audio: `(samples (S,), sample rate in Hz, text, language) -> CER`, 0 to 1."""
 
 
 class Reading(NamedTuple):
     """Result of a second pass of the GPT over C codes and L text tokens, start and stop token included."""
 
     attention: np.ndarray
-    """`(C, L)` attention of each code to the text: the first head of the block that follows the text most evenly, which
-    is the middle block if the model was trained with guided attention."""
+    """`(C, L)` attention of each code to the text tokens, in the first head of the block that follows the text most
+    evenly (the middle block, if the model was trained with guided attention)."""
     logs: np.ndarray
     """`(C + 1,)` log-probabilities of the codes and the stop code."""
     without: np.ndarray
-    """`(C + 1,)` log-probabilities of the same codes without the text."""
+    """`(C + 1,)` log-probabilities of the same codes if the text is only the language token."""
     entropy: np.ndarray
     """`(C + 1,)` entropies in nats of the predicted distributions with the text."""
 
@@ -69,13 +69,13 @@ class Calibration(NamedTuple):
         return cls(**read_json(path)) if path.is_file() else None
 
     def __call__(self, found: dict[str, float]) -> float:
-        """Returns the probability for a sentence with these `features`, clipped to 0.01 to 0.99."""
+        """Returns the probability for a sentence whose `features` are `found`, clipped to 0.01 to 0.99."""
         total = self.intercept + sum(weight * found[name] for name, weight in self.weights.items())
         return round(float(np.clip(1 / (1 + np.exp(-total)), 0.01, 0.99)), 2)
 
 
 def features(reading: Reading) -> dict[str, float]:
-    """Returns the inputs of a `Calibration`: evenness and sharpness of the attention, and its coverage of the text."""
+    """Returns the inputs of a `Calibration`: how evenly, how sharply and how fully the attention follows the text."""
     attention = reading.attention
     evenness, sharpness = _evenness(attention), attention.max(axis=1).mean()
     coverage = attention[:, 1:-1].max(axis=0).mean() if attention.shape[1] > 2 else 0.0
@@ -92,7 +92,7 @@ def judge(
     unspoken_share: float = 0.0,
     calibration: Calibration | None = None,
 ) -> Verdict:
-    """Computes the scores of a sentence and summarizes them.
+    """Checks a synthesized sentence for faults, and returns its confidence and the causes of low confidence.
 
     Args:
         codes: `(C,)`, without the stop code.
@@ -100,7 +100,7 @@ def judge(
         rate: Speech rate of the language, which gives the usual duration.
         reading: Second pass of the GPT; None skips the checks that need it.
         wrong_share: CER, 0 to 1, measured by a `Listener`; None without a listener.
-        unspoken_share: Share of the letters of the text that the model has no token for.
+        unspoken_share: Proportion of the letters of the text for which the model has no token.
         calibration: Makes the confidence a probability; requires `reading`.
     """
     if not len(codes):
@@ -155,7 +155,7 @@ def _score(value, full, half):
 
 
 def longest_loop(codes: np.ndarray) -> int:
-    """Returns the length of the longest segment of codes `(C,)` with at least `LOOP_TURNS` equal periods, or 0."""
+    """Returns the length of the longest part of codes `(C,)` with a pattern repeated `LOOP_TURNS` times, or 0."""
     longest = 0
     for period in range(1, min(LONGEST_LOOP, len(codes) // LOOP_TURNS) + 1):
         same = np.concatenate([[False], codes[period:] == codes[:-period], [False]])
@@ -166,7 +166,7 @@ def longest_loop(codes: np.ndarray) -> int:
 
 
 class SecondReading:
-    """Computes the `Reading` of sentences; `traced` traces the computation to a graph."""
+    """Computes the `Reading` of a sentence with a second pass of the GPT; `traced` traces this pass to a graph."""
 
     def __init__(self, gpt: GPT, traced: bool = True):
         self.gpt, self._read = gpt, self._pass
@@ -176,7 +176,7 @@ class SecondReading:
             self._read = tf.function(self._pass, input_signature=[latents, tokens, tokens], autograph=False)
 
     def __call__(self, latents: np.ndarray, ids: list[int], codes: np.ndarray) -> Reading:
-        """Reads C > 0 codes `(C,)` with latents `(1, num_latents, width)` and text ids without start and stop token."""
+        """Returns the `Reading` of codes `(C,)`, C > 0, with latents `(1, num_latents, width)` and bare text ids."""
         config = self.gpt.config
         audio = np.array([[*codes, config.stop_audio_token]], np.int32)
         # The first id is the language token.
@@ -187,7 +187,7 @@ class SecondReading:
         return Reading(followed, logs.numpy(), without.numpy(), entropy.numpy())
 
     def _pass(self, latents, text, audio):
-        """Returns `logs` and `entropy` of a `Reading`, and the attention of all N blocks, `(N, C + 1, L)`."""
+        """Returns `logs` and `entropy` of a `Reading`, and the attention in all N blocks, `(N, C + 1, L)`."""
         gpt, seen = self.gpt, {}
         before = tf.concat([[[gpt.config.start_audio_token]], audio[:, :-1]], axis=1)
         hidden = gpt.hidden(latents, text, before, see_input=seen.__setitem__)[:, tf.shape(text)[1] :]

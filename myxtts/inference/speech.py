@@ -24,15 +24,15 @@ VOICE_SUFFIX = ".voice"
 
 @dataclass(frozen=True, eq=False)
 class Voice:
-    """Conditioning on a speaker, computed by the encoders of one model and valid for that model only."""
+    """Encoded voice of a speaker, computed by the encoders of one model and valid for that model only."""
 
     latents: np.ndarray
-    """`(1, num_latents, width)` float32, for the GPT."""
+    """Conditioning latents for the GPT, `(1, num_latents, width)` float32."""
     speaker: np.ndarray | None
-    """`(1, speaker_width)` float32, for the waveform decoder; None if the model has no speaker encoder."""
+    """Speaker vector for the waveform decoder, `(1, speaker_width)` float32; None without a speaker encoder."""
 
     def save(self, path: str | Path) -> None:
-        """Saves the voice to a file for `load`."""
+        """Saves the voice to a file that `load` reads."""
         arrays = {"latents": self.latents} | ({} if self.speaker is None else {"speaker": self.speaker})
         write_tensors(path, {name: array.shape for name, array in arrays.items()}, arrays.values())
 
@@ -51,7 +51,7 @@ class Voice:
 
     @classmethod
     def blend(cls, voices: Sequence[Self], weights: Sequence[float] | None = None) -> Self:
-        """Averages voices of one model. `weights` need not sum to 1; None gives all voices the same weight."""
+        """Averages voices of one model. `weights` need not sum to 1; None weights all voices equally."""
         shares = np.ones(len(voices)) if weights is None else np.array(weights, np.float64)
         fits = len(voices) == len(shares) > 0 and shares.min() >= 0 < shares.sum()
         require(fits, "weights", "at least 0 for each voice, and not all 0", f"{weights} for {len(voices)} voices")
@@ -63,7 +63,7 @@ class Voice:
 
 
 class Manner(NamedTuple):
-    """Voice and options for all sentences of a text; `max_codes` per sentence, 0 for the model's limit."""
+    """Voice and synthesis options for all sentences of a text. `max_codes` is per sentence; 0 is the model's limit."""
 
     voice: Voice
     language: str
@@ -74,7 +74,7 @@ class Manner(NamedTuple):
 
 
 FADE_SECONDS = 0.005
-"""Length of the fade at both ends of a piece, which avoids clicks."""
+"""Duration of the fade-in and fade-out of each piece, which avoid clicks."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -82,31 +82,31 @@ class Verdict:
     """Result of the self-check of a sentence."""
 
     confidence: float = 1.0
-    """Lowest score, 0 to 1."""
+    """Lowest score of all checks, from 0 (certain fault) to 1 (no fault found)."""
     reason: str = ""
     """Main cause of low confidence, the fault with the lowest score; empty if there are no `doubts`."""
     doubts: tuple[str, ...] = ()
-    """All causes of low confidence: low scores, or a probability below the threshold of the `Calibration`."""
+    """All causes of low confidence: checks with a low score, or a probability below the `Calibration`'s threshold."""
     is_calibrated: bool = False
-    """Whether one of the scores is the probability that a speech recognizer understands the sentence."""
+    """Whether the scores include the probability that a speech recognizer understands the sentence (`Calibration`)."""
 
 
 @dataclass(frozen=True, eq=False)
 class SpokenPiece(Verdict):
-    """A sentence or part of a sentence that was synthesized at once, with the verdict of its self-check."""
+    """Sentence, or part of a sentence, that was synthesized as a unit, with the result of its self-check."""
 
     text: str
     start_seconds: float
     end_seconds: float
-    """Start and end within the speech, without the pause after the piece."""
+    """End in seconds from the start of the speech, without the pause after the piece; `start_seconds` likewise."""
     codes: np.ndarray = field(repr=False)
-    """`(C,)` int32, without the stop code."""
+    """Audio codes, `(C,)` int32, without the stop code."""
     stopped: bool
-    """False if the audio was cut at the limit of codes."""
+    """False if the audio was cut off at the limit of codes."""
 
 
 class Spoken:
-    """Base class of speech that consists of `pieces`; gives their codes and the result of their self-check."""
+    """Base class of speech that consists of `pieces`, with their codes and the results of their self-checks."""
 
     pieces: tuple[SpokenPiece, ...]
 
@@ -139,11 +139,11 @@ class Spoken:
 
     @property
     def doubts(self) -> dict[str, tuple[str, ...]]:
-        """Causes of low confidence by the text of the piece, for pieces of low confidence only."""
+        """Causes of low confidence, `{text of the piece: causes}`, for pieces with low confidence only."""
         return {piece.text: piece.doubts for piece in self.pieces if piece.doubts}
 
     def subtitles(self) -> str:
-        """Returns subtitles in SubRip format (SRT)."""
+        """Returns subtitles in SubRip format (SRT), with one entry per piece."""
         blocks = []
         for number, piece in enumerate(self.pieces, 1):
             times = f"{_clock(piece.start_seconds)} --> {_clock(piece.end_seconds)}"
@@ -153,19 +153,19 @@ class Spoken:
 
 @dataclass(frozen=True, eq=False)
 class Speech(Spoken):
-    """Audio of one text."""
+    """Synthesized speech of one text: its audio and the pieces that it consists of."""
 
     samples: np.ndarray = field(repr=False)
-    """`(S,)` float32."""
+    """Audio samples, `(S,)` float32."""
     sample_rate: int
     """Sample rate in Hz: 22 050 from Griffin-Lim, 24 000 from the waveform decoder."""
     pieces: tuple[SpokenPiece, ...]
     to_mel: Callable[[np.ndarray], np.ndarray] | None = field(default=None, repr=False)
-    """Decodes codes `(C,)` to a log-mel `(4 C, num_mels)`; None without a DVAE."""
+    """Function that decodes codes `(C,)` to a log-mel spectrogram `(4 C, num_mels)`; None without a DVAE."""
 
     @cached_property
     def mel(self) -> np.ndarray | None:
-        """Log-mel that the DVAE decodes from the codes, `(T, num_mels)`; None without a DVAE."""
+        """Log-mel spectrogram that the DVAE decodes from the codes, `(T, num_mels)`; None without a DVAE."""
         return self.to_mel and np.concatenate([self.to_mel(piece.codes) for piece in self.pieces])
 
     @property
@@ -174,7 +174,7 @@ class Speech(Spoken):
         return len(self.samples) / self.sample_rate
 
     def resampled(self, sample_rate: int) -> Self:
-        """Returns a copy at another sample rate, in Hz."""
+        """Returns a copy that is resampled to `sample_rate` Hz."""
         samples = soxr.resample(self.samples, self.sample_rate, sample_rate, quality="HQ")
         return replace(self, samples=samples, sample_rate=sample_rate)
 
@@ -200,7 +200,7 @@ def _clock(seconds):
 
 
 def faded(samples: np.ndarray, sample_rate: int, begins: bool = True, ends: bool = True) -> np.ndarray:
-    """Fades samples `(S,)` in if they begin a piece and out if they end it, over `FADE_SECONDS`."""
+    """Returns samples `(S,)` with a fade-in if they begin a piece and a fade-out if they end one (`FADE_SECONDS`)."""
     length = min(int(FADE_SECONDS * sample_rate), len(samples))
     ramp = (np.arange(length, dtype=np.float32) + 1) / (length + 1)
     samples = samples.copy()
@@ -217,9 +217,9 @@ def silence(seconds: float, sample_rate: int) -> np.ndarray:
 
 
 SILENT = 0.05
-"""Share of the highest RMS below which a frame is silent; used at both ends of a sentence."""
+"""Fraction of the highest frame RMS below which a frame at either end of a sentence is silent."""
 WORD_GAP, COMMA_PAUSE = 0.6, 3.0
-"""Durations of a word boundary and of a pause at punctuation, as multiples of a phoneme or letter."""
+"""Durations of a word boundary and of a pause at punctuation, in units of a phoneme or letter."""
 
 
 class Word(NamedTuple):
@@ -233,14 +233,14 @@ class Word(NamedTuple):
 def word_times(
     samples: np.ndarray, sample_rate: int, text: str, length: Callable[[str], int], start_seconds: float = 0.0
 ) -> list[Word]:
-    """Estimates when each word of a sentence is spoken.
+    """Estimates when each word of a sentence is spoken; returns an empty list for silence.
 
-    Divides the time between the silences at both ends in proportion to the words (accuracy: docs/serving.md).
+    Divides the time between initial and final silence in proportion to word lengths (accuracy: docs/serving.md).
 
     Args:
         samples: Audio of the sentence, `(S,)`.
-        length: Returns the length of a word in phonemes or letters; 0 for a word that is not spoken.
-        start_seconds: Added to all times.
+        length: Function that returns the length of a word in phonemes or letters; 0 for a word that is not spoken.
+        start_seconds: Start of the sentence, added to all times.
     """
     words = [word for word in text.split() if length(word)]
     size = max(1, round(0.01 * sample_rate))  # frames of 10 ms

@@ -33,17 +33,17 @@ from myxtts.text.tokenizer import XTTSTokenizer
 logger = logging.getLogger(__name__)
 
 REMEMBERED_VOICES = 32
-"""Number of encoded voices that a model loaded from a folder caches."""
+"""Maximum number of encoded voices in the cache of a model that was loaded from a folder."""
 MOST_AHEAD = 64
-"""Maximum number of sentences that `batch` samples ahead; their codes and latents stay in memory."""
+"""Maximum number of sentences whose codes `batch` samples in advance; their codes and latents stay in memory."""
 AnyVoice = Voice | Recording | list[Recording]
 """A `Voice`, the name of a voice that comes with the model, a `.voice` file, or recordings of one speaker."""
 
 
 class Synthesizer:
-    """Speaks with a trained GPT, and with a waveform decoder and its speaker encoder, or a DVAE and Griffin-Lim.
+    """Synthesizes speech with a GPT and either a waveform decoder and speaker encoder, or a DVAE and Griffin-Lim.
 
-    Thread-safe: `engine` samples the codes of all threads together. `voice` encodes recordings.
+    Thread-safe: `engine` samples the codes of all threads together. `voice` encodes recordings to a `Voice`.
 
     Args:
         decoder: `model` or `griffin-lim`; None uses the model's waveform decoder if it has one.
@@ -74,7 +74,7 @@ class Synthesizer:
         self.engine = CodeEngine(TensorflowSteps(model.gpt, config.model, compiled, traced), config.model)
         self.read_again = SecondReading(model.gpt, traced)
         self.engine_name, self.make_steps = "tensorflow", None
-        """Name in `choices.ENGINES`, and `(name) -> steps` to create another engine, set by `load_synthesizer`."""
+        """Name of the engine (in `choices.ENGINES`), and function that creates another engine's steps by its name."""
         self._engines = {"tensorflow": self.engine}
         codes = [tf.TensorSpec([None, None], tf.int32)]
         self._to_mel = tf.function(lambda codes: model.denormalize_mel(model.dvae.decode(codes)), input_signature=codes)
@@ -87,7 +87,7 @@ class Synthesizer:
 
     @classmethod
     def load(cls, folder: str | Path, which: str = "best", only_speech: bool = False, **options) -> Self:
-        """Loads a model, with the arguments and errors of `load_model`; `options` are arguments of the class.
+        """Loads a model, with the arguments and errors of `load_model`; `options` are further arguments of the class.
 
         If `only_speech` is true, a model with a waveform decoder loads no DVAE, and its `Speech.mel` is None.
         """
@@ -103,7 +103,7 @@ class Synthesizer:
 
     @property
     def speakers(self) -> list[str]:
-        """Names of the voices that come with the model; each can be given as `voice`."""
+        """Names of the voices that come with the model, for the argument `voice`."""
         return [*read_speakers(self.folder)] if self.folder else []
 
     def __repr__(self) -> str:
@@ -113,8 +113,8 @@ class Synthesizer:
         return f"<{type(self).__name__} of {self.folder or 'a model in memory'}: {kind}; .speak(text, voice=…)>"
 
     def with_engine(self, name: str | None) -> Self:
-        """Returns a copy that samples with the engine `name` of `choices.ENGINES`; itself if that is None or in use.
-        Raises `UserError` if the engine is unknown or a package is missing."""
+        """Returns a copy that samples with the engine `name` (in `choices.ENGINES`); itself if `name` is None or the
+        engine in use. Raises `UserError` if the engine is unknown or its package is missing."""
         if name in (None, self.engine_name):
             return self
         if name not in self._engines:
@@ -179,11 +179,11 @@ class Synthesizer:
 
         Args:
             voices: One `AnyVoice` per text; None uses the default voice, as in `as_voice`.
-            languages: One code per text, such as `en` or `fa`.
+            languages: One language code per text, such as `en` or `fa`.
             sampling: None uses the sampling parameters of the run.
             max_codes: Maximum number of codes per sentence; 0 is the model's limit.
             speed: Factor of the speaking rate; the pitch does not change.
-            retries: Maximum number of further attempts at a sentence that is flagged. The attempt with the highest
+            retries: Maximum number of further attempts at a sentence with low confidence. The attempt with the highest
                 confidence is used.
             listener: Speech recognizer for the self-check, such as `hearing.recognizers.Listening`.
             progress: Called with the number of spoken pieces and the number of all pieces.
@@ -231,7 +231,7 @@ class Synthesizer:
         check: bool = True,
         hurry: bool = True,
     ) -> SpeechStream:
-        """Streams the samples of `speak`: windows from a waveform decoder, whole sentences from Griffin-Lim.
+        """Returns an iterator over the audio of `speak`: parts of sentences, or whole sentences from Griffin-Lim.
 
         Args:
             text: A text, or the pieces that `text_front.pieces` splits it into.
@@ -246,8 +246,8 @@ class Synthesizer:
         return SpeechStream(self, pieces, manner, hurry, check)
 
     def as_voice(self, voice: AnyVoice | None, language: str = "en") -> Voice:
-        """Loads or encodes a voice; None is `default_speaker`. Raises `UserError` if there is no such voice, or if it
-        belongs to another model."""
+        """Loads or encodes a voice; None is the model's default voice for `language`. Raises `UserError` if there is no
+        such voice, or if it belongs to another model."""
         if voice is None:
             voice = self.folder and default_speaker(self.folder, get_language(language).code)
             if not voice:
@@ -269,7 +269,7 @@ class Synthesizer:
         return self.voice(voice)
 
     def codes_to_mel(self, codes: np.ndarray) -> np.ndarray:
-        """Decodes codes `(C,)` to a log-mel `(4 C, num_mels)`; without codes, to four frames of silence."""
+        """Decodes codes `(C,)` to a log-mel spectrogram `(4 C, num_mels)`; returns four silent frames if C is 0."""
         if not len(codes):
             return np.full((MEL_FRAMES_PER_CODE, NUM_MELS), np.log(MEL_FLOOR), np.float32)
         return self._to_mel(codes[None])[0].numpy()
@@ -277,7 +277,7 @@ class Synthesizer:
     def attention(self, speech: Speech, voice: AnyVoice, language: str = "en") -> np.ndarray:
         """Returns the attention of codes to text tokens, `(C, L)`, with one diagonal block per piece.
 
-        This model must have spoken `speech` in this voice and language.
+        `speech` must have been spoken by this model, in this voice and language.
         """
         from scipy.linalg import block_diag  # slow to import
 

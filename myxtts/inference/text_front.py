@@ -20,8 +20,8 @@ from myxtts.text.tokenizer import XTTSTokenizer
 logger = logging.getLogger(__name__)
 
 SENTENCE_PAUSE_SECONDS, CLAUSE_PAUSE_SECONDS, CUT_PAUSE_SECONDS, PARAGRAPH_PAUSE_SECONDS = 0.25, 0.12, 0.05, 0.5
-"""Pauses after a sentence; after a part that ends with a comma, semicolon, colon or dash; after a part that was cut
-between two words; and at a blank line."""
+"""Pauses in seconds: after a sentence, after a clause (ending in a comma, semicolon, colon or dash), after a cut
+between two words, and at a blank line."""
 _PARAGRAPH = re.compile(r"\n[^\S\n]*\n")
 _PAUSES = {
     SENTENCE_PAUSE_SECONDS: re.compile(r"""[.!?…؟۔।॥。！？｡።፧፨]["'”’»)\]」』）]*$"""),
@@ -30,28 +30,28 @@ _PAUSES = {
 
 
 class Piece(NamedTuple):
-    """A sentence or part of a sentence, synthesized at once, and the pause after it."""
+    """Sentence, or part of a sentence, that is synthesized as a unit, and the pause after it."""
 
     text: str
     pause_seconds: float
 
 
 class SpeechError(UserError):
-    """The model cannot speak a text, language or voice."""
+    """Error for a text, language or voice that the model cannot speak."""
 
 
 @dataclass(frozen=True)
 class TextFront:
-    """Splits and encodes texts for a model; raises `SpeechError` for texts that the model cannot speak."""
+    """Splits texts and encodes them for a model; raises `SpeechError` for texts that the model cannot speak."""
 
     tokenizer: XTTSTokenizer
     max_tokens: int
     """Maximum number of text ids per piece."""
     longest_texts: Mapping[str, int] = field(default_factory=dict)
-    """Number of characters of the longest training text by language. A model drops the end of longer texts."""
+    """Length in characters of the longest training text, by language. A model drops the end of longer texts."""
 
     def pieces(self, text: str, language: str) -> list[Piece]:
-        """Splits a text into sentences, and sentences that are too long into parts; drops pieces without words."""
+        """Splits a text into sentences, and long sentences into parts; drops pieces without words."""
         self._check(text, language)
         known = self.tokenizer.with_known_letters(text, language)
         if known != text:
@@ -80,13 +80,13 @@ class TextFront:
         return pieces
 
     def longest_text(self, language: str) -> int:
-        """Returns the length of the longest training text of a language, else of any language, else the usual limit."""
+        """Returns the length in characters of the longest training text in a language, else in any, else a default."""
         language = get_language(language)
         usual = max(self.longest_texts.values(), default=language.char_limit)
         return self.longest_texts.get(language.code, usual)
 
     def ids(self, text: str, language: str) -> list[int]:
-        """Encodes the text of a piece to token ids, and drops unknown tokens."""
+        """Encodes the text of a piece to token ids, without unknown tokens."""
         self._check(text, language, self.max_tokens)
         known = self.tokenizer.with_known_letters(text, language)
         return [token for token in self.tokenizer.encode(known, language) if token != self.tokenizer.unk_id]
@@ -102,7 +102,7 @@ class TextFront:
 
 
 def open_text_front(folder: AnyPath, g2p: Sequence[str] | None = None) -> tuple[TextFront, XTTSConfig]:
-    """Loads the text front end and the configuration of the model in a folder, without weights and TensorFlow.
+    """Loads the text front end and the configuration of the model in a folder, without weights or TensorFlow.
 
     `g2p` are the languages whose text is converted to phonemes; by default the same as in training.
 

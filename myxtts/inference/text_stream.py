@@ -1,7 +1,7 @@
-"""Synthesis of a text sentence by sentence: codes, their audio whole or window by window, and the self-check.
+"""Synthesizes a text sentence by sentence: samples codes, decodes them to audio, and runs the self-check.
 
-Each decoder of codes or GPT latents has a `sample_rate` in Hz, and a method `begin` that returns a `windows.Sounding`
-for one sentence.
+A decoder (`GriffinLim` or `LatentDecoder`) has a `sample_rate` in Hz, and a method `begin` that returns a
+`windows.Sounding` for one sentence.
 """
 
 import logging
@@ -42,7 +42,7 @@ class GriffinLim:
         self.to_mel = to_mel
 
     def begin(self, voice: Voice, speed: float = 1.0) -> Sounding:
-        """Starts a sentence; the voice has no effect, because the codes contain it."""
+        """Returns the decoder of one sentence. The voice has no effect, because the codes contain it."""
 
         def more(codes, latents, finished):
             if not finished:
@@ -58,7 +58,7 @@ def window_shape(decoder: WaveformDecoder) -> WindowShape:
 
 
 class LatentDecoder:
-    """Decodes GPT latents in windows with context; decoding a sentence at once gives the same samples within 1e-6."""
+    """Decodes GPT latents in windows with context; the samples equal those of a single window within 1e-6."""
 
     sample_rate = DECODER_SAMPLE_RATE
 
@@ -70,12 +70,12 @@ class LatentDecoder:
             self.to_samples = tf.function(self._to_samples, input_signature=signature, autograph=False)
 
     def begin(self, voice: Voice, speed: float = 1.0) -> Sounding:
-        """Starts a sentence."""
+        """Returns the decoder of one sentence, spoken faster by the factor `speed`."""
         to_samples = lambda latents, start, end: self.to_samples(latents[None], voice.speaker, start, end)[0].numpy()
         return Windows(window_shape(self.decoder), to_samples, speed)
 
     def _to_samples(self, latents, speaker, start, end):
-        """Decodes the frames `start` to `end` of latents `(1, n, width)`."""
+        """Decodes the frames `start` to `end` of latents `(1, n, width)` to samples `(1, S)`."""
         samples = self.decoder.frames_to_samples(self.decoder.latents_to_frames(latents)[:, start:end], speaker)
         return tf.cast(samples, tf.float32)
 
@@ -89,10 +89,10 @@ class Sentence:
         self.verdict: Verdict | None = None
         self.start_seconds, self.end_seconds = 0.0, 0.0
         self.is_heard = False
-        """Whether the first audio was returned."""
+        """Whether `more` has returned audio."""
 
     def open(self, hurry: bool = False, attempt: int = 0) -> None:
-        """Queues the sentence. Each `attempt` has different random numbers; `hurry` is as in `CodeStream`."""
+        """Queues the sentence for sampling. Each `attempt` uses other random numbers; `hurry` is as in `CodeStream`."""
         voice, language, sampling, seed, speed, max_codes = self.manner
         ids, number = self.synthesizer.text_front.ids(self.piece.text, language), self.number + attempt * 2**32
         self.stream = self.synthesizer.engine.open(ids, voice.latents, sampling, seed, number, max_codes, hurry)
@@ -104,7 +104,7 @@ class Sentence:
         return not self.stream.active or len(self.stream.codes) > self._num_seen
 
     def more(self) -> tuple[np.ndarray, bool]:
-        """Returns the next samples `(S,)` float32, possibly none, and whether the sentence has ended."""
+        """Returns the next samples `(S,)` float32 (S may be 0), and whether the sentence has ended."""
         codes, latents, ended = self.stream.drawn()
         self._num_seen, sample_rate = len(codes), self.synthesizer.sample_rate
         if ended and not codes:
@@ -117,7 +117,7 @@ class Sentence:
         return samples, ended
 
     def check(self, listener: Listener | None = None, samples: np.ndarray | None = None) -> Verdict:
-        """Checks the finished sentence; a `listener` also transcribes `samples` `(S,)`."""
+        """Runs the self-check of the finished sentence; a `listener` also scores its `samples`, `(S,)`."""
         stream, synthesizer, language, text = self.stream, self.synthesizer, self.manner.language, self.piece.text
         code, known = get_language(language).code, synthesizer.calibration
         rate = synthesizer.rates.get(code) or rule_of_thumb(language)
@@ -131,7 +131,7 @@ class Sentence:
         return self.verdict
 
     def best(self, retries: int, listener: Listener | None) -> np.ndarray:
-        """Returns the samples `(S,)` of the attempt with the highest confidence; see `Synthesizer.batch`."""
+        """Speaks the sentence up to `retries` + 1 times, until it has no faults; returns the best samples, `(S,)`."""
         found = []
         for attempt in range(max(0, retries) + 1):
             if attempt:
@@ -145,7 +145,7 @@ class Sentence:
         return samples
 
     def end(self, start: int, end: int) -> None:
-        """Stores where the audio starts and ends in the speech, in samples; warns if the audio is empty or cut."""
+        """Ends the sentence: stores its `start` and `end` in the speech, in samples; warns if it is empty or cut."""
         rate, stream = self.synthesizer.sample_rate, self.stream
         self.start_seconds, self.end_seconds = start / rate, end / rate
         stream.states.clear()
@@ -161,17 +161,17 @@ class Sentence:
         return SpokenPiece(*result, **vars(self.verdict or Verdict()))
 
     def cancel(self) -> None:
-        """Cancels the sampling."""
+        """Cancels the sampling of the sentence."""
         if self.stream is not None:
             self.stream.cancelled = True
 
 
 class SpeechStream(Spoken):
-    """Iterator over the samples of a text, `(S,)` float32 each, as soon as they are decoded.
+    """Iterator over the audio of a text, `(S,)` float32 each, as soon as it is decoded.
 
-    To poll instead of iterating, call `open`, then `more` whenever `ready` until `finished`, and always `close`.
-    `pieces` grows with each sentence that is spoken and checked. To delay no audio, a sentence is checked after the
-    audio of the next one has begun. Unlike `Synthesizer.speak`, a stream never retries a sentence of low confidence.
+    To poll instead of iterating, call `open`, then `more` whenever `ready()` is true until `finished`, and always
+    `close`. `pieces` grows with each sentence that is spoken and checked. A sentence is checked after the audio of the
+    next one has begun, so that checks delay no audio. Unlike `Synthesizer.speak`, a stream never retries a sentence.
     The arguments are explained in `Synthesizer.stream`.
     """
 
@@ -181,13 +181,13 @@ class SpeechStream(Spoken):
         self._number, self._start, self._num_samples = 0, 0, 0
         self._checks, self._num_checked = check, 0
         self.spans: list[tuple[str, int, int]] = []
-        """Text, first sample and end of each sentence whose audio is complete."""
+        """`(text, start, end)` of each sentence whose audio is complete; times in samples from the stream's start."""
         self.finished = False
         """Whether `more` has returned the last samples, or the stream was closed."""
 
     @property
     def pieces(self) -> tuple[SpokenPiece, ...]:
-        """Sentences spoken so far; if `check`, only the sentences that have been checked."""
+        """Sentences spoken so far; if the self-check is on, only those that it has checked."""
         return tuple(sentence.spoken() for sentence in self._sentences[: self._num_checked])
 
     @property
@@ -197,11 +197,11 @@ class SpeechStream(Spoken):
 
     @property
     def num_rows(self) -> int:
-        """Number of sentences that are in the engine's batch or queue."""
+        """Number of sentences that the engine is sampling or has queued."""
         return sum(one.stream.active for one in self._sentences if one.stream)
 
     def open(self) -> None:
-        """Queues the first sentence."""
+        """Starts the stream by queueing its first sentence."""
         self._sentences[0].open(self._hurry)
 
     def look_ahead(self) -> None:
@@ -216,7 +216,7 @@ class SpeechStream(Spoken):
         return not self.finished and self._sentences[self._number].ready()
 
     def more(self) -> np.ndarray:
-        """Returns the next samples `(S,)` float32, possibly none. Raises the engine's error, if any."""
+        """Returns the next samples `(S,)` float32 (S may be 0). Raises the engine's error, if any."""
         sentence = self._sentences[self._number]
         if sentence.stream.cancelled:
             self.finished = True
@@ -241,7 +241,7 @@ class SpeechStream(Spoken):
         return np.concatenate([samples, pause])
 
     def close(self) -> None:
-        """Cancels the rest of the text."""
+        """Ends the stream and cancels the rest of the text."""
         self.finished = True
         for sentence in self._sentences:
             sentence.cancel()

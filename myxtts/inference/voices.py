@@ -1,4 +1,4 @@
-"""Encoding of recordings to a `Voice`."""
+"""Encodes recordings of a speaker to a `Voice`."""
 
 import logging
 from itertools import groupby
@@ -19,13 +19,13 @@ from myxtts.storage.speakers import find_speaker, read_speaker
 logger = logging.getLogger(__name__)
 
 SHORTEST_CHUNK_SAMPLES = int(0.33 * MODEL_SAMPLE_RATE)
-"""Minimum length of a recording; a shorter last chunk is dropped, as in the released model."""
+"""Minimum length of a recording, in samples; a shorter last chunk is dropped, as in the released model."""
 Recording = str | Path | np.ndarray
 """An audio file, or `(S,)` float32 samples at 22 050 Hz."""
 
 
 class VoiceEncoder:
-    """Encodes recordings of a speaker to a `Voice`, in chunks as long as in training.
+    """Encodes recordings of one speaker to a `Voice`, in chunks as long as in training.
 
     Args:
         config: Its settings are read at each call, so they may change.

@@ -1,4 +1,4 @@
-"""Decoding of the GPT latents of a sentence window by window, while they are sampled. Imports no TensorFlow."""
+"""Decodes the GPT latents of a sentence window by window, while they are sampled. Imports no TensorFlow."""
 
 from collections.abc import Callable, Sequence
 from functools import reduce
@@ -9,15 +9,15 @@ import numpy as np
 FIRST_FRAMES = 8
 """Minimum number of frames in the first window of a sentence."""
 LATER_FRAMES = 64
-"""Minimum frames in the second window, about one call of the engine; later windows are twice as long each, up to
-`MOST_FRAMES`. Shorter windows would mostly be context, which is computed twice."""
+"""Minimum number of frames in the second window, about as many as one engine call yields. Each later window is twice as
+long as the one before, up to `MOST_FRAMES`. Short windows consist mostly of context, which is computed again."""
 MOST_FRAMES = 172
 FIRST_CODES = 8
-"""Number of codes that the first window needs."""
+"""Number of codes that must be sampled before the first window can be decoded."""
 NO_SAMPLES = np.zeros(0, np.float32)
 Sounding = Callable[[list[int], np.ndarray, bool], np.ndarray]
-"""Decoder of one sentence: takes all codes so far, all GPT latents so far `(n, width)` (at the end one more than
-codes), and whether the sentence has ended; returns the next samples `(S,)` float32, possibly none."""
+"""Decoder of one sentence, `(codes, latents, ended) -> samples`. It is given all codes and all GPT latents `(n, width)`
+so far (if ended, one latent more than codes), and returns the next samples `(S,)` float32, where S may be 0."""
 
 
 class WindowShape(NamedTuple):
@@ -30,9 +30,9 @@ class WindowShape(NamedTuple):
 
 
 class Windows:
-    """Decodes a sentence in windows with context; decoding it at once gives the same samples, except for rounding.
+    """Decodes a sentence in windows with context. The samples equal those of a single window, except for rounding.
 
-    `to_samples(latents, start, end)` decodes the frames `start` to `end` of latents `(n, width)`, to `(S,)`.
+    `to_samples(latents, start, end)` decodes the frames `start` to `end` of latents `(n, width)` to samples `(S,)`.
     """
 
     def __init__(self, shape: WindowShape, to_samples: Callable[[np.ndarray, int, int], np.ndarray], speed: float = 1):
@@ -40,7 +40,7 @@ class Windows:
         self._given, self._least = 0, FIRST_FRAMES
 
     def __call__(self, codes: list[int], latents: np.ndarray, finished: bool) -> np.ndarray:
-        """Returns the next samples, possibly none, given all codes and latents so far; see `Sounding`."""
+        """Returns the next samples `(S,)`, where S may be 0, given all codes and latents so far; see `Sounding`."""
         shape, given = self._shape, self._given
         latents = spoken_faster(latents, self._speed, finished)
         # Frames after the second-to-last latent change with the next latent.
@@ -56,8 +56,8 @@ class Windows:
 
 
 def spoken_faster(x: np.ndarray, speed: float, finished: bool = True) -> np.ndarray:
-    """Resamples latents or frames `(n, C)` in time by a factor `speed` > 0, linearly, as XTTS v2 does. Unless
-    `finished`, leaves out the last results, which depend on the next latent."""
+    """Speeds up latents or frames `(n, C)` by the factor `speed` > 0, with linear interpolation in time as in XTTS v2.
+    If not `finished`, leaves out results that depend on the next latent."""
     if speed == 1:
         return x
     position = (np.arange(int(len(x) / speed)) + 0.5) * speed - 0.5

@@ -1,4 +1,4 @@
-"""Location and names of the bundled model, which needs no training to speak and can be fine-tuned."""
+"""Kinds of model folders and how to recognize them, and the location of the bundled model."""
 
 import os
 from collections.abc import Sequence
@@ -25,15 +25,15 @@ KINDS = {
     FILE: "is a file, or a path below one",
     NEW: "is not a folder or a file",
 }
-"""Error texts by kind of path. Folders are of the first kind whose key, a glob pattern, matches one of their files."""
+"""Kinds of paths, with an error text for each. A folder has the first kind whose key, a glob, matches a file in it."""
 MODELS, PLACES = (BASE_NAME, MODEL, SETTINGS), (RUNS, FOLDER, NEW)
 HOMES = (*PLACES, MODEL, SETTINGS, "model.bin", "model.safetensors")
-"""Groups of kinds: models, folders without a model (`PLACES`), and folders that a run can be written to (`HOMES`)."""
+"""Kinds of paths to which a run can be written. `MODELS` are the kinds with a model, `PLACES` those without one."""
 FORMS = "the folder of a training run, of `myxtts convert` or of XTTS v2, base, or hf://owner/name"
 
 
 def kind_of(source: AnyPath) -> str:
-    """Returns the key in `KINDS` of a path or name. A `Path` is never a name; an empty string is `NEW`."""
+    """Returns the kind of a path, or of a name such as `base`: a key of `KINDS`. A `Path` object is never a name."""
     path = Path(source)
     other = FILE if any(map(os.path.isfile, (path, *path.parents))) else NEW
     return BASE_NAME if is_base(source) else next((mark for mark in KINDS if source and any(path.glob(mark))), other)
@@ -42,7 +42,7 @@ def kind_of(source: AnyPath) -> str:
 def require_kind(
     source: AnyPath, what: str = "A model (--checkpoint)", kinds: Sequence[str] = MODELS, forms: str = FORMS
 ) -> Path:
-    """Returns the folder of `base`, else `source`; raises `CheckpointError` unless it is of one of the `kinds`.
+    """Returns the folder of a model; `base` is the bundled one. Raises `CheckpointError` if its kind is not in `kinds`.
 
     The error names the option `what` and its permitted values `forms`.
     """
@@ -66,12 +66,12 @@ def base_folder() -> Path:
 
 
 def model_name(folder: AnyPath) -> str:
-    """Returns the name of a model for every option: `base` for the bundled model, else its folder, such as `./base`."""
+    """Returns a model's name for use in any option: `base` for the bundled model, else its folder, such as `./base`."""
     return BASE_NAME if is_base(folder) else "./base" if str(folder) == BASE_NAME else str(folder)
 
 
 def default_speaker(folder: AnyPath, language: str) -> str | None:
-    """Returns the only training speaker of a run, or the bundled model's first voice of a language, else its first."""
+    """Returns a run's only training speaker, or the bundled model's first voice of `language` or of any; else None."""
     from myxtts.storage.speakers import read_speakers  # imports NumPy, which plans do not need
 
     speakers = read_speakers(folder)

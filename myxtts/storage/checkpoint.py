@@ -1,4 +1,4 @@
-"""Checkpoints: one folder of safetensors and JSON per step, written completely or not at all.
+"""Checkpoints: one folder of safetensors and JSON files per step, written completely or not at all.
 
 A run has one folder per stage, which has one folder per kept step:
 
@@ -6,7 +6,7 @@ A run has one folder per stage, which has one folder per kept step:
     RUN/gpt/step_00001000/{model.safetensors, optimizer.safetensors, vocab.json, state.json, manifest.json}
     RUN/gpt/best.json    {"step": 1000}, a copy for other programs: the best step is stored in `state.json`
 
-Reading trusts nothing: the manifest, which has a checksum itself, lists plain files with sizes and checksums, and links
+Files are not trusted: the manifest, which has a checksum itself, lists plain files with sizes and checksums, and links
 are not followed.
 """
 
@@ -31,18 +31,18 @@ from myxtts.storage.saved_state import SavedState, checked_state
 
 logger = logging.getLogger(__name__)
 FORMAT = 1
-"""Version of the layout above, the only one that is read."""
+"""Version of the checkpoint layout; checkpoints of other versions cannot be read."""
 MANIFEST = "manifest.json"
 STATE = "state.json"
 _STEP = re.compile(r"step_(\d{8})|\.step_(\d{8})\.replaced")
-"""Names of a checkpoint's folder, and of the old folder while a new one replaces it. After a kill between the two
-renames, only the old version exists."""
+"""Pattern of the names of a checkpoint's folder, and of the old folder while a new one replaces it. If the process is
+killed between the two renames, only the old folder exists."""
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_]+\.(safetensors|json)")
 _manifest_digest = lambda *content: files.digest_bytes(json.dumps(content, sort_keys=True).encode())
 
 
 def write_tensors(path: AnyPath, shapes: Mapping[str, Sequence[int]], values: Iterable[np.ndarray]) -> dict:
-    """Writes a safetensors file tensor by tensor; the library's writer needs all of them in memory, twice.
+    """Writes a safetensors file tensor by tensor; the library's writer would need twice the memory of all tensors.
 
     `values` are the tensors, in the order of `shapes`. Returns the file's entry in a checkpoint's manifest.
     """
@@ -64,14 +64,14 @@ def write_tensors(path: AnyPath, shapes: Mapping[str, Sequence[int]], values: It
 
 
 _DTYPES = {f"{kind.upper()}{8 * size}": f"<{kind}{size}" for kind in "fiu" for size in (1, 2, 4, 8)} | {"BOOL": "?"}
-"""NumPy's data types by their names in safetensors files; it has no bfloat16 and no float8."""
+"""NumPy data types by their names in safetensors files; NumPy has no bfloat16 or float8."""
 
 
 class StoredTensors(Mapping):
-    """Tensors of a file by name, each read when it is looked up.
+    """Tensors of a safetensors file by name; each is read when it is looked up.
 
-    The constructor and lookups raise `CheckpointError` if the file is missing or damaged, lookups also for tensors that
-    NumPy cannot represent.
+    The constructor and lookups raise `CheckpointError` if the file is missing or damaged. Lookups also raise it for
+    data types that NumPy does not have.
     """
 
     def __init__(self, path: AnyPath):
@@ -107,7 +107,7 @@ class StoredTensors(Mapping):
 
 
 class CheckpointVersionError(CheckpointError):
-    """Error for an intact checkpoint of another `FORMAT`."""
+    """Error for an intact checkpoint with another version (`FORMAT`)."""
 
 
 def _manifest_entry(file):
@@ -115,13 +115,13 @@ def _manifest_entry(file):
 
 
 def write_manifest(folder: Path, entries: Mapping[str, dict]) -> None:
-    """Writes a checkpoint's manifest: `{file name: {"bytes": size, "blake2b": digest}}` and its checksum."""
+    """Writes a checkpoint's manifest, `entries` `{file name: {"bytes": size, "blake2b": digest}}` with a checksum."""
     manifest = {"format": FORMAT, "files": entries, "blake2b": _manifest_digest(FORMAT, entries)}
     files.write_json(folder / MANIFEST, manifest)
 
 
 def read_manifest(folder: Path) -> dict[str, dict]:
-    """Reads the entries of a checkpoint's manifest. Raises `CheckpointVersionError` for another format.
+    """Reads a checkpoint's manifest and returns its entries. Raises `CheckpointVersionError` for another `FORMAT`.
 
     Raises `CheckpointError` if the manifest is missing or damaged, or if it lists a file outside of the folder.
     """
@@ -158,7 +158,7 @@ def _check_file(file, entry):
 
 
 class CheckpointStore:
-    """Checkpoints of one stage in a folder, created by the first checkpoint. Keeps the newest `keep` and the best."""
+    """Checkpoints of one stage, in a folder that the first `write` creates. Keeps the newest `keep` and the best."""
 
     def __init__(self, folder: AnyPath, keep: int = 2):
         self.folder = Path(folder)
@@ -185,11 +185,11 @@ class CheckpointStore:
         return self._newest(self.read_state)
 
     def newest_file(self, name: str) -> Path | None:
-        """Returns a file of the newest checkpoint in which it is intact; None if there is no checkpoint or file."""
+        """Returns the path of a file in the newest checkpoint in which it is intact; None if no checkpoint has it."""
         return self._newest(lambda step: self.file(step, name))
 
     def _newest(self, read):
-        """Returns `read(step)` for the newest step for which it raises no `CheckpointError`; None if there is none."""
+        """Returns `read(step)` for the newest step at which it raises no `CheckpointError`; None if there is none."""
         for step in reversed(self.steps()):
             try:
                 return read(step)
@@ -198,12 +198,12 @@ class CheckpointStore:
         return None
 
     def best_step(self) -> int | None:
-        """Returns the step of the best checkpoint, which the newest checkpoint's state names; None if there is none."""
+        """Returns the step of the best checkpoint, which the newest checkpoint's state contains; None if unknown."""
         best = (self.newest_state() or {}).get("best_step")
         return best if best in self.steps() else None
 
     def _list_best(self):
-        """Updates `best.json` if it differs from `best_step`."""
+        """Updates `best.json` if it differs from `best_step()`."""
         best, path = self.best_step(), self.folder / "best.json"
         with suppress(CheckpointError):
             if best is None or files.read_json(path) == {"step": best}:
@@ -213,13 +213,13 @@ class CheckpointStore:
     def write(
         self, step: int, tensors: Mapping[str, Mapping], state: dict, best: bool = False, copies: Mapping | None = None
     ) -> Path:
-        """Writes a checkpoint, removes the ones that are no longer kept, and returns the new folder.
+        """Writes a checkpoint, removes older ones that are no longer kept, and returns the new folder.
 
         Args:
-            tensors: `{file name: {tensor name: NumPy array}}`.
+            tensors: `{file name: {tensor name: NumPy array}}`, with file names without suffix.
             state: JSON values for `state.json`.
             best: Whether this is the best checkpoint so far, which is kept until there is a better one.
-            copies: Further files, bytes by file name.
+            copies: Additional files, as `{file name: bytes}`.
 
         Raises:
             OSError: The checkpoint could not be written; earlier checkpoints are unchanged.
@@ -269,17 +269,17 @@ class CheckpointStore:
         return _entry(read_manifest(file.parent), file)["blake2b"]
 
     def file(self, step: int, name: str) -> Path | None:
-        """Returns the path of a file after verifying its digest; None if the checkpoint has no such file."""
+        """Returns the path of a file after verifying its size and digest; None if the checkpoint has no such file."""
         path = self.path(step) / name
         if (entry := read_manifest(path.parent).get(name)) is not None:
             _check_file(path, entry)
         return None if entry is None else path
 
     def newest_sound(self, warn: Callable[[str], Any]) -> int | None:
-        """Returns the step of the newest intact checkpoint; renames damaged ones and reports them by `warn`.
+        """Returns the step of the newest intact checkpoint, or None; renames damaged ones, and reports each by `warn`.
 
         Raises:
-            CheckpointVersionError: The newest intact checkpoint has another format; it stays where it is.
+            CheckpointVersionError: The newest intact checkpoint has another format; it is not renamed.
         """
         while steps := self._folders():
             step = steps[-1]
@@ -302,7 +302,7 @@ class CheckpointStore:
         return None
 
     def has_sound(self) -> bool:
-        """Whether there is an intact checkpoint of any format. Does not change any file."""
+        """Returns whether there is an intact checkpoint of any format. Changes no files."""
         for step in self.steps():
             with suppress(CheckpointError):
                 with suppress(CheckpointVersionError):
@@ -311,15 +311,15 @@ class CheckpointStore:
         return False
 
     def put_away(self, step: int, why: str) -> Path:
-        """Renames a checkpoint to `{why}_step_…`, which runs ignore; returns the new path."""
+        """Renames a checkpoint to `{why}_step_…`, a name that runs ignore; returns the new path."""
         return self.path(step).replace(files.free_path(self.folder / f"{why}_step_{step:08d}"))
 
     def read(self, step: int, names: Iterable[str]) -> tuple[dict[str, dict[str, np.ndarray]], dict]:
-        """Returns the tensors of the files `names`, `{file name: {tensor name: array}}`, and the state."""
+        """Returns the tensors of the files `names` as `{file name: {tensor name: array}}`, and the step's state."""
         return {name: dict(self.open(step, name)) for name in names}, self.read_state(step)
 
     def open(self, step: int, name: str = "model") -> StoredTensors:
-        """Verifies the checkpoint and returns the tensors of the file `name`, which are read one by one."""
+        """Returns the tensors of the file `name`, which are read one by one, after verifying the checkpoint."""
         if step not in self._sound:
             self.verify(step)
         path = self.path(step) / f"{name}.safetensors"
@@ -338,7 +338,7 @@ class CheckpointStore:
 
 
 def assign_by_name(variables: Mapping[str, Any], arrays: Mapping[str, np.ndarray], what: str) -> None:
-    """Assigns arrays to variables by name. Raises `CheckpointError`, and changes none, if names or shapes differ."""
+    """Assigns arrays to variables by name. If names or shapes differ, raises `CheckpointError` and assigns none."""
     unfit = f"{what} does not fit this model:"
     missing, unknown = sorted(set(variables) - set(arrays)), sorted(set(arrays) - set(variables))
     if missing or unknown:

@@ -10,7 +10,7 @@ from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
 logger = logging.getLogger(__name__)
 
 SAVE_TRIES = 3
-"""Number of failed writes in a row that end a run, and of attempts to write its last checkpoint."""
+"""Number of failed writes in a row that ends a run, and number of attempts to write the last checkpoint."""
 LAST_TRY_PAUSE_SECONDS = 5.0
 """Pause between attempts to write the last checkpoint, since a lost network mount often comes back."""
 
@@ -18,9 +18,9 @@ LAST_TRY_PAUSE_SECONDS = 5.0
 class CheckpointWriter:
     """Writes the checkpoints of a `CheckpointStore` in a background thread, one at a time.
 
-    The next method call after a failed write reports the error: it logs an `OSError`, up to `SAVE_TRIES - 1` times in a
-    row, and raises any other error. No other object may write to the store. Leaving the context waits for the current
-    write, except on Ctrl-C.
+    Errors of a write are reported by the next method call: it logs an `OSError`, up to `SAVE_TRIES - 1` times in a row,
+    and raises any other error. Nothing else may write to the store. At the end of a `with` block, the writer waits for
+    the current write, except after Ctrl-C.
     """
 
     def __init__(self, store: CheckpointStore):
@@ -43,12 +43,12 @@ class CheckpointWriter:
         self._thread.start()
 
     def poll(self) -> None:
-        """Checks a finished write for errors, without waiting for one in progress. Raises like `start`."""
+        """Reports the error of a finished write, if any. Does not wait for a write in progress. Raises like `start`."""
         if self._thread is not None and not self._thread.is_alive():
             self.wait()
 
     def wait(self) -> None:
-        """Waits for the current write, if there is one. Raises like `start`."""
+        """Waits for the current write, if any, and reports its error. Raises like `start`."""
         self._join()
         error, self._error, self._job = self._error, None, None
         if error is None:

@@ -1,4 +1,4 @@
-"""Files and folders that are written completely or not at all, JSON, digests and locks."""
+"""Atomic writing of files and folders, JSON files, digests and locks."""
 
 import csv
 import errno
@@ -27,7 +27,7 @@ DIGEST_BYTES = 16
 MAX_JSON_BYTES = 32 * 2**20
 """Maximum size of a JSON file; the files of a run take a few hundred kilobytes."""
 _FORMULA = re.compile(r"\s*[=+\-@\t\r\uff1d\uff0b\uff0d\uff20]")
-"""Start of a CSV cell that a spreadsheet would evaluate as a formula; some ignore leading blanks."""
+"""Pattern for the start of a CSV cell that a spreadsheet may evaluate as a formula, even after leading blanks."""
 _NUMBER = re.compile(r"[+-]?\d+(\.\d+)?(e[+-]?\d+)?")
 
 
@@ -36,7 +36,7 @@ class CheckpointError(UserError):
 
 
 def new_hasher() -> "hashlib._Hash":
-    """Returns an empty BLAKE2b hash with a digest of `DIGEST_BYTES` bytes."""
+    """Returns a new BLAKE2b hash object whose digest has `DIGEST_BYTES` bytes."""
     return hashlib.blake2b(digest_size=DIGEST_BYTES)
 
 
@@ -46,19 +46,19 @@ def user_cache() -> Path:
 
 
 def digest_bytes(content: bytes, size: int = DIGEST_BYTES) -> str:
-    """Returns the BLAKE2b digest of `content`, `size` bytes long, in hexadecimal."""
+    """Returns the BLAKE2b digest of `content`, with `size` bytes, as hexadecimal text."""
     return hashlib.blake2b(content, digest_size=size).hexdigest()
 
 
 def digest_file(path: AnyPath) -> str:
-    """Returns the digest of a file's content, equal to `digest_bytes(content)`."""
+    """Returns the digest of a file, the same as `digest_bytes` of its content."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, new_hasher).hexdigest()
 
 
 @contextmanager
 def write_whole(path: AnyPath) -> Iterator[Path]:
-    """Yields a temporary path next to `path`; its file replaces `path` when the block ends without an error.
+    """Yields a temporary path next to `path`; the file there replaces `path` when the block ends without an error.
 
     The file is synced before it is renamed, so that `path` is the old or the new file even after a power cut.
     Permissions are kept, and the target of a symbolic link is replaced. For a device or pipe, the content is copied.
@@ -90,7 +90,7 @@ def write_whole(path: AnyPath) -> Iterator[Path]:
 
 @contextmanager
 def _named(path, temporary=None):
-    """Sets the file name of an `OSError` to `path` if the error names the temporary file, or none (full disk)."""
+    """Sets the file name of an `OSError` in the block to `path`, if it names the temporary file or none (full disk)."""
     try:
         yield
     except OSError as error:
@@ -101,11 +101,11 @@ def _named(path, temporary=None):
 
 @contextmanager
 def write_whole_folder(path: AnyPath, sync: bool = True, replaced_name: str | None = None) -> Iterator[Path]:
-    """Yields an empty folder that replaces `path` when the block ends without an error.
+    """Yields an empty temporary folder, which replaces `path` when the block ends without an error.
 
     Args:
         sync: Whether to wait until all files are on the disk, a few milliseconds per file.
-        replaced_name: Temporary name of the old folder, so that the caller can find it if the process was killed.
+        replaced_name: Temporary name of the old folder, by which the caller can find it if the process was killed.
     """
     path = Path(os.path.realpath(path))
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -132,7 +132,7 @@ def write_whole_folder(path: AnyPath, sync: bool = True, replaced_name: str | No
 
 
 def remove_leftovers(folder: AnyPath, name: str = "*") -> None:
-    """Removes temporary files and folders of killed processes. No process may be writing to `folder`.
+    """Removes temporary files and folders that killed processes left. No process may be writing to `folder`.
 
     `name`, of at most 40 characters, limits this to the temporary paths of one file.
     """
@@ -143,13 +143,13 @@ def remove_leftovers(folder: AnyPath, name: str = "*") -> None:
 
 
 def write_text(path: AnyPath, text: str) -> None:
-    """Writes UTF-8 text with `write_whole`."""
+    """Writes UTF-8 text to a file atomically, see `write_whole`."""
     with write_whole(path) as temporary:
         temporary.write_text(text, encoding="utf-8", newline="\n")
 
 
 def csv_text(rows: Iterable[Sequence[Any]], separator: str = ",", end: str = "\n", is_safe: bool = True) -> str:
-    """Formats rows as CSV; if `is_safe`, with control characters escaped and formulas disabled."""
+    """Formats rows as CSV. If `is_safe`, escapes control characters, and prevents cells from being formulas."""
     content = io.StringIO()
     rows = (map(_plain_cell, row) for row in rows) if is_safe else rows
     csv.writer(content, delimiter=separator, lineterminator=end).writerows(rows)
@@ -165,7 +165,7 @@ def _plain_cell(cell):
 
 
 def append_line(path: AnyPath, line: str) -> None:
-    """Appends a line of UTF-8 to a file, and ends an incomplete last line first."""
+    """Appends a line of UTF-8 text to a file. If the file's last line is incomplete, ends it first."""
     with open(path, "a+b") as file:
         if file.tell() and (file.seek(-1, os.SEEK_END), file.read(1))[1] != b"\n":
             line = f"\n{line}"
@@ -173,12 +173,12 @@ def append_line(path: AnyPath, line: str) -> None:
 
 
 def write_json(path: AnyPath, value: Any) -> None:
-    """Writes JSON with `write_whole`."""
+    """Writes a JSON file atomically, see `write_whole`."""
     write_text(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
 
 
 def read_json(path: AnyPath) -> Any:
-    """Reads a JSON file. Raises `CheckpointError` if it is missing, not regular, not JSON, or over `MAX_JSON_BYTES`."""
+    """Reads a JSON file. Raises `CheckpointError` if it is missing, a device, over `MAX_JSON_BYTES`, or not JSON."""
     path = Path(path)
     try:
         text = read_bounded(path, MAX_JSON_BYTES)
@@ -190,7 +190,7 @@ def read_json(path: AnyPath) -> Any:
 
 
 def parse_json(text: str | bytes, path: AnyPath) -> Any:
-    """Parses JSON. Raises `CheckpointError`, with the file name `path`, if the text is not JSON."""
+    """Parses JSON text. Raises `CheckpointError`, naming the file `path`, if it is not JSON."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -209,7 +209,7 @@ def temporary_path(path: Path) -> Path:
 
 
 def sync_path(path: AnyPath) -> None:
-    """Waits until a file, or a folder's list of names, is on the disk."""
+    """Waits until a file, or the list of entries of a folder, is stored on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -219,7 +219,7 @@ def sync_path(path: AnyPath) -> None:
 
 @contextmanager
 def locked_folder(folder: Path, busy: str) -> Iterator[None]:
-    """Locks a folder, or warns if the file system has no locks.
+    """Locks a folder during the block, or warns if the file system has no locks.
 
     Raises `CheckpointError` with the message `busy` if another process has locked the folder.
     """
@@ -238,7 +238,7 @@ def locked_folder(folder: Path, busy: str) -> Iterator[None]:
 
 
 def lock(descriptor: int) -> None:
-    """Locks an open file or folder until it is closed. Raises `BlockingIOError` if another process has the lock."""
+    """Locks an open file or folder until it is closed. Raises `BlockingIOError` if another process holds the lock."""
     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
@@ -246,8 +246,8 @@ def lock(descriptor: int) -> None:
 def claimed(path: Path, number: int, waits: bool) -> Iterator[bool]:
     """Claims item `number` of a job that several processes share; yields whether the claim succeeded.
 
-    The claim is a lock on byte `number` of the file `path`. If the file system has no locks, all claims succeed. With
-    `waits`, it waits for another process to finish the item.
+    The claim is a lock on byte `number` of the file `path`. If the file system has no locks, all claims succeed. If
+    `waits`, waits until another process has finished the item, instead of failing.
     """
     is_ours = True
     with open(path, "ab") as file:

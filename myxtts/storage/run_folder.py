@@ -1,4 +1,4 @@
-"""The folder of a run: its settings, vocabulary and checkpoints. Training locks it, and a reset sets it aside.
+"""Folder of a run: its settings, vocabulary and checkpoints. Training locks it; a reset moves its files aside.
 
 A checkpoint contains the settings and the vocabulary that it was trained with. They take precedence over `config.json`
 and `vocab.json` in the run's folder.
@@ -29,38 +29,38 @@ logger = logging.getLogger(__name__)
 
 VOCABULARY = "vocab.json"
 MEL_STATS = "mel_stats"
-"""Name of the tensor of mel scales, and of its file in the GPT's checkpoint if a model has no DVAE."""
+"""Name of the tensor with the scale of each mel band, and of its file in GPT checkpoints of models without DVAE."""
 JUDGED = ("gpt", "decoder")
-"""Stages whose best checkpoint is loaded for speech. Other stages load the last one, which later stages depend on."""
+"""Stages whose best checkpoint is used for speech. Other stages use the last one, on which later stages depend."""
 TAKEN_FROM = "taken_from"
-"""Key in the state of a checkpoint: the folder that its weights were copied from."""
+"""Key in a checkpoint's state for the folder that its weights were copied from."""
 _CONFIG = "config.json"
 _OF_OTHER_PARTS = "decoder_", "speaker_", "dropout"
-"""Prefixes of the model settings that do not concern the GPT."""
+"""Prefixes of the names of model settings that do not affect the GPT."""
 GATHERED = ".before_reset"
-"""Temporary folder for the files of a run that are about to be set aside."""
+"""Temporary folder in which a reset collects the files of a run before it moves them aside."""
 METRICS = "metrics.jsonl"
-"""Losses and timings of a run, one JSON object per line."""
+"""File with the losses and timings of a run, one JSON object per line."""
 RUN_FILES = (_CONFIG, VOCABULARY, SPEAKERS_FILE, SPEAKER_CLIPS, "samples", "tensorboard", METRICS, "curves.png")
-"""Files and folders of a run, except for the folders of its stages."""
+"""Names of the files and folders of a run, except for the folders of its stages."""
 LOG = "train.log"
 _REPORTS = (LOG, "inspected_*.json", "clips_*.csv", "diverged_*.json")
-"""Reports of a run, which a reset does not set aside."""
+"""Patterns of the names of a run's reports, which a reset does not move aside."""
 
 
 def chosen_step(store: CheckpointStore, part: str, which: str = "best") -> int:
-    """Returns the `best` or `last` step of a stage in `JUDGED`, else the last step. `store` must have a checkpoint."""
+    """Returns the step to load: `best` or `last` for a stage in `JUDGED`, else the last. `store` must not be empty."""
     best = store.best_step() if which == "best" and part in JUDGED else None
     return store.steps()[-1] if best is None else best
 
 
 def is_start(state: dict | None) -> bool:
-    """Whether a checkpoint's state is from step 0: weights of another run, before any training in this run."""
+    """Returns whether a checkpoint's state is from step 0: weights copied from another run, before any training."""
     return bool(state) and TAKEN_FROM in state and not state["finished"]
 
 
 def read_config(folder: Path) -> XTTSConfig:
-    """Reads a run's settings, with the model shape of its GPT checkpoint. Raises `CheckpointError` if missing."""
+    """Reads a run's settings, with the model shape of its GPT checkpoint. Raises `CheckpointError` if it has none."""
     store, path = CheckpointStore(folder / "gpt"), folder / _CONFIG
     state = store.newest_state()
     own = None if state is None else config_of(state, str(store.folder))
@@ -91,7 +91,7 @@ def vocabulary_path(folder: Path) -> Path:
 
 @contextmanager
 def own_run_folder(folder: AnyPath) -> Iterator[Path]:
-    """Creates a run's folder if necessary, locks it, and cleans up after a killed run.
+    """Context manager that creates a run's folder if necessary, locks it, and cleans up after a killed run.
 
     If the block raises a `UserError` and a new folder contains at most a log, the folder is removed again. Raises
     `CheckpointError` if the folder cannot be written to, is in use by another run, or contains links.
@@ -129,10 +129,10 @@ def own_run_folder(folder: AnyPath) -> Iterator[Path]:
 
 
 def set_aside(folder: Path, names: Iterable[str], shared: Iterable[str] = ()) -> Path:
-    """Moves those files `names` of a run that exist into a new folder `before_reset`, and returns its path.
+    """Moves the files `names` of a run, if they exist, into a new folder `before_reset`, and returns its path.
 
-    Folders in `shared` are copied instead, because the next run needs them too. After an error all files are moved
-    back; after a kill `own_run_folder` does that.
+    Folders in `shared` are copied instead, because the next run also needs them. After an error, all files are moved
+    back; after a kill, `own_run_folder` does that.
     """
     gathered = folder / GATHERED
     with files.write_whole_folder(gathered) as new:
@@ -152,7 +152,7 @@ def set_aside(folder: Path, names: Iterable[str], shared: Iterable[str] = ()) ->
 
 
 def _put_back(folder):
-    """Moves files out of the `GATHERED` folder of an interrupted reset back into the run's folder."""
+    """Moves the files of an interrupted reset from the folder `GATHERED` back into the run's folder."""
     gathered = folder / GATHERED
     if not gathered.is_dir() or gathered.is_symlink():
         return
@@ -167,7 +167,7 @@ def _put_back(folder):
 
 
 def read_metrics(folder: AnyPath) -> list[dict]:
-    """Reads a run's `metrics.jsonl`; skips incomplete lines, which a kill leaves."""
+    """Reads a run's `metrics.jsonl`, one dictionary per line; skips incomplete lines, which a killed run can leave."""
     path, found = Path(folder, METRICS), []
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else ():
         with suppress(ValueError):

@@ -11,11 +11,11 @@ from myxtts.storage.files import CheckpointError
 
 _HINT = "Use another checkpoint, or start over with --reset-training."
 _MOST = 2**62
-"""Upper bound of all steps, positions and counts."""
+"""Exclusive upper bound of all steps, positions and counts."""
 
 
 class SavedState(dict):
-    """A dictionary of JSON values from a file; a missing key raises a `CheckpointError` that names the file."""
+    """Dictionary of JSON values from a file. A missing key raises a `CheckpointError` that names the file."""
 
     def __init__(self, values: dict, where: str):
         wrapped = {name: SavedState(value, where) for name, value in values.items() if isinstance(value, dict)}
@@ -27,7 +27,7 @@ class SavedState(dict):
 
 
 def is_count(value: Any) -> bool:
-    """Whether a JSON value is a whole number from 0, such as a step or a position."""
+    """Returns whether a JSON value is a whole number from 0, such as a step or a position."""
     return type(value) is int and 0 <= value < _MOST
 
 
@@ -44,11 +44,11 @@ _CHECKS = {
     "data": lambda value: value is None or isinstance(value, str),
     "parts": lambda value: isinstance(value, dict) and all(isinstance(part, dict) for part in value.values()),
 }
-"""Type checks by key of `state.json`."""
+"""Functions that check the type of a value in `state.json`, by its key."""
 
 
 def checked_state(values: dict, path: Path) -> SavedState:
-    """Checks the types of all values in a `state.json`. Raises `CheckpointError` if a value has a wrong type."""
+    """Checks the types of the values in a `state.json`. Raises `CheckpointError` if a value has a wrong type."""
     for name in values.keys() & _CHECKS.keys():
         if not _CHECKS[name](values[name]):
             raise CheckpointError(f"{path} is damaged: {name!r} has a wrong type or value. {_HINT}")
@@ -57,7 +57,7 @@ def checked_state(values: dict, path: Path) -> SavedState:
 
 @contextmanager
 def refusing_damage(where: str) -> Iterator[None]:
-    """Converts errors from invalid values in the block to `CheckpointError`; `where` says where the values are from."""
+    """Converts errors from invalid values in the block to `CheckpointError`; `where` names the source of the values."""
     try:
         yield
     except (TypeError, ValueError, OverflowError) as error:
@@ -65,7 +65,7 @@ def refusing_damage(where: str) -> Iterator[None]:
 
 
 def config_of(state: dict[str, Any], where: str) -> XTTSConfig | None:
-    """Returns the settings in a checkpoint's state, if any. Raises `CheckpointError` if they are not valid."""
+    """Returns the settings in a checkpoint's state, or None. Raises `CheckpointError` if they are not valid."""
     if "config" not in state:
         return None
     try:

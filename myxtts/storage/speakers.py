@@ -17,27 +17,27 @@ from myxtts.storage.files import AnyPath, CheckpointError
 SPEAKERS_FILE = "speakers.safetensors"
 _LATENTS, _VECTOR = "/latents", "/speaker"
 SPEAKER_CLIPS = "speaker_clips"
-"""Folder of a run with a short recording of each training speaker."""
+"""Name of the folder in a run that contains a short recording of each training speaker."""
 _INDEX = "index.json"
 _CLIP_NAME = re.compile("[0-9a-f]{32}\\.flac")
 FEW_NAMES = 5
-"""Maximum number of speakers that a message lists."""
+"""Maximum number of speakers that an error message lists."""
 
 
 @dataclass(frozen=True)
 class StoredSpeaker:
-    """A stored voice: the recording `clip` or, if that is None, latents in `SPEAKERS_FILE`, see `read_speaker`."""
+    """Stored voice: the recording `clip`; if that is None, latents that `read_speaker` reads from `SPEAKERS_FILE`."""
 
     clip: Path | None = None
-    """FLAC file with some seconds of a training speaker."""
+    """FLAC file with some seconds of a training speaker; None for latents."""
     language: str | None = None
-    """Language of the clip, else the name's prefix, as in `fr_f2`, if it is a language of the model."""
+    """Language of the clip; without one, the prefix of the name, as in `fr_f2`, if it is a language of the model."""
     sources: tuple[str, ...] = ()
-    """Training clips that `clip` was cut from, as `id` and the first digits of the file's digest."""
+    """Training clips that `clip` was cut from, as `id` and the first digits of the audio file's digest."""
 
 
 def write_speakers(folder: AnyPath, speakers: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> None:
-    """Writes a model's voices by name: latents `(1, num_latents, width)`, vector `(1, speaker_width)`, float32."""
+    """Writes a model's voices by name: latents `(1, num_latents, width)` and vector `(1, speaker_width)`, float32."""
     arrays = {name + end: one for name, both in speakers.items() for end, one in zip((_LATENTS, _VECTOR), both)}
     write_tensors(Path(folder) / SPEAKERS_FILE, {name: one.shape for name, one in arrays.items()}, arrays.values())
 
@@ -63,7 +63,7 @@ def read_speakers(folder: AnyPath) -> dict[str, StoredSpeaker]:
 
 
 def find_speaker(folder: AnyPath, name: str) -> StoredSpeaker:
-    """Returns a stored voice. Raises `CheckpointError`, with similar names, if there is no voice of that name."""
+    """Returns the stored voice `name`. Raises `CheckpointError`, which lists similar names, if there is none."""
     if not (speakers := read_speakers(folder)):
         rule = "--speaker needs a model that comes with voices"
         hint = "Convert the model with --speakers speakers_xtts.pth, or give --reference-audio."
@@ -72,14 +72,14 @@ def find_speaker(folder: AnyPath, name: str) -> StoredSpeaker:
         known = {one.casefold(): one for one in speakers}
         near = [known[one] for one in difflib.get_close_matches(name.casefold(), known, n=3, cutoff=0.5)]
         more = ", … (--list-speakers shows all)" if not near and len(speakers) > FEW_NAMES else ""
-        hint = f"{'Near it' if near else 'Speakers'}: {', '.join(near or [*speakers][:FEW_NAMES]):.300}{more}."
+        hint = f"{'Similar' if near else 'Speakers'}: {', '.join(near or [*speakers][:FEW_NAMES]):.300}{more}."
         hint += " A recording is for --reference-audio." * bool(Path(name).suffix)
         raise CheckpointError(f"--speaker must be one of the model's {len(speakers)} voices. Received: {name}. {hint}")
     return speakers[name]
 
 
 def read_speaker(folder: AnyPath, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Reads latents and vector of a voice, shaped as in `write_speakers`; raises `CheckpointError` if there is none."""
+    """Reads a voice's latents and vector, shaped as in `write_speakers`. Raises `CheckpointError` if there are none."""
     if name not in speaker_names(folder):
         find_speaker(folder, name)
         raise CheckpointError(f"The voice {name} in {folder} is a recording; it has no latents in {SPEAKERS_FILE}.")
@@ -90,7 +90,7 @@ def read_speaker(folder: AnyPath, name: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def write_speaker_clips(folder: AnyPath, clips: Mapping[str, tuple[bytes, str, tuple[str, ...]]]) -> None:
-    """Adds recordings to those in a run's folder, by speaker: content of a FLAC file, language, sources."""
+    """Adds recordings to a run's folder, as `{speaker: (content of a FLAC file, language, sources)}`."""
     home = Path(folder) / SPEAKER_CLIPS
     speakers = read_clips(home)
     home.mkdir(exist_ok=True)
@@ -108,7 +108,7 @@ def write_speaker_clips(folder: AnyPath, clips: Mapping[str, tuple[bytes, str, t
 
 
 def read_clips(home: Path) -> dict[str, StoredSpeaker]:
-    """Returns the recordings in the folder `SPEAKER_CLIPS` of a run, by speaker; the files may be missing."""
+    """Returns the speakers in the index of the folder `home`, by name; the recordings themselves may be missing."""
     if not (home / _INDEX).is_file():
         return {}
     entries, speakers = files.read_json(home / _INDEX), {}

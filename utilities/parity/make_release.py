@@ -16,9 +16,10 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
-from released_model import SETTINGS, write_release  # noqa: E402
+from released_model import write_release  # noqa: E402
 
-from myxtts.config.model import ModelConfig  # noqa: E402
+from myxtts.config.config import ModelConfig, XTTSConfig  # noqa: E402
+from myxtts.interchange.coqui.settings import coqui_settings  # noqa: E402
 from myxtts.text.languages import LANGUAGES  # noqa: E402
 from myxtts.text.tokenizer import XTTSTokenizer  # noqa: E402
 
@@ -39,7 +40,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     folder = parser.parse_args().folder
-    folder.parent.mkdir(parents=True, exist_ok=True)
     config = ModelConfig(size="big", num_text_tokens=NUM_TEXT_TOKENS)
-    write_release(folder, config, settings=SETTINGS | {"model_args": {}})
+    write_release(folder, config, settings=coqui_settings(XTTSConfig(model=config), LANGUAGES_OF_XTTS))
     vocabulary().save(folder / "vocab.json")

@@ -1,10 +1,10 @@
-"""Reader of data sets: folders of recordings and transcripts, or a list of clips.
+"""Reads data sets: a folder of recordings and transcripts, or a single list of clips.
 
-Each module here has `FORMATS`, whose `CorpusFormat`s read one layout each; a new layout is a new module. The first
+Each layout has a `CorpusFormat` in the `FORMATS` of a module in this package; to add a layout, add a module. The first
 format in order of `priority` that recognizes a data set reads it. `docs/data.md` has a table of the formats.
 
-Data sets are untrusted: their files are neither changed nor executed, files outside are opened only if the user allows
-it, sizes are limited, and every line becomes an utterance or a rejection with a reason.
+Data sets are untrusted: their files are neither changed nor executed, files outside them are opened only if the user
+allows it, and sizes are limited. Every line of a list becomes an utterance, or a rejection with a reason.
 """
 
 import importlib
@@ -41,7 +41,7 @@ __all__ = ["Corpus", "CorpusError", "Finding", "TextsMissing", "Utterance", "fil
 
 
 def find_formats() -> list[CorpusFormat]:
-    """Returns the formats in all modules of this package, in order of `priority`."""
+    """Returns the formats of all modules in this package, in order of `priority`."""
     modules = [importlib.import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__)]
     for name in (module.__name__ for module in modules if not hasattr(module, "FORMATS")):
         if not name.endswith((".base", ".folder", ".tables")):
@@ -59,13 +59,13 @@ def load_corpus(
 
     Args:
         root: A folder, or a single list of clips.
-        language: Language of clips without a language; None identifies it by their texts, else assumes English.
+        language: Default language, for clips without one; None identifies it from the texts, else uses English.
         format_name: Name of the only format to try; by default the first one that recognizes the data set.
-        audio_roots: Other folders from which lists may name audio files.
+        audio_roots: Folders outside the data set that may contain its audio files.
 
-    Raises `ConfigError` if there is no format `format_name` or an audio root is missing, and `CorpusError` if `root`
-    does not exist or has no known layout, or a list is empty, too large, not UTF-8 (or UTF-16 with a byte-order mark),
-    or has speakers in its text column.
+    Raises `ConfigError` if there is no format `format_name` or an audio root is missing. Raises `CorpusError` if `root`
+    does not exist or has no known layout, or if a list is empty, too large, neither UTF-8 nor UTF-16 with a byte-order
+    mark, or seems to have speakers in its text column.
     """
     formats = find_formats()
     chosen = [form for form in formats if not format_name or form.name == format_name]
@@ -103,14 +103,14 @@ def load_corpus(
 
 
 def files_beside(recording: Path, suffixes: Sequence[str]) -> list[Path]:
-    """Returns the files named like a recording, such as `talk.srt` or `talk.en.srt`, in order of `suffixes`."""
+    """Returns the files next to a recording that have its name (`talk.srt`, `talk.en.srt`), in order of `suffixes`."""
     alike = lambda one: recording.stem in (one.stem, one.stem.rpartition(".")[0])
     found = [one for one in recording.parent.iterdir() if one.suffix in suffixes and alike(one) and one.is_file()]
     return sorted(found, key=lambda one: (suffixes.index(one.suffix), one.stem != recording.stem, one.name))
 
 
 def _refuse_other_kinds(root):
-    """Raises `CorpusError` if `root` is missing, an archive, a recording, a spreadsheet or a model."""
+    """Raises `CorpusError` with a hint if `root` is missing, an archive, a recording, a spreadsheet or a model."""
     kind = SETTINGS if (root / "metadata.csv").is_file() else kind_of(root.resolve())
     if str(root).startswith("hf:"):
         what = "is on the hub. `hf download NAME --repo-type dataset --local-dir DIR` fetches it; then give DIR"
@@ -131,7 +131,7 @@ def _refuse_other_kinds(root):
 
 
 def _note_unused_audio(reading, layout):
-    """Adds a note about the audio files of the data set that are neither clips nor rejected."""
+    """Adds a note about audio files in the data set that are neither clips nor rejected."""
     root, known = reading.folder.root, {str(clip.wav_path) for clip in reading.utterances}
     refused = {name for one in reading.rejections for name in (one.id.rpartition("/")[2], Path(one.path or "").name)}
     folders = (root, *reading.folder.walk(root, 3)) if layout != "vctk" else ()  # the unused second microphone of VCTK
@@ -142,7 +142,7 @@ def _note_unused_audio(reading, layout):
 
 
 def _guess_language(reading):
-    """Sets the language of clips without one, by their letters or else their words; notes doubtful languages."""
+    """Identifies the language of clips without one, by script or by words; adds notes on languages that seem wrong."""
     unnamed = [clip for clip in reading.utterances if clip.language == reading.language]
     default = reading.language or DEFAULT_LANGUAGE
     language, note = guess_language((clip.text for clip in unnamed), default)
@@ -169,7 +169,7 @@ def _guess_language(reading):
 
 
 def _nothing_found(place, formats):
-    """Returns the error for a data set that no format recognizes, with its content and a hint."""
+    """Returns the error for a data set that no format recognizes; its message lists some files and gives a hint."""
     names, sheets = [], []
     for path, folders, files in os.walk(place.path):
         names += [f"{name}/" for name in sorted(folders)] + sorted(files)

@@ -1,4 +1,4 @@
-"""Data types of the corpus formats: utterances, findings, and the reader state that collects both."""
+"""Data types of the corpus formats: utterances, problems with clips, and the `Reading` that collects both."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,8 +14,8 @@ from myxtts.data.corpora.folder import MAX_NAME_CHARACTERS, ClipRefused, CorpusF
 class Utterance:
     """One clip with its transcript.
 
-    `id` is unique within the corpus. `line` is the number of the line in the list, or None. `validation` is True for
-    clips of the data set's own validation split. `num_samples` is the length at 22 050 Hz, 0 until audio is read.
+    `id` is unique within the corpus. `line` is its line number in the list, None without a list. `validation` is True
+    for clips of the data set's own validation split. `num_samples` is the length at 22 050 Hz, 0 until audio is read.
     """
 
     id: str
@@ -34,7 +34,7 @@ class Utterance:
 
 @dataclass(frozen=True)
 class Finding:
-    """A problem of one clip: `reason` is one of a fixed set of phrases, `detail` a sentence for users.
+    """Problem with one clip: `reason` is one of a fixed set of phrases, `detail` a sentence for users.
 
     `path` is the file with the problem, relative to the corpus: the audio file or the list.
     """
@@ -58,10 +58,10 @@ class Corpus:
 
 
 class Place(NamedTuple):
-    """A folder that a format reads, or only the list `list_path` in it.
+    """Folder that a format reads, with defaults for its clips. If `list_path` is set, only this list is read.
 
-    `prefix` is the prefix of the ids of its clips; `speaker` and `language` are the defaults of its clips. If
-    `validation` is true, its clips are validation clips.
+    The ids of its clips begin with `prefix`. `speaker` and `language` apply to clips without their own. If `validation`
+    is true, its clips are for validation.
     """
 
     path: Path
@@ -72,7 +72,7 @@ class Place(NamedTuple):
     language: str = ""
 
     def below(self, path: Path, **changes) -> Self:
-        """Returns the `Place` of a folder below this one, whose relative path is added to the prefix of ids."""
+        """Returns the `Place` of the subfolder `path`: adds its relative path to `prefix`, and applies `changes`."""
         return self._replace(path=path, prefix=f"{self.prefix}{path.relative_to(self.path).as_posix()}/", **changes)
 
 
@@ -84,18 +84,18 @@ class CorpusFormat:
     priority: int
     """Order in which formats are tried, lowest first."""
     hint: str
-    """Description of the layout for error messages, to follow "a folder with"."""
+    """Description of the layout in error messages, which follows the words "a folder with"."""
     read: Callable[["Reading", Place], bool]
-    """Function that returns False if a place has another layout. Otherwise, it adds at least one utterance or rejection
-    and returns True, or raises `CorpusError`. It raises `ClipRefused` if the folder must not be read."""
+    """Function that reads a place. It returns False for other layouts; otherwise, it adds clips or rejections and
+    returns True. Raises `CorpusError` if a list cannot be read, and `ClipRefused` if the folder must not be opened."""
     takes_list: bool = False
-    """Whether `read` supports a single list, `place.list_path`."""
+    """Whether `read` can also read a single list, `place.list_path`, instead of a folder."""
 
 
 class Reading:
-    """State of reading one data set: its files, and the utterances, rejections and notes found so far.
+    """State while one data set is read: its files, and the utterances, rejections and notes found so far.
 
-    `language` is the user's language for clips without one, or empty. `formats` are the formats to try.
+    `language` is the user's language for clips without one, or empty. `formats` are tried in the folders of speakers.
     """
 
     def __init__(self, folder: CorpusFolder, language: str, formats: list[CorpusFormat]):
@@ -107,7 +107,7 @@ class Reading:
 
     @contextmanager
     def clip(self, name: str, line: int | None, path: Path) -> Iterator[None]:
-        """Context manager that turns `ClipRefused` into a rejection of the clip `name`; `path` is the list."""
+        """Converts a `ClipRefused` in the block to a rejection of clip `name`, on line `line` of the list `path`."""
         try:
             yield
         except ClipRefused as refused:
@@ -127,8 +127,8 @@ class Reading:
 
         Args:
             cells: `id` (name of the audio file), `text` or `normalized`, and optionally `speaker` and `language`.
-            line: Number of the line in the list, or None.
-            audio_places: Folders to search for the audio.
+            line: Line number in the list, or None without a list.
+            audio_places: Folders to search for the audio file.
             speakers: `{id: (speaker, language)}` from a `speakers.csv`.
             name: Id of the clip within `place`, by default derived from the name of the audio file.
         """

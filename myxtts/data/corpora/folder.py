@@ -1,4 +1,4 @@
-"""Safe access to the files of an untrusted data set: files outside are not opened, and sizes are limited."""
+"""Safe access to an untrusted data set: limits sizes, and opens files outside it only if the user allows it."""
 
 import os
 import re
@@ -24,7 +24,7 @@ class CorpusError(UserError):
 
 
 class TextsMissing(CorpusError):
-    """Error for recordings with no texts or only subtitles. `root` is a recording or a folder with `recordings`."""
+    """Error for recordings without transcripts, or only with subtitles. `root` is the file or folder that was given."""
 
     def __init__(self, message: str, root: Path, recordings: list[Path]):
         super().__init__(message)
@@ -33,7 +33,7 @@ class TextsMissing(CorpusError):
 
 @dataclass(eq=False)
 class ClipRefused(Exception):
-    """Rejection of one clip. `path` is the file with the problem, or None for the list."""
+    """Raised to reject one clip. `path` is the file with the problem, or None if it is the list."""
 
     reason: str
     detail: str
@@ -41,9 +41,9 @@ class ClipRefused(Exception):
 
 
 class CorpusFolder:
-    """Access to the files of one data set. `root` is absolute, without symbolic links.
+    """Access to the files of one data set. `root` is an absolute path without symbolic links.
 
-    Audio may also be in `audio_roots`, or be a symbolic link if the user owns both the link and its target.
+    Audio files may also be in `audio_roots`. A link to audio elsewhere is followed if the user owns link and target.
     """
 
     def __init__(self, root: str | Path, audio_roots: Sequence[str | Path] = ()):
@@ -53,19 +53,19 @@ class CorpusFolder:
         written = (Path(os.path.abspath(one)) for one in (root, *audio_roots))
         self._roots = dict.fromkeys([self.root, *self.audio_roots, *written])
         self.linked: set[Path] = set()
-        """Folders outside the data set from which audio is read."""
+        """Folders with audio outside the data set, found through links or paths in lists instead of `audio_roots`."""
         self._listings: dict[tuple[Path, bool], tuple[dict[str, str], list[Path]]] = {}
         self._links: set[Path] = set()
         # Formats read a list twice: to recognize it, and to read its clips.
         self.read_lines = lru_cache(maxsize=2)(self._read_lines)
 
     def allow(self, folder: Path):
-        """Adds a folder to `audio_roots`."""
+        """Adds a folder to `audio_roots`, so that audio files in it may be opened."""
         self.audio_roots += (folder.resolve(),)
         self._roots |= dict.fromkeys((folder, folder.resolve()))
 
     def allow_named(self, names: Collection[str]):
-        """Allows the folder of audio outside the data set, if the user owns it and it has at least half of `names`."""
+        """Allows the folder outside the data set that has at least half of the clips `names`, if the user owns it."""
         away = [name for name in names if (name[:1] == "/" or ".." in name) and name.lower().endswith(AUDIO_EXTENSIONS)]
         paths = [Path(os.path.normpath(self.root / name)) for name in away]
         outside = [path for path in paths if not any(path.is_relative_to(root) for root in self._roots)]
@@ -77,7 +77,7 @@ class CorpusFolder:
             self.linked.add(common)
 
     def files(self, folder: Path) -> dict[str, str]:
-        """Returns the files in a folder, `{normalized name: name on disk}`; empty if the folder does not exist.
+        """Returns the files in a folder as `{normalized name: name on disk}`; empty if the folder does not exist.
 
         Raises `ClipRefused` if the folder is outside the data set or cannot be listed.
         """
@@ -101,7 +101,7 @@ class CorpusFolder:
 
     @cached_property
     def _below(self):
-        """The folders one level below audio roots of the user, by the name of each file and folder in them."""
+        """Maps each file or folder name to the subfolders of the user's audio roots that contain it."""
         found: dict[str, list[Path]] = {}
         for folder in (path for root in self.audio_roots if root not in self.linked for path in self.walk(root, 1)):
             for one in (*self.files(folder), *self.subfolders(folder)):
@@ -132,10 +132,10 @@ class CorpusFolder:
         return {stem for stem, extension in map(os.path.splitext, self.files(folder)) if extension in AUDIO_EXTENSIONS}
 
     def find_audio(self, places: Sequence[Path], parts: list[str]) -> Path:
-        """Finds a clip's audio file in the folders `places`, in `audio_roots`, or in subfolders of the user's roots.
+        """Returns a clip's audio file, searched in `places`, in `audio_roots`, then in the subfolders of `audio_roots`.
 
-        `parts` is the path of the file, with or without extension. Raises `ClipRefused` if there is no such file, if
-        several folders below have one, or if it is a link out of the data set to a file of another user.
+        `parts` are the components of its path, with or without extension. Raises `ClipRefused` if no file is found, if
+        several subfolders have one, or if it is a link to another user's file outside the data set.
         """
         has_extension = parts[-1].lower().endswith(AUDIO_EXTENSIONS)
         keys = [_file_key(parts[-1] + extension) for extension in ([""] if has_extension else AUDIO_EXTENSIONS)]
@@ -161,15 +161,15 @@ class CorpusFolder:
         raise ClipRefused("missing file", detail, places[0].joinpath(*parts[:-1], keys[0]))
 
     def has_audio(self, places: Sequence[Path], name: str) -> bool:
-        """Returns whether one of the folders `places` has the audio of the clip `name` in a list."""
+        """Returns whether `find_audio` finds the audio file of a clip by its `name` in a list."""
         try:
             return bool(self.find_audio(places, self.name_to_parts(name)))
         except ClipRefused as refused:
             return refused.reason == "several files"
 
     def name_to_parts(self, name: str) -> list[str]:
-        """Splits the name of a clip in a list into the parts of a path inside the data set; for a path into one of
-        `audio_roots`, the first part is that root. Raises `ClipRefused` if the path is invalid."""
+        """Splits a clip's name in a list into path components relative to the data set. For a path in one of
+        `audio_roots`, the first component is that root. Raises `ClipRefused` if the path is invalid."""
         if not is_name(name):
             detail = f"The id has over {MAX_NAME_CHARACTERS} characters, or control or direction characters."
             raise ClipRefused("bad id", detail)
@@ -189,8 +189,8 @@ class CorpusFolder:
         return first + parts
 
     def _check_links(self, path, for_audio=False):
-        """Raises `ClipRefused` if a symbolic link leads to a target outside the data set and `audio_roots`, except, if
-        `for_audio` is true, for a user's link to an audio file or folder of the same user."""
+        """Raises `ClipRefused` if a symbolic link leads out of the data set and `audio_roots`. If `for_audio`, links to
+        audio files and folders are allowed, if the user owns both the links and their target."""
         real = Path(os.path.realpath(path))
         if any(real.is_relative_to(root) for root in (self.root, *self.audio_roots)):
             return
@@ -245,7 +245,7 @@ class CorpusFolder:
         return text.split("\n") if text else []
 
     def relative(self, path: Path) -> str:
-        """Returns a path relative to the data set, with unprintable characters escaped."""
+        """Returns a path relative to the data set for messages, with unprintable characters escaped."""
         return printable(relative_path(path, self.root))
 
 
@@ -255,7 +255,7 @@ def relative_path(path: Path, root: Path) -> str:
 
 
 def parts_to_id(parts: list[str]) -> str:
-    """Converts the parts of a clip's path to its id: `wavs/b.wav` becomes `b`."""
+    """Converts the components of a clip's path to its id, e.g. `["wavs", "b.wav"]` to `b`."""
     parts = [part for part in parts if not os.path.isabs(part)]
     parts = parts[1:] if parts[0] == "wavs" and len(parts) > 1 else parts
     stem, extension = os.path.splitext(parts[-1])
@@ -264,11 +264,11 @@ def parts_to_id(parts: list[str]) -> str:
 
 
 def is_name(text: str) -> bool:
-    """Returns whether `text` is valid as a name: at most `MAX_NAME_CHARACTERS`, all printable."""
+    """Returns whether `text` can be a name: all characters printable, and at most `MAX_NAME_CHARACTERS` of them."""
     return len(text) <= MAX_NAME_CHARACTERS and not UNPRINTABLE.search(text)
 
 
 def _file_key(name):
-    """Normalizes a file name: macOS decomposes letters, and Windows tools write `.WAV`."""
+    """Normalizes a file name (NFC, lower-case extension): macOS decomposes letters, and Windows tools write `.WAV`."""
     stem, extension = os.path.splitext(unicodedata.normalize("NFC", name))
     return stem + extension.lower()

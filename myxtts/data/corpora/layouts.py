@@ -23,7 +23,7 @@ _ROLES = {
 
 
 def read_datasets(reading: Reading, place: Place) -> bool:
-    """Reads a `Dataset` or `DatasetDict` that the library `datasets` saved with `save_to_disk`."""
+    """Reads a folder that `save_to_disk` of Hugging Face datasets wrote; returns False for other layouts."""
     if not {_STATE, _SPLITS} & {*reading.folder.files(place.path)}:
         return False
     if not reading.folder.has(place.path, _SPLITS):
@@ -38,7 +38,7 @@ def read_datasets(reading: Reading, place: Place) -> bool:
 
 
 def _read_saved(reading, place):
-    """Reads Arrow files with the library `datasets`, and extracts their audio into the user's cache, once."""
+    """Reads one saved `Dataset`, and extracts its audio files into the user's cache, unless they are already there."""
     missing = f"{place.path} was saved by the library datasets, which is not installed"
     with needing(f'{missing}. Install it with: pip install datasets (or ".[datasets]").'):
         import datasets
@@ -71,19 +71,19 @@ def _read_saved(reading, place):
 
 
 def _with_language(reading, place):
-    """Returns `place` with the language in the file `lang.txt` of xtts-finetune-webui, if the folder has one."""
+    """Returns `place` with the language in the file `lang.txt` of xtts-finetune-webui, if the folder has this file."""
     path = place.path / "lang.txt"
     is_there = reading.folder.has(place.path, path.name)
     return place._replace(language=reading.folder.read_text(path, 100).strip()) if is_there else place
 
 
 def read_finetune_webui(reading: Reading, place: Place) -> bool:
-    """Reads `metadata_train.csv`, and `metadata_eval.csv` for validation."""
+    """Reads `metadata_train.csv` and `metadata_eval.csv` of xtts-finetune-webui; returns False for other layouts."""
     return reading.folder.has(place.path, "metadata_train.csv") and read_lists(reading, _with_language(reading, place))
 
 
 def read_common_voice(reading: Reading, place: Place) -> bool:
-    """Reads `train.tsv` (else `validated.tsv`), and for validation `dev.tsv` (else `test.tsv`)."""
+    """Reads Common Voice: `train.tsv` or `validated.tsv`, and `dev.tsv` or `test.tsv`. Returns False without them."""
     files = reading.folder.files(place.path)
     training = [name for name in ("train.tsv", "validated.tsv") if name in files]
     if not training or place.path / "clips" not in reading.folder.subfolders(place.path):
@@ -99,7 +99,7 @@ def read_common_voice(reading: Reading, place: Place) -> bool:
 
 
 def read_audiofolder(reading: Reading, place: Place) -> bool:
-    """Reads the list in a folder, or the lists in the folders `train` and `validation`, which may be in `data/`."""
+    """Reads the metadata of a Hugging Face AudioFolder or of each of its splits; returns False for other layouts."""
     names = ("metadata.jsonl", "metadata.csv")
     list_of = lambda path: next((path / name for name in names if reading.folder.has(path, name)), None)
 
@@ -122,7 +122,7 @@ def read_audiofolder(reading: Reading, place: Place) -> bool:
 
 
 def read_header(reading: Reading, place: Place) -> bool:
-    """Reads a list whose first line names its columns, among them one for the clip and one for the text."""
+    """Reads a list whose header names at least a clip column and a text column; returns False without such a list."""
     files = reading.folder.files(place.path)
     usual = [place.path / name for name in ("metadata.csv", "metadata.tsv", "metadata.txt") if name in files]
     for path in [place.list_path] if place.list_path else usual:
@@ -133,7 +133,7 @@ def read_header(reading: Reading, place: Place) -> bool:
 
 
 def read_ljspeech(reading: Reading, place: Place) -> bool:
-    """Reads a list without a known header; the content of the columns decides their meaning."""
+    """Reads a list without a known header, and finds its columns by content. Returns False if there is no list."""
     path = place.list_path or place.path / "metadata.csv"
     if not reading.folder.has(path.parent, path.name):
         return False
@@ -143,7 +143,7 @@ def read_ljspeech(reading: Reading, place: Place) -> bool:
 
 
 def read_lists(reading: Reading, place: Place) -> bool:
-    """Reads lists of clips, named by role (training, validation, test), or one list; also in `filelists/`."""
+    """Reads a folder's only list, or its lists for training and validation; returns False if there are no lists."""
     folder = reading.folder
     is_of_lists = lambda path: not (folder.audio_stems(path) or folder.subfolders(path))
     folders = (place.path, *filter(is_of_lists, folder.walk(place.path, 1)))
@@ -176,7 +176,7 @@ def _find_lists(reading, place, folder):
 
 
 def read_kaldi(reading: Reading, place: Place) -> bool:
-    """Reads `wav.scp`, with transcripts from `text` and speakers from `utt2spk`. Commands are never run."""
+    """Reads a Kaldi folder (`wav.scp`, `text`, `utt2spk`) without running commands; returns False for other layouts."""
     path, folder = place.path / "wav.scp", reading.folder
     if place.list_path and place.list_path.name != path.name or not folder.has(place.path, path.name, "text"):
         return False
@@ -208,7 +208,7 @@ def read_kaldi(reading: Reading, place: Place) -> bool:
 
 
 def read_text_files(reading: Reading, place: Place, suffix: str = ".txt") -> bool:
-    """Reads pairs of an audio and a text file with the same name; rejects files that are not in a pair."""
+    """Reads pairs of audio and text files with equal names, and rejects unpaired files. Returns False without pairs."""
     audio = reading.folder.audio_stems(place.path)
     texts = {name.removesuffix(suffix) for name in reading.folder.files(place.path) if name.endswith(suffix)}
     if suffix == ".txt" and audio.isdisjoint(texts):  # the texts are not transcripts
@@ -233,7 +233,7 @@ def _add_pair(reading, place, audio, transcript, name):
 
 
 def read_vctk(reading: Reading, place: Place) -> bool:
-    """Reads audio in `wav48/SPEAKER/` (microphone 1 rather than 2) and transcripts in `txt/SPEAKER/`."""
+    """Reads VCTK: audio in `wav48/SPEAKER/` (`_mic1`), texts in `txt/SPEAKER/`; returns False for other layouts."""
     folders = {path.name: path for path in reading.folder.subfolders(place.path)}
     audio = next((folders[k] for k in ("wav48_silence_trimmed", "wav48", "wav16", "wav") if k in folders), None)
     speakers = reading.folder.subfolders(audio) if audio and "txt" in folders else []
@@ -249,9 +249,9 @@ def read_vctk(reading: Reading, place: Place) -> bool:
 
 
 def read_chapters(reading: Reading, place: Place, suffix: str) -> bool:
-    """Reads `SPEAKER/CHAPTER/` folders, also below `train-…/`, with transcripts in files that end with `suffix`.
+    """Reads `SPEAKER/CHAPTER/` folders with texts in files that end with `suffix`; returns False for other layouts.
 
-    Clips in `dev-…` are for validation, and those in `test-…` are not used; without other clips, all are for training.
+    In LibriSpeech and LibriTTS, `dev-…` is for validation and `test-…` is unused; without others, all are for training.
     """
     has_texts = lambda path: any(name.endswith(suffix) for name in reading.folder.files(path))
     chapters = [path for path in reading.folder.walk(place.path, 3) if has_texts(path)]
@@ -275,7 +275,7 @@ def read_chapters(reading: Reading, place: Place, suffix: str) -> bool:
 
 
 def read_mls(reading: Reading, place: Place) -> bool:
-    """Reads `transcripts.txt`, with lines of `SPEAKER_BOOK_CLIP`, a tab and the text; audio is in `audio/`."""
+    """Reads Multilingual LibriSpeech: `audio/` and `transcripts.txt` (clip, text); returns False for other layouts."""
     path, audio = place.path / "transcripts.txt", place.path / "audio"
     if not (reading.folder.has(place.path, path.name) and audio in reading.folder.subfolders(place.path)):
         return False
@@ -288,9 +288,10 @@ def read_mls(reading: Reading, place: Place) -> bool:
 
 
 def read_m_ailabs(reading: Reading, place: Place) -> bool:
-    """Reads books such as `de_DE/by_book/female/SPEAKER/BOOK/`, each with a `metadata.csv` and `wavs/`.
+    """Reads M-AILABS: books such as `de_DE/by_book/female/SPEAKER/BOOK/`, each with a `metadata.csv` and `wavs/`.
 
-    Books must be at least two levels below the folder, unless the user chose this format or its path has `by_book`.
+    Returns False for other layouts. Books may be directly in the folder only if its path contains `by_book` or the user
+    chose this format.
     """
     folder = reading.folder
     is_book = lambda path: folder.has(path, "metadata.csv") and path / "wavs" in folder.subfolders(path)
@@ -310,7 +311,7 @@ def read_m_ailabs(reading: Reading, place: Place) -> bool:
 
 
 def read_speaker_folders(reading: Reading, place: Place) -> bool:
-    """Reads one folder per speaker, each in any format, and adds a note for folders that cannot be read."""
+    """Reads one folder per speaker, each in any format, and notes unreadable folders; returns False without folders."""
     folders = reading.folder.subfolders(place.path) if place.path == reading.folder.root else []
     read = lambda part: any(form.read(reading, part) for form in reading.formats)
     parts = {path.name: path for path in folders}

@@ -1,4 +1,4 @@
-"""Reader of lists with one clip per line: separator, header, `speakers.csv`, and separate lists for validation."""
+"""Reads lists with one clip per line: finds separator and columns, applies `speakers.csv` and validation lists."""
 
 import csv
 import json
@@ -26,11 +26,11 @@ _NAMES_OF_COLUMN = {
     "گوینده",
     "language": "language,lang,locale",
 }
-"""Known headers of each column, in order of preference."""
+"""Names that the headers of lists use for each column, separated by commas, in order of preference."""
 
 
 class Dialect(NamedTuple):
-    """Separator of a list's columns, and whether cells in double quotes may contain the separator (`quoted`)."""
+    """Separator between the columns of a list. `quoted` is whether double quotes around cells are syntax, as in CSV."""
 
     separator: str
     quoted: bool
@@ -46,7 +46,7 @@ class Dialect(NamedTuple):
 
 
 class Table(NamedTuple):
-    """A list of clips: its file, its columns, and the folders of its audio.
+    """List of clips: its file, its columns, and the folders of its audio.
 
     If `dialect` is None, each line is a JSON object. Unused columns are None in `columns`.
     """
@@ -102,17 +102,17 @@ def _json_to_cells(line):
 
 
 def find_dialect(lines: list[str], separator: str) -> Dialect:
-    """Decides whether double quotes around cells are syntax or text, and returns the dialect.
+    """Returns the dialect of a list: decides whether double quotes around cells are syntax or part of the text.
 
     With commas or semicolons, they are syntax. With other separators, they are syntax only if every cell that starts
-    with a quote is closed correctly, because transcripts often contain quotes, and an unclosed one would join cells.
+    with a quote also ends with one: transcripts often contain quotes, and an unclosed quote would merge cells.
     """
     marked = [line for line in lines if f'{separator}"' in line or line.startswith('"')]
     return Dialect(separator, separator in ",;" or bool(marked) and all(map(Dialect(separator, True).split, marked)))
 
 
 def _guess_separator(lines):
-    """Returns the separator of a list without a header: `|`, unless no line has it and another one fits most lines."""
+    """Returns `|`, or if no line has it, the tab, comma or semicolon that splits most lines into two or three cells."""
     lines = [line for line in lines if line.strip()]
     for separator in "\t,;" if not any("|" in line for line in lines) else ():
         dialect = Dialect(separator, separator != "\t")
@@ -127,7 +127,7 @@ def _first_line(lines):
 
 
 def names_to_columns(names: Sequence[str]) -> tuple[str | None, ...]:
-    """Maps the names in a header to `id`, `text`, `normalized`, `speaker`, `language` or None (unknown or repeated)."""
+    """Maps each name in a header to `id`, `text`, `normalized`, `speaker`, `language` or None (unknown or repeated)."""
     names = [name.strip().lower() for name in names]
     columns: list[str | None] = [None] * len(names)
     for column, known in _NAMES_OF_COLUMN.items():
@@ -137,7 +137,7 @@ def names_to_columns(names: Sequence[str]) -> tuple[str | None, ...]:
 
 
 def header_table(reading: Reading, place: Place, path: Path) -> Table | None:
-    """Returns the table of a list whose first line names a column for the clip and one for the text, else None."""
+    """Returns the `Table` of a list whose header names a clip column and a text column, or of JSON lines; else None."""
     lines = reading.folder.read_lines(path)
     index = _first_line(lines)
     if path.suffix in (".json", ".jsonl"):
@@ -153,8 +153,8 @@ def header_table(reading: Reading, place: Place, path: Path) -> Table | None:
 def content_table(reading: Reading, place: Place, path: Path) -> Table | None:
     """Finds the columns of a list by their content: the clip column names audio, the text column has the most letters.
 
-    Returns the `plain_table` if the list has no header and its first column names audio, and None if no column
-    has names of audio in at least half of the lines.
+    Returns None if no column names audio files in at least half of the lines. Without a header, and with the clips in
+    the first column, returns `plain_table`.
     """
     lines = reading.folder.read_lines(path)
     sample = [line for line in lines[:_SAMPLE_LINES] if line.strip()]
@@ -185,9 +185,9 @@ def content_table(reading: Reading, place: Place, path: Path) -> Table | None:
 
 
 def plain_table(reading: Reading, place: Place, path: Path) -> Table:
-    """Returns the table of a list without a header: `id|text|normalized text`, perhaps followed by speakers.
+    """Returns the `Table` of a list without a header: `id|text|normalized text`, perhaps followed by `speaker`.
 
-    Raises `CorpusError` if the third of three columns seems to have speakers.
+    Raises `CorpusError` if there are three columns and the third seems to contain speakers.
     """
     lines = reading.folder.read_lines(path)
     dialect = find_dialect(lines, _guess_separator(lines))
@@ -207,7 +207,7 @@ def plain_table(reading: Reading, place: Place, path: Path) -> Table:
 
 
 def _is_header(rows, column, found):
-    """Returns whether the first row is a header rather than a clip without audio."""
+    """Returns whether the first row is a header, rather than a clip whose audio is missing."""
     has_name = any(map(str.isalpha, rows[0][column])) if len(rows[0]) == len(rows[-1]) else False
     if found[0] or sum(found) < len(found) - 1 or not has_name:
         return False
@@ -218,7 +218,7 @@ def _is_header(rows, column, found):
 
 
 def _located(reading, place, path, dialect, columns, header_line=None):
-    """Creates a table. If the usual folders have none of its first clips, their subfolders are searched too."""
+    """Creates a `Table`. If `wavs/` and `place` lack the audio of its first clips, subfolders are searched too."""
     table = Table(path, dialect, columns, (place.path / "wavs", place.path), header_line)
     names = [*_clip_names(reading, table)]
     reading.folder.allow_named(names)
@@ -248,7 +248,7 @@ def read_table(reading: Reading, place: Place, table: Table, left_out: Collectio
 
 
 def _read_speakers(reading, path):
-    """Returns `{id: (speaker, language or "")}` from a `speakers.csv`, or None if missing; notes invalid lines."""
+    """Returns `{id: (speaker, language or "")}` from a `speakers.csv`, or None if missing; adds a note on bad lines."""
     if not reading.folder.has(path.parent, path.name):
         return None
     header, *lines = reading.folder.read_lines(path) or [""]
@@ -270,9 +270,9 @@ def _read_speakers(reading, path):
 
 
 def read_split(reading: Reading, place: Place, training: Table, validation: Table | None, others: Sequence[Table]):
-    """Reads the validation list, and the training list without clips of the validation list and of `others`.
+    """Reads a training and a validation list. Skips training clips that are also in the validation list or `others`.
 
-    A list that has all clips of the training list is ignored.
+    `others` are test lists. A validation or test list that contains all training clips is ignored.
     """
     named, kept_back, relative = _clip_names(reading, training), set(), reading.folder.relative
     for table in filter(None, (validation, *others)):
@@ -292,7 +292,7 @@ def read_split(reading: Reading, place: Place, training: Table, validation: Tabl
 
 
 def read_parts(reading: Reading, place: Place, parts: dict[str, Path], training: str, read: Callable[[Place], object]):
-    """Calls `read` for the preferred validation split in `parts` (folders by name), then for the split `training`."""
+    """Applies `read` to two folders of `parts` (by split name): the preferred validation split, then `training`."""
     validation, *others = [name for name in VALIDATION if name in parts and name != training] or [None]
     for name in others:
         reading.notes.append(f"The folder {reading.folder.relative(parts[name])} is not used.")
