@@ -117,10 +117,10 @@ def test_folders_are_listed_and_moved_to_the_trash(tmp_path, monkeypatch):
     for place in places[:2]:
         with own_run_folder(tmp_path / "run"), pytest.raises(UserError, match="trash while run is training"):
             removable(tmp_path, place, Tasks())
-    with locked_folder(tmp_path / "_data/set", ""), pytest.raises(UserError, match="a command writes"):
+    with locked_folder(tmp_path / "_data/set", ""), pytest.raises(UserError, match="a command is writing"):
         removable(tmp_path, "_data/set", Tasks())
     (tasks := Tasks()).folders = lambda: {"data": tmp_path / "_data/set"}
-    with pytest.raises(UserError, match="a command writes"):
+    with pytest.raises(UserError, match="a command is writing"):
         removable(tmp_path, "_data/set", tasks)
     for bad in ("..", "_trash", None, "_data"):
         with pytest.raises(UserError):
