@@ -279,6 +279,12 @@ def test_file_has_the_audio(sound_format, is_open):
         np.testing.assert_array_equal(samples, decode(encode("pcm", True)[0], "pcm")[0])
 
 
+@pytest.mark.parametrize("sound_format", OPEN_FORMATS)
+def test_each_tenth_of_a_second_of_a_stream_is_sent_at_once(sound_format):
+    encoder = SoundEncoder(sound_format, ENCODED_RATE, True)
+    assert all([len(encoder.add(part)) > 100 for part in np.array_split(ENCODED[:ENCODED_RATE], 10)])
+
+
 def test_open_and_whole_wav_differ_in_their_lengths_alone():
     whole, is_open = encode("wav", False)[0], encode("wav", True)[0]
     assert whole[44:] == is_open[44:] == encode("pcm", True)[0] and len(whole) == len(is_open)

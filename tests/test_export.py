@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import runpy
 import shutil
 import subprocess
 import sys
@@ -138,6 +139,15 @@ def test_speaking_needs_no_package_of_ours(exported, tmp_path):
     assert done.returncode == 0, done.stderr
     assert soundfile.info(tmp_path / "out.wav").samplerate == 24000
     assert "emma" in done.stdout and "en" in done.stdout
+
+
+@pytest.mark.parametrize("words", [["--speed", "0"], ["--output", "/no/where.wav"], ["--voice", __file__]])
+def test_wrong_value_for_speak_py_is_one_error_message(exported, words, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["speak.py", "--text", "One.", *words])
+    with pytest.raises(SystemExit, match="2"):
+        runpy.run_path(str(exported / "speak.py"), run_name="__main__")
+    reported = capsys.readouterr().err.rpartition("error: ")[2]
+    assert words["--speed" not in words] in reported
 
 
 def test_faster_speech_equals_the_model(exported, synthesizer):

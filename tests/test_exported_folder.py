@@ -22,6 +22,7 @@ from test_export import export, exported, run, synthesizer  # noqa: F401, F811  
 from tiny import WORDS, voiced
 
 from myxtts.__main__ import main
+from myxtts.apps.server.options import build_parser
 from myxtts.config.checks import UserError
 from myxtts.config.rates import MODEL_SAMPLE_RATE
 from myxtts.interchange.onnx import forms as web
@@ -87,6 +88,16 @@ def test_exported_folder_is_served_by_the_packages_of_the_light_image_with_the_s
         assert "tensorflow" not in (process / "maps").read_text()
         status = dict(line.split(":", 1) for line in (process / "status").read_text().splitlines())
         assert int(status["VmHWM"].split()[0]) < 350 * 1024
+
+
+def test_trained_voices_of_an_exported_model_are_known_by_their_recordings(exported, tmp_path):  # noqa: F811
+    open_model = pytest.importorskip("myxtts.apps.server.serving", exc_type=ImportError).open_model
+    with np.load(exported / "voices.npz") as stored:
+        voices = {name: np.repeat(array, 2, axis=0) for name, array in stored.items()}
+    voices |= dict(names=["Gene", "de_anna"], languages=["en", "de"], trained=[False, True])
+    np.savez(shutil.copytree(exported, tmp_path / "copy") / "voices.npz", **voices)
+    given = build_parser().parse_args(["--checkpoint", str(tmp_path / "copy"), "--warm", "none"])
+    assert open_model(given, None)[2].find("alloy", "en")[0].name == "de_anna"
 
 
 def edit(folder, **changes):

@@ -89,6 +89,8 @@ class SoundEncoder:
             # With a constant bit rate, readers can compute the length of an MP3 stream.
             rate = dict(bitrate_mode="CONSTANT", compression_level=0.5) if sound_format == "mp3" else {}
             self._file = soundfile.SoundFile(self._buffer, "w", sample_rate, 1, subtype, format=container, **rate)
+            if sound_format == "opus" and is_open:  # pages of 50 ms; by default libsndfile collects 1 s of audio
+                soundfile._snd.sf_command(self._file._file, 0x1302, soundfile._ffi.new("double *", 50), 8)
 
     def add(self, samples: np.ndarray, last: bool = False) -> bytes:
         """Encodes `(S,)` float32 samples, clipped to `[-1, 1]`; returns the new bytes. Only `end` sets `last`."""

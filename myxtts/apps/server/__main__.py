@@ -26,9 +26,8 @@ def main(argv: list[str] | None = None) -> int:
         wyoming = serve_wyoming(place, speaker, voices, settings)
     if arguments.ui:
         _mount_page(app, Path(arguments.ui), key)
-    listener = open_port("--port", arguments.host, arguments.port)
     serving = Serving(app, speaker, arguments.max_connections, arguments.grace_seconds, wyoming)
-    serving.run([listener])
+    serving.run([open_port("--port", arguments.host, arguments.port)])
     return 0 if serving.started else 1
 
 

@@ -148,8 +148,7 @@ class Gate:
 
     async def _read_body(self, request, most):
         """Reads a body of at most `most` bytes within the time limit; returns an ASGI `receive` that replays it."""
-        path = request.scope["path"]
-        too_large = ApiError(413, f"The body of a request to {path} must have at most {most} bytes.")
+        too_large = ApiError(413, f"The body of a request to {request.scope['path']} must have at most {most} bytes.")
         if int(request.headers.get("content-length", 0)) > most:
             raise too_large
         body = bytearray()

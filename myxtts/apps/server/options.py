@@ -79,7 +79,7 @@ def check_options(arguments: argparse.Namespace) -> str | None:
     for flag, (_, least, most, _) in LIMITS.items():
         value = getattr(arguments, flag[2:].replace("-", "_"))
         require(least <= value <= most, flag, f"{least} to {most}", value)
-    language_code(arguments.language or None)
+    arguments.language = language_code(arguments.language or None)
     key = arguments.api_key if arguments.api_key is not None else os.environ.get(KEY_VARIABLE) or None
     if arguments.api_key_file:
         key = (read_input("--api-key-file", arguments.api_key_file, 2**16).splitlines() or [""])[0].strip()

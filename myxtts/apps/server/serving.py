@@ -62,8 +62,7 @@ def _open_exported(run, arguments):
         model.warm_up(arguments.warm)  # here, so that a damaged graph ends the command
     except Exception as error:  # the errors of ONNX Runtime have no other common base class
         raise CheckpointError(f"{run} is not a complete export: {error}. Run `myxtts export` again.") from error
-    # A voice that was copied from base or a release has its language in its name, or has no language.
-    trained = [name for name, its in model.speakers.items() if its and not name.startswith(f"{its}_")]
+    trained = [name for name, is_own in model.exported.trained.items() if is_own]
     most = min(MOST_IN_TURNS, max(2, MOST_CACHE_BYTES // model.cache_bytes))
     return model, model.speakers, trained, {"most_texts": most}
 
@@ -174,8 +173,9 @@ class Serving(uvicorn.Server):
         await super().startup(sockets)
         if self.started:
             self._task = self._beside and asyncio.ensure_future(self._beside)
-            for address in [socket.getsockname() for server in self.servers for socket in server.sockets]:
-                logging.getLogger("myxtts.apps.server").info("Listening on http://%s:%d", *address[:2])
+            for host, port, *_ in [socket.getsockname() for server in self.servers for socket in server.sockets]:
+                place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+                logging.getLogger("myxtts.apps.server").info("Listening on http://%s", place)
 
     async def shutdown(self, sockets=None):
         """Rejects queued texts and finishes the texts in progress, up to the time limit."""

@@ -37,8 +37,6 @@ MOST_PAUSE_SECONDS = 60.0
 """Maximum total length of the pauses that a text may request."""
 _PAUSE = re.compile(r"\[pause:\s*(\d{1,6}(?:\.\d{1,6})?)\s*(ms|s)?\s*\]", re.IGNORECASE)
 _SAMPLING = ("temperature", "top_k", "top_p", "repetition_penalty")
-
-
 VoiceName = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=200)]
 
 
@@ -60,7 +58,7 @@ class SpeechRequest(BaseModel):
     speed: Annotated[float, Field(ge=0.25, le=4.0, allow_inf_nan=False)] = 1.0
     stream_format: Literal["audio", "sse"] | None = Field(None, description="sse: as server-sent events")
     instructions: str | None = Field(None, max_length=10_000, description="accepted, no effect")
-    stream: bool | None = Field(None, description="false: all at once, with its length; default: true except for flac")
+    stream: bool | None = Field(None, description="false: all at once, with its length, as flac always is")
     language: str | None = Field(None, max_length=20, description="code; default: the voice's, else detected")
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     temperature: Annotated[float, Field(allow_inf_nan=False)] | None = None
@@ -71,8 +69,8 @@ class SpeechRequest(BaseModel):
     @property
     def is_open(self) -> bool:
         """Whether the audio is streamed while it is synthesized, instead of sent all at once."""
-        is_open = self.response_format in OPEN_FORMATS if self.stream is None else self.stream
-        return is_open or self.stream_format is not None
+        is_asked = self.stream is not False or self.stream_format is not None
+        return is_asked and self.response_format in OPEN_FORMATS
 
 
 def _sentence(parts):
@@ -139,16 +137,17 @@ def make_job(
     if len(request.input) > settings.max_characters:
         rule = f"input must have at most {settings.max_characters} characters"
         raise ApiError(400, f"{rule}. Received: {len(request.input)}.", "input", "string_above_max_length")
-    if request.is_open and request.response_format not in OPEN_FORMATS:
-        rule = f"response_format must be one of {', '.join(OPEN_FORMATS)} for a stream"
-        raise ApiError(400, f"{rule}. Received: {request.response_format}.", "response_format", "unsupported_format")
     if any("\ud800" <= character <= "\udfff" for character in request.input):
         raise ApiError(400, "input contains a lone surrogate.", "input")
     lead, parts = spoken_parts(request.input)
     text, languages = " ".join(part for part, _ in parts), speaker.synthesizer.tokenizer.languages
-    likely = request.language or language_to_read(text, settings.language, None, "", languages)[0]
+    try:
+        asked = request.language and get_language(request.language).code
+    except ValueError as error:
+        raise ApiError(400, str(error), "language") from error
+    likely = asked or language_to_read(text, settings.language, None, "", languages)[0]
     voice, find = voices.find(request.voice if isinstance(request.voice, str) else request.voice.id, likely)
-    language = _choose_language(request.language, text, voice.language or settings.language, languages)
+    language = asked or _choose_language(text, voice.language or settings.language, languages)
     given = {name: getattr(request, name) for name in _SAMPLING if getattr(request, name) is not None}
     try:
         sampling = dataclasses.replace(speaker.synthesizer.config.sampling, **given)
@@ -166,13 +165,8 @@ def make_job(
     return SpeechJob(pieces, (lead, after), find, language, sampling, **options)
 
 
-def _choose_language(requested, text, usual, among):
-    """Returns the language to speak: `requested`, else `usual` if it suits the text's letters, else a detected one."""
-    if requested:
-        try:
-            return get_language(requested).code
-        except ValueError as error:
-            raise ApiError(400, str(error), "language") from error
+def _choose_language(text, usual, among):
+    """Returns the language to speak: `usual` if it suits the text's letters, else a detected one."""
     language, note = language_to_read(text, usual, None, "", among)
     if note and language == (usual or "en"):  # the letters rule it out, and no other language fits
         raise ApiError(400, UNPRINTABLE.sub("", note).replace("--language", "language"), "language")

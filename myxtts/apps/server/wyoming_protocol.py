@@ -113,10 +113,9 @@ class _Conversation(AsyncEventHandler):
         return Info(tts=[program])
 
     async def _speak(self, text, voice):
-        name = str(voice.get("name") or "")
         language = voice.get("language") and str(voice["language"])
-        fields = dict(model=self.settings.model, input=text, voice=name, language=language, response_format="pcm")
-        request = SpeechRequest.model_construct(**fields)
+        fields = dict(model=self.settings.model, input=text, language=language, response_format="pcm")
+        request = SpeechRequest.model_construct(**fields, voice=str(voice.get("name") or ""))
         job = await asyncio.to_thread(make_job, request, self.speaker, self.voices, self.settings)
         form = self.speaker.synthesizer.sample_rate, 2, 1
         self.speaker.submit(job)

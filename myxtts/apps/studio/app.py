@@ -25,8 +25,6 @@ from myxtts.storage.files import digest_bytes
 MOST_UPLOAD = "500mb"
 UPLOADS_KEPT_SECONDS = 3600
 TABS = dict(speak=speak_tab, data=data_tab, train=train_tab, compare=compare_tab, models=models_tab)
-AT_ONCE = 8
-"""Maximum number of events of a page that run at the same time."""
 
 
 def build_page(studio: Studio, language: str) -> gr.Blocks:
@@ -40,7 +38,7 @@ def build_page(studio: Studio, language: str) -> gr.Blocks:
             for name, fill in TABS.items():
                 with gr.Tab(texts[name], elem_id=f"tab_{name}") as choices.tab:
                     fill(studio, texts, choices)
-    return page.queue(default_concurrency_limit=AT_ONCE)
+    return page.queue(default_concurrency_limit=8)
 
 
 MOST_WRONG, WRONG_SECONDS = 10, 60.0

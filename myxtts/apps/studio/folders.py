@@ -1,6 +1,7 @@
 """Files of the page in one home folder: runs, data sets, exports, an evaluation, the trash, and votes on models."""
 
 import csv
+import math
 import os
 import re
 import shutil
@@ -14,7 +15,7 @@ from myxtts.apps.studio.processes import Tasks, process_of, trainings
 from myxtts.apps.studio.texts import PageError
 from myxtts.apps.studio.training_form import OWN, config_in
 from myxtts.audio.files import AUDIO_EXTENSIONS
-from myxtts.storage.base_model import BASE_NAME
+from myxtts.storage.base_model import BASE_NAME, MODEL, SETTINGS, kind_of
 from myxtts.storage.files import append_line, csv_text, free_path, write_text, write_whole
 
 DATA, EXPORTS, EVALUATION, TRASH = "_data", "_exports", "_evaluation", "_trash"
@@ -32,7 +33,7 @@ SAME = "same"
 
 def runs_in(folder: Path) -> list[str]:
     """Returns the names of the runs in a folder, newest first."""
-    found = [path for path in folder.iterdir() if (path / "config.json").is_file()] if folder.is_dir() else []
+    found = [path.parent for path in folder.glob(f"*/{SETTINGS}") if kind_of(path.parent) in (MODEL, SETTINGS)]
     return [path.name for path in sorted(found, key=lambda path: path.stat().st_mtime, reverse=True)]
 
 
@@ -197,10 +198,17 @@ def add_vote(home: Path, sides: Sequence[str], better: int | None, blind: bool, 
 
 
 def count_votes(home: Path) -> list[list]:
-    """Returns a row for each pair of models: the two names, the number of votes for each, and the number of ties."""
+    """Returns a row for each pair of models: both names, the votes for each, the ties, the p-value of a sign test."""
     found: dict[tuple, Counter] = {}
     lines = (home / VOTES).read_text(encoding="utf-8").splitlines() if (home / VOTES).is_file() else ()
     for one in csv.DictReader(lines):
         if one.get("better"):
             found.setdefault(tuple(sorted((one["first"], one["second"]))), Counter())[one["better"]] += 1
-    return [[*pair, votes[pair[0]], votes[pair[1]], votes[SAME]] for pair, votes in found.items()]
+    rows = [[*pair, votes[pair[0]], votes[pair[1]], votes[SAME]] for pair, votes in found.items()]
+    return [[*row, _p_value(*row[2:4])] for row in rows]
+
+
+def _p_value(first, second):
+    """Probability of votes as unequal as these, or more so, if both models are equally good."""
+    unequal = sum(math.comb(first + second, count) for count in range(min(first, second) + 1))
+    return round(min(1.0, 2 * unequal / 2 ** (first + second)), 3)

@@ -2,7 +2,6 @@
 
 import shutil
 import tempfile
-from pathlib import Path
 
 import gradio as gr
 import pandas as pd
@@ -98,10 +97,6 @@ def _checked(studio, texts, page_language, chosen):
     act(texts, save.click, correct, [loaded, clips], [saved, loaded], saved, api_name="save_texts")
     clips.select(hear, chosen, heard, show_progress="hidden", api_name=False)
     return examine_on
-
-
-SECONDS_BETWEEN_LOOKS = 2.0
-TO_END = Path(__file__).with_name("to_end.js").read_text(encoding="utf-8")
 
 
 def train_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
@@ -230,7 +225,7 @@ def _watch(studio, texts, name, now, state):
     look = dict(interactive=False, buttons=["download"], visible=False, elem_id="train_sample")
     sample = gr.Audio(label=texts["sample"], type="filepath", **look)
     log = parts.log_box(texts["log"], "log", 12)
-    log.change(None, None, None, js=TO_END)
+    log.change(None, None, None, js=parts.SCRIPTS["to_end"])
     seen = gr.State(None)
 
     def look_at(run, seen):
@@ -253,7 +248,7 @@ def _watch(studio, texts, name, now, state):
         return _now(studio, texts), words, *map(plot, lines), heard, gr.Textbox(view.log, visible=bool(view.log)), fresh
 
     outputs = [now, state, *plots, sample, log, seen]
-    gr.Timer(SECONDS_BETWEEN_LOOKS).tick(look_at, [name, seen], outputs, show_progress="hidden", api_name="state")
+    gr.Timer(2.0).tick(look_at, [name, seen], outputs, show_progress="hidden", api_name="state")
 
 
 def _now(studio, texts):
@@ -319,6 +314,9 @@ def _list(studio, texts, tab):
 def _facts(one, texts):
     if one.kind != "run":
         return ""
-    view = processes.RunView(one.folder)
+    try:
+        view = processes.RunView(one.folder)
+    except UserError as error:  # such as damaged settings, which must not hide the other items
+        return str(error)
     steps = [f"{part} {', '.join(map(str, steps))}" for part, steps in view.checkpoints.items() if steps]
     return " · ".join([texts[view.state], *view.facts(texts)[:3], f"{texts['checkpoints']}: {' · '.join(steps)}"])

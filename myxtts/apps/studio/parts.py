@@ -17,6 +17,9 @@ from myxtts.config.checks import UserError
 from myxtts.storage.base_model import BASE_NAME
 from myxtts.text.languages import LANGUAGES
 
+SCRIPTS = {path.stem: path.read_text(encoding="utf-8") for path in Path(__file__).parent.glob("*.js")}
+"""JavaScript of the page, by the name of its file."""
+
 
 def state_line(elem_id: str) -> gr.Markdown:
     """Creates a line of text below a button, for progress and errors."""

@@ -1,4 +1,4 @@
-// Plays each part of the audio in the messages once; see `message_of` in speech_tabs.py.
+// Plays each part of the audio in the messages once, and defines `hush`, which stops playback; see `message_of` in speech_tabs.py.
 (message) => {
   window.hush = () => {
     if (window.myxtts_player) window.myxtts_player.context.close();

@@ -1,11 +1,10 @@
 """The tabs Speak and Compare of the page. Streamed audio is sent to the browser as PCM in JSON messages."""
 
 import base64
-import itertools
 import json
 import random
+import uuid
 from collections.abc import Sequence
-from pathlib import Path
 
 import gradio as gr
 import numpy as np
@@ -16,12 +15,8 @@ from myxtts.apps.studio.parts import Choices, act
 from myxtts.apps.studio.studio import Studio
 from myxtts.apps.studio.texts import PageError
 
-_numbers = itertools.count()
 REPEATED_PARTS = 8
 """Number of audio parts in each message. Gradio may drop a message, so each one repeats the latest parts."""
-
-PLAY = Path(__file__).with_name("play.js").read_text(encoding="utf-8")
-"""JavaScript that plays each audio part of the messages once, and defines `hush`, which stops playback."""
 
 
 def message_of(speech: str, sample_rate: int, chunks: Sequence[np.ndarray]) -> str:
@@ -58,7 +53,7 @@ def speak_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
             rate, samples = studio.speak(model, text, language, recording, speaker, *values)
             yield texts["spoken"].format(len(samples) / rate), "", (rate, samples)
             return
-        chunks, speech = [], f"{next(_numbers)}"
+        chunks, speech = [], uuid.uuid4().hex
         for rate, samples in studio.stream(model, text, language, recording, speaker, *values):
             chunks.append(samples)
             yield texts["so_far"].format(sum(map(len, chunks)) / rate), message_of(speech, rate, chunks), gr.skip()
@@ -67,7 +62,7 @@ def speak_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
 
     given = [streamed, model, text, language, recording, speaker, seed, temperature, speed]
     speaking = act(texts, button.click, say, given, [state, message, sound], state, api_name="speak")
-    message.change(None, message, None, js=PLAY)
+    message.change(None, message, None, js=parts.SCRIPTS["play"])
     hush.click(lambda: texts["hushed"], None, state, js="() => window.hush?.()", cancels=[speaking], api_name=False)
 
 
@@ -107,7 +102,8 @@ def compare_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None
 
     with gr.Row():
         votes = [gr.Button(texts[key], elem_id=f"vote_{key}") for key in ("vote_a", "vote_b", "vote_same")]
-    headers = [texts[key] for key in ("model", "model", "times_better", "times_better", "vote_same")]
+    headers = [texts[key] for key in ("model", "model", "times_better", "times_better", "vote_same", "p_value")]
+    choices.page.load(None, None, None, js=parts.SCRIPTS["vote_keys"])
     counts = gr.Dataframe(lambda: count_votes(studio.home), label=texts["votes"], headers=headers, interactive=False)
     given = [*sides, text, language, recording, speaker, seed, blind]
     act(texts, button.click, compare, given, [*sounds, heard, verdict], verdict, api_name="compare")

@@ -240,9 +240,8 @@ def cut(text, limit):
             at = len(part) if len(part) <= limit else at if at > 0 else limit
             piece, part = part[:at].strip(), part[at:].strip()
             if found and len(found[-1]) + 1 + len(piece) <= limit:
-                found[-1] += " " + piece
-            else:
-                found.append(piece)
+                piece = f"{found.pop()} {piece}"
+            found.append(piece)
     return found
 
 
@@ -311,9 +310,12 @@ def resampled(samples, rate, new_rate, zeros=48):
 
 def read_wav(path):
     """Reads a WAV file; returns mono samples `(S,)` in [-1, 1] and the sample rate."""
-    with wave.open(str(path), "rb") as file:
-        width, channels, rate = file.getsampwidth(), file.getnchannels(), file.getframerate()
-        content = np.frombuffer(file.readframes(file.getnframes()), np.uint8).reshape(-1, channels, width)
+    try:
+        with wave.open(str(path), "rb") as file:
+            width, channels, rate = file.getsampwidth(), file.getnchannels(), file.getframerate()
+            content = np.frombuffer(file.readframes(file.getnframes()), np.uint8).reshape(-1, channels, width)
+    except (EOFError, wave.Error) as error:
+        raise ValueError(f"{path} is not a PCM WAV file: `ffmpeg -i {path} voice.wav` makes one.") from error
     if width == 1:
         return (content[..., 0].mean(axis=1) - 128) / 128, rate
     whole = np.zeros((*content.shape[:2], 4), np.uint8)
@@ -342,13 +344,15 @@ def main():
     if not text or not (voice or speaker.voices):
         parser.error("--text is required, and --voice if the model has no voices")
     voice, language = speaker.choose(voice, language)
+    if not 0.25 <= arguments.get("speed", 1) <= 4:
+        parser.error("--speed must be 0.25 to 4.")
     try:
         samples = speaker.speak(text, voice, language, **arguments)
-    except ValueError as error:
+        with open(output, "wb") as place, wave.open(place) as file:
+            file.setparams((1, 2, speaker.sample_rate, 0, "NONE", ""))
+            file.writeframes(np.rint(np.clip(samples, -1, 1) * 32767).astype("<i2").tobytes())
+    except (ValueError, OSError) as error:
         parser.error(str(error))
-    with wave.open(output, "wb") as file:
-        file.setparams((1, 2, speaker.sample_rate, 0, "NONE", ""))
-        file.writeframes(np.rint(np.clip(samples, -1, 1) * 32767).astype("<i2").tobytes())
     print(f"Wrote {output}: {len(samples) / speaker.sample_rate:.2f} s, voice {voice}, language {language}")
 
 

@@ -269,6 +269,8 @@ def test_pages_have_valid_links_and_working_examples(live, tmp_path, monkeypatch
 def test_requests_of_other_programs_are_accepted(live, caplog):
     asked = dict(lang_code="e", volume_multiplier=1.0, model="kokoro")
     assert live.speech(voice=" alloy", **asked)[2] == live.speech(voice="emma")[2]  # the one with a language
+    assert live.speech(voice="nova", language="en-US")[2] == live.speech(voice="emma")[2]
+    assert live.speech(response_format="flac", stream=True, stream_format="audio")[2][:4] == b"fLaC"
     for text, samples in (("", 2400), ("🙂", 2400), ("[pause:1s]", 24_000)):
         assert live.speech(text)[2] == bytes(2 * samples)
     one, two = live.speech("one.")[2], live.speech("one.[pause:1s]")[2]
@@ -328,6 +330,8 @@ def test_only_trained_speaker_is_the_default_voice_and_has_the_names_of_openai(s
     flags = ["--checkpoint", "run", "--warm", "none", "--voice-map", "nova=de_f1"]
     voices = serving.open_model(options.build_parser().parse_args(flags), None)[2]
     assert [voices.find(name, "de")[0].name for name in ("", "alloy", "onyx", "nova")] == ["emma"] * 3 + ["de_f1"]
+    given = options.build_parser().parse_args(["--checkpoint", "base", "--port", "0", "--language", "German"])
+    assert options.check_options(given) is None and given.language == "de"
 
 
 def test_uploaded_voice_is_kept_and_spoken_with(synthesizer, folders, tmp_path, monkeypatch):

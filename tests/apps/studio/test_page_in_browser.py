@@ -141,6 +141,9 @@ def test_recording_without_text_is_transcribed_corrected_and_moved_to_the_trash(
 
 def test_errors_are_shown_and_a_release_is_imported(served, tmp_path):
     with Page(served[1], size=(360, 900)) as page:
+        page.tab("compare")
+        page.driver.find_element("css selector", "body").send_keys("b")
+        page.wait_notice("Compare first")
         page.tab("data")
         page.write("data_folder", str(tmp_path / "nowhere"))
         page.click("data_check")

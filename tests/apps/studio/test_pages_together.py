@@ -87,8 +87,11 @@ def test_another_page_shows_the_running_tasks_and_copies_nothing(tmp_path, monke
     for name in (names := ("data", "export", "convert", "evaluate")):
         next(studio.tasks.follow(name, f"--output=my.{name}"))
     functions = build_page(studio, "fa").fns.values()
-    make = next(one.fn for one in functions if one.api_name == "make_data_set")
-    loads = [one.fn for one in functions if one.targets[0][1] == "load" and one.fn.__name__ == "generated"]
+    make, models = (next(one.fn for one in functions if one.api_name == name) for name in ("make_data_set", "models"))
+    (tmp_path / "cut").mkdir()
+    (tmp_path / "cut/config.json").write_text("{")
+    assert "config.json is damaged" in str(models()[0])
+    loads = [one.fn for one in functions if one.targets[0][1] == "load" and one.fn and one.fn.__name__ == "generated"]
     shown = lambda updates: str([update for _, update in zip("12", updates)])
     for given in (("", None), ("my.set", ["talk.wav"]), ("../other", ["a.exe"])):
         assert "my.data · " in shown(make(*given, "de", ""))
@@ -103,6 +106,9 @@ def test_folders_are_listed_and_moved_to_the_trash(tmp_path, monkeypatch):
     for place in places:
         (tmp_path / place).mkdir(parents=True)
         (tmp_path / place / ("config.json" if place == "run" else "x.wav")).write_text("{}" + " " * 2**20)
+    for place in ("an_export/gpt.onnx", "an_export/config.json", "whisper/model.bin", "whisper/config.json"):
+        (tmp_path / place).parent.mkdir(exist_ok=True)
+        (tmp_path / place).write_text("{}")
     found = kept_in(tmp_path)
     kinds = ["run", "data", "export", "evaluation"]
     assert tuple(found) == places and [one.kind for one in found.values()] == kinds
@@ -111,10 +117,10 @@ def test_folders_are_listed_and_moved_to_the_trash(tmp_path, monkeypatch):
     for place in places[:2]:
         with own_run_folder(tmp_path / "run"), pytest.raises(UserError, match="trash while run is training"):
             removable(tmp_path, place, Tasks())
-    with locked_folder(tmp_path / "_data/set", ""), pytest.raises(UserError, match="a command writes"):
+    with locked_folder(tmp_path / "_data/set", ""), pytest.raises(UserError, match="a command is writing"):
         removable(tmp_path, "_data/set", Tasks())
     (tasks := Tasks()).folders = lambda: {"data": tmp_path / "_data/set"}
-    with pytest.raises(UserError, match="a command writes"):
+    with pytest.raises(UserError, match="a command is writing"):
         removable(tmp_path, "_data/set", tasks)
     for bad in ("..", "_trash", None, "_data"):
         with pytest.raises(UserError):

@@ -169,7 +169,7 @@ def test_votes_are_stored_and_counted_by_pair(tmp_path):
     add_vote(tmp_path, ("b@best", "a@last"), 0, True, 'She said: "no",\nthen left.', 3)
     add_vote(tmp_path, ("a@last", "b@best"), 1, True, "x", 3)
     add_vote(tmp_path, ("a@last", "b@best"), None, False, "x", 3)
-    assert count_votes(tmp_path) == [["a@last", "b@best", 0, 2, 1]]
+    assert count_votes(tmp_path) == [["a@last", "b@best", 0, 2, 1, 0.5]]
     assert len((tmp_path / "_votes.csv").read_text().splitlines()) == 4
 
 
