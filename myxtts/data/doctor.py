@@ -131,7 +131,8 @@ def inspect_corpus(
         if refusal := _refusal(utterance.text, verdict):
             rejections.append(_finding(corpus.root, utterance, *refusal))
         else:
-            good.append((replace(utterance, num_samples=verdict.num_samples), verdict))
+            read = dict(num_samples=verdict.num_samples, audio=verdict.content_hash)
+            good.append((replace(utterance, **read), verdict))
     accepted, warnings = (clip for clip, _ in good), _warnings(corpus, good)
     return Inspection(corpus.root, tuple(accepted), tuple(rejections), tuple(warnings), corpus.notes)
 
