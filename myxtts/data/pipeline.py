@@ -1,6 +1,5 @@
 """tf.data pipeline from clips to `WaveBatch`es on the data device."""
 
-import itertools
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -227,7 +226,7 @@ def stream_batches(
 
     batches = iter(prefetch_to(wave_dataset(read, start, stop, num_workers), device, buffer_size))
     try:
-        for position in itertools.count(start) if stop is None else range(start, stop):
+        for position in range(start, sys.maxsize if stop is None else stop):
             batch = next(batches)
             if position in failures:
                 raise failures[position]

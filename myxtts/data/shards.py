@@ -128,8 +128,7 @@ def merge(folder: Path, shards: int, dvae: str) -> list[int]:
         name = shard_name(number, shards)
         digest = digest_bytes((folder / f"{name}.json").read_bytes())
         entries.append({"name": name, "index": digest, "bytes": index["bytes"], "clips": len(index["clips"])})
-    total = sum(entry["clips"] for entry in entries)
-    manifest = {"format": FORMAT, "dvae": dvae, "clips": total, "shards": entries}
+    manifest = {"format": FORMAT, "dvae": dvae, "clips": sum(one["clips"] for one in entries), "shards": entries}
     path = folder / MANIFEST
     if not path.is_file() or path.read_bytes() != (json.dumps(manifest, indent=1) + "\n").encode():
         write_json(path, manifest)
@@ -176,9 +175,9 @@ class PreparedClips:
 
         `of` is the flag of `clips`. Adds the clips of `also`. Raises `UserError` if one is missing or stale.
         """
-        digests = {clip_id: clip.audio for clip_id, (_, clip) in self._clips.items()}
         for clip in clips:
-            if (known := digests.get(clip.id)) != clip.audio[:DIGITS]:
+            known = self._clips.get(clip.id)
+            if known is None or known[1].audio != clip.audio[:DIGITS]:
                 why = "is missing" if known is None else "was changed"
                 rule = f"{self.name} must contain every clip of {of} unchanged: {clip.id} {why}"
                 raise UserError(f"{rule}. {_AGAIN}, which encodes new and changed clips.")
