@@ -1,9 +1,9 @@
-"""Packaging entry point: which folders make the package. All other metadata stands in pyproject.toml."""
+"""Lists the packages to install and their data files. All other metadata is in pyproject.toml."""
 
 from setuptools import find_packages, setup
 
 RECIPES = "myxtts.recipes"
-"""Where the files of `configs/` are once the package is installed; see `myxtts/config/config.py`."""
+"""Package in which the files of `configs/` are installed; see `myxtts/config/config.py`."""
 
 setup(
     packages=[*find_packages(include=["myxtts", "myxtts.*"]), RECIPES],

@@ -1,4 +1,4 @@
-"""Trains XTTS, without arguments on a sample corpus. `python train_main.py --help` lists the options."""
+"""Trains XTTS; without arguments, on a sample corpus. `python train_main.py --help` lists the options."""
 
 from myxtts.cli.train import main
 from myxtts.devices.tensorflow_start import run_to_exit

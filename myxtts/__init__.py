@@ -6,7 +6,7 @@
     run = myxtts.train(train_data="recordings", model_size="nano", max_steps=2000)
     run.speak("Good morning.").save("morning.wav")
 
-Names below are imported when they are first used: importing the package loads neither TensorFlow nor Keras.
+Public names are imported when first used, so importing the package loads neither TensorFlow nor Keras.
 """
 
 import importlib

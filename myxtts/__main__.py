@@ -1,4 +1,4 @@
-"""The `myxtts` command, which runs the subcommands of `cli` and of the apps."""
+"""The `myxtts` command and its list of subcommands."""
 
 import importlib
 import signal
@@ -35,7 +35,7 @@ GROUPS = {
         "convert": ("myxtts.cli.models:convert", "convert an XTTS v2 checkpoint to a MyXTTS model, or back"),
     },
 }
-"""Subcommands by purpose, each with the function that it calls and its line in `myxtts --help`."""
+"""Subcommands by purpose: for each name, the function to call and its summary in `myxtts --help`."""
 COMMANDS = {name: entry for group in GROUPS.values() for name, entry in group.items()}
 
 OTHER_NAMES = {
@@ -48,14 +48,14 @@ OTHER_NAMES = {
     **dict.fromkeys(("eval", "test", "benchmark"), "evaluate"),
     **dict.fromkeys(("import", "download"), "convert"),
 }
-"""Names of these subcommands in other programs, for the message about an unknown command."""
+"""Names that other programs use for a subcommand; the error about an unknown command suggests ours."""
 
 END_SECONDS = 1.0
-"""Interval in seconds at which a signal is raised again until the process ends."""
+"""Interval in seconds at which SIGTERM is raised again until the process ends."""
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Runs a subcommand; without one, or with `--help`, lists all subcommands."""
+    """Runs a subcommand and returns its exit code; without one, or with `--help`, lists all subcommands."""
     argv = sys.argv[1:] if argv is None else argv
     if not argv or argv[0] in ("-h", "--help"):
         print("usage: myxtts COMMAND …")
@@ -85,7 +85,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _end(number, frame):
-    """Raises `SystemExit`, so that incomplete files are removed; raises the signal again each second until the end."""
+    """Raises SystemExit on SIGTERM, so that incomplete files are removed; repeats this each second until the end."""
     # The exception can be lost where native code calls Python, for example during an import.
     signal.signal(signal.SIGALRM, lambda alarm, frame: signal.raise_signal(number))
     signal.setitimer(signal.ITIMER_REAL, END_SECONDS)
@@ -94,7 +94,7 @@ def _end(number, frame):
 
 
 def run() -> NoReturn:
-    """Runs the `myxtts` command and ends the process."""
+    """Runs the `myxtts` command and ends the process with its exit code."""
     run_to_exit(main)
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["configure", "from_preset", "load", "open_run", "plan", "train"]
 Configuration = XTTSConfig | str | os.PathLike | None
-"""Settings, or the name of a YAML file."""
+"""Settings, or the path of a YAML file or name of a recipe; None means the defaults."""
 PLANNED_GPUS_GB = (8, 12, 16, 24, 48, 80)
 MOST_SECONDS = 3600
 PLANNED_STAGE = "gpt"
@@ -35,7 +35,7 @@ def configure(config: Configuration = None, **named) -> XTTSConfig:
     """Returns the settings of a run. Raises `ConfigError` for an unknown setting or an invalid value.
 
     Args:
-        config: Settings, or the name of a YAML file.
+        config: Settings, or a YAML file with settings; None means the defaults.
         named: Flags of `myxtts train`, with underscores; they override `config`.
     """
     if isinstance(config, XTTSConfig):
@@ -49,7 +49,7 @@ def configure(config: Configuration = None, **named) -> XTTSConfig:
 
 
 def open_run(config: Configuration = None, *, callbacks: Sequence = (), quiet: bool = False, **named) -> "Run":
-    """Opens a run with its devices and recordings, ready to train; takes the arguments of `train`."""
+    """Sets up devices and recordings and returns a run that is ready to train; takes the arguments of `train`."""
     start = start_options(named)
     config = configure(config, **named)
     from myxtts.data.corpora import TextsMissing
@@ -84,7 +84,7 @@ def open_run(config: Configuration = None, *, callbacks: Sequence = (), quiet: b
 
 @contextmanager
 def naming_arguments(parser: Callable | None = None) -> Iterator[None]:
-    """Adds a note to a `UserError`, with the Python argument for each flag in its message.
+    """Adds a note to a `UserError` from a `with` block that names the Python argument for each flag in the message.
 
     `parser` returns the argument parser with the flags; None means the flags of `myxtts train` and their settings.
     """
@@ -104,7 +104,7 @@ def train(config: Configuration = None, **options) -> "Run":
     """Trains the stages that are not finished, like `myxtts train`, and returns the run.
 
     Args:
-        config: Settings, or the name of a YAML file.
+        config: Settings, or a YAML file with settings; None means the defaults.
         options: Flags of `myxtts train`, with underscores and the same defaults: `train_data="DIR"`,
             `model_size="nano"`, `data_gpu=0`, `max_steps=2000`; they override `config`. Also `callbacks`, a list of
             callbacks (see `runs.run.Run`), and `quiet=True`, which prints no progress; `train.log` still has it.
@@ -114,7 +114,7 @@ def train(config: Configuration = None, **options) -> "Run":
         call resumes it.
 
     Raises:
-        UserError: An option or a recording cannot be used. A note maps the flags in the message to arguments.
+        UserError: An option or a recording cannot be used. A note names the argument for each flag in the message.
     """
     with starting_quietly():
         run = open_run(config, **options)
@@ -137,13 +137,14 @@ def plan(
     """Estimates the memory of training and the largest batch for common GPUs, like `myxtts plan`.
 
     Args:
-        config: As in `train`, whose other options are accepted too.
-        clip_seconds: Longest clip of the data; the default is `data.max_seconds`.
+        config: As in `train`.
+        clip_seconds: Duration of the longest clip; the default is `data.max_seconds`.
         text_tokens: Size of the vocabulary.
-        gpu_memory: GPU memory sizes in GB; the report has the largest batch for each.
+        gpu_memory: Memory sizes of GPUs in GB, for each of which the report has the largest batch.
+        named: Other options of `train`.
 
     Returns:
-        A report of JSON types; `print` shows it as tables.
+        A dictionary of JSON types; `print` shows it as tables.
     """
     from myxtts.memory.estimates import RESERVED_GB
     from myxtts.memory.report import memory_report
@@ -175,7 +176,7 @@ def load(
             `hf://owner/name[@revision]`, a model on the Hugging Face hub. Coqui checkpoints are converted.
         which: `best` or `last` checkpoint.
         accept_licence: Accept the licence of a Hugging Face model without a prompt.
-        engine: Inference engine: `tensorflow`, `onnx` (8 bits) or `onnx-float32` (default: the fastest exact one).
+        engine: Inference engine: `tensorflow`, `onnx` (8 bits) or `onnx-float32`; None for the fastest in float32.
 
     Raises:
         CheckpointError: A file is missing or damaged.
@@ -194,7 +195,7 @@ def load(
 
 
 def from_preset(folder: str | os.PathLike, accept_licence: bool = False, which: str = "best") -> "XTTS":
-    """Loads a model with its trained weights as a Keras model; arguments and errors are the same as for `load`."""
+    """Loads a trained model as a Keras model, for example to fine-tune it; arguments and errors as in `load`."""
     from myxtts.interchange.hub import local_folder
 
     with starting_quietly():
@@ -204,7 +205,7 @@ def from_preset(folder: str | os.PathLike, accept_licence: bool = False, which: 
 
 
 def _require_sense(named, config, start):
-    """Raises `ConfigError` for options that have no effect or exclude each other, or need a stage that is missing."""
+    """Raises `ConfigError` if options have no effect, exclude each other, or need a stage that is not trained."""
     recordings, gpus = config.data.train_data, (config.data.data_gpu, config.data.model_gpu)
     if named.get("language") is not None and not recordings:
         rule = "--language is the language of the recordings in --train-data, which is missing"
@@ -235,9 +236,9 @@ def _require_sense(named, config, start):
 
 
 def _config_of_source(source, requested):
-    """Returns the settings of the model in --init-from; None if the model is not on this machine.
+    """Returns the settings of the --init-from model `source`; None for a model of the hub.
 
-    Raises `ConfigError` if the model's size is not `requested`; None accepts any.
+    Raises `ConfigError` if the model has another size than `requested`, unless that is None.
     """
     from myxtts.interchange import hub  # imports NumPy, which other plans do not need
     from myxtts.storage.run_folder import read_config

@@ -217,7 +217,7 @@ def test_plan_covers_the_named_stage_a_reset_and_given_weights(tmp_path, monkeyp
     started = dict(init_from="/models/emma")
     taken = make_agenda(agenda_config(tmp_path, 9, **started), None, taken=["dvae"])
     assert [(work.stage, work.trains) for work in taken] == [("dvae", False), ("gpt", True)]
-    assert taken[0].describe() == "Stage dvae: already trained, and used as it is"
+    assert taken[0].describe() == "Stage dvae: already trained, and used unchanged"
     with pytest.raises(UserError, match="--tune dvae,gpt,decoder"):
         make_agenda(agenda_config(tmp_path, 9, stage="dvae", **started), None, taken=["dvae"])
     write_stages(tmp_path, {"dvae": 5})

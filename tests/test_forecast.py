@@ -42,7 +42,7 @@ def needs(folder, works=WORKS):
 def test_forecast_includes_checkpoints_of_all_stages_and_a_full_disk_is_refused(tmp_path, machine):
     machine(8 * GB, 8 * GB)
     found = needs(tmp_path / "run")
-    assert GB < found.memory < 2 * GB and found.memory_in_all == 8 * GB and found.disk_free == 8 * GB
+    assert 0.9 * GB < found.memory < 2 * GB and found.memory_in_all == 8 * GB and found.disk_free == 8 * GB
     only = needs(tmp_path / "run", WORKS[:1])
     assert 0 < only.disk < found.disk and only.disk % 4 == 0
     assert needs(tmp_path / "run", [StageWork("dvae", 20, 20, finished=True)]) is None
@@ -70,17 +70,15 @@ def test_time_left_includes_later_stages_and_is_in_each_log_line(tmp_path, monke
     timing = {"avg_ms": 1000.0}
     left.on_log(10, {}, timing)
     assert timing["seconds_left"] == pytest.approx(10 + 40 * dear + 9)  # and as long to begin with
+    assert timing["stage_seconds_left"] == pytest.approx(10), "of the same mean step as the whole time"
     left.on_log(10, {}, nothing := {})
     assert nothing == {}
-    left.on_trial({"dvae": (0.5, 20.0), "gpt": (3.0, 70.0)})
-    left.on_stage("dvae", None)
-    assert left.seconds_left(10) == pytest.approx(10 + 2 * 70), "steps take twice as long as in the trial"
-    left.on_trial({"dvae": (0.01, 20.0), "gpt": (3.0, 70.0)})
-    left.on_stage("dvae", None)
-    assert left.seconds_left(10) == pytest.approx(10 + 2 * 70), "a short step is no measure of later stages"
-    left.on_trial({"dvae": (0.0, 20.0), "gpt": (3.0, 70.0)})
-    left.on_stage("dvae", None)
-    assert left.seconds_left(10) == pytest.approx(10 + 70), "a step too short to time"
+    passed = now[0] - 3 * agenda.WARMUP_STEPS
+    for own, later in ((0.5, 70.0), (0.5, 7.0), (0.01, 70.0), (0.0, 70.0)):
+        left.on_trial({"dvae": (own, 20.0), "gpt": (3.0, later)})
+        left.on_stage("dvae", None)
+        slower = (passed + later) / (own * passed + later)
+        assert left.seconds_left(10) == pytest.approx(10 + slower * later), "slow steps count by the time they took"
 
 
 def test_time_of_a_run_is_estimated_from_a_trial_of_its_stages(tmp_path, monkeypatch, capsys):

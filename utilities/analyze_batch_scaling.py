@@ -15,7 +15,7 @@ from pathlib import Path
 from compare_logs import LogError, json_ready, read_log, shown, table
 
 ENOUGH = 0.95
-"""A smaller batch, which needs less memory, is recommended if it reaches this share of the best throughput."""
+"""A smaller batch, which needs less memory, is recommended if it reaches this fraction of the best throughput."""
 
 COLUMNS = (  # figure of `compare_logs.FIGURES`, title, format
     ("batch", "batch", "{}"),
@@ -35,7 +35,7 @@ COLUMNS = (  # figure of `compare_logs.FIGURES`, title, format
 
 
 def read_runs(paths):
-    """Reads logs and sorts them by clips per step. If a log has no batch size, it is taken from the file name.
+    """Reads logs and returns their runs, sorted by clips per step. A missing batch size is taken from the file name.
 
     Adds `batch`, the clips per micro-batch, and `efficiency_percent`, the throughput relative to linear scaling from
     the smallest step; at 100, a larger step takes no more time.

@@ -48,7 +48,7 @@ def read_log(path, allow_out_of_memory=False):
 
     Args:
         path: The file.
-        allow_out_of_memory: Accept a run that ran out of memory before its first figures.
+        allow_out_of_memory: Whether to accept a run that ran out of memory before its first figures.
 
     Returns:
         A dictionary with `path`, `source`, `out_of_memory`, `accumulation` (batches per step) and the names of
@@ -88,7 +88,7 @@ def _unfolded(lines):
 
 
 def _split_runs(lines):
-    """Splits lines into runs. A run starts with its batch size, which the final report may repeat."""
+    """Splits the lines of a log into runs, which begin with their batch size; a final report may have one, too."""
     starts = [i for i, line in enumerate(lines) if BATCH_SIZE.search(line)]
     bounds = [0]
     for start, end in zip(starts, [*starts[1:], None]):
@@ -98,7 +98,7 @@ def _split_runs(lines):
 
 
 def _read_run(path, lines):
-    """Returns the figures of one run."""
+    """Returns the figures of one run, as `read_log` does, from its lines."""
     final = next((i for i, line in enumerate(lines) if FINAL_REPORT.search(line)), len(lines))
     step_lines, text = [line for line in lines[:final] if STEP.search(line)], "\n".join(lines)
     steps, report = [_figures(line) for line in step_lines], _figures("\n".join(lines[final:]))
@@ -128,7 +128,7 @@ def _figures(text):
 
 
 def _summarize(steps):
-    """Combines the figures of step lines, each of which covers the same number of steps."""
+    """Combines the figures of all step lines of a run; each line covers the same number of steps."""
     columns = {name: [step[name] for step in steps if name in step] for name in PATTERNS}
     summary = {name: sum(values) / len(values) for name, values in columns.items() if values}
     means, stds = columns["mean_step_ms"], columns["std_step_ms"]
@@ -149,7 +149,7 @@ def _summarize(steps):
 
 
 def speed_up(baseline, optimized):
-    """Returns the speed-up, or None, and its unit: samples/s if both batch sizes are known, else steps/s."""
+    """Returns the ratio of the throughputs, or None, and their unit: samples/s if both runs have it, else steps/s."""
     for field, unit in (("samples_per_second", "samples/s"), ("steps_per_second", "steps/s")):
         before, after = baseline[field], optimized[field]
         if before and after is not None:
@@ -163,13 +163,13 @@ def shown(value, form):
 
 
 def json_ready(values):
-    """Returns the dictionary with None for NaN and infinity, which JSON lacks."""
+    """Returns the dictionary with None instead of NaN and infinity, which JSON lacks."""
     is_finite = lambda value: not isinstance(value, float) or math.isfinite(value)
     return {name: value if is_finite(value) else None for name, value in values.items()}
 
 
 def table(header, rows):
-    """Formats the lines of a table, with the first column left-aligned and the others right-aligned."""
+    """Returns the lines of a text table, with the first column left-aligned and the others right-aligned."""
     widths = [max(map(len, column)) for column in zip(header, *rows)]
     lines = []
     for first, *others in [header, *rows]:
@@ -179,7 +179,7 @@ def table(header, rows):
 
 
 def comparison(baseline, optimized):
-    """Formats the comparison of two runs."""
+    """Returns the comparison of two results of `read_log` as text."""
     rows = []
     for field, title, form, more_is_better, _ in FIGURES:
         before, after = baseline[field], optimized[field]

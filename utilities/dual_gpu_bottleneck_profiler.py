@@ -3,9 +3,9 @@
     python utilities/dual_gpu_bottleneck_profiler.py --batch-size 16 --num-steps 100 --data-gpu 0 --model-gpu 1
     python utilities/dual_gpu_bottleneck_profiler.py --virtual-devices 2 --num-steps 20 --plot timeline.png
 
-Takes the flags of train_main.py and profiles the GPT stage on --train-data (default: the sample corpus). Writes
---json and --plot only. Each phase is timed alone with synchronized devices, so that the phases add up; then the whole
-pipeline is timed.
+Takes the flags of train_main.py and profiles the GPT stage on --train-data (default: the sample corpus). Writes no
+files except --json and --plot. Each phase is timed alone with synchronized devices, so that the phases add up; then
+the whole pipeline is timed.
 """
 
 import argparse
@@ -28,7 +28,7 @@ LOAD_LIMIT = 0.20
 TRANSFER_LIMIT = 0.15
 TRAIN_LIMIT = 0.50
 VARIATION_LIMIT = 0.30
-"""Limits beyond which a phase is a bottleneck: shares of the sum of the phases, and std / mean of the step time."""
+"""Limits beyond which a `Verdict` is given: fractions of the sum of the phases, and std / mean of the step time."""
 PLOTTED_STEPS = 12
 TITLES = {"load": "Data loading", "preprocess": "Preprocessing", "transfer": "Transfer", "train": "Training"}
 
@@ -44,14 +44,14 @@ class Verdict:
 
 
 def data_seconds(phases):
-    """Returns the seconds per step of all phases but the train step."""
+    """Returns the seconds per step of all phases except training."""
     return sum(seconds for phase, seconds in phases.items() if phase != "train")
 
 
 def measure_phases(trainer, dataset, num_steps):
     """Returns the mean seconds per step of each phase, timed alone; trains the model, without accumulation.
 
-    `load` is reading, padding and the copy to the data device, `preprocess` mels, codes and augmentation.
+    `load` covers reading, padding and the copy to the data device; `preprocess` covers mels, codes and augmentation.
     """
     import tensorflow as tf
 
@@ -133,7 +133,7 @@ def _trains_more(plan):
 
 @dataclass(frozen=True)
 class Profile:
-    """Result of a measurement: seconds by phase, `PipelineTimes`, `GPUReport` and verdicts."""
+    """Result of profiling: `XTTSConfig`, `DevicePlan`, seconds by phase, `PipelineTimes`, `GPUReport`, verdicts."""
 
     config: object
     plan: object
@@ -144,17 +144,17 @@ class Profile:
 
     @property
     def efficiency(self):
-        """The longer of data work and training divided by the step time; 1 for complete overlap."""
+        """Overlap efficiency: the longer of data work and training, divided by the step time; at most 1."""
         return max(data_seconds(self.phases), self.phases["train"]) / self.pipeline.mean
 
     @property
     def speedup(self):
-        """Time of a step without overlap divided by the step time."""
+        """Speed-up by overlap: the time of a step without overlap, divided by the measured step time."""
         return sum(self.phases.values()) / self.pipeline.mean
 
     @property
     def busy(self):
-        """Shares of the time that the data device prepared or copied batches, and that the model device trained."""
+        """Fractions of the time that the data device prepared or copied batches, and that the model device trained."""
         return self.pipeline.busy({"preprocess", "transfer"}), self.pipeline.busy({"train"})
 
     def as_dict(self):
@@ -183,7 +183,7 @@ class Profile:
         }
 
     def describe(self):
-        """Formats the four sections of the report."""
+        """Returns the report as text: timing, GPU utilization, bottlenecks and recommendations."""
         total, pipeline, whole = sum(self.phases.values()), self.pipeline, 1e3 * self.pipeline.mean
         lines = ["TIMING BREAKDOWN:"]
         shown = ((title, self.phases[phase]) for phase, title in TITLES.items())
@@ -243,13 +243,13 @@ class Profile:
 
 
 class DualGPUBottleneckProfiler:
-    """Profiles a trainer on a data set. The model's weights are trained; nothing is saved.
+    """Profiles a trainer on a data set. Trains the model's weights, but saves nothing.
 
     Args:
         trainer: `XTTSTrainer` of any stage, without gradient accumulation.
         dataset: `SpeechDataset`.
         num_steps: Steps of each of the two measurements.
-        monitor: `GPUMonitor` of the second measurement (default: one of the trainer's GPUs).
+        monitor: `GPUMonitor` of the second measurement (default: a new one for the trainer's GPUs).
     """
 
     def __init__(self, trainer, dataset, num_steps=100, monitor=None):

@@ -27,7 +27,7 @@ SHOWN = {"_repr_html_": "text/html", "_repr_png_": "image/png", "_repr_markdown_
 def execute(notebook: dict, folder: str | Path) -> dict:
     """Runs the code cells of a notebook in a folder; returns the notebook with their outputs.
 
-    Errors of a cell are raised with a note of its number.
+    An error in a cell is raised with a note that has the number of the cell.
     """
     names, done, home = {"__name__": "__main__"}, [], str(Path(folder).resolve())
     with contextlib.chdir(folder):
@@ -44,7 +44,7 @@ def execute(notebook: dict, folder: str | Path) -> dict:
 
 
 def _run(source, where, names, home):
-    """Runs one cell; returns its printed text and the value of its last line as outputs."""
+    """Runs one cell; returns its printed text and the value of its last expression as notebook outputs."""
     body, printed, value = ast.parse(source), io.StringIO(), None
     last = body.body.pop() if body.body and isinstance(body.body[-1], ast.Expr) else None
     try:

@@ -3,10 +3,10 @@
     python utilities/gpu_acceptance.py --data-gpu 0 --model-gpu 1 --minutes 20
     python utilities/gpu_acceptance.py --virtual-devices 2 --model-size nano --minutes 5
 
-One GPU may have both roles, isolated by memory. Takes the flags of train_main.py; the default data is the sample
-corpus. Each case runs in its own process: the profiler (dual_gpu_bottleneck_profiler.py) with various flags, a run that
-is resumed, and a long run whose memory and threads are monitored. Writes gpu_report.md and gpu_report.json to --report,
-with hardware, versions and figures, but no paths. The exit code is 1 if a target is missed.
+Both flags may name the same GPU; each role then has its own memory limit. Takes the flags of train_main.py; the default
+data is the sample corpus. Each case runs in its own process: the profiler, dual_gpu_bottleneck_profiler.py, with
+different flags; a run that is resumed; and a long run whose memory and threads are monitored. Writes hardware, versions
+and figures, but no paths, to gpu_report.md and gpu_report.json in --report. The exit code is 1 if a target is missed.
 """
 
 import argparse
@@ -31,7 +31,7 @@ from myxtts.config.checks import ConfigError, require  # noqa: E402
 PROFILER = "utilities/dual_gpu_bottleneck_profiler.py"
 BATCHES = (8, 16, 24, 32, 48)
 BEYOND = (64, 96, 128, 192, 256)
-"""Batch sizes above those of the targets, tried up to the first that does not fit."""
+"""Batch sizes above those of the targets, tried in this order until one does not fit."""
 LIMITS_GB = (12, 16, 24)
 SWITCHES = {
     "bfloat16": ("--precision", "mixed_bfloat16"),
@@ -42,9 +42,9 @@ SWITCHES = {
     "all": ("--optimizations", "aggressive", "--enable-static-shapes"),
 }
 SOAK_SHARE = 0.25
-"""Share of the total time for the long run."""
+"""Fraction of the total time that the long run takes."""
 LARGEST_GROWTH = 0.02
-"""Largest accepted growth of memory from the middle to the last third of the long run."""
+"""Largest accepted relative growth of memory from the middle third to the last third of the long run."""
 RESUME_STEPS = 8
 PAIR = ("--data-gpu", "--model-gpu", "--virtual-devices", "--data-gpu-memory", "--model-gpu-memory")
 MEANINGLESS = "virtual devices: their speed and memory say nothing about GPUs"
@@ -52,7 +52,7 @@ MEANINGLESS = "virtual devices: their speed and memory say nothing about GPUs"
 
 @dataclass(frozen=True)
 class Case:
-    """A measurement by `tool`: `profile` (the profiler with additional flags), `resume` or `soak` (the long run)."""
+    """A measurement. `tool` is `profile` (the profiler with additional flags), `resume`, or `soak` (a long run)."""
 
     group: str
     name: str
@@ -72,7 +72,7 @@ class Judgement:
 
 
 def cases() -> list[Case]:
-    """Returns all cases by importance; the last ones are skipped if the time is up."""
+    """Returns all cases, the most important ones first, because the last ones are skipped when the time is up."""
     found = [Case("profile", "dual"), Case("profile", "single", single=True)]
     found.append(Case("resume", "bit for bit", tool="resume"))
     found += [Case("batch", str(size), ("--batch-size", str(size))) for size in BATCHES]
@@ -86,12 +86,12 @@ def cases() -> list[Case]:
 
 
 def run_case(case: Case, flags: Sequence[str], steps: int, seconds: float) -> dict:
-    """Runs a case in a new process; returns its figures, or `error` if it failed.
+    """Runs a case in a new process; returns its figures by name, or only `error` if it failed.
 
     Args:
         flags: Flags of train_main.py given by the user.
         steps: Steps of each measurement of the profiler.
-        seconds: Duration of the long run; basis of the time limits of the other cases.
+        seconds: Duration of the long run. Time limits of the other cases are derived from it.
     """
     flags = [*(_without_pair(flags) if case.single else flags), *case.flags]
     with tempfile.TemporaryDirectory() as folder:
@@ -159,7 +159,7 @@ def _run(command, timeout):
 
 
 def _without_pair(flags):
-    """Removes the flags that select two devices and their memory limits; returns the others."""
+    """Returns the flags except those that select two devices and their memory limits."""
     given, kept = iter(flags), []
     for flag in given:
         name, _, value = flag.partition("=")
@@ -171,7 +171,7 @@ def _without_pair(flags):
 
 
 def measure_all(flags: Sequence[str], minutes: float, steps: int, groups: Sequence[str]) -> dict[str, dict[str, dict]]:
-    """Runs the cases; returns their figures by group and name, or why a case was skipped."""
+    """Runs the cases of `groups` (all if empty); returns their figures, or why they were skipped, by group and name."""
     began, found = time.monotonic(), {}
     for case in cases():
         if groups and case.group not in groups:
@@ -207,7 +207,7 @@ def _rate(figures):
 
 
 def _gpu(figures, place):
-    """Returns the figures of the first (data) or last (model) GPU; empty if none was monitored."""
+    """Returns the figures of GPU `place`: 0 for the data GPU, -1 for the model GPU; empty if none was monitored."""
     return ((figures.get("gpu") or {}).get("gpus") or [{}])[place]
 
 
@@ -216,7 +216,7 @@ def _memory(figures):
 
 
 def judge(found: dict[str, dict[str, dict]], is_virtual: bool) -> list[Judgement]:
-    """Compares the figures with the targets; with virtual devices, speed and memory are not judged."""
+    """Compares the figures of `measure_all` with the targets; does not judge speed and memory of virtual devices."""
     rows = [*_judge_speeds(found), *_judge_switches(found), *_judge_batches(found)]
     if is_virtual:
         rows = [Judgement(row.target, f"{row.found} ({MEANINGLESS})", "not judged") for row in rows]
@@ -228,7 +228,7 @@ def judge(found: dict[str, dict[str, dict]], is_virtual: bool) -> list[Judgement
 
 
 def _judged(target, figures, verdict):
-    """Creates a judgement by `verdict(figures)`, which returns the value as text, and True, False or None."""
+    """Creates a judgement by `verdict(figures)`, which returns the value as text, and True, False or None (unknown)."""
     lack = "not measured" if not figures else figures.get("error") or figures.get("skipped")
     if lack:
         return Judgement(target, lack, "fail" if "error" in figures else "not judged")
@@ -281,7 +281,7 @@ def _judge_batches(found):
 
 
 def flags_to_use(found: dict[str, dict[str, dict]]) -> str:
-    """Returns the flags of the fastest case of each group that is faster than the plain run."""
+    """Returns the flags to recommend: those of each group's fastest case, if it is faster than the plain run."""
     quickest = {}
     for case in cases():
         figures = found.get(case.group, {}).get(case.name, {})
@@ -294,7 +294,7 @@ def flags_to_use(found: dict[str, dict[str, dict]]) -> str:
 
 
 def machine() -> dict[str, str]:
-    """Returns hardware and versions, without names of users, folders or hosts."""
+    """Returns GPUs, processor and package versions for the report, without names of users, folders or hosts."""
     from importlib import metadata
 
     from myxtts.devices.gpu_monitor import NVMLUnavailable, list_gpus
@@ -324,7 +324,7 @@ def page(report: dict) -> str:
 
 
 def parse(argv: Sequence[str] | None) -> tuple[argparse.Namespace, list[str]]:
-    """Parses the flags of this command; returns them and the checked flags of train_main.py."""
+    """Parses the command line; returns the options of this command, and the flags to pass to train_main.py."""
     from myxtts.cli.arguments import PlainParser
     from myxtts.cli.train import build_parser
 

@@ -17,7 +17,7 @@ memory, speeds and percentages must agree within a factor of five, other fractio
 
 The working folder starts with the result of README's first command, a data set of a few clips, and files with the names
 that the pages use. Runs take a few steps. `STAND_INS` replaces what this machine lacks, such as GPUs or the hub, and
-`SKIPPED` excludes blocks; both are printed. README must come before the pages that use its `runs/mine`.
+`SKIPPED` excludes parts; the reasons are printed. README must come before the pages that use its `runs/mine`.
 """
 
 import argparse
@@ -72,7 +72,7 @@ STAND_INS = (
     (r"/tmp/quickstart", "quickstart", ""),
     (r"\b(train_main|utilities/)", rf"{ROOT}/\1", ""),
 )
-"""Pattern, replacement, and its reason."""
+"""Replacements in the commands and code of the pages: pattern, replacement, and reason (printed unless empty)."""
 SKIPPED = (
     (r"python -m pytest$", "CI runs the tests"),
     (r"--worker-index 1", "started with the other worker"),
@@ -83,27 +83,27 @@ SKIPPED = (
     (r'^"""Swedish', "a test adds this language"),
 )
 QUICK = r"^(?!.*runs/).*(say --text|doctor data (?!set)|plan --model|base --format onnx|--subtitles)"
-"""Commands of `--quick`: those that need no model, or only the bundled one."""
+"""Pattern of the commands that `--quick` runs, which need no model, or only the bundled one."""
 OWN_RUNS = ("python", "finetune", "migration", "decoder")
-"""Pages that create their own `runs/mine`, each from another model."""
+"""Pages that create their own `runs/mine`, which is called `runs/PAGE` here, each from another model."""
 SERVERS = {"myxtts serve": 8000, "myxtts ui": 7860, "http.server": 8000}
-"""Port of each command that runs until the end of the page."""
+"""Port of each command that starts a server, which runs until the end of the page."""
 MADE = r"(?:--output|--output-folder|--json|--plot|--save-voice|--subtitles|--checkpoint-dir)[ =](\S+)"
-"""Options that name an output of a command."""
+"""Pattern of the options that name an output file or folder of a command."""
 NUMBER = r"(?<![\w.])[-+]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?(?:(?=m?s\b)|(?![\w.]*\w))"
 LOOSE = r" ?(?:%|(?:m?s|min|[kMG]B|seconds|minutes|\w+/s(?:ec)?)\b)"
-"""Units of numbers that depend on the machine."""
+"""Pattern of the units of numbers that depend on the machine."""
 LONGEST_SECONDS = 900
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """Returns environment variables with this Python's commands, the folder's scripts, this checkout and 80 columns."""
+    """Returns environment variables for commands: this Python and `folder` in PATH, this checkout, 80 columns."""
     path = f"{Path(sys.executable).parent}:{folder}:{os.environ['PATH']}"
     return {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "2", "PATH": path, "COLUMNS": "80"}
 
 
 def prepare(folder: Path, quick: bool) -> None:
-    """Creates the files that the pages name; without trained runs if `quick`."""
+    """Creates the files that the pages name, in `folder`; leaves out trained runs if `quick`."""
     folder.mkdir(parents=True, exist_ok=True)
     if not quick and not (folder / "checkpoints/samples").is_dir():
         command = [sys.executable, *adapted("README", FIRST_COMMAND)[0].split()[1:]]
@@ -155,7 +155,7 @@ def text_of(page: str) -> str:
 
 
 def parts_of(page: str) -> list[tuple[str, str, str, str]]:
-    """Returns first line, interpreter, code and shown output of each part of a page.
+    """Returns `(first line, "sh" or "python", code, shown output)` of each part of a page.
 
     Each line of a shell block is a part. The Python blocks share variables and are one part.
     """
@@ -176,7 +176,7 @@ def parts_of(page: str) -> list[tuple[str, str, str, str]]:
 
 
 def printing_values(program: str) -> tuple[str, str]:
-    """Makes a program print the value of each line whose comment is a literal; returns it and the literals."""
+    """Makes a program print the value of each line whose comment is a literal; returns new program and literals."""
     lines, literals = program.splitlines(), []
     for node in ast.parse(program).body:
         code, _, comment = lines[node.end_lineno - 1].partition("  # ")
@@ -192,7 +192,7 @@ def reason_to_skip(code: str) -> str | None:
 
 
 def adapted(page: str, code: str) -> tuple[str, list[str]]:
-    """Returns the code for this machine, and the reasons of the replacements."""
+    """Applies `STAND_INS` to code; returns the new code and the reasons of the replacements."""
     reasons = []
     for pattern, replacement, reason in STAND_INS:
         code, count = re.subn(pattern, replacement, code)
@@ -201,7 +201,7 @@ def adapted(page: str, code: str) -> tuple[str, list[str]]:
 
 
 def run(code: str, interpreter: str, folder: Path) -> tuple[int, str]:
-    """Runs code; returns exit code and output."""
+    """Runs code with `sh` or Python; returns exit code (124 after a timeout) and output."""
     command = ["bash", "-euo", "pipefail", "-c", code] if interpreter == "sh" else [sys.executable, "-c", code]
     both = dict(stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=LONGEST_SECONDS)
     try:
@@ -232,7 +232,7 @@ def text_of_cells(notebook: Path) -> str:
 
 
 def missing_line(shown: str, printed: str) -> list[str]:
-    """Returns an error for the first shown line that was not printed after the lines before it, if there is one."""
+    """Checks that `printed` has the lines of `shown` in this order; returns an error for the first one missing."""
     rest = iter(printed.splitlines())
     missing = (line for line in shown.splitlines() if not any(matches(line, one) for one in rest))
     return [f"not printed: {line}" for line in missing if line.strip(" …")][:1]
@@ -258,7 +258,7 @@ def is_close(shown: str, found: str, after: str) -> bool:
 
 
 def missing_files(page: str, folder: Path) -> list[str]:
-    """Returns errors for paths of a page that do not exist, and for its tables of files that differ from the folder."""
+    """Returns errors for paths on a page that do not exist, and for its tables of files that do not match a folder."""
     text, missing = adapted(page, text_of(page))[0], []
     for path in re.findall(r"`((?:checkpoints|runs/\w+)/[\w./*-]+)`", text):
         missing += [] if any(folder.glob(path)) else [f"{page}: {path} does not exist"]
@@ -303,7 +303,7 @@ def walk(page: str, folder: Path, quick: bool) -> list[str]:
 
 
 def stop(process: subprocess.Popen | None) -> None:
-    """Ends a server like Ctrl-C."""
+    """Ends a server, if there is one, as Ctrl-C does."""
     if process:
         process.send_signal(signal.SIGINT)
         process.wait(60)

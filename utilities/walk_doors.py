@@ -1,13 +1,13 @@
-"""Fine-tunes from the command line, Python and the web page, and compares the speech of the exports and servers.
+"""Fine-tunes by the command line, Python and the web page, and compares the speech of exports and servers.
 
     pip install -e ".[test,ui]"
     python utilities/walk_doors.py --work runs/doors
     python utilities/walk_doors.py --work runs/doors --sources base --doors page --languages fa
 
-The sources are random weights, the bundled model, a run, and a checkpoint in Coqui's layout (of a minimal shape). The
-doors are the command line, Python and the functions of the page. Each run takes two steps per stage on a few clips. It
-must have the settings of its recipe, and `speak.py`, the server with the exported folder and the server with the run
-must produce the same speech, up to two steps of 16 bits.
+A source is what training starts from: random weights, the bundled model, a run, or a tiny checkpoint in Coqui's layout.
+A door is an interface to start training: the command line, Python, or the functions of the web page. Each run takes two
+steps per stage on a few clips. It must have the settings of its recipe. `speak.py`, the server with the exported folder
+and the server with the run must produce the same 16-bit samples, except for differences of at most two.
 """
 
 import argparse
@@ -41,12 +41,12 @@ SOURCES = {
     "run": "finetune_base.yaml",
     "release": "finetune_xtts_v2.yaml",
 }
-"""Recipe of each source."""
+"""Recipe for each source of weights; None for the default settings."""
 DOORS, LANGUAGES, STEPS, MOST_DIFFERENCE = ("command", "python", "page"), ("en", "fa", "am"), 2, 2
 
 
 def train(door: str, source: str, language: str, work: Path) -> Path:
-    """Fine-tunes through one of `DOORS` and returns the run's folder."""
+    """Trains through `door`, one of the interfaces `DOORS`, and returns the folder of the run."""
     home, recipe = work / "runs", SOURCES[source]
     data = make_sample_corpus(work / f"recordings_{language}", num_clips=24, languages=(language,))
     name = f"{source}_{door}_{language}"
@@ -82,7 +82,7 @@ def check_settings(folder: Path, source: str) -> None:
 
 
 def say(folder: Path, language: str, work: Path) -> str:
-    """Exports a run and compares the speech of `speak.py` and of the servers; returns a summary."""
+    """Exports a run and compares the speech of `speak.py` and of two servers; returns a summary for the table."""
     exported = folder.with_name(f"{folder.name}_exported")
     run(sys.executable, "-m", "myxtts", "export", f"--checkpoint={folder}", f"--output={exported}")
     voices = {name: one.language for name, one in read_speakers(folder).items()}
@@ -100,7 +100,7 @@ def say(folder: Path, language: str, work: Path) -> str:
 
 
 def serve(model: Path, text: str, voice: str, language: str) -> np.ndarray:
-    """Returns a text's speech from `myxtts serve`, 16-bit samples."""
+    """Returns the speech of a text by `myxtts serve`, `(S,)` int16."""
     port = free_port()
     words = [sys.executable, "-m", "myxtts", "serve", f"--checkpoint={model}", f"--port={port}", "--warm=none"]
     with subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env=environment()) as server:
@@ -129,7 +129,7 @@ def environment() -> dict[str, str]:
 
 
 def main() -> int:
-    """Prints a line for each combination; returns 1 if one failed."""
+    """Prints a line for each combination of source, door and language; returns 1 if one failed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--work", type=Path, required=True, help="folder for data and runs")
     for name, choices in (("sources", tuple(SOURCES)), ("doors", DOORS), ("languages", LANGUAGES)):

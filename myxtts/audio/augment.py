@@ -13,7 +13,7 @@ import tensorflow as tf
 SPEED_RANGE = 0.05
 """Maximum natural logarithm of the speed factor; a change of speed also shifts pitch and formants."""
 GAIN_NEPERS = 0.7
-"""Maximum change of level, as an offset of the log power: 3 dB."""
+"""Maximum change of the level: an offset of the log power (3 dB), in `disturb` of the log amplitude (6 dB)."""
 EQUALIZER_NEPERS = 0.25
 """Maximum amplitude of each cosine over the mel bands in `draw_change`, as an offset of the log power: 1.1 dB."""
 EQUALIZER_CURVES = 4
@@ -24,11 +24,11 @@ NOISE_DECIBELS = (5.0, 40.0)
 
 
 def draw_rows(draw: Callable, shape: Sequence, *arguments: Any, share: tuple[int, int] = (0, 1)) -> tf.Tensor:
-    """Samples random numbers for the whole batch, whatever the number of workers, and returns this worker's rows.
+    """Returns this worker's rows of random numbers that do not depend on how the batch is split among workers.
 
     Args:
-        draw: Function with a stateless random operation, called as `draw(shape, *arguments)` with the shape of the
-            whole batch. Rounding depends on the shape, and the logarithm of silence amplifies it.
+        draw: Stateless random function, called as `draw(shape, *arguments)` for the whole batch, because rounding
+            depends on the shape, and the logarithm of silence amplifies the difference.
         shape: Shape of this worker's part; the first dimension is the rows.
         share: Index of this worker's part, and the number of equal parts.
     """
@@ -44,7 +44,7 @@ class Change(NamedTuple):
 
 
 def draw_change(rows: int, num_mels: int, seed: Any, position: Any, on: Any, share: tuple[int, int] = (0, 1)) -> Change:
-    """Samples changes for `rows` clips, from the seed of the run and the position of the batch in training.
+    """Samples changes for `rows` clips from `seed`, the run's seed, and `position`, the batch's number in training.
 
     If the scalar bool `on` is False, the changes have no effect. `share` is as in `draw_rows`.
     """
@@ -61,15 +61,15 @@ def draw_change(rows: int, num_mels: int, seed: Any, position: Any, on: Any, sha
 
 
 def limit_speed(speed: tf.Tensor, lengths: tf.Tensor, room: Any) -> tf.Tensor:
-    """Increases the `speed` `(B,)` of clips that would otherwise exceed `room` samples; `lengths` are in samples."""
+    """Increases speed factors `(B,)` so that clips of `lengths` `(B,)` samples then have at most `room` samples."""
     return tf.maximum(speed, tf.cast(lengths, tf.float32) / tf.cast(room, tf.float32))
 
 
 def change_speed(wav: tf.Tensor, lengths: tf.Tensor, speed: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Changes the speed of padded clips `(B, S)` float32 by linear interpolation.
 
-    `lengths`, `(B,)` int32, are the samples without padding; `speed` is `(B,)` float32. Returns zero-padded clips
-    `(B, S)` float32 and their lengths `(B,)` int32; `limit_speed` prevents truncation.
+    `lengths`, `(B,)` int32, are the samples without padding; `speed` `(B,)` are factors. Returns zero-padded clips
+    `(B, S)` and their new lengths. Clips that become longer than S are cut; `limit_speed` prevents this.
     """
     room = tf.shape(wav)[1]
     at = tf.range(room, dtype=tf.float32)[None] * speed[:, None]
@@ -81,7 +81,7 @@ def change_speed(wav: tf.Tensor, lengths: tf.Tensor, speed: tf.Tensor) -> tuple[
 
 
 def change_speed_of_loop(wav: tf.Tensor, speed: tf.Tensor) -> tf.Tensor:
-    """Changes the speed of clips `(B, R)` that are loops without padding, by factors `(B,)`."""
+    """Changes the speed of clips `(B, S)` by factors `(B,)`. Longer results are cut, shorter ones repeat the start."""
     size = tf.shape(wav)[1]
     at = tf.math.floormod(tf.range(size, dtype=tf.float32)[None] * speed[:, None], tf.cast(size, tf.float32))
     left = tf.minimum(tf.cast(at, tf.int32), size - 1)
@@ -89,13 +89,13 @@ def change_speed_of_loop(wav: tf.Tensor, speed: tf.Tensor) -> tf.Tensor:
 
 
 def _interpolate(wav, at, left, right):
-    """Interpolates `wav` at the fractional positions `at`, between the indices `left` and `right`."""
+    """Returns the values of `wav` at fractional positions `at`, interpolated between samples `left` and `right`."""
     share = at - tf.cast(left, tf.float32)
     return tf.gather(wav, left, batch_dims=1) * (1.0 - share) + tf.gather(wav, right, batch_dims=1) * share
 
 
 def disturb(wav: tf.Tensor, seed: Any, position: Any, share: tuple[int, int] = (0, 1)) -> tf.Tensor:
-    """Simulates other microphones and rooms by random equalization, level and colored noise.
+    """Simulates other microphones and rooms: random equalization, random level and added colored noise.
 
     `wav` and the result are `(B, S)` float32; the other arguments are as in `draw_change`.
     """

@@ -1,4 +1,4 @@
-"""Audio file writer, and streaming encoder of audio formats."""
+"""Writing audio files, and encoding audio while it is generated."""
 
 import io
 import struct
@@ -14,9 +14,9 @@ from myxtts.storage.files import AnyPath, write_whole
 _OF_SUFFIX = {".wav": ("WAV", "PCM_16"), ".flac": ("FLAC", "PCM_16"), ".mp3": ("MP3", None), ".ogg": ("OGG", "VORBIS")}
 _OF_STREAM = dict(wav=_OF_SUFFIX[".wav"], flac=_OF_SUFFIX[".flac"], mp3=("MP3", "MPEG_LAYER_III"), opus=("OGG", "OPUS"))
 OPEN_LENGTH = 0xFFFFFFFF
-"""Length in the WAV header of a stream of unknown length; players and `read_audio` accept it."""
+"""Length in the WAV header of a stream whose length is not known; players and `read_audio` accept it."""
 OPEN_FORMATS = ("mp3", "opus", "wav", "pcm")
-"""Formats for streams of unknown length. FLAC is not one, because its readers need the length."""
+"""Formats that can be streamed before the length is known. FLAC cannot, because its readers need the length."""
 _MPEG2_LAYER3_KBPS = (0, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160)
 
 
@@ -57,7 +57,7 @@ def write_audio(path: AnyPath, samples: np.ndarray, sample_rate: int) -> None:
 
 
 def wav_header(sample_rate: int, num_bytes: int | None = None) -> bytes:
-    """Returns the header of a mono 16-bit WAV file with `num_bytes` bytes of samples (None: unknown)."""
+    """Returns the header of a mono 16-bit WAV file with `num_bytes` bytes of samples, or of unknown length if None."""
     form = struct.pack("<HHIIHH", 1, 1, sample_rate, 2 * sample_rate, 2, 16)
     size = OPEN_LENGTH if num_bytes is None else 20 + len(form) + num_bytes
     chunks = struct.pack("<4sI4s4sI", b"RIFF", size, b"WAVE", b"fmt ", len(form))
@@ -68,11 +68,11 @@ class SoundEncoder:
     """Streaming encoder of a mono audio file.
 
     Args:
-        sound_format: One of `OPEN_FORMATS`, or flac unless `is_open`; wav, flac and pcm have 16 bits.
+        sound_format: One of `OPEN_FORMATS` or, unless `is_open`, "flac". WAV, FLAC and PCM have 16 bits.
         sample_rate: Sample rate of the file in Hz. MP3 and Opus support few rates; all formats support 24 000.
         is_open: Whether to stream: `add` returns bytes as soon as they are ready, and the header has no length.
             Otherwise `end` returns the whole file.
-        from_rate: Sample rate of the given samples in Hz, by default `sample_rate`.
+        from_rate: Sample rate in Hz of the samples given to `add`, which are resampled; None means `sample_rate`.
     """
 
     def __init__(self, sound_format: str, sample_rate: int, is_open: bool, from_rate: int | None = None):
@@ -91,7 +91,7 @@ class SoundEncoder:
             self._file = soundfile.SoundFile(self._buffer, "w", sample_rate, 1, subtype, format=container, **rate)
 
     def add(self, samples: np.ndarray, last: bool = False) -> bytes:
-        """Encodes `(S,)` float32 samples, clipped to `[-1, 1]`, and returns the bytes that are ready."""
+        """Encodes `(S,)` float32 samples, clipped to `[-1, 1]`; returns the bytes that are ready. `end` sets `last`."""
         if self._resampler:
             samples = self._resampler.resample_chunk(samples, last=last)
         if self._file:
@@ -101,7 +101,7 @@ class SoundEncoder:
         return self._new() if self.is_open else b""
 
     def end(self) -> bytes:
-        """Ends the file and returns its remaining bytes."""
+        """Finishes the file and returns its remaining bytes: the whole file unless `is_open`."""
         content = self.add(np.zeros(0, np.float32), last=True)
         if self._file:
             self._file.close()

@@ -1,7 +1,7 @@
-"""Audio file reader.
+"""Reading and checking audio files.
 
 libsndfile (`soundfile`) decodes WAV (8 to 32 bit, float, mu-law, A-law), FLAC, Ogg and MP3; `soxr` resamples. Headers
-are checked before memory is allocated. Errors have one of a fixed set of reasons.
+are checked before memory is allocated. Each error has one of the reasons listed in `AudioError`.
 """
 
 import os
@@ -20,20 +20,20 @@ from myxtts.config.rates import MODEL_SAMPLE_RATE
 from myxtts.storage.files import AnyPath
 
 AUDIO_EXTENSIONS = (".wav", ".flac", ".ogg", ".opus", ".mp3")
-"""Extensions of audio files, in the order in which they are tried for names without an extension."""
+"""Extensions of audio files, in the order in which they are tried for file names without one."""
 MEDIA_EXTENSIONS = (*AUDIO_EXTENSIONS, *".aac .aif .aiff .avi .m4a .m4b .mka .mkv .mov .mp4 .webm .wma".split())
 """Extensions of audio and video files that ffmpeg can decode."""
 MIN_SAMPLE_RATE = 4_000
 MAX_SAMPLE_RATE = 384_000
 MAX_CHANNELS = 8
 MAX_SECONDS = 3_600.0
-"""Maximum duration of a recording, regardless of `max_seconds`."""
+"""Maximum duration of a recording in seconds, even if `max_seconds` is larger."""
 MAX_DECODED_VALUES = 2**26
-"""Maximum of frames times channels: 256 MiB as float32, 50 minutes of 22.05 kHz mono."""
+"""Maximum number of decoded values in all channels: 256 MiB as float32, 50 minutes of mono at 22.05 kHz."""
 SILENT_PEAK = 1e-3
 """Amplitude below which audio is silent: -60 dB of full scale, about 5 bits of a 16-bit file."""
 MAX_PEAK = 8.0
-"""Maximum peak: 18 dB over full scale. Higher samples are damage; scaling them down would silence the rest."""
+"""Maximum peak, 18 dB over full scale. A higher peak is an error in the file; scaling would make the rest inaudible."""
 
 _BLOCK_FRAMES = 2**18
 _CANCELLED_SHARE = 0.1  # below this level relative to the loudest channel, -20 dB, a mix has cancelled out
@@ -50,7 +50,7 @@ _KNOWN_UNSUPPORTED = (b"ftyp", b"FORM", b".snd", b"caff", b"RIFX", b"\x1aE\xdf\x
 
 
 class AudioError(UserError):
-    """An audio file that cannot be read or written.
+    """Raised for an audio file that cannot be read or written.
 
     Attributes:
         reason: One of "missing file", "unreadable", "empty file", "not audio", "unsupported", "broken header",
@@ -71,7 +71,7 @@ class AudioError(UserError):
 class Recording:
     """A decoded recording.
 
-    `samples` is `(S,)` float32 in `[-1, 1]` at 22 050 Hz. Each warning has the form `reason: sentence`.
+    `samples` is `(S,)` float32 in `[-1, 1]` at 22 050 Hz. `warnings` have the form `reason: sentence`.
     """
 
     samples: np.ndarray
@@ -86,8 +86,8 @@ def read_audio(path: AnyPath, *, min_seconds: float = 0.1, max_seconds: float | 
     full scale, with a warning.
 
     Args:
-        path: An audio file; its content decides its format.
-        min_seconds, max_seconds: Limits of the duration; None is `MAX_SECONDS`.
+        path: An audio file. The format is detected from its content, not from its extension.
+        min_seconds, max_seconds: Limits of the duration; None means `MAX_SECONDS`.
 
     Raises `AudioError` if the file is missing, damaged, not audio, silent, not finite, too loud or outside the limits.
     """
@@ -108,7 +108,7 @@ def read_audio(path: AnyPath, *, min_seconds: float = 0.1, max_seconds: float | 
 
 
 def load_samples(path: AnyPath, sample_rate: int = MODEL_SAMPLE_RATE) -> np.ndarray:
-    """Reads a recording as `(S,)` float32 in `[-1, 1]`, as `read_audio` does but without the slow checks.
+    """Reads a recording as `(S,)` float32 in `[-1, 1]`, with fewer and faster checks than `read_audio`.
 
     Raises `AudioError` if the file is missing, damaged, not finite, above `MAX_PEAK` or longer than `MAX_SECONDS`.
     """
@@ -116,7 +116,7 @@ def load_samples(path: AnyPath, sample_rate: int = MODEL_SAMPLE_RATE) -> np.ndar
 
 
 def load_with_rate(path: AnyPath, sample_rate: int) -> tuple[np.ndarray, int]:
-    """Returns the samples `(S,)` as `load_samples` does, and the sample rate of the file in Hz."""
+    """Like `load_samples`, but returns the samples and the file's own sample rate in Hz."""
     _regular_file_size(path)
     with _open(path) as file:
         frames, original_rate = _read_frames(path, file), file.samplerate
@@ -125,7 +125,7 @@ def load_with_rate(path: AnyPath, sample_rate: int) -> tuple[np.ndarray, int]:
 
 
 def to_int16(samples: np.ndarray) -> np.ndarray:
-    """Converts `(S,)` floats, clipped to `[-1, 1]`, to 16-bit little-endian samples."""
+    """Converts floats `(S,)`, clipped to `[-1, 1]`, to little-endian 16-bit integers."""
     return np.round(np.clip(samples, -1.0, 1.0) * 32767.0).astype("<i2")
 
 
@@ -144,7 +144,7 @@ def _regular_file_size(path):
 
 
 def check_container(path: AnyPath) -> tuple[str, ...]:
-    """Detects the format by the first bytes, checks the lengths in the header, and returns warnings.
+    """Detects the format by the first bytes and checks the lengths in the header; returns warnings as in `Recording`.
 
     Raises `AudioError` if the file is missing, empty, truncated or of an unsupported format.
     """
@@ -174,7 +174,7 @@ def check_container(path: AnyPath) -> tuple[str, ...]:
 
 
 def _check_chunks(path, file, size):
-    """Checks the chunks of a WAV file up to the samples; libsndfile would read a truncated file without an error."""
+    """Checks the header of a WAV file, because libsndfile reads a truncated file without an error; returns warnings."""
     position = 12
     for _ in range(_MAX_CHUNKS):
         file.seek(position)
@@ -226,7 +226,7 @@ def _open(path, max_seconds=None):
 
 
 def check_header(path: AnyPath, file: soundfile.SoundFile, is_stream: bool = False) -> None:
-    """Raises `AudioError` if the header of an open file is not supported. Only a stream may lack its length."""
+    """Raises `AudioError` if the header of an open file is not supported. It may lack a length only if `is_stream`."""
     _check_sample_rate(path, file.samplerate)
     if file.channels > MAX_CHANNELS:
         raise AudioError(path, "unsupported", f"it has {file.channels} channels; at most {MAX_CHANNELS} are supported.")
@@ -243,12 +243,12 @@ def check_peak(path: AnyPath, frames: np.ndarray) -> float:
     if not np.isfinite(peak):
         raise AudioError(path, "not finite", "it has samples that are NaN or infinite.")
     if peak > MAX_PEAK:
-        raise AudioError(path, "absurd level", f"its samples reach {peak:.3g} times full scale, at most {MAX_PEAK:g}.")
+        raise AudioError(path, "absurd level", f"its peak is {peak:.3g} times full scale, above {MAX_PEAK:g}.")
     return peak
 
 
 def _read_frames(path, file):
-    """Decodes to `(S, C)` float32, in blocks because the length in the header may be far too large."""
+    """Decodes a file to `(S, C)` float32, in blocks because the length in the header may be far too large."""
     # Three times faster than letting libsndfile convert 16 bits to floats, with the same result.
     is_16_bit = file.subtype == "PCM_16"
     blocks = []
@@ -264,7 +264,7 @@ def _read_frames(path, file):
 
 
 def _mix_to_mono(path, frames):
-    """Returns the mono mix, `(S,)` in `[-1, 1]`, and the peak before scaling."""
+    """Mixes `(S, C)` samples to mono; returns the mix `(S,)` in `[-1, 1]`, and the peak before it was scaled."""
     peak = check_peak(path, frames)
     if peak > 1:
         frames = frames / peak
@@ -279,7 +279,7 @@ def _mix_to_mono(path, frames):
 
 
 def _sounding_channels(frames):
-    """Returns which channels to use, `(C,)` bool: the channels that are not silent, or all if all are silent."""
+    """Returns a mask `(C,)` of the channels that are not silent; if all are silent, all are True."""
     sounding = np.ptp(frames, axis=0) / 2 >= SILENT_PEAK  # a DC offset has no effect
     return sounding if sounding.any() else np.ones_like(sounding)
 

@@ -1,6 +1,6 @@
 """Log-mel spectrograms for training and inference, resampling in graphs, and the Griffin-Lim vocoder.
 
-`DVAE_MEL` is the input and output of the DVAE, `CONDITIONING_MEL` the input of the conditioning encoder, and
+`DVAE_MEL` describes the input and output of the DVAE, `CONDITIONING_MEL` the input of the conditioning encoder, and
 `SPEAKER_MEL` the input of the speaker encoder.
 """
 
@@ -28,7 +28,7 @@ class MelSpec:
     sample_rate: int
     """Sample rate of the waveform, in Hz."""
     n_fft: int
-    """Length of the Fourier transform, in samples."""
+    """FFT length, in samples."""
     win_length: int
     """Length of the analysis window, in samples; the window is centered in `n_fft`."""
     hop_length: int
@@ -59,7 +59,7 @@ class MelSpec:
     def filterbank(self) -> np.ndarray:
         """Returns the mel filters, `(1 + n_fft // 2, num_mels)` float32.
 
-        The mel scale is HTK's, `mel = 2595 log10(1 + f / 700)`, the normalization to unit area follows Slaney's
+        The mel scale is HTK's, `mel = 2595 log10(1 + f / 700)`; the normalization to unit area follows Slaney's
         Auditory Toolbox. Filters are computed in float32, as in torchaudio; float64 would differ by up to 5e-6.
         """
         bin_hz = _float32_ramp(self.sample_rate / 2, 1 + self.n_fft // 2)
@@ -89,7 +89,7 @@ CONDITIONING_MEL = replace(DVAE_MEL, n_fft=2048)
 _SPEAKER_FORM = {"window": "hamming", "filter_norm": None, "log_floor": 0.0, "log_offset": 1e-6, "preemphasis": 0.97}
 SPEAKER_MEL = MelSpec(SPEAKER_SAMPLE_RATE, n_fft=512, win_length=400, hop_length=160, num_mels=64, **_SPEAKER_FORM)
 CHUNK_FRAMES = 600
-"""Maximum number of frames per chunk: 5 MB of 1,024-sample frames and their spectra. Smaller chunks are slower."""
+"""Maximum number of frames per chunk if `in_chunks`: 5 MB with their spectra. Smaller chunks are slower."""
 _LOWPASS_WIDTH = 6  # zero crossings of the sinc on each side
 _ROLLOFF = 0.99  # cutoff as a fraction of the lower Nyquist frequency
 _INVERSION_ITERATIONS = 20
@@ -98,7 +98,7 @@ _TINY = np.float32(1e-10)
 
 
 def _pooled(filters):
-    """Returns the range of bins in which `(bins, bands)` filters are not all zero, and the filters in that range."""
+    """Returns a slice of the bins in which any of the filters `(bins, bands)` is not zero, and the filters there."""
     reached = np.flatnonzero(filters.any(axis=1))
     bins = slice(int(reached[0]), int(reached[-1]) + 1)
     return bins, filters[bins]
@@ -107,7 +107,7 @@ def _pooled(filters):
 class MelSpectrogram:
     """Computes log-mel spectrograms in float32, eagerly or in a graph.
 
-    If a waveform is padded with zeros, only frames whose window extends beyond its end change.
+    Zero padding of a waveform changes only the frames whose window extends beyond its end.
     """
 
     def __init__(self, spec: MelSpec):
@@ -186,11 +186,11 @@ class MelSpectrogram:
 def resample(wav: Any, from_rate: int, to_rate: int) -> Any:
     """Resamples waveforms with a Hann-windowed sinc, as one strided convolution, eagerly or in a graph.
 
-    Band-limited interpolation (Smith, "Digital Audio Resampling Home Page"), with torchaudio's defaults as in the
-    reference.
+    Band-limited interpolation (Smith, "Digital Audio Resampling Home Page") with torchaudio's defaults, which the
+    reference implementation uses.
 
     `wav` is `(B, S)`, the result `(B, ceil(S to_rate / from_rate))` float32. The rates, in Hz, should have a large
-    common divisor, because the kernel grows with the numerator times the denominator of their ratio.
+    common divisor: if their reduced ratio is p / q, the size of the kernel grows with p times q.
     """
     wav = ops.convert_to_tensor(wav, "float32")
     kernel, stride, pad = _sinc_kernel(from_rate, to_rate)
@@ -204,7 +204,7 @@ def resample(wav: Any, from_rate: int, to_rate: int) -> Any:
 
 @functools.lru_cache(maxsize=32)
 def _sinc_kernel(from_rate, to_rate):
-    """Returns the float32 kernel `(taps, 1, num_phases)`, its stride and its left padding, as in torchaudio."""
+    """Returns a float32 kernel `(taps, 1, num_phases)`, its stride and the padding at the start, as in torchaudio."""
     stride, num_phases = Fraction(from_rate, to_rate).as_integer_ratio()
     base = _ROLLOFF * min(stride, num_phases)
     pad = math.ceil(_LOWPASS_WIDTH * stride / base)
@@ -221,12 +221,12 @@ def log_mel_to_wav(log_mel: Any, num_iterations: int = 60, seed: int = 0) -> np.
     """Estimates a waveform from its log-mel spectrogram.
 
     The power spectrum is estimated from the mel bands, the phase by fast Griffin-Lim (Perraudin, Balazs and
-    Søndergaard, "A fast Griffin-Lim algorithm", 2013). The mel bands do not determine the spectrum, so in the second
-    half of the iterations, magnitudes come from the current waveform, corrected towards the given mel. This more than
-    halves the mel error.
+    Søndergaard, "A fast Griffin-Lim algorithm", 2013). The mel bands do not determine the spectrum. So the second half
+    of the iterations takes the magnitudes from the current waveform and corrects them towards the given mel, which
+    more than halves the mel error.
 
     Args:
-        log_mel: Log-mel of `DVAE_MEL`, `(F, num_mels)`, not divided by `mel_stats`.
+        log_mel: Log-mel of `DVAE_MEL`, `(F, num_mels)`, not normalized (see `XTTS.denormalize_mel`).
         seed: Seed of the initial phases.
 
     Returns:
@@ -262,7 +262,7 @@ def log_mel_to_wav(log_mel: Any, num_iterations: int = 60, seed: int = 0) -> np.
 
 
 def _pooling_to(mel, filters, power):
-    """Updates power spectra `(F, 1 + n_fft // 2)` once, so that their mel bands approach `mel`."""
+    """Returns power spectra `(F, 1 + n_fft // 2)` whose mel bands are closer to `mel` than those of `power`."""
     # The multiplicative update decreases the Kullback-Leibler divergence (Lee and Seung, "Algorithms for non-negative
     # matrix factorization", 2001). Unlike least squares, it weights all bands equally and keeps the spectrum smooth.
     ratio = mel / np.maximum(power @ filters, _TINY)
@@ -284,7 +284,7 @@ def _spectrum_to_wav(spectrum, window, energy):
 
 
 def _overlap_add(frames):
-    """Overlaps and adds frames `(F, n_fft)` into a waveform `((F - 1) * hop + n_fft,)`."""
+    """Overlap-adds frames `(F, n_fft)` to a waveform `((F - 1) * hop + n_fft,)`."""
     hop = DVAE_MEL.hop_length
     overlap = frames.shape[1] // hop
     total = np.zeros((len(frames) + overlap - 1, hop), "float32")

@@ -1,4 +1,4 @@
-"""Makes a `DevicePlan` for this machine and applies it to TensorFlow.
+"""Chooses the devices of this machine (a `DevicePlan`) and configures TensorFlow for them.
 
 A plan must be applied before TensorFlow's runtime starts, so a program calls `early_gpu_configuration` first and then
 imports TensorFlow.
@@ -18,14 +18,14 @@ from myxtts.devices.tensorflow_start import GPU_DRIVER_PLACES
 
 VIRTUAL_DEVICES_VARIABLE = "MYXTTS_VIRTUAL_DEVICES"
 _applied: tuple[DeviceRequest, DevicePlan] | None = None
-"""The last request to `early_gpu_configuration`, and its plan, which was applied."""
+"""The last request to `early_gpu_configuration` and the resulting plan; None before the first call."""
 
 
 def plan_for(data_gpu: int | None = None, model_gpu: int | None = None) -> DevicePlan:
-    """Returns the plan for these GPUs; applies it by `early_gpu_configuration` unless it was applied before.
+    """Returns the plan for these GPUs, and applies it with `early_gpu_configuration` unless it was applied before.
 
-    Without arguments, returns the plan that was applied before. If there is none, returns single mode on TensorFlow's
-    first device and configures nothing.
+    Without arguments, returns the plan that was applied before. If there is none, returns a plan for one device, the
+    first GPU or the CPU, and configures nothing.
     """
     pair = data_gpu, model_gpu
     if _applied and pair in ((None, None), (_applied[1].data_gpu, *_applied[1].model_gpus)):
@@ -55,7 +55,7 @@ def check_devices(data_gpu: int | None = None, model_gpu: int | None = None, **o
 
 
 def _request(data_gpu, model_gpu, virtual_devices=None, **options):
-    """Makes a `DeviceRequest`; environment variables give virtual devices and accelerator if the options do not."""
+    """Creates a `DeviceRequest`; environment variables are the defaults of virtual devices and accelerator."""
     if virtual_devices is None:
         value = os.environ.get(VIRTUAL_DEVICES_VARIABLE, "").strip() or "0"
         if not value.isdecimal():
@@ -68,8 +68,8 @@ def _request(data_gpu, model_gpu, virtual_devices=None, **options):
 def early_gpu_configuration(data_gpu: int | None = None, model_gpu: int | None = None, **options) -> DevicePlan:
     """Makes the device plan, applies it and prints it; must be called before TensorFlow's devices are initialized.
 
-    The arguments are the fields of `DeviceRequest`. By default `MYXTTS_VIRTUAL_DEVICES` gives `virtual_devices`, and
-    `MYXTTS_ACCELERATOR` or `URVC_ACCELERATOR` gives `accelerator`. Repeating a call returns the same plan.
+    The arguments are the fields of `DeviceRequest`. The environment variables `MYXTTS_VIRTUAL_DEVICES` and
+    `MYXTTS_ACCELERATOR` (or `URVC_ACCELERATOR`) set the defaults of two of them. Repeated calls return the same plan.
 
     Raises:
         DeviceError: As in `plan_devices` and `apply_plan`, or another GPU pair was configured in this process before.
@@ -102,10 +102,10 @@ def early_gpu_configuration(data_gpu: int | None = None, model_gpu: int | None =
 
 
 def apply_plan(plan: DevicePlan) -> None:
-    """Applies a plan to the environment and to TensorFlow, whose runtime does not start yet; prints each step.
+    """Sets environment variables and TensorFlow's devices for a plan, without starting the runtime; prints each step.
 
-    In Multi-GPU Mode soft placement is off: a missing device is an error, and is not replaced by the CPU. The
-    device policy is `silent`: a tensor from another device is copied.
+    In Multi-GPU Mode, soft placement is off: a missing device is an error and not replaced by the CPU. The device
+    policy is `silent`: a tensor on another device is copied.
 
     Raises:
         DeviceError: TensorFlow does not see the GPUs of the plan, is built for another accelerator, or its runtime was
@@ -146,9 +146,9 @@ def apply_plan(plan: DevicePlan) -> None:
 
 
 def configure_for_speech(device: str | None = None) -> AbstractContextManager:
-    """Configures devices for synthesis: the accelerator of the environment variable, and memory growth.
+    """Configures devices for synthesis: the accelerator named by `MYXTTS_ACCELERATOR`, and memory growth.
 
-    Returns the scope of the device `--device`, by default of the first visible GPU or, without a GPU, of the CPU.
+    Returns a `tf.device` scope for `device`; None means the first visible GPU or, without a GPU, the CPU.
     Raises `DeviceError` if the accelerator is not available, and `UserError` if the device is not.
     """
     import tensorflow as tf
@@ -166,7 +166,7 @@ def configure_for_speech(device: str | None = None) -> AbstractContextManager:
 
 
 def _require_build(tf, accelerator):
-    """Raises `DeviceError` unless this TensorFlow is built for the accelerator."""
+    """Raises `DeviceError` if the accelerator is `cuda` or `rocm` and this TensorFlow is not built for it."""
     built_with = {"cuda": tf.test.is_built_with_cuda, "rocm": tf.test.is_built_with_rocm}
     if accelerator in built_with and not built_with[accelerator]():
         rule = f"{ACCELERATOR_VARIABLES[0]}={accelerator} needs a TensorFlow built with {accelerator}"
@@ -174,7 +174,7 @@ def _require_build(tf, accelerator):
 
 
 def _narrow_environment(plan):
-    """Sets `CUDA_VISIBLE_DEVICES` to the plan's GPUs; returns False if the plan has none or TensorFlow was imported."""
+    """Sets `CUDA_VISIBLE_DEVICES` to a pair of GPUs; returns False without a pair or if TensorFlow is imported."""
     # After that import, GPUs in descending order are an error: `set_visible_devices` numbers them in ascending order.
     if not (plan.is_dual and plan.visible_ids):
         return False
@@ -195,7 +195,7 @@ def _narrow_environment(plan):
 
 
 def _configure_gpus(tf, plan, narrowed):
-    """Makes the plan's GPUs visible, with memory growth or limits; if `narrowed`, all others are hidden already."""
+    """Makes the plan's GPUs visible, with memory growth or limits. `narrowed`: other GPUs are hidden already."""
     physical = tf.config.list_physical_devices("GPU")
     expected = len(plan.visible) if narrowed else plan.num_gpus
     if len(physical) != expected:
@@ -214,7 +214,7 @@ def _configure_gpus(tf, plan, narrowed):
 
 
 def _importers_of_tensorflow():
-    """Returns a clause for error messages that names the loaded modules that have imported TensorFlow."""
+    """Returns a clause for error messages with the names of the modules that have imported TensorFlow."""
     tensorflow, names = sys.modules["tensorflow"], []
     for name, module in sorted(sys.modules.items()):
         values = list(getattr(module, "__dict__", {}).values())

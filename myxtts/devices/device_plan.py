@@ -1,4 +1,4 @@
-"""Device plan: which device prepares data and which devices train, computed without TensorFlow."""
+"""The device plan, which says which device prepares data and which devices train; made without TensorFlow."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,12 +18,12 @@ ISOLATION_NOTES = ("Memory growth stays off: TensorFlow has either growth or a h
 
 
 class DeviceError(UserError):
-    """The requested devices are not available or contradict each other, or variables are on the wrong device."""
+    """Raised if requested devices are not available or contradict each other, or variables are on the wrong device."""
 
 
 @dataclass(frozen=True)
 class DevicePlan:
-    """The device that prepares data and the devices that train; all other modules take device names from a plan."""
+    """The device that prepares data and the devices that train; all other modules get device names from a plan."""
 
     mode: str
     """`single` (one device for data and model), `dual` (separate devices) or `isolated` (`dual` with memory limits)."""
@@ -32,7 +32,7 @@ class DevicePlan:
     model_devices: tuple[str, ...]
     """TensorFlow names of the devices that train, one per replica."""
     data_gpu: int | None = None
-    """Index of the data GPU among the GPUs visible to this process, or index of its virtual device."""
+    """Index of the data GPU among the GPUs visible to this process, or of its virtual device; None without GPUs."""
     model_gpus: tuple[int, ...] = ()
     """Indices of the model GPUs or virtual devices, in the order of `model_devices`."""
     visible: tuple[int, ...] = ()
@@ -40,26 +40,26 @@ class DevicePlan:
     visible_ids: tuple[str, ...] = ()
     """`CUDA_VISIBLE_DEVICES` entries of the GPUs in `visible`; empty without GPUs."""
     data_memory_mb: int | None = None
-    """Hard memory limit of the data device; None for no limit."""
+    """Hard memory limit of the data device in MB; None for no limit."""
     model_memory_mb: int | None = None
-    """Hard memory limit of each model device; None for no limit."""
+    """Hard memory limit of each model device in MB; None for no limit."""
     virtual: bool = False
     """Whether the devices are logical CPU devices in place of GPUs."""
     accelerator: str = "auto"
-    """One of `ACCELERATORS`."""
+    """Device type that the user demands, one of `ACCELERATORS`; `auto` allows any."""
     num_gpus: int = 0
     """Number of GPUs visible to the process when the plan was made."""
     notes: tuple[str, ...] = ()
-    """Remarks about this plan to print for the user."""
+    """Remarks on the plan that are printed for the user."""
 
     @property
     def model_device(self) -> str:
-        """The first model device."""
+        """TensorFlow name of the first model device."""
         return self.model_devices[0]
 
     @property
     def num_replicas(self) -> int:
-        """Number of model devices."""
+        """Number of model devices, each of which trains one replica."""
         return len(self.model_devices)
 
     @property
@@ -69,11 +69,11 @@ class DevicePlan:
 
     @property
     def gpu_roles(self) -> tuple[str, ...]:
-        """Role of each GPU in `visible_ids`, `data` or `model`; the argument of `GPUReport.figures`."""
+        """Role of each GPU in `visible_ids`, `data` or `model`, for `GPUReport.figures`."""
         return tuple("model" if gpu in self.model_gpus else "data" for gpu, _ in zip(self.visible, self.visible_ids))
 
     def describe(self) -> str:
-        """Returns one line with the mode and the devices."""
+        """Returns the mode and the devices in one line, for messages."""
         if not self.is_dual:
             return f"{self.mode}: data and model on {self.data_device}"
         kind = "virtual device" if self.virtual else "GPU"
@@ -83,17 +83,17 @@ class DevicePlan:
 
 @dataclass
 class DeviceRequest(DeviceOptions):
-    """Options of the user that select devices. GPUs are given by their index among those visible to this process."""
+    """Device options of the user. GPUs are given by their index among the GPUs that are visible to this process."""
 
     data_gpu: int | None = None
     model_gpu: int | None = None
     """GPU that trains; requires `data_gpu`, and cannot be combined with `model_gpus`."""
     accelerator: str = "auto"
-    """One of `ACCELERATORS`."""
+    """Device type that the user demands, one of `ACCELERATORS`; `auto` allows any."""
 
     @property
     def models(self) -> tuple[int, ...]:
-        """All model GPUs."""
+        """Indices of all model GPUs, from `model_gpu` or `model_gpus`; empty without either."""
         return tuple(self.model_gpus or (self.model_gpu,) * (self.model_gpu is not None))
 
 
@@ -176,7 +176,7 @@ def _check_request(request):
 
 
 def _check_indices(data_gpu, models, isolation, count, noun):
-    """Raises `DeviceError` unless the indices name different devices of `count`; `noun` is the kind of device."""
+    """Raises `DeviceError` if an index is not below `count`, or two are equal but must differ; `noun` is for errors."""
     rule = f"--data-gpu and --model-gpu must name two {noun}s. Received: {data_gpu} for both."
     _require(isolation or data_gpu not in models, f"{rule} Leave both out, or add --enable-memory-isolation.")
     needed, flag = len({data_gpu, *models}), f"--model-gpu{'s' * (len(models) > 1)}"

@@ -1,7 +1,7 @@
 """Lists the NVIDIA GPUs visible to this process and monitors their utilization and memory.
 
-The figures come from NVML (package `nvidia-ml-py`), which needs no TensorFlow and reports utilization, which TensorFlow
-does not. Without NVML, figures are "not available", never zero.
+The figures come from NVML (package `nvidia-ml-py`), which works without TensorFlow and, unlike TensorFlow, reports
+utilization. Without NVML, figures are "not available", never zero.
 """
 
 import os
@@ -19,7 +19,7 @@ BYTES_PER_MB = 2**20
 
 
 class NVMLUnavailable(RuntimeError):
-    """NVML cannot be read; the message gives the reason."""
+    """Raised if NVML cannot be read; the message gives the reason."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class GPUUsage:
     total_memory_mb: float = 0.0
 
     def add(self, utilization: float | None, used_mb: float, total_mb: float) -> None:
-        """Updates means and maxima with a sample; a GPU must report utilization in all samples or in none."""
+        """Updates means and maxima with a sample. A GPU must report its utilization in all samples or in none."""
         self.num_samples += 1
         self.mean_memory_mb += (used_mb - self.mean_memory_mb) / self.num_samples
         self.max_memory_mb, self.total_memory_mb = max(self.max_memory_mb, used_mb), total_mb
@@ -57,7 +57,7 @@ class GPUUsage:
 
 @dataclass(frozen=True)
 class GPUReport:
-    """Usage of every monitored GPU, or the reason why no GPU was monitored."""
+    """Usage of each monitored GPU; without any, `unavailable_reason` says why no GPU was monitored."""
 
     gpus: tuple[GPUUsage, ...]
     unavailable_reason: str | None = None
@@ -98,14 +98,14 @@ def nvml() -> Iterator[ModuleType]:
 
 
 def list_gpus() -> tuple[GPU, ...]:
-    """Lists the NVIDIA GPUs visible to this process, in CUDA's order; raises `NVMLUnavailable`."""
+    """Lists the NVIDIA GPUs visible to this process, in CUDA's order. Raises `NVMLUnavailable` without NVML."""
     with nvml() as pynvml:
         name, memory, found = pynvml.nvmlDeviceGetName, pynvml.nvmlDeviceGetMemoryInfo, _visible(pynvml)
         return tuple(GPU(entry, name(handle), memory(handle).total // BYTES_PER_MB) for entry, handle in found)
 
 
 def _visible(pynvml, visible=None):
-    """Yields each entry of `visible` (None: `CUDA_VISIBLE_DEVICES`) and its NVML handle."""
+    """Yields each entry of the list `visible` (default: `CUDA_VISIBLE_DEVICES`) with its NVML handle."""
     # Entries are indices, UUIDs or prefixes of UUIDs; as in CUDA, the first entry that names no GPU ends the list.
     visible = os.environ.get("CUDA_VISIBLE_DEVICES") if visible is None else visible
     handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
@@ -125,7 +125,7 @@ def _visible(pynvml, visible=None):
 
 
 class GPUMonitor:
-    """Samples GPU utilization and memory in a thread, in a `with` block or from `start` to `stop`.
+    """Samples utilization and memory of GPUs in a thread, during a `with` block or from `start` to `stop`.
 
     Sampling ends early if a GPU can no longer be read. Without GPU or NVML, the report gives the reason.
 
@@ -142,7 +142,7 @@ class GPUMonitor:
         self._usages, self._reason = (), "the monitor was not started"
 
     def start(self) -> "GPUMonitor":
-        """Starts sampling anew, waits for the first sample and returns the monitor."""
+        """Discards earlier samples, starts sampling, waits for the first sample and returns the monitor."""
         self.stop()
         self._usages, self._reason, ready = (), None, threading.Event()
         self._stop.clear()
@@ -162,7 +162,7 @@ class GPUMonitor:
         return self.report()
 
     def report(self) -> GPUReport:
-        """Returns the usage since `start`."""
+        """Returns the usage from `start` until now or until `stop`."""
         with self._lock:
             usages = tuple(replace(usage) for usage in self._usages if usage.num_samples)
         return GPUReport(usages, None if usages else self._reason or "no samples were taken")

@@ -1,4 +1,4 @@
-"""Processor, memory, disks and TensorFlow devices of this machine, and the number formats that a device computes.
+"""Processor, memory, disks and TensorFlow devices of this machine, and the number formats that a device supports.
 
 Limits of containers come from Linux control groups, version 2 or 1 (https://docs.kernel.org/admin-guide/cgroup-v2.html
 and cgroup-v1/). Values that cannot be read are None.
@@ -27,12 +27,12 @@ BFLOAT16_CAPABILITY = (8, 0)
 FLOAT16_CAPABILITY = (7, 0)
 """First CUDA compute capability with tensor cores, for float16 (Volta)."""
 BFLOAT16_CPU_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}
-"""Flags of bfloat16 instructions in /proc/cpuinfo: Intel and AMD, Arm."""
+"""Flags in /proc/cpuinfo of CPUs (Intel, AMD, Arm) with bfloat16 instructions."""
 
 
 @dataclass(frozen=True)
 class Processor:
-    """The CPU, and the share of it that this process may use."""
+    """The CPU and how much of it this process may use."""
 
     name: str
     cores: int
@@ -40,20 +40,20 @@ class Processor:
     quota: float | None
     """CPU time limit of the container, in cores; None for no limit."""
     flags: frozenset[str]
-    """Instruction sets, by the names of the Linux kernel; empty if unknown."""
+    """Names of instruction sets, as in /proc/cpuinfo; empty if unknown."""
 
 
 @dataclass(frozen=True)
 class Memory:
-    """Main memory in bytes."""
+    """State of the main memory, in bytes."""
 
     total: int
     available: int
-    """Memory of the whole machine that can be allocated without swapping."""
+    """Memory that can be allocated on the whole machine without swapping."""
     limit: int | None
     """Memory limit of the container; None for no limit."""
     used_of_limit: int | None
-    """Memory of the container in use, without caches that the kernel can drop."""
+    """Memory that the container uses, without caches that the kernel can drop; None if unknown."""
 
     @property
     def usable(self) -> int:
@@ -63,7 +63,7 @@ class Memory:
 
 
 def read_processor(root: Path = Path("/")) -> Processor:
-    """Reads the processor and the limits of this process; `root` is the root of the file system."""
+    """Returns the processor with the limits of this process; `root` is the root of the file system."""
     lines = (line.partition(":") for line in (_text(root / "proc/cpuinfo") or "").splitlines())
     facts = {key.strip(): value.strip() for key, _, value in lines}
     name = facts.get("model name") or platform.processor() or platform.machine()
@@ -77,7 +77,7 @@ def read_processor(root: Path = Path("/")) -> Processor:
 
 
 def read_memory(root: Path = Path("/")) -> Memory:
-    """Reads the state of main memory and the lowest limit of the container; `root` is the root of the file system."""
+    """Returns the state of main memory with the container's lowest limit; `root` is the root of the file system."""
     machine, found = psutil.virtual_memory(), []
     version_1 = "memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
     version_2 = "", "memory.max", "memory.current", "inactive_file"
@@ -104,7 +104,7 @@ def peak_resident_bytes() -> int:
 
 
 class PeakMemory:
-    """Measures the peak main memory of this process in a `with` block, every 5 ms; `peak` holds it, in bytes."""
+    """Measures the main memory of this process every 5 ms in a `with` block; `peak` is the maximum in bytes."""
 
     def __enter__(self):
         self.peak, self._ended = resident_bytes(), threading.Event()
@@ -123,10 +123,10 @@ class PeakMemory:
 
 
 def probe_files(folder: AnyPath, paths: Iterable[AnyPath], most_bytes: int = 64 * 2**20) -> dict[str, Any]:
-    """Measures the free space of a folder's disk, and the speed of reading files until `most_bytes` are read.
+    """Measures the free space of a folder's disk, and the speed of reading the files `paths`, up to `most_bytes`.
 
     Returns:
-        `folder`; `free`, in bytes; `read_per_second`, in bytes, None if it was not measured; and `note`, which tells
+        `folder`; `free`, in bytes; `read_per_second`, in bytes, None if it was not measured; and `note`, which says
         what was read, or why nothing was read.
     """
     count, total, seconds, note = 0, 0, 0.0, "not measured: no files"
@@ -149,7 +149,7 @@ def probe_files(folder: AnyPath, paths: Iterable[AnyPath], most_bytes: int = 64 
 
 
 def _limiting_files(root, controller, *names):
-    """Reads the files `names` of this process's control group and of its parents, and yields their texts by group."""
+    """Yields the texts of the files `names` for this process's control group, then for each of its parents."""
     # `controller` is empty for version 2. Inside a container, the path of the group may be the path on the host; then
     # the group is at the root of the mount.
     lines = [line.split(":", 2)[1:] for line in (_text(root / "proc/self/cgroup") or "").splitlines()]
@@ -169,14 +169,14 @@ def _text(path):
 
 
 def default_device() -> str:
-    """Returns TensorFlow's name of the first visible GPU or, if there is none, of the CPU."""
+    """Returns `/GPU:0` if TensorFlow sees a GPU, else `/CPU:0`."""
     import tensorflow as tf
 
     return "/GPU:0" if tf.config.get_visible_devices("GPU") else "/CPU:0"
 
 
 def check_device(name: str | None) -> None:
-    """Raises `UserError` unless a device name is None or well-formed; needs no TensorFlow."""
+    """Raises `UserError` if a device name is not `cpu`, `gpu`, `gpu:N` or None; does not import TensorFlow."""
     if name is not None and not re.fullmatch(r"(cpu|gpu)(:\d+)?", name, re.IGNORECASE):
         raise UserError(f"--device must be cpu, gpu or gpu:N. Received: {name}.")
 
@@ -197,7 +197,7 @@ def device_named(name: str, setting: str = "--device") -> str:
 
 
 def runs_on_cpu(device: str | None = None) -> bool:
-    """Whether a device is a CPU, by short or full name; None stands for the default device."""
+    """Whether a device, given by its short or full name, is a CPU; None means the default device."""
     return short_name(device or default_device()).upper().startswith("/CPU:")
 
 
@@ -210,8 +210,8 @@ def short_name(device: str) -> str:
 def choose_precision(requested: str, device: str) -> tuple[str, str]:
     """Returns the dtype policy to train with on a device, and the reason in words.
 
-    `auto` selects bfloat16 if the hardware has it, else float16 on GPUs with tensor cores, else float32. A request for
-    bfloat16 becomes float32 on a GPU without it, where float32 is faster. A CPU computes every format, some slowly.
+    `auto` selects bfloat16 if the hardware has it, else float16 on GPUs with tensor cores, else float32. On a GPU
+    without bfloat16, a request for it becomes float32, which is faster there. Other requests are granted.
     """
     if runs_on_cpu(device):
         has_bfloat16 = bool(BFLOAT16_CPU_FLAGS & read_processor().flags)
@@ -232,7 +232,7 @@ def choose_precision(requested: str, device: str) -> tuple[str, str]:
 
 
 def rounds_to_tf32(device: str) -> bool:
-    """Whether a device rounds float32 matrix products to TF32; computes one to find out."""
+    """Whether a device computes float32 matrix products in TF32; finds out by computing one."""
     import tensorflow as tf
 
     with tf.device(device):
@@ -241,7 +241,7 @@ def rounds_to_tf32(device: str) -> bool:
 
 
 def _compute_capability(device):
-    """Returns the lowest compute capability of the visible GPUs from `device` on, which train; None if unknown."""
+    """Returns the lowest compute capability of the GPUs that train, `device` and those after it; None if unknown."""
     import tensorflow as tf
 
     gpus, parts = tf.config.get_visible_devices("GPU"), tf.config.get_logical_device_configuration

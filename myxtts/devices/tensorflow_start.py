@@ -13,9 +13,9 @@ from contextlib import contextmanager, suppress
 from typing import NoReturn
 
 SPARED = ("jax", "sklearn", "matplotlib")
-"""Optional packages that TensorFlow and Keras import if installed; they take a third of the import time."""
+"""Optional packages that TensorFlow and Keras import if installed, which takes a third of the import time."""
 GPU_DRIVER_PLACES = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg", "/dev/kfd")
-"""Device files of GPU drivers."""
+"""Device files of GPU drivers, by which a machine with a GPU is recognized without TensorFlow."""
 NOISE = (
     r"^WARNING: All log messages before absl::InitializeLog\(\) is called are written to STDERR",
     r"^[IW][0-9]{4} [^ ]+ +[0-9]+ [^ ]+\.cc:[0-9]+]",
@@ -25,20 +25,20 @@ NOISE = (
 )
 """Messages to drop from standard error, as extended regular expressions of `grep -E`."""
 NOISE_WITHOUT_GPU = r"^E[0-9]{4} .*] failed call to cuInit"
-"""Message to drop only on machines without a GPU; on others it tells why the GPU cannot be used."""
+"""Message to drop only on machines without a GPU; on other machines, it explains why the GPU cannot be used."""
 # TensorFlow takes the graphs of several models for one function that is traced again and again.
 logging.getLogger("tensorflow").addFilter(lambda record: "tf.function retracing" not in record.getMessage())
 
 
 def import_tensorflow() -> None:
-    """Imports TensorFlow for a command: without optional packages, and without its messages on standard error."""
+    """Imports TensorFlow for a command, without optional packages and without its messages on standard error."""
     filter_native_errors()
     import_sparingly()
 
 
 @contextmanager
 def starting_quietly() -> Iterator[None]:
-    """Filters standard error in a `with` block, while TensorFlow starts in a program that imports MyXTTS."""
+    """Removes `NOISE` from standard error during a `with` block, for programs that import MyXTTS."""
     before = os.dup(2)
     relay = _relay(before)
     try:
@@ -52,7 +52,7 @@ def starting_quietly() -> Iterator[None]:
 
 
 def import_sparingly() -> None:
-    """Imports TensorFlow without the packages of `SPARED`."""
+    """Imports TensorFlow without the optional packages in `SPARED`, which is faster."""
     if "tensorflow" in sys.modules:
         return
     spared = [name for name in SPARED if name not in sys.modules]
@@ -70,7 +70,7 @@ def import_sparingly() -> None:
 
 
 def filter_native_errors() -> None:
-    """Filters standard error for the rest of the process, unless `sys.stderr` is redirected (notebook, test)."""
+    """Removes `NOISE` from standard error until the process ends, unless it is redirected (notebook, test)."""
     if sys.stderr is None or sys.stderr is not sys.__stderr__:
         return
     own = os.dup(2)
@@ -82,8 +82,8 @@ def filter_native_errors() -> None:
 def _relay(output):
     """Redirects file descriptor 2 to a `grep` process, which copies all but `NOISE` to the descriptor `output`.
 
-    Returns the process; None without `grep`, or if `TF_CPP_MIN_LOG_LEVEL` asks for messages. A thread cannot replace
-    the process: when TensorFlow aborts, the thread would end before it copies the reason.
+    Returns the process; None without `grep`, or if `TF_CPP_MIN_LOG_LEVEL` asks for messages. It is not a thread, which
+    would end when TensorFlow aborts, before it has copied the reason.
     """
     grep = shutil.which("grep")
     if os.environ.get("TF_CPP_MIN_LOG_LEVEL", "2") in ("0", "1") or grep is None or os.name != "posix":
@@ -99,9 +99,9 @@ def _relay(output):
 
 
 class AbandonedThread(threading.Thread):
-    """Thread for a slow native call, for which `run_to_exit` does not wait.
+    """Thread for a slow native call, which `run_to_exit` does not wait for.
 
-    Must not be a daemon: if a daemon returns from native code while Python shuts down, the process aborts (SIGABRT).
+    It must not be a daemon: if a daemon returns from native code while Python shuts down, the process aborts (SIGABRT).
     """
 
 

@@ -1,4 +1,4 @@
-"""Connection of the workers in TensorFlow's runtime: strategy, key-value store, health checks.
+"""Connection of the workers by TensorFlow's runtime: distribution strategy, key-value store and health checks.
 
 The store belongs to TensorFlow's coordination service, which runs in worker 0. Store and health checks have no public
 interface, so this module uses `tensorflow.python.eager.context` (TensorFlow 2.21).
@@ -19,9 +19,9 @@ _JOB = "/job:worker/replica:0/task:"
 
 
 class Cluster:
-    """Connects this process to the other workers; every worker constructs it, before TensorFlow's runtime starts.
+    """Connection to the other workers. Every worker must create one, before TensorFlow's runtime starts.
 
-    `addresses` has `host:port` of every worker, the same on all; `index` is this worker's position in `addresses`;
+    `addresses` has the `host:port` of all workers, in the same order on each; `index` is this worker's position in it;
     `timeout_seconds` is the time limit for all workers to connect.
 
     Raises:
@@ -53,14 +53,14 @@ class Cluster:
             ) from error
 
     def write(self, key: str, value: str) -> None:
-        """Stores a value for all workers; raises `ConnectionError` if worker 0 is gone or the key exists."""
+        """Stores a value that all workers can read; raises `ConnectionError` if worker 0 is gone or the key exists."""
         try:
             context().set_config_key_value(key, value)
         except tf.errors.OpError as error:
             raise ConnectionError(error.message) from error
 
     def read(self, key: str, seconds: float = 0.0) -> str | None:
-        """Returns a value, or None after `seconds` (0: no limit); raises `ConnectionError` if worker 0 is gone."""
+        """Waits for a value and returns it, or None after `seconds` (0: no limit); raises `ConnectionError`."""
         try:
             return context().get_config_key_value(key, int(1000 * seconds))
         except tf.errors.DeadlineExceededError:
@@ -73,7 +73,7 @@ class Cluster:
         context().delete_config_key_value(key)
 
     def failure(self, index: int, seconds: float) -> str | None:
-        """Checks that a worker responds within a time limit; returns what is wrong, or None for a healthy worker."""
+        """Checks that worker `index` responds within `seconds`; returns None if it does, else a phrase for messages."""
         try:
             context().check_collective_ops_peer_health(f"{_JOB}{index}", timeout_in_ms=int(1000 * seconds))
         except tf.errors.DeadlineExceededError:

@@ -1,7 +1,7 @@
-"""Workers: the processes, on one machine or several, that train one model together.
+"""Workers: processes, on one machine or several, that train one model together.
 
-TensorFlow's collectives sum the gradients; other values, such as a request to stop, are exchanged as JSON through
-`Cluster`. Worker 0 is the chief, the only one that writes files. `launch` starts several workers on one machine.
+TensorFlow's collectives sum the gradients. Other values, such as a request to stop, are exchanged as JSON through
+`Cluster`. Only worker 0, the chief, writes files. `launch` starts several workers on one machine.
 """
 
 import ctypes
@@ -27,28 +27,28 @@ from myxtts.devices.device_plan import DevicePlan
 from myxtts.storage.files import digest_bytes
 
 CHECK_SECONDS = 2.0
-"""Time between health checks."""
+"""Seconds between health checks."""
 LOST_SECONDS = 30.0
-"""Time limit of a health check; the check of a killed process fails at once."""
+"""Time limit of a health check in seconds. The check of a killed process fails at once."""
 LOST_EXIT_CODE = 75
 """Exit code after the loss of a worker (`EX_TEMPFAIL` of sysexits.h); the same command resumes."""
 REFUSED_EXIT_CODE = 2
-"""Exit code of a worker that refuses its settings."""
+"""Exit code of a worker that cannot run with its settings."""
 FAREWELL_SECONDS = 5.0
-"""Time that worker 0 waits for the others to end after one was lost."""
+"""Seconds that worker 0 waits for the other workers to end after one was lost."""
 RESUME = "The same command resumes from the last checkpoint"
 _END = "myxtts/end"
-"""Key of the message that ends all workers: index of the worker that ended, reason, exit code."""
+"""Key in `Cluster` of the message that ends all workers: (index of the worker that ended first, reason, exit code)."""
 
 
 class WorkerLost(UserError):
-    """Another worker no longer responds."""
+    """Raised if another worker no longer responds."""
 
     exit_code = LOST_EXIT_CODE
 
 
 class Workers:
-    """The processes that train together: by default this process alone; `join_workers` connects several."""
+    """All processes that train together, as seen by one of them. By default, this process trains alone."""
 
     def __init__(self, addresses: tuple[str, ...] = ("",), index: int = 0, cluster=None):
         self.addresses, self.index, self._cluster = addresses, index, cluster
@@ -56,7 +56,7 @@ class Workers:
         self.is_chief: bool = index == 0
         """Whether this is worker 0, which writes the files."""
         self.strategy: Any = cluster and cluster.strategy
-        """`tf.distribute.Strategy` over all workers; None for one process."""
+        """`tf.distribute.Strategy` over all workers; None if this process trains alone."""
         self._round, self._deadline = 0, (math.inf, 0.0)
         self._closed, self._ending, self._one_end = threading.Event(), threading.Event(), threading.Lock()
         self._listener = threading.Thread(target=self._listen, name="myxtts-workers-end", daemon=True)
@@ -65,11 +65,11 @@ class Workers:
             threading.Thread(target=self._check_health, name="myxtts-workers-health", daemon=True).start()
 
     def name(self, index: int) -> str:
-        """Returns the name of a worker in messages."""
+        """Returns the name of worker `index` for messages: `worker 1 (host:port)`."""
         return f"worker {index} ({self.addresses[index]})"
 
     def gather(self, value: Any = None) -> list:
-        """Collects a JSON value from each worker and returns all values in worker order; every worker must call it."""
+        """Collects a JSON value from each worker; returns all, in worker order, on each. Every worker must call it."""
         if self.count == 1:
             return [value]
         if self._closed.is_set():
@@ -98,17 +98,17 @@ class Workers:
         return json.loads(content)
 
     def ask(self, call: Callable[[], Any]) -> Any:
-        """Calls a function on the chief only and returns the result, a JSON value, on all workers."""
+        """Calls a function on the chief, and returns its result, a JSON value, on all workers; all must call `ask`."""
         return self.gather(call() if self.is_chief else None)[0]
 
     def agree(self, event: threading.Event) -> bool:
-        """Sets the event on all workers if it is set on any worker; returns whether it is set."""
+        """Sets `event` on all workers if it is set on any of them; returns whether it was. All workers must call it."""
         if is_set := any(self.gather(event.is_set())):
             event.set()
         return is_set  # not `event.is_set()`, which may have changed since on one worker
 
     def require_equal(self, what: str, value: Any, hint: str) -> None:
-        """Raises `UserError` on all workers unless all have the same JSON value; `what` is the value's name."""
+        """Raises `UserError` on all workers if a JSON value differs; the message has its name `what` and a `hint`."""
         first, *others = self.gather(value)
         differing = [(index, other) for index, other in enumerate(others, 1) if other != first]
         for index, other in differing[:1]:
@@ -119,13 +119,13 @@ class Workers:
             raise UserError(f"All workers must have the same {what}. {found}. {hint}")
 
     def watch(self, seconds: float | None) -> None:
-        """Sets a time limit for the next collectives; when it expires, all workers end. None removes the limit."""
+        """Sets a time limit of `seconds` from now, after which all workers end as if one was lost; None removes it."""
         self._deadline = (time.monotonic() + seconds, seconds) if seconds else (math.inf, 0.0)
 
     def raise_lost(self, error: BaseException) -> None:
-        """Raises `WorkerLost` for an error of a collective, if there are several workers.
+        """Raises `WorkerLost` for the error of a collective, unless this process trains alone.
 
-        Waits first: if another worker is gone, the health check ends this process with the name of that worker.
+        It waits first: if a worker is gone, the health check ends this process with a message that names the worker.
         """
         if self.count == 1:
             return
@@ -135,13 +135,13 @@ class Workers:
         raise WorkerLost(f"{reason}. {RESUME}. TensorFlow: {str(error).splitlines()[0]}") from error
 
     def leave(self, why: str, code: int) -> None:
-        """Ends all other workers with an exit code; each prints the reason `why`."""
+        """Ends all other workers with the exit code `code`, because this one ends; each prints the reason `why`."""
         if self.count > 1 and not self._closed.is_set():
             self._closed.set()
             self._send_end(self.index, why, code)
 
     def close(self) -> None:
-        """Waits until all workers have finished."""
+        """Waits until all workers have called `close`, and ends the health checks."""
         if self.count > 1 and not self._closed.is_set():
             self.gather()
             self._closed.set()
@@ -150,7 +150,7 @@ class Workers:
             self._listener.join(LOST_SECONDS)
 
     def _check_health(self):
-        """Checks regularly that the chief (on the chief: all others) responds, and that `watch` has not timed out."""
+        """Checks regularly that the chief responds (on the chief: all others), and that `watch` has not timed out."""
         while not self._closed.wait(CHECK_SECONDS):
             for peer in range(1, self.count) if self.is_chief else [0]:
                 if why := self._cluster.failure(peer, LOST_SECONDS):
@@ -170,7 +170,7 @@ class Workers:
             self._cluster.write(_END, json.dumps(end))
 
     def _end(self, ended, why, code):
-        """Ends all workers with an exit code, because worker `ended` has ended for the reason `why`."""
+        """Ends all workers with the exit code `code`, because worker `ended` has ended for the reason `why`."""
         if self._closed.is_set() or not self._one_end.acquire(blocking=False):
             return
         self._ending.set()
@@ -188,8 +188,8 @@ def join_workers(
 ) -> Workers:
     """Connects the workers, once per process, and checks that all run the same code with the same settings.
 
-    Called after the devices are configured and before TensorFlow's runtime starts. `settings` are JSON values that must
-    be equal on all workers; the other arguments are those of `Cluster`. Without addresses, this process works alone.
+    Call it when the devices are configured and before TensorFlow's runtime starts. `settings` are JSON values that must
+    be equal on all workers; the other arguments are those of `Cluster`. Without addresses, this process trains alone.
 
     Raises:
         UserError: A worker is missing, cannot be reached or differs from worker 0, or a port is taken.
@@ -216,7 +216,7 @@ def join_workers(
 
 
 def require_free_port(addresses: tuple[str, ...], index: int) -> None:
-    """Raises `UserError` if this worker cannot listen on its port; TensorFlow would not tell the other workers."""
+    """Raises `UserError` if this worker cannot listen on its port, before TensorFlow tries to."""
     if addresses and _current.addresses != addresses:
         try:
             socket.create_server(("", int(addresses[index].rpartition(":")[2]))).close()
@@ -227,13 +227,13 @@ def require_free_port(addresses: tuple[str, ...], index: int) -> None:
 
 @contextmanager
 def leaving_together(workers: Workers) -> Iterator[None]:
-    """Ends the other workers too if the `with` block raises an error; they print the error."""
+    """If the `with` block raises an error, ends the other workers too; they print the error."""
     try:
         yield
     except BaseException as error:
         why, code = f"failed: {type(error).__name__}: {error}", 1
         if isinstance(error, (KeyboardInterrupt, SystemExit)):  # SystemExit: SIGTERM before training
-            why, code = "was stopped at once", getattr(error, "code", 130)
+            why, code = "was interrupted", getattr(error, "code", 130)
         elif isinstance(error, (UserError, OSError)):
             why, code = f"ended: {error}", REFUSED_EXIT_CODE
         if not isinstance(error, WorkerLost):
@@ -245,14 +245,14 @@ _current = Workers()
 
 
 def current_workers() -> Workers:
-    """Returns the `Workers` that this process has joined, or `Workers` of this process alone."""
+    """Returns the `Workers` that `join_workers` connected; by default, `Workers` of this process alone."""
     return _current
 
 
 def end_process(code: int = 0, seconds: float = LOST_SECONDS) -> NoReturn:
     """Ends this process without clean-up, which could wait forever for a lock of interrupted code.
 
-    Worker 0, which runs the coordination service, first waits at most `seconds` for the other workers to end.
+    Worker 0, which runs the coordination service, first waits for the other workers to end, at most `seconds`.
     """
     logging.shutdown()
     sys.stdout.flush()
@@ -264,7 +264,7 @@ def end_process(code: int = 0, seconds: float = LOST_SECONDS) -> NoReturn:
 
 
 LOST_PATIENCE_SECONDS = 15.0
-"""Seconds that the other workers have to end after one was lost; then they are killed, because they may hang."""
+"""Seconds that the other workers have to end after one was lost. Then `launch` kills them, because they may hang."""
 
 
 def launch(count: int, arguments: Sequence[str], restarts: int = 0) -> int:
@@ -274,8 +274,8 @@ def launch(count: int, arguments: Sequence[str], restarts: int = 0) -> int:
     `restarts` times; the run resumes from the last checkpoint.
 
     Returns:
-        0 if all workers succeeded, `REFUSED_EXIT_CODE` if the first failure was a worker that refused its settings,
-        `LOST_EXIT_CODE` if one was lost, else the exit code of the first one that failed.
+        0 if all workers succeeded, `REFUSED_EXIT_CODE` if the first failure was a worker that cannot run with its
+        settings, `LOST_EXIT_CODE` if a worker was lost, else the exit code of the failed worker with the lowest index.
     """
     workers, is_stopped = [], threading.Event()
     # Each in a new session: a Ctrl-C of the terminal reaches it once, forwarded by this process.
@@ -322,7 +322,7 @@ def _signal(workers, number):
 
 
 def _follow(workers):
-    """Prints the workers' output until all have ended; returns the exit code of the launch."""
+    """Prints the output of the workers until all have ended; returns the exit code of `launch`."""
 
     def show(index, worker):
         for line in worker.stdout:
@@ -354,5 +354,5 @@ def _follow(workers):
 
 
 def _failures(workers):
-    """Exit codes of the workers that failed; a killed worker counts as lost."""
+    """Returns the exit codes of the workers that failed; a killed worker has `LOST_EXIT_CODE`."""
     return [LOST_EXIT_CODE if worker.returncode < 0 else worker.returncode for worker in workers if worker.returncode]

@@ -1,4 +1,4 @@
-"""Evaluation of speech: sentences, their synthesis, and metrics of the audio."""
+"""Evaluation of speech: the sentences to test, their synthesis, and metrics of the resulting audio."""
 
 import itertools
 import logging
@@ -24,35 +24,35 @@ logger = logging.getLogger(__name__)
 BATCH_SIZE = 16
 """Number of sentences to synthesize at once."""
 HOP_SAMPLES = 220
-"""Hop of the frame features: 10 ms at `MODEL_SAMPLE_RATE`."""
+"""Samples between the frames of a `Contour`, about 10 ms at `MODEL_SAMPLE_RATE`."""
 _MEL = MelSpec(MODEL_SAMPLE_RATE, n_fft=1024, win_length=1024, hop_length=HOP_SAMPLES, num_mels=NUM_MELS)
 GROUP = 4
-"""Length of the n-grams of codes in the metric for repetition: a quarter of a second."""
+"""Number of codes in each n-gram that the repetition metric counts, about 0.2 s of audio."""
 MAX_RECOGNIZER_ERROR = 0.15
-"""Maximum CER of a recognizer on recordings; above it, its results are not used."""
+"""Highest CER on recordings at which a recognizer is considered accurate enough to evaluate synthesized speech."""
 Parts = dict[str, tuple[float, float]]
-"""Numerator and denominator of each metric; over several sentences, the metric is the ratio of the sums."""
+"""Numerator and denominator of each metric, by name. Over several sentences, a metric is the ratio of the sums."""
 
 
 @dataclass(frozen=True)
 class Sentence:
-    """A sentence to evaluate: its text, its voice and, if there is one, its recording."""
+    """A test sentence: its text, the voice to speak it with and, if there is one, a recording of it."""
 
     id: str
     text: str
     language: str
     speaker: str = ""
     voice: str | None = None
-    """Path of a reference recording of the voice; None if nothing is to be synthesized."""
+    """Path of a reference recording of the voice; None if the sentence is not synthesized."""
     recording: str | None = None
-    """Path of a recording of the text by the same speaker."""
+    """Path of a recording of the text by the same speaker, or None."""
     seen: bool | None = None
     """Whether the speaker is in the training set; None if unknown."""
 
 
 @dataclass(frozen=True, eq=False)
 class Spoken:
-    """Audio of a sentence, synthesized or recorded."""
+    """The audio of a test sentence, synthesized or recorded."""
 
     sentence: Sentence
     seed: int
@@ -60,20 +60,20 @@ class Spoken:
     """Audio, `(S,)` float32."""
     sample_rate: int
     codes: np.ndarray | None = None
-    """Codes of the audio, `(C,)` int32; None for a recording."""
+    """Audio codes that the GPT generated, `(C,)` int32; None for a recording."""
     stopped: bool | None = None
-    """Whether the model sampled a stop token; None for audio that no model sampled."""
+    """Whether the model ended the sentence with a stop token; None for audio that no model generated."""
     doubts: tuple[str, ...] | None = None
-    """Problems that the self-check found; None for audio that no model sampled."""
+    """Names of the faults that the self-check found; None for audio that no model generated."""
 
 
 def spread(items: Sequence, count: int) -> list:
-    """Returns at most `count` evenly spaced items."""
+    """Selects `count` evenly spaced items of a sequence, or all items if there are fewer."""
     return [items[int(index)] for index in np.linspace(0, len(items) - 1, min(count, len(items))).round()]
 
 
 def voice_of(synthesizer: Synthesizer, sentence: Sentence) -> Voice:
-    """Encodes the voice of a sentence. Raises `UserError` if the sentence has none."""
+    """Encodes the reference recording of the sentence's voice. Raises `UserError` if the sentence has no voice."""
     if not sentence.voice:
         raise UserError(f"{sentence.id} has no voice. Give --voices FILE… or --data.")
     # An array, because `as_voice` would warn again about a short file.
@@ -81,7 +81,7 @@ def voice_of(synthesizer: Synthesizer, sentence: Sentence) -> Voice:
 
 
 def speak_all(synthesizer: Synthesizer, sentences: Sequence[Sentence], seeds: Sequence[int]) -> Iterator[Spoken]:
-    """Synthesizes the sentences in batches, once with each seed. Skips texts that the model cannot speak, and warns."""
+    """Synthesizes sentences in batches, once per seed. Texts that the model cannot speak are skipped with a warning."""
     able = []
     for one in sentences:
         try:
@@ -100,19 +100,19 @@ def speak_all(synthesizer: Synthesizer, sentences: Sequence[Sentence], seeds: Se
 
 
 class Contour(NamedTuple):
-    """Frame features of a recording, without the silence at its start and end."""
+    """Spectral and pitch features of a recording per 10 ms frame, without the silence at its start and end."""
 
     cepstra: np.ndarray
-    """Mel cepstra, `(F, 24)`, 10 ms per frame."""
+    """Mel cepstral coefficients 1 to 24 of each frame, `(F, 24)`."""
     f0: np.ndarray
     """Pitch, `(F,)` in Hz; 0 in unvoiced frames."""
     seconds: float
     longest_pause: float
-    """Longest silence within the speech, in seconds."""
+    """Duration of the longest silence between the first and the last word, in seconds."""
 
 
 def contour_of(samples: np.ndarray, sample_rate: int) -> Contour:
-    """Computes the frame features of `(S,)` float32 samples; silent audio has one frame."""
+    """Extracts the frame features of `(S,)` float32 samples. The result has one frame if the audio is silent."""
     import librosa  # takes a second or two
 
     sound = np.asarray(samples, np.float32)
@@ -134,7 +134,8 @@ def contour_of(samples: np.ndarray, sample_rate: int) -> Contour:
 
 
 def pitch_figures(contour: Contour) -> tuple[float | None, float | None, float]:
-    """Returns median pitch in Hz, pitch deviation in semitones (both None if unvoiced), and share of voiced frames."""
+    """Returns the median F0 in Hz, its standard deviation in semitones (both None if no frame is voiced), and the share
+    of voiced frames from 0 to 1."""
     voiced = contour.f0[contour.f0 > 0]
     if not len(voiced):
         return None, None, 0.0
@@ -142,11 +143,10 @@ def pitch_figures(contour: Contour) -> tuple[float | None, float | None, float]:
 
 
 def differences(spoken: Contour, recorded: Contour) -> tuple[float, float | None]:
-    """Returns mel-cepstral distortion in dB and F0 RMSE in semitones of two recordings of a text, aligned by DTW.
+    """Returns mel-cepstral distortion (dB) and F0 RMSE (semitones) of speech against a recording, aligned by DTW.
 
-    The distortion (Kubichek 1993) is the mean over the path of `10 / ln 10 * sqrt(2 * sum of squared differences)` of
-    coefficients 1 to 24. It is not comparable with other implementations, since the cepstra come from a log-mel
-    spectrogram, not from SPTK's warped spectrum. The RMSE is over frames voiced in both; None if there are none.
+    The RMSE covers frames that are voiced in both, and is None if there are none. The distortion (Kubichek 1993) cannot
+    be compared with other implementations, since the cepstra come from a log-mel spectrogram, not a warped spectrum.
     """
     import librosa
 
@@ -159,7 +159,7 @@ def differences(spoken: Contour, recorded: Contour) -> tuple[float, float | None
 
 @dataclass
 class Tools:
-    """Models that metrics need; None for a model that is not available."""
+    """Models that some metrics need. Metrics whose model is None are not computed."""
 
     recognizer: Recognizer | None = None
     encoder: Encoder | None = None
@@ -168,25 +168,25 @@ class Tools:
 
 @dataclass
 class Measured:
-    """Audio of a sentence with its metrics."""
+    """The audio of a test sentence with the metrics computed from it."""
 
     spoken: Spoken
     parts: Parts
     understood: str | None = None
-    """Text that the recognizer returned."""
+    """Text that the recognizer returned; None without a recognizer."""
     seconds: float = 0.0
 
 
 @dataclass
 class Measurer:
-    """Computes the metrics of sentences, and caches the features of their recordings."""
+    """Computes the metrics of spoken sentences. Features of recordings and reference voices are cached."""
 
     tools: Tools
     _contours: dict[str, Contour] = field(default_factory=dict)
     _voices: dict[str, np.ndarray] = field(default_factory=dict)
 
     def __call__(self, spoken: Spoken) -> Measured:
-        """Computes all metrics for which the models are available."""
+        """Computes all metrics whose models and recordings are available."""
         sentence, tools, understood = spoken.sentence, self.tools, None
         contour = contour_of(spoken.samples, spoken.sample_rate)
         median_hz, spread_semitones, voiced_share = pitch_figures(contour)
@@ -218,7 +218,8 @@ class Measurer:
         return Measured(spoken, parts, understood, len(spoken.samples) / spoken.sample_rate)
 
     def similarity_of_strangers(self, sentences: Iterable[Sentence]) -> float | None:
-        """Returns the mean similarity between the measured voices of different speakers; None for a single speaker."""
+        """Returns the mean similarity between reference voices of different speakers, as a baseline for the metric
+        `similarity`. Only sentences measured so far count; None if they have a single speaker."""
         speakers = {one.voice: one.speaker for one in sentences if one.voice in self._voices}
         pairs = itertools.combinations(speakers, 2)
         found = [float(self._voices[a] @ self._voices[b]) for a, b in pairs if speakers[a] != speakers[b]]
@@ -226,7 +227,8 @@ class Measurer:
 
 
 def repeated_groups(codes: np.ndarray | None) -> tuple[float, float] | None:
-    """Counts the repeated n-grams of `GROUP` codes, and all n-grams, in codes `(C,)`; None for fewer codes."""
+    """Counts the n-grams of `GROUP` codes in `(C,)`. Returns how many of them occurred earlier, and how many there are;
+    None if there are no codes or too few for an n-gram."""
     if codes is None or len(codes) < GROUP:
         return None
     groups = np.lib.stride_tricks.sliding_window_view(np.asarray(codes), GROUP)
@@ -234,20 +236,21 @@ def repeated_groups(codes: np.ndarray | None) -> tuple[float, float] | None:
 
 
 def pooled(sentences: Iterable[Parts], name: str) -> float | None:
-    """Returns the value of a metric over several sentences; None if no sentence has the metric."""
+    """Returns a metric over several sentences: the sum of its numerators divided by the sum of its denominators. None
+    if no sentence has the metric."""
     pairs = np.array([parts[name] for parts in sentences if name in parts], np.float64)
     return float(pairs[:, 0].sum() / pairs[:, 1].sum()) if len(pairs) else None
 
 
 def is_usable(cer_on_recordings: float | None) -> bool:
-    """Whether a recognizer's CER on recordings is unknown (None), or low enough to use its results."""
+    """Whether a recognizer is accurate enough to evaluate speech. An unknown CER (None) counts as accurate enough."""
     return cer_on_recordings is None or cer_on_recordings <= MAX_RECOGNIZER_ERROR
 
 
 def ends_well(limit: float | None, length: float | None) -> bool:
-    """Whether a model ends its sentences: `limit` is at most 2 % and `length` at least 75 %, or unknown (None).
+    """Whether a model usually ends its sentences properly, rather than rambling on or stopping early.
 
-    `limit` is the share of sentences that reach the length limit, `length` the duration relative to the recordings.
-    Speech that is cut off would hide recognition errors.
+    `limit` is the share of sentences that reach the length limit and may be up to 2 %. `length` is the duration
+    relative to recordings and must be at least 75 %. A value of None is unknown and passes.
     """
     return (limit is None or limit <= 0.02) and (length is None or length >= 0.75)

@@ -1,6 +1,6 @@
 """Pretrained networks for evaluation and segmentation: DNSMOS, speaker encoders, and Silero voice activity detection.
 
-The weights are files of the user, or of installed packages whose code is not used. Nothing is downloaded.
+The weights are read from files that the user names, or from installed Python packages. Nothing is downloaded.
 """
 
 import importlib.util
@@ -22,25 +22,25 @@ TO_SCORES = {
     "background": np.poly1d([-0.13166888, 1.60915514, -0.39604546]),
     "overall": np.poly1d([-0.06766283, 1.11546468, 0.04602535]),
 }
-"""Polynomials by name of the score, which map the network's outputs to DNSMOS from 1 to 5, as in `speechmos`."""
+"""Polynomial for each score that maps an output of the network to the DNSMOS scale of 1 to 5, as in `speechmos`."""
 ENCODER_HINT = "pip install --no-deps resemblyzer (its own code and torch are not needed), or --speaker-encoder FILE"
 HOP_SAMPLES = 160
 PART_FRAMES = 160
-"""Length of a segment for the speaker encoder: 1.6 s, as in its training."""
+"""Length of the audio segments that the speaker encoder embeds: 1.6 s, as in its training."""
 PART_STEP_FRAMES = 77
-"""Hop between segments: 0.77 s."""
+"""Distance between the starts of consecutive segments: 0.77 s, so that they overlap by about half."""
 _ROWS, _COLUMNS = 8, 128
-"""Maximum sizes of matrices in the LSTM: OpenBLAS uses threads for larger ones, 80 times slower on a busy machine."""
+"""Size limits of matrix products in the LSTM. OpenBLAS multithreads larger ones, 80 times slower on a busy machine."""
 
 Encoder = Callable[[np.ndarray, int], np.ndarray]
-"""Function from samples `(S,)` and their rate in Hz to a unit-length speaker vector `(E,)`."""
+"""Speaker encoder: function of samples `(S,)` and their rate in Hz that returns a unit-length embedding `(E,)`."""
 WINDOW_SAMPLES, CONTEXT_SAMPLES = 512, 64
-"""Numbers of samples in the input of Silero: the window, and the end of the previous window before it."""
+"""Input sizes of Silero in 16 kHz samples: the window to classify, and the context from the window before it."""
 _SILERO_PLACES = {"faster_whisper": "assets/silero_vad*.onnx", "silero_vad": "data/silero_vad.onnx"}
 
 
 def open_network(path: str | Path, flag: str):
-    """Loads an ONNX network for one CPU thread. Raises `UserError` with the option `flag` if this fails."""
+    """Loads an ONNX model for use on one CPU thread. Raises `UserError`, naming the option `flag`, if that fails."""
     with needing(f"{flag} {path} needs onnxruntime. Install it with: pip install onnxruntime"):
         import onnxruntime
     options = onnxruntime.SessionOptions()
@@ -53,11 +53,8 @@ def open_network(path: str | Path, flag: str):
 
 
 class DNSMOS:
-    """DNSMOS P.835, which predicts listening scores without a reference, with the network of `speechmos`.
-
-    Reddy, Gopal and Cutler, "DNSMOS P.835: A non-intrusive perceptual objective speech quality metric to evaluate noise
-    suppressors", 2022.
-    """
+    """DNSMOS P.835 (Reddy, Gopal and Cutler 2022): predicts how listeners would rate speech and background noise. The
+    model file is that of the package `speechmos`."""
 
     def __init__(self):
         (package,) = importlib.util.find_spec("speechmos").submodule_search_locations
@@ -69,16 +66,17 @@ class DNSMOS:
         return cls() if all(map(importlib.util.find_spec, ("speechmos", "onnxruntime"))) else None
 
     def __call__(self, samples: np.ndarray, sample_rate: int) -> dict[str, float]:
-        """Scores the first nine seconds of a clip `(S,)`; shorter clips are repeated, as in `speechmos`."""
+        """Returns the scores `signal`, `background` and `overall` (1 to 5) of the first nine seconds of `(S,)` samples.
+        Shorter clips are repeated to nine seconds, as in `speechmos`."""
         clip = np.resize(at_rate(samples, sample_rate), DNSMOS_SAMPLES)
         raw = self._session.run(None, {"input_1": clip[None]})[0][0]
         return {name: float(TO_SCORES[name](value)) for name, value in zip(TO_SCORES, raw, strict=True)}
 
 
 def find_encoder(path: str | None = None) -> Encoder | None:
-    """Loads a speaker encoder from a file, `.onnx` or Resemblyzer's `pretrained.pt`.
+    """Loads a speaker encoder from an `.onnx` file or Resemblyzer's `pretrained.pt`. Raises `UserError` for others.
 
-    The default is the file of the installed Resemblyzer, or None if there is none. Raises `UserError` for other files.
+    Without a path, uses the `pretrained.pt` of the installed Resemblyzer, or returns None if that is not installed.
     """
     if path is None:
         package = importlib.util.find_spec("resemblyzer")
@@ -89,10 +87,10 @@ def find_encoder(path: str | None = None) -> Encoder | None:
 
 
 class DVector:
-    """Resemblyzer's speaker encoder in NumPy: LSTM layers on mel segments of 1.6 s, whose vectors are averaged.
+    """NumPy version of Resemblyzer's speaker encoder: an LSTM whose embeddings of 1.6 s segments are averaged.
 
-    Wan et al., "Generalized end-to-end loss for speaker verification" (2018). Unlike Resemblyzer, it keeps silence.
-    `path` is Resemblyzer's `pretrained.pt`; raises `UserError` if it is another file.
+    Wan et al., "Generalized end-to-end loss for speaker verification" (2018). Unlike Resemblyzer, it does not remove
+    silence. Raises `UserError` if `path` is not Resemblyzer's `pretrained.pt`.
     """
 
     def __init__(self, path: str | Path):
@@ -112,7 +110,7 @@ class DVector:
         return unit(self.parts(samples, sample_rate).mean(axis=0))
 
     def parts(self, samples: np.ndarray, sample_rate: int) -> np.ndarray:
-        """Returns unit-length speaker vectors `(N, E)` of samples `(S,)`: one per 1.6 s, every 0.77 s."""
+        """Returns unit-length embeddings `(N, E)` of overlapping segments: 1.6 s long, one every 0.77 s."""
         import librosa  # takes a second or two
 
         sound = at_rate(samples, sample_rate)
@@ -128,7 +126,7 @@ class DVector:
         return self.embed(np.stack([mel[start : start + PART_FRAMES] for start in starts]))
 
     def embed(self, mels: np.ndarray) -> np.ndarray:
-        """Computes unit-length speaker vectors `(B, E)` from mel power spectrograms `(B, F, 40)`."""
+        """Computes unit-length speaker embeddings `(B, E)` from mel power spectrograms `(B, F, 40)`."""
         if len(mels) > _ROWS:
             return np.concatenate([self.embed(mels[start : start + _ROWS]) for start in range(0, len(mels), _ROWS)])
         x = mels.astype(np.float32)
@@ -149,7 +147,7 @@ class DVector:
 
 
 class OnnxEncoder:
-    """Speaker encoder in an ONNX file, from 16 kHz samples `(1, S)` float32 to a vector `(1, E)`."""
+    """Speaker encoder from an ONNX file that maps `(1, S)` float32 samples at 16 kHz to an embedding `(1, E)`."""
 
     def __init__(self, path: str | Path):
         self._session = open_network(path, "--speaker-encoder")
@@ -159,7 +157,7 @@ class OnnxEncoder:
         self._name = inputs[0].name
 
     def parts(self, samples: np.ndarray, sample_rate: int) -> np.ndarray:
-        """Returns unit-length speaker vectors `(N, E)` of samples `(S,)`: one per 1.6 s, every 0.77 s."""
+        """Returns unit-length embeddings `(N, E)` of overlapping segments: 1.6 s long, one every 0.77 s."""
         size, step = (sample_rate * frames * HOP_SAMPLES // SAMPLE_RATE for frames in (PART_FRAMES, PART_STEP_FRAMES))
         starts = range(0, max(1, len(samples) - size + 1), step)
         return np.stack([self(samples[start : start + size], sample_rate) for start in starts])
@@ -175,7 +173,7 @@ def unit(x: np.ndarray) -> np.ndarray:
 
 
 def find_silero() -> Path | None:
-    """Returns the Silero model file of an installed package; None if there is no such package or no onnxruntime."""
+    """Finds a Silero model file in the installed packages; returns None without such a file or without onnxruntime."""
     if importlib.util.find_spec("onnxruntime") is None:
         return None
     for package, pattern in _SILERO_PLACES.items():
@@ -188,8 +186,8 @@ def find_silero() -> Path | None:
 class SileroModel:
     """Streaming voice activity detection with Silero (github.com/snakers4/silero-vad, MIT).
 
-    Some model files process one window per call, others many. Raises `UserError` if onnxruntime is not installed, or
-    the file is not a Silero model of version 5 or later.
+    Call `start`, then `add` for each block of samples, then `finish`. Raises `UserError` if onnxruntime is not
+    installed, or if `path` is not a Silero model of version 5 or later.
     """
 
     def __init__(self, path: Path):
@@ -200,7 +198,7 @@ class SileroModel:
         self._takes_rows = "h" in names
 
     def start(self, sample_rate: int) -> None:
-        """Starts a new recording with `sample_rate` in Hz."""
+        """Resets the state for a new recording with the given sample rate in Hz."""
         self._resampler = soxr.ResampleStream(sample_rate, SAMPLE_RATE, 1, dtype="float32", quality="MQ")
         self._rest = np.zeros(CONTEXT_SAMPLES, np.float32)  # the context of the first window is silence
         self._probabilities = []
@@ -210,11 +208,11 @@ class SileroModel:
             self._state = {"state": np.zeros((2, 1, 128), np.float32), "sr": np.array(SAMPLE_RATE, np.int64)}
 
     def add(self, block: np.ndarray) -> None:
-        """Processes the next `(S,)` float32 samples."""
+        """Processes the next block of the recording, `(S,)` float32 samples."""
         self._run(self._resampler.resample_chunk(block))
 
     def finish(self) -> tuple[np.ndarray, float]:
-        """Returns the speech probability of each window, `(N,)`, and the length of a window in seconds."""
+        """Ends the recording. Returns the speech probability per window, `(N,)`, and the window length in seconds."""
         self._run(self._resampler.resample_chunk(np.zeros(0, np.float32), last=True))
         self._run(np.zeros(WINDOW_SAMPLES - 1, np.float32))  # pads the last window
         return np.concatenate(self._probabilities or [np.zeros(1)]), WINDOW_SAMPLES / SAMPLE_RATE

@@ -1,4 +1,4 @@
-"""Speech recognizers (Whisper, pocketsphinx or a command), and the error counts of recognized text."""
+"""Speech recognizers (Whisper, pocketsphinx or an external program), and counts of recognition errors."""
 
 import importlib.util
 import re
@@ -24,40 +24,40 @@ from myxtts.text.cleaners import clean_text
 SAMPLE_RATE = 16000
 TIMEOUT_SECONDS = 600
 WHISPER_SIZES = ("tiny", "base", "small", "medium", "large-v2", "large-v3")
-"""Sizes of the Whisper models for CTranslate2 at https://huggingface.co/Systran."""
+"""Whisper sizes that can be selected by name. Their CTranslate2 files are at https://huggingface.co/Systran."""
 _REQUIRED_FILES = ["model.bin", "config.json", "tokenizer.json"]
 _NO_LETTER = re.compile(r"[^\w\s]|_")
 _WHISPER_FILES = [*_REQUIRED_FILES, "vocabulary.*", "preprocessor_config.json"]
 
 Recognizer = Callable[[np.ndarray, int, str], str]
-"""Function from samples `(S,)`, their rate in Hz and a language code to text; may have methods `words`, `scored`."""
+"""Function of samples `(S,)`, sample rate in Hz and language code that returns the recognized text. Some recognizers
+also have the methods `words` (word times) and `scored` (probabilities) of `Whisper`."""
 
 
 class Listening:
-    """`inference.self_check.Listener` that scores audio by the CER of a speech recognizer."""
+    """`Listener` for `inference.self_check` that scores audio by the character error rate of a speech recognizer."""
 
     def __init__(self, recognizer: Recognizer):
         self.recognizer = recognizer
 
     def __call__(self, samples: np.ndarray, sample_rate: int, text: str, language: str) -> float:
-        """Returns the character error rate of audio `(S,)`, at most 1."""
+        """Returns the character error rate of `(S,)` samples against `text`, capped at 1."""
         wrong, expected = character_errors(text, self.recognizer(samples, sample_rate, language), language)
         return min(1.0, wrong / max(1, expected))
 
 
 def open_recognizer(name: str, thorough: bool = False) -> Recognizer:
-    """Loads a recognizer by name; see `settle_recognizer` for arguments and errors."""
+    """Loads a recognizer by name. Arguments and errors are those of `settle_recognizer`."""
     return settle_recognizer(name, thorough)()
 
 
 def settle_recognizer(name: str, thorough: bool = False) -> Callable[[], Recognizer]:
-    """Checks the name of a recognizer, downloads its model if needed, and returns a function that loads it.
+    """Checks a recognizer's name and downloads its model if needed; returns a function that loads it.
 
     Args:
-        name: A size of Whisper (`base`, `whisper-base`), a Whisper model for CTranslate2 as `hf://owner/name` or a
-            folder, `pocketsphinx`, or a command in which `{wav}` stands for a file.
-        thorough: Whether Whisper uses beam search, and a GPU if there is one. If false, results do not depend on the
-            machine.
+        name: A Whisper size (`base`, `whisper-base`), a Whisper model for CTranslate2 as `hf://owner/name` or a
+            folder, `pocketsphinx`, or a command line that contains `{wav}`, the path of the audio file.
+        thorough: Whether Whisper uses beam search, and a GPU if there is one. If false, it decodes greedily on the CPU.
 
     Raises `UserError` if the name is unknown, the download fails, or a package is not installed.
     """
@@ -72,13 +72,13 @@ def settle_recognizer(name: str, thorough: bool = False) -> Callable[[], Recogni
     is_remote = name.startswith("hf://") or size in WHISPER_SIZES
     if not (is_remote or Path(name).is_dir()):
         raise UserError(
-            f"--recognizer (or --aligner) must be a size of Whisper ({', '.join(WHISPER_SIZES)}), hf://owner/name, the "
+            f"--recognizer (or --aligner) must be a Whisper size ({', '.join(WHISPER_SIZES)}), hf://owner/name, the "
             'folder of a Whisper model, pocketsphinx, or a command with {wav} in it, such as "./hear.sh {wav}". '
             f"Received: {name}."
         )
     _require_package("faster_whisper", "eval")
     folder = Path(name)
-    if is_remote and not (folder / "model.bin").is_file():  # a folder that happens to be called base is none
+    if is_remote and not (folder / "model.bin").is_file():  # ignores an unrelated local folder called base
         folder = _download(name if name.startswith("hf://") else f"hf://Systran/faster-whisper-{size}")
     if missing := _missing_files(folder):
         hint = "Models for CTranslate2 are named faster-whisper-…"
@@ -97,7 +97,7 @@ def _missing_files(folder):
 
 
 def _download(source):
-    """Returns the folder of the Whisper model `hf://owner/name[@revision]`, after a download if needed."""
+    """Returns the folder of the Whisper model `hf://owner/name[@revision]`; downloads the model if needed."""
     # A download prints licence and size. Models are in huggingface_hub's cache, or in a folder for manual downloads.
     from myxtts.interchange import hub
 
@@ -127,7 +127,7 @@ def _download(source):
 
 
 class Whisper:
-    """Whisper at temperature 0, with faster-whisper. `thorough` uses beam search and a GPU if there is one."""
+    """Whisper recognizer that runs in faster-whisper. `thorough` enables beam search, and a GPU if there is one."""
 
     def __init__(self, folder: Path, thorough: bool = False):
         from faster_whisper import WhisperModel
@@ -140,12 +140,12 @@ class Whisper:
         self._beam_size = 5 if thorough else 1
 
     def __call__(self, samples: np.ndarray, sample_rate: int, language: str) -> str:
-        """Returns the text of `(S,)` samples. Models for English ignore the language."""
+        """Transcribes `(S,)` samples. English-only models ignore the language."""
         return " ".join(segment.text.strip() for segment in self._hear(samples, sample_rate, language))
 
     def scored(self, samples: np.ndarray, sample_rate: int, language: str) -> tuple[str, float, str, float]:
-        """Returns the text, the mean token probability of its least certain segment, its least certain word, and that
-        word's probability. Means are geometric."""
+        """Returns the text, the lowest probability of a segment (geometric mean over its tokens), the least probable
+        word, and the probability of that word."""
         found = self._hear(samples, sample_rate, language, word_timestamps=True)
         text = " ".join(segment.text.strip() for segment in found)
         words = [(float(one.probability), one.word.strip()) for segment in found for one in segment.words or ()]
@@ -153,7 +153,7 @@ class Whisper:
         return text, float(np.exp(mean)), word, least
 
     def words(self, samples: np.ndarray, sample_rate: int, language: str) -> list[Word]:
-        """Returns the words of `(S,)` samples; their times are accurate to about 0.1 s."""
+        """Transcribes `(S,)` samples into words. Their start and end times are accurate to about 0.1 s."""
         found = self._hear(samples, sample_rate, language, word_timestamps=True)
         return [Word(one.word.strip(), one.start, one.end) for segment in found for one in segment.words or ()]
 
@@ -172,7 +172,7 @@ class Whisper:
 
 
 class Pocketsphinx:
-    """CMU Pocketsphinx with the English model in its package; small and fast, with a WER of about 25 %."""
+    """CMU Pocketsphinx with its built-in English model: small and fast, but with a word error rate of about 25 %."""
 
     def __init__(self):
         from pocketsphinx import Decoder
@@ -183,7 +183,7 @@ class Pocketsphinx:
         return " ".join(word.text for word in self.words(samples, sample_rate, language))
 
     def words(self, samples: np.ndarray, sample_rate: int, language: str) -> list[Word]:
-        """Returns the words of `(S,)` samples. Raises `UserError` if the language is not English."""
+        """Transcribes `(S,)` samples into words with times. Raises `UserError` if the language is not English."""
         if language.partition("-")[0] != "en":
             raise UserError(f"pocketsphinx supports English only, not {language}. Use another recognizer.")
         self._decoder.start_utt()
@@ -195,7 +195,8 @@ class Pocketsphinx:
 
 
 class Command:
-    """Program that prints the text of a 16 kHz WAV file. Its arguments may contain `{wav}` and `{language}`."""
+    """Recognizer that runs a program and takes the text that it prints. In the program's arguments, `{wav}` stands for
+    the path of a 16 kHz WAV file and `{language}` for the language code."""
 
     def __init__(self, command: str):
         try:
@@ -229,19 +230,19 @@ def at_rate(samples: np.ndarray, sample_rate: int) -> np.ndarray:
 
 
 def normalized(text: str, language: str) -> str:
-    """Normalizes a text for comparison: cleaning (`text.cleaners`), NFKC, lower case, letters and digits only."""
+    """Normalizes a text for comparison: applies `text.cleaners` and NFKC, lowercases, and removes punctuation."""
     text = unicodedata.normalize("NFKC", clean_text(text, language)).casefold()
     # Apostrophes are removed, because recognizers are inconsistent; other punctuation separates words.
     return " ".join(_NO_LETTER.sub(" ", re.sub("['’]", "", text)).split())
 
 
 def character_errors(expected: str, found: str, language: str) -> tuple[int, int]:
-    """Returns the Levenshtein distance in characters, and the number of expected characters."""
+    """Returns the character edit distance of the normalized texts, and the number of characters in `expected`."""
     expected, found = normalized(expected, language), normalized(found, language)
     return Levenshtein.distance(expected, found), len(expected)
 
 
 def word_errors(expected: str, found: str, language: str) -> tuple[int, int]:
-    """Returns the Levenshtein distance in words, and the number of expected words."""
+    """Returns the word edit distance of the normalized texts, and the number of words in `expected`."""
     expected, found = normalized(expected, language).split(), normalized(found, language).split()
     return Levenshtein.distance(expected, found), len(expected)

@@ -1,7 +1,7 @@
-"""Models of the Hugging Face hub, `hf://owner/name[@revision]`: downloads and converts, or uploads with a card.
+"""Downloads and uploads models of the Hugging Face hub, which are named `hf://owner/name[@revision]`.
 
-`huggingface_hub` downloads, resumes and caches files under `HF_HOME`. The resulting model folders are stored there too,
-as `myxtts/OWNER--NAME/COMMIT`, and can be used without a network.
+`huggingface_hub` downloads, resumes and caches files under `HF_HOME`. The model folders made from them are stored there
+too, as `myxtts/OWNER--NAME/COMMIT`, and can be used offline.
 """
 
 import csv
@@ -34,10 +34,10 @@ MODEL = "model.pth"
 _OWN_FILES = ["config.json", "vocab.json", SPEAKERS_FILE, *(f"{part}/step_*/*" for part in STAGES)]
 _RELEASED_FILES = [MODEL, *RELEASED_NAMES.values()]
 TERMS = ["README.md", "LICENSE*", "LICENCE*"]
-"""Files with the licence, which are downloaded first."""
+"""Patterns of the files that state the licence. They are downloaded first, so that the user can decide."""
 _NAME = re.compile(r"hf://([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@([\w./-]+))?")
 _FOUND: dict[str, Path] = {}
-"""Model folders by hub name, so that a process uses one commit of a model."""
+"""Model folders by hub name, remembered so that a process never mixes two commits of a model."""
 
 
 class HubError(UserError):
@@ -45,12 +45,12 @@ class HubError(UserError):
 
 
 def is_hub_name(source: str | os.PathLike) -> bool:
-    """Whether `source` is a name on the hub, `hf://…`, and not a folder."""
+    """Whether `source` names a model on the hub, `hf://…`, and not a folder."""
     return isinstance(source, str) and source.startswith("hf://")
 
 
 def parse_hub_name(source: str) -> tuple[str, str]:
-    """Splits `hf://owner/name[@revision]` into `owner/name` and the branch, tag or commit; raises `HubError`."""
+    """Splits `hf://owner/name[@revision]` into name and revision (default: `main`); raises `HubError` if malformed."""
     match = _NAME.fullmatch(source)
     if not match or ".." in source:
         raise HubError(f"A model of the hub must be hf://owner/name or hf://owner/name@revision. Received: {source}.")
@@ -72,7 +72,7 @@ def import_hub() -> Any:
 
 
 def check_model(source: AnyPath, what: str = "A model (--checkpoint)", kinds: Sequence[str] = MODELS) -> None:
-    """Raises the errors of `local_folder` that need no download and no conversion."""
+    """Raises those errors of `local_folder` that can be detected without a download or a conversion."""
     if is_hub_name(source):
         parse_hub_name(source)
     elif not find_release(source):
@@ -87,12 +87,12 @@ def local_folder(
     Args:
         source: The folder of a model; the folder or the `model.pth` of a Coqui model; `hf://owner/name[@revision]`; or
             `base`, the bundled model.
-        accept_licence: Accepts the licence of a hub model; else the user is asked, once per commit.
-        what: The option that names the model, for errors.
+        accept_licence: Whether to accept a hub model's licence. If False, the user is asked, once per commit.
+        what: Name of the option in error messages.
         kinds: Kinds of folders to accept, keys of `storage.base_model.KINDS`.
 
     Raises:
-        UserError: There is no model, it cannot be downloaded or converted, or its licence was not accepted.
+        UserError: The model does not exist, cannot be downloaded or converted, or its licence was not accepted.
     """
     if not is_hub_name(source):
         release = find_release(source)
@@ -114,7 +114,7 @@ def local_folder(
 
 @contextmanager
 def hub_errors(source: str) -> Iterator[None]:
-    """Converts errors of `huggingface_hub` in a `with` block to `HubError`, with the name `source`."""
+    """Context manager that converts errors of `huggingface_hub` to `HubError`s about the model `source`."""
     from huggingface_hub import constants, errors
 
     page = f"{constants.ENDPOINT}/{parse_hub_name(source)[0]}"
@@ -138,7 +138,7 @@ def hub_errors(source: str) -> Iterator[None]:
 
 
 def ask_on_terminal(question: str) -> bool | None:
-    """Asks a yes-or-no question and returns the answer; None without a terminal."""
+    """Asks a yes-or-no question and returns the answer; None if there is no terminal."""
     if not (sys.stdin and sys.stdin.isatty()):
         return None
     print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
@@ -146,7 +146,7 @@ def ask_on_terminal(question: str) -> bool | None:
 
 
 def describe_licence(source: str, terms: Path) -> tuple[bool, str]:
-    """Reads the licence in the folder `terms`; returns whether the model card names one, and a description."""
+    """Returns whether the model card in the folder `terms` names a licence, and a description of it for the user."""
     from huggingface_hub.repocard import metadata_load
 
     try:
@@ -172,7 +172,7 @@ def _require_licence(source, terms, accepted):
 
 
 def _make_folder(source, snapshot, home):
-    """Checks the downloaded files and makes the model folder `home` from them."""
+    """Verifies the downloaded files in `snapshot` and turns them into the model folder `home`."""
     from huggingface_hub.utils import filter_repo_objects
 
     paths = [path.relative_to(snapshot).as_posix() for path in snapshot.rglob("*") if path.is_file()]
@@ -197,7 +197,7 @@ def _make_folder(source, snapshot, home):
 
 
 def check_digest(source: str, path: Path):
-    """Checks a file against its digest, which is its name in the hub's cache; removes the file if they differ."""
+    """Checks a file in the hub's cache, which names files by checksum; deletes a damaged one and raises `HubError`."""
     from huggingface_hub.utils.sha import git_hash, sha_fileobj
 
     blob = Path(os.path.realpath(path))
@@ -212,10 +212,10 @@ def check_digest(source: str, path: Path):
 
 
 def push(model: Any, target: str, private: bool = False, licence: str | None = None) -> str:
-    """Uploads an `XTTS` with its card and voices to `target`, `hf://owner/name[@branch]`; returns its web address.
+    """Uploads an `XTTS`, a model card and the voices to `target`, `hf://owner/name[@branch]`; returns the web address.
 
-    Creates the repository if necessary, and removes the checkpoints of an earlier model from it. Paths of this machine
-    and recordings of speakers are not uploaded.
+    Creates the repository if necessary, and removes an earlier model's checkpoints from it. Does not upload local paths
+    or recordings of speakers.
 
     Args:
         private: Whether a new repository is private.
@@ -249,7 +249,7 @@ def push(model: Any, target: str, private: bool = False, licence: str | None = N
 
 
 def without_places(config: XTTSConfig) -> XTTSConfig:
-    """Returns the settings without paths of this machine."""
+    """Returns the settings without the paths on this machine, for publication."""
     data = replace(config.data, **dict.fromkeys((*PATHS, "vocabulary")), audio_roots=())
     base = config.training.init_from if is_hub_name(config.training.init_from) else None
     places = dict(checkpoint_dir="./checkpoints", tensorboard_log_dir=None, init_from=base)
@@ -257,7 +257,7 @@ def without_places(config: XTTSConfig) -> XTTSConfig:
 
 
 def model_card(repository: str, config: XTTSConfig, origin: str | os.PathLike | None, licence: str | None) -> str:
-    """Returns the `README.md` of a model on the hub, with data, steps and losses of the run in the folder `origin`."""
+    """Returns the text of the model card, with data, steps and losses of the run in `origin`; None leaves them out."""
     base = config.training.init_from
     head = {
         "license": licence,
@@ -280,7 +280,7 @@ def model_card(repository: str, config: XTTSConfig, origin: str | os.PathLike | 
 
 
 def _lists(origin):
-    """Yields title, number of accepted clips and their minutes for the training and the validation set."""
+    """Yields `(title, number of accepted clips, minutes of audio)` of the training set and of the validation set."""
     for name, title in (("train", "Training"), ("validation", "Validation")):
         path = origin / f"clips_{name}.csv"
         if path.is_file():
@@ -290,7 +290,7 @@ def _lists(origin):
 
 
 def _stages(origin):
-    """Yields `(name, steps, step of the losses, losses)` per stage; `steps`: `(last, best)`, or False if untrained."""
+    """Yields each stage's name, steps `(last, best)` (False if not trained here), step of the losses, and losses."""
     for stage in STAGES:
         store = CheckpointStore(origin / stage)
         if steps := store.steps():

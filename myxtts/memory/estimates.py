@@ -1,9 +1,9 @@
 """Estimates the memory of training the GPT and the DVAE from `ModelConfig`, without TensorFlow.
 
 Weights are counted exactly, layer by layer. Activations are the tensors of the forward pass that the backward pass
-reads; each function lists them, with W for the model width. With XLA, the GPT's blocks keep their inputs only, as on
-GPUs; in other stages, XLA is assumed to change nothing. The peak of a step is the largest of three: the start of the
-backward pass (all activations), the update (all gradients), and the start of the conditioning encoder's backward pass.
+reads; each function lists them, with W for the model width. With XLA, the GPT's blocks keep only their inputs, as they
+do on GPUs; in other stages, XLA is assumed to have no effect. The peak of a step is the largest of three: the start of
+the backward pass (all activations), the update (all gradients), the start of the conditioning encoder's backward pass.
 `utilities/benchmarks/memory_estimate.py` compares estimates with measured peaks.
 """
 
@@ -17,39 +17,39 @@ from myxtts.config.rates import CODE_STRIDE_SAMPLES, MEL_FRAMES_PER_CODE, MEL_HO
 from myxtts.config.stages import StageConfig
 
 FLOAT = 4
-"""Bytes of a float32."""
+"""Size of a float32 in bytes."""
 TEXT_MARKS, AUDIO_MARKS = 2, 5
 """Positions that teacher forcing adds to the text (`[START]`, `[STOP]`) and to the codes (one start, four stops)."""
 CHUNK_KEYS = 256
-"""Keys per chunk of memory-efficient attention."""
+"""Number of keys in a chunk of memory-efficient attention, as in `models.attention.CHUNK`."""
 TOKENS_PER_SECOND = 7
 """Approximate number of text tokens per second of speech."""
 MOST_CLIPS = 2**16
-"""Upper limit of `largest_batch`."""
+"""Upper limit of the batch sizes that `largest_batch` considers."""
 RESERVED_GB = 1.0
 """GPU memory reserved for CUDA's context, library workspaces and fragmentation; a usual figure, not measured."""
 UNFOLDED_BYTES = 2**25
 """Largest buffer into which TensorFlow unfolds a convolution's input: the size of a CPU's last-level cache."""
 LORA_KERNELS = {"qkv": (1, 3), "output_projection": (1, 1), "mlp_in": (1, 4), "mlp_out": (4, 1)}
-"""Shapes of the kernels of a GPT block that can have LoRA adapters, in multiples of W."""
+"""Kernels of a GPT block that can have LoRA adapters, with their shapes in multiples of the model width."""
 
 
 @dataclass(frozen=True)
 class Shapes:
-    """Sizes of a padded batch: clips, text tokens and codes per clip (no start or stop tokens), conditioning frames."""
+    """Sizes of a padded batch: clips, and for each, text tokens and codes (without start and stop) and mel frames."""
 
     batch: int
     text: int
     codes: int
     frames: int
     slice_frames: int = 32
-    """Frames per training slice of the waveform decoder."""
+    """Number of frames in a training slice of the waveform decoder."""
 
     @classmethod
     def of_data(
         cls, data: DataConfig, batch: int, seconds: float | None = None, settings: StageConfig | None = None
     ) -> "Shapes":
-        """Returns the sizes for a longest clip of `seconds` (default `data.max_seconds`), cropped as in `settings`."""
+        """Returns the sizes for a longest clip of `seconds` (None: `data.max_seconds`), cropped as in `settings`."""
         seconds = min(seconds or data.max_seconds, settings and settings.crop_seconds or math.inf)
         conditioning_seconds = min(seconds, data.conditioning_seconds[1])
         text = min(round(TOKENS_PER_SECOND * seconds), data.max_text_length)
@@ -65,7 +65,7 @@ class Optimizations:
     precision: str = "float32"
     gradient_checkpointing: bool = False
     attention: str = "standard"
-    """`standard` or `memory-efficient`."""
+    """Implementation of attention: `standard` or `memory-efficient`."""
     accumulation: int = 1
     lora_rank: int = 0
     lora_targets: tuple[str, ...] = tuple(LORA_KERNELS)
@@ -79,12 +79,12 @@ class Optimizations:
 
     @property
     def compute_bytes(self) -> int:
-        """Bytes per value in the layers' compute dtype."""
+        """Bytes of a value in the compute dtype of the layers."""
         return FLOAT if self.precision == "float32" else 2
 
     @property
     def cast_bytes(self) -> int:
-        """Bytes per value of the half-precision copies that mixed precision makes; 0 in float32."""
+        """Bytes per value of the half-precision copies in mixed precision; 0 in float32, which needs no copies."""
         return 0 if self.precision == "float32" else 2
 
 
@@ -99,7 +99,7 @@ class MemoryEstimate:
     averages: int
     """Moving averages of the weights (EMA)."""
     accumulators: int
-    """Gradient accumulators."""
+    """Sums of gradients over several batches; 0 without gradient accumulation."""
     gradients: int
     """Gradients of the trained weights, and their clipped copies at the update."""
     activations: int
@@ -148,7 +148,7 @@ def count_gpt(model: ModelConfig) -> int:
 
 
 def count_dvae(model: ModelConfig) -> tuple[int, int]:
-    """Counts the DVAE's trained weights, and its other weights: codebook, averages of the codebook, and mel scale."""
+    """Returns the number of the DVAE's trained weights, and that of the codebook, its averages and `mel_stats`."""
     hidden, wide, vector, mels = model.dvae_hidden, 2 * model.dvae_hidden, model.codebook_width, model.num_mels
     block = 2 * _dense(3 * wide, wide) + _dense(wide, wide)
     encoder = _dense(3 * mels, hidden) + _dense(3 * hidden, wide) + _dense(wide, vector)
@@ -158,19 +158,19 @@ def count_dvae(model: ModelConfig) -> tuple[int, int]:
 
 
 def count_lora(model: ModelConfig, optimizations: Optimizations) -> tuple[int, int]:
-    """Counts the weights of LoRA adapters, and of text embedding and text head, which are trained with the adapters."""
+    """Returns the number of weights of LoRA adapters, and that of text embedding and head, which are trained too."""
     widths = sum(sum(LORA_KERNELS[target]) for target in optimizations.lora_targets)
     text = model.num_text_tokens * model.width + _dense(model.width, model.num_text_tokens)
     return model.layers * widths * model.width * optimizations.lora_rank, text
 
 
 def _block_activations(model, positions, optimizations):
-    """Returns the bytes of activations per clip of one transformer block.
+    """Returns the bytes that the activations of one transformer block take per clip.
 
-    Per position: input, Keras's product of variance and gamma, and output of both norms (2 x 3 W); query, key and value
-    (3 W); merged heads (W); input, tanh, sum, half and product of the tanh-GELU (5 x 4 W); byte masks of both residual
-    dropouts (2 W). Per head and pair of positions: the softmax, and mask and result of its dropout. Mixed precision
-    halves all tensors except the softmax and two per norm.
+    For each position, a block keeps input, output and Keras's product of variance and gamma in each norm (2 x 3 W);
+    query, key and value (3 W); merged heads (W); input, tanh, sum, half and product in the tanh-GELU (5 x 4 W); byte
+    masks of both residual dropouts (2 W). For each head and pair of positions, it keeps the softmax, and the mask and
+    output of its dropout. Mixed precision halves all tensors except the softmax and two in each norm.
     """
     width, number, dropout = model.width, optimizations.compute_bytes, model.dropout > 0
     if optimizations.xla:
@@ -185,7 +185,7 @@ def _block_activations(model, positions, optimizations):
 
 
 def _kept_by_attention(heads, keys, width, dropout, optimizations):
-    """Returns the bytes per query of attention's activations, except query, key, value and merged heads."""
+    """Returns the bytes of attention's activations per query, without query, key, value and merged heads."""
     number = optimizations.compute_bytes
     if optimizations.attention == "memory-efficient":
         return heads * FLOAT + width * number  # softmax denominators, and the output before heads are merged
@@ -196,7 +196,7 @@ def _kept_by_attention(heads, keys, width, dropout, optimizations):
 
 
 def _conditioning_activations(model, frames, optimizations):
-    """Returns the bytes of activations per clip of the conditioning encoder."""
+    """Returns the bytes that the activations of the conditioning encoder take per clip."""
     # The mel spectrogram; per block, the group norm's input in float32 and its output (2 W), query, key and value (3
     # W), merged heads (W) and the softmax.
     width, number = model.width, optimizations.compute_bytes
@@ -208,7 +208,7 @@ def _conditioning_activations(model, frames, optimizations):
 
 
 def _perceiver_activations(model, frames, optimizations):
-    """Returns the bytes of activations per clip of the perceiver."""
+    """Returns the bytes that the activations of the perceiver take per clip."""
     # Per layer: concatenated latents and frames (W), their keys and values, and the softmax. Per latent: 2 W, query,
     # output and merged heads, and about eight hidden widths of the gated MLP.
     width, number = model.width, optimizations.compute_bytes
@@ -251,7 +251,7 @@ def estimate_gpt(model: ModelConfig, shapes: Shapes, optimizations: Optimization
 
 
 def with_optimizer(trained: int, others: int, optimizations: Optimizations, **terms: int) -> MemoryEstimate:
-    """Returns an estimate from the numbers of trained and frozen weights; `terms` are the estimate's other fields."""
+    """Returns an estimate for numbers of trained and frozen weights; `terms` are the fields not computed from these."""
     return MemoryEstimate(
         parameters=FLOAT * (trained + others),
         slots=2 * FLOAT * trained,
@@ -263,7 +263,7 @@ def with_optimizer(trained: int, others: int, optimizations: Optimizations, **te
 
 
 def _attention_workspace(heads, positions, optimizations):
-    """Returns the bytes of temporary tensors per clip in attention's backward pass."""
+    """Returns the bytes that temporary tensors of attention's backward pass take per clip."""
     # Standard: gradients of scores and softmax, and the softmax if it is recomputed. Memory-efficient: per chunk, four
     # float32 tensors (probabilities, gradient, correction, product) and one in the compute dtype.
     if optimizations.attention == "memory-efficient":
@@ -272,7 +272,7 @@ def _attention_workspace(heads, positions, optimizations):
 
 
 def estimate_dvae(model: ModelConfig, shapes: Shapes, optimizations: Optimizations = PLAIN) -> MemoryEstimate:
-    """Estimates the memory of training the DVAE, which depends on precision, accumulation and averages."""
+    """Estimates the memory of training the DVAE; of the optimizations, only precision, accumulation and EMA matter."""
     trained, others = count_dvae(model)
     number, batch_codes = optimizations.compute_bytes, shapes.batch * shapes.codes
     # A code has four mel frames. H is the number of hidden channels; residual blocks have 2 H. Encoder: the padded mel;

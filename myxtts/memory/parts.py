@@ -1,4 +1,4 @@
-"""Estimates the memory of training the speaker encoder and the waveform decoder, like `memory/estimates.py`."""
+"""Estimates the memory of training the speaker encoder and the waveform decoder, as `memory/estimates.py` does."""
 
 import math
 from dataclasses import replace
@@ -9,25 +9,25 @@ from myxtts.config.rates import CODE_STRIDE_SAMPLES, MEL_HOP_SAMPLES, MODEL_SAMP
 from myxtts.memory.estimates import FLOAT, PLAIN, UNFOLDED_BYTES, MemoryEstimate, Optimizations, Shapes, with_optimizer
 
 ATTENTION_WIDTH = 128
-"""Hidden channels of the speaker encoder's pooling."""
+"""Width of the hidden layer in the speaker encoder's pooling."""
 FRAMES_PER_SECOND = 100
 TAPS, EXPANSION = 7, 3
 PERIODS, PERIOD_CHANNELS = (2, 3, 5, 7, 11), (32, 128, 512, 1024, 1024)
 RESOLUTIONS, SPECTRUM_CHANNELS = (512, 1024, 2048), (32, 32, 32, 32, 32)
 FEWEST_CHANNELS = 4
-"""Layer sizes, like the lines above; must equal `models/waveform_decoders.py` and `models/discriminators.py`."""
+"""Minimum number of channels. This and the sizes above must be those of `waveform_decoders` and `discriminators`."""
 DIVISORS = {"nano": 8, "tiny": 4, "small": 2}
-"""Divisor of the discriminators' channels by model size, 1 for other sizes."""
+"""Number by which the discriminators' channels are divided, by model size; 1 for other sizes."""
 KEPT_MAPS = 1.94
-"""Measured number of copies of the feature maps at the peak; the discriminators run one after another."""
+"""Measured number of copies of the feature maps in memory at the peak, if discriminators run one after another."""
 SPECTRAL_NUMBERS = 36
 """Measured number of float32 values that the spectral losses keep per sample."""
 CONTEXT_FRAMES = {"istft": 34, "hifigan": 26}
-"""Context frames of a slice by decoder type; `istft` has six more for each block beyond four."""
+"""Number of frames around a slice on which its audio depends, by decoder type; six more per `istft` block above 4."""
 
 
 def count_speaker(model: ModelConfig) -> tuple[int, int]:
-    """Counts the trained weights of the speaker encoder, and its batch-norm statistics."""
+    """Returns the number of the speaker encoder's trained weights, and that of its batch-norm statistics."""
     inputs = model.speaker_channels[0]
     kernels, normalized, bands = 9 * inputs + inputs, inputs, SPEAKER_NUM_MELS
     for group, (width, count) in enumerate(zip(model.speaker_channels, SPEAKER_BLOCKS, strict=True)):
@@ -46,9 +46,9 @@ def count_speaker(model: ModelConfig) -> tuple[int, int]:
 
 
 def estimate_speaker(model: ModelConfig, shapes: Shapes, optimizations: Optimizations = PLAIN) -> MemoryEstimate:
-    """Estimates the memory of training the speaker encoder, which depends on precision, accumulation and averages.
+    """Estimates the memory of training the speaker encoder without its classifier, which has a row for each speaker.
 
-    The classifier, one row per speaker, is not counted.
+    Of the optimizations, only precision, accumulation and EMA matter.
     """
     trained, others = count_speaker(model)
     number = optimizations.compute_bytes
@@ -96,7 +96,7 @@ def count_discriminators(model: ModelConfig) -> int:
 
 
 def _discriminator_layers(model, samples):
-    """Yields for each layer: kernel size, input channels, output channels, output positions per clip."""
+    """Yields (kernel size, input channels, output channels, output positions per clip) for each layer."""
     divisor = DIVISORS.get(model.size, 1)
     for period in PERIODS:
         length, inputs = -(-samples // period), 1
@@ -117,12 +117,12 @@ def _discriminator_layers(model, samples):
 
 
 def _decoder_activations(model, frames, number):
-    """Returns the bytes of activations per clip of the decoder.
+    """Returns the bytes that the activations of the decoder take per clip.
 
-    `istft` with D channels, per block: the padded input (2 D), the convolution's output, two tensors of the norm and
-    one of the modulation, four of the tanh-GELU (3 D each), output and scaled output of the branch, and the sum. The
-    head keeps about three float32 numbers per sample of the transform. `hifigan`, per residual step: both ReLU inputs,
-    the first convolution's output, and the sum.
+    An `istft` block with D channels keeps the padded input (2 D); the outputs of convolution and modulation, and two
+    tensors of the norm (D each); four tensors of the tanh-GELU (3 D each); the output of the branch before and after
+    scaling, and the output of the block (D each). The head keeps about three float32 values per FFT sample. A residual
+    step of `hifigan` keeps both ReLU inputs, the output of the first convolution, and the sum.
     """
     if model.decoder_type == "istft":
         width = model.decoder_width
@@ -137,10 +137,10 @@ def _decoder_activations(model, frames, number):
 
 
 def estimate_decoder(model: ModelConfig, shapes: Shapes, optimizations: Optimizations = PLAIN) -> MemoryEstimate:
-    """Estimates the memory of training the decoder, which depends on precision, accumulation and averages.
+    """Estimates the memory of training the decoder; of the optimizations, only precision, accumulation and EMA matter.
 
-    The peak is in the decoder's update, which keeps the feature maps of recordings, and the feature maps of generated
-    audio before and after the activation.
+    The peak is in the decoder's update, when the feature maps of recordings are in memory, and those of generated audio
+    both before and after the activation.
     """
     decoder, discriminators = count_decoder(model), count_discriminators(model)
     trained, number = decoder + discriminators, optimizations.compute_bytes

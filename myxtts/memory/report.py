@@ -1,4 +1,4 @@
-"""The estimate of each stage, and the report of `myxtts plan`: memory and largest batch under each optimization."""
+"""The report of `myxtts plan`: estimated memory of a stage, and the largest batch, with each optimization."""
 
 import shutil
 import textwrap
@@ -24,9 +24,9 @@ ESTIMATES: dict[str, Callable] = {
     "speaker": parts.estimate_speaker,
     "decoder": parts.estimate_decoder,
 }
-"""Function that estimates the memory of each stage, with the same arguments as `estimates.estimate_gpt`."""
+"""Function that estimates the memory, by stage; all have the arguments of `estimates.estimate_gpt`."""
 SETTLED = {"precision": "float32", "attention": "standard", "gradient_checkpointing": False, "xla": False, "ema": 0.0}
-"""Settings that change memory, with the value assumed for `auto`: the choice that needs the most memory."""
+"""Settings that change the memory, and the value that an estimate assumes for `auto`: the one that needs most."""
 SHOWN: dict[str, dict[str, Any]] = {
     "mixed precision": {"precision": "mixed_bfloat16"},
     "gradient checkpointing": {"gradient_checkpointing": True},
@@ -37,13 +37,13 @@ SHOWN: dict[str, dict[str, Any]] = {
     "LoRA of rank 16": {"lora_rank": 16},
     "weight averaging (EMA)": {"ema": True},
 }
-"""Rows of the report, with the settings that each adds to the request; rows without effect on a stage are omitted."""
+"""Rows of the report by name, with the settings that each changes. Rows without effect on a stage are omitted."""
 TERMS = "parameters slots averages accumulators gradients activations working peak".split()
-"""Columns of the report."""
+"""Columns of the report: fields of `MemoryEstimate`."""
 
 
 def requested_optimizations(training: TrainingConfig) -> tuple[Optimizations, dict[str, str]]:
-    """Returns a configuration's optimizations, and the values assumed for settings that are `auto`, by name."""
+    """Returns the optimizations of a configuration, and by name the values assumed for settings that are `auto`."""
     switches = {name: value for name, (value, _) in requested_switches(training).items() if name in SETTLED}
     settled = {name: SETTLED[name] for name, value in switches.items() if value == "auto"}
     switches = switches | settled | {"ema": bool(switches["ema"])}
@@ -52,7 +52,7 @@ def requested_optimizations(training: TrainingConfig) -> tuple[Optimizations, di
 
 
 class MemoryReport(dict[str, Any]):
-    """Result of `memory_report`, as JSON types; `str` formats it as tables."""
+    """Result of `memory_report`: a dictionary of JSON types, which `str` formats as tables."""
 
     def __str__(self) -> str:
         variants = self["variants"]
@@ -81,12 +81,12 @@ class MemoryReport(dict[str, Any]):
 
 
 def memory_report(config: XTTSConfig, stage: str, clip_seconds: float | None, gpus_gb: list[float]) -> MemoryReport:
-    """Estimates a stage's memory and largest batch for each optimization; raises `ConfigError` for an unknown stage.
+    """Estimates a stage's memory and largest batch with each optimization; raises `ConfigError` for an unknown stage.
 
     Args:
         config: Configuration with `model.num_text_tokens` set.
         clip_seconds: Duration of the longest clip (default: `data.max_seconds`).
-        gpus_gb: Sizes of GPU memory, in GB, for which to find the largest batch.
+        gpus_gb: Memory sizes of GPUs in GB, for each of which to find the largest batch.
     """
     estimate, settings, model = ESTIMATES.get(stage), config.stage(stage), config.model
     require(estimate is not None, "--stage", f"one of {', '.join(ESTIMATES)} to estimate its memory", stage)
@@ -111,9 +111,9 @@ def memory_report(config: XTTSConfig, stage: str, clip_seconds: float | None, gp
 
 
 def check_claims(model: ModelConfig, stores: "Mapping[str, CheckpointStore]") -> None:
-    """Raises `CheckpointError` if `config.json` describes a much larger model than the stored weights.
+    """Raises `CheckpointError` if `model`, from `config.json`, is much larger than the stored weights.
 
-    Building such a model could use up all memory.
+    Building such a model could use up all memory. `stores` are the checkpoints of each part.
     """
     for part in ESTIMATES.keys() & stores.keys():
         store, step = stores[part], stores[part].steps()[-1]

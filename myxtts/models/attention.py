@@ -1,8 +1,8 @@
 """Attention (standard, memory-efficient, and with a static key-value cache), and the GPT-2 transformer block.
 
-Memory-efficient attention is FlashAttention over chunks of keys. Forward and backward pass follow Dao et al. 2022,
-algorithms 1 and 4, with the online softmax of Milakov and Gimelshein 2018, algorithm 3. With a causal mask, earlier
-queries skip a chunk of keys, which saves half of the products.
+Memory-efficient attention is FlashAttention over chunks of keys. The forward and backward passes follow Dao et al.
+2022, algorithms 1 and 4, with the online softmax of Milakov and Gimelshein 2018, algorithm 3. With a causal mask, no
+scores are computed for queries before a chunk, which saves about half of the matrix products.
 """
 
 from collections.abc import Callable
@@ -14,17 +14,17 @@ from keras import ops
 from myxtts.models.layers import Dropout, Layer, Tensor, layer_norm, normal_linear
 
 CHUNK = 256
-"""Keys per chunk."""
+"""Number of keys that `memory_efficient_attention` processes at a time."""
 HIDDEN = -1e30
-"""Score of masked keys and codes. It is finite, so that differences of scores are finite too."""
+"""Value of masked attention scores and removed logits. It is finite, because -inf minus -inf would be NaN."""
 
 
 def memory_efficient_attention(
     query: Tensor, key: Tensor, value: Tensor, key_mask=None, causal=False, dropout=None, seed=None
 ) -> Tensor:
-    """Computes `attention` with `O(T + S)` memory in forward and backward pass.
+    """Computes the same as `attention`, with `O(T + S)` instead of `O(T S)` memory in the forward and backward passes.
 
-    The dropout masks of the chunks are computed from `seed`, and differ from the mask in `attention`.
+    Instead of a mask, it takes a `seed` (see `Dropout`), from which it computes a dropout mask for each chunk.
     """
 
     def differentiable(query, key, value):
@@ -36,7 +36,7 @@ def memory_efficient_attention(
 
 
 class _Chunks:
-    """Forward and backward pass of an attention over chunks of keys."""
+    """Forward and backward pass of one call of `memory_efficient_attention`."""
 
     def __init__(self, query, key, value, key_mask, causal, dropout, seed):
         self.scale = query.shape[-1] ** -0.5
@@ -47,7 +47,7 @@ class _Chunks:
         self.num_queries, self.num_keys = ops.shape(query)[2], ops.shape(key)[2]
 
     def forward(self):
-        """Returns the output `(B, heads, T, D)` and the log of the softmax denominators `(B, heads, T, 1)`."""
+        """Returns the output `(B, heads, T, D)` and the log-sum-exp of each query's scores, `(B, heads, T, 1)`."""
         total = ops.zeros_like(self.query, dtype="float32")
         column = total[..., :1]
 
@@ -68,7 +68,7 @@ class _Chunks:
         return ops.cast(total / denominator, self.query.dtype), highest + ops.log(denominator)
 
     def backward(self, output, log_sum, upstream):
-        """Returns the gradients of query, key and value."""
+        """Returns the gradients of query, key and value, given both results of `forward` and the output's gradient."""
         dtype = self.query.dtype
         # FlashAttention, equation 4.
         center = ops.sum(ops.cast(upstream, "float32") * ops.cast(output, "float32"), axis=-1, keepdims=True)
@@ -93,11 +93,11 @@ class _Chunks:
         return ops.cast(query_gradient * self.scale, dtype), key_gradient, value_gradient
 
     def _loop(self, chunk, after, *carried):
-        """Runs `chunk(index, start, after, *carried) -> (after, *carried)` over all chunks; returns `carried`.
+        """Calls `chunk(index, start, after, *carried) -> (after, *carried)` for each chunk; returns the last `carried`.
 
-        `after` is a zero computed from the previous chunk and added to the keys and the dropout seed. This dependency
-        prevents parallel computation of the scores of all chunks, which would need as much memory as `attention`.
-        Slice bounds cannot depend on it, because XLA evaluates them at compile time.
+        `after` is a zero that is computed from the previous chunk and added to the keys and the dropout seed. Without
+        this dependency, the backend could compute all chunks in parallel and need as much memory as `attention`. Slice
+        bounds do not depend on `after`, because XLA evaluates them at compile time.
         """
         count = (self.num_keys + CHUNK - 1) // CHUNK
         if isinstance(count, int):
@@ -112,7 +112,7 @@ class _Chunks:
         return carried
 
     def _read(self, start, after):
-        """Returns the first query that sees the chunk at `start`, its queries, keys and values, and the scores."""
+        """Returns (index of the first query that sees the chunk, queries from there on, keys, values, scores)."""
         first, shape = start if self.causal else 0, ops.shape(self.key)
         stop = (min if isinstance(start, int) else ops.minimum)(start + CHUNK, self.num_keys)
         corner, size = (0, 0, start, 0), (*shape[:2], stop - start, shape[3])
@@ -128,28 +128,28 @@ class _Chunks:
         return first, query, key, value, scores
 
     def _replaced(self, old, first, new):
-        """Returns `old` with the queries from `first` on replaced by `new`."""
+        """Returns `old`, a value for each query, with the values from query `first` on replaced by `new`."""
         return ops.concatenate([old[:, :, :first], new], axis=2) if self.causal else new
 
 
 def _after(x):
-    """Returns an int32 zero that depends on `x`."""
+    """Returns an int32 zero that the backend can only compute after `x`; `_Chunks._loop` explains its use."""
     return ops.minimum(ops.cast(ops.isfinite(x[0, 0, 0, 0]), "int32"), 0)
 
 
 STANDARD, MEMORY_EFFICIENT = "standard", "memory-efficient"
 """Implementations of attention: over all keys at once, or over chunks of keys."""
 ATTENTION_SCOPES = {STANDARD: "standard_attention", MEMORY_EFFICIENT: "memory_efficient_attention"}
-"""Name scope of the operations of each implementation."""
+"""Name scope of each implementation; it shows in a traced graph which implementation was used."""
 
 
 class MemoryUse(NamedTuple):
-    """Settings of a block that save memory in training without changing its output. Inference uses the defaults."""
+    """Options of a block that save memory in training and do not change its output. Inference uses the defaults."""
 
     form: str = STANDARD
-    """`STANDARD` or `MEMORY_EFFICIENT`."""
+    """Implementation of attention: `STANDARD` or `MEMORY_EFFICIENT`."""
     segment: Callable[[Callable], Callable] = lambda function: function
-    """Wraps a function to recompute values in its backward pass, random ones from a seed; by default stores them."""
+    """Wraps a part of the block for gradient checkpointing. By default, activations are stored, not recomputed."""
 
 
 def split_heads(x: Tensor, heads: int) -> Tensor:
@@ -171,10 +171,10 @@ def attention(
     Args:
         query: `(B, heads, T, D)`.
         key, value: `(B, heads, S, D)`.
-        key_mask: `(B, S)` bool, False for masked keys, or None.
-        causal: Query `i` sees keys `0` to `i`; T and S are equal.
-        dropout: `Dropout` of the attention probabilities, or None.
-        keep: Dropout mask, `(B, heads, T, S)`, or None.
+        key_mask: `(B, S)` bool, False for keys to ignore; None to use all keys.
+        causal: Whether query `i` sees only keys `0` to `i`; T and S must then be equal.
+        dropout: The `Dropout` that applies `keep`; not used without `keep`.
+        keep: Dropout mask of the attention probabilities, `(B, heads, T, S)` bool; None for no dropout.
 
     Returns:
         `(B, heads, T, D)`.
@@ -196,7 +196,7 @@ def attention(
 def attend(
     use: MemoryUse, query: Tensor, key: Tensor, value: Tensor, key_mask=None, causal=False, dropout=None, seed=None
 ) -> Tensor:
-    """Computes `attention` in the implementation of `use.form`, with dropout masks computed from `seed`."""
+    """Computes attention with the options in `use`; the other arguments are those of `memory_efficient_attention`."""
     with keras.name_scope(ATTENTION_SCOPES[use.form]):
         if use.form == MEMORY_EFFICIENT:
             return memory_efficient_attention(query, key, value, key_mask, causal, dropout, seed)
@@ -206,14 +206,14 @@ def attend(
 
 
 class CausalSelfAttention(Layer):
-    """Self-attention of GPT-2, with one projection to query, key and value and an output projection.
+    """Causal self-attention of GPT-2, with a joint projection to queries, keys and values and an output projection.
 
     Args:
         dropout: Dropout rate of the attention probabilities.
         output_stddev: Standard deviation of the output projection's initial kernel.
-        site: Dropout site of this layer.
+        site: Dropout site of this layer, see `layers.Dropout`.
 
-    Call arguments: `x` `(B, T, width)`; `key_mask` `(B, T)` bool or None; `seed` as in `Dropout`.
+    Call arguments: `x` `(B, T, width)`; `key_mask` `(B, T)` bool, False for padding, or None; `seed` as in `Dropout`.
     """
 
     def __init__(self, width: int, heads: int, dropout=0.0, output_stddev=0.02, site=0, **kwargs):
@@ -228,7 +228,7 @@ class CausalSelfAttention(Layer):
     def attend_and_project(
         self, qkv: Tensor, key_mask=None, seed=None, use: MemoryUse = MemoryUse()
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Computes the output of a call from the projection `qkv`; returns it, keys and values (`(B, heads, T, D)`)."""
+        """Computes a call from `qkv` on; returns output `(B, T, width)`, keys and values `(B, heads, T, D)`."""
         query, key, value = self._split(qkv)
         attended = attend(use, query, key, value, key_mask, True, self.dropout, seed)
         return self.output_projection(merge_heads(attended), seed=seed), key, value
@@ -239,13 +239,13 @@ class CausalSelfAttention(Layer):
         """Computes one more position with a static key-value cache.
 
         Args:
-            x: `(B, 1, C)`.
-            keys, values: Cache, `(B, heads, S, D)`.
-            position: Scalar int32, the cache row to write.
-            key_mask: `(B, S)` bool, visible cache rows, including `position`.
+            x: Input at the new position, `(B, 1, width)`.
+            keys, values: Cache of S positions, `(B, heads, S, D)`.
+            position: Index of the cache position to write, scalar int32.
+            key_mask: Cache positions that the new one sees, `(B, S)` bool; `position` must be True.
 
         Returns:
-            Output `(B, 1, C)`, updated keys and updated values.
+            Output `(B, 1, width)`, updated keys and updated values.
         """
         query, key, value = self._split(self.qkv(x))
         keys = ops.slice_update(keys, (0, 0, position, 0), key)
@@ -257,15 +257,15 @@ class CausalSelfAttention(Layer):
 
 
 SITES_PER_BLOCK = 3
-"""Number of dropout sites of a block: attention probabilities and two residual branches."""
+"""Number of dropout layers in a block: for the attention probabilities and the two residual branches."""
 
 
 class TransformerBlock(Layer):
-    """Pre-norm block of GPT-2 (Radford et al. 2019): self-attention and an MLP of four times the width, tanh GELU.
+    """Pre-norm block of GPT-2 (Radford et al. 2019): self-attention and an MLP with 4 x width hidden units, tanh GELU.
 
     Args:
         dropout: Dropout rate of the attention probabilities and both residual branches.
-        output_stddev: Standard deviation of the initial kernels of both output projections.
+        output_stddev: Standard deviation of the initial kernel of the last projection in attention and MLP.
         site: First of the block's `SITES_PER_BLOCK` consecutive dropout sites, see `layers.Dropout`.
 
     Call arguments: as in `CausalSelfAttention`.
@@ -276,7 +276,7 @@ class TransformerBlock(Layer):
         policy = self.dtype_policy
         self.attention_dropout, self.mlp_dropout = Dropout(dropout, site + 1), Dropout(dropout, site + 2)
         self.memory_use = MemoryUse()
-        # The order of creation determines initial values, the order of the attributes that of the weights.
+        # The order of creation determines the initial values; the order of attributes determines that of weights.
         mlp_in = normal_linear(4 * width, width, "mlp_in", dtype=policy)
         mlp_out = normal_linear(width, 4 * width, "mlp_out", output_stddev, policy)
         self.attention_norm = layer_norm(width, "attention_norm", policy)
@@ -291,7 +291,7 @@ class TransformerBlock(Layer):
     def prefill(
         self, x: Tensor, key_mask: Tensor | None, seed=None, use: MemoryUse = MemoryUse()
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Returns the output of a call, `(B, T, width)`, and its keys and values, `(B, heads, T, D)` each."""
+        """Returns the output of a call, `(B, T, width)`, and the keys and values to cache, `(B, heads, T, D)` each."""
         # Segments end with a matrix product, whose output the gradient does not need. So only norms, scores, softmax
         # and GELU are recomputed, which use most of the memory and little time.
         qkv = use.segment(lambda x: self.attention.qkv(self.attention_norm(x), seed=seed))(x)
@@ -306,6 +306,6 @@ class TransformerBlock(Layer):
     def advance(
         self, x: Tensor, keys: Tensor, values: Tensor, position: Tensor, key_mask: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Computes one more position, with arguments and results of `CausalSelfAttention.advance`."""
+        """Computes one more position with a key-value cache; arguments as in `CausalSelfAttention.advance`."""
         attended, keys, values = self.attention.advance(self.attention_norm(x), keys, values, position, key_mask)
         return self._mlp(x + attended), keys, values

@@ -13,8 +13,8 @@ from myxtts.models.layers import Layer, Tensor, built, torch_linear
 class ConditioningBlock(Layer):
     """Group norm and self-attention over time, `(B, T, width)` to the same shape.
 
-    As in the reference, the residual is the *normalized* input, and each head of the projection has its query, key and
-    value side by side. The output projection is initialized with zeros.
+    As in the reference implementation, the output is added to the *normalized* input, and the channels of the
+    projection are sorted by head, then query, key and value. The output projection is initialized with zeros.
     """
 
     def __init__(self, width: int, heads: int, **kwargs):
@@ -38,7 +38,7 @@ class ConditioningBlock(Layer):
 
 
 class ConditioningEncoder(Layer):
-    """Linear projection of a mel, then attention blocks: `(B, T, num_mels)` to `(B, T, width)`.
+    """Encoder of a reference mel, a linear projection and attention blocks: `(B, T, num_mels)` to `(B, T, width)`.
 
     Args:
         blocks: Number of attention blocks (XTTS: 6).
@@ -59,7 +59,7 @@ class ConditioningEncoder(Layer):
 
 
 class PerceiverLayer(Layer):
-    """Attention of latents to themselves and a context, then an MLP gated by an exact (erf) GELU.
+    """Attention of latents to themselves and to a context, then an MLP with an exact (erf) GELU as gate.
 
     Call arguments: `latents` `(B, N, width)`; `context` `(B, T, width)`. Returns latents of the same shape.
     """
@@ -83,7 +83,7 @@ class PerceiverLayer(Layer):
 
 
 class PerceiverResampler(Layer):
-    """Learned latents that attend to a context, `(B, T, width)` to `(B, num_latents, width)`, and an RMS norm.
+    """Learned latents that attend to the input, then an RMS norm: `(B, T, width)` to `(B, num_latents, width)`.
 
     Args:
         num_latents: Number of latents (XTTS: 32).

@@ -15,9 +15,9 @@ from myxtts.models.layers import Conv1D, Layer, Tensor, built
 
 
 def short_time_spectrum(wav: Tensor, n_fft: int) -> tuple[Tensor, Tensor]:
-    """Computes real and imaginary part of an STFT with a Hann window and a hop of a quarter window.
+    """Computes the real and the imaginary part of an STFT with a Hann window and a hop of a quarter window.
 
-    Reflection padding of 3/8 window at both ends gives one frame per hop, as in the code of Kong et al. 2020.
+    Reflection padding of 3/8 window at each end gives exactly one frame per hop, as in the code of Kong et al. 2020.
 
     Args:
         wav: `(B, S)` float32; S must be a multiple of `n_fft // 4` and above `3 n_fft // 8`.
@@ -38,16 +38,16 @@ def short_time_spectrum(wav: Tensor, n_fft: int) -> tuple[Tensor, Tensor]:
 PERIODS = (2, 3, 5, 7, 11)
 """Periods of the period discriminators in samples."""
 RESOLUTIONS = (512, 1024, 2048)
-"""Transform lengths of the spectrum discriminators in samples."""
+"""FFT lengths of the spectrum discriminators in samples."""
 PERIOD_CHANNELS = (32, 128, 512, 1024, 1024)
 SPECTRUM_CHANNELS = (32, 32, 32, 32, 32)
 FEWEST_CHANNELS = 4
-"""Minimum number of channels of a layer."""
+"""Minimum number of channels of a layer, whatever the `divisor` of `Discriminators`."""
 _SLOPE = 0.1
 
 
 class PeriodDiscriminator(Layer):
-    """Convolutions over every `period`-th sample, `(B, S)` to a list of feature maps `(B, period, T, C)`.
+    """Convolutions over every `period`-th sample, audio `(B, S)` to a list of feature maps `(B, period, T, C)`.
 
     The last feature map is the score.
 
@@ -73,12 +73,12 @@ class PeriodDiscriminator(Layer):
 
 
 class SpectrumDiscriminator(Layer):
-    """Convolutions over the complex spectrum, `(B, S)` to a list of feature maps `(B, T, bins, C)`.
+    """Convolutions over the complex spectrum, audio `(B, S)` to a list of feature maps `(B, T, bins, C)`.
 
     The last feature map is the score.
 
     Args:
-        n_fft: Transform length of `short_time_spectrum`.
+        n_fft: FFT length of the spectrum, in samples.
         channels: Channels of each convolution; all but the first and the last halve the number of bins.
     """
 
@@ -98,7 +98,7 @@ class SpectrumDiscriminator(Layer):
 
 
 def _feature_maps(x, convolutions, score):
-    """Returns the output of each convolution with a leaky ReLU, then the score."""
+    """Returns a list with the output of each convolution after a leaky ReLU; the last element is the score."""
     maps = [x]
     for convolution in convolutions:
         maps.append(ops.leaky_relu(convolution(maps[-1]), _SLOPE))
@@ -106,12 +106,12 @@ def _feature_maps(x, convolutions, score):
 
 
 class Discriminators(Layer):
-    """All discriminators, `(B, S)` to the feature maps of each; S must be static and a multiple of 512.
+    """All discriminators: audio `(B, S)` to a list of feature maps for each. S must be static and a multiple of 512.
 
     Args:
-        divisor: Divisor of the papers' channel numbers, to save time: discriminators take most of a training step.
+        divisor: Divides the papers' channel numbers to save time, as discriminators take most of a training step.
         periods: Period of each `PeriodDiscriminator`.
-        resolutions: Transform length of each `SpectrumDiscriminator`.
+        resolutions: FFT length of each `SpectrumDiscriminator`.
     """
 
     def __init__(

@@ -6,14 +6,14 @@ from keras import ops
 from myxtts.models.layers import Conv1D, Layer, Tensor
 
 DECAY, SMOOTHING = 0.99, 1e-5
-"""Decay of the codebook's moving averages, and Laplace smoothing of the cluster sizes."""
+"""Decay of the codebook's moving averages, and the Laplace smoothing term of the cluster sizes."""
 
 
 class VectorQuantizer(Layer):
     """Nearest-neighbor codebook with exponential moving averages (van den Oord et al. 2017, appendix A.1).
 
-    A call does not change the codebook: the caller sums the `statistics` of replicas and accumulated batches, and calls
-    `update` once.
+    A call does not change the codebook. To train it, sum the `statistics` over replicas and accumulated batches, and
+    call `update` once per step.
 
     Call arguments: `codes`, integers of any shape. Returns their vectors, `(..., width)`.
     """
@@ -34,7 +34,7 @@ class VectorQuantizer(Layer):
         return ops.take(self.codebook, codes, axis=0)
 
     def nearest(self, vectors: Tensor) -> Tensor:
-        """Returns the nearest codes of vectors: `(..., width)` -> `(...)` int32."""
+        """Returns the code of the codebook vector nearest to each vector: `(..., width)` -> `(...)` int32."""
         vectors, codebook = ops.cast(vectors, "float32"), ops.convert_to_tensor(self.codebook)
         # Squared distances, without the squared norms of the vectors.
         distances = ops.sum(ops.square(codebook), axis=-1) - 2.0 * ops.matmul(vectors, ops.transpose(codebook))
@@ -49,7 +49,7 @@ class VectorQuantizer(Layer):
             mask: `(B, N)`, 0 for padding.
 
         Returns:
-            `count` `(num_codes,)` and `sum` `(num_codes, width)` of the vectors of each code.
+            `count`, the number of vectors of each code, `(num_codes,)`, and `sum`, their sum, `(num_codes, width)`.
         """
         chosen = ops.one_hot(codes, self.num_codes, dtype="float32") * ops.cast(mask, "float32")[..., None]
         chosen = ops.reshape(chosen, (-1, self.num_codes))
@@ -65,11 +65,11 @@ class VectorQuantizer(Layer):
         self.codebook.assign(self.codebook_sum / smoothed[:, None])
 
     def revive(self, candidates: Tensor, threshold: Tensor) -> None:
-        """Replaces rarely used codes.
+        """Replaces the codebook vectors of rarely used codes.
 
         Args:
-            candidates: Replacements of all codes, `(num_codes, width)`.
-            threshold: Minimum average count of a code per step; codes below it are replaced.
+            candidates: A possible replacement for each code, `(num_codes, width)`.
+            threshold: Scalar; codes whose moving average of the count per step is below it are replaced.
         """
         dead = ops.cast(ops.convert_to_tensor(self.cluster_size) < threshold, "float32")
         keep, candidates = 1.0 - dead, ops.cast(candidates, "float32")
@@ -80,7 +80,7 @@ class VectorQuantizer(Layer):
 
 
 class DVAEResidualBlock(Layer):
-    """Residual block `x + conv1(relu(conv3(relu(conv3(x)))))` without final activation; `x` is `(B, T, channels)`."""
+    """Residual block of convolutions with kernel sizes 3, 3 and 1 and ReLUs between them; `(B, T, channels)`."""
 
     def __init__(self, channels: int, **kwargs):
         super().__init__(**kwargs)
@@ -101,8 +101,8 @@ class DVAE(Layer):
         residual_blocks: Number of residual blocks in the encoder and in the decoder.
 
     Call arguments: normalized log-mel `(B, T, num_mels)`, T a multiple of 4. Returns a dictionary: `reconstruction`
-    `(B, T, num_mels)`, with a straight-through gradient of the quantizer; `vectors` and `quantized`, both
-    `(B, T / 4, codebook_width)`; `codes` `(B, T / 4)` int32.
+    `(B, T, num_mels)`, with a straight-through gradient; `vectors` and `quantized`, the encoder output before and after
+    quantization, `(B, T / 4, codebook_width)`; `codes` `(B, T / 4)` int32.
     """
 
     def __init__(self, num_mels: int, num_codes: int, codebook_width: int, hidden: int, residual_blocks: int, **kwargs):
@@ -110,7 +110,7 @@ class DVAE(Layer):
         self.num_mels, self.num_codes, self.codebook_width = num_mels, num_codes, codebook_width
         policy, wide, width = self.dtype_policy, 2 * hidden, codebook_width
         self.reach = 2 * residual_blocks + 1
-        """How far ahead a code depends on audio, in codes: 2 per residual block, and 1 for strided layers and STFT."""
+        """Lookahead of `encode` in codes: 2 per residual block, and 1 for the strided convolutions and the STFT."""
 
         def conv(name, *options, stride=1):
             return Conv1D(*options, stride=stride, dtype=policy, name=name)
@@ -130,7 +130,7 @@ class DVAE(Layer):
         self.decoder_output = conv("decoder_output", hidden, num_mels, 1)
 
     def mel_to_vectors(self, mel: Tensor) -> Tensor:
-        """Encodes a normalized log-mel `(B, T, num_mels)` to vectors `(B, ceil(T / 4), codebook_width)`."""
+        """Encodes a normalized log-mel `(B, T, num_mels)` to unquantized vectors `(B, ceil(T / 4), codebook_width)`."""
         x = ops.relu(self.encoder_conv_1(ops.relu(self.encoder_conv_0(mel))))
         for block in self.encoder_blocks:
             x = block(x)

@@ -1,4 +1,4 @@
-"""The GPT of XTTS (Casanova et al. 2024): latents, text and codes in one causal sequence; sampling of codes."""
+"""GPT of XTTS (Casanova et al. 2024) over one sequence of latents, text and audio codes, and sampling of codes."""
 
 from collections import namedtuple
 from collections.abc import Callable
@@ -16,16 +16,16 @@ from myxtts.models.conditioning import ConditioningEncoder, PerceiverResampler
 from myxtts.models.layers import Dropout, Layer, Shape, Tensor, layer_norm, normal, torch_linear
 
 TRAILING_STOPS = 3
-"""Number of stop codes after the first one that count in the training loss."""
+"""Number of stop codes that count in the training loss in addition to the first one."""
 LONGEST_PERIOD = 1000.0
-"""Ratio of the longest to the shortest period of the initial position embeddings."""
+"""Ratio of the longest to the shortest period of the `sinusoids`."""
 
 
 def sinusoids(shape: Shape, dtype=None) -> Tensor:
-    """Initializes position embeddings `(rows, width)` with sinusoids (Vaswani et al. 2017, section 3.5).
+    """Keras initializer of position embeddings `(rows, width)`: sinusoids (Vaswani et al. 2017, section 3.5).
 
-    Their RMS is half that of token embeddings. The reference's random values are fifty times smaller; with them, a
-    model learns alignment far more slowly.
+    Their RMS is half that of initial token embeddings. With the random values of the reference implementation, which
+    are fifty times smaller, a model learns the alignment of text and audio far more slowly.
     """
     rows, width = shape
     half = (width + 1) // 2
@@ -37,9 +37,9 @@ def sinusoids(shape: Shape, dtype=None) -> Tensor:
 class TeacherForcing(NamedTuple):
     """Inputs and targets of a training batch: `(B, L + 2)` for L text tokens, `(B, C + 5)` for C codes.
 
-    Inputs have a start token in front and stop tokens at the end. Targets are the inputs shifted by one. Target masks
-    are True for the text and one stop, and for the codes and four stops. `key_mask` `(B, L + C + 7)` is the attention
-    mask of text and codes.
+    Inputs have a start token in front and stop tokens instead of padding; targets are the inputs shifted by one. Target
+    masks are True where the loss counts: at the text and one stop token, and at the codes and four stop tokens.
+    `key_mask` `(B, L + C + 7)` is False for text and codes that attention must ignore.
     """
 
     text_inputs: Tensor
@@ -54,12 +54,12 @@ class TeacherForcing(NamedTuple):
 def teacher_forcing(
     config: ModelConfig, text: Tensor, text_lengths: Tensor, codes: Tensor, code_lengths: Tensor, bug_compatible=False
 ) -> TeacherForcing:
-    """Makes inputs and targets from text and codes, as in the reference implementation.
+    """Creates inputs and targets of training from text tokens and codes, as in the reference implementation.
 
     Args:
-        text, codes: `(B, L)` and `(B, C)` int32, with any padding.
-        text_lengths, code_lengths: `(B,)` int32.
-        bug_compatible: Masks the `[STOP]` of the text in attention, as the reference does in training only.
+        text, codes: `(B, L)` and `(B, C)` int32; the values of padding do not matter.
+        text_lengths, code_lengths: Lengths without padding, `(B,)` int32.
+        bug_compatible: Hide the text's `[STOP]` from attention; the reference does so in training but not in inference.
     """
     text_lengths, code_lengths = text_lengths[:, None], code_lengths[:, None]
 
@@ -77,7 +77,7 @@ def teacher_forcing(
 
 
 class DecodingState(NamedTuple):
-    """Key-value cache of S rows: keys and values of each layer, `(B, heads, S, D)`; mask of the used rows, `(B, S)`."""
+    """Key-value cache of S positions, `(B, heads, S, D)` per layer; `key_mask` `(B, S)` is True for used positions."""
 
     keys: tuple[Tensor, ...]
     values: tuple[Tensor, ...]
@@ -91,8 +91,8 @@ class GPT(Layer):
         config: `ModelConfig`, or its fields as a dictionary.
 
     Call arguments: conditioning `latents` `(B, N, width)`; `text_inputs` `(B, L)` and `audio_inputs` `(B, C)` int32;
-    `key_mask` `(B, L + C)` bool or None; `seed` as in `Dropout`; hooks as in `hidden`. Returns text logits
-    `(B, L, num_text_tokens)` and audio logits `(B, C, num_audio_tokens)`, both float32.
+    `key_mask` `(B, L + C)` bool or None; `seed` as in `Dropout`; `see_input`, `run_block` as in `hidden`. Returns text
+    logits `(B, L, num_text_tokens)` and audio logits `(B, C, num_audio_tokens)`, both float32.
     """
 
     def __init__(self, config: ModelConfig | dict, **kwargs):
@@ -127,9 +127,9 @@ class GPT(Layer):
         """Sets how trunk and conditioning encoder save memory in training, without changing their outputs.
 
         Args:
-            attention: `STANDARD` or `MEMORY_EFFICIENT`.
-            recompute: `(function, block=name)` -> the function with recomputation in its backward pass; None for no
-                recomputation.
+            attention: Implementation of attention, `STANDARD` or `MEMORY_EFFICIENT`.
+            recompute: Called as `recompute(function, block=name)` for each part of a block; returns the function with
+                gradient checkpointing. None turns checkpointing off.
         """
         for name, blocks in (("block", self.blocks), ("conditioning_block", self.conditioning_encoder.blocks)):
             for number, block in enumerate(blocks):
@@ -139,7 +139,7 @@ class GPT(Layer):
     def mel_to_latents(self, mel: Tensor, run_block: Callable | None = None) -> Tensor:
         """Computes conditioning latents: mel `(B, T, num_mels)` -> `(B, num_latents, width)`.
 
-        `run_block(x, number=number)` replaces the call of a block of the conditioning encoder; None calls the blocks.
+        `run_block(x, number=number)`, if given, is called instead of block `number` of the conditioning encoder.
         """
         return self.perceiver(self.conditioning_encoder(mel, run_block=run_block))
 
@@ -162,7 +162,7 @@ class GPT(Layer):
         """Returns the normalized output of the trunk at the text and audio positions, `(B, L + C, width)`.
 
         `see_input(number, x)` is called with the input of each block, `(B, num_latents + L + C, width)`.
-        `run_block(x, number=number, key_mask=key_mask, seed=seed)` replaces the call of a block; None calls the blocks.
+        `run_block(x, number=number, key_mask=key_mask, seed=seed)`, if given, is called instead of block `number`.
         """
         x = self.embedding_dropout(self._prompt(latents, text_inputs, audio_inputs), seed=seed)
         if key_mask is not None:
@@ -183,7 +183,7 @@ class GPT(Layer):
         return ops.cast(text_logits, "float32"), ops.cast(audio_logits, "float32")
 
     def text_attention(self, number: int, x: Tensor, text_mask: Tensor) -> Tensor:
-        """Computes the attention of audio to text in the first head of a block, `(B, C, L)` float32.
+        """Returns the attention probabilities from audio to text in the first head of a block, `(B, C, L)` float32.
 
         Args:
             number: Index of the block.
@@ -198,11 +198,11 @@ class GPT(Layer):
         return ops.softmax(ops.where(text_mask[:, None], scores, HIDDEN), axis=-1)
 
     def codes_to_latents(self, latents: Tensor, text_inputs: Tensor, codes: Tensor, text_mask=None) -> Tensor:
-        """Returns the GPT latents that predict given codes, `(B, C, width)`, the input of the waveform decoder.
+        """Returns the GPT latents from which the codes are predicted, `(B, C, width)`: the waveform decoder's input.
 
         Args:
             latents: Conditioning latents `(B, num_latents, width)`.
-            text_inputs: `(B, L)`, `[START]` text `[STOP]`.
+            text_inputs: Text tokens between `[START]` and `[STOP]`, `(B, L)`.
             codes: `(B, C)`, including the final stop code.
             text_mask: `(B, L)` bool, False for padding; None without padding.
         """
@@ -215,11 +215,11 @@ class GPT(Layer):
     def prefill(
         self, latents: Tensor, text_inputs: Tensor, text_mask: Tensor, max_codes: int
     ) -> tuple[Tensor, Tensor, DecodingState]:
-        """Processes the prompt and the start code, and creates a cache with `max_codes` free rows.
+        """Processes latents, text and start code, and creates a key-value cache with room for `max_codes` codes.
 
         Args:
             latents: Conditioning latents `(B, num_latents, width)`.
-            text_inputs: `(B, L)`, `[START]` text `[STOP]` and padding.
+            text_inputs: Text tokens between `[START]` and `[STOP]`, then padding, `(B, L)`.
             text_mask: `(B, L)` bool, False for padding.
 
         Returns:
@@ -241,13 +241,13 @@ class GPT(Layer):
     def advance(
         self, codes: Tensor, index: Tensor, position: Tensor, state: DecodingState, run_block=TransformerBlock.advance
     ) -> tuple[Tensor, Tensor, DecodingState]:
-        """Processes one code per row and predicts the next.
+        """Processes one code per sentence and predicts the next one.
 
         Args:
-            codes: `(B,)` int32.
-            index: Number of earlier codes, without the start code: `(B,)` or scalar int32.
-            position: Cache row to write, scalar int32. Any free row works, because position embeddings use `index`.
-            run_block: `TransformerBlock.advance`, or a function with its arguments and results.
+            codes: Last code of each sentence, `(B,)` int32.
+            index: Number of codes before them, without the start code: `(B,)` or scalar int32.
+            position: Cache position to write, scalar int32. Any free one works: position embeddings depend on `index`.
+            run_block: `TransformerBlock.advance`, or a replacement with the same arguments and results.
 
         Returns:
             Logits of the next code `(B, num_audio_tokens)`, its GPT latent `(B, width)`, and the new state.
@@ -272,15 +272,16 @@ class GPT(Layer):
 
 
 SamplingValues = namedtuple("SamplingValues", "temperature top_k top_p repetition_penalty")
-"""Fields of `SamplingConfig` as tensors, scalar or `(B, 1)`."""
+"""The fields of `SamplingConfig` as tensors: scalar, or `(B, 1)` with one value for each sentence."""
 _FLOATS_PER_BLOCK = 8
-"""Number of 32-bit values that Philox computes for each value of its counter."""
+"""Number of 32-bit values that a Philox generator returns for each value of its counter."""
 
 
 def penalize_repetition(logits: Tensor, seen: Tensor, penalty: Tensor) -> Tensor:
-    """Divides positive logits of earlier codes by `penalty` and multiplies negative ones (Keskar et al. 2019, 4.1).
+    """Lowers the logits of codes that were sampled before (Keskar et al. 2019, section 4.1).
 
-    `logits` and `seen` (bool, the codes sampled before) are `(B, V)`.
+    `logits` and `seen` (bool, the codes sampled before) are `(B, V)`. Positive logits are divided by `penalty`,
+    negative logits are multiplied by it.
     """
     return ops.where(seen, ops.where(logits < 0, logits * penalty, logits / penalty), logits)
 
@@ -288,8 +289,8 @@ def penalize_repetition(logits: Tensor, seen: Tensor, penalty: Tensor) -> Tensor
 def filter_logits(logits: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
     """Applies temperature, top-k and top-p (Holtzman et al. 2020, section 3.1) to logits `(B, V)`.
 
-    Removed logits become -1e30. Top-k also keeps logits equal to the k-th; top-p keeps at least one logit. `top_k` 0
-    and `top_p` 1 keep all.
+    Removed logits become -1e30. Top-k also keeps logits equal to the k-th; top-p keeps at least one logit. A `top_k` of
+    0 and a `top_p` of 1 remove none.
     """
     top_k, top_p = ops.convert_to_tensor(top_k, "int32"), ops.convert_to_tensor(top_p, "float32")
     logits = logits / temperature
@@ -307,10 +308,10 @@ def filter_logits(logits: Tensor, temperature: Tensor, top_k: Tensor, top_p: Ten
 
 
 def sample(logits: Tensor, sampling: SamplingValues | SamplingConfig, seen: Tensor, noise: Tensor) -> Tensor:
-    """Samples one code per row, `(B,)` int32, as the argmax of logits plus Gumbel noise (Gumbel 1954).
+    """Samples the next code of each sentence, `(B,)` int32, as the argmax of logits plus Gumbel noise (Gumbel 1954).
 
-    `logits`, `seen` (bool, the codes sampled before) and `noise` (from `gumbel_noise`) are `(B, V)`. Temperature 0 is
-    greedy.
+    `logits`, `seen` (bool, the codes sampled before) and `noise` (from `gumbel_noise`) are `(B, V)`. At temperature 0,
+    the most likely code is chosen, after the repetition penalty.
     """
     logits = penalize_repetition(logits, seen, sampling.repetition_penalty)
     temperature = ops.convert_to_tensor(sampling.temperature, "float32")
@@ -320,10 +321,10 @@ def sample(logits: Tensor, sampling: SamplingValues | SamplingConfig, seen: Tens
 
 
 def gumbel_noise(seed: int, sentence: int, first: int, count: int, num_scores: int) -> np.ndarray:
-    """Returns Gumbel noise `(count, num_scores)` float32 for codes `first` to `first + count` of a sentence.
+    """Returns Gumbel noise `(count, num_scores)` float32 for `sample`: `count` codes of a sentence, from `first` on.
 
-    The noise depends only on seed, sentence and code number, which set key and counter of a Philox generator (Salmon et
-    al. 2011). A backend's random numbers would differ between plain and compiled graphs.
+    The noise depends only on seed, sentence number and code number, which set the key and counter of a Philox generator
+    (Salmon et al. 2011). Random numbers of TensorFlow would differ between plain and compiled graphs.
     """
     blocks = -(-num_scores // _FLOATS_PER_BLOCK)
     key = np.array([int(seed) % 2**64, sentence % 2**64], np.uint64)

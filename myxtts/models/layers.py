@@ -1,4 +1,4 @@
-"""Dropout, dense layers, norms and convolutions, with the padding and initial values of PyTorch and GPT-2."""
+"""Dropout, dense layers, norms and convolutions with the padding and the initial weights of PyTorch and GPT-2."""
 
 import functools
 import math
@@ -14,11 +14,11 @@ from keras import ops
 Tensor = Any
 """A tensor of the backend, or a value that Keras converts to one."""
 Shape = tuple[int | None, ...]
-"""Axis lengths; None where unknown."""
+"""Shape of a tensor; None for an axis of unknown length."""
 
 
 class Layer(keras.layers.Layer):
-    """Base class of the layers, which create their weights in the constructor."""
+    """Base class of the model's layers, which create their weights in the constructor instead of in `build`."""
 
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
@@ -26,7 +26,7 @@ class Layer(keras.layers.Layer):
 
 
 class GivenSeed(keras.random.SeedGenerator):
-    """Seed generator that returns a given tensor; `keras.random` accepts only generators and integers."""
+    """Seed generator that always returns a given tensor, because `keras.random` accepts no tensor as a seed."""
 
     def __init__(self, seed: Tensor):  # the base class would create a state variable
         self._given = ops.cast(seed, "uint32" if keras.backend.backend() == "jax" else "int32")
@@ -38,14 +38,14 @@ class GivenSeed(keras.random.SeedGenerator):
 class Dropout(Layer):
     """Dropout with a mask that depends only on `(seed, site)`.
 
-    `keras.layers.Dropout` has a counter, which differs between a forward pass and its recomputation and is not part of
-    checkpoints.
+    `keras.layers.Dropout` counts its calls instead. The counter would change between a forward pass and its
+    recomputation, and checkpoints do not contain it.
 
     Args:
         rate: Fraction of values that are set to zero.
         site: Number of this layer, unique within the model.
 
-    Call arguments: `x` of any shape; `seed`, `(2,)` int32, or None for no dropout.
+    Call arguments: `x` of any shape; `seed`, (replica, step) as `(2,)` int32, or None for no dropout.
     """
 
     def __init__(self, rate: float, site: int = 0, **kwargs):
@@ -58,7 +58,7 @@ class Dropout(Layer):
     def keep_mask(self, shape: Shape, seed: Tensor | None, part: int | Tensor = 0) -> Tensor | None:
         """Returns a bool mask of this shape, True for values to keep; None if `seed` is None or the rate is 0.
 
-        `part` is the number of a chunk, below 1,024, if the values are computed in chunks.
+        For a computation in chunks, `part` is the number of the chunk, below 1,024; each chunk has its own mask.
         """
         if seed is None or self.rate == 0.0:
             return None
@@ -66,22 +66,22 @@ class Dropout(Layer):
         return keras.random.uniform(shape, dtype="float32", seed=seed) >= self.rate
 
     def apply(self, x: Tensor, keep: Tensor | None) -> Tensor:
-        """Applies the mask `keep` to `x` and scales up the kept values; without a mask, returns `x` unchanged."""
+        """Sets `x` to zero where the mask `keep` is False and scales up the rest; returns `x` if `keep` is None."""
         if keep is None:
             return x
         return ops.where(keep, x * ops.cast(1.0 / (1.0 - self.rate), x.dtype), ops.cast(0.0, x.dtype))
 
 
 def site_offset(site: int, part: int | Tensor = 0) -> Tensor:
-    """Returns an offset `(2,)` int32 for the seed of a step, different for each dropout site and chunk.
+    """Returns an offset `(2,)` int32 for the seed of a step, so that each dropout site and chunk has its own seed.
 
-    The seed of a step is (replica, step). Offsets change its first number by more than the largest replica number.
+    The seed of a step is (replica, step). The offset adds a multiple of 1,024 to the replica, which is below 1,024.
     """
     return ops.stack([(site << 20) + ops.cast(part, "int32") * 1024, ops.cast(0, "int32")])
 
 
 class AdaptableDense(keras.layers.Dense):
-    """`Dense` with dropout on the input of its LoRA adapters (Hu et al. 2022, appendix D), if they are enabled.
+    """`Dense` layer with dropout on the input of its LoRA adapters (Hu et al. 2022, appendix D), if it has any.
 
     Call arguments: `inputs` `(..., C)`; `seed` for the dropout of the adapters, as in `Dropout`.
     """
@@ -89,7 +89,7 @@ class AdaptableDense(keras.layers.Dense):
     def __init__(self, units: int, **kwargs):
         super().__init__(units, **kwargs)
         self.adapter_dropout = Dropout(0.0)
-        """Dropout of the adapters; its rate and site are set when they are enabled."""
+        """Dropout on the input of the adapters; its rate and site are set when adapters are added."""
 
     def call(self, inputs: Tensor, training=None, seed=None) -> Tensor:
         outputs = self.activation(add_bias(ops.matmul(inputs, self.kernel), self.bias))
@@ -109,10 +109,10 @@ def has_gpu() -> bool:
 
 
 def add_bias(x: Tensor, bias: Tensor | None) -> Tensor:
-    """Adds a bias `(C,)`, if there is one, to `(..., C)`.
+    """Adds a bias `(C,)` to `x` `(..., C)`; returns `x` if the bias is None.
 
-    TensorFlow's kernel for the gradient of a 16-bit bias took a fifth to a half of a train step's time on an H100. On
-    GPUs, this gradient is a product with ones instead.
+    TensorFlow's kernel for the gradient of a 16-bit bias took a fifth to a half of the time of a training step on an
+    H100. So on GPUs, this function computes that gradient as a matrix product with ones.
     """
     if bias is None:
         return x
@@ -140,7 +140,7 @@ _BLANK = ContextVar("_BLANK", default=False)
 
 @contextmanager
 def blank_weights() -> Iterator[None]:
-    """Context manager in which weights start as zeros: random ones would take most of the time of loading a model."""
+    """Makes initial weights zero in a `with` block, to save time if they are then replaced by loaded weights."""
     token = _BLANK.set(True)
     try:
         yield
@@ -149,35 +149,35 @@ def blank_weights() -> Iterator[None]:
 
 
 def uniform(bound: float) -> Any:
-    """Returns the initializer of weights uniform within ±`bound`; zeros in `blank_weights`."""
+    """Returns an initializer for weights: uniform within ±`bound`, or zeros in a `blank_weights` block."""
     return "zeros" if _BLANK.get() else keras.initializers.RandomUniform(-bound, bound)
 
 
 def normal(stddev: float) -> Any:
-    """Returns the initializer of normally distributed weights; zeros in `blank_weights`."""
+    """Returns an initializer for weights: normal with mean 0, or zeros in a `blank_weights` block."""
     return "zeros" if _BLANK.get() else keras.initializers.RandomNormal(0.0, stddev)
 
 
 def shared_array(value: Any) -> np.ndarray:
-    """Returns a value as an array; shares a Keras variable's memory, and later assignments do not change the array."""
+    """Returns a tensor or Keras variable as an array without a copy. Later assignments do not change the array."""
     held = value.value if isinstance(value, keras.Variable) else value
-    return np.asarray(held.read_value() if hasattr(held, "read_value") else held)  # a TensorFlow variable would copy
+    return np.asarray(held.read_value() if hasattr(held, "read_value") else held)  # `asarray` copies a variable
 
 
 def dense(units: int, fan_in: int, name: str, dtype=None, **options) -> keras.layers.Dense:
-    """Creates and builds a `Dense` layer with Keras's initial weights; `options` are arguments of `Dense`."""
+    """Creates and builds an `AdaptableDense` layer; `options` are arguments of `keras.layers.Dense`."""
     return built(AdaptableDense(units, name=name, dtype=dtype, **options), (None, fan_in))
 
 
 def torch_linear(units: int, fan_in: int, name: str, use_bias=True, dtype=None, zero=False) -> keras.layers.Dense:
-    """Creates and builds a `Dense` layer with weights uniform within 1 / sqrt(fan_in), as in PyTorch, or zeros."""
+    """Like `dense`, with kernel and bias uniform within ±1 / sqrt(fan_in), as in PyTorch, or zero if `zero`."""
     bound = fan_in**-0.5
     options = {name: "zeros" if zero else uniform(bound) for name in ("kernel_initializer", "bias_initializer")}
     return dense(units, fan_in, name, dtype, use_bias=use_bias, **options)
 
 
 def normal_linear(units: int, fan_in: int, name: str, stddev=0.02, dtype=None) -> AdaptableDense:
-    """Creates and builds an `AdaptableDense` layer with a normally distributed kernel and zero bias, as in GPT-2."""
+    """Like `dense`, with a normally distributed kernel and a zero bias, as in GPT-2."""
     return dense(units, fan_in, name, dtype, kernel_initializer=normal(stddev))
 
 
@@ -191,11 +191,11 @@ class Conv1D(Layer):
     """Convolution over time with zero padding on both sides, `(B, T, channels)` to `(B, ceil(T / stride), filters)`.
 
     The kernel `(kernel_size, channels, filters)` is a PyTorch weight `(out, in, k)` with reversed axes. Kernel and bias
-    are initialized as in PyTorch, uniform within 1 / sqrt(fan in).
+    are initialized as in PyTorch, uniform within ±1 / sqrt(fan_in).
 
     Args:
         kernel_size: An odd number.
-        dilation: Distance between taps; must be 1 with a stride.
+        dilation: Distance between taps; must be 1 if the stride is above 1.
     """
 
     rank = 1
@@ -223,7 +223,7 @@ class Conv1D(Layer):
 
 
 class Conv2D(Conv1D):
-    """`Conv1D` over two axes, with a square kernel: `(B, H, W, channels)` to `(B, H', W', filters)`."""
+    """`Conv1D` over two axes, `(B, H, W, channels)` to `(B, ceil(H / stride), ceil(W / stride), filters)`."""
 
     rank = 2
 
@@ -231,7 +231,7 @@ class Conv2D(Conv1D):
 class ConvTranspose1D(Layer):
     """Transposed convolution over time, `(B, T, channels)` to `(B, stride T, filters)`.
 
-    Equals `torch.nn.ConvTranspose1d` with `padding=(kernel_size - stride) / 2`, which must be an integer. The kernel
+    Like `torch.nn.ConvTranspose1d` with `padding=(kernel_size - stride) / 2`, which must be an integer. The kernel
     `(kernel_size, filters, channels)` is a PyTorch weight `(in, out, k)` with reversed axes, initialized like `Conv1D`.
     """
 
@@ -249,7 +249,7 @@ class ConvTranspose1D(Layer):
 
 
 def _add_kernel_and_bias(layer, kernel_shape, filters, use_bias=True):
-    """Adds kernel and bias to a layer; the fan-in is the product of the kernel's axes except the last."""
+    """Adds the weights of a convolution to `layer`; returns kernel and bias (None without `use_bias`)."""
     bound = 1.0 / math.sqrt(math.prod(kernel_shape[:-1]))
     kernel = layer.add_weight(name="kernel", shape=kernel_shape, initializer=uniform(bound))
     return kernel, layer.add_weight(name="bias", shape=(filters,), initializer=uniform(bound)) if use_bias else None

@@ -17,11 +17,11 @@ from myxtts.models.layers import Conv2D, Layer, Tensor, dense
 class BatchNormalization(Layer):
     """Batch normalization of `(..., channels)` in float32 (Ioffe and Szegedy 2015).
 
-    A single float32 sum over a batch of spectrograms has an error of about 1e-5 that depends on how the batch is split.
-    So sums are computed axis by axis (Higham 1993, "The accuracy of floating point summation"), and variances about the
-    mean (Chan, Golub and LeVeque 1983, "Algorithms for computing the sample variance").
+    A float32 sum over a whole batch of spectrograms has an error of about 1e-5, which depends on the batch split.
+    So means are computed axis by axis (Higham 1993, "The accuracy of floating point summation"), and variances from
+    deviations from the mean (Chan, Golub and LeVeque 1983, "Algorithms for computing the sample variance").
 
-    If `training`, a call uses the statistics of the batch and updates the moving statistics.
+    With `training=True`, a call uses the statistics of the batch and updates the moving statistics.
 
     Args:
         momentum: Weight of the old value in a moving statistic, 1 minus PyTorch's momentum.
@@ -31,7 +31,7 @@ class BatchNormalization(Layer):
         super().__init__(**kwargs)
         self.momentum, self.epsilon = momentum, epsilon
         self.over_replicas: Callable[[Tensor], Tensor] = lambda value: value
-        """Function that sums a value over the replicas that share a batch."""
+        """Function that sums a value over the replicas that share a batch; the default is for one replica."""
 
         def weight(name, start, trainable=True):
             options = dict(name=name, trainable=trainable, dtype="float32", autocast=False)
@@ -54,10 +54,10 @@ class BatchNormalization(Layer):
         return ops.cast(normalized, self.compute_dtype)
 
     def moments(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns mean and variance `(C,)` of `(..., C)` float32 over all replicas.
+        """Returns the mean and the variance of `x`, `(..., C)` float32, over all replicas, `(C,)` each.
 
-        Means and variances of groups are combined by Chan et al., equation 2.1. The reduction starts with axis 1, time,
-        the longest axis, so that the backward pass needs little memory besides `x`.
+        Means and variances of groups are combined as in Chan et al., equation 2.1. Axis 1, time, is reduced first,
+        because it is the longest; so the backward pass needs little memory besides `x`.
         """
         mean, variance = ops.moments(x, axes=[1]) if len(x.shape) > 2 else (x, ops.zeros_like(x))
         while len(mean.shape) > 1:
@@ -75,7 +75,7 @@ _EPSILON = 1e-5
 
 
 class SqueezeExcitation(Layer):
-    """Gates channels by their means, `(B, H, W, channels)` to the same shape (Hu et al. 2018)."""
+    """Scales channels by gates computed from their means, `(B, H, W, channels)` to the same shape (Hu et al. 2018)."""
 
     def __init__(self, channels: int, **kwargs):
         super().__init__(**kwargs)
@@ -88,7 +88,7 @@ class SqueezeExcitation(Layer):
 
 
 class ResidualBlock(Layer):
-    """Residual block of two convolutions, the first with a stride, and squeeze-and-excitation.
+    """Residual block of two convolutions, the first one with `stride`, and squeeze-and-excitation.
 
     `(B, H, W, channels)` to `(B, ceil(H / stride), ceil(W / stride), filters)`.
     """
@@ -115,10 +115,10 @@ class ResidualBlock(Layer):
 
 
 class AttentiveStatisticsPooling(Layer):
-    """Weighted mean and standard deviation over time, `(B, T, width)` to `(B, 2 width)` float32 (Okabe et al. 2018).
+    """Attention-weighted mean and standard deviation over time, `(B, T, width)` to `(B, 2 width)` (Okabe et al. 2018).
 
     Args:
-        attention_width: Width of the hidden layer of the attention.
+        attention_width: Width of the hidden layer that computes the weights.
     """
 
     def __init__(self, width: int, attention_width: int = 128, **kwargs):
@@ -139,7 +139,7 @@ class AttentiveStatisticsPooling(Layer):
 class SpeakerEncoder(Layer):
     """Speaker encoder: log-mel `(B, F, num_mels)` of 16 kHz audio to unit vectors `(B, embedding_width)` float32.
 
-    Padding is not masked: all clips of a batch must have the same length. `training` is as in `BatchNormalization`.
+    Padding is not masked, so all clips of a batch must have the same length. `training` as in `BatchNormalization`.
 
     Args:
         widths: Channels of each group of residual blocks; every group but the first halves both axes.
@@ -191,14 +191,14 @@ class AngularMarginClassifier(Layer):
     """Scaled cosine logits with an additive angular margin for the target class.
 
     Deng et al., "ArcFace: additive angular margin loss for deep face recognition" (2019), equation 3. For large angles,
-    where `cos(angle + margin)` is not monotonic, `cos(angle) - margin sin(margin)` replaces it, as in their own code.
+    where `cos(angle + margin)` is not monotonic, `cos(angle) - margin sin(margin)` replaces it, as in their code.
 
     Args:
-        scale: Factor of the cosines.
-        margin: Margin of the angle to the target class in radians.
+        scale: Factor by which cosines are multiplied.
+        margin: Angle in radians that is added to the angle between a vector and its target class.
 
-    Call arguments: unit `vectors` `(B, width)`; target `classes` `(B,)`; `active` `(num_classes,)`, 0 for excluded
-    classes. Returns logits `(B, num_classes)` float32.
+    Call arguments: unit `vectors` `(B, width)`; target `classes` `(B,)`; `active` `(num_classes,)`, 0 for classes to
+    exclude. Returns logits `(B, num_classes)` float32.
     """
 
     def __init__(self, num_classes: int, width: int, scale: float = 30.0, margin: float = 0.2, **kwargs):

@@ -1,11 +1,11 @@
-"""Waveform decoders: from GPT latents and a speaker vector to audio at 24 kHz, for whole sentences or windows of them.
+"""Waveform decoders: GPT latents and a speaker vector to audio at 24 kHz, for a whole sentence or a part of it.
 
 HiFi-GAN: Kong, Kim and Bae, "HiFi-GAN: Generative adversarial networks for efficient and high fidelity speech
 synthesis" (2020). As in XTTS v2, the speaker vector is added before the first and after each transposed convolution.
 
 iSTFT: Siuzdak, "Vocos: Closing the gap between time-domain and Fourier-based neural vocoders for high-quality audio
-synthesis" (2023), with convolutions at the frame rate and an inverse Fourier transform. Here the speaker vector is
-added to the input and modulates the norm of each block, and all blocks but the first two are causal.
+synthesis" (2023), with convolutions at the frame rate and an inverse Fourier transform. Unlike in Vocos, the speaker
+vector is added to the input and modulates the norm of each block, and all blocks but the first two are causal.
 """
 
 import math
@@ -22,13 +22,13 @@ from myxtts.models.layers import Conv1D, ConvTranspose1D, Layer, Tensor, dense, 
 
 
 class WaveformDecoder(Layer):
-    """Base class: latents `(B, n, width)` and speaker vectors `(B, D)` to audio `(B, S)` float32, 24 kHz.
+    """Base class of decoders: latents `(B, n, width)` and speaker vectors `(B, D)` to audio `(B, S)` float32, 24 kHz.
 
-    Latents are interpolated to frames of `hop_length` samples; a window of frames can be decoded alone. Padding is also
-    decoded: the audio of `n` latents ends after `num_frames(n)` frames.
+    Latents are interpolated to frames of `hop_length` samples, which can be decoded in parts for streaming. Latents of
+    padding are decoded too: the audio of the first `n` latents is that of the first `num_frames(n)` frames.
 
     Args:
-        code_stride: Number of samples per latent, at `MODEL_SAMPLE_RATE`.
+        code_stride: Number of samples at `MODEL_SAMPLE_RATE` that a latent stands for.
     """
 
     hop_length: int
@@ -55,10 +55,10 @@ class WaveformDecoder(Layer):
     def frames_to_samples(self, frames: Tensor, speaker: Tensor, present: Tensor | None = None) -> Tensor:
         """Generates audio `(B, F hop_length)` in [-1, 1] from frames `(B, F, width)` and speaker vectors `(B, D)`.
 
-        A window of frames gives the same samples as the whole sentence, except in its first `history_frames` (unless
-        the sentence starts there) and last `lookahead_frames` (unless it ends there).
+        Part of a sentence gives the same samples as the whole one, except in the first `history_frames` frames (unless
+        the sentence starts there) and the last `lookahead_frames` frames (unless it ends there).
 
-        `present` `(B, F)` bool is False for padding, which does not affect other frames; None without padding.
+        `present` `(B, F)` bool is False for padding, which then does not affect other frames; None without padding.
         """
 
     def num_frames(self, num_latents: int | Tensor) -> int | Tensor:
@@ -68,14 +68,14 @@ class WaveformDecoder(Layer):
         return num_latents
 
     def factors(self) -> tuple[float, ...]:
-        """Returns the factors of the two interpolations: from latents to frames, and to the audio's sample rate."""
+        """Returns the factors of the two interpolations: from latents to frames, and from 22.05 to 24 kHz."""
         return self.code_stride / self.hop_length, DECODER_SAMPLE_RATE / MODEL_SAMPLE_RATE
 
 
 def interpolate_linearly(x: Tensor, factor: float) -> Tensor:
-    """Interpolates `(B, L, C)` linearly to `(B, floor(L factor), C)`, like PyTorch with a given scale factor.
+    """Interpolates `(B, L, C)` linearly to `(B, floor(L factor), C)`, like PyTorch's `interpolate` with `scale_factor`.
 
-    The position of output `j` is `max((j + 0.5) / factor - 0.5, 0)`; the last input is repeated beyond the end.
+    Output `j` is the input at position `max((j + 0.5) / factor - 0.5, 0)`; the last input is repeated beyond the end.
     """
     length = ops.shape(x)[1]
     position = ops.arange(_scaled_length(length, factor), dtype="float32")
@@ -87,12 +87,12 @@ def interpolate_linearly(x: Tensor, factor: float) -> Tensor:
 
 
 def masked(x: Tensor, present: Tensor | None) -> Tensor:
-    """Sets `(B, T, C)` to zero where `present` `(B, T)` bool is False; returns `x` if `present` is None."""
+    """Sets `x` `(B, T, C)` to zero where `present` `(B, T)` bool is False; returns `x` itself if `present` is None."""
     return x if present is None else ops.where(present[..., None], x, ops.zeros((), x.dtype))
 
 
 def _scaled_length(length, factor):
-    """Returns `floor(length factor)` of an int or a tensor, in double precision like the reference."""
+    """Returns `floor(length factor)` for an int or a tensor, in double precision like PyTorch."""
     if isinstance(length, int):
         return math.floor(length * factor)
     return ops.cast(ops.floor(ops.cast(length, "float64") * factor), "int32")
@@ -100,17 +100,17 @@ def _scaled_length(length, factor):
 
 SLOPE = 0.1
 LAST_SLOPE = 0.01
-"""Slope of the last leaky ReLU, PyTorch's default, with which the reference was trained."""
+"""Slope of the last leaky ReLU: PyTorch's default, with which XTTS v2 was trained."""
 _EDGE_TAPS = 7
-"""Kernel size of the first and the last convolution."""
+"""Kernel size of the first and the last convolution of `HifiganGenerator`."""
 
 
 class ResidualStack(Layer):
-    """Dilated residual convolutions, `(B, T, channels)` to the same shape (Kong et al., section 2.2, "ResBlock1").
+    """Residual steps of two convolutions, `(B, T, channels)` to the same shape (Kong et al., section 2.2, "ResBlock1").
 
     Args:
         kernel_size: Kernel size of all convolutions, an odd number.
-        dilations: Dilation of the first convolution of each residual step; the second has none.
+        dilations: Dilation of the first convolution of each residual step; that of the second convolution is 1.
 
     Call arguments: `x`; `present` `(B, T)` bool, False for padding, or None.
     """
@@ -132,15 +132,15 @@ class ResidualStack(Layer):
 
 
 class HifiganGenerator(WaveformDecoder):
-    """`WaveformDecoder` of transposed convolutions, as in XTTS v2 but without weight normalization.
+    """HiFi-GAN decoder with transposed convolutions, as in XTTS v2 but without weight normalization.
 
     Args:
         width, speaker_width: Width of latents and of speaker vectors.
         channels: Channels of the first convolution; each stage halves them.
         upsampling: Factor and kernel size of the transposed convolution of each stage. The product of the factors is
             `hop_length`.
-        kernel_sizes: Kernel sizes of the residual stacks of a stage, whose outputs are averaged.
-        dilations: Dilations of each residual stack.
+        kernel_sizes: Kernel size of each residual stack in a stage; the outputs of the stacks are averaged.
+        dilations: `dilations` of each `ResidualStack`.
         kwargs: Arguments of `WaveformDecoder`.
     """
 
@@ -194,13 +194,13 @@ class HifiganGenerator(WaveformDecoder):
 
 
 _TAPS = 7
-"""Kernel size of all convolutions."""
+"""Kernel size of all convolutions of `IstftGenerator`."""
 _SYMMETRIC_BLOCKS = 2
-"""Number of non-causal blocks."""
+"""Number of blocks of `IstftGenerator` that are not causal."""
 _EXPANSION = 3
 _EPSILON = 1e-6
 MOST_LOG_MAGNITUDE = 6.9
-"""Upper limit of predicted log-magnitudes, about log 1000; a full-scale tone has a magnitude of 256."""
+"""Upper limit of predicted log-magnitudes, about log 1000; the magnitude of a full-scale tone is only 256."""
 
 
 class ConvNextBlock(Layer):
@@ -209,7 +209,7 @@ class ConvNextBlock(Layer):
     Args:
         inner_width: Width of the MLP's hidden layer.
         causal: Whether outputs do not depend on later inputs.
-        scale: Initial layer scale.
+        scale: Initial layer scale, the learned factor of the residual branch.
 
     Call arguments: `x` `(B, T, width)`; `condition` `(B, width)`, which scales and shifts the output of the norm;
     `present` `(B, T)` bool, False for padding, or None.
@@ -238,13 +238,13 @@ class ConvNextBlock(Layer):
 
 
 class IstftGenerator(WaveformDecoder):
-    """`WaveformDecoder` that predicts magnitude and phase of the spectrum of each frame.
+    """iSTFT decoder, which predicts the magnitude and the phase of the spectrum of each frame.
 
     Args:
         latent_width, speaker_width: Width of latents and of speaker vectors.
         blocks: Number of `ConvNextBlock`s; all but the first two are causal.
         width: Width of the blocks.
-        hop_length: Samples per frame, a quarter of the transform length.
+        hop_length: Samples per frame; the FFT length is four times as much.
         kwargs: Arguments of `WaveformDecoder`.
     """
 
@@ -281,14 +281,14 @@ class IstftGenerator(WaveformDecoder):
         return self._overlap(ops.irfft(spectrum, fft_length=4 * self.hop_length) * self.window, present)
 
     def _overlap(self, parts, present):
-        """Overlap-adds windowed frames `(B, F, 4 hop)`, then divides by the sum of squared windows: `(B, F hop)`."""
+        """Overlap-adds windowed frames `(B, F, 4 hop)` to `(B, F hop)`, and divides by the sum of squared windows."""
         squares = ops.broadcast_to(self.window**2, ops.shape(parts))
         # Padding has no window, so the envelope may be zero.
         envelope = ops.maximum(self._sum_of_shifted(masked(squares, present)), 1e-3)
         return ops.clip(self._sum_of_shifted(parts) / envelope, -1.0, 1.0)
 
     def _sum_of_shifted(self, parts):
-        """Overlap-adds frames `(B, F, 4 hop)` and trims both ends equally, to `(B, F hop)`."""
+        """Overlap-adds frames `(B, F, 4 hop)` and trims both ends equally; the result is `(B, F hop)`."""
         hop, length = self.hop_length, ops.shape(parts)[1]
         quarters = [ops.pad(parts[..., i * hop : (i + 1) * hop], ((0, 0), (i, 3 - i), (0, 0))) for i in range(4)]
         summed = ops.reshape(sum(quarters), (-1, (length + 3) * hop))
@@ -296,7 +296,7 @@ class IstftGenerator(WaveformDecoder):
 
 
 def make_decoder(config: ModelConfig, **kwargs) -> WaveformDecoder:
-    """Creates the decoder of `config.decoder_type`; `kwargs` are arguments of `keras.layers.Layer`."""
+    """Creates the waveform decoder that `config.decoder_type` names; `kwargs` are arguments of `keras.layers.Layer`."""
     widths = config.width, config.speaker_width
     if config.decoder_type == "hifigan":
         return HifiganGenerator(*widths, config.decoder_channels, **kwargs)

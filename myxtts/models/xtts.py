@@ -17,24 +17,24 @@ from myxtts.models.speaker_encoder import make_speaker_encoder
 from myxtts.models.waveform_decoders import make_decoder
 
 LAYERS = {"dvae": "dvae", "gpt": "gpt", "speaker": "speaker_encoder", "decoder": "decoder"}
-"""Name of the attribute with each part's layer, also the prefix of its weights in checkpoints."""
+"""Attribute of `XTTS` that holds each part; also the prefix of the part's weight names in checkpoints."""
 PARTS = tuple(LAYERS)
-"""Parts of the model, each with its own checkpoints."""
+"""Names of the model's parts, each of which has its own checkpoints."""
 
 
 class XTTS(keras.Model):
-    """DVAE, GPT and, optionally, speaker encoder and waveform decoder.
+    """XTTS model of DVAE, GPT and, optionally, speaker encoder and waveform decoder.
 
     All weights are created in the constructor, on the current device and in the current strategy scope.
 
     Args:
         config: Shape of the model; if `num_text_tokens` is 0, it is set to `DEFAULT_TEXT_TOKENS`.
-        parts: Names of `PARTS` to create.
+        parts: Parts to create, from `PARTS`.
         precision: Keras dtype policy of the layers.
 
     Attributes:
-        preset: Tokenizer and `XTTSConfig` of the weights, or None.
-        origin: Folder that the weights were loaded from, or None.
+        preset: `(tokenizer, XTTSConfig)` with which the weights were trained; None for a new model.
+        origin: Folder from which the weights were loaded; None for a new model.
     """
 
     preset: tuple[Any, Any] | None = None
@@ -62,9 +62,9 @@ class XTTS(keras.Model):
 
     @classmethod
     def assemble(cls, config: ModelConfig, *models: Self) -> Self:
-        """Creates a model from the parts of `models`, with shared weights; later models override earlier ones.
+        """Creates a model that shares the parts of `models`; if several models have a part, the last of them is used.
 
-        `mel_stats` are taken from the model with the DVAE, else from the last model.
+        `mel_stats` come from the model whose DVAE is used or, without a DVAE, from the last model.
         """
         owners = {part: model for model in models for part in model.parts}
         assembled = cls(config, parts=())
@@ -75,21 +75,21 @@ class XTTS(keras.Model):
         return assembled
 
     def part_weights(self, part: str) -> dict[str, keras.Variable]:
-        """Returns the variables of a part by name; the DVAE includes `mel_stats`."""
+        """Returns the variables of a part by their names in checkpoints; those of the DVAE include `mel_stats`."""
         named = named_weights(getattr(self, LAYERS[part]), f"{LAYERS[part]}/")
         return {**named, "mel_stats": self.mel_stats} if part == "dvae" else named
 
     def normalize_mel(self, mel: Tensor) -> Tensor:
-        """Scales a log-mel `(..., num_mels)` for the DVAE and the conditioning encoder."""
+        """Divides a log-mel `(..., num_mels)` by `mel_stats`, as the DVAE and the conditioning encoder expect."""
         return mel / ops.convert_to_tensor(self.mel_stats)
 
     def denormalize_mel(self, mel: Tensor) -> Tensor:
-        """Inverse of `normalize_mel`."""
+        """Multiplies a normalized log-mel by `mel_stats`: the inverse of `normalize_mel`."""
         return mel * ops.convert_to_tensor(self.mel_stats)
 
     @classmethod
     def from_preset(cls, folder: str | PathLike, accept_licence: bool = False) -> Self:
-        """Loads a trained model from the folder of a run, of `myxtts convert` or of `save_to_preset`.
+        """Loads a trained model from the folder of a run, or from the output of `myxtts convert` or `save_to_preset`.
 
         Args:
             folder: A folder, or `hf://owner/name[@revision]` for a model on the hub, which is converted if necessary.
@@ -102,7 +102,7 @@ class XTTS(keras.Model):
         return myxtts.from_preset(folder, accept_licence)
 
     def save_to_preset(self, folder: str | PathLike) -> None:
-        """Saves the model for `from_preset`, `myxtts.load`, `myxtts say` and `training.init_from`.
+        """Saves the model to a folder for `from_preset`, `myxtts.load`, `myxtts say` or `training.init_from`.
 
         Raises:
             UserError: The model has no `preset`, or the folder is not empty.
@@ -110,11 +110,11 @@ class XTTS(keras.Model):
         myxtts.save_to_preset(self, folder)
 
     def push_to_hub(self, target: str, private: bool = False, licence: str | None = None) -> str:
-        """Uploads the model with a model card to `hf://owner/name`, like `myxtts.push`."""
+        """Uploads the model with a model card to `hf://owner/name[@branch]` (see `myxtts.push`); returns its URL."""
         return myxtts.push(self, target, private, licence)
 
     def get_config(self) -> dict[str, Any]:
-        """Returns the arguments of the constructor as JSON values."""
+        """Returns the arguments of the constructor as JSON values, for `from_config`."""
         return {"config": asdict(self.config), "parts": list(self.parts), "precision": self.dtype_policy.name}
 
     @classmethod
@@ -123,7 +123,7 @@ class XTTS(keras.Model):
         return cls(ModelConfig(**config["config"]), config["parts"], config["precision"])
 
     def compile(self, *args, **kwargs):
-        """Not supported, like `fit` and `save`; raises NotImplementedError with the alternatives."""
+        """Raises NotImplementedError, as do `fit` and `save`; the message names what to use instead."""
         raise NotImplementedError(
             "XTTS does not support Keras's compile, fit and save: training needs codes of a frozen DVAE and several "
             "losses, and a saved model needs a tokenizer. Use XTTSTrainer(config, model=model).train() or "
@@ -134,9 +134,9 @@ class XTTS(keras.Model):
 
 
 def named_weights(layer: keras.layers.Layer, prefix: str = "") -> dict[str, keras.Variable]:
-    """Returns all variables of a layer in a fixed order, named by the path of its sublayers.
+    """Returns all variables of a layer by name (`prefix`, names of sublayers, own name), always in the same order.
 
-    Unlike `keras.Variable.path`, names do not depend on the name of `layer` or on where it was created.
+    Unlike `keras.Variable.path`, a name does not depend on the name of `layer` or on where it was created.
     """
     found = {}
     for variable in (*layer._trainable_variables, *layer._non_trainable_variables):

@@ -1,4 +1,4 @@
-"""Agenda of a run: the steps to train in each stage, or why there are none; the memory, disk and time they need."""
+"""Agenda of a run: which steps of which stages it will train, and how much memory, disk and time they need."""
 
 import logging
 import shutil
@@ -34,47 +34,47 @@ from myxtts.training.watching.watch import has_stopped
 logger = logging.getLogger(__name__)
 
 WARMUP_STEPS, TIMED_STEPS = 3, 5
-"""Number of untimed first steps of a stage, which trace and compile, then of timed ones before `seconds_left`."""
+"""Number of first steps of a stage that are not timed, because they trace, and of timed steps before an estimate."""
 LEAST_TO_TRY, MOST_TO_TRY = 40, 8 * BYTES_PER_GB
-"""Minimum steps and maximum memory in bytes of runs whose time is estimated by a trial."""
+"""Minimum number of steps, and maximum memory in bytes, of the runs whose time is estimated by a trial."""
 OPENING, STOP_SECONDS, CLOSING_SECONDS = 22, 3, 25
-"""Time to open and trace a stage, as a number of eager steps on one clip; CPU seconds of a validation; CPU seconds of
-the speech at a stage's end. Fitted to fine-tunes of `base` (docs/benchmarks.md)."""
-CPU_RUNTIME_BYTES, CPU_SCRATCH = int(0.8 * BYTES_PER_GB), 0.2
-"""On a CPU: TensorFlow's own memory once a step is traced, and the share that kernels add to the activations; fitted to
-three fine-tunes of `base` (docs/benchmarks.md)."""
+"""Time to open and trace a stage, as a number of eager steps on one clip; CPU seconds of one validation; and CPU
+seconds of the speech at the end of a stage. All are fitted to fine-tuning runs of `base` (docs/benchmarks.md)."""
+CPU_RUNTIME_BYTES, CPU_SCRATCH, BYTES_PER_SECOND = int(0.4 * BYTES_PER_GB), 0.2, 5_000_000
+"""For training on a CPU: memory of TensorFlow itself after tracing, of kernels relative to the activations, and of data
+preparation per second of audio in a batch. Fitted to eleven runs (docs/benchmarks.md)."""
 
 
 @dataclass(frozen=True)
 class StageWork:
-    """Steps of one stage that a run has taken and will take."""
+    """Work of a run on one stage: the steps that it has taken, and those that it will take."""
 
     stage: str
     step: int | None
     """Number of optimizer steps so far; None if the stage has no checkpoint."""
     total: int
-    """Requested number of steps; 0 if the data set cannot train the stage."""
+    """Requested total number of steps, including those already taken; 0 if the data set cannot train the stage."""
     finished: bool = False
     """Whether the stage has already been trained to the end."""
     needed_by: tuple[str, ...] = ()
     """Stages that were trained on the weights of this one, and would be unusable if the weights changed."""
     stays: str = ""
-    """Why the stage cannot continue, apart from `needed_by`, as the end of a sentence; empty if it can."""
+    """Reason why the stage cannot continue, other than `needed_by`, as the end of a sentence; empty for none."""
     origin: str | None = None
-    """Source of the initial weights; None for random ones."""
+    """Model that the initial weights are from; None for random weights."""
 
     @property
     def trains(self) -> bool:
-        """Whether the stage is opened for training, even if only to be marked as finished."""
+        """Whether the run opens this stage, to take steps or only to mark it as finished."""
         return self.step is None or not self.finished or (self.step < self.total and self.can_continue)
 
     @property
     def can_continue(self) -> bool:
-        """Whether a higher number of requested steps would continue the training."""
+        """Whether the training would continue if more steps were requested."""
         return not (self.needed_by or self.stays)
 
     def describe(self) -> str:
-        """Returns a description for the user."""
+        """Returns a line for the user that tells what the run will do in this stage."""
         if self.step is None:
             doing = f"steps 1 to {self.total}" + (f", from the weights in {self.origin}" if self.origin else "")
             doing = doing if self.total else "nothing to train"
@@ -92,14 +92,14 @@ class StageWork:
 
     @property
     def obstacle(self) -> tuple[str, str]:
-        """Parts of a message: why the stages in `needed_by` prevent further training, and how to start over."""
+        """Two parts of a message: that the stages in `needed_by` were trained on this one, and how to start it over."""
         stages = f"{listed(self.needed_by)} {'was' if len(self.needed_by) == 1 else 'were'}"
         restart = f"--reset-training --stage {self.stage} starts it over and sets aside what depends on it"
         return f"{stages} trained on it", restart
 
 
 def describe_works(works: Sequence[StageWork]) -> str:
-    """Returns a description of the agenda for the user, a line or two per stage."""
+    """Returns the agenda as text for the user, with a line or two per stage."""
     lines = [work.describe() for work in works]
     if not any(work.trains for work in works):
         more = listed([work.stage for work in works if work.can_continue])
@@ -116,7 +116,7 @@ def listed(names: Sequence[str]) -> str:
 def make_agenda(
     config: XTTSConfig, dataset: SpeechDataset, reset: Sequence[str] = (), taken: Sequence[str] = ()
 ) -> list[StageWork]:
-    """Determines the work on each stage, and sets damaged checkpoints aside.
+    """Returns the work on each stage, or only on `training.stage`. Renames damaged checkpoints.
 
     `reset` are stages to start over, `taken` finished stages that the run will copy from `training.init_from`. Raises
     `UserError` if training the stage in `training.stage` would make stages that depend on it unusable.
@@ -147,7 +147,7 @@ def make_agenda(
 
 
 def _work(config, stage, dataset, states, stores):
-    """Returns the work on one stage, given the newest `states` and the checkpoint `stores` by stage."""
+    """Returns the work on one stage, given the newest checkpoint state and the `CheckpointStore` of each stage."""
     state, training = states.get(stage), config.training
     tuned = tuned_stages(config) if training.init_from else []
     sizes = ((state or {}).get("parts") or {}).get("micro_batches")
@@ -173,11 +173,11 @@ def _work(config, stage, dataset, states, stores):
 
 
 def _stays(training, stage, states, stores):
-    """Returns the reason for `StageWork.stays`."""
+    """Returns the value of `StageWork.stays` for a stage that has a checkpoint."""
     state = states[stage]
     # Copied from another run, or without trainable weights.
     if "position" not in state or state["step"] == 0 or TAKEN_FROM in state:
-        return "and used as it is"
+        return "and used unchanged"
     lineage, steps = state.get("lineage", {}), counted(state["step"], "step")
     below = [name for name in lineage if name in states and name not in STAGES[stage].follows]
     if others := [name for name in below if stores[name].digest(states[name]["step"]) != lineage[name]]:
@@ -193,7 +193,7 @@ def _stays(training, stage, states, stores):
 
 
 class Needs(NamedTuple):
-    """Memory and disk space in bytes that a run needs at most, and that are available."""
+    """Bytes of memory and disk that a run needs at most, and that are free. `memory_in_all` is the installed memory."""
 
     memory: int
     memory_free: int
@@ -202,15 +202,15 @@ class Needs(NamedTuple):
     disk_free: int
 
     def describe(self) -> str:
-        """Returns a line for the user."""
+        """Returns these numbers as a line for the user."""
         memory, free, _, disk, disk_free = (f"{count / BYTES_PER_GB:.1f} GB" for count in self)
         more = ", less than that: see --batch-size" if self.memory > self.memory_free else ""
         return f"Needs about {memory} of memory ({free} free{more}) and {disk} of disk ({disk_free} free)"
 
 
 def find_needs(config: XTTSConfig, works: Sequence[StageWork], dataset: SpeechDataset) -> Needs | None:
-    """Estimates the memory and disk for the stages to train, if any. Raises `UserError` if there is not enough."""
-    memory, disk, largest, training, plan = 0, 0, 0, config.training, plan_for()
+    """Estimates memory and disk for the stages to train; None if there are none. `UserError`: there is too little."""
+    memory, more, disk, largest, training, plan = 0, 0, 0, 0, config.training, plan_for()
     shares = max(1, len(training.workers)) * plan.num_replicas
     longest = max((clip.num_samples for clip in dataset.train), default=config.max_samples) / MODEL_SAMPLE_RATE
     for work in works:
@@ -222,8 +222,12 @@ def find_needs(config: XTTSConfig, works: Sequence[StageWork], dataset: SpeechDa
         found = estimate(config.model, shapes, requested_optimizations(training)[0])
         below = [ESTIMATES[name] for name in STAGES[work.stage].builds_on if name in ESTIMATES]
         frozen = sum(estimate(config.model, shapes).parameters for estimate in below)
-        scratch = 0 if plan.visible_ids else int(CPU_SCRATCH * (found.peak - found.resident))
-        memory, checkpoint = max(memory, found.peak + scratch + frozen), found.resident - found.accumulators
+        if plan.visible_ids:
+            memory = max(memory, found.peak + frozen)
+        else:  # on a CPU, TensorFlow keeps what earlier stages needed
+            memory, scratch = memory + found.peak, int(CPU_SCRATCH * (found.peak - found.resident))
+            more = max(more, frozen + scratch + int(BYTES_PER_SECOND * batch * longest))
+        checkpoint = found.resident - found.accumulators
         largest = max(largest, checkpoint)
         written = -(-work.total // min(training.checkpoint_every_steps, training.validate_every_steps))
         disk += checkpoint * min(written, training.keep_checkpoints + 1) * (work.step is None)
@@ -237,7 +241,8 @@ def find_needs(config: XTTSConfig, works: Sequence[StageWork], dataset: SpeechDa
             free = total - int(RESERVED_GB * BYTES_PER_GB)
     else:
         ram, own = read_memory(), resident_bytes()
-        memory, free, total = memory + own + CPU_RUNTIME_BYTES, ram.usable + own, min(ram.total, ram.limit or ram.total)
+        memory += more + own + CPU_RUNTIME_BYTES
+        free, total = ram.usable + own, min(ram.total, ram.limit or ram.total)
     there = next(place for place in (home, *home.parents) if place.exists())
     needs = Needs(memory, free, total, disk, shutil.disk_usage(there).free)
     if needs.disk + largest > needs.disk_free:  # the next checkpoint is written before the oldest is removed
@@ -250,10 +255,10 @@ def find_needs(config: XTTSConfig, works: Sequence[StageWork], dataset: SpeechDa
 
 
 def try_run(works: Sequence[StageWork], dataset: SpeechDataset, needs: Needs) -> dict[str, tuple[float, float]]:
-    """Measures by trial the seconds of a step and of all work, by stage; empty for short, large and GPU runs."""
+    """Estimates `{stage: (seconds per step, seconds in all)}` by trial steps; empty for short, large and GPU runs."""
     training, plan, tried, times = dataset.config.training, plan_for(), {}, {}
     steps = {work.stage: max(0, work.total - (work.step or 0)) for work in works if work.trains}
-    is_plain = len(plan.model_devices) == 1 and not plan.visible_ids  # a clip of a trial cannot be shared
+    is_plain = len(plan.model_devices) == 1 and not plan.visible_ids  # devices cannot share the clip of a trial
     fits = is_plain and needs.memory <= MOST_TO_TRY and not (training.automatic_batch_size or training.workers)
     began, used = time.monotonic(), time.process_time()
     for stage in steps if fits and sum(steps.values()) >= LEAST_TO_TRY else ():
@@ -270,10 +275,11 @@ def try_run(works: Sequence[StageWork], dataset: SpeechDataset, needs: Needs) ->
 
 
 class TimeLeft(Callback):
-    """Adds `seconds_left` of the whole run to the timing of each log line, for the callbacks after it.
+    """Adds the remaining time of the stage and of the run to the `timing` that later callbacks get in `on_log`.
 
-    The time of a later stage is the trial's estimate, times the ratio of measured to estimated step time in this stage.
-    Without a trial, it is extrapolated from the current stage by steps, clips per step and `StageEntry.cost`.
+    The time of a later stage is the trial's estimate, times the ratio of measured to estimated time of this stage. In
+    that ratio, later stages count as measured, so that it is near 1 after a few short steps. Without a trial, it is
+    extrapolated from the current stage by steps, clips per step and `StageEntry.cost`.
     """
 
     def __init__(self, config: XTTSConfig):
@@ -301,15 +307,15 @@ class TimeLeft(Callback):
 
     def on_log(self, step: int, losses: dict, timing: dict):
         if timing and (left := self.seconds_left(step)) is not None:
-            timing["seconds_left"] = left
+            timing |= {"stage_seconds_left": self._each * (self._total - step), "seconds_left": left}
 
     def seconds_left(self, step: int) -> float | None:
-        """Returns the seconds from `step` of this stage to the run's end; None before `TIMED_STEPS` timed steps."""
+        """Returns the seconds from this step of the current stage to the run's end; None in the first few steps."""
         if self._marked is None or step < self._marked[0] + TIMED_STEPS:
             return None
-        each = (time.monotonic() - self._marked[1]) / (step - self._marked[0])
-        ratio = each / self._own if self._own else 1.0
-        if self._opening is None:  # a trial of short steps is inaccurate: it must not multiply the time of later stages
-            ratio = min(max(ratio, 0.5), 2.0)
-        later = ratio * sum(whole for _, whole in self._later.values())
-        return each * (self._total - step) + later + (self._opening or 0.0) * len(self._later)
+        taken, passed = step - self._marked[0], time.monotonic() - self._marked[1]
+        self._each, later = passed / taken, sum(whole for _, whole in self._later.values())
+        ratio = self._each / self._own if self._own else 1.0
+        if self._opening is None:  # after a trial; a few short steps say little about long stages
+            ratio = (passed + later) / (self._own * taken + later or 1.0)
+        return self._each * (self._total - step) + ratio * later + (self._opening or 0.0) * len(self._later)

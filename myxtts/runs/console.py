@@ -1,4 +1,4 @@
-"""Console output of a training run."""
+"""Console output of a run of all stages: devices, recordings, agenda, progress and results."""
 
 import csv
 import shlex
@@ -29,7 +29,7 @@ from myxtts.utils.commons import folded_on_terminal, progress_bar
 
 
 class RunConsole(ConsoleProgress, RunListener):
-    """Prints the events of a run and the progress of its stages; one of the run's `callbacks`."""
+    """Callback that prints the events of a run and the progress of its stages; with `quiet`, only logs them."""
 
     def __init__(self, run: Run, quiet: bool = False):
         super().__init__(quiet)
@@ -155,19 +155,19 @@ class RunConsole(ConsoleProgress, RunListener):
         return sum(file.stat().st_size for file in self.run.folder.rglob("*") if file.is_file())
 
     def _reached(self):
-        """Returns a line with the used time, memory and disk next to the estimates, if the run has estimates."""
+        """Returns a list with a line that compares used time, memory and disk with the estimates, empty if unknown."""
         if self._needs is None or self._expected is None:
             return []
         expected, began = self._expected
         took = f"{tqdm.format_interval(time.monotonic() - began)} (expected {tqdm.format_interval(expected)})"
-        disk = max(0, self._disk() - self._disk_before)  # the needs are those beside what an earlier run left
+        disk = max(0, self._disk() - self._disk_before)  # the estimate excludes files of earlier runs
         sizes = (peak_resident_bytes(), self._needs.memory, "memory"), (disk, self._needs.disk, "disk")
         sizes = sizes[bool(self.run.plan.visible_ids) :]  # the memory of a GPU is not measured
         used = (f"{n / BYTES_PER_GB:.1f} GB of {what} (expected {most / BYTES_PER_GB:.1f})" for n, most, what in sizes)
         return [f"Took:         {', '.join([took, *used])}"]
 
     def _result(self, stage):
-        """Formats steps, time and validation losses of a stage, with a hint if the loss was still falling."""
+        """Returns text with the steps, time and validation losses of a stage, and a hint if the loss was falling."""
         kind, best = STAGE_CLASSES[stage], self.run.best.get(stage)
         result = f"Stage {stage}: step {self.run.last_steps[stage]}"
         if stage in self._seconds:
@@ -183,5 +183,5 @@ class RunConsole(ConsoleProgress, RunListener):
 
 
 def _quoted(text):
-    """Quotes an untrusted text for a shell command that users may paste."""
+    """Quotes an untrusted text for a shell command that users may copy from the output."""
     return shlex.quote(UNPRINTABLE.sub("", str(text)))

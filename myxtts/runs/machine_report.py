@@ -1,4 +1,4 @@
-"""Findings of `myxtts doctor`: machine, TensorFlow, automatic settings and training speed, or the workers of a run."""
+"""Report of `myxtts doctor` on machine, TensorFlow, automatic settings and training speed, or on a run's workers."""
 
 import os
 import platform
@@ -29,17 +29,17 @@ CLIP_SECONDS = 6.0
 """Clip length in seconds for timing training steps; about the mean of read-speech corpora."""
 TRAINING_INSTRUCTIONS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "bf16")
 SLOW_DISK = 20 * 2**20
-"""Bytes per second below which a disk is reported as slow. A GPU trains on about 4 MB (100 s of audio) per second."""
+"""Bytes per second below which a disk is reported as slow. A GPU trains on about 4 MB, 100 s of audio, per second."""
 SUMS_MB, REPEATS, MESSAGES = (1, 4, 16, 64, 256), 5, 50
-"""Sizes in MB of the measured sums over workers, repetitions of each, and number of measured messages."""
+"""Sizes in MB of the all-reduces that `examine_workers` times, repetitions of each, and number of timed messages."""
 TEXT_TOKENS = 5000
 """Vocabulary size of the models whose gradients are estimated."""
 
 
 def examine(config: XTTSConfig, seconds: float, folder: str, data_files: Sequence[str] = ()) -> dict[str, Any]:
-    """Returns findings about the machine as JSON types, None for unknown values, and configures TensorFlow.
+    """Examines the machine and configures TensorFlow; returns findings as JSON types, with None for unknown values.
 
-    Measures training steps for `seconds`, the free disk space of `folder`, and the speed of reading `data_files`.
+    Measures training steps for `seconds` (0: none), the free space of `folder`, and the read speed of `data_files`.
     """
     tokens = config.model.num_text_tokens or config.data.vocabulary_size
     config = replace(config, model=replace(config.model, num_text_tokens=tokens))
@@ -85,7 +85,7 @@ def examine(config: XTTSConfig, seconds: float, folder: str, data_files: Sequenc
 
 
 def _automatic(config, plan, found, measures):
-    """Returns what `--precision auto` and, if `measures`, `--attention auto` choose and why, and the largest batch."""
+    """Returns the choices of `--precision auto` and, if `measures`, `--attention auto`, and the largest batch size."""
     from myxtts.training.loop.switches import choose_attention
 
     policy, reason = choose_precision("auto", plan.model_device)
@@ -104,7 +104,7 @@ def _automatic(config, plan, found, measures):
 
 
 def describe(found: dict[str, Any]) -> str:
-    """Formats the findings of `examine` as text."""
+    """Formats the findings of `examine` as a report for the user."""
     installed = (f"{name} {version or 'not installed'}" for name, version in found["versions"].items())
     build, auto, count = found["tensorflow"], found["automatic"], len(found["tensorflow"]["gpus"])
     cuda = f" {build['cuda']}, cuDNN {build['cudnn']}" if build["cuda"] else ""
@@ -177,7 +177,7 @@ def _verdict(found):
 
 
 def examine_workers(config: XTTSConfig) -> list[str]:
-    """Compares the workers and measures their network; returns the report of worker 0. All workers call it at once.
+    """Compares the workers and measures their network; returns the lines of a report. All workers must call this.
 
     Raises `UserError` if a worker is missing or differs in code, versions, devices or recordings (`data.train_data`).
     """
@@ -207,7 +207,7 @@ def examine_workers(config: XTTSConfig) -> list[str]:
 
 
 def _sums(workers, timeout_seconds):
-    """Yields lines with the measured time of sums over workers, and the estimated time for each model size."""
+    """Yields lines with the measured time of all-reduces, and the time for the gradients of each model size."""
     from myxtts.training.watching.measurement import seconds_of_sum
 
     workers.watch(timeout_seconds)

@@ -1,4 +1,4 @@
-"""Opening a run: reads the recordings, determines the agenda, creates or continues the folder and makes trainers."""
+"""Opens a run: reads the recordings, determines the agenda, creates or continues the folder, and creates trainers."""
 
 import logging
 import threading
@@ -39,9 +39,9 @@ logger = logging.getLogger(__name__)
 
 
 def open_together(config: XTTSConfig, workers: Workers, notify: Callable[..., Any]) -> tuple[SpeechDataset, list]:
-    """Calls `open_run` on the chief, and reads the recordings with the chief's settings on the other workers.
+    """Opens a run on all workers: the chief calls `open_run`, the others read the recordings with the chief's settings.
 
-    Returns the recordings, and the names of the stages to train.
+    Returns the data set, and the names of the stages to train.
     """
     dataset, settled = None, None
     if workers.is_chief:
@@ -67,11 +67,11 @@ def open_run(config: XTTSConfig, notify: Callable = lambda *facts: None) -> tupl
 
     Args:
         config: Settings as requested.
-        notify: Called with `on_inspection`, `on_agenda`, `on_needs`, `on_trial` (before anything is moved or written),
-            `on_set_aside` and their arguments, see `RunListener`.
+        notify: Function that is called with the name and the arguments of each `RunListener` event. Up to `on_trial`,
+            no file has been moved or written.
 
     Returns:
-        The recordings, with the settings of the run in `config`; and the work on each stage.
+        The data set, whose `config` has the complete settings of the run, and the work on each stage.
 
     Raises:
         UserError: The folder has a different run, a part is missing in --init-from, the recordings are unusable, or the
@@ -113,7 +113,7 @@ def open_run(config: XTTSConfig, notify: Callable = lambda *facts: None) -> tupl
 
 
 def write_settings(dataset: SpeechDataset) -> None:
-    """Writes settings, vocabulary and a recording of each speaker into the run's folder."""
+    """Writes `config.json`, the vocabulary and a recording of each speaker into the run's folder."""
     home = Path(dataset.config.training.checkpoint_dir)
     dataset.tokenizer.save(home / VOCABULARY)
     keep_speakers(home, dataset.train)
@@ -121,7 +121,7 @@ def write_settings(dataset: SpeechDataset) -> None:
 
 
 def check_same_model(before: ModelConfig, config: XTTSConfig) -> None:
-    """Raises `ConfigError` if a run with the model `before` cannot continue with the model of `config`."""
+    """Raises `ConfigError` if a run with the model settings `before` cannot continue with those in `config`."""
     home, free = Path(config.training.checkpoint_dir), {"dropout"}
     if not CheckpointStore(home / "decoder").steps():
         free.add("decoder_type")
@@ -133,7 +133,7 @@ def check_same_model(before: ModelConfig, config: XTTSConfig) -> None:
 
 
 def open_stage(stage: str, plan: DevicePlan, dataset: SpeechDataset) -> tuple[StageTrainer, list]:
-    """Returns the trainer of a stage, and the callbacks that write logs and samples, which only the chief has."""
+    """Returns the trainer of a stage, and callbacks that write logs and samples (none if this is not the chief)."""
     kind, config, settings = STAGE_CLASSES[stage], dataset.config, dataset.config.training
     foundations, lineage = load_foundations(config, stage, plan.data_device)
     trainer = StageTrainer(config, stage, plan, foundations, lineage)
@@ -161,11 +161,11 @@ def open_stage(stage: str, plan: DevicePlan, dataset: SpeechDataset) -> tuple[St
 
 
 class StageAlone:
-    """Gives the trainer of a single stage its recordings, and trained models of the stages that it depends on.
+    """Loads recordings for the trainer of a single stage, and loads or trains the models that the stage depends on.
 
     Args:
         config: Settings with `data.train_data`.
-        model: Model to train, whose shape and vocabulary the run uses; None makes a new one.
+        model: Model to train, whose shape and vocabulary the run then has; None if the trainer creates one.
 
     Raises:
         ConfigError: There are no recordings, the model does not fit them, or a setting works only in a whole run.
@@ -187,7 +187,7 @@ class StageAlone:
                 self._home.mkdir(parents=True, exist_ok=True)
                 model.preset[0].save(self._home / VOCABULARY)
         self.dataset: SpeechDataset = SpeechDataset.open(config)
-        """Recordings, with the run's settings in `config`."""
+        """Data set, whose `config` has the complete settings of the run."""
         if model is not None:
             rows, needed = model.config.num_text_tokens, self.dataset.config.model.num_text_tokens
             hint = f"Make the model with ModelConfig(num_text_tokens={needed}), or lower data.vocabulary_size."
@@ -202,7 +202,7 @@ class StageAlone:
         is_done = lambda name: last[name] is not None and stores[name].read_state(last[name])["finished"]
         self._missing = [name for name in stores if not is_done(name)]
         self.foundations: dict[str, XTTS] = {}
-        """Models of other stages by name, on the data device. If one is missing, all have random weights at first."""
+        """Models that the stage depends on, by stage. If one is missing, all are untrained until `train_missing`."""
         self.lineage: dict[str, str] = {}
         """Digests of the weights of `foundations`, by stage."""
         if not self._missing:
@@ -213,7 +213,7 @@ class StageAlone:
                 self.foundations[name] = XTTS(self.dataset.config.model, parts=(STAGE_CLASSES[name].part,))
 
     def train_missing(self, callbacks: Iterable, stop_requested: threading.Event) -> bool:
-        """Trains missing stages and loads their weights into `foundations`. Returns False if it was stopped."""
+        """Trains the stages that are missing and loads them into `foundations`. Returns False if it was stopped."""
         config, device = self.dataset.config, self._plan.data_device
         write_settings(self.dataset)
         for name in self._missing:
@@ -239,6 +239,6 @@ class StageAlone:
         return True
 
     def hand_over(self, config: XTTSConfig) -> None:
-        """Attaches tokenizer, settings and folder, which `save_to_preset` needs, to the trained model."""
+        """Attaches tokenizer, settings and folder to the given model, because `save_to_preset` needs them."""
         if self._model is not None:
             self._model.preset, self._model.origin = (self.dataset.tokenizer, config), str(self._home)

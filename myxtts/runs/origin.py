@@ -1,6 +1,6 @@
-"""Origin of a run: the source of its weights, the stages to tune, and adapters; fixed when its folder is created.
+"""Origin of a run: the source of its initial weights, the stages to fine-tune, and the LoRA rank.
 
-The weights become the checkpoint of step 0 of each stage. Later starts only continue the run.
+The origin is fixed when the run's folder is created. The weights become the checkpoint of step 0 of each stage.
 """
 
 import logging
@@ -31,16 +31,16 @@ from myxtts.training.stages.classes import STAGE_CLASSES
 logger = logging.getLogger(__name__)
 
 ALL_PARTS = tuple(dict.fromkeys((*STAGES, *PARTS)))
-"""Names of all folders of checkpoints that a run can have."""
+"""Names of all checkpoint folders that a run can have, one per stage or part of the model."""
 TUNE = "training.tune (--tune)"
 MOST_CLIP_BYTES = 8 * 2**20
 
 
 def settle_origin(config: XTTSConfig) -> tuple[XTTSConfig, XTTSConfig | None]:
-    """Fills in the origin: for a new run from the request, else from the run in the folder.
+    """Fills in the settings that define a run's origin, as requested for a new run, else as in the existing run.
 
-    Returns the configuration, and the settings of the run in the folder (None for a new run). Raises `UserError` if the
-    request differs from the origin of that run, or if the source lacks something.
+    Returns the configuration, and the settings of the existing run (None for a new run). Raises `UserError` if the
+    request differs from the origin of the existing run, or if a needed part is missing in `training.init_from`.
     """
     training = config.training
     source = training.init_from and full_name(training.init_from)
@@ -73,7 +73,7 @@ def run_in(folder: Path) -> XTTSConfig | None:
 
 
 def reset_parts(training: TrainingConfig) -> list[str]:
-    """Returns the parts to start over with `reset_training`: all, or `training.stage` and the later stages."""
+    """Returns the parts that `reset_training` starts over: all, or `training.stage` and the parts after it."""
     if not training.reset_training:
         return []
     kept = [] if training.stage == "all" else list(STAGES)[: list(STAGES).index(training.stage)]
@@ -81,7 +81,7 @@ def reset_parts(training: TrainingConfig) -> list[str]:
 
 
 def tuned_stages(config: XTTSConfig) -> list[str]:
-    """Returns the stages to train from the weights in --init-from, as given by --tune, --stage or by default."""
+    """Returns the stages to fine-tune from the weights in --init-from, selected by --tune, --stage or by default."""
     training = config.training
     if training.tune:
         return [name for name in STAGES if name in training.tune]
@@ -91,7 +91,7 @@ def tuned_stages(config: XTTSConfig) -> list[str]:
 
 
 def taken_parts(config: XTTSConfig) -> list[str]:
-    """Returns the parts that a new run copies unchanged from its source."""
+    """Returns the parts that a new run copies unchanged from `training.init_from`, and does not train."""
     reset, home, source = reset_parts(config.training), Path(config.training.checkpoint_dir), _source(config)
     own = [name for name in ALL_PARTS if name not in reset and CheckpointStore(home / name).steps()]
     other = [name for name in ALL_PARTS if name not in (*tuned_stages(config), *own)]
@@ -101,12 +101,12 @@ def taken_parts(config: XTTSConfig) -> list[str]:
 def bring_in(config: XTTSConfig, taken: Sequence[str], is_new: bool) -> None:
     """Writes a checkpoint of step 0, with weights of `training.init_from`, for each stage that has no checkpoint.
 
-    The parts in `taken` are copied unchanged. If `is_new`, the voices of the source are copied, too.
+    The parts in `taken` are copied unchanged, the others for fine-tuning. If `is_new`, the voices are copied, too.
     """
     home, training = Path(config.training.checkpoint_dir), config.training
     tuned = [name for name in tuned_stages(config) if name not in training.leave_out]
     missing = [name for name in (*taken, *tuned) if not CheckpointStore(home / name).steps()]
-    missing.sort(key=lambda name: name != "gpt")  # whose vocabulary may not fit, which is refused before any copy
+    missing.sort(key=lambda name: name != "gpt")  # its vocabulary is checked before anything is copied
     source = _source(config) if missing or is_new else None
     for name in missing:
         store = _trained_part(source, name)
@@ -125,7 +125,7 @@ def bring_in(config: XTTSConfig, taken: Sequence[str], is_new: bool) -> None:
 
 
 def copy_speaker_clips(source: Path, home: Path) -> None:
-    """Copies the speakers' recordings from the run in `source` into the folder of another run."""
+    """Copies the speakers' recordings from the folder of the run `source` to the folder of the run `home`."""
     clips = {}
     for name, one in read_clips(source / SPEAKER_CLIPS).items():
         if one.clip.is_file() and not one.clip.is_symlink() and one.clip.stat().st_size <= MOST_CLIP_BYTES:
@@ -135,10 +135,10 @@ def copy_speaker_clips(source: Path, home: Path) -> None:
 
 
 def with_rows(arrays: dict[str, np.ndarray], stage: str, num_text_tokens: int, seed: int) -> dict[str, np.ndarray]:
-    """Extends the weights of a stage, by name, to `num_text_tokens` text tokens.
+    """Extends the embedding and output layer in a stage's weights, if it has them, to `num_text_tokens` text tokens.
 
-    The embeddings of new tokens are sampled with the standard deviation of the old ones. In the output layer, their
-    weights are zero and their bias is the lowest old one, so that the logits of old tokens do not change. Raises
+    The embeddings of new tokens are sampled with the standard deviation of the old ones. In the output layer, the new
+    weights are zero and the new biases equal the lowest old one, so that new tokens start out improbable. Raises
     `CheckpointError` if the weights have more text tokens.
     """
     growing = ("gpt/text_embedding", "gpt/text_head/kernel", "gpt/text_head/bias")
@@ -154,7 +154,7 @@ def with_rows(arrays: dict[str, np.ndarray], stage: str, num_text_tokens: int, s
 
 
 def _continued(config, began):
-    """Fills in the origin from `began`, the settings of the run. Raises `ConfigError` if the request differs."""
+    """Fills in the origin from `began`, the settings of the existing run. Raises `ConfigError` if `config` differs."""
     training, before, home = config.training, began.training, Path(config.training.checkpoint_dir)
     for name in tuned_stages(replace(config, training=replace(training, tune=before.tune))):
         state = CheckpointStore(home / name).newest_state()
@@ -178,9 +178,9 @@ def _continued(config, began):
 
 
 def adopt(config: XTTSConfig) -> XTTSConfig:
-    """Fills in the model, sampling settings and, by default, the vocabulary of `training.init_from`.
+    """Fills in model shape, sampling settings and, by default, the vocabulary of the model `training.init_from`.
 
-    Raises `CheckpointError` if the source lacks something, and `ConfigError` if the settings contradict it.
+    Raises `CheckpointError` if that model lacks a needed part, and `ConfigError` if the settings do not fit it.
     """
     source, home, data = _source(config), Path(config.training.checkpoint_dir), config.data
     if source.resolve() == home.resolve():
@@ -209,14 +209,14 @@ def adopt(config: XTTSConfig) -> XTTSConfig:
 
 
 def _source(config):
-    """Returns the folder of `training.init_from`; downloads a model of the Hugging Face hub."""
+    """Returns the folder of `training.init_from`, after downloading it if it is on the Hugging Face hub."""
     return local_folder(config.training.init_from, config.training.accept_licence, "--init-from")
 
 
 def with_shape(config: XTTSConfig, stored: XTTSConfig) -> XTTSConfig:
-    """Fills in model and sampling of the source, and lowers default limits of clip lengths to the model's limits.
+    """Fills in model and sampling settings from `stored`, and lowers default clip lengths to the model's limits.
 
-    Limits that the user gave are not changed; `XTTSConfig` raises an error if the model does not permit them.
+    Clip lengths that the user has set are not changed; `XTTSConfig` raises an error if the model does not permit them.
     """
     model, data = replace(stored.model, dropout=config.model.dropout), config.data
     # The low temperature of the bundled model would make models that are fine-tuned on minutes of speech loop.
@@ -234,7 +234,7 @@ def with_shape(config: XTTSConfig, stored: XTTSConfig) -> XTTSConfig:
 
 
 def _trained_part(source, name):
-    """Returns the checkpoints of a part in the source. Raises `CheckpointError` if there are none."""
+    """Returns the checkpoints of a part in the folder `source`. Raises `CheckpointError` if there are none."""
     if not (store := CheckpointStore(source / name)).steps():
         raise CheckpointError(f"--init-from needs a trained {name}, and {source} has none.")
     return store

@@ -35,7 +35,7 @@ def prepare(
     train_data: str | None = None,
     tell: Callable[[str], None] = print,
 ) -> None:
-    """Encodes missing shards, also in several processes at once, and writes the manifest when all shards exist.
+    """Encodes the missing shards of a data set; writes the manifest when all exist. Several processes can work at once.
 
     Args:
         checkpoint: Folder of a run with a trained DVAE. Its settings select the clips.
@@ -44,7 +44,7 @@ def prepare(
         device: TensorFlow device for the DVAE.
         shard: Index of the only shard to encode; None encodes all.
         train_data: Data set (default: the data set of the run).
-        tell: Called with each line of the report.
+        tell: Function that is called with each line of progress.
 
     Raises:
         UserError: The run has no trained DVAE, the data set cannot be read, or `output` contains other shards.
@@ -88,7 +88,7 @@ def prepare(
 
 
 def _make_alone(numbers, make, lock, tell):
-    """Calls `make` for each shard that no other process is encoding, then for the others when they are free."""
+    """Calls `make` for each shard that no other process is encoding, then for the others as soon as they are free."""
     for waits in (False, True):
         of_others = []
         for number in numbers:
@@ -102,7 +102,7 @@ def _make_alone(numbers, make, lock, tell):
 
 
 def _encoded(utterances, preparation) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
-    """Yields id, codes `(C,)` and samples `(S,)` int16 of each clip, equal to those that the GPT stage computes."""
+    """Yields id, codes `(C,)` and samples `(S,)` int16 of each clip. The GPT stage would compute the same codes."""
     cache = SampleCache(0)
     for utterance in utterances:
         samples, _ = cache.load(str(utterance.wav_path))

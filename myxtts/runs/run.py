@@ -37,15 +37,15 @@ class RunListener:
     `training.watching.callbacks.Callback`, which report the steps of a stage.
 
     - `on_pipeline(config, plan)`: the folder is locked and the devices are known.
-    - `on_inspection(done, total)`: number of checked recordings.
-    - `on_corpus(dataset)`: the recordings were read; a `data.dataset.SpeechDataset`.
-    - `on_agenda(works)`: a `runs.agenda.StageWork` for each stage, before any file is changed.
-    - `on_needs(needs)`: memory and disk that are needed, a `runs.agenda.Needs`.
-    - `on_trial(times)`: seconds of a step and of all work by stage, estimated by a trial.
-    - `on_stage(stage, order)`: the stage is next; `order` is the `data.batch.BatchOrder` of its batches.
+    - `on_inspection(done, total)`: `done` of `total` recordings were checked.
+    - `on_corpus(dataset)`: the recordings were read into a `data.dataset.SpeechDataset`.
+    - `on_agenda(works)`: the agenda, a `runs.agenda.StageWork` per stage, is known; no file has been changed yet.
+    - `on_needs(needs)`: the needed memory and disk, a `runs.agenda.Needs`, were estimated.
+    - `on_trial(times)`: the time was estimated: `{stage: (seconds per step, seconds in all)}`.
+    - `on_stage(stage, order)`: the stage is about to start; `order` is the `data.batch.BatchOrder` of its batches.
     - `on_set_aside(stage, folder)`: the stage starts over, and its checkpoints were moved to `folder`.
     - `on_stopped(stage)`: the run was stopped in this stage.
-    - `on_spoken(spoken)`: sentences that the trained model spoke, a list of `runs.samples.LastWords`.
+    - `on_spoken(spoken)`: the trained model spoke sentences, a list of `runs.samples.LastWords`.
     - `on_finished(dataset)`: all requested stages are trained.
     """
 
@@ -55,20 +55,20 @@ class Run:
 
     Args:
         config: Settings with `data.train_data`; `training.checkpoint_dir` is the folder.
-        callbacks: Objects with methods of `RunListener` or `training.watching.callbacks.Callback`. `train` calls those
-            in the attribute `callbacks`; with several workers, only worker 0 does.
+        plan: Devices that prepare data and train. `Run.open` configures them and creates the run.
+        callbacks: Objects with methods of `RunListener` or `training.watching.callbacks.Callback`; worker 0 calls them.
     """
 
     def __init__(self, config: XTTSConfig, plan: DevicePlan, callbacks: Sequence = ()):
         self.config: XTTSConfig = config
-        """Settings as requested; after `train` has read the recordings, the complete settings of the run."""
+        """Settings as requested; once `train` has read the recordings, the complete settings of the run."""
         self.plan: DevicePlan = plan
         self.callbacks: list = list(callbacks)
         self.folder: Path = Path(config.training.checkpoint_dir)
         self.monitor: GPUMonitor = GPUMonitor(plan.visible_ids or None)
-        """Monitor of the GPUs in use, which runs during training."""
+        """Measures memory and utilization of the GPUs in use during training."""
         self.trainer = None
-        """`StageTrainer` of the current or last stage, if any."""
+        """`StageTrainer` of the current or last stage; None if there is none."""
         self.finished: bool = False
         """Whether the last call of `train` trained all requested stages and was not stopped."""
         self._stop = threading.Event()
@@ -76,9 +76,9 @@ class Run:
 
     @classmethod
     def open(cls, config: XTTSConfig, callbacks: Sequence = (), device_plan: str | None = None, **options) -> "Run":
-        """Makes a run on the requested devices, or with `device_plan="auto"` on the fastest ones.
+        """Creates a run on the requested devices, or with `device_plan="auto"` on those that train fastest.
 
-        `options` are arguments of `setup.set_up`.
+        `options` are keyword arguments of `setup.set_up`.
         """
         early = MemoryHandler(10**5)  # log lines until the run's log file exists
         with _logging_to(early):
@@ -96,7 +96,7 @@ class Run:
 
     @property
     def history(self) -> dict[str, list[dict[str, float]]]:
-        """Validation losses of each stage until its newest checkpoint, a dictionary with `step` per validation."""
+        """Validation losses up to the newest checkpoint, by stage: one dictionary with `step` per validation."""
         last = self.last_steps.items()
         return {stage: CheckpointStore(self.folder / stage).read_state(step).get("history", []) for stage, step in last}
 
@@ -108,7 +108,7 @@ class Run:
 
     @property
     def pictures(self) -> dict[str, "Picture"]:
-        """Pictures of the loss curves (`curves`) and of samples from validation clips, by file name."""
+        """Pictures of the loss curves (`curves`) and of samples, which notebooks display, by file name."""
         from myxtts.runs.samples import Picture
 
         paths = (*self.folder.glob("curves.png"), *sorted((self.folder / "samples").glob("*.png")))
@@ -120,7 +120,7 @@ class Run:
         return f"<Run in {self.folder}: {done or 'nothing trained yet'}; {methods}>"
 
     def evaluate(self, **options) -> dict:
-        """Evaluates the best checkpoint; options and result as in `myxtts.evaluate`."""
+        """Evaluates the speech of the best checkpoint; options and result as in `myxtts.evaluate`."""
         import myxtts
 
         return myxtts.evaluate(self.folder, **options)
@@ -163,7 +163,7 @@ class Run:
         return self._synthesizer.speak(text, voice, language, seed=seed, **options)
 
     def stop(self):
-        """Stops `train`, which runs in another thread: it finishes its step, writes a checkpoint and returns."""
+        """Stops `train` in another thread: it finishes the current step, writes a checkpoint and returns."""
         self._stop.set()
         if trainer := self.trainer:
             trainer.stop_requested.set()
@@ -243,7 +243,7 @@ class Run:
 
 
 class _LogFile(logging.FileHandler):
-    """Log file whose first error, such as a full disk, is logged to the other handlers; later ones are ignored."""
+    """Log file handler that reports only the first error, such as a full disk, to the other handlers."""
 
     _failed = False
 
@@ -271,7 +271,7 @@ class _LogFile(logging.FileHandler):
 def stops_on_signals(trainer) -> Iterator[None]:
     """Makes Ctrl-C and SIGTERM set the trainer's `stop_requested`, so that it finishes its step and saves a checkpoint.
 
-    A second signal raises `KeyboardInterrupt`. Before the first step, the first signal already ends the block.
+    A second signal raises `KeyboardInterrupt`. Before the first step, the first signal ends the `with` block at once.
     """
     NoStepYet = type("NoStepYet", (KeyboardInterrupt,), {})
 
@@ -300,7 +300,7 @@ def stops_on_signals(trainer) -> Iterator[None]:
 
 @contextmanager
 def _logging_to(handler) -> Iterator[None]:
-    """Adds a handler to the package's logger for the block, at level INFO or lower, then closes the handler."""
+    """Adds a handler to the package's logger, at level INFO or lower, during a `with` block, then closes it."""
     logger = logging.getLogger(LOGGER_NAME)
     level = logger.level
     logger.setLevel(min(level or logging.INFO, logging.INFO))

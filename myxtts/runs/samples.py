@@ -1,4 +1,4 @@
-"""Metrics, loss curves, samples of validation clips, evaluations, and the sentences that are spoken at a run's end."""
+"""Results that a run writes: metrics, loss curves, audio samples, speech evaluations, and sentences at the end."""
 
 import json
 import logging
@@ -44,13 +44,13 @@ FRAME_SECONDS = DVAE_MEL.hop_length / DVAE_MEL.sample_rate
 Maker = Callable[[], Synthesizer]
 FROM_RECOGNIZER = ("cer", "wer")
 FIGURES = (*FROM_RECOGNIZER, "similarity", "mcd", "f0_rmse", "length", "limit", "doubtful")
-"""Metrics of an evaluation that are logged if they are known, see `hearing.measuring`."""
+"""Metrics of a speech evaluation that are logged if they can be computed, see `hearing.measuring`."""
 UNENDED_SCORE = 100.0
-"""Penalty on the score of a model whose sentences do not end or are cut off, so that it is never the best."""
+"""Penalty on the score of a model that does not end its sentences or cuts them off, so that it is never the best."""
 
 
 class MetricsFile(Callback):
-    """Appends to `metrics.jsonl`: starts of stages, losses, timings and validations; logs only the first `OSError`."""
+    """Appends losses, timings, validations and starts of stages to `metrics.jsonl`. Logs only the first `OSError`."""
 
     def __init__(self, folder: str | Path):
         self.path: Path = Path(folder, METRICS)
@@ -78,9 +78,9 @@ class MetricsFile(Callback):
 
 
 def write_curves(folder: str | Path, history: dict[str, list[dict[str, float]]]) -> None:
-    """Draws training and validation loss of each stage into `curves.png`, from `Run.history` and the run's metrics.
+    """Plots training and validation loss of each stage into `curves.png` in a run's folder; logs errors.
 
-    Errors are logged.
+    `history` is `Run.history`; the training losses are read from `metrics.jsonl`.
     """
     curves, metrics = {}, read_metrics(folder)
     for stage, validations in history.items():
@@ -121,11 +121,11 @@ class Picture(NamedTuple):
 
 
 def draw_sounds(path: AnyPath, title: str, mels: Mapping[str, np.ndarray], attention: np.ndarray | None = None) -> None:
-    """Writes a PNG of mel spectrograms, one below the other on the same scales.
+    """Writes a PNG image of mel spectrograms, one below the other, with common time and color scales.
 
     Args:
-        mels: Log-mels `(T, num_mels)` of `DVAE_MEL` by name.
-        attention: Attention weights of codes to text tokens, `(C, L)`, drawn at the bottom.
+        mels: Log-mels `(T, num_mels)` in the format `DVAE_MEL`, by name.
+        attention: Attention weights of codes to text tokens, `(C, L)`, shown at the bottom; None leaves it out.
     """
     rows = len(mels) + (attention is not None)
     figure = Figure(figsize=(8, 0.8 + 1.9 * rows), dpi=80, layout="constrained")
@@ -157,7 +157,7 @@ def _write(figure, path):
 
 
 class Sample(NamedTuple):
-    """Generated audio `(S,)` float32, and the log-mels and attention for its picture, see `draw_sounds`."""
+    """Generated audio, `(S,)` float32, and the arguments `mels` and `attention` of `draw_sounds` for its picture."""
 
     samples: np.ndarray
     sample_rate: int
@@ -166,7 +166,7 @@ class Sample(NamedTuple):
 
 
 class SampleWriter(Callback):
-    """Base of callbacks that generate samples from validation clips: WAV files, pictures and TensorBoard summaries.
+    """Base class of callbacks that write generated samples: WAV files, pictures and TensorBoard summaries.
 
     `kind` is a prefix of file names, `title` the name of the samples in TensorBoard and log messages.
     """
@@ -177,7 +177,7 @@ class SampleWriter(Callback):
         self.clips: list[Clip] = spread(dataset.validation, dataset.config.training.num_samples)
 
     def keep(self, step: int, samples: list[Sample]) -> None:
-        """Writes the samples of `clips`, in the same order; logs errors of the disk."""
+        """Writes the samples, one for each of `self.clips`, and the recordings of the clips; logs disk errors."""
         try:
             self._folder.mkdir(exist_ok=True)  # without parents: the run's folder may have been moved
             for clip, sample in zip(self.clips, samples):
@@ -205,9 +205,9 @@ class SampleWriter(Callback):
 
 
 class SampleSpeaker(SampleWriter):
-    """Speaks validation sentences, in the voice of another recording of the speaker if there is one.
+    """Speaks validation sentences as samples; the voice is from another recording of the speaker, if there is one.
 
-    `make_synthesizer` returns a synthesizer with the current weights; it is called when samples are due.
+    `make_synthesizer()` returns a synthesizer with the current weights; it is called for each set of samples.
     """
 
     def __init__(self, dataset: SpeechDataset, make_synthesizer: Maker, device: str, folder: Path, log_folder: Path):
@@ -230,7 +230,7 @@ class SampleSpeaker(SampleWriter):
 
 
 class Copier(SampleWriter):
-    """Resynthesizes validation clips after each validation, in stages that reconstruct recordings."""
+    """Writes resynthesized validation clips after each validation, in stages that reconstruct audio."""
 
     def __init__(self, dataset: SpeechDataset, trainer: StageTrainer, folder: Path, log_folder: Path):
         self._trainer, self._stage, name = trainer, trainer.stage, trainer.stage.name
@@ -263,7 +263,7 @@ def mel_of(samples: np.ndarray) -> np.ndarray:
 
 
 class LastWords(NamedTuple):
-    """A sentence spoken at the end of a run: text, voice, audio file and problems found by the self-check."""
+    """A sentence spoken at the end of a run: text, speaker, audio file, and problems that the self-check found."""
 
     text: str
     speaker: str
@@ -272,10 +272,10 @@ class LastWords(NamedTuple):
 
 
 def speak_last_words(config: XTTSConfig, dataset: SpeechDataset, device: str) -> list[LastWords]:
-    """Speaks `training.closing_texts`, by default texts of validation clips, with the best checkpoints.
+    """Speaks `training.closing_texts`, by default texts of validation clips, with the best checkpoints of a run.
 
-    The voices are the speakers of the validation set, see `reference_of`. The files are `samples/final_1.wav` and so
-    on. Errors, such as a full disk, are logged.
+    The voices are those of speakers in the validation set. The files are `samples/final_1.wav` and so on. After an
+    error, such as a full disk, which is logged, returns the sentences spoken so far.
     """
     settings, folder = config.training, Path(config.training.checkpoint_dir)
     voices_of = {clip.speaker: clip for clip in reversed(dataset.validation)}
@@ -304,15 +304,15 @@ def speak_last_words(config: XTTSConfig, dataset: SpeechDataset, device: str) ->
 
 
 def reference_of(dataset: SpeechDataset, clip: Clip) -> str:
-    """Returns the path of the longest training clip with the speaker and language of `clip`, else of `clip` itself."""
+    """Returns the path of the longest training clip by the speaker of `clip` in its language, else of `clip` itself."""
     same = [one for one in dataset.train if (one.speaker, one.language) == (clip.speaker, clip.language)]
     return max(same or [clip], key=lambda other: other.num_samples).wav_path
 
 
 def held_out_voice(dataset: SpeechDataset, language: str | None = None) -> list[Clip]:
-    """Returns the longest validation clip within `data.conditioning_seconds`, in `language` if there is one.
+    """Chooses a voice: the longest validation clip within `data.conditioning_seconds`, in `language` if there is one.
 
-    If all are shorter, returns the longest, and more clips of its speaker until they are long enough together.
+    If all are shorter, returns the longest one and other clips of its speaker, so that together they are long enough.
     """
     low, high = dataset.config.data.conditioning_seconds
     seconds = lambda clip: clip.num_samples / MODEL_SAMPLE_RATE
@@ -328,10 +328,10 @@ def held_out_voice(dataset: SpeechDataset, language: str | None = None) -> list[
 class SpeechJudge:
     """Evaluates the speech of the model in training: speaks validation sentences and computes metrics.
 
-    Each worker speaks a share of the sentences, and all workers get the metrics of all sentences. `make_synthesizer`
-    returns a synthesizer with the current weights, and is called at each evaluation.
+    Each worker speaks a share of the sentences, and all workers get the metrics of all sentences. `make_synthesizer()`
+    returns a synthesizer with the current weights; it is called at each evaluation.
 
-    Raises `UserError` if the recognizer cannot be loaded, or if the workers have different tools.
+    Raises `UserError` if the recognizer cannot be loaded, or if the workers have different recognizers or encoders.
     """
 
     def __init__(self, dataset: SpeechDataset, make_synthesizer: Maker, device: str, workers: Workers | None = None):
@@ -350,7 +350,7 @@ class SpeechJudge:
         """Whether the recognizer's CER on the recordings is low enough; None until they are measured."""
 
     def __call__(self, step: int) -> dict[str, float]:
-        """Returns metrics by name, with `score` first; after an error, which is logged, an empty dictionary.
+        """Returns metrics by name, with `score` (lower is better) first. After an error, which is logged, returns {}.
 
         The score is the CER in percent or, without a recognizer that understands the recordings, the mel-cepstral
         distortion in dB.
@@ -379,7 +379,7 @@ class SpeechJudge:
         return {"score": score + (not ends_well(found["limit"], found["length"])) * UNENDED_SCORE, **values}
 
     def _measure_own(self):
-        """Returns `[id, metrics]` of each sentence of this worker, and of its recording in the first evaluation."""
+        """Returns lists of `[id, metrics]`: of this worker's sentences, and of their recordings in the first call."""
         own = self._sentences[self._workers.index :: self._workers.count]
         spoken, recorded = speak_all(self._make_synthesizer(), own, [self._seed]), ()
         if self._trusts_recognizer is None:

@@ -1,4 +1,4 @@
-"""Preparation of a run: early checks, devices and recordings, before TensorFlow is imported."""
+"""Prepares a run before TensorFlow is imported: checks the request, configures devices, and finds the recordings."""
 
 import io
 import json
@@ -32,15 +32,15 @@ from myxtts.text.languages import get_language
 
 SAMPLE_CORPUS = Path("sample_corpus")
 NUM_CLOSING_TEXTS = 4
-"""Number of unseen sentences that a model of the sample corpus speaks at the end of training."""
+"""Number of sentences that a model trained on the sample corpus speaks at the end; the corpus does not have them."""
 MEASURED_STEPS = 12
-"""Number of training steps that `--device-plan auto` measures on each device plan."""
+"""Number of training steps that `--device-plan auto` times for each device plan."""
 
 
 def check_request(config: XTTSConfig, download: bool = False, **devices) -> None:
     """Raises `UserError` for errors that can be found before TensorFlow is imported. Arguments as in `set_up`.
 
-    The last error that it looks for is `TextsMissing`, for recordings without texts.
+    Raises `TextsMissing`, for recordings without texts, only if there is no other error.
     """
     config = with_workers(config)
     data, training = config.data, config.training
@@ -73,7 +73,7 @@ def check_request(config: XTTSConfig, download: bool = False, **devices) -> None
 
 
 def with_own_data(config: XTTSConfig) -> XTTSConfig:
-    """Returns the configuration with the training data of the run to continue, if the user gave none."""
+    """Fills in the training data of the run to resume, if the user has given none; returns the configuration."""
     path = Path(config.training.checkpoint_dir) / "config.json"
     if config.data.train_data or config.training.workers or not path.is_file():
         return config
@@ -89,7 +89,7 @@ def with_own_data(config: XTTSConfig) -> XTTSConfig:
 
 
 def set_up(config: XTTSConfig, download=False, **devices) -> tuple[XTTSConfig, DevicePlan]:
-    """Configures devices, connects workers and fills in the training set; returns settings and device plan.
+    """Configures devices, connects workers and fills in `data.train_data`; returns the settings and the device plan.
 
     If `download` is true, downloads LJSpeech into `data.train_data` unless it is there. `devices` are arguments of
     `early_gpu_configuration`. Raises `UserError` if devices are not available or there is no training set.
@@ -108,7 +108,7 @@ def set_up(config: XTTSConfig, download=False, **devices) -> tuple[XTTSConfig, D
 
 
 def with_workers(config: XTTSConfig) -> XTTSConfig:
-    """Fills in the addresses of workers: from Slurm for `--workers slurm`, from `TF_CONFIG` if there is no flag."""
+    """Fills in the addresses of workers: with `--workers slurm` from Slurm, without `--workers` from `TF_CONFIG`."""
     if config.training.workers and config.training.workers != SLURM:
         return config
     found = workers_of_slurm(os.environ) if config.training.workers else workers_in(os.environ)
@@ -118,7 +118,7 @@ def with_workers(config: XTTSConfig) -> XTTSConfig:
 
 
 def _with_data(config, download):
-    """Fills in the training set: the given one, LJSpeech for `download`, or the sample corpus."""
+    """Downloads LJSpeech if `download` is true; fills in the sample corpus if `data.train_data` is not set."""
     folder = config.data.train_data
     if download:
         from myxtts.data.download import download_ljspeech
@@ -143,7 +143,7 @@ def _with_data(config, download):
 
 
 def holds_run(folder: Path) -> bool:
-    """Whether a folder contains checkpoints, even if an interrupted reset left them in its `GATHERED` folder."""
+    """Whether a folder contains a run's checkpoints, even if an interrupted reset left them in a subfolder."""
     return any(store.steps() for store in _stores(folder))
 
 
@@ -163,7 +163,7 @@ def _stores(folder):
 
 
 def quickest_devices(config: XTTSConfig, options: Mapping[str, object]) -> tuple[XTTSConfig, dict]:
-    """Measures all device plans and prints the results; returns the arguments of `set_up` for the fastest one."""
+    """Times training steps with each device plan and prints the times; returns arguments of `set_up` for the best."""
     virtual = options.get("virtual_devices")
     virtual = int(os.environ.get(VIRTUAL_DEVICES_VARIABLE) or 0) if virtual is None else virtual
     count = virtual or count_gpus()
@@ -187,7 +187,7 @@ def quickest_devices(config: XTTSConfig, options: Mapping[str, object]) -> tuple
 
 
 def measure(config: XTTSConfig, options: Mapping[str, object]) -> float | str:
-    """Returns the median time of a training step in seconds, measured in a new process, or an error message."""
+    """Times training steps in a new process; returns the median in seconds, or an error message."""
     path = os.pathsep.join(filter(None, [str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH")]))
     request = json.dumps({"config": config.to_dict(), "options": options})
     command = [sys.executable, "-m", "myxtts.runs.setup", request]
@@ -198,7 +198,7 @@ def measure(config: XTTSConfig, options: Mapping[str, object]) -> float | str:
 
 
 def choose(measured: Mapping[str, float | str]) -> tuple[str, list[str]]:
-    """Returns the name of the fastest device plan, and lines with all results. Raises `UserError` if none runs."""
+    """Returns the name of the fastest device plan, and lines with all times. Raises `UserError` if no plan works."""
     if not (times := {name: result for name, result in measured.items() if not isinstance(result, str)}):
         raise UserError("No device plan works. {}: {}".format(*next(iter(measured.items()))))
     speeds = {name: f"{1e3 * seconds:.1f} ms per step" for name, seconds in times.items()}
@@ -208,7 +208,7 @@ def choose(measured: Mapping[str, float | str]) -> tuple[str, list[str]]:
 
 
 def measure_here(request: str):
-    """Runs a request of `measure`, given as JSON, in this process, and prints the result as JSON in its last line."""
+    """Handles a request of `measure`, as JSON, in its new process; prints the result as JSON in the last line."""
     values = json.loads(request)
     config, plan = set_up(config_from_dict(values["config"]), **values["options"])
     from myxtts.training.watching.measurement import measure_pipeline, open_trainer
@@ -219,11 +219,11 @@ def measure_here(request: str):
 
 
 def transcribe(config: XTTSConfig, missing: TextsMissing, quiet: bool = False) -> XTTSConfig:
-    """Cuts the recordings into clips with texts, as `myxtts make-dataset` does; finished recordings are kept.
+    """Cuts recordings without texts into clips with texts, as `myxtts make-dataset` does, unless this was done before.
 
-    Subtitles beside a recording are used; else `evaluation_recognizer` transcribes it, by default Whisper base. Each
-    folder of recordings is a speaker; a single recording is a speaker named after the file. Unusable recordings
-    are reported and skipped.
+    The texts come from a subtitle file with the recording's name, else from `evaluation_recognizer`, by default Whisper
+    base. Each folder of recordings is a speaker; a single recording is a speaker named after the file. Unusable
+    recordings are reported and skipped.
 
     Returns:
         The configuration with the new data set as its training data.
@@ -258,11 +258,11 @@ def transcribe(config: XTTSConfig, missing: TextsMissing, quiet: bool = False) -
 
 
 def _make(missing, folder, options):
-    """Adds each speaker's recordings to the set, one by one if one is unusable; returns whether all were usable."""
-    import myxtts  # the data set maker is an app
+    """Adds the recordings of each speaker to the data set in `folder`; returns whether all were usable."""
+    import myxtts  # late, because the data set maker is an app
 
     speakers: dict[str, list[Path]] = {}
-    for path in missing.recordings:  # named by the folder below the recordings, a single one by itself
+    for path in missing.recordings:  # the speaker is the subfolder, or the name of a single file
         inner = path.stem if path == missing.root else "_".join(path.parent.relative_to(missing.root).parts)
         name = " ".join(re.split(r"[|\s]+", inner or missing.root.resolve().name)).strip() or "speaker"
         speakers.setdefault(name, []).append(path)

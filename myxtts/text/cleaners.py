@@ -1,4 +1,4 @@
-"""Text cleaning, which turns written text into lower-case words, and sentence splitting.
+"""Text cleaning, which turns written text into lower-case words, and splitting of text into sentences.
 
 The steps are in the same order as in Coqui's XTTS: quotes, script, case, numbers, abbreviations, symbols, white space,
 then romanization of Chinese and Korean. Japanese is romanized without the other steps.
@@ -27,7 +27,7 @@ TYPOGRAPHIC_VARIANTS = {ord(mark): _SAME_SOUND[mark] for mark in "‘’‚‛ʼ
 """Translation table from typographic variants to ASCII, so that a new vocabulary needs no tokens for the variants.
 Punctuation that belongs to a script (، ؟ 。) is not in it."""
 _PLAIN_LETTERS = table("ł l, ø o, đ d, ð d, ı i, æ ae, œ oe, þ th, Ł L, Ø O, Đ D, Ð D, Æ Ae, Œ Oe, Þ Th")
-"""Replacements for letters without a Unicode decomposition."""
+"""Replacements for letters with diacritics that Unicode does not decompose, and for ligatures."""
 # End marks with closing quotes and brackets. Full-width and Ethiopic stops need no space after them.
 _SENTENCE_END = re.compile(r"""[.!?…؟۔।॥]+["'”’»)\]]*(?=\s)|[。！？｡።፧፨]+["'”’»」』）)\]]*""")
 _LAST_WORD = re.compile(r"[^\s(\"'“‘«]+$")
@@ -37,9 +37,9 @@ _CLAUSE_END = re.compile(r"[,;:،؛、，；：፣፤፥—–](?=\s|[^\x00-\x7f
 
 
 def clean_text(text: str, language: str) -> str:
-    """Converts written text to lower-case words; Chinese, Korean and Japanese are romanized.
+    """Converts written text, with its numbers and symbols, to lower-case words; romanizes Chinese, Korean, Japanese.
 
-    Raises `ValueError` if the language is not supported, and `ImportError` if a package for it is not installed.
+    Raises `ValueError` if the language is not supported, and `ImportError` if a package that it needs is missing.
     """
     language = get_language(language)
     text = re.sub("[\ud800-\udfff]", "\N{REPLACEMENT CHARACTER}", text)  # libraries reject lone surrogates
@@ -54,7 +54,7 @@ def clean_text(text: str, language: str) -> str:
 
 
 def replace_unknown(cleaned: str, language: Language, known: frozenset[str]) -> str:
-    """Replaces the characters of a cleaned text that are not in a vocabulary, which has the characters `known`.
+    """Replaces the characters of a cleaned text that a vocabulary with the characters `known` lacks.
 
     Punctuation becomes ASCII, symbols become words, and silent characters are removed. All other characters are kept.
     """
@@ -91,8 +91,8 @@ def plain_letter(letter: str) -> str:
 def split_sentences(text: str, language: str) -> list[str]:
     """Splits written text into sentences at their end marks, and strips white space.
 
-    A full stop after an abbreviation or an initial (`J. R. R.`) does not end a sentence, nor does one after a number in
-    languages that write ordinals that way. Raises `ValueError` if the language is not supported.
+    A full stop does not end a sentence after an abbreviation, after an initial (`J. R. R.`) or, in languages that write
+    ordinals with a full stop, after a number. Raises `ValueError` if the language is not supported.
     """
     language = get_language(language)
     sentences = []
@@ -110,11 +110,11 @@ def split_sentences(text: str, language: str) -> list[str]:
 
 
 def split_text(text: str, language: str, max_chars: int | None = None) -> list[str]:
-    """Splits written text into pieces of whole sentences; the model speaks each piece in one go.
+    """Splits written text into pieces of whole sentences, each short enough for the model to speak at once.
 
-    A piece has as many sentences as fit into `max_chars` characters (default: `Language.char_limit`). A sentence above
-    the limit is cut at the last clause mark in the second half of the limit, else at a space, else anywhere. No piece
-    is empty. Raises `ValueError` if the language is not supported or `max_chars` is below 1.
+    A piece has as many sentences as fit into `max_chars` characters (default: `Language.char_limit`). A longer sentence
+    is cut after the last clause mark in the second half of the limit, else at the last space, else at the limit. No
+    piece is empty. Raises `ValueError` if the language is not supported or `max_chars` is below 1.
     """
     limit = get_language(language).char_limit if max_chars is None else max_chars
     if limit < 1:

@@ -17,16 +17,16 @@ from pathlib import Path
 AUDIO_OUTPUT_SYNCHRONOUS, INITIALIZE_DONT_EXIT = 2, 0x8000
 CHARS_UTF8, IPA = 1, 2
 MAX_DATA_PATH_BYTES = 159
-"""Maximum length of the path of the data folder, a limit of the library."""
+"""Maximum length in bytes of the path of eSpeak NG's data folder, a limit of the library."""
 WITHIN_WORDS = " '’\u200c\u200d"
 LOCK = threading.Lock()
-"""Protects the global state of the library; hold it during `load_library` and all calls of the library."""
+"""Protects the global state of eSpeak NG; hold it during `load_library` and all calls of the library."""
 
 
 def text_to_ipa(text: str, voice: str) -> str:
     """Converts cleaned text to IPA with stress marks; punctuation is kept.
 
-    `voice` is eSpeak NG's language, such as `en-us`. Raises `ValueError` if eSpeak NG or the language is missing.
+    `voice` is a language of eSpeak NG, such as `en-us`. Raises `ValueError` if eSpeak NG or the language is missing.
     """
     # eSpeak NG removes punctuation, so only the text between the punctuation marks is converted.
     is_spoken = lambda character: unicodedata.category(character)[0] in "LMN" or character in WITHIN_WORDS

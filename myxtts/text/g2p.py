@@ -1,8 +1,8 @@
 """Grapheme-to-phoneme conversion by the rules of a language, by an installed package, or by eSpeak NG.
 
-A package adds or replaces rules with an entry point in the group `myxtts.g2p`. The entry point is named after the
-language's code, and loads a function from cleaned text and alphabet (`"latin"` or `"ipa"`) to phonemes. If a
-tokenizer's `g2p` contains `ESPEAK`, eSpeak NG converts the languages without rules.
+A package adds or replaces the rules of a language with an entry point in the group `myxtts.g2p`. Its name is the code
+of the language; it refers to a function that converts cleaned text to phonemes, given the text and an alphabet
+(`"latin"` or `"ipa"`). If a tokenizer's `g2p` contains `ESPEAK`, eSpeak NG converts the languages without rules.
 """
 
 import string
@@ -16,13 +16,13 @@ from myxtts.text.cleaners import clean_text
 from myxtts.text.languages import LANGUAGES, get_language
 
 ESPEAK = "espeak"
-"""Code in `g2p` that selects eSpeak NG for all languages without rules that are not romanized."""
+"""Value in `g2p` that selects eSpeak NG for all languages that have no rules and are not romanized."""
 _ESPEAK_VOICES = {"en": "en-us", "pt": "pt-br"}
-"""eSpeak NG's language names by our language code, where the two differ."""
+"""eSpeak NG's names of languages by language code, where they differ from the code."""
 
 
 def text_to_phonemes(text: str, language: str, alphabet: Literal["latin", "ipa"] = "latin") -> str:
-    """Cleans a text (`cleaners.clean_text`) and converts it to phonemes by rules: ሰላም becomes `"sälam"`.
+    """Cleans a text with `cleaners.clean_text` and converts it to phonemes by rules: ሰላም becomes `"sälam"`.
 
     Punctuation and words in other scripts are kept; consonant length is not marked.
 
@@ -51,7 +51,7 @@ def _find_rules(language: str) -> Callable[[str, str], str]:
 
 
 def g2p_codes(languages: Iterable[str]) -> tuple[str, ...]:
-    """Converts names or codes of languages to sorted codes; `ESPEAK` is kept.
+    """Checks the languages in a `g2p` setting, given by code or name, and returns sorted codes; keeps `ESPEAK`.
 
     Raises `ValueError` if a language has no rules, the rules cannot be loaded, or eSpeak NG is not installed.
     """
@@ -68,7 +68,7 @@ def g2p_codes(languages: Iterable[str]) -> tuple[str, ...]:
 
 
 def written(text: str, language: str, g2p: Iterable[str] = ()) -> str:
-    """Returns the text to tokenize: phonemes if `g2p` (from `g2p_codes`) includes the language, else cleaned text."""
+    """Returns the text to tokenize: phonemes if `g2p` (from `g2p_codes`) covers the language, else cleaned text."""
     if get_language(language).code in g2p:
         return text_to_phonemes(text, language)
     cleaned, voice = clean_text(text, language), espeak_voice(language, g2p)
@@ -76,7 +76,7 @@ def written(text: str, language: str, g2p: Iterable[str] = ()) -> str:
 
 
 def alphabet(language: str, g2p: Iterable[str] = ()) -> set[str]:
-    """Returns all characters that `written` can return for a language; for eSpeak NG, nearly all of its phonemes."""
+    """Returns all characters that the results of `written` for a language can have; with eSpeak NG, nearly all."""
     entry = get_language(language)
     is_latin = entry.scripts[0] == "LATIN" or entry.romanize
     letters = [*(string.ascii_lowercase if is_latin else ""), *entry.letters, *",.?!"]
@@ -91,7 +91,7 @@ def alphabet(language: str, g2p: Iterable[str] = ()) -> set[str]:
 
 
 def espeak_voice(language: str, g2p: Iterable[str]) -> str | None:
-    """Returns eSpeak NG's name of a language if `g2p` (from `g2p_codes`) lets eSpeak NG convert it, else None."""
+    """Returns eSpeak NG's name of a language; None if `g2p` (from `g2p_codes`) does not select eSpeak NG for it."""
     entry = get_language(language)
     # eSpeak NG cannot read romanized text.
     has_rules = entry.phonemize or entry.romanize or entry.code in _hooks() or entry.code in g2p

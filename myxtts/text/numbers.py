@@ -1,7 +1,7 @@
 """Conversion of numbers to words: cardinals, ordinals, decimals and amounts of money.
 
-`Num2Words` follows the order of the reference (thousands separators, currency, decimals, ordinals, cardinals), so that
-token ids agree with released checkpoints. `SpelledNumbers` is for languages that num2words lacks or misreads.
+`Num2Words` has the same order of steps as Coqui's XTTS (thousands separators, currency, decimals, ordinals, cardinals),
+so that token ids agree with released checkpoints. `SpelledNumbers` is for languages that num2words lacks or misreads.
 """
 
 import re
@@ -38,19 +38,19 @@ class Num2Words:
     """Replaces all ASCII digits in a lower-case text by words, with num2words."""
 
     code: str
-    """num2words' code of the language."""
+    """Code of the language in num2words."""
     ordinal_endings: str = "(?!)"
-    """Regular expression of the endings that turn the digits before them into an ordinal."""
+    """Regular expression of the endings that turn digits into an ordinal; by default, there are none."""
     thousands: Literal[".", ","] = "."
-    """Separator of groups of three digits."""
+    """Thousands separator, which is removed."""
     cents_joint: str = ", "
-    """Text that num2words inserts between the units and the hundredths of an amount of money."""
+    """Text that num2words puts between the units and the hundredths of an amount of money."""
     reads_decimals: bool = True
-    """Whether 2,5 is a decimal; otherwise it is read as two numbers."""
+    """Whether `2,5` is read as a decimal; otherwise it is read as two numbers."""
     to_ordinal: Callable[[int], str] | None = None
-    """Function that replaces num2words for ordinals."""
+    """Function from a number to the words of its ordinal; by default num2words."""
     ordinal_suffix: str = ""
-    """Suffix that turns the cardinal into an ordinal, for ordinals that num2words cannot read."""
+    """Ending to add to the cardinal for an ordinal that num2words cannot read."""
 
     def __call__(self, text: str) -> str:
         text = _THOUSANDS[self.thousands].sub(lambda match: match.group().replace(self.thousands, ""), text)
@@ -82,7 +82,7 @@ class Num2Words:
         return self._read_cardinal(digits) + self.ordinal_suffix
 
     def _read_cardinal(self, digits: str) -> str:
-        """Reads digits as a cardinal, or one by one if num2words cannot read the number."""
+        """Returns the words of a cardinal, or of its single digits if num2words cannot read the number."""
         with suppress(*_REFUSALS):
             if len(digits) <= _MAX_CARDINAL_DIGITS:
                 return number_to_words(int(digits), self.code)
@@ -98,7 +98,7 @@ def _to_float(written: str) -> float:
 # `typed` keeps 2 ("two") and 2.0 ("two point zero") apart.
 @lru_cache(maxsize=65536, typed=True)
 def number_to_words(number: int | float, code: str, to: str = "cardinal", **kwargs: str) -> str:
-    """Returns a number in lower-case words (`to`: cardinal, ordinal or currency). Raises one of `_REFUSALS`."""
+    """Calls num2words and returns lower-case words (`to`: cardinal, ordinal, currency); raises one of `_REFUSALS`."""
     from num2words import num2words  # takes 0.1 s; most texts have no digits
 
     with _num2words_lock:
@@ -115,28 +115,28 @@ _MAX_SPELLED_DIGITS = 18
 
 @dataclass(frozen=True, kw_only=True)
 class SpelledNumbers:
-    """Replaces all ASCII digits in a lower-case text by words, with a language's own function for cardinals."""
+    """Replaces all ASCII digits in a lower-case text by words, without num2words."""
 
     cardinal: Callable[[int], str]
-    """Function from a natural number to its words."""
+    """Function from a number, from 0 to `max_integer`, to its words."""
     max_integer: int
-    """Largest number for `cardinal`; larger ones are read digit by digit."""
+    """Largest number that `cardinal` accepts; larger numbers are read digit by digit."""
     ordinal_ending: str
-    """Regular expression of an ordinal's ending after the digits; a group in it matches what follows the words."""
+    """Regular expression of an ordinal's ending after the digits. Text in a group of it is kept after the words."""
     to_ordinal: Callable[[str, int], str]
-    """Function from the words of a cardinal and its number to the words of the ordinal."""
+    """Function from the words of a cardinal, and the number, to the words of the ordinal."""
     point: str
     """Word for the decimal point."""
     currencies: dict[str, str]
-    """Words for unit and hundredth, separated by a space, for each currency sign."""
+    """For each currency sign, the words for the unit and for a hundredth, separated by a space: `dollar cent`."""
     cents_joint: str
-    """Text between units and hundredths."""
+    """Text between the units and the hundredths of an amount of money."""
     thousands: str = r"\b[0-9]{1,3}(?:,[0-9]{3})+\b"
-    """Regular expression of a number with commas between groups of digits."""
+    """Regular expression of a number with commas as thousands separators."""
     sets_words_apart: bool = False
-    """Whether to insert a space between digits and adjacent letters."""
+    """Whether to insert a space between digits and letters next to them."""
     attached_endings: str = "(?!)"
-    """Regular expression of endings that stay attached to their digits."""
+    """Regular expression of endings before which `sets_words_apart` inserts no space."""
 
     def __call__(self, text: str) -> str:
         sign, number = f"[{''.join(self.currencies)}]", r"[0-9]++(?:\.[0-9]++)?"
@@ -181,8 +181,7 @@ class SpelledNumbers:
 
 
 def spell_number(number: int, words: list[str], units: dict[int, str]) -> str:
-    """Spells a number: one of the first `words`, else count and name of its largest unit, then the rest."""
-    # `units` are names by value, in descending order.
+    """Returns the words of a number. `words` are those of 0, 1, …; `units` has unit names by value, largest first."""
     if number < len(words):
         return words[number]
     value, name = next((value, name) for value, name in units.items() if value <= number)

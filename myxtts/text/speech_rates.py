@@ -1,4 +1,4 @@
-"""Expected durations of texts, estimated from the training recordings of a model or by a rule of thumb."""
+"""Expected durations of spoken texts, estimated from a model's training recordings or by a rule of thumb."""
 
 import json
 import logging
@@ -16,17 +16,17 @@ from myxtts.text.languages import get_language
 logger = logging.getLogger(__name__)
 
 SPEECH_RATES = "speech_rates.json"
-"""Name of the file with the speech rates in a GPT checkpoint."""
+"""Name of the file in a GPT checkpoint that has the speech rates of the training recordings."""
 SECONDS_AT_CHAR_LIMIT = 16.0
-"""Usual duration of a text of `Language.char_limit` characters; in English, this is 15 characters per second."""
+"""Usual duration of a text with `Language.char_limit` characters; this is 15 characters per second in English."""
 DIGIT_LETTERS = 6
 """Average number of letters in the word for a digit."""
 FEWEST_CLIPS = 20
 """Minimum number of clips to estimate the speech rate of a language."""
 EDGE_SHARE = 0.005
-"""Share of clips to ignore as outliers at either end, the fastest and the slowest."""
+"""Fraction of clips that is ignored as outliers at each end, the fastest and the slowest."""
 MARGIN = 1.15
-"""Tolerance factor on the measured range of rates, for other voices and tightly cut clips."""
+"""Factor by which the measured range of durations is widened, for other voices and tightly cut clips."""
 
 
 @dataclass(frozen=True)
@@ -36,13 +36,13 @@ class SpeechRate:
     letter_seconds: float
     pause_seconds: float
     shortest: float
-    """Duration of the fastest speech relative to the usual duration."""
+    """Duration of the fastest speech as a fraction of the usual duration."""
     longest: float
-    """Duration of the slowest speech relative to the usual duration."""
+    """Duration of the slowest speech as a multiple of the usual duration."""
     spare_seconds: float = 0.0
-    """Tolerance added to the duration of the slowest speech, in seconds."""
+    """Seconds that are added to the duration of the slowest speech, as a tolerance."""
     longest_text: int = 0
-    """Length of the longest recorded text, in characters; 0 if unknown."""
+    """Number of characters of the longest recorded text; 0 if unknown."""
 
     def band(self, text: str) -> tuple[float, float]:
         """Returns the minimum and maximum plausible duration of a text, in seconds."""
@@ -52,12 +52,12 @@ class SpeechRate:
 
 
 def spoken_length(text: str) -> int:
-    """Returns the number of letters of a text; a digit counts as `DIGIT_LETTERS`."""
+    """Returns the number of letters of a text, with a digit as `DIGIT_LETTERS` letters."""
     return sum(map(str.isalnum, text)) + (DIGIT_LETTERS - 1) * sum(map(str.isdigit, text))
 
 
 def rule_of_thumb(language: str) -> SpeechRate:
-    """Returns the default rate of a language, for models without measured rates; pauses may add 1.5 s."""
+    """Returns the rate of a language for models without measured rates, with wide limits; pauses may add 1.5 s."""
     return SpeechRate(SECONDS_AT_CHAR_LIMIT / get_language(language).char_limit, 0.0, 0.3, 3.0, 1.5)
 
 
@@ -71,10 +71,10 @@ def measure_rates(spoken: Iterable[tuple[str, str, float]]) -> dict[str, SpeechR
 
 
 def longest_texts(rates: dict[str, SpeechRate], origin: str | None = None) -> dict[str, int]:
-    """Returns the length of the longest training text by language, in characters; empty if unknown.
+    """Returns the number of characters of the longest training text in each language; empty if unknown.
 
-    `rates` are the rates of the run's own recordings. `origin` is the run's `training.init_from`; if that is a model
-    other than the bundled one, its training texts are unknown.
+    `rates` are the rates of the run's own recordings. `origin` is the run's `training.init_from`. If this is a model
+    other than the bundled one, the result is empty, because that model's training texts are unknown.
     """
     if origin is not None and not is_base(origin):
         return {}
@@ -84,7 +84,7 @@ def longest_texts(rates: dict[str, SpeechRate], origin: str | None = None) -> di
 
 
 def _fit(clips):
-    """Fits the rate to clips `(N, 3)` of spoken length, seconds and characters; slope and offset are not negative."""
+    """Fits a `SpeechRate` to clips `(N, 3)`: spoken length, seconds, characters. Slope and offset are at least 0."""
     lengths, seconds, written = clips.T
     slope, start = np.polyfit(lengths, seconds, 1) if np.ptp(lengths) else (0.0, 0.0)
     if slope <= 0 or start < 0:
@@ -95,12 +95,12 @@ def _fit(clips):
 
 
 def write_rates(rates: dict[str, SpeechRate]) -> bytes:
-    """Returns the content of the file `SPEECH_RATES`."""
+    """Returns the content of the file `SPEECH_RATES` for these rates by language."""
     return json.dumps({language: asdict(rate) for language, rate in sorted(rates.items())}, indent=1).encode()
 
 
 def read_rates(folder: str | Path) -> dict[str, SpeechRate]:
-    """Reads the rates in the newest intact GPT checkpoint of a run; empty if missing. Warns if they are invalid."""
+    """Returns the rates by language in a run's newest intact GPT checkpoint, else {}; warns if they are invalid."""
     path = CheckpointStore(Path(folder) / "gpt").newest_file(SPEECH_RATES)
     try:
         content = json.loads(path.read_bytes()) if path else {}

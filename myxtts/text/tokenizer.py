@@ -47,14 +47,14 @@ class Vocabulary(NamedTuple):
     """Tokens and merges of a BPE tokenizer."""
 
     tokens: dict[str, int]
-    """Ids by token; not all numbers up to the largest id need to be in use."""
+    """Ids by token. They need not be consecutive."""
     merges: list[tuple[str, str]]
-    """Pairs of tokens to merge, in order."""
+    """Pairs of tokens to merge, in order of priority."""
     special_tokens: tuple[str, ...]
     """Control tokens and language tags, which are never split."""
 
     def to_json(self) -> str:
-        """Returns the vocabulary as JSON of Hugging Face `tokenizers`; the reference can load it too."""
+        """Returns the vocabulary as JSON of Hugging Face `tokenizers`, which Coqui's XTTS can load too."""
         flags = dict(single_word=False, lstrip=False, rstrip=False, normalized=False, special=True)
         special_tokens = sorted(self.special_tokens, key=self.tokens.__getitem__)
         added = [{"id": self.tokens[token], "content": token} | flags for token in special_tokens]
@@ -68,7 +68,7 @@ class Vocabulary(NamedTuple):
 
     @classmethod
     def parse(cls, text: str, source: str) -> Self:
-        """Parses the JSON of a vocabulary; `source` names it in errors. Raises `UserError` if it is invalid."""
+        """Parses the result of `to_json`. Raises `UserError`, with `source` as its name, if it is not valid."""
         try:
             document = json.loads(text)
         except (ValueError, RecursionError) as error:
@@ -117,8 +117,8 @@ class Vocabulary(NamedTuple):
 def learn_merges(words: list[tuple[list[str], int]], new_characters: set[str], limit: int) -> list[tuple[str, str]]:
     """Learns at most `limit` BPE merges from `words`, pairs of a token list and a count; merges the lists in place.
 
-    Only pairs with a new character are merged: other merges would change the ids of text that the vocabulary already
-    covers. The most frequent pair is merged first, ties in code point order; pairs that occur once are not merged.
+    Only pairs with a character in `new_characters` are merged: other merges would change the ids of text that the
+    vocabulary covers. The most frequent pair comes first (ties: by code point). Pairs that occur once are not merged.
     """
     frequency: Counter[tuple[str, str]] = Counter()
     places: defaultdict[tuple[str, str], set[int]] = defaultdict(set)
@@ -153,18 +153,18 @@ class XTTSTokenizer:
     """Converts text to token ids of XTTS, for all languages in `languages.LANGUAGES`.
 
     The ids are the language's tag and the BPE tokens of the cleaned text (`cleaners.clean_text`), with `[SPACE]` for
-    each space. The model adds `[START]` and `[STOP]`. With a released vocabulary, the ids equal the reference's; the
-    deliberate differences are in `docs/text.md`.
+    each space. The model adds `[START]` and `[STOP]`. With a released vocabulary, the ids equal those of Coqui's XTTS,
+    except for the deliberate differences in `docs/text.md`.
 
     Characters that the vocabulary lacks are replaced by characters with the same pronunciation (curly quotes by
-    straight ones, € by "euro") or removed if silent (emoji). If a text has other unknown characters, all its unknown
-    ones become `[UNK]`; `check` reports them.
+    straight quotes, € by "euro") or removed if silent (emoji). If a text also has unknown characters without a
+    replacement, all its unknown characters become `[UNK]`; `check` reports them.
 
     Instances are immutable and thread-safe. All methods but `check` raise ValueError for an unsupported language.
 
     Args:
         vocabulary: Tokens and merges.
-        g2p: Languages to convert to phonemes, by code or name; `"espeak"` for all languages without rules.
+        g2p: Codes or names of languages to convert to phonemes; `"espeak"` adds all languages without rules.
     """
 
     def __init__(self, vocabulary: Vocabulary, g2p: Iterable[str] = ()):
@@ -175,7 +175,7 @@ class XTTSTokenizer:
         """Size of the model's text embedding: the largest id plus one."""
         self.languages: tuple[str, ...] = tuple(code for code, one in LANGUAGES.items() if one.tag in special_tokens)
         self.start_id, self.stop_id, self.unk_id = tokens[START], tokens[STOP], tokens[UNKNOWN]
-        """Ids of the tokens before and after a text, and of unknown characters."""
+        """Ids of `[START]` and `[STOP]`, which the model adds to a text, and of `[UNK]`, for unknown characters."""
         self._vocabulary = vocabulary
         self._characters = frozenset(token for token in tokens if len(token) == 1) | {" "}
         self._tokenizer = Tokenizer.from_str(vocabulary.to_json())
@@ -186,7 +186,7 @@ class XTTSTokenizer:
     def from_file(cls, path: str | os.PathLike) -> Self:
         """Loads the vocabulary file of a released checkpoint, or a file that `save` wrote.
 
-        Raises `FileNotFoundError`, or `UserError` if it is not an XTTS vocabulary.
+        Raises `FileNotFoundError` if it does not exist, and `UserError` if it is not an XTTS vocabulary.
         """
         try:
             text = read_bounded(Path(path), _MAX_FILE_BYTES)
@@ -198,7 +198,7 @@ class XTTSTokenizer:
 
     @classmethod
     def train(cls, texts_with_languages: Corpus, vocab_size: int = 512, g2p: Iterable[str] = ()) -> Self:
-        """Trains a vocabulary on a corpus, deterministically.
+        """Trains a vocabulary on a corpus; the same corpus always gives the same vocabulary.
 
         The ids are `[STOP]` 0, `[UNK]` 1, `[SPACE]` 2, `[START]` 3, then tags, characters and merges.
 
@@ -220,7 +220,7 @@ class XTTSTokenizer:
         return cls(Vocabulary.parse(tokenizer.to_str(), "just trained"), g2p)
 
     def with_g2p(self, languages: Iterable[str]) -> Self:
-        """Returns a tokenizer that converts exactly these languages to phonemes. Raises the errors of `g2p_codes`."""
+        """Returns a copy that converts only these languages to phonemes. Raises the errors of `g2p_codes`."""
         return type(self)(self._vocabulary, languages)
 
     def extend(self, texts_with_languages: Corpus, num_new_tokens: int = 256) -> Self:
@@ -258,8 +258,8 @@ class XTTSTokenizer:
     def encode(self, text: str, language: str, *, allow_missing_tag: bool = False) -> list[int]:
         """Returns the ids of a written text: the language's tag, then the tokens of the cleaned text.
 
-        Raises `ValueError` if the vocabulary has no tag for the language; if `allow_missing_tag`, the tag becomes
-        unknown tokens, as in the reference. Raises `ImportError` if a package for the language is not installed.
+        Raises `ValueError` if the vocabulary has no tag for the language; with `allow_missing_tag`, the tag is
+        tokenized like text, as in Coqui's XTTS. Raises `ImportError` if a package for the language is not installed.
         """
         language = get_language(language)
         if language.code not in self.languages and not allow_missing_tag:
@@ -268,7 +268,7 @@ class XTTSTokenizer:
         return self._encode_cleaned(self._clean(text, language), language)
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Returns the tag and the cleaned text of ids; `[STOP]`, `[UNK]` and unused ids are removed."""
+        """Returns the language tag and the cleaned text of ids, leaving out `[STOP]`, `[UNK]` and unused ids."""
         text = "".join(self._pieces.get(int(token_id), "") for token_id in ids)
         return text.replace(SPACE, " ").replace(STOP, "").replace(UNKNOWN, "")
 
@@ -303,7 +303,7 @@ class XTTSTokenizer:
         return None
 
     def with_known_letters(self, text: str, language: str) -> str:
-        """Removes the diacritics of letters that the vocabulary lacks: `naïve` becomes `naive`. Not for training."""
+        """Removes diacritics from letters that the vocabulary lacks, `naïve` to `naive`. Use it for synthesis only."""
         language = get_language(language)
         unknown = set(self._unknown(self._clean(text, language), language))
 
@@ -315,7 +315,7 @@ class XTTSTokenizer:
         return "".join(map(known, unicodedata.normalize("NFC", text))) if unknown else text
 
     def unspoken_share(self, text: str, language: str) -> float:
-        """Returns the share of letters and digits that the vocabulary lacks even without their diacritics."""
+        """Returns the fraction of letters and digits in a text that the vocabulary lacks even without diacritics."""
         cleaned = self._clean(self.with_known_letters(text, language), get_language(language))
         letters = [one for one in replace_unknown(cleaned, get_language(language), self._characters) if one.isalnum()]
         return sum(one not in self._characters for one in letters) / max(1, len(letters))
@@ -340,7 +340,7 @@ class XTTSTokenizer:
 
 
 def _clean_corpus(texts: Corpus, g2p: tuple[str, ...]) -> tuple[list[str], list[str]]:
-    """Returns the texts to tokenize (`g2p.written`), and the sorted codes of their languages."""
+    """Returns the texts to tokenize (see `g2p.written`), and the sorted codes of all their languages."""
     pairs = list(texts)
     codes = {get_language(language).code for _, language in pairs}
     return [written(text, language, g2p) for text, language in pairs], sorted(codes)

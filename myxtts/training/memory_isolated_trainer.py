@@ -1,4 +1,4 @@
-"""`MemoryIsolatedDualGPUTrainer`, the public trainer under memory limits; no other package imports it."""
+"""`MemoryIsolatedDualGPUTrainer`, the public trainer with GPU memory limits. Only user code imports this module."""
 
 import tensorflow as tf
 
@@ -9,16 +9,16 @@ from myxtts.training.trainer import XTTSTrainer
 
 
 class MemoryIsolatedDualGPUTrainer(XTTSTrainer):
-    """`XTTSTrainer` on two devices, each with a hard memory limit: one prepares data, the other trains.
+    """`XTTSTrainer` on two devices with hard memory limits: one device prepares data, the other one trains.
 
-    Must be created before TensorFlow initializes its devices, unless the same isolated plan is in effect already, as in
-    `train_main.py --enable-memory-isolation`. Data and training may use the same GPU.
+    Must be created before TensorFlow initializes its devices, unless the same isolated plan is already in effect, as
+    in `train_main.py --enable-memory-isolation`. Both devices may be on the same GPU.
 
     Args:
         config, model, resume_checkpoint: See `XTTSTrainer`.
-        data_gpu_id, model_gpu_id: GPUs that prepare data and train, among those visible to the process.
-        data_gpu_memory_limit, model_gpu_memory_limit: Memory limits of these GPUs in MB.
-        plan: Isolated `DevicePlan` that is in effect; GPUs and limits are then ignored.
+        data_gpu_id, model_gpu_id: Indices of the GPUs that prepare data and train, among the GPUs that are visible.
+        data_gpu_memory_limit, model_gpu_memory_limit: Memory limits in MB, for data preparation and for training.
+        plan: Isolated `DevicePlan` that is already in effect. The GPU indices and limits are then ignored.
         stage_options: Other keyword arguments of `XTTSTrainer`, such as `stage`.
 
     Raises:
@@ -45,17 +45,17 @@ class MemoryIsolatedDualGPUTrainer(XTTSTrainer):
 
     @property
     def step_times(self) -> list[float]:
-        """Seconds of each step so far, without the first steps, which trace."""
+        """Duration of each step so far, in seconds, without the warm-up steps, which trace graphs."""
         return self.clock.step_times
 
     def optimize_dataset_for_dual_gpu(
         self, dataset: tf.data.Dataset, prefetch_buffer_size: int | None = 4
     ) -> tf.data.Dataset:
-        """Turns on tf.data's parallel optimizations and prefetches to the data device; keeps the order of elements.
+        """Returns the data set with tf.data's parallel optimizations, prefetched to the data device; keeps the order.
 
         Args:
             dataset: Data set on the host. Later `map` or `batch` calls on the result move its elements to the host.
-            prefetch_buffer_size: Number of batches to prefetch; None prefetches as many as in training.
+            prefetch_buffer_size: Number of batches to prefetch; None takes the number that training uses.
         """
         if prefetch_buffer_size is None:
             prefetch_buffer_size = prefetch_depth(self.config, self.plan, self.stage.name)

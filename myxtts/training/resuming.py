@@ -1,4 +1,4 @@
-"""Checkpoints of a stage: the state of its training, saving, resuming, and the models of earlier stages.
+"""Saves and resumes the training of a stage, and loads the models of earlier stages that it depends on.
 
 Random values depend only on the seed and a position (docs/architecture.md), so weights, optimizer state and positions
 are enough to resume. Other objects whose state must be saved are in `TrainingState.parts`.
@@ -49,56 +49,56 @@ class TrainingState:
     """Progress of a stage's training; only the trainer changes it."""
 
     lineage: dict = field(default_factory=dict)
-    """Digests of the models that the stage depends on, as JSON; checkpoints with other digests are not resumed."""
+    """Digest of each model that the stage depends on, by stage name; checkpoints with other digests are rejected."""
     follows: tuple[str, ...] = ()
-    """Names of models in `lineage` whose digest may change (`StageEntry.follows`)."""
+    """Stages in `lineage` whose digest may differ from that in the checkpoint (`StageEntry.follows`)."""
     step: int = 0
     """Number of optimizer steps taken."""
     position: int = 0
-    """Number of batches trained on: the position in the order of the data."""
+    """Number of batches used so far, which is the position in the batch order."""
     clips: "OrderedClips | None" = None
-    """The training clips in their order, once training has begun."""
+    """Training clips and the order of their batches; None before training begins."""
     record: "ClipRecord | None" = None
-    """Record of the clips in the resumed checkpoint, if it has one."""
+    """Clips and batch order that the resumed checkpoint was trained with; None if it has no such record."""
     validation: str | None = None
-    """`data_digest` of the validation clips that losses and scores are of, once training has begun."""
+    """`data_digest` of the validation clips that `best` was computed on; None before training begins."""
     history: list[dict] = field(default_factory=list)
-    """Results of each validation: `step`, and losses and metrics by name."""
+    """One dictionary per validation: `step`, and the losses and metrics by name."""
     best: tuple[float, int] | None = None
-    """Best validation loss or score so far, according to `best_by`, and its step."""
+    """Lowest validation loss or evaluation score so far, as selected by `best_by`, and its step."""
     best_by: str = "loss"
-    """What selects the best checkpoint: `loss` or `evaluation` (`training.best_by`)."""
+    """Criterion for the best checkpoint: `loss` (validation) or `evaluation` (speech score), see `training.best_by`."""
     stale_evaluations: int = 0
-    """Number of evaluations since the best score."""
+    """Number of speech evaluations since the one with the best score."""
     least_score: float | None = None
-    """Best score so far; lower is better."""
+    """Best score of a speech evaluation so far (lower is better); None before the first one."""
     finished: bool = False
-    """Whether the stage's last step was taken, as of the last checkpoint."""
+    """Whether the stage was trained to its last step, as recorded in the last checkpoint."""
     parts: dict[str, Any] = field(default_factory=dict)
-    """Other objects to save, by name. Their methods: `state()` returns JSON values, `restore(state)` sets them."""
+    """Other objects to save, by name. Each has a method `state()`, which returns JSON values, and `restore(state)`."""
 
     def improves(self, by: str, value: float) -> bool:
-        """Records a loss or score if it is the best so far and `by` equals `best_by`; returns whether it did."""
+        """Updates `best` if `by` equals `best_by` and `value` is the lowest so far; returns whether it was updated."""
         if by != self.best_by or not math.isfinite(value) or self.best is not None and value >= self.best[0]:
             return False
         self.best = (value, self.step)
         return True
 
     def scored(self, score: float) -> bool:
-        """Records the score of an evaluation; returns whether this step is the best so far, according to `best_by`."""
+        """Records the score of a speech evaluation; returns whether `best` was updated, as `improves` does."""
         is_less = math.isfinite(score) and (self.least_score is None or score < self.least_score)
         self.least_score = score if is_less else self.least_score
         self.stale_evaluations = 0 if is_less else self.stale_evaluations + 1
         return self.improves("evaluation", score)
 
     def as_dict(self) -> dict:
-        """Returns JSON values for a checkpoint."""
+        """Returns the state, except for `step`, clips and `follows`, as JSON values for a checkpoint."""
         names = "finished lineage best best_by stale_evaluations least_score position validation".split()
         parts = {name: part.state() for name, part in self.parts.items()}
         return {name: getattr(self, name) for name in names} | {"history": list(self.history), "parts": parts}
 
     def restore(self, step: int, saved: dict, where: str) -> None:
-        """Restores values of `as_dict`. Raises `CheckpointError` if the checkpoint `where` is damaged or unsuitable."""
+        """Restores values of `as_dict`. Raises `CheckpointError`, naming the checkpoint `where`, if they do not fit."""
         if "position" not in saved:
             raise CheckpointError(f"{where} has weights, but no training state. Start from it with --init-from.")
         moved = [name for name in self.lineage if saved["lineage"].get(name) != self.lineage[name]]
@@ -120,7 +120,7 @@ class TrainingState:
                 part.restore(saved["parts"][name])
 
     def take_up(self, dataset: SpeechDataset, stage: str) -> SpeechDataset:
-        """Returns the data set in the order that continues from this state; drops best results of other clips."""
+        """Returns the data set in an order that continues from this state; resets `best` for new validation clips."""
         before, self.validation = self.validation, data_digest(dataset.validation)
         if before not in (None, self.validation):
             logger.warning("The validation clips changed since the checkpoint; the best validation loss starts over.")
@@ -137,7 +137,7 @@ class TrainingState:
 
 
 def data_digest(clips: Iterable) -> str:
-    """Returns a digest of all that determines the batches of a list of `Clip`s."""
+    """Returns a digest of the id, length and tokens of each `Clip`, which shows whether a data set has changed."""
     hasher = new_hasher()
     for clip in clips:  # one by one, because a corpus can have millions
         hasher.update(json.dumps([clip.id, clip.num_samples, clip.tokens]).encode())
@@ -145,14 +145,14 @@ def data_digest(clips: Iterable) -> str:
 
 
 def versions() -> dict[str, str]:
-    """Returns what affects the rounding of losses, by name: versions of libraries, and the number of CPU threads."""
+    """Returns library versions and the number of CPU threads, by name. Losses may round differently if they change."""
     threads = tf.config.threading.get_intra_op_parallelism_threads() or os.environ.get("TF_NUM_INTRAOP_THREADS")
     found = {"myxtts": myxtts.__version__, "tensorflow": tf.__version__, "keras": keras.__version__}
     return found | {"threads": str(threads or read_processor().cores)}
 
 
 def differences(saved: dict, config: XTTSConfig, where: str) -> Iterator[str]:
-    """Yields reasons why losses may differ from an uninterrupted run; `saved` is the state in checkpoint `where`."""
+    """Yields messages on changed settings and versions that may affect losses; `saved` is the checkpoint's state."""
     before, now = (one.recipe() for one in (config_of(saved, where) or config, config))
     changed = [name for name, value in now.items() if value != before.get(name) and not name.startswith("sampling.")]
     if changed:
@@ -162,24 +162,24 @@ def differences(saved: dict, config: XTTSConfig, where: str) -> Iterator[str]:
     now = {name: value for name, value in versions().items() if name in then}
     if then != now:
         then, now = (", ".join(f"{name} {value}" for name, value in found.items()) for found in (then, now))
-        yield f"The checkpoint was written with {then:.300}, and this is {now}: losses may round differently."
+        yield f"The checkpoint was written with {then:.300}, this run uses {now}: losses may round differently."
 
 
 @dataclass(frozen=True, eq=False)
 class ClipRecord:
-    """Clips and their order, as saved in a checkpoint."""
+    """Training clips and the order of their batches, as saved in a checkpoint."""
 
     identities: np.ndarray
     """Digest of each clip's id, `(N,)` uint64."""
     digest: str
-    """Digest of the clips and their order, without `start`. Equal digests mean equal batches."""
+    """Digest of the clips and of what determines their order, except `start`. Equal digests mean equal batches."""
     start: EpochStart
-    """Start of the checkpoint's epoch, from which an order of the same clips is built again."""
+    """Start of the checkpoint's epoch. If the clips are unchanged, the same order is rebuilt from it."""
     cut: EpochStart
-    """Position of the checkpoint and clips used so far in its epoch, from which an order of other clips continues."""
+    """Position of the checkpoint, and clips used up in its epoch. After a change of clips, a new order starts here."""
 
     def saved(self) -> tuple[dict[str, np.ndarray], dict]:
-        """Returns the tensors of the checkpoint's file `CLIPS`, and JSON values for its state."""
+        """Converts the record to tensors for the checkpoint file `CLIPS`, and JSON values for the state file."""
         marks, places = np.zeros((2, len(self.identities)), np.uint8), (self.start, self.cut)
         for row, place in zip(marks, places):
             row[place.heard] = 1
@@ -188,7 +188,7 @@ class ClipRecord:
 
     @classmethod
     def restore(cls, arrays: dict[str, np.ndarray], state: dict, position: int, where: str) -> "ClipRecord":
-        """Restores what `saved` returned at a position of the order. Raises `CheckpointError` if it is damaged."""
+        """Creates a record from the results of `saved`. Raises `CheckpointError` if they are invalid at `position`."""
         numbers = [state.get(name) for name in ("start", "cut")]
         is_whole = all(isinstance(place, list) and len(place) == 3 and all(map(is_count, place)) for place in numbers)
         dtypes = {name: (array.dtype.name, array.ndim) for name, array in arrays.items()}
@@ -202,7 +202,7 @@ class ClipRecord:
 
 
 class OrderedClips:
-    """Clips of a run with the order of a stage's batches; the indices in batches are positions in `clips`."""
+    """Training clips of a run and the order of a stage's batches. Indices in a batch are positions in `clips`."""
 
     def __init__(self, clips: Sequence[Clip], order: BatchOrder):
         self.identities = np.array([id_hash(clip.id) for clip in clips], np.uint64)
@@ -214,7 +214,7 @@ class OrderedClips:
         return ClipRecord(self.identities, self._digest, self.order.start_at(position), self.order.cut(position))
 
     def continuing(self, record: ClipRecord) -> tuple[EpochStart, str | None]:
-        """Returns the start with which this order continues from a record, and a warning if the order has changed."""
+        """Returns the start of an order that continues from `record`, and a warning if the clips changed, else None."""
         if record.digest == self._digest:
             return record.start, None
         heard = np.flatnonzero(np.isin(self.identities, record.identities[record.cut.heard]))
@@ -224,17 +224,17 @@ class OrderedClips:
         count = len(self.identities)
         return start, (
             f"The training set or its batches changed since the checkpoint: {new} clips are new, and {gone} are gone. "
-            f"The epoch continues with the {count - len(heard)} of {count} clips that it has not had."
+            f"The epoch continues with the {count - len(heard)} of {count} clips that it has not used yet."
         )
 
 
 TRAINED = "trained"
-"""Name of the tensor file with the trained weights, in runs with weight averages. The file `model` then has the
+"""Name of the checkpoint file with the trained weights, in runs with weight averages. The file `model` then has the
 averages, which are used for validation and synthesis."""
 
 
 class Checkpointer:
-    """Saves and loads the checkpoints of a trainer. Only the chief worker saves, and it selects the one to load."""
+    """Saves and loads a trainer's checkpoints. The chief worker saves, and selects the checkpoint that all load."""
 
     def __init__(self, trainer: "StageTrainer"):
         self.trainer, self.workers = trainer, trainer.workers
@@ -243,18 +243,18 @@ class Checkpointer:
         self.store = CheckpointStore(f"{training.checkpoint_dir}/{self.stage.name}", training.keep_checkpoints)
         self.writer = CheckpointWriter(self.store)
         self.companions: dict[str, bytes] = {}
-        """Contents of other files that synthesis needs, by name."""
+        """Contents of other files to save in the checkpoint for synthesis, such as the vocabulary, by file name."""
 
     def save(self, last: bool, finished: bool) -> None:
-        """Saves a checkpoint of this step, marked as the best if it is.
+        """Saves a checkpoint of the current step, and marks it as the best if `state.best` is from this step.
 
         Args:
-            last: Whether to wait until the checkpoint is written, with several attempts. Otherwise, a thread writes it,
-                and the next call raises its errors.
+            last: Whether to wait until the checkpoint is written, and to try again after errors. If False, a thread
+                writes the checkpoint, and the next call reports errors.
             finished: Whether the stage's last step was taken.
         """
         with self.trainer.clock.paused():
-            self.writer.wait()  # at most one copy is in memory
+            self.writer.wait()  # so that at most one checkpoint is in memory
             self.state.finished = finished
             if self.workers.is_chief:
                 best = self.state.best is not None and self.state.best[1] == self.state.step
@@ -264,7 +264,7 @@ class Checkpointer:
                 self.workers.gather()  # the next stage may read it
 
     def snapshot(self) -> tuple[dict, dict]:
-        """Copies tensors and state to the host, for `CheckpointStore.write`; must be called between two steps."""
+        """Returns tensors and state, copied to the host, for `CheckpointStore.write`. Call it only between steps."""
         trainer, step = self.trainer, self.train_step
         trainer.watch.read()
         tensors = {"optimizer": arrays_of(step.state_variables())}
@@ -281,7 +281,10 @@ class Checkpointer:
         return tensors, saved
 
     def resume(self, folder: str | None = None) -> None:
-        """Loads the newest intact checkpoint of the run or of `folder`; raises `CheckpointError` if it does not fit."""
+        """Loads the newest intact checkpoint of the run in `folder`. None means this run, if it has a checkpoint.
+
+        Raises `CheckpointError` if `folder` has no checkpoint of the stage, or if the checkpoint does not fit.
+        """
         store = CheckpointStore(f"{folder}/{self.stage.name}") if folder else self.store
         step = self.workers.ask(lambda: store.newest_sound(logger.warning))
         if step is not None and not is_start(store.read_state(step)):
@@ -308,9 +311,9 @@ class Checkpointer:
             logger.info("%s", line)
 
     def go_back(self, error: Exception) -> None:
-        """Loads the last good checkpoint and lowers the learning rate.
+        """Loads the last checkpoint with finite losses and lowers the learning rate, after training has diverged.
 
-        Raises `error` if there is no such checkpoint, or after `training.divergence_returns` such returns.
+        Raises `error` if there is no such checkpoint, or if this was already done `training.divergence_returns` times.
         """
         settings, guard = self.trainer.config.training, self.trainer.watch.divergence
         self.writer.wait()
@@ -344,7 +347,7 @@ class Checkpointer:
 
 
 def last_good_step(store: CheckpointStore) -> int | None:
-    """Returns the newest intact step with finite losses; later checkpoints are renamed to `diverged_step_…`."""
+    """Returns the step of the newest intact checkpoint with finite losses, else None. Renames the newer ones."""
     for step in reversed(store.steps()):
         try:
             store.verify(step)
@@ -364,11 +367,11 @@ def load_foundations(config: XTTSConfig, stage: str, device: str) -> tuple[dict[
     """Loads the models that a stage depends on from the run's folder to a device.
 
     Returns:
-        The models, and the digests of their weights (the stage's lineage), both by the name of the model's stage.
+        The models, and the digests of their weights, both by the name of the stage that trained the model.
 
     Raises:
         CheckpointError: A model is missing or not trained to the end.
-        UserError: The prepared codes were computed by another DVAE.
+        UserError: The codes in `data.prepared` were computed by another DVAE.
     """
     models, lineage = {}, {}
     for name in STAGES[stage].builds_on:

@@ -34,17 +34,17 @@ logger = logging.getLogger(__name__)
 
 
 class StageTrainer:
-    """Trainer of one stage of XTTS, on given recordings and frozen models.
+    """Trains one stage of XTTS, given the trained models that the stage depends on.
 
     Args:
-        config: Configuration, as completed by `SpeechDataset` (`model.num_text_tokens` and others).
+        config: Configuration of a `SpeechDataset`, which fills in values such as `model.num_text_tokens`.
         stage: Name of the stage.
-        plan: Devices.
+        plan: Devices that prepare data and train.
         foundations: Frozen models of the stages that this stage depends on, by stage name, on the data device.
-        lineage: Digests of the foundations' weights; checkpoints with other digests are not resumed.
-        model: Model to train, with the stage's part, on the model device; None creates one.
-        resume_checkpoint: Folder of the run to resume. None resumes the newest checkpoint in `training.checkpoint_dir`,
-            if there is one and not `training.reset_training`.
+        lineage: Digests of the weights of `foundations`, by stage name. Checkpoints with other digests are rejected.
+        model: Model to train, on the model device, with the part that the stage trains. None creates a model.
+        resume_checkpoint: Folder of the run to resume. None resumes the run in `training.checkpoint_dir`, if it has a
+            checkpoint of the stage and `training.reset_training` is False.
 
     Raises:
         UserError: A setting, the model or a checkpoint cannot be used.
@@ -63,7 +63,7 @@ class StageTrainer:
     ):
         self.config, self.plan, self.replicas = config, plan, Replicas(plan)
         self.data_device, self.model_device, self.workers = plan.data_device, plan.model_device, self.replicas.workers
-        """Device that prepares batches, first device that trains, and workers of the run."""
+        """`data_device` prepares batches, `model_device` is the first that trains, `workers` connects all processes."""
         self.stage: Stage = STAGE_CLASSES[stage](config, foundations)
         resumed_folder = resume_checkpoint or (not config.training.reset_training and config.training.checkpoint_dir)
         store = CheckpointStore(f"{resumed_folder}/{stage}")
@@ -72,7 +72,7 @@ class StageTrainer:
         sizes = self.stage_config.batch_size, config.training.gradient_accumulation
         self.batching = Batching(self.train_step, self.replicas, *sizes, config.training.automatic_batch_size)
         self.ledger: Ledger | None = None
-        """Effects of the training switches, after the first step."""
+        """Report on the effects of the training switches; None until the first step that changed the weights."""
         self.clock, self.watch = StepClock(), Watch(self)
         parts = {"divergence": self.watch.divergence, "overtraining": self.watch.overtraining}
         parts["micro_batches"] = self.batching
@@ -85,14 +85,14 @@ class StageTrainer:
             self.adopt_batching()
         self.preparation = self.stage.make_preparation(self.data_device, self.data_device == self.model_device)
         self.stop_requested = threading.Event()
-        """Ends training after the current step, with a checkpoint; may be set from any thread or signal handler."""
+        """Set this event, in any thread or signal handler, to save a checkpoint and end training after this step."""
         self.pipeline_depth: int = config.training.pipeline_depth
-        """Number of batches between the devices: one in preparation, one in training, the others ready."""
+        """Number of batches in the pipeline: one in preparation, one in training, and the others ready in a buffer."""
         self.enable_async_pipeline = True
-        """Whether batches are prepared in a thread; otherwise on demand, without overlap."""
+        """Whether a thread prepares batches during training. If False, each batch is prepared when it is needed."""
 
     def _build(self, model, store, before):
-        """Resolves the training switches, and builds the stage's model and the train step."""
+        """Resolves the training switches, and builds the stage's model and its `TrainStep`."""
         # `before` is the state of the checkpoint in `store` from which the stage resumes or starts (step 0), or None.
         config, settings, workers = self.config.training, self.stage_config, self.workers
         joined, hint = tuple(filter(None, workers.addresses)), "Use myxtts.train(config), which connects them."
@@ -120,21 +120,21 @@ class StageTrainer:
 
     @property
     def stage_config(self) -> StageConfig:
-        """Settings of the stage, with defaults resolved."""
+        """Settings of the stage, with default values filled in."""
         return self.config.stage(self.stage.name)
 
     @property
     def step(self) -> int:
-        """Number of optimizer steps taken."""
+        """Number of optimizer steps taken so far, including those before the run was resumed."""
         return self.state.step
 
     @property
     def under_way(self) -> bool:
-        """Whether a step was taken since the start of this process."""
+        """Whether this trainer has taken a step. False after resuming, until the next step."""
         return self.clock.skipped > 0
 
     def train(self, dataset: SpeechDataset, callbacks: Iterable = ()) -> dict[str, float]:
-        """Trains to the last step, with any `callbacks.Callback`s; returns the last validation losses by name."""
+        """Trains to the last step, with `callbacks` (see `Callback`); returns the last validation losses by name."""
         if reason := self.stage.nothing_to_learn(dataset):
             logger.warning("Stage %s: nothing to train. %s", self.stage.name, reason)
             if not self.state.finished:
@@ -172,7 +172,7 @@ class StageTrainer:
         return validation
 
     def _train_and_go_back(self, total, dataset):
-        """Trains to the last step. Loads a good checkpoint after divergence, and the best one after early stopping."""
+        """Trains to the last step. After divergence, loads a good checkpoint; after early stopping, the best one."""
         loader, validation = dataset.validation_loader(self.stage.name), {}
         while self.step < total and not (self.watch.ended_early or self.workers.agree(self.stop_requested)):
             try:
@@ -191,7 +191,7 @@ class StageTrainer:
         return validation
 
     def _train_until(self, total, dataset, validation_loader):
-        """Trains to the last step or until a stop is requested, and saves the last checkpoint."""
+        """Trains to step `total` or until a stop is requested; returns the last validation losses by name."""
         settings, state, accumulation, watch = self.config.training, self.state, self.batching.accumulation, self.watch
         stop = state.position + (total - state.step) * accumulation
         order, validation, at_end, stopping = dataset.order(self.stage.name), {}, False, False
@@ -211,7 +211,7 @@ class StageTrainer:
                         watch.call("on_micro_batch", "read", len(group), accumulation)
                 # Workers may wait for each other here without limit, but not within the step.
                 stopping = self.workers.agree(self.stop_requested)
-                self.workers.watch(settings.worker_timeout_seconds if self.under_way else None)  # the first one traces
+                self.workers.watch(settings.worker_timeout_seconds if self.under_way else None)  # the first step traces
                 with tf.device(self.model_device):
                     self.stage.prepare_step(group[0], state.step, (settings.seed, -1 - state.step))
                 self.train_step.phase = self.stage.phase(state.step, total)
@@ -246,9 +246,9 @@ class StageTrainer:
     def pipeline(
         self, dataset: SpeechDataset, start: int, stop: int, watch: Callable = lambda phase, call: call
     ) -> DevicePipeline:
-        """Returns the prepared batches `start` to `stop` of a dataset on the model device, for a `with` block.
+        """Returns a context manager that iterates over batches `start` to `stop - 1`, prepared, on the model device.
 
-        `watch`, `(phase, call) -> call`, wraps the functions of the phases `preprocess` and `transfer`.
+        `watch(phase, call)` wraps the functions of the phases `preprocess` and `transfer`, for example to time them.
         """
         # Batches that are neither in preparation nor in training; with accumulation, a step takes several.
         capacity = (self.pipeline_depth - 2) * self.batching.accumulation * self.enable_async_pipeline
@@ -265,12 +265,15 @@ class StageTrainer:
         return batch
 
     def stream(self, dataset: SpeechDataset, start: int, stop: int) -> Iterable:
-        """Returns the `WaveBatch`es `start` to `stop` of a dataset, on the data device."""
+        """Returns the `WaveBatch`es `start` to `stop - 1` of a data set on the data device, before preparation."""
         depth = prefetch_depth(self.config, self.plan, self.stage.name)
         return dataset.stream(self.stage.name, self.data_device, start, stop, depth)
 
     def noise(self, dataset: SpeechDataset, size: int | None = None, pick: Callable = max):
-        """Returns a prepared batch of `size` noise clips, as long as the longest clip (`pick=min`: the shortest)."""
+        """Returns a prepared batch of noise as long as the longest training batch, to measure time and memory.
+
+        `size` is the number of clips (default: this worker's share). `pick` selects the length: `min`, the shortest.
+        """
         size, loader = size or self.batching.batch_size // self.workers.count, dataset.train_loader(self.stage.name)
         lengths = (pick(lengths) for lengths in zip(*loader.order.shapes))
         conditioning = loader.conditioning.max_samples if loader.conditioning else 0
@@ -278,12 +281,12 @@ class StageTrainer:
         return self.replicas.transfer(self.preparation(tf.nest.map_structure(tf.constant, noise), 0))
 
     def placed_variables(self) -> dict:
-        """Returns all variables that must be on the model devices, by name."""
+        """Returns the variables that must be on the model devices (weights, optimizer state and others), by name."""
         step = self.train_step
         return {**self.stage.all_weights(), **step.state_variables(), **step.averages(), **step.accumulators()}
 
     def adopt_batching(self) -> None:
-        """Copies the batch sizes in use into the configuration."""
+        """Updates `config` with the batch size and accumulation in use, as set by the search or by a checkpoint."""
         sizes = self.batching.batch_size, self.batching.accumulation
         if sizes != (self.stage_config.batch_size, self.config.training.gradient_accumulation):
             self.config = with_batch(self.config, self.stage.name, *sizes)

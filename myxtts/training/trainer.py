@@ -1,4 +1,4 @@
-"""`XTTSTrainer`, the public trainer of one stage; no other package imports it."""
+"""`XTTSTrainer`, the public class for training one stage. Only user code imports this module."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -16,21 +16,21 @@ from myxtts.training.stage_trainer import StageTrainer
 
 
 class XTTSTrainer(StageTrainer):
-    """Trainer of one stage of XTTS.
+    """Trains one stage of XTTS on the recordings in `data.train_data`.
 
-    From a configuration with `data.train_data`, it loads the recordings and creates the tokenizer. `train` first trains
-    the stages that this stage depends on, unless the run's folder or the model has them.
+    Loads the recordings and creates the tokenizer. `train` first trains the stages that this stage depends on, unless
+    `training.checkpoint_dir` or `model` has them.
 
     Args:
         config: Configuration. `data.data_gpu` and `data.model_gpu` select the devices.
-        model: Model to train, with the stage's part, on the model device; None creates one.
-        resume_checkpoint: Folder of the run to resume. None resumes the newest checkpoint in `training.checkpoint_dir`,
-            if there is one.
-        model_device: Device that trains; None takes it from `plan`.
+        model: Model to train, on the model device, with the part that the stage trains. None creates a model.
+        resume_checkpoint: Folder of the run to resume. None resumes the run in `training.checkpoint_dir`, if it has a
+            checkpoint of the stage.
+        model_device: TensorFlow name of the device that trains; None takes it from `plan`.
         stage: Name of the stage; None means `training.stage`, or the GPT if that is `all`.
-        plan: Devices; None takes them from the configuration.
-        options: Keyword arguments of `StageTrainer`. If `foundations` are given, `config` must be the configuration of
-            a data set, and `train` must be called with that data set.
+        plan: Devices that prepare data and train; None takes them from the configuration.
+        options: `foundations` and `lineage` of `StageTrainer`. With `foundations`, `config` must be the configuration
+            of a `SpeechDataset`, and `train` must be called with that data set.
 
     Raises:
         DeviceError: The configured devices are not available.
@@ -61,10 +61,10 @@ class XTTSTrainer(StageTrainer):
         super().__init__(config, stage, plan, model=model, resume_checkpoint=resume_checkpoint, **options)
 
     def train(self, dataset: SpeechDataset | None = None, callbacks: Iterable = ()) -> dict[str, float]:
-        """Trains until the stage's last step; returns the last validation losses by name.
+        """Trains to the stage's last step; returns the last validation losses by name.
 
         Args:
-            dataset: Data set; None opens the one in the configuration.
+            dataset: Data set; None opens the one named in the configuration.
             callbacks: Objects with any of the methods of `callbacks.Callback`.
         """
         if self._alone is None:

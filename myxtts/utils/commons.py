@@ -21,7 +21,7 @@ LINE_WIDTH = 120
 
 
 def get_device_context(device: str | None = None) -> AbstractContextManager:
-    """Returns a `tf.device` scope for `device`, by default the first visible GPU or, without a GPU, the CPU."""
+    """Returns a `tf.device` scope for `device`; None means the first visible GPU or, without a GPU, the CPU."""
     import tensorflow as tf
 
     return tf.device(device or default_device())
@@ -44,7 +44,7 @@ def line_width() -> int:
 
 
 def folded(line: str, width: int = 0) -> str:
-    """Wraps a line at `width` characters, by default `line_width()`, and indents continuation lines by two spaces.
+    """Wraps a line at `width` characters (0: `line_width()`) and indents continuation lines by two spaces.
 
     Lines such as `a | b | c` are wrapped at the separators, others at spaces. Long words and commands are not broken.
     """
@@ -61,13 +61,13 @@ def folded(line: str, width: int = 0) -> str:
 
 
 def folded_on_terminal(text: str, stream: TextIO) -> str:
-    """Wraps the lines of a text if `stream` is a terminal; other streams get whole lines, which programs can search."""
+    """Returns a text with wrapped lines if `stream` is a terminal, else unchanged, so that programs can search it."""
     return "\n".join(map(folded, text.split("\n"))) if stream.isatty() else text
 
 
 @contextmanager
 def progress_bar(title: str, unit: str = "clip") -> Iterator[Callable[[int, int], None]]:
-    """Yields a function `progress(done, total)`, which shows a progress bar if standard output is a terminal."""
+    """Yields a function `progress(done, total)` that updates a progress bar, shown if standard output is a terminal."""
     with tqdm(desc=title, unit=unit, disable=not sys.stdout.isatty(), leave=False, dynamic_ncols=True) as bar:
 
         def progress(done, total):
@@ -78,7 +78,7 @@ def progress_bar(title: str, unit: str = "clip") -> Iterator[Callable[[int, int]
 
 
 class _AboveProgressBars:
-    """Text stream that prints to standard output, above progress bars."""
+    """Text stream for logging that prints to standard output without breaking progress bars."""
 
     def write(self, text):
         tqdm.write(folded_on_terminal(text, sys.stdout), file=sys.stdout, end="")
@@ -88,7 +88,7 @@ class _AboveProgressBars:
 
 
 def setup_logging(level: str | int = "INFO") -> logging.Logger:
-    """Prints the log of the package at `level` and above to standard output; returns the logger `myxtts`."""
+    """Prints log messages of the package from `level` up to standard output; returns the logger `myxtts`."""
     logger = logging.getLogger(LOGGER_NAME)
     logger.handlers = [handler for handler in logger.handlers if handler.get_name() != LOGGER_NAME]
     handler = logging.StreamHandler(_AboveProgressBars())

@@ -3,7 +3,7 @@
 Half of the English clips are example sentences of WordNet (Miller 1995), with the rhythm of real sentences. Most other
 clips are random words, weighted by the square root of their frequency (package `wordfreq`; Speer 2022), so that each
 sound occurs in many contexts. Amharic, which `wordfreq` lacks, has words of random syllables. One clip in ten is a
-sentence of the sample corpus's grammars. Sentences that evaluate the model are left out.
+sentence of the sample corpus's grammars. Sentences on which the model is evaluated are left out.
 """
 
 import csv
@@ -19,7 +19,7 @@ from bench_extra import import_extra  # noqa: E402
 from myxtts.data.sample_corpus import SENTENCES, SpeechJob, speak_to_files, unheard_sentences  # noqa: E402
 
 LANGUAGES = {"en": "en-us", "de": "de", "es": "es", "fr": "fr", "fa": "fa", "am": "am"}
-"""eSpeak NG's name of each language, by the tokenizer's code."""
+"""eSpeak NG's name of each language, by language code."""
 PITCHES = {"Gene": (43, 47), "f2": (43, 47)}
 """Pitch range of each eSpeak NG voice variant, a man and a woman; narrow, since codes represent pitch poorly."""
 WORDS_PER_MINUTE = (140, 185)
@@ -31,9 +31,9 @@ WORDS_A_SENTENCE = (1, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 8, 9, 10)
 """Sentence lengths, sampled uniformly."""
 GRAMMAR_SHARE = 0.1
 EXAMPLE_SHARE = 0.5
-"""Share of WordNet's examples in English."""
+"""Fraction of the English clips that are example sentences of WordNet."""
 WORDNET = Path("/usr/share/wordnet")
-"""Folder of WordNet 3.0, of the Debian package `wordnet-base`."""
+"""Folder of WordNet 3.0 from the Debian package `wordnet-base`."""
 EXAMPLE = re.compile(r"[A-Za-z][A-Za-z' ,]*[.!?]?")
 EXAMPLE_WORDS = (2, 20)
 ENDS = {"am": ("።", "።", "፧"), "fa": (".", ".", "؟", "!")}
@@ -68,12 +68,12 @@ def random_sentences(language: str, count: int, seed: str) -> list[str]:
 
 
 def evaluated(text: str) -> str:
-    """Returns a sentence in the form in which the held-out ones are compared."""
+    """Returns the words of a sentence in lower case, for comparison with the sentences that evaluate the model."""
     return " ".join(re.findall(r"\w+", text.lower()))
 
 
 def example_sentences() -> list[str]:
-    """Returns WordNet's examples of how words are used, without the sentences that evaluate the model."""
+    """Returns the example sentences of WordNet, except those on which the model is evaluated."""
     files = [path.read_text(encoding="utf-8") for path in Path(__file__).parent.glob("*_sentences.txt")]
     held_out = {evaluated(line.rpartition("|")[2]) for text in files for line in text.splitlines()}
     if not WORDNET.is_dir():

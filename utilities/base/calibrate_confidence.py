@@ -2,9 +2,9 @@
 
     python utilities/base/calibrate_confidence.py --recognizer base
 
-The model speaks the English sentences of `confidence_sentences.txt`: as it is, and with noise on the weights of the GPT
-or of the decoder. Some of its speech is also paired with the texts of other sentences. The coefficients written to the
-model's folder are fitted to all of this; for the printed tables, each half of the sentences is evaluated with
+The model speaks the English sentences of `confidence_sentences.txt`, also with noise on the weights of the GPT or of
+the decoder. Some of its speech is also paired with the texts of other sentences. The coefficients written to the
+model's folder are fitted to all these pairs; for the printed tables, each half of the sentences is evaluated with
 coefficients fitted to the other half. The measurements are stored in `--work` and reused by the next call.
 """
 
@@ -24,17 +24,17 @@ from myxtts.storage.base_model import BASE_FOLDER
 from myxtts.storage.files import read_json, write_json
 
 SENTENCES = Path(__file__).with_name("confidence_sentences.txt")
-"""Lines `language|sentence`, written before the model spoke any of them."""
+"""File with lines `language|sentence`, written before the model spoke any of them."""
 LANGUAGE, VOICES = "en", ("en_Gene", "en_f2")
-"""Language and voices; a small Whisper understands eSpeak NG, which spoke the training corpus, well in English."""
+"""Language and voices. In English, small Whisper models understand eSpeak NG, which spoke the training corpus, well."""
 UNDERSTOOD = 1 / 3
 """Highest CER of a sentence that counts as understood."""
 SPOILT = {"gpt": (0.1, 0.2, 0.35), "decoder": (0.15, 0.3)}
-"""Standard deviations of the noise on the weights of each part, relative to those of the weights."""
+"""By part: standard deviations of the noise on each weight, relative to the standard deviation of the weight."""
 AS_TRAINED, SEEDS = "as trained", 4
-"""Kind of the sentences spoken by the unchanged model, and how many times it speaks each."""
+"""`kind` of the sentences that the model speaks without noise on its weights, and how often it speaks each of them."""
 FLAGGED = 0.08
-"""Share of understood sentences that the threshold flags; on other texts up to a tenth is acceptable."""
+"""Fraction of the understood sentences that the threshold flags; on other texts, up to a tenth is acceptable."""
 PENALTY = 0.01
 """Weight of the L2 penalty on the coefficients of the standardized features."""
 
@@ -46,7 +46,7 @@ def measured(synthesizer: Synthesizer, listener: Listening) -> Iterator[dict]:
     voices = [synthesizer.as_voice(stored_voice(BASE_FOLDER, name, synthesizer.voice)) for name in VOICES]
 
     def spoken(kind, numbers, seed, claimed=lambda number: number):
-        """Speaks sentences by number and yields their rows; `claimed` maps each to the number of the paired text."""
+        """Speaks sentences by number and yields their rows, each paired with the text number `claimed(number)`."""
         own = [voices[number // 2 % 2] for number in numbers]
         said = [texts[number] for number in numbers]
         speeches = synthesizer.batch(said, own, [LANGUAGE] * len(said), seed=seed)
@@ -74,7 +74,7 @@ def measured(synthesizer: Synthesizer, listener: Listening) -> Iterator[dict]:
 
 
 def fitted(rows: list[dict]) -> Calibration:
-    """Fits a logistic regression to standardized features, with a small L2 penalty."""
+    """Fits a logistic regression of `understood` on the standardized features, with a small L2 penalty."""
     names = list(rows[0]["features"])
     values = np.array([[row["features"][name] for name in names] for row in rows])
     signs = np.where([row["wrong"] <= UNDERSTOOD for row in rows], 1.0, -1.0)
@@ -90,14 +90,14 @@ def fitted(rows: list[dict]) -> Calibration:
 
 
 def with_threshold(calibration: Calibration, rows: list[dict]) -> Calibration:
-    """Chooses the probability below which a sentence is flagged."""
+    """Returns the calibration with a threshold `doubt`, the probability below which a sentence is flagged."""
     understood = [row for row in rows if row["kind"] == AS_TRAINED and row["wrong"] <= UNDERSTOOD]
     limit = np.quantile([calibration(row["features"]) for row in understood], FLAGGED)
     return calibration._replace(doubt=round(float(limit), 2))
 
 
 def tables(rows: list[dict]) -> str:
-    """Formats two tables: flagged sentences of each kind, and the understood share by range of confidence."""
+    """Formats two tables: flagged sentences by kind, and the fraction of understood ones in each confidence range."""
     halves = [[row for row in rows if row["number"] % 2 == half] for half in (0, 1)]
     rows, judges = halves[0] + halves[1], [with_threshold(fitted(half), half) for half in halves[::-1]]
     judges = [judges[0]] * len(halves[0]) + [judges[1]] * len(halves[1])

@@ -3,8 +3,8 @@
     python utilities/base/judge_base.py --recognizer base --output base.md
 
 The model speaks 100 held-out sentences of the grammars that it was trained on, then free sentences, which may contain
-new words, alternately in a male and a female voice of each language. The table compares its CER with that of eSpeak
-NG, which spoke the training corpus, and with the CER against other sentences and under noise.
+new words, alternately in a male and a female voice of each language. The table has the model's CER, that of eSpeak NG,
+which spoke the training corpus, and two controls: the CER against other sentences, and under noise.
 
     python utilities/base/judge_base.py --losses
 
@@ -38,11 +38,11 @@ JUDGED = ("en", "de", "fr", "es")
 VOICES = ("Gene", "f2")
 SENTENCES, NUM_LOSSES = 25, 60
 FREE = Path(__file__).with_name("free_sentences.txt")
-"""Lines `language|sentence`."""
+"""File with lines `language|sentence`, whose words need not be in the training corpus."""
 
 
 def grammar_sentences(language: str) -> list[str]:
-    """Returns evenly spaced held-out sentences of the sample corpus."""
+    """Returns `SENTENCES` held-out sentences of the sample corpus, evenly spaced."""
     unheard = unheard_sentences(language)
     return [unheard[round(place)] for place in np.linspace(0, len(unheard) - 1, SENTENCES)]
 
@@ -54,7 +54,7 @@ def free_sentences(language: str) -> list[str]:
 
 
 def spoken_by_espeak(texts: list[str], language: str) -> list[np.ndarray]:
-    """Returns the sentences spoken by eSpeak NG in the same voices."""
+    """Returns the sentences as spoken by eSpeak NG in the voices of the training corpus, `(S,)` each."""
     words_per_minute = round(np.mean(WORDS_PER_MINUTE))
     with tempfile.TemporaryDirectory() as folder:
         paths = [str(Path(folder, f"{number}.wav")) for number in range(len(texts))]
@@ -65,7 +65,7 @@ def spoken_by_espeak(texts: list[str], language: str) -> list[np.ndarray]:
 
 
 def losses(synthesizer: Synthesizer, language: str) -> tuple[float, float]:
-    """Returns the mean loss per code of a language's speech with the text, and without it."""
+    """Returns the GPT's mean loss per code on eSpeak NG's speech in a language: with the text, and without it."""
     model, texts, sums = synthesizer.model, random_sentences(language, NUM_LOSSES, "judged"), np.zeros(3)
     voices = [stored_voice(BASE_FOLDER, f"{language}_{voice}", synthesizer.voice) for voice in VOICES]
     to_mel = MelSpectrogram(DVAE_MEL)
@@ -78,7 +78,7 @@ def losses(synthesizer: Synthesizer, language: str) -> tuple[float, float]:
 
 
 def main() -> int:
-    """Prints a row of figures for each language and writes the page."""
+    """Prints a row of figures for each language, and writes them and all transcriptions to `--output`."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--checkpoint", type=Path, default=BASE_FOLDER)
     which = parser.add_mutually_exclusive_group(required=True)

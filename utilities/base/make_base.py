@@ -33,13 +33,13 @@ from myxtts.text.speech_rates import SPEECH_RATES, measure_rates, write_rates  #
 
 ROOT = Path(__file__).resolve().parents[2]
 REFERENCES = 4
-"""Reference clips of each voice."""
+"""Number of reference clips of each voice."""
 CARD = BASE_FOLDER / "CARD.md"
 """Model card, which is written by hand."""
 
 
 def settings(folder: Path):
-    """Returns the configuration of a run, with the defaults for all paths and for where its weights came from."""
+    """Returns the configuration of a run, without its paths and the model that it started from, for publication."""
     config = read_config(folder)
     for name in ("train_data", "val_data", "vocabulary"):
         setattr(config.data, name, None)
@@ -58,7 +58,7 @@ def voices(folder: Path, utterances: list) -> dict:
 
 
 def pack(folder: Path, corpus: Path, output: Path) -> int:
-    """Writes the model of a run to `output`; returns its size in bytes."""
+    """Writes the best weights of a run and the voices of `corpus` to the folder `output`; returns its size in bytes."""
     utterances, page = load_corpus(corpus).utterances, CARD.read_bytes()
     config, speakers = settings(folder), voices(folder, utterances)
     rates = measure_rates((one.language, one.text, soundfile.info(one.wav_path).duration) for one in utterances)
@@ -80,7 +80,7 @@ def pack(folder: Path, corpus: Path, output: Path) -> int:
 
 
 def main() -> int:
-    """Trains what is not trained yet and writes the model; returns the exit code of a failed command."""
+    """Makes the corpus, trains the model and writes it; returns the exit code of a failed training, else 0."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--work", type=Path, required=True, help="folder for the corpus and the run")
     parser.add_argument("--output", type=Path, default=BASE_FOLDER, help="folder of the model")

@@ -30,7 +30,7 @@ FOLDER = Path(__file__).resolve().parent
 TRAINING = ("gpt-*", "features", "latents", "vocoder")
 HEADER = ["what", "ours", "reference", "ratio", "range", "goal"]
 LARGEST_SHARE_APART = 0.01
-"""Largest accepted share of differing values; rounding changes codes between two vectors almost equally near."""
+"""Largest accepted fraction of values that differ, since rounding changes codes where two vectors are equally near."""
 
 
 def check_same_work(case, ours, theirs):
@@ -44,7 +44,7 @@ def check_same_work(case, ours, theirs):
 
 
 def measure(case_name, ours, theirs, repeats, clock):
-    """Returns a row of the table: title, the two times, their ratio, its range and the goal."""
+    """Returns a row of the table: title, median times of MyXTTS and of the reference, their ratio, its range, goal."""
     for side in (ours, theirs):
         side.ask({"forget": True})
     check_same_work(CASES[case_name], *(side.ask({"prepare": case_name}) for side in (ours, theirs)))

@@ -1,4 +1,4 @@
-"""Shared code of the benchmarks: packages of the extra `bench`, worker processes, process counters, result tables."""
+"""Shared code of the benchmarks: optional imports, worker processes, process statistics and tables of results."""
 
 import importlib
 import json
@@ -27,14 +27,14 @@ def import_extra(module: str) -> ModuleType:
 
 
 class Worker:
-    """Context manager of a process that answers requests, one line of JSON each, with extra environment variables."""
+    """Context manager that runs a command and sends it requests by `ask`; `environment` adds environment variables."""
 
     def __init__(self, *command: object, **environment: str):
         pipes, environment = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True), os.environ | environment
         self._process = subprocess.Popen(list(map(str, command)), env=environment, **pipes)
 
     def ask(self, request: object) -> object:
-        """Sends a request and returns the response."""
+        """Sends a request to the process and returns the response; each is one line of JSON."""
         print(json.dumps(request), file=self._process.stdin, flush=True)
         if not (answer := self._process.stdout.readline()):
             raise SystemExit(f"{self._process.args} ended with {self._process.wait()}; see its message above.")
@@ -55,7 +55,7 @@ def process_state() -> tuple[int, int]:
 
 
 def others_seconds() -> float:
-    """Returns the CPU seconds that other processes have used since the machine started."""
+    """Returns the CPU seconds that other processes have used since the machine started, to detect a busy machine."""
     total = import_extra("psutil").cpu_times()
     return total.user + total.nice + total.system - sum(os.times()[:2])
 
@@ -71,7 +71,7 @@ def describe_hardware() -> str:
 
 
 def append_table(title: str, script: str, header: list[str], rows: list[list], append: bool) -> None:
-    """Prints the table of a benchmark with date, hardware and command; `append` also adds it to docs/benchmarks.md."""
+    """Prints a table of results with date, hardware and command; `append` also adds it to docs/benchmarks.md."""
     command = " ".join([f"python utilities/benchmarks/{script}", *sys.argv[1:]])
     lines = [f"## {title}", "", f"{date.today()}, {describe_hardware()}. `{command}`", ""]
     lines += ["| " + " | ".join(header) + " |", "|" + " --- |" * len(header)]

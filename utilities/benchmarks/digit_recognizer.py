@@ -21,13 +21,13 @@ from myxtts.config.rates import MODEL_SAMPLE_RATE
 SAMPLE_RATE, N_FFT, HOP_LENGTH, NUM_MELS = 8000, 256, 80, 40
 NUM_BINS = N_FFT // 2 + 1
 WINDOW_FRAMES = 80
-"""0.8 s; 99 % of the trimmed recordings are shorter."""
+"""Length of the network's input, 0.8 s; 99 % of the trimmed recordings are shorter."""
 SILENCE_DB, FLOOR_DB, SILENT_PEAK = 35, -50.0, 1e-4
 NO_WORD = 10
 SPOILT_SHARE, EPOCHS, BATCH_SIZE = 0.35, 16, 64
 CHANNELS = (16, 32, 64, 96)
 TEST_PLACEMENTS = (0.2, 0.5, 0.8)
-"""Positions of a clip in the window, as a fraction of the free frames; the predictions are averaged."""
+"""Fractions of the added silence to put before a clip; the predictions for these positions are averaged."""
 
 
 def power_spectrum(samples: np.ndarray, sample_rate: int) -> np.ndarray:
@@ -44,7 +44,7 @@ def power_spectrum(samples: np.ndarray, sample_rate: int) -> np.ndarray:
 
 
 def place(spectra: Sequence[np.ndarray], shares: np.ndarray) -> np.ndarray:
-    """Places each spectrum in a silent window, `(B, WINDOW_FRAMES, NUM_BINS)`, at a fraction of the free frames."""
+    """Pads each spectrum to `(B, WINDOW_FRAMES, NUM_BINS)`, with `shares` of the added silence before it."""
     windows = np.zeros((len(spectra), WINDOW_FRAMES, NUM_BINS), np.float32)
     for window, spectrum, share in zip(windows, spectra, shares, strict=True):
         start = int(share * (WINDOW_FRAMES - len(spectrum)))
@@ -62,7 +62,7 @@ def features(power: np.ndarray) -> np.ndarray:
 
 
 def augmented(spectra: Sequence[np.ndarray], rng: np.random.Generator) -> np.ndarray:
-    """Returns features with random position, equalizer, beating bins, noise, and masked bands and frames."""
+    """Returns features of randomly placed, filtered and noisy spectra, with some bands and frames masked."""
     count = len(spectra)
     power = place(spectra, rng.random(count))
     knots_db = rng.normal(0, 3, (count, 6))
@@ -89,7 +89,7 @@ def with_noise(power: np.ndarray, lengths: np.ndarray, snr_db: np.ndarray, rng: 
 
 
 def spoilt(power: np.ndarray, others: Sequence[np.ndarray], rng: np.random.Generator) -> np.ndarray:
-    """Damages a spectrum in one of eight ways, so that it is no longer a word."""
+    """Damages a word's power spectrum in one of eight ways, so that it is no word; some mix in one of `others`."""
     other = others[rng.integers(len(others))]
     half, other_half = len(power) // 2, len(other) // 2
     match int(rng.integers(8)):
@@ -135,7 +135,7 @@ class DigitRecognizer:
 
     @classmethod
     def load_or_train(cls, data: Path, path: Path, indices: Collection[int], epochs: int = EPOCHS) -> "DigitRecognizer":
-        """Loads the weights in `path`, or trains and saves them if the file does not exist."""
+        """Loads the weights in `path`. If the file does not exist, calls `train` and saves its weights there."""
         if path.exists():
             network = build_network()
             network.load_weights(path)
@@ -202,7 +202,7 @@ def through_griffin_lim(wave: np.ndarray) -> np.ndarray:
 
 
 def damaged(waves: Sequence[np.ndarray], sample_rate: int) -> Iterator[tuple[str, list[np.ndarray]]]:
-    """Yields `(kind of damage, clips)`, none of which the recognizer was trained on, from weak to strong."""
+    """Yields `(kind of damage, damaged clips)` from weak to strong, after the undamaged clips."""
     rng = np.random.default_rng(0)
     yield "as recorded", list(waves)
     yield "mel and Griffin-Lim", [through_griffin_lim(wave) for wave in waves]

@@ -4,9 +4,9 @@
     python utilities/benchmarks/digits.py --data FSDD_FOLDER --check       # how far the digit recognizer can be trusted
     python utilities/benchmarks/digits.py --data FSDD_FOLDER --steps 3     # smallest case: a minute
 
-Recordings 10 to 14 of each digit and voice are held out from the model and the recognizer. The table has a row for
-these recordings, for their resynthesis after each stage, and for synthesized speech. `digit_recognizer.py` recognizes
-digits and can answer "no word"; Resemblyzer, which was not trained on this data, finds the nearest voice of each word.
+Recordings 10 to 14 of each digit and voice are held out from the model and the recognizer. The table has rows for these
+recordings, for their resynthesis after each stage, and for synthesized speech. `digit_recognizer.py` recognizes digits
+and can answer "no word". Resemblyzer, which was not trained on this data, finds the speaker who sounds most similar.
 """
 
 import argparse
@@ -41,7 +41,7 @@ GOALS = {"digits, %": 95.0, "voices, %": 88.0, "DNSMOS signal above Griffin-Lim'
 
 
 class Row(NamedTuple):
-    """A row of the table: its clips `(S,)` float32, and the speaker and digit that each should have."""
+    """Clips of a row of the table, `(S,)` float32, with the speaker and digit of each in `names`."""
 
     stage: str
     names: Sequence[tuple[str, int]]
@@ -50,7 +50,7 @@ class Row(NamedTuple):
 
 
 class Scores(NamedTuple):
-    """Recognized digits and voices of a row, `(clips,)` bool, and its mean DNSMOS signal score; None if unavailable."""
+    """Whether digit and voice of each clip were recognized, `(clips,)` bool, and mean DNSMOS score; None if unknown."""
 
     digits: np.ndarray
     voices: np.ndarray | None
@@ -96,7 +96,7 @@ def train(folder: Path, output: Path, options: argparse.Namespace) -> Path:
 
 
 class Stages:
-    """Resyntheses and speech of one model.
+    """Resynthesizes recordings and speaks with one model, for the rows of the table.
 
     Args:
         data: Folder of the Free Spoken Digit Dataset.
@@ -109,7 +109,7 @@ class Stages:
         self._voice: Callable = cache(lambda *clip: synthesizer.voice(recording(data, *clip)))
 
     def rows(self) -> Iterator[Row]:
-        """Yields the rows in order; rows of the waveform decoder only if the model has one."""
+        """Yields the rows in the order of the table; those of the waveform decoder only if the model has one."""
         model, to_mel = self.synthesizer.model, MelSpectrogram(DVAE_MEL)
         names = [pair for pair in self.pairs for _ in HELD_OUT_INDICES]
         waves = [recording(self.data, *pair, index) for pair in self.pairs for index in HELD_OUT_INDICES]
@@ -161,7 +161,7 @@ class NearestVoice:
 
 
 def score(row: Row, recognizer: DigitRecognizer, nearest: NearestVoice | None, dnsmos: DNSMOS | None) -> Scores:
-    """Recognizes the digits and voices of a row."""
+    """Recognizes the digits and voices in the clips of a row; None instead of a model leaves out its scores."""
     waves, (speakers, digits) = row.waves, zip(*row.names)
     digits = np.array(recognizer(waves, row.sample_rate)) == np.array(digits)
     voices = nearest and np.array([nearest(wave, row.sample_rate) for wave in waves]) == np.array(speakers)
@@ -187,7 +187,7 @@ def print_row(row: Row, scores: Scores) -> None:
 
 
 def figures(results: dict[str, Scores]) -> dict[str, tuple[float, float]]:
-    """Returns `{name: (value, goal)}` from the scores by row."""
+    """Returns the figures that have goals, `{name: (value, goal)}`, given the scores by name of the row."""
     spoken, before = results["free speech"], results.get("free speech, Griffin-Lim")
     values = {"digits, %": 100 * spoken.digits.mean()}
     if spoken.voices is not None:
@@ -198,7 +198,7 @@ def figures(results: dict[str, Scores]) -> dict[str, tuple[float, float]]:
 
 
 def check(recognizer: DigitRecognizer, data: Path, speakers: Sequence[str]) -> int:
-    """Prints how often the digits of damaged held-out recordings are recognized."""
+    """Prints how often the digits in damaged held-out recordings are recognized; returns 0."""
     clips = [(digit, recording(data, name, digit, 10)) for name in speakers for digit in range(10)]
     for what, waves in damaged([wave for _, wave in clips], MODEL_SAMPLE_RATE):
         heard = recognizer(waves, MODEL_SAMPLE_RATE)

@@ -3,9 +3,9 @@
     python utilities/benchmarks/endurance.py long --checkpoint RUN [--minutes 1 2.5 5 10]
     python utilities/benchmarks/endurance.py calls --checkpoint RUN [--count 1000]
 
-`long` measures CPU time and memory by text length. `calls` speaks short sentences singly, in batches, as cancelled
-streams and from two threads, with changing sampling settings, and compares memory after a tenth of the calls and at the
-end.
+`long` measures CPU time and memory by text length. `calls` speaks short sentences alone, in batches, from two threads
+and as streams that are cancelled, with changing sampling settings. It compares the memory after a tenth of the calls
+with the memory at the end.
 """
 
 import argparse
@@ -34,7 +34,7 @@ def trained_model(folder: Path) -> tuple[Synthesizer, Voice]:
 
 
 def long_text(folder: Path, minutes: list[float]) -> None:
-    """Speaks texts of about these lengths and prints CPU time and memory."""
+    """Speaks texts of about the given lengths in minutes, and prints CPU time and memory of each."""
     synthesizer, voice = trained_model(folder)
     sentences = unheard_sentences("en")
     (first,) = synthesizer.batch([" ".join(sentences[:20])], [voice], ["en"])
@@ -54,7 +54,7 @@ def long_text(folder: Path, minutes: list[float]) -> None:
 
 
 def many_calls(folder: Path, count: int) -> None:
-    """Makes calls of all kinds with `SAMPLING_VALUES` sampling settings, and prints the memory."""
+    """Makes `count` calls of all kinds with `SAMPLING_VALUES` sampling settings, and prints how the memory grows."""
     synthesizer, voice = trained_model(folder)
     rng, sentences = np.random.default_rng(0), unheard_sentences("en")
     lows, highs = zip((0.1, 1.2), (0, 80), (0.3, 1.0), (1.0, 9.0))
@@ -87,7 +87,7 @@ def many_calls(folder: Path, count: int) -> None:
 
 
 def main() -> None:
-    """Runs the benchmark."""
+    """Calls `long_text` or `many_calls`."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("long", "calls"))
     parser.add_argument("--checkpoint", type=Path, required=True)

@@ -42,15 +42,15 @@ STAGES = ("dvae", "gpt")
 LONGEST_RUN_SECONDS = 900.0
 LONGEST_STOP_SECONDS = 5.0
 LONGEST_LOSS_SECONDS = 75.0
-"""A minute for the other workers to detect the loss, and the launcher's waiting time."""
+"""Time limit for a run that loses a worker: a minute to detect the loss, and the launcher's waiting time."""
 LOST_WORKER = 75
 """Exit code of a run that has lost a worker (docs/scaling.md)."""
 STARTING_SHARE = 0.3
-"""Share of the signals that are sent while the run starts."""
+"""Fraction of the signals that are sent while the run starts."""
 
 
 class TrainingRun:
-    """A process of the training command on a tiny corpus, with its folder `home` and its log."""
+    """A run on a tiny corpus in the folder `work/NAME`, and the process that trains it."""
 
     def __init__(self, work: Path, name: str, workers: int = 1):
         self.work, self.home, self.workers = work, work / name, workers
@@ -70,7 +70,7 @@ class TrainingRun:
         return self.process.wait(LONGEST_RUN_SECONDS)
 
     def wait_for_step(self, step: int) -> bool:
-        """Waits until the run has logged `step` more steps; returns whether the process is still running."""
+        """Waits until the run has logged `step` more steps; returns False if the process ends before."""
         metrics = self.home / "metrics.jsonl"
         logged = lambda: metrics.read_bytes().count(b'"training"') if metrics.exists() else 0
         before = logged()
@@ -86,7 +86,7 @@ class TrainingRun:
 
 
 def prepare(work: Path, steps: int) -> None:
-    """Writes the corpus and the settings of two small stages with a checkpoint at every step."""
+    """Writes a tiny corpus, and settings for runs of two small stages with a checkpoint at every step."""
     every = dict(log_every_steps=1, validate_every_steps=steps, checkpoint_every_steps=1, sample_every_steps=0)
     stages = {name: {"max_steps": steps} for name in STAGES}
     shape, data = dict(layers=1, num_latents=2), dict(augment=True, num_workers=1, num_buckets=1)
@@ -120,7 +120,7 @@ def worker_processes(launcher: int) -> list[int]:
 
 
 def kill_once(run: TrainingRun, kind: int, draw: random.Random, start_seconds: float, steps: int) -> Iterator[str]:
-    """Sends one signal to a running run at a random moment; yields the faults."""
+    """Sends the signal `kind` to a run at a random moment; yields descriptions of the faults."""
     if draw.random() < STARTING_SHARE:
         time.sleep(draw.uniform(0, start_seconds))
     elif run.wait_for_step(draw.randint(1, 2 * steps)):
@@ -150,7 +150,7 @@ def kill_once(run: TrainingRun, kind: int, draw: random.Random, start_seconds: f
 
 
 def kill_runs(work: Path, whole: TrainingRun, options: argparse.Namespace, start_seconds: float) -> Iterator[str]:
-    """Runs the part `kills`; yields the faults."""
+    """Runs the part `kills` of this benchmark; yields descriptions of the faults."""
     draw = random.Random(options.seed)
     kinds = draw.choices((signal.SIGKILL, signal.SIGTERM, signal.SIGINT), k=options.kills)
     kinds += [signal.SIGSTOP] * (options.hangs if options.workers > 1 else 0)
@@ -169,7 +169,7 @@ def kill_runs(work: Path, whole: TrainingRun, options: argparse.Namespace, start
 
 
 def trouble_folders(work: Path, whole: TrainingRun) -> Iterator[str]:
-    """Runs the part `folders`; yields the faults."""
+    """Runs the part `folders` of this benchmark; yields descriptions of the faults."""
     moved = TrainingRun(work, "moved").start()
     moved.wait_for_step(3)
     moved.home.rename(work / "elsewhere")
@@ -188,7 +188,7 @@ def trouble_folders(work: Path, whole: TrainingRun) -> Iterator[str]:
 
 
 def damage_checkpoints(folder: Path, count: int, seed: int) -> Iterator[str]:
-    """Runs the part `damage`; yields the faults."""
+    """Runs the part `damage` of this benchmark; yields descriptions of the faults."""
     draw, numbers = random.Random(seed), np.random.default_rng(seed)
     sound = CheckpointStore(folder / "sound")
     for step in (1, 2):

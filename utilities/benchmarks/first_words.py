@@ -1,4 +1,4 @@
-"""Measures the CER of a model of the sample corpus on held-out sentences with a speech recognizer.
+"""Measures, with a speech recognizer, the CER of a model of the sample corpus on held-out sentences.
 
     python utilities/benchmarks/first_words.py --checkpoint checkpoints --corpus sample_corpus --recognizer base
 
@@ -27,7 +27,7 @@ NOISE = 0.1
 
 
 def error_rate(expected: Sequence[str], found: Sequence[str], language: str = "en") -> float:
-    """Returns the pooled CER of transcriptions; "neighbor" and "neighbour" count as equal."""
+    """Returns the CER of all transcriptions together; "neighbor" and "neighbour" count as equal."""
     same = lambda text: text.lower().replace("neighbor", "neighbour")
     pairs = [character_errors(same(a), same(b), language) for a, b in zip(expected, found)]
     return sum(wrong for wrong, _ in pairs) / sum(size for _, size in pairs)

@@ -4,10 +4,10 @@
     MYXTTS_ACCELERATOR=cpu python utilities/benchmarks/gpu_steps.py --cases nano:2 nano:2:xla --seconds 2 --steps 2
 
 A case is a model size, a batch size, and flags of train_main.py without their dashes; bfloat16 is the default. Each
-case runs in its own process; all compile at the same time, and are then timed one after another. Counted are 6
-floating-point operations per weight and position of the trunk, per weight and frame of the conditioning encoder, and
-per weight and row of the heads, and the products of attention. `--kernels N` prints the N kernels that took the most
-time, by TensorFlow's profiler.
+case runs in its own process; all compile at the same time, and are then timed one after another. A step is assumed to
+need 6 floating-point operations per weight and position of the trunk, per weight and frame of the conditioning encoder,
+and per weight and position of the heads, plus the products of attention. `--kernels N` prints the N kernels that take
+the most time, by TensorFlow's profiler.
 """
 
 import argparse
@@ -26,7 +26,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 from bench_extra import Worker  # noqa: E402
 
 VOCABULARY = 6681
-"""Text tokens of XTTS v2."""
+"""Number of text tokens of XTTS v2."""
 
 
 def parse():
@@ -102,7 +102,7 @@ def operations(model, weights: dict, batch) -> float:
 
 
 def profile(step, count: int) -> dict:
-    """Returns milliseconds of one step: in kernels, in all, and of the `count` longest kernels by name."""
+    """Profiles one step; returns total times, number of kernel launches, and the `count` longest kernels and ops."""
     import tensorflow as tf
     from tensorflow.tsl.profiler.protobuf import xplane_pb2
 

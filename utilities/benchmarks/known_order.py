@@ -1,9 +1,9 @@
-"""Checks that the metrics of `myxtts evaluate` detect known damage: recordings, resynthesis, speech, damaged speech.
+"""Checks that the metrics of `myxtts evaluate` detect known damage to recordings and to synthesized speech.
 
-    python utilities/benchmarks/known_order.py --run RUN --data DIR [--recognizer WHAT] [--sentences 16] [--output JSON]
+    python utilities/benchmarks/known_order.py --run RUN --data DIR [--recognizer NAME] [--sentences 16] [--output CSV]
 
-Recordings and speech are damaged by noise at 5 dB SNR, by another sentence in the same voice, by the same sentence in
-another voice, and by cutting them to 55 %. A * marks metrics that differ significantly from the undamaged audio.
+The damage is noise at 5 dB SNR, another sentence in the same voice, the same sentence in another voice, or a cut to
+55 % of the duration. A * marks metrics that differ significantly from those of the undamaged audio.
 """
 
 import argparse
@@ -30,7 +30,7 @@ MOST_SENTENCES = 1000
 
 
 def noisy(said: Sequence[Spoken]) -> Iterator[Spoken]:
-    """Yields the speech with white noise, `NOISE_DB` below it."""
+    """Yields the speech with white noise, at a signal-to-noise ratio of `NOISE_DB`."""
     random = np.random.default_rng(0)
     for one in said:
         level = np.sqrt(np.mean(one.samples**2)) * 10 ** (-NOISE_DB / 20)
@@ -45,12 +45,12 @@ def cut_short(said: Sequence[Spoken]) -> Iterator[Spoken]:
 
 
 def other_words(said: Sequence[Spoken]) -> Iterator[Spoken]:
-    """Yields another sentence of the same speaker instead of each sentence."""
+    """Yields, for each sentence, a different sentence of the same speaker, if there is one."""
     yield from _from_others(said, lambda a, b: a.speaker == b.speaker and a.text != b.text)
 
 
 def other_voice(said: Sequence[Spoken]) -> Iterator[Spoken]:
-    """Yields each sentence as spoken by another speaker, if there is one."""
+    """Yields, for each sentence, the same sentence by another speaker, if there is one."""
     yield from _from_others(said, lambda a, b: a.speaker != b.speaker and a.text == b.text)
 
 
@@ -80,7 +80,7 @@ def with_broken(source: Source) -> Iterator[Source]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Prints the metrics, one line per row."""
+    """Evaluates the original and damaged audio, and prints a line of metrics for each kind; returns 0."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--run", required=True)
     parser.add_argument("--data", required=True)

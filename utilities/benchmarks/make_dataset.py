@@ -32,13 +32,13 @@ NEAR_SECONDS = 0.05
 ROOM_NOISE = 5e-4
 PAUSE_SECONDS = (0.3, 1.2)
 ODD_EVERY = 9
-"""Number of sentences between two segments without text."""
+"""Number of sentences from one segment without text to the next."""
 CASES = ("subtitles", "again", "transcript", "shuffled subtitles", "shuffled transcript")
 
 
 @dataclass
 class Truth:
-    """Content of a recording, in seconds."""
+    """Known content of a recording. Spans are `(start, end)` in seconds; `odd` are those of segments without text."""
 
     seconds: float = 0.0
     sentences: list = field(default_factory=list)
@@ -50,7 +50,7 @@ class Truth:
 
 
 def read_sentences(folder: Path, random: np.random.Generator):
-    """Yields samples, rate, text and known word spans of sentences without end.
+    """Yields samples, sample rate, text and known word spans of sentences, endlessly.
 
     Sentences of `fsdd` have three to eight digits, 40 to 120 ms apart.
     """
@@ -73,7 +73,7 @@ def read_sentences(folder: Path, random: np.random.Generator):
 
 
 def chords(seconds: float, rate: int, random: np.random.Generator) -> np.ndarray:
-    """Returns fading chords, which resemble music."""
+    """Returns fading chords `(S,)`, which resemble music."""
     time = np.arange(int(seconds * rate)) / rate
     sound = np.zeros(len(time))
     for start in np.arange(0, seconds, 0.5):
@@ -159,7 +159,7 @@ def run(recording: Path, text: Path, output: Path, language: str, more: Sequence
 
 
 def judge(truth: Truth, folder: Path) -> dict[str, float]:
-    """Returns the shares of correct cuts, words and speech."""
+    """Returns the figures of a data set by name: fractions, the number `words cut`, and the seconds `unaccounted`."""
     with open(folder / "segments.csv", encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     clips = [(float(row["start_seconds"]), float(row["end_seconds"]), row["text"]) for row in rows if row["clip"]]
@@ -197,9 +197,9 @@ def judge(truth: Truth, folder: Path) -> dict[str, float]:
 
 
 def is_clause(start: float, end: float, text: str, spoken: Sequence[tuple[float, float, str]]) -> bool:
-    """Whether a clip is a clause, cut at a pause of the speaker.
+    """Whether a clip is a clause of the sentences `spoken`, cut at a pause of the speaker.
 
-    Its text must have the same relative position in the texts of the sentences `(start, end, text)` as its time.
+    Its text must be at the same relative position in their texts as its audio is in their audio.
     """
     whole = " ".join(one for _, _, one in spoken)
     first = whole.find(text)
@@ -212,7 +212,7 @@ def is_clause(start: float, end: float, text: str, spoken: Sequence[tuple[float,
 
 
 def digest_folder(folder: Path) -> str:
-    """Returns a digest of all files of a data set."""
+    """Returns a digest of all files of a data set, to compare two of them."""
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
     content = [f"{path.relative_to(folder)} {digest_bytes(path.read_bytes())}" for path in paths]
     return digest_bytes("\n".join(content).encode())
@@ -236,7 +236,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def measure(name: str, folder: Path, arguments: argparse.Namespace) -> None:
-    """Measures all cases of a corpus."""
+    """Measures all cases with the corpus `name` and prints a line for each."""
     language = "de" if "_de_" in name else "en"
     truth = plant(arguments.data / name, folder / "long.wav", 3600 * arguments.hours, arguments.seed)
     for case in arguments.cases:

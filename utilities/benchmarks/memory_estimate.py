@@ -42,7 +42,7 @@ CASES = {
     "all three": Optimizations("mixed_bfloat16", True, "memory-efficient"),
     "accumulation of 2": Optimizations(accumulation=2),
 }
-"""Cases of the GPT stage; other stages use only the three without attention or gradient checkpointing."""
+"""Cases of the GPT stage; other stages use those without attention and gradient checkpointing."""
 HEADER = (
     "size,switches,stays (measured),estimated,step (measured),estimated,peak (measured),estimated,error (goal: 15 %)"
 )
@@ -55,11 +55,11 @@ ENVIRONMENT = {
     "TF_NUM_INTRAOP_THREADS": "1",
     "TF_NUM_INTEROP_THREADS": "1",
 }
-"""One thread, because several threads compute layers at the same time, so that the peak would vary between runs."""
+"""Environment of the measured process. With more than one thread, layers would overlap and the peak would vary."""
 
 
 def training_step(stage, config, switches, accumulation=1, device="/device:CPU:0", **options):
-    """Creates the `TrainStep` of a stage with a new model, in the phase that needs the most memory.
+    """Creates the `TrainStep` of a stage with a new model, and sets the phase that needs the most memory.
 
     Args:
         config: `XTTSConfig`.
@@ -82,7 +82,7 @@ def training_step(stage, config, switches, accumulation=1, device="/device:CPU:0
 
 
 def measure(stage, size, decoder_type, shapes, optimizations):
-    """Measures resident and step bytes of one case in this process."""
+    """Measures one case in this process; returns the bytes `resident` and `step`."""
 
     def step_of(model_config, switches):
         config = XTTSConfig(model=model_config, data=DataConfig(batch_size=shapes.batch))
@@ -104,7 +104,7 @@ def measure(stage, size, decoder_type, shapes, optimizations):
 
 
 def full_batch(stage, config, shapes):
-    """Returns a batch of random numbers for a stage, without padding; `config` is a `ModelConfig`."""
+    """Returns a random batch for a stage, with all clips of full length; `config` is a `ModelConfig`."""
     import tensorflow as tf
 
     from myxtts.data.batch import DecoderBatch, DVAEBatch, GPTBatch

@@ -66,7 +66,7 @@ def main():
 
 
 def measure(arguments):
-    """Returns the rows of the table; the first is `none`, the baseline of the others."""
+    """Returns the rows of the table; the first is `none`, with which the others are compared."""
 
     def start(case):
         request = {"case": case, "tokens": arguments.tokens, "batch": arguments.batch}
@@ -133,13 +133,13 @@ class Step:
         return float(self.step(self.batches, learning_rate, (0, self.taken))["loss"])
 
     def timed(self):
-        """Takes one step and returns its seconds."""
+        """Takes one step and returns its duration in seconds."""
         began = time.perf_counter()
         self.take()
         return time.perf_counter() - began
 
     def peak_memory(self):
-        """Returns the peak of the second step in MB: of the allocator if it keeps statistics, else of the process."""
+        """Returns the peak memory of the second step in MB: of TensorFlow's allocator if known, else of the process."""
         self.take()
         memory = self.tf.config.experimental
         Path("/proc/self/clear_refs").write_text("5")  # resets the process's peak

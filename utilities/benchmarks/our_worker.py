@@ -32,7 +32,7 @@ from utilities.parity.seeded_model import seeded_model  # noqa: E402
 
 RECIPE = config_from_dict(read_yaml(Path(__file__).resolve().parents[2] / "configs" / "finetune_xtts_v2.yaml"))
 RELEASED = ModelConfig("big", num_text_tokens=cases.NUM_TEXT_TOKENS, start_text_token=261, layers=1)
-"""The released shape, but with one GPT layer, because no case of this size uses the layers."""
+"""Shape of XTTS v2, but with one GPT layer, because no case of this size uses the layers."""
 
 
 class GivenLatents(GPTObjective):
@@ -146,13 +146,13 @@ class OurWorker:
 
 
 class Speaking(NamedTuple):
-    """A model whose bias prevents the stop code, and its inputs."""
+    """A model whose output bias prevents the stop code, and inputs to run it on."""
 
     model: XTTS
     inputs: dict
     voice: Voice
     states: np.ndarray
-    """Latents of given codes, computed before the bias was changed."""
+    """GPT latents of given codes, computed before the bias was changed; both implementations must agree on them."""
 
 
 @functools.lru_cache(1)
@@ -194,7 +194,7 @@ def decoder_of(size, decoder):
 
 
 def open_stream(engine, inputs, number=0, hurry=False):
-    """Queues one of the sentences."""
+    """Queues the sentence `number` of `inputs` in a `CodeEngine`; returns its `CodeStream`."""
     ids, sampling = inputs["text"][number].tolist(), SamplingConfig(**cases.SPOKEN_SAMPLING)
     return engine.open(ids, inputs["latents"], sampling, 0, number, cases.SPOKEN_CODES, hurry)
 

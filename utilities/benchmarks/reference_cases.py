@@ -1,4 +1,4 @@
-"""The cases of `against_reference.py`: sizes and inputs, equal for both implementations, and the worker's protocol.
+"""Sizes and inputs of the cases of `against_reference.py`, and the protocol of its workers.
 
 Imports NumPy only, since it also runs in the reference's environment.
 """
@@ -29,22 +29,22 @@ SPOKEN_CODES = 100
 SPOKEN_TEXT_TOKENS = 60
 SPOKEN_TOGETHER = 8
 SPOKEN_SAMPLING = dict(temperature=0.75, top_k=50, top_p=0.85, repetition_penalty=10.0)
-"""Sampling settings, the reference's defaults."""
+"""Sampling settings: the defaults of the reference."""
 
 
 class Case(NamedTuple):
-    """One row of the table."""
+    """One comparison, which is a row of the table."""
 
     what: str
-    """Title."""
+    """Title of the row."""
     kind: str
-    """Method of the workers that prepares the case."""
+    """Name of the worker method that prepares the case."""
     arguments: tuple
-    """Arguments of the method."""
+    """Arguments of the worker method."""
     goal: float
     """Target for the reference's time divided by the time of MyXTTS."""
     tolerance: float
-    """Largest difference of the two outputs, relative to the largest value."""
+    """Largest accepted difference of the two outputs, relative to the largest value."""
 
 
 CASES = {
@@ -79,7 +79,7 @@ def gpt_inputs(width):
 
 
 def noise(name, seconds, rows=1):
-    """Returns noise of varying level, `(rows, samples)` float32 in [-1, 1]."""
+    """Returns noise of varying level at `SAMPLE_RATE`, `(rows, samples)` float32 in [-1, 1], seeded by `name`."""
     samples = seconds * SAMPLE_RATE // 1024 * 1024
     level = 0.02 + 0.2 * seeded_values(f"speed/{name}/level", (rows, samples // 1024)) ** 2
     return (level.repeat(1024, axis=1) * seeded_values(f"speed/{name}", (rows, samples))).clip(-1, 1).astype("float32")
@@ -101,11 +101,11 @@ def vocoder_inputs():
 
 
 def serve(worker):
-    """Reads one JSON request per line of standard input and writes one response per line to standard output.
+    """Runs a worker: reads one JSON request per line of standard input, and writes one response per line.
 
     `{"prepare": case}` builds a case and warms it up; the response has a sample of its output. `{"run": case}` runs it
-    once; the response has the wall and CPU seconds. `{"forget": true}` frees the prepared cases. What libraries print
-    goes to standard error.
+    once; the response has the wall and CPU seconds. `{"forget": true}` frees the prepared cases. Other output, such as
+    that of libraries, is redirected to standard error.
 
     Args:
         worker: Object with a method for each `Case.kind`, which returns the function to time and a function that

@@ -132,7 +132,7 @@ class ReferenceWorker:
 
 @functools.lru_cache(1)
 def speaking(size):
-    """Returns a model that always generates `SPOKEN_CODES` codes, its inputs, and the latents of given codes."""
+    """Returns a model that always generates `SPOKEN_CODES` codes, its inputs, and a function that returns latents."""
     model = xtts_of(cases.SPOKEN_SIZES[size])
     arrays = cases.spoken_inputs(cases.SPOKEN_SIZES[size]["width"])
     inputs = {name: torch.from_numpy(array) for name, array in arrays.items()}
@@ -154,7 +154,7 @@ def generate(gpt, inputs, text):
 
 
 def second_pass(gpt, inputs, codes):
-    """Computes the latents from which `Xtts.inference` generates audio."""
+    """Computes the GPT latents of codes, from which `Xtts.inference` generates audio."""
     text, length = inputs["text"][:1], torch.tensor([codes.shape[-1] * gpt.code_stride_len])
     options = dict(cond_latents=inputs["latents"], return_attentions=False, return_latent=True)
     return gpt(text, torch.tensor([text.shape[-1]]), codes, length, **options)

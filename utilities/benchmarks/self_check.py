@@ -3,9 +3,9 @@
     python utilities/benchmarks/self_check.py --checkpoint run --corpus sample_corpus
     python utilities/benchmarks/self_check.py --checkpoint digits --corpus ../shared/data/fsdd --texts digits
 
-All sentences that the model speaks count as good. Their codes are turned into bad sentences: truncated, a part deleted
-or repeated, other sentences' codes appended, all codes replaced by those, a loop, or the text of another sentence.
-The thresholds of `inference/self_check.py` were set on the texts of `--half even`; `odd` has the others, for the test.
+All sentences that the model speaks count as good. Bad sentences are made from their codes: a part is cut off, deleted
+or repeated, a loop or codes of other sentences are added, or all codes or the text are taken from other sentences.
+The thresholds of `inference/self_check.py` were set on the texts of `--half even`; `odd` selects the others, for tests.
 Texts are held-out sentences of the sample corpus, or with `--texts digits` ten words.
 """
 
@@ -31,7 +31,7 @@ SHORTEST = 9
 
 
 def planted(codes: np.ndarray, others: np.ndarray, rng: np.random.Generator) -> Iterator[tuple[str, np.ndarray]]:
-    """Yields kind and codes of bad sentences, made from the codes of a good sentence and of `others`."""
+    """Yields `(kind, codes)` of bad sentences, which are made from the codes of a good sentence and of `others`."""
     count = len(codes)
     start, length = rng.integers(count // 4, count // 2), rng.integers(count // 5, count // 3)
     yield "broken off at 40 to 70 %", codes[: int(count * rng.uniform(0.4, 0.7))]
@@ -45,7 +45,7 @@ def planted(codes: np.ndarray, others: np.ndarray, rng: np.random.Generator) -> 
 def judged(
     synthesizer: Synthesizer, rate: SpeechRate, spoken: list[SpokenPiece], voices: list[Voice]
 ) -> Iterator[tuple[str, Verdict]]:
-    """Yields kind and verdict of every sentence, good and bad."""
+    """Yields `(kind, verdict of the self-check)` of every sentence, good and bad."""
     rng, others = np.random.default_rng(0), np.concatenate([piece.codes for piece in spoken])
 
     def check(text, codes, stopped, voice):

@@ -3,7 +3,7 @@
     python utilities/benchmarks/serving.py --checkpoint runs/mine --clients 1 4 16 32 --disconnects 1000
 
 `myxtts serve` runs in its own process, the clients are threads. The checkpoint may be a run, `base` or an exported
-folder. Each number of clients requests the same texts; the audio is compared with the audio of one client.
+folder. Each number of clients requests the same texts; the audio is compared with that of the first number of clients.
 """
 
 import argparse
@@ -40,7 +40,7 @@ def body_of(number: int, voice: str) -> bytes:
 
 
 class Server:
-    """Context manager of `myxtts serve` on a free port."""
+    """Context manager that runs `myxtts serve` on a free port."""
 
     def __init__(self, checkpoint: str):
         self.log = tempfile.TemporaryFile("w+")
@@ -65,17 +65,17 @@ class Server:
         return found
 
     def load(self) -> dict:
-        """Returns the response of `/ready`."""
+        """Returns the response of `/ready`: whether the server is ready, and how many texts wait or are spoken."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=3600)
         connection.request("GET", "/ready")
         return json.loads(connection.getresponse().read())
 
     def work(self) -> float:
-        """Returns the CPU seconds of the server."""
+        """Returns the CPU seconds that the server has used so far."""
         return sum(self.process.cpu_times()[:2])
 
     def state(self) -> tuple[float, int, int]:
-        """Returns memory in MB, threads and open files, as soon as the server is idle."""
+        """Waits until the server is idle; returns its memory in MB and its numbers of threads and open files."""
         self._wait_for(lambda: self.load()["waiting"] == self.load()["speaking"] == 0)
         time.sleep(2)
         return self.process.memory_info().rss / 2**20, self.process.num_threads(), self.process.num_fds()
@@ -89,7 +89,7 @@ class Server:
 
 
 class Timed:
-    """A request with its status, its audio, and the times of the first and last byte in seconds from its start."""
+    """Sends a request and records its status, its audio, and the seconds until the first and until the last byte."""
 
     def __init__(self, server: Server, number: int, voice: str):
         connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=3600)
@@ -124,7 +124,7 @@ def load(server: Server, clients: int, requests: int, voice: str) -> tuple[list[
 
 
 def disconnects(server: Server, count: int, voice: str) -> str:
-    """Disconnects clients during the head, before or during the audio; reports what remains in the server."""
+    """Lets clients disconnect during the request, or before or during the audio; returns a report on leaks."""
     chosen, before = random.Random(0), server.state()
     body = body_of(3, voice)
 

@@ -42,7 +42,7 @@ def best_of(function: Callable, repeats: int) -> float:
 
 
 def input_pipeline(folder: Path, repeats: int) -> list[str]:
-    """Measures reading, decoding, resampling, bucketing and padding of `REPEATED_CLIPS` clips without a cache."""
+    """Measures reading of `REPEATED_CLIPS` clips, from file to padded batch, without a cache; returns a table row."""
     accepted = inspect_corpus(load_corpus(folder)).accepted
     chosen = [accepted[i % len(accepted)] for i in range(REPEATED_CLIPS)]
     clips = [
@@ -58,7 +58,7 @@ def input_pipeline(folder: Path, repeats: int) -> list[str]:
 
 
 def features(repeats: int) -> list[str]:
-    """Measures log-mels of a batch of eight clips of seven seconds, and compares with librosa."""
+    """Measures log-mels of eight clips of seven seconds, and compares with librosa; returns a table row."""
     wav = np.random.default_rng(0).normal(0, 0.1, (8, 7 * MODEL_SAMPLE_RATE)).astype(np.float32)
     mel, batch = MelSpectrogram(DVAE_MEL), tf.constant(wav)
     ours_function = tf.function(lambda wav: mel(wav, in_chunks=True))
@@ -70,7 +70,7 @@ def features(repeats: int) -> list[str]:
 
 
 def train_steps(size: str, batch_size: int, repeats: int) -> Iterator[list[str]]:
-    """Yields a row for each stage, and for the decoder stage one for each decoder and phase."""
+    """Yields a table row for each stage; for the decoder stage, one for each decoder type and phase."""
     data = DataConfig(batch_size=batch_size)
     shapes = Shapes.of_data(data, batch_size, 4.6)
 

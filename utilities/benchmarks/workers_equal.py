@@ -35,7 +35,7 @@ LARGEST_DIFFERENCE = 1e-5
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """Settings and flags of a case; `one` replaces the flags for the single process."""
+    """Settings and flags of a case; `one`, if not None, replaces `flags` for the single process."""
 
     training: dict = dataclasses.field(default_factory=dict)
     stage: dict = dataclasses.field(default_factory=dict)
@@ -141,7 +141,7 @@ NO_LOSSES |= set("avg_ms std_ms steps_per_second variation stall buffer buffer_c
 
 
 def largest_differences(ones, others):
-    """Returns the largest relative difference and its step, for each kind of value."""
+    """Returns `(largest relative difference, its step)` for each kind of value, such as `validation loss`."""
     if ones.keys() != others.keys():
         sys.exit(f"Steps differ: {len(ones)} lines and {len(others)}.")
     found = {}

@@ -1,12 +1,12 @@
-"""Writes tests/data/parity_small.npz: outputs of the reference implementation with seeded weights.
+"""Writes outputs of coqui-tts, the reference implementation, with seeded weights; tests compare MyXTTS with them.
 
 Needs an environment with the reference (`pip install torch coqui-tts six`, with torchaudio and torchcodec); does not
 import MyXTTS:
 
     python utilities/parity/make_reference.py --output tests/data/parity_small.npz
 
-`small/` has outputs of a GPT of 2 layers and width 64 and of a DVAE of 64 codes, `full/` has outputs of the released
-shape of XTTS v2, with fewer values (`store_every`). `versions` has the package versions. Needs 5 GB of memory.
+Arrays in `small/` are outputs of a GPT of 2 layers and width 64 and of a DVAE of 64 codes. Arrays in `full/` are those
+of a model of XTTS v2's size, thinned out by `store_every`. `versions` has the package versions. Needs 5 GB of memory.
 """
 
 import argparse
@@ -83,7 +83,7 @@ def drawn_ids(name, *shape, high):
 
 
 def sampled_gradients(named_parameters):
-    """Returns a row per parameter, sorted by name: largest absolute gradient, and 16 sampled values, zero-padded."""
+    """Returns a row per parameter, sorted by name: the largest absolute gradient, then 16 samples, zero-padded."""
     rows = []
     for _, parameter in sorted(named_parameters):
         gradient = parameter.grad.numpy()
@@ -113,7 +113,7 @@ def gpt_batch(prefix, text_lengths, wav_lengths, num_text, num_codes, frames):
 
 
 def losses_and_logits(gpt, batch):
-    """Returns text and mel loss, and the outputs `(B, T, V)` of both heads."""
+    """Returns `(text loss, mel loss)`, and the logits `(B, T, V)` of the text head and of the mel head."""
     captured, keep = [], lambda _module, _inputs, output: captured.append(output)
     handles = [head.register_forward_hook(keep) for head in (gpt.text_head, gpt.mel_head)]
     losses = gpt(**{name: value.clone() for name, value in batch.items()})[:2]
@@ -150,7 +150,7 @@ def small_gpt(out):
 
 
 def adamw_groups(gpt):
-    """Returns the recipe's parameter groups, without weight decay of biases, norms and embeddings."""
+    """Returns AdamW's parameter groups as in the reference's recipe: biases, norms and embeddings do not decay."""
     spared = (torch.nn.LayerNorm, torch.nn.GroupNorm, torch.nn.Embedding)
     modules = [module for module in gpt.modules() if isinstance(module, spared)]
     plain = {id(parameter) for module in modules for parameter in module.parameters()}
@@ -162,7 +162,7 @@ def adamw_groups(gpt):
 
 
 def sampling(out):
-    """Computes the scores of the reference's logits processors for three rows of earlier codes."""
+    """Applies the reference's logits processors to three rows of random logits; adds the results to `out`."""
     logits = drawn("small/sampling_logits", 3, 1026, scale=4.0)
     seen = drawn_ids("small/sampling_seen", 3, 12, high=1026)
     warpers = TemperatureLogitsWarper(0.75), TopKLogitsWarper(50), TopPLogitsWarper(0.85)
@@ -225,7 +225,7 @@ def full_values(out):
 
 
 def store_every(tensor, step):
-    """Returns every `step`-th value along the last axis."""
+    """Returns every `step`-th value along the last axis, for a smaller file."""
     return tensor[..., ::step]
 
 

@@ -1,4 +1,4 @@
-"""An `XTTS` with the seeded weights that `make_reference.py` gives the reference."""
+"""Creates an `XTTS` with the same seeded weights as the reference model in `make_reference.py`."""
 
 from myxtts.interchange.coqui import weights as coqui
 from myxtts.models.layers import blank_weights
@@ -7,7 +7,7 @@ from utilities.parity.seeded_weights import seeded_tensor
 
 
 def seeded_model(config, parts):
-    """Creates an `XTTS` with seeded weights; part `dvae` includes the mel scale."""
+    """Creates an `XTTS` that has only the given parts, with seeded weights; `mel_stats` belongs to the part `dvae`."""
     with blank_weights():
         model = XTTS(config, parts=parts)
     variables = {}

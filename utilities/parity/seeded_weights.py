@@ -11,7 +11,7 @@ import zlib
 import numpy as np
 
 STOP_BIAS = -100.0
-"""Added to the bias of the stop code, so that generation runs to its limit."""
+"""Added to the bias of the stop code, so that generation always runs to the maximum length."""
 
 _DRAWN_ELSEWHERE = re.compile(r".*(num_batches_tracked|torch_spec\..*|discrete_loss\..*)")
 _NORMS = re.compile(r".*(norm|ln_1|ln_2|ln_f|bn1|bn2|downsample\.1|attention\.2|original0|gamma)(\.weight)?")
@@ -33,7 +33,7 @@ def seeded_integers(name, shape, high):
 
 
 def seeded_tensor(name, shape):
-    """Returns a tensor for the reference by name and shape; None for buffers that it computes itself."""
+    """Returns the seeded value of a reference tensor by its name and shape; None for buffers computed by coqui-tts."""
     shape = tuple(shape)
     if _DRAWN_ELSEWHERE.fullmatch(name):
         return None
@@ -58,5 +58,5 @@ def seeded_tensor(name, shape):
 
 
 def sampled_positions(size):
-    """Returns up to 16 evenly spaced indices of a flat tensor, including both ends."""
+    """Returns up to 16 evenly spaced indices, first and last included, into a flat tensor of `size` values."""
     return np.unique(np.linspace(0, size - 1, 16).astype(np.int64))

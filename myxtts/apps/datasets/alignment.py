@@ -1,7 +1,7 @@
-"""Alignment of texts with speech: subtitles by their times and lengths, transcripts by the recognized words.
+"""Alignment of texts with speech: subtitles by their cue times and lengths, transcripts by recognized words.
 
-Cue times are off by a few tenths of a second, and the times of recognized words by up to a second. Neighboring segments
-and texts are merged into one group where the boundary between the texts is uncertain.
+Cue times are off by a few tenths of a second, and the times of recognized words by up to a second. Where the boundary
+between two texts is uncertain, both texts and their segments of speech are merged into one group, an `Atom`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,9 +18,9 @@ from myxtts.hearing.recognizers import Recognizer, normalized
 from myxtts.inference.speech import Word
 
 LOW_CONFIDENCE = "low-confidence text"
-"""Reason to drop an `Atom` whose text may be wrong."""
+"""The `reason` of an `Atom` whose text may not be what is spoken."""
 NOT_HEARD = "text not recognized"
-"""`Piece.fault` of a sentence that was not recognized in the recording."""
+"""The `fault` of a `Piece` that the recognizer did not find in the recording."""
 _NEAR_SECONDS = 0.25  # tolerance around the times of a piece
 _SHARE_OF_SPEECH, _SHARE_OF_TEXT, _LINKED_SECONDS = 0.3, 0.5, 0.6
 _TOUCHED_SHARE_OF_TEXT, _TOUCHED_SECONDS = 0.25, 0.3
@@ -39,15 +39,15 @@ _LEAST_PLACED = 0.25
 
 
 def align(starts: np.ndarray, ends: np.ndarray, pieces: Sequence[Piece]) -> list[Atom]:
-    """Aligns texts with segments of speech.
+    """Finds which texts are spoken in which segments of speech.
 
     Args:
         starts, ends: Times of the segments, `(N,)` seconds.
         pieces: Texts in spoken order, with times in the recording.
 
     Returns:
-        Atoms in order; together they contain all segments and texts. A text that is not spoken becomes an atom without
-        segments. An atom has a `reason` if it has no text, or if its text has a fault or may be wrong.
+        Atoms in spoken order, which together contain all segments and texts. A text that is not spoken becomes an atom
+        without segments. An atom whose text is missing, faulty or uncertain has a `reason` and is not used in a clip.
     """
     links, touches = _links(starts, ends, pieces)
     blocks: list[list[int]] = []  # segments [first, last) with pieces [first, last)
@@ -88,9 +88,9 @@ def _has_both(atom):
 
 
 def fits_better_than_chance(atoms: Sequence[Atom], starts: np.ndarray, ends: np.ndarray, num_pieces: int) -> bool:
-    """Whether text and speech lengths match clearly better in this order of the texts than in two wrong orders.
+    """Whether the result of `align` is plausible: texts and speech match in length much better than in a wrong order.
 
-    `starts` and `ends` are segments, `(N,)` seconds. True if there are too few texts to decide.
+    `starts` and `ends` are the times of the segments, `(N,)` seconds. True if there are too few texts to decide.
     """
     paired = [one for one in atoms if _has_both(one)]
     if num_pieces < _TELLING_PIECES or len(paired) < _TELLING_GROUPS:
@@ -102,19 +102,19 @@ def fits_better_than_chance(atoms: Sequence[Atom], starts: np.ndarray, ends: np.
 
 
 def _lengths(atoms, starts, ends):
-    """Returns the seconds of speech and the number of letters of each atom, both `(A,)`."""
+    """Returns the duration of speech in seconds and the number of letters of each atom, both `(A,)`."""
     seconds = [(ends[one.first : one.last] - starts[one.first : one.last]).sum() for one in atoms]
     return np.array(seconds, float), np.array([count_letters(one.text) for one in atoms], float)
 
 
 def _deviations(seconds, counts):
-    """Returns how far each atom's seconds per character are from the median, `(A,)` in standard deviations."""
+    """Returns how much each atom's speech rate deviates from the median rate, `(A,)` in standard deviations."""
     paces = np.log(seconds / counts)
     return (paces - np.median(paces)) / np.sqrt(_RATE_VARIANCE + _RATE_VARIANCE_OF_ONE / counts)
 
 
 def _links(starts, ends, pieces):
-    """Returns the pieces of each segment, `{segment: (first, last)}`, and all (segment, piece) pairs that overlap."""
+    """Returns the pieces spoken in each segment, `{segment: (first, last)}`, and overlapping (segment, piece) pairs."""
     times = np.array([(piece.start, piece.end) for piece in pieces]).reshape(-1, 2)
     latest = np.maximum.accumulate(times[:, 1])
     links, touches = {}, []
@@ -137,10 +137,10 @@ def _links(starts, ends, pieces):
 def find_sentences(
     recognizer: Recognizer, audio: LongAudio, survey: Survey, segments: np.ndarray, pieces: list[Piece], language: str
 ) -> list[Piece]:
-    """Finds the times of a transcript's sentences with a speech recognizer; returns the sentences with their times.
+    """Locates the sentences of a transcript in a recording with a recognizer; returns them with start and end times.
 
     A sentence that was not recognized gets the time between its neighbors and a `fault`. If the recognizer returns no
-    word times, words are distributed over windows of a few seconds. `segments` are segments of speech, `(N, 2)` frames.
+    word times, they are estimated in windows of a few seconds. `segments` are start and end frames of speech, `(N, 2)`.
 
     Raises:
         UserError: Too few sentences were recognized.
@@ -166,9 +166,10 @@ def find_sentences(
 
 
 def with_times(pieces: Sequence[Piece], times: Sequence[tuple[float, float] | None], seconds: float) -> list[Piece]:
-    """Returns the sentences with times that increase and lie within a recording of `seconds`.
+    """Returns the sentences with their times, corrected so that no sentence starts before the previous one ends.
 
-    `times` has the start and end of each sentence in seconds, or None for a sentence that was not recognized.
+    `times` has the start and end of each sentence in seconds, or None if it was not recognized; it then gets a `fault`
+    and the time between its neighbors. `seconds` is the duration of the recording.
 
     Raises:
         UserError: Too few sentences were recognized.
@@ -176,7 +177,7 @@ def with_times(pieces: Sequence[Piece], times: Sequence[tuple[float, float] | No
     count, found, latest = sum(time is not None for time in times), [], 0.0
     if count < _LEAST_PLACED * len(pieces):
         shares = f"{count} of {len(pieces)} sentences were recognized"
-        raise UserError(f"{shares}: the transcript is not of this recording. Give another with --transcript.")
+        raise UserError(f"{shares}. The transcript does not belong to this recording. Give another with --transcript.")
     for index, (piece, time) in enumerate(zip(pieces, times)):
         if time is None:  # the time up to the next recognized sentence
             following = next((one[0] for one in times[index + 1 :] if one is not None), seconds)
@@ -190,7 +191,7 @@ def with_times(pieces: Sequence[Piece], times: Sequence[tuple[float, float] | No
 
 
 def _hear(recognizer, audio, survey, segments, language) -> Iterator[Word]:
-    """Yields the recognized words with their times, from windows of neighboring segments."""
+    """Recognizes neighboring segments of speech together; yields the words with their times in the recording."""
     has_times, rate = hasattr(recognizer, "words"), survey.sample_rate
     most, pad = rate * (_WINDOW_SECONDS if has_times else _WINDOW_SECONDS_WITHOUT_TIMES), round(0.1 * rate)
     groups: list[list[tuple[int, int]]] = []
@@ -209,7 +210,7 @@ def _hear(recognizer, audio, survey, segments, language) -> Iterator[Word]:
 
 
 def match_words(heard: Sequence[str], text: Sequence[str]) -> list[int]:
-    """Aligns two lists of words by edit distance; returns for each word of `text` its index in `heard`, or -1."""
+    """Aligns recognized words with a text by edit distance; returns each text word's index in `heard`, or -1."""
     places = [-1] * len(text)
     for first, first_in_text, size in Levenshtein.opcodes(heard, text).as_matching_blocks():
         places[first_in_text : first_in_text + size] = range(first, first + size)
@@ -217,7 +218,7 @@ def match_words(heard: Sequence[str], text: Sequence[str]) -> list[int]:
 
 
 def _spread(words, spans):
-    """Distributes words over spans `(start, end)` in proportion to their lengths; returns them as `Word`s."""
+    """Estimates the times of words by spreading them over spans `(start, end)` of speech in proportion to length."""
     starts, ends = np.array(spans, float).T
     spoken = np.concatenate([[0], np.cumsum(ends - starts)])
     places = np.concatenate([[0], np.cumsum([len(word) for word in words])]) * spoken[-1]
@@ -232,7 +233,7 @@ def _spread(words, spans):
 
 
 def _fill_gaps(times, letters, pace, most):
-    """Interpolates times between recognized sentences, in gaps of plausible length with at most `most` letters."""
+    """Interpolates the times of unrecognized sentences, in gaps of plausible length with at most `most` letters."""
     filled, known = list(times), [index for index, time in enumerate(times) if time is not None]
     for left, right in zip(known, known[1:]):
         start, end, counts = times[left][1], times[right][0], letters[left + 1 : right]
@@ -245,7 +246,7 @@ def _fill_gaps(times, letters, pace, most):
 
 
 def _time_of(text, places, heard, pace):
-    """Estimates start and end of a sentence from its recognized words; None if the duration would be implausible."""
+    """Estimates start and end of a sentence from its recognized words; returns None for an implausible duration."""
     known = [(k, place) for k, place in enumerate(places) if place >= 0]
     (first, begin), (last, finish) = known[0], known[-1]
     before, after = (sum(map(len, part)) for part in (text[:first], text[last + 1 :]))

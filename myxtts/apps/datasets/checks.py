@@ -1,4 +1,4 @@
-"""Checks of clips: measurements, speech recognition, speaker similarity and DNSMOS."""
+"""Quality checks of clips by measurements, speech recognition, speaker similarity and DNSMOS."""
 
 import difflib
 import json
@@ -21,9 +21,9 @@ from myxtts.inference.speech import Word
 from myxtts.storage.files import append_line, digest_bytes
 
 LEAST_VOICE_CHANGE = 0.70
-"""Minimum speaker similarity (Resemblyzer) between the two parts of a clip; below it, the clip has two voices."""
+"""Minimum speaker similarity (Resemblyzer) between two parts of a clip. A clip below it is dropped."""
 LEAST_OWN_VOICE = 0.80
-"""Minimum speaker similarity of a clip to the other clips of its recording."""
+"""Minimum speaker similarity of a clip to the other clips of its recording. A clip below it is dropped."""
 _STEADY = "its level varies by only {:.1f} dB, like music or noise."
 _LEAST_CLIPS_FOR_VOICE = 4
 _LEAST_ALIKE, _DOUBTFUL_ALIKE = 0.75, 0.9
@@ -44,7 +44,7 @@ _LEAST_STEADY_SECONDS = 1.3
 
 @dataclass
 class ClipFacts:
-    """Measurements of a clip.
+    """Measurements that decide whether a clip is good enough for training.
 
     Attributes:
         speech_seconds: Duration of the speech without pauses.
@@ -52,11 +52,11 @@ class ClipFacts:
         snr_db: Level of the speech relative to the pauses in and around the clip.
         end_db: Level of the first or last 50 ms, whichever is louder, relative to the speech.
         end_over_noise_db: Level of the same 50 ms relative to the pauses.
-        dynamics_db: Difference of the 90th and 10th percentile of the level during speech.
+        dynamics_db: Difference between the 90th and the 10th percentile of the level during speech.
         characters_per_second: Letters and digits per second of speech.
         dnsmos: Overall DNSMOS, 1 to 5; None if not requested.
-        voice_change: Speaker similarity of the two most different parts of the clip; None without a speaker encoder.
-        word_probability: Lowest probability of a word from the recognizer; 1 if it has none.
+        voice_change: Speaker similarity of the two most different parts of the clip; None if it was not measured.
+        word_probability: Probability of the least probable word, from the recognizer; 1 if that reports none.
     """
 
     speech_seconds: float
@@ -73,12 +73,12 @@ class ClipFacts:
 
 @dataclass
 class Segment:
-    """Samples `[start, end)` of a recording: a clip, dropped speech or a pause.
+    """A part of a recording, samples `[start, end)`: a clip, dropped speech or a pause.
 
     Attributes:
         text: The text, or "".
         reason: Why the segment is dropped, in a few words; "" for a clip.
-        detail: The reason as a sentence with values; for a clip, why its text is doubtful, or "".
+        detail: The reason with measured values; for a clip, why its text may be wrong, or "".
         facts: Measurements; None for a pause and for speech that was not selected for a clip.
         clip: Path of the clip within the data set, or "".
         validation: Whether the clip is held out for validation.
@@ -94,12 +94,12 @@ class Segment:
     validation: bool = False
 
     def drop(self, reason: str, detail: str) -> None:
-        """Sets the reason and detail of a clip that is dropped."""
+        """Marks the clip as dropped, with the reason in a few words and in detail."""
         self.reason, self.detail = reason, detail
 
 
 def measure_clip(survey: Survey, start: int, end: int, num_letters: int) -> ClipFacts:
-    """Measures a clip of frames `[start, end)` with `num_letters` letters and digits."""
+    """Measures the clip in frames `[start, end)`, whose text has `num_letters` letters and digits."""
     levels, level, noise = survey.levels_db[start:end], *_level_and_noise(survey, start, end)
     frames = max(1, round(_END_SECONDS / survey.frame_seconds))
     edge = max(_mean_level(levels[:frames]), _mean_level(levels[-frames:]))
@@ -109,7 +109,7 @@ def measure_clip(survey: Survey, start: int, end: int, num_letters: int) -> Clip
 
 
 def judge(clips: Sequence[Segment], min_snr_db: float) -> None:
-    """Drops clips that fail a check; speech rate and level are compared with the medians of all clips."""
+    """Drops clips that are noisy, cut off, not like speech, or much quieter, faster or slower than the others."""
     if not clips:
         return
     usual_rate, deviations = _rate_deviations(clips)
@@ -131,13 +131,13 @@ def judge(clips: Sequence[Segment], min_snr_db: float) -> None:
 
 
 def steadiness(survey: Survey, start: int, end: int) -> str:
-    """Returns why frames `[start, end)` are not like speech: a constant level for a long time; "" if they are."""
+    """Returns an explanation if frames `[start, end)` have too constant a level to be speech, otherwise ""."""
     is_long = (end - start) * survey.frame_seconds >= _LEAST_STEADY_SECONDS
     return _STEADY.format(found) if is_long and (found := _dynamics(survey, start, end)) < _LEAST_DYNAMICS_DB else ""
 
 
 def _rate_deviations(clips):
-    """Returns the median speech rate and each clip's robust z-score, with more tolerance for short texts."""
+    """Returns the median speech rate in letters per second and the robust z-score of each clip's rate, `(N,)`."""
     rates = np.array([clip.facts.characters_per_second for clip in clips])
     spoken = rates[rates > 0]
     if len(spoken) < _LEAST_CLIPS_FOR_RATE:
@@ -149,7 +149,7 @@ def _rate_deviations(clips):
 
 
 def _level_and_noise(survey, start, end):
-    """Returns the levels of speech and noise in dB; the noise is the level of pauses, else the 5th percentile."""
+    """Returns the levels of speech and noise in dBFS; noise is the level in pauses, else the 5th percentile."""
     reach, guard = (round(seconds / survey.frame_seconds) for seconds in (_NOISE_REACH_SECONDS, _NOISE_GUARD_SECONDS))
     low, high = max(0, start - reach), min(len(survey.speech), end + reach)
     pause = np.convolve(survey.speech[low:high], np.ones(2 * guard + 1), "same") == 0
@@ -162,12 +162,12 @@ def _level_and_noise(survey, start, end):
 
 
 def _dynamics(survey, start, end):
-    """Returns the difference of the 90th and 10th percentile of the level during speech."""
+    """Returns the difference in dB between the 90th and the 10th percentile of the level during speech."""
     return float(np.subtract(*np.percentile(_speech_levels(survey, start, end), (90, 10))))
 
 
 def _speech_levels(survey, start, end):
-    """Returns the levels of the speech frames, or of all frames if there is no speech."""
+    """Returns the levels of the speech frames in dBFS, or of all frames if there is no speech."""
     levels, inside = survey.levels_db[start:end], survey.speech[start:end]
     return levels[inside] if inside.any() else levels
 
@@ -177,9 +177,9 @@ def _mean_level(levels):
 
 
 def cached(recognizer: Recognizer, path: Path, name: str) -> Recognizer:
-    """Wraps a recognizer so that it stores its results in a file, for a resumed run.
+    """Wraps a recognizer so that its results are kept in a file, and a resumed run does not compute them again.
 
-    The wrapper has methods `words` and `scored` if `recognizer` has them. `name` is part of the cache keys.
+    The wrapper has the methods `words` and `scored` if `recognizer` has them. `name` is part of the cache keys.
     """
     known = {}
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else ():
@@ -206,10 +206,10 @@ def cached(recognizer: Recognizer, path: Path, name: str) -> Recognizer:
 def listen(
     clips: Sequence[tuple[Segment, Path]], options: Namespace, needs_text: bool, tell: Callable[[str], None]
 ) -> None:
-    """Transcribes clips or checks their texts, checks their voices and DNSMOS, and drops the clips that fail.
+    """Runs the checks that need a neural network on the clips and their WAV files, and drops the clips that fail.
 
-    `options` are the result of `command.open_options`. The recognizer transcribes the clips if `needs_text`, otherwise
-    it checks their texts. `tell` is called with the progress every five seconds.
+    With `needs_text`, the recognizer provides the texts of the clips, otherwise it checks them. `options` come from
+    `command.open_options`; models that are None there are skipped. `tell` gets progress messages for the user.
     """
     if not (options.recognizer or options.dnsmos or options.encoder):
         return
@@ -248,13 +248,13 @@ def listen(
 
 
 def share_alike(text: str, heard: str) -> float:
-    """Returns the share of letters on which a text and its transcription agree."""
+    """Returns the similarity of a text and its transcription, 0 to 1, by the letters and digits that match in order."""
     sides = ("".join(filter(str.isalnum, one.casefold())) for one in (text, heard))
     return difflib.SequenceMatcher(None, *sides, autojunk=False).ratio()
 
 
 def _compare_voices(parts):
-    """Drops clips with two voices, and clips whose voice differs from the others."""
+    """Drops clips in which the voice changes, and clips whose voice differs from that of most clips."""
     means = [unit(vectors.mean(axis=0)) for _, vectors in parts]
     usual = unit(np.median(means, axis=0))
     for (clip, vectors), mean in zip(parts, means):

@@ -68,7 +68,7 @@ def make_dataset(recordings: AnyPath | Sequence[AnyPath], output: AnyPath, **opt
         options: Options of the command, with underscores: `transcript="talk.txt"`, `one_voice=True`.
 
     Raises:
-        UserError: A recording, text or option cannot be used. A note maps the flags in the message to arguments.
+        UserError: A recording, text or option cannot be used. A note translates flags to Python arguments.
     """
     several = [recordings] if isinstance(recordings, (str, os.PathLike)) else recordings
     named = {"recordings": [os.fspath(one) for one in several], "output": os.fspath(output), **options}
@@ -77,7 +77,7 @@ def make_dataset(recordings: AnyPath | Sequence[AnyPath], output: AnyPath, **opt
 
 
 def _make(arguments):
-    """Makes the data set; returns a summary."""
+    """Creates or extends the data set; returns a summary for the user."""
     output, options = Path(arguments.output), open_options(arguments)
     from myxtts.apps.datasets import make
     from myxtts.apps.datasets.set_folder import REPORT, SEGMENTS, TRAINING, VALIDATION, clips_of, describe_doubts
@@ -95,8 +95,8 @@ def open_options(arguments: Namespace) -> Namespace:
     """Checks the arguments of the command and loads the models that they name.
 
     Returns:
-        The arguments and `text` (path or None); the models `recognizer`, `aligner`, `speech_model` (voice activity),
-        `encoder` and `dnsmos`, None if not used; `recognizer_name` and `aligner_name`, for the cache of their results.
+        A copy of the arguments with the path `text` (None if not given), the models `recognizer`, `aligner`, `encoder`,
+        `speech_model` and `dnsmos` (None if not used), and the names `recognizer_name` and `aligner_name`.
     """
     opened = Namespace(**vars(arguments))
     low, high, least = arguments.min_seconds, arguments.max_seconds, arguments.min_dnsmos

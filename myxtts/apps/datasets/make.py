@@ -1,4 +1,4 @@
-"""Creates a data set for training from long recordings."""
+"""Creates a data set for training from long recordings: analysis, alignment, checks and clips."""
 
 import shlex
 from argparse import Namespace
@@ -30,10 +30,10 @@ _ENVELOPE_SECONDS = 0.05
 def make_dataset(
     recordings: Sequence[Path], output: Path, options: Namespace, tell: Callable[[str], None] = print
 ) -> list[dict[str, Any]]:
-    """Creates a data set or adds recordings to one; returns the records of all its recordings.
+    """Creates a data set or adds recordings to one; returns the records (see `SetFolder`) of all its recordings.
 
-    Recordings that are already in the data set are skipped. Recordings that were added before an error are kept.
-    `options` are the result of `command.open_options`; `tell` is called with progress lines.
+    Recordings that are already in the data set are skipped. If one fails, those added before it are kept. `options`
+    come from `command.open_options`; `tell` is called with each progress message.
     """
     files: list[Path] = []
     for path in map(Path, recordings):
@@ -75,7 +75,7 @@ def make_dataset(
 
 
 def _write_source(folder, identity, audio, text, pieces, options, tell):
-    """Writes the clips of a recording; returns the record of the recording for `SetFolder.add`."""
+    """Selects, checks and writes the clips of a recording; returns its record for `SetFolder.add`."""
     surveyed, segments, notes = plan_source(audio, text, pieces, options)
     gain, peak, rate = 1.0, float(surveyed.peaks.max()), surveyed.sample_rate
     if np.isfinite(surveyed.loudness) and peak > 0:
@@ -124,7 +124,7 @@ def plan_source(
     """Analyzes a recording and selects its clips. `pieces` are the cues or sentences of the file `text`.
 
     Returns:
-        The analysis; all segments in order and without gaps (segments with `facts` are clips); notes for the user.
+        The analysis, all segments in order without gaps (clips have `facts` and no `reason`), and notes for the user.
 
     Raises:
         UserError: The recording cannot be used, or the text belongs to another recording.
@@ -150,9 +150,9 @@ def plan_source(
             pieces = find_sentences(options.aligner, audio, surveyed, spoken, pieces, options.language)
         atoms = align(starts, ends, pieces)
         if not fits_better_than_chance(atoms, starts, ends, len(pieces)):
-            raise UserError(f"{text} does not belong to the recording: its texts fit just as well in another order.")
+            raise UserError(f"{text} does not belong to the recording: its texts match as well in another order.")
         if unspoken := [atom.text for atom in atoms if atom.first == atom.last]:
-            notes.append(f"{counted(len(unspoken), 'text')} not spoken, the first: {unspoken[0][:60]}")
+            notes.append(f"{counted(len(unspoken), 'text')} not spoken in the recording, such as: {unspoken[0][:60]}")
         atoms = [atom for atom in atoms if atom.first < atom.last]
     else:  # long pauses count as ends of sentences
         pauses = np.append(starts[1:] - ends[:-1], np.inf)
@@ -177,7 +177,7 @@ def plan_source(
 
 
 def _with_pauses(clips, left, num_samples):
-    """Sorts all segments, adds the pauses between them, and removes overlap from the start of dropped segments."""
+    """Sorts the segments, fills the gaps with pauses, and shortens dropped segments that overlap the previous one."""
     segments, position = [], 0
     for one in [*sorted([*clips, *left], key=lambda one: one.start), Segment(num_samples, num_samples)]:
         start, end = max(position, one.start), min(one.end, num_samples)

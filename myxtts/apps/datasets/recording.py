@@ -27,7 +27,7 @@ _SPEECH_LOWEST_HZ = 120.0
 
 
 class LongAudio:
-    """An audio or video file that is read in blocks, by libsndfile or ffmpeg.
+    """An audio or video file, decoded block by block with libsndfile or ffmpeg, so that it may be hours long.
 
     Raises:
         AudioError: The file is missing, empty or damaged, or it needs ffmpeg, which is not installed.
@@ -49,12 +49,12 @@ class LongAudio:
             self._read_header()
 
     def spans(self, spans: Sequence[tuple[int, int]], channel: int | None = None) -> Iterator[np.ndarray]:
-        """Yields the samples `[start, end)` of each span, `(S,)` float32; the spans must be sorted by start.
+        """Yields the samples of each span `[start, end)`, `(S,)` float32. The spans must be sorted by start.
 
-        The samples are from one channel, or the mean of all channels. Spans are cut at the end of the recording.
+        Reads one channel, or the mean of all if it is None. Spans that reach beyond the end of the file are shortened.
 
         Raises:
-            AudioError: The recording ends before a span, or is damaged.
+            AudioError: A span starts after the end of the file, or the file is damaged.
         """
         held, start, blocks = np.zeros(0, np.float32), 0, (_to_mono(one, channel) for one in self.channel_blocks())
         for first, last in spans:
@@ -66,7 +66,7 @@ class LongAudio:
             yield held[first - start : last - start]
 
     def channel_blocks(self) -> Iterator[np.ndarray]:
-        """Yields float32 blocks `(S, C)` of a whole number of 10 ms frames; the last block may be shorter.
+        """Yields the recording in float32 blocks `(S, C)`, each a whole number of 10 ms frames except the last one.
 
         Raises:
             AudioError: The file is damaged or has values that are not finite.
@@ -92,7 +92,7 @@ class LongAudio:
 
     @contextmanager
     def _open(self) -> Iterator[soundfile.SoundFile]:
-        """Opens the file, or a pipe from ffmpeg."""
+        """Opens the file, or the output of ffmpeg for formats that libsndfile cannot read."""
         if not self._by_ffmpeg:
             try:
                 file = soundfile.SoundFile(self.path)
@@ -125,15 +125,15 @@ class LongAudio:
 
 @dataclass(frozen=True, eq=False)
 class Survey:
-    """Analysis of a recording in frames of about 10 ms.
+    """Levels and voice activity of a recording in frames of about 10 ms.
 
     Attributes:
         sample_rate: Sample rate in Hz.
         num_samples: Number of samples per channel.
         frame_samples: Number of samples per frame.
-        levels_db: K-weighted level above 120 Hz, `(F,)` dBFS, at least `SILENCE_DB`.
-        peaks: Maximum magnitude, `(F,)`.
-        speech: Voice activity, `(F,)` bool.
+        levels_db: Level of each frame above 120 Hz, with K-weighting, `(F,)` dBFS, at least `SILENCE_DB`.
+        peaks: Maximum magnitude of each frame, `(F,)`.
+        speech: Whether each frame contains speech, `(F,)` bool.
         loudness: Integrated loudness in LUFS; -inf for silence.
         channel: The analyzed channel; None for the mean of all channels.
     """
@@ -153,7 +153,7 @@ class Survey:
 
 
 def survey(audio: LongAudio, model: SileroModel | None = None) -> Survey:
-    """Analyzes the mean of all channels, or the loudest channel if the channels cancel each other out.
+    """Analyzes the mean of all channels of a recording, or the loudest one if they cancel each other out.
 
     Raises:
         AudioError: The recording is damaged or shorter than a frame.
@@ -169,7 +169,8 @@ def _to_mono(block, channel):
 
 
 def _survey_channel(audio, model, channel):
-    """Returns the analysis, and the power of each channel and of the analyzed signal, `(C + 1,)`."""
+    """Analyzes one channel, or for None the mean of all. Returns the analysis, and the mean power of each channel and,
+    last, of the analyzed signal, `(C + 1,)`."""
     rate, count, energies, kept = audio.sample_rate, 0, np.zeros(audio.channels + 1), []
     size = rate // FRAMES_PER_SECOND
     filters = [_k_weighting(rate), butter(2, _SPEECH_LOWEST_HZ, "highpass", fs=rate, output="sos")]
@@ -201,7 +202,7 @@ def _survey_channel(audio, model, channel):
 
 
 def _integrated_loudness(powers: np.ndarray) -> float:
-    """Returns the integrated loudness in LUFS (ITU-R BS.1770-4, section 3) from K-weighted power per 10 ms, `(F,)`."""
+    """Returns integrated loudness in LUFS (ITU-R BS.1770-4, section 3) from the K-weighted power per 10 ms, `(F,)`."""
     steps = powers[: len(powers) // 10 * 10].reshape(-1, 10).mean(axis=1)
     blocks = np.convolve(steps, np.ones(4) / 4, "valid") if len(steps) >= 4 else np.array([powers.mean()])
     to_lufs = lambda power: -0.691 + 10 * np.log10(np.maximum(power, 1e-15))  # BS.1770-4, equation 2

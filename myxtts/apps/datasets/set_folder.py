@@ -1,4 +1,4 @@
-"""The folder of a data set: clips in `wavs/`, lists of clips and segments, a record of each recording, a report."""
+"""The folder of a data set: clips in `wavs/`, CSV lists of clips and segments, a JSON file per recording, a report."""
 
 import re
 from collections import defaultdict
@@ -31,16 +31,16 @@ _BLOCK_SHARE, _LEAST_BLOCK_SECONDS, _MOST_BLOCK_SECONDS = 0.1, 20.0, 120.0
 
 
 class SetFolder:
-    """A data set on disk, opened by `open_set`. Adding a recording leaves the lines of all other recordings unchanged.
+    """A data set on disk, opened by `open_set`. Adding a recording does not change the CSV lines of the others.
 
-    The record of a recording in `sources/` is written last. If it is missing, the recording's clips are made again.
+    Each recording has a JSON record in `sources/`, written last: a recording without one is processed again.
     """
 
     def __init__(self, path: Path):
         self.path = path
 
     def path_of(self, source_id: str, suffix: str = ".json") -> Path:
-        """Path of a recording's record, or, with the suffix `.heard`, of its cached recognizer results."""
+        """Returns the path of a recording's record or, with the suffix `.heard`, of its cached recognizer results."""
         return self.path / SOURCES / f"{source_id}{suffix}"
 
     def records(self) -> list[dict[str, Any]]:
@@ -48,7 +48,7 @@ class SetFolder:
         return sorted(map(files.read_json, (self.path / SOURCES).glob("*.json")), key=lambda record: record["number"])
 
     def hold_back(self, record: dict[str, Any], share: float, seed: int) -> None:
-        """Marks clips for validation, in blocks of time because neighboring clips are similar."""
+        """Marks about `share` of the clips for validation, in random blocks of time: neighboring clips are alike."""
         rate, blocks = record["sample_rate"], defaultdict(list)
         length = np.clip(_BLOCK_SHARE * record["num_samples"] / rate, _LEAST_BLOCK_SECONDS, _MOST_BLOCK_SECONDS)
         for row in record["rows"]:
@@ -70,7 +70,7 @@ class SetFolder:
                 row["validation"] = True
 
     def add(self, record: dict[str, Any]) -> None:
-        """Adds the clips of a recording to the lists, writes its record, and deletes its cached recognizer results."""
+        """Adds a recording: appends its clips to the CSV lists, writes its record, and deletes its recognizer cache."""
         source_id, rate = record["id"], record["sample_rate"]
         for name, held in ((TRAINING, False), (VALIDATION, True)):
             rows = [row for row in record["rows"] if row["clip"] and row["validation"] == held]
@@ -87,7 +87,7 @@ class SetFolder:
         self.path_of(source_id, ".heard").unlink(missing_ok=True)
 
     def _append(self, name, columns, lines, start, separator):
-        """Appends the lines of a recording, which all begin with `start`; replaces existing lines with that start."""
+        """Replaces the lines of a recording in a CSV list, or appends them. They all begin with `start`."""
         kept = [line for line in self._lines(name) if not line.startswith(start)]
         if not kept and not lines:
             (self.path / name).unlink(missing_ok=True)
@@ -102,7 +102,7 @@ class SetFolder:
 
 @contextmanager
 def open_set(path: Path) -> Iterator[SetFolder]:
-    """Creates or opens the folder of a data set and locks it; a new folder without recordings is deleted on exit.
+    """Creates or opens the folder of a data set and locks it. A new folder that is still empty is deleted on exit.
 
     Raises:
         UserError: The folder has other content, or another process writes to it.
@@ -133,18 +133,18 @@ def open_set(path: Path) -> Iterator[SetFolder]:
 
 
 def source_id(name: str, digest: str) -> str:
-    """Returns the id of a recording: the ASCII letters and digits of its name and part of its digest."""
+    """Returns the id of a recording: its file name in ASCII letters and digits, and the start of its digest."""
     plain = re.sub(r"[^A-Za-z0-9]+", "_", Path(name).stem).strip("_")[:40]
     return f"{plain or 'source'}-{digest[:10]}"
 
 
 def duration(seconds: float) -> str:
-    """Formats a duration in seconds or minutes."""
+    """Formats a duration for display, in seconds if it is below a minute, else in minutes."""
     return f"{seconds:.1f} s" if seconds < 60 else f"{seconds / 60:.1f} min"
 
 
 def describe(record: dict[str, Any]) -> str:
-    """Summarizes a recording in one line: length, clips, and dropped time by reason."""
+    """Summarizes a recording in one line: its length, its clips, and how much was dropped for which reason."""
     seconds, count = defaultdict(float), sum(bool(row["clip"]) for row in record["rows"])
     for row in record["rows"]:
         seconds[row["reason"]] += (row["end"] - row["start"]) / record["sample_rate"]
@@ -154,7 +154,7 @@ def describe(record: dict[str, Any]) -> str:
 
 
 def clips_of(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Returns the rows of all clips with `seconds` and `speaker`; doubtful, noisy and cut-off clips come first."""
+    """Returns the rows of all clips with added `seconds` and `speaker`; doubtful, noisy and cut-off clips are first."""
     clips = []
     for record in records:
         kept = [row for row in record["rows"] if row["clip"]]
@@ -169,7 +169,7 @@ def clips_of(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def describe_doubts(clips: Sequence[dict[str, Any]], speaker: str) -> list[str]:
-    """Returns lines about the doubtful texts of a speaker's clips: their number, and those with the worst words."""
+    """Returns lines of text about a speaker's clips whose text may be wrong: first their number, then the worst."""
     found = [clip for clip in clips if clip["detail"] and clip["speaker"] == speaker]
     found.sort(key=lambda clip: clip["facts"].get("word_probability", 1.0))
     lines = [f"  {one['clip']}, {one['seconds']:.1f} s, {one['detail']}: {one['text'][:100]}" for one in found[:_WORST]]
@@ -178,7 +178,7 @@ def describe_doubts(clips: Sequence[dict[str, Any]], speaker: str) -> list[str]:
 
 
 def write_report(folder: Path, records: Sequence[dict[str, Any]]) -> None:
-    """Writes `report.html` about all recordings: waveforms, statistics and audio players; it needs no network."""
+    """Writes `report.html` about all recordings, with waveforms, statistics and audio players. It works offline."""
     clips, left, rows_left, waves = clips_of(records), defaultdict(list), _MOST_ROWS, []
     for record in records:
         for row in record["rows"]:
@@ -202,7 +202,7 @@ def write_report(folder: Path, records: Sequence[dict[str, Any]]) -> None:
 
 
 def _minute(record, start):
-    """Returns a minute's start time, its segments as boxes (kind, x, width, title), and the points of its waveform."""
+    """Returns the start time of a minute, its segments as boxes (kind, x, width, title), and its waveform for SVG."""
     rate, step, scale, boxes = record["sample_rate"], record["envelope_seconds"], _WIDTH / _ROW_SECONDS, []
     for row in record["rows"]:
         low, high = row["start"] / rate - start, row["end"] / rate - start

@@ -1,4 +1,4 @@
-"""Segments of speech in a recording, and cuts at the quietest points of pauses."""
+"""Detects segments of speech in a recording, and combines them into clips that are cut at quiet points of pauses."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,11 +8,11 @@ import numpy as np
 from scipy.ndimage import binary_dilation, binary_propagation, uniform_filter1d
 
 SILENCE_DB = -90.0
-"""Lower limit of levels in dBFS, about the last bit of 16-bit audio."""
+"""Level in dBFS that stands for silence, about the last bit of 16-bit audio. Lower levels are raised to it."""
 MIN_PAUSE_SECONDS = 0.2
-"""Shortest pause; shorter silences can be closures of plosives."""
+"""Minimum length of a pause. Shorter silences are ignored, because plosives begin with one."""
 MIN_SPEECH_SECONDS = 0.08
-"""Shortest segment of speech; shorter sounds are clicks."""
+"""Minimum length of a segment of speech. Shorter sounds are considered clicks."""
 
 _WINDOW_SECONDS, _WINDOW_STEP_SECONDS = 30.0, 1.0
 _FLOOR_PERCENTILE, _SPEECH_PERCENTILE = 10, 95
@@ -40,9 +40,9 @@ _DIP_SECONDS = 0.5
 
 @dataclass(frozen=True)
 class Atom:
-    """Segments of speech `[first, last)` that cannot be separated, with their text.
+    """Smallest unit that clips consist of: the segments of speech with indices `[first, last)`, and their text.
 
-    `reason` says why they are dropped; it is "" if they can be part of a clip.
+    `reason` tells why they must not be in a clip, or is "" if they may. Segments in one atom are never separated.
     """
 
     first: int
@@ -53,9 +53,9 @@ class Atom:
 
 
 class Edges(NamedTuple):
-    """Bounds of N segments (`starts`, `ends`) and of clips around them (`begins`, `finishes`), `(N,)` frames each.
+    """Frames where N segments of speech start and end, and where clips around them may begin and finish, `(N,)` each.
 
-    `pauses` are the N + 1 pauses before, between and after the segments in seconds, the first and last infinite.
+    `pauses` are the seconds before, between and after the segments, `(N + 1,)`; the first and last are infinite.
     """
 
     starts: np.ndarray
@@ -66,11 +66,11 @@ class Edges(NamedTuple):
 
 
 def find_speech(levels_db: np.ndarray, probabilities: np.ndarray | None, frame_seconds: float) -> np.ndarray:
-    """Detects the frames with speech, `(F,)` bool, from levels `(F,)` and optionally probabilities `(F,)` of a model.
+    """Returns which frames contain speech, `(F,)` bool. `levels_db` and `probabilities` (optional) are `(F,)` too.
 
-    Speech begins 12 dB (less at low SNR) above the noise floor (10th percentile of the 30 s around a frame) and ends at
-    most 4 dB lower. It never begins more than 38 dB below the 95th percentile, so that room noise after digital silence
-    is not detected. If `probabilities` are given, the model detects speech and the levels find its edges.
+    Speech begins 12 dB (less at low SNR) above the noise floor, the 10th percentile of the 30 s around a frame, and
+    ends at most 4 dB lower. It never begins more than 38 dB below the 95th percentile, so that noise after digital
+    silence is not detected. If `probabilities` are given, they detect the speech, and the levels find its edges.
     """
     levels = smooth_levels(levels_db, 3)
     window, step = (max(1, round(seconds / frame_seconds)) for seconds in (_WINDOW_SECONDS, _WINDOW_STEP_SECONDS))
@@ -89,7 +89,7 @@ def find_speech(levels_db: np.ndarray, probabilities: np.ndarray | None, frame_s
 
 
 def to_stretches(speech: np.ndarray, frame_seconds: float) -> np.ndarray:
-    """Returns start and end frames of the segments of speech between pauses, `(N, 2)`; drops clicks."""
+    """Converts voice activity `(F,)` to segments of speech, `(N, 2)` start and end frames; drops clicks."""
     runs = np.flatnonzero(np.diff(np.concatenate([[0], speech.astype(np.int8), [0]]))).reshape(-1, 2)
     is_pause = (runs[1:, 0] - runs[:-1, 1]) * frame_seconds >= MIN_PAUSE_SECONDS
     starts, ends = runs[:1, 0], runs[-1:, 1]
@@ -98,7 +98,7 @@ def to_stretches(speech: np.ndarray, frame_seconds: float) -> np.ndarray:
 
 
 def _hysteresis(values, begins, ends):
-    """Returns the runs of values above `ends` that exceed `begins` somewhere, `(F,)` bool."""
+    """Marks the runs of values above `ends` in which at least one value also exceeds `begins`, `(F,)` bool."""
     return binary_propagation((values > begins) & (values > ends), mask=values > ends)
 
 
@@ -108,7 +108,7 @@ def smooth_levels(levels_db: np.ndarray, frames: int) -> np.ndarray:
 
 
 def find_edges(segments: np.ndarray, levels_db: np.ndarray, frame_seconds: float) -> Edges:
-    """Finds the quietest cuts between segments, `(N, 2)` frames: one per pause, or one near each end of a long one."""
+    """Finds the quietest cuts around segments `(N, 2)` of speech: one per pause, or two if the pause is long."""
     frames = lambda seconds: max(1, round(seconds / frame_seconds))
     after, before = (list(map(frames, pair)) for pair in (_AFTER_SPEECH_SECONDS, _BEFORE_SPEECH_SECONDS))
     levels, begins, finishes = smooth_levels(levels_db, _QUIET_FRAMES), [], []
@@ -130,9 +130,9 @@ def choose_clips(
 ) -> list[tuple[int, int, int, int]]:
     """Combines neighboring atoms into clips of minimum cost by dynamic programming.
 
-    The cost grows with the difference of a clip's length from six seconds, with cuts in short pauses or within
-    sentences, and with long pauses in a clip. Returns `(first, last, start, end)` of each clip: its atoms are
-    `[first, last)`, its frames `[start, end)`.
+    A clip costs more if it is much shorter or longer than six seconds, is cut in a short pause or within a sentence, or
+    contains a long pause. Returns `(first, last, start, end)` of each clip: its atoms have the indices
+    `[first, last)`, its frames are `[start, end)`.
     """
     best, choice = [0.0], [None]
     longest = max_seconds - 2 * _LEAST_PAD_SECONDS
@@ -177,7 +177,7 @@ def choose_clips(
 
 
 def force_cuts(segments: np.ndarray, levels_db: np.ndarray, frame_seconds: float, max_seconds: float) -> np.ndarray:
-    """Splits segments `(N, 2)` longer than `max_seconds` at all frames that are the quietest within ±0.5 s."""
+    """Splits segments `(N, 2)` longer than `max_seconds` at every frame that is the quietest within ±0.5 s."""
     levels, reach = smooth_levels(levels_db, max(1, round(0.1 / frame_seconds))), round(_DIP_SECONDS / frame_seconds)
     split: list[tuple[int, int]] = []
     for start, end in segments.tolist():
@@ -190,7 +190,7 @@ def force_cuts(segments: np.ndarray, levels_db: np.ndarray, frame_seconds: float
 
 
 def _quietest(levels, low, high):
-    """Returns the quietest frame of `[low, high)`; the middle one if several are equally quiet."""
+    """Returns the quietest frame in `[low, high)`, or the middle one of several that are equally quiet."""
     if high <= low:
         return low
     part = levels[low:high]

@@ -1,4 +1,4 @@
-"""Texts of recordings: cues of subtitles, synchronized with the speech, or sentences of a transcript."""
+"""Texts of recordings: reads subtitles and transcripts, and synchronizes subtitles with the speech."""
 
 import html
 import re
@@ -17,7 +17,7 @@ from myxtts.data.corpora import SUBTITLES
 from myxtts.text.cleaners import split_sentences
 
 TEXT_EXTENSIONS = (*SUBTITLES, ".txt", ".lab")
-"""Suffixes of subtitles and transcripts that are looked for next to a recording, preferred ones first."""
+"""Suffixes of subtitles and transcripts that are searched for next to a recording, in order of preference."""
 
 _MAX_TEXT_BYTES = 64 * 2**20
 _LONG_PIECE_CHARACTERS = 80
@@ -44,9 +44,9 @@ _TELLING_CUES = 10
 
 @dataclass(frozen=True)
 class Piece:
-    """A cue of subtitles or a sentence of a transcript, in one line. Times are in seconds; None in a transcript.
+    """A subtitle cue, or a sentence or clause of a transcript. Times are in seconds, None if still unknown.
 
-    `fault` says why the text cannot be used, in a few words, or is "".
+    `fault` tells in a few words why the text cannot be used, or is "".
     """
 
     text: str
@@ -57,20 +57,20 @@ class Piece:
 
 
 def count_letters(text: str) -> int:
-    """Counts letters and digits."""
+    """Counts the letters and digits of a text, as a measure of its spoken length."""
     return sum(map(str.isalnum, text))
 
 
 def is_subtitles(path: Path) -> bool:
-    """Whether a file has the suffix of a subtitle format; other files are transcripts."""
+    """Whether a text file is a subtitle file by its suffix. All other files are considered transcripts."""
     return path.suffix.lower() in SUBTITLES
 
 
 def read_text(recording: Path, text: Path | None, options: Namespace) -> list[Piece]:
-    """Reads the text of a recording; returns an empty list if it has none and a recognizer will transcribe it.
+    """Reads the text of a recording. Returns an empty list if `text` is None and a recognizer will transcribe it.
 
     Raises:
-        UserError: The text cannot be read, or it needs a recognizer and `options` has none.
+        UserError: The text cannot be read, or a recognizer is needed and `options` has none.
     """
     if text is None:
         if options.recognizer is None:
@@ -87,7 +87,7 @@ def read_text(recording: Path, text: Path | None, options: Namespace) -> list[Pi
 def read_subtitles(path: Path) -> list[Piece]:
     """Reads the cues of an `.srt`, `.vtt` or `.ass` file, without tags, sound descriptions and speaker labels.
 
-    Cues that overlap, are sung or have two speakers get a `fault`.
+    Cues that overlap, contain music or have two speakers get a `fault`.
 
     Raises:
         UserError: pysubs2 is missing, or the file has no readable cue.
@@ -119,7 +119,7 @@ def read_subtitles(path: Path) -> list[Piece]:
                 piece = replace(piece, text=rest)
         pieces.append(piece)
     if not pieces:
-        raise UserError(f"{path} has no cue with text. Give another file with --subtitles.")
+        raise UserError(f"{path} contains no cue with text. Give another file with --subtitles.")
     # Pairs of cues with a long overlap get a fault; at a short overlap, the first cue ends earlier.
     for index in range(len(pieces) - 1):
         first, second = pieces[index : index + 2]
@@ -134,7 +134,7 @@ def read_subtitles(path: Path) -> list[Piece]:
 
 
 def clean_cue(text: str) -> tuple[str, str]:
-    """Returns the spoken text of a cue in one line, and what is wrong with it, or ""."""
+    """Returns the words of a subtitle cue in one line, and its `fault`: "sung or music", "two speakers" or ""."""
     text = html.unescape(text)
     if _MUSIC.search(text):
         return _one_line(_MUSIC.sub(" ", text)), "sung or music"
@@ -146,7 +146,7 @@ def clean_cue(text: str) -> tuple[str, str]:
 
 
 def read_transcript(path: Path, language: str) -> list[Piece]:
-    """Reads a plain text and splits it into sentences, and long sentences into clauses.
+    """Reads a plain text and splits it into sentences; long sentences are split into clauses.
 
     Paragraphs are separated by blank lines if the file has any, otherwise by line breaks.
 
@@ -170,7 +170,7 @@ def read_transcript(path: Path, language: str) -> list[Piece]:
 
 
 def _read_text(path):
-    """Reads a UTF-8 file, or a UTF-16 file with a byte order mark."""
+    """Reads a text file in UTF-8, or in UTF-16 with a byte order mark."""
     try:
         with open(path, "rb") as file:
             mark = file.read(2)
@@ -192,14 +192,14 @@ def synchronize(
 ) -> tuple[list[Piece], str]:
     """Corrects offset and drift of subtitles; `starts` and `ends` are the times of speech segments, `(N,)` seconds.
 
-    Four-minute windows of cues are correlated with the speech. A robust line is fitted through the peaks, then refined
-    to match the starts of segments. The same fit with reversed cues estimates how many cues match by chance.
+    Four-minute windows of cues are correlated with the speech, and a robust line is fitted through the peaks. The line
+    is then refined so that cues start with segments. Reversed cues show how many would match by chance.
 
     Returns:
-        The cues with corrected times, and a note on the correction ("" for a correction below 0.1 s).
+        The cues with corrected times, and a note for the user on the correction ("" if it is below 0.1 s).
 
     Raises:
-        UserError: The cues of `path` do not match the speech better than by chance.
+        UserError: The cues, read from `path`, do not match the speech better than by chance.
     """
     times, count = np.array([[cue.start, cue.end] for cue in cues]), len(cues)
     offset, drift, matched = _fit(times, starts, ends)
@@ -220,9 +220,9 @@ def synchronize(
 
 
 def _fit(times, starts, ends):
-    """Fits the times of cues to speech; returns offset in seconds, drift, and the share of cues that match.
+    """Fits the times of cues to speech; returns the offset in seconds, the drift, and the share of cues that match.
 
-    For each frame-rate ratio, the line through most peaks is refined; the line with the most matches is returned.
+    Fits one line per frame-rate ratio, through most of the peaks, and returns the line that matches most cues.
     """
     lines, seconds = [], max(times.max() * max(_FRAME_RATE_RATIOS), ends.max()) + 1
     speech, slopes = _signals(starts, ends, seconds), np.linspace(-_MAX_DRIFT, _MAX_DRIFT, 121)
@@ -243,7 +243,7 @@ def _fit(times, starts, ends):
 
 
 def _signals(starts, ends, seconds):
-    """Returns two signals, `(T,)` each at `_RATE`: speech activity with zero mean, and smoothed starts of segments."""
+    """Converts segments to two signals, `(T,)` at `_RATE` Hz: zero-mean speech activity, and smoothed starts."""
     size = int(np.ceil(seconds * _RATE)) + 1
     begins, finishes = (
         np.bincount(np.clip((edges * _RATE).astype(int), 0, size), minlength=size + 1)[:size].astype(float)
@@ -254,7 +254,7 @@ def _signals(starts, ends, seconds):
 
 
 def _peaks(times, speech):
-    """Yields (center, offset, score) of the best offsets of each window of cues; times in seconds."""
+    """Correlates windows of cues with the speech; yields (center, offset, score) of the best peaks in seconds."""
     count = max(1, round(np.ptp(times) / _WINDOW_SECONDS))
     edges = np.linspace(times.min(), times.max() + 1e-6, count + 1)
     for chosen in np.unique(np.linspace(0, count - 1, _MAX_WINDOWS).astype(int)):
@@ -274,7 +274,7 @@ def _peaks(times, speech):
 
 
 def _fit_line(times, starts, offset, drift):
-    """Refines offset and drift by cue starts, with a shrinking tolerance; returns both, and the share of matches."""
+    """Refines offset and drift so that cues start with speech; returns the two and the share of cues that match."""
     cues = times[:, 0]
     late_by = lambda: _nearest(cues * (1 + drift) + offset, starts)
     for near in (1.0, 0.6, 0.4, 0.25, 0.25, 0.15, 0.15):
@@ -304,7 +304,7 @@ def _fit_line(times, starts, offset, drift):
 
 
 def _nearest(times, edges):
-    """Returns the signed distance from each time to the nearest edge, in seconds."""
+    """Returns the signed distance in seconds from each time to the nearest of the sorted `edges`."""
     right = np.searchsorted(edges, times)
     left, right = edges[np.maximum(right - 1, 0)] - times, edges[np.minimum(right, len(edges) - 1)] - times
     return np.where(np.abs(left) < np.abs(right), left, right)

@@ -27,7 +27,7 @@ SENTENCES, QUICK_SENTENCES, MOST_SENTENCES = 200, 30, 10_000
 
 
 class Subject(NamedTuple):
-    """A model with the checkpoint to evaluate (`best` or `last`), or a folder of audio files."""
+    """What to evaluate: a model and which of its checkpoints (`best` or `last`), or a folder of audio files."""
 
     folder: Path
     which: str
@@ -36,9 +36,9 @@ class Subject(NamedTuple):
 
 
 def subjects(folders: Sequence[str], which: str, accept_licence: bool = False) -> list[Subject]:
-    """Parses `FOLDER`, `FOLDER@best` and `FOLDER@last`; gives each subject a unique name.
+    """Parses the arguments `FOLDER`, `FOLDER@best` and `FOLDER@last`, and gives each subject a unique name.
 
-    A plain `FOLDER` gets the checkpoint `which`. Models of the Hugging Face hub are downloaded.
+    `which` is the checkpoint of a plain `FOLDER`. Models on the Hugging Face hub are downloaded.
 
     Raises:
         UserError: A folder does not exist, or a model cannot be loaded (see `local_folder`).
@@ -61,7 +61,7 @@ def subjects(folders: Sequence[str], which: str, accept_licence: bool = False) -
 
 
 def check_output(folder: Path) -> None:
-    """Raises `UserError` unless the output folder is new, empty or from an earlier evaluation."""
+    """Raises `UserError` if the output folder exists with content that is not from an earlier evaluation."""
     if folder.is_symlink() or folder.exists() and not folder.is_dir():
         raise UserError(f"--output must be a folder. {folder} is a file or a link.")
     names = {one.name for one in folder.iterdir()} if folder.is_dir() else set()
@@ -118,7 +118,7 @@ def evaluate(*folders: str | os.PathLike, **options) -> dict[str, Any]:
         options: Options of the command, with underscores: `data="DIR"`, `quick=True`, `recognizer="base"`.
 
     Raises:
-        UserError: An option is invalid, or a model, file or package is missing. A note maps flags to arguments.
+        UserError: An option is invalid, or a file or package is missing. A note translates flags to Python arguments.
     """
     arguments = keywords(build_parser(), {"folders": [os.fspath(one) for one in folders], **options})
     _evaluate(arguments, _check(arguments))
@@ -146,7 +146,7 @@ def _check(arguments):
 
 
 def _evaluate(arguments, judged):
-    """Synthesizes and measures the speech, writes the reports, and prints the table and their place."""
+    """Synthesizes and measures the speech, writes the reports, and prints the results and the path of the page."""
     from myxtts.apps.evaluation.report import evaluate_into
     from myxtts.apps.evaluation.sentences import choose_sentences, rows_to_speak
     from myxtts.devices.configuration import configure_for_speech

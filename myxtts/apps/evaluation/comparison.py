@@ -1,6 +1,6 @@
 """Metrics of an evaluation: measured sentences, confidence intervals, differences and the best model.
 
-Sentences are the sampling units of the statistics; the samples of a sentence with several seeds are one cluster.
+The statistics treat sentences as independent, but not the samples of one sentence with several seeds.
 """
 
 import math
@@ -18,7 +18,7 @@ from myxtts.hearing import measuring, networks
 from myxtts.hearing.measuring import Measured, Measurer, Sentence, Tools, ends_well, is_usable, pooled
 
 LEVEL = 0.95
-"""Confidence level."""
+"""Level of the confidence intervals."""
 RESAMPLES = 4000
 MISSING = {
     "recognizer": "--recognizer base, or another one",
@@ -26,11 +26,11 @@ MISSING = {
     "dnsmos": networks.DNSMOS_HINT,
     "recordings": "sentences of a data set with recordings: --data FOLDER",
 }
-"""Hints on how to enable the metrics that need a model or recordings."""
+"""How a user can enable the metrics that need a model or recordings. The keys are the values of `Metric.needs`."""
 
 
 class Metric(NamedTuple):
-    """A metric; its value is `scale` times the sum of all numerators over the sum of all denominators (`parts`)."""
+    """A metric of the report. Its value is `scale` times the sum of all numerators over the sum of all denominators."""
 
     name: str
     title: str
@@ -39,12 +39,12 @@ class Metric(NamedTuple):
     """Which values are better, `low` or `high`; "" if neither is."""
     decimals: int
     needs: str = ""
-    """What the metric needs besides the audio, a key of `MISSING`; or ""."""
+    """What the metric needs besides the audio: a key of `MISSING`, or "" for nothing."""
     meaning: str = ""
     is_share: bool = False
-    """Whether the metric is a proportion of samples: numerators are 0 or 1, denominators 1."""
+    """Whether the metric is a proportion of samples, so that each numerator is 0 or 1 and each denominator 1."""
     measure: Callable[[Measured], tuple[float, float] | None] | None = None
-    """Function that returns the `parts` of a sentence, if any; None for metrics that `Measurer` computes."""
+    """Function that computes numerator and denominator for a sentence; None if `Measurer` computes the metric."""
 
     @property
     def scale(self) -> float:
@@ -52,7 +52,7 @@ class Metric(NamedTuple):
 
     @property
     def heading(self) -> str:
-        """Title and unit."""
+        """Title and unit, as the heading of a table row."""
         return f"{self.title}, {self.unit}" if self.unit else self.title
 
 
@@ -78,13 +78,13 @@ METRICS = (
 )
 BY_NAME = {metric.name: metric for metric in METRICS}
 MIN_SIMILARITY = 0.7
-"""Minimum speaker similarity of the best model, scaled so that different speakers have 0 and the same speaker 1."""
+"""Minimum speaker similarity of the best model, on a scale from 0 (different speakers) to 1 (the same speaker)."""
 DECIDING = ("cer", "mcd", "similarity", "dnsmos_overall", "doubtful")
-"""Metrics that select the best model, by priority."""
+"""Metrics that decide which model is the best, in order of priority."""
 
 
 class Estimate(NamedTuple):
-    """A value with its confidence interval, whose bounds are None for a single sentence."""
+    """A value with the bounds of its confidence interval, which are None if there is only one sentence."""
 
     value: float
     low: float | None = None
@@ -96,30 +96,30 @@ class Estimate(NamedTuple):
 
     @property
     def holds_zero(self) -> bool:
-        """Whether the interval contains 0."""
+        """Whether the confidence interval contains 0, so that a difference is not significant. True without bounds."""
         return self.low is None or self.low <= 0 <= self.high
 
 
 def ratio(parts: np.ndarray, wholes: np.ndarray) -> Estimate:
-    """Estimates a ratio of sums with a bootstrap interval over sentences.
+    """Estimates a ratio of two sums, with a bootstrap confidence interval over the N sentences.
 
-    `parts` and `wholes` are numerators and denominators, `(sentences,)`, summed over the seeds of each sentence.
+    `parts` and `wholes` are the numerators and denominators, `(N,)`, summed over the seeds of each sentence.
     """
     return _bootstrapped(lambda a, b, axis=-1: a.sum(axis) / b.sum(axis), parts, wholes)
 
 
 def ratio_difference(first: tuple[np.ndarray, np.ndarray], second: tuple[np.ndarray, np.ndarray]) -> Estimate:
-    """Estimates the second ratio minus the first by a paired bootstrap; arguments are pairs as in `ratio`."""
+    """Estimates the second ratio minus the first by a paired bootstrap. Each is a pair (numerators, denominators)."""
     statistic = lambda a, b, c, d, axis=-1: c.sum(axis) / d.sum(axis) - a.sum(axis) / b.sum(axis)
     return _bootstrapped(statistic, *first, *second)
 
 
 def share(hits: np.ndarray, totals: np.ndarray) -> Estimate:
-    """Estimates a proportion with Wilson's interval, which is also valid near 0 and 1.
+    """Estimates a proportion with Wilson's confidence interval, which is also valid near 0 and 1.
 
-    The number of trials is Kish's effective sample size, from the variance between sentences. If all sentences have the
-    same proportion, the Clopper-Pearson interval with one trial per sentence is used. `hits` and `totals` are the
-    numbers of positive samples and of all samples of each sentence, `(sentences,)`.
+    `hits` and `totals` are the numbers of positive samples and of all samples of each sentence, `(N,)`. The number of
+    trials is Kish's effective sample size, from the variance between sentences. If all sentences have the same
+    proportion, the result is a Clopper-Pearson interval with one trial per sentence.
     """
     value, count = float(hits.sum() / totals.sum()), len(hits)
     if count < 2:
@@ -137,7 +137,7 @@ def share(hits: np.ndarray, totals: np.ndarray) -> Estimate:
 
 
 def share_difference(first: tuple[np.ndarray, np.ndarray], second: tuple[np.ndarray, np.ndarray]) -> Estimate:
-    """Estimates the second proportion (as in `share`) minus the first, with Newcombe's conservative interval (1998)."""
+    """Estimates the second proportion minus the first, both (hits, totals), with Newcombe's interval (1998)."""
     a, b = share(*first), share(*second)
     value = b.value - a.value
     if a.low is None or b.low is None:
@@ -160,14 +160,14 @@ def _bootstrapped(statistic, *columns) -> Estimate:
 
 @dataclass
 class Row:
-    """The measured sentences of a source, with the source's name and kind."""
+    """Results of one source of speech: its name, its kind (see `Source.kind`) and its measured sentences."""
 
     name: str
     kind: str
     measured: list[Measured] = field(default_factory=list)
 
     def parts(self, metric: str, ids: Collection[str] | None = None) -> dict[str, np.ndarray]:
-        """Returns `{id: (numerator, denominator)}` of a metric for the sentences `ids`, summed over seeds."""
+        """Returns `{id: (numerator, denominator)}` of a metric, summed over seeds, for sentences `ids` (None: all)."""
         sums: dict[str, np.ndarray] = {}
         for one in self.measured:
             key = one.spoken.sentence.id
@@ -177,11 +177,11 @@ class Row:
 
     @property
     def first_times(self) -> dict[str, Measured]:
-        """First measurement of each sentence, by sentence id."""
+        """The measurement of each sentence with the first seed, by sentence id."""
         return {one.spoken.sentence.id: one for one in reversed(self.measured)}
 
     def worst(self, count: int) -> list[Measured]:
-        """Returns the worst sentences of a model: flagged sentences first, then by CER or distortion."""
+        """Returns a model's worst sentences: flagged ones first, then by CER or distortion. Empty for other rows."""
 
         def badness(one):
             part, whole = one.parts.get("cer", one.parts.get("mcd", (0.0, 1.0)))
@@ -192,38 +192,38 @@ class Row:
 
 @dataclass
 class Comparison:
-    """The rows of an evaluation, and their statistics."""
+    """The results of an evaluation: a row for each source of speech, and statistics that compare the rows."""
 
     rows: list[Row]
     sentences: list[Sentence]
     tools: Tools
     strangers: float | None = None
-    """Speaker similarity of recordings of different speakers."""
+    """Mean similarity between recordings of different speakers, the baseline of speaker similarity; None if unknown."""
     settings: dict = field(default_factory=dict)
-    """Options of the evaluation as JSON values."""
+    """Options of the evaluation as JSON values, for the reports."""
 
     def figure(self, row: Row, metric: Metric, ids: Collection[str] | None = None) -> Estimate | None:
-        """Returns the estimate of a metric of a row, or None if it was not measured."""
+        """Estimates a metric of a row on the sentences `ids` (None: all). Returns None if it was not measured."""
         parts = row.parts(metric.name, ids)
         estimate = share if metric.is_share else ratio
         return estimate(*np.array(list(parts.values())).T).times(metric.scale) if parts else None
 
     @cached_property
     def figures(self) -> dict[str, list[dict[str, Estimate]]]:
-        """Estimates of all metrics for each row, by group of sentences: `all` and each key of `groups()`."""
+        """Estimates by group of sentences (`all` and the keys of `groups()`): for each row, a dict by metric name."""
         groups = {"all": None} | self.groups()
         figure = lambda row, ids: {one.name: found for one in METRICS if (found := self.figure(row, one, ids))}
         return {name: [figure(row, ids) for row in self.rows] for name, ids in groups.items()}
 
     @cached_property
     def differences(self) -> list[dict[str, Estimate]]:
-        """Differences of every other compared row from the first one, by metric."""
+        """For each compared row except the first, how its metrics differ from those of the first, by metric name."""
         first, *others = self.compared or [None]
         difference = lambda row: {one.name: found for one in METRICS if (found := self.difference(first, row, one))}
         return [difference(row) for row in others]
 
     def difference(self, first: Row, second: Row, metric: Metric) -> Estimate | None:
-        """Returns second minus first of a metric, on the sentences measured in both rows; None if there are none."""
+        """Estimates a metric of `second` minus that of `first` on sentences that both have; None if there are none."""
         a, b = first.parts(metric.name), second.parts(metric.name)
         both = [key for key in a if key in b]
         pair = (tuple(np.array([parts[key] for key in both]).T) for parts in (a, b))
@@ -231,27 +231,27 @@ class Comparison:
         return estimate(*pair).times(metric.scale) if both else None
 
     def value(self, row: Row, name: str) -> float | None:
-        """Returns the value of a metric of a row, unscaled and without interval; None if it was not measured."""
+        """Returns the unscaled value of a metric of a row, without confidence interval; None if it was not measured."""
         return pooled((one.parts for one in row.measured), name)
 
     @property
     def recordings(self) -> Row | None:
-        """The row of recordings, or None."""
+        """The row of the recordings; None if the sentences have none."""
         return next((row for row in self.rows if row.kind == "recordings" and row.measured), None)
 
     @property
     def compared(self) -> list[Row]:
-        """Rows that are compared: models and folders of audio files, not recordings and resyntheses."""
+        """Rows that compete for the best: models and folders of audio files, but not recordings or resyntheses."""
         return [row for row in self.rows if row.kind in ("model", "files")]
 
     def missing(self) -> dict[str, str]:
-        """Returns a hint for each metric that is not available, by name: how to make it available."""
+        """Returns how to enable each metric that is not available, by metric name."""
         has = {name for name in MISSING if getattr(self.tools, name, None)}
         has |= {"recordings"} if any(one.recording for one in self.sentences) else set()
         return {one.name: MISSING[one.needs] for one in METRICS if one.needs and one.needs not in has}
 
     def not_judged(self) -> str | None:
-        """Returns why the metrics of the recognizer are unreliable, or None if they are reliable or unknown."""
+        """Returns a message if the recognizer is too inaccurate to trust CER and WER; None if accurate or untested."""
         error = self.recordings and self.value(self.recordings, "cer")
         if is_usable(error):
             return None
@@ -259,19 +259,19 @@ class Comparison:
         return f"not judged: the CER of the recognizer on recordings is {100 * error:.1f} %, above the limit of {limit}"
 
     def unjudged(self) -> set[str]:
-        """Returns the names of metrics that are available but unreliable."""
+        """Returns the names of the metrics that are unreliable according to `not_judged`: CER and WER, or none."""
         return {metric.name for metric in METRICS if metric.needs == "recognizer"} if self.not_judged() else set()
 
     def groups(self) -> dict[str, set[str]]:
-        """Returns the sentence ids by group: speakers seen and not seen in training; empty unless there are both."""
+        """Groups sentence ids by whether the speaker was seen in training. Returns an empty dict unless both occur."""
         seen, others = ({one.id for one in self.sentences if one.seen is kind} for kind in (True, False))
         return {"seen speakers": seen, "unseen speakers": others} if seen and others else {}
 
     def best(self) -> tuple[list[Row], str] | None:
-        """Returns the best rows and the reasons, or None for a single row. Rows without a significant difference tie.
+        """Returns the best rows and the reasons in words; None if there is only one row to compare.
 
         Candidates are the rows that finish their sentences and match the voice, or all rows if none does. Each metric
-        of `DECIDING` in turn removes the candidates that are significantly worse than the best one.
+        of `DECIDING` in turn removes the candidates that are significantly worse than the best one; the rest tie.
         """
         if len(self.compared) < 2:
             return None
@@ -296,7 +296,7 @@ class Comparison:
         return able, "; ".join(reasons)
 
     def _eligible(self, row):
-        """Whether a row finishes its sentences and matches the voice; an unknown similarity counts as a match."""
+        """Whether a row ends its sentences properly and resembles the voice. An unknown similarity counts as enough."""
         if not ends_well(self.value(row, "limit"), self.value(row, "length")):
             return False
         own, same = self.value(row, "similarity"), self.recordings and self.value(self.recordings, "similarity")
@@ -312,9 +312,9 @@ def compare(
     settings: dict,
     on_measured: Callable[[Row], None] = lambda row: None,
 ) -> Comparison:
-    """Measures the speech of all sources.
+    """Measures the speech of all sources. Raises `UserError` if a source can speak none of the sentences.
 
-    `on_measured` is called with the row after each measurement, before the samples of that measurement are dropped.
+    `on_measured` is called with the row after each measurement, while the audio of that measurement is still available.
     """
     measure, rows = Measurer(tools), []
     for source in sources:

@@ -19,7 +19,7 @@ from myxtts.storage.files import csv_text, write_json, write_text, write_whole_f
 NOT_AVAILABLE, NOT_JUDGED = "not available", "not judged"
 COLUMNS = ("row", "kind", "group", "metric", "unit", "value", "low", "high", "sentences", "judged")
 MOST_SENTENCES, WORST = 40, 10
-"""Numbers of sentences on the page: sentences with audio from all rows, and worst sentences of each model."""
+"""Numbers of sentences with audio on the page: those that are played for all rows, and the worst of each model."""
 BAR_WIDTH = 160
 SHOWN_EVERY = 20
 """Number of sentences between progress messages."""
@@ -30,7 +30,7 @@ def evaluate_into(
 ) -> str:
     """Evaluates the sources and writes `evaluation.json`, `evaluation.csv`, `report.html` and its audio.
 
-    Returns the table for a terminal. The folder is replaced when all files are complete.
+    Returns the results as text for a terminal. An existing folder is replaced only when all files are complete.
     """
     check_output(folder)
     with write_whole_folder(folder, sync=False) as new:
@@ -58,7 +58,7 @@ def evaluate_into(
 
 
 def _page(comparison: Comparison, sounds: Mapping[int, str]) -> str:
-    """Renders the page; `sounds` maps `id(measurement)` to the audio file of the measurement."""
+    """Renders the HTML page. `sounds` maps `id(measurement)` to the path of the measurement's audio file."""
     source = Path(__file__).with_suffix(".html").read_text("utf-8")
     finalize = lambda value: printable(value) if type(value) is str else value
     return jinja2.Template(source, autoescape=True, finalize=finalize).render(
@@ -78,7 +78,7 @@ def _page(comparison: Comparison, sounds: Mapping[int, str]) -> str:
 
 
 def _bars(estimates):
-    """Returns the low bound, value and high bound of each estimate as positions on a common scale, or None."""
+    """Returns the lower bound, value and upper bound of each estimate as pixels on a common scale. None stays None."""
     ends = [end for one in estimates if one for end in one if end is not None]
     least, most = min(ends, default=0), max(ends, default=0)
     place = lambda value: 4 + (BAR_WIDTH - 8) * (value - least) / (most - least)
@@ -87,16 +87,16 @@ def _bars(estimates):
 
 
 class Line(NamedTuple):
-    """A line of a table: a metric with a cell for each column."""
+    """A line of a results table: a metric, and its text and estimate in each column."""
 
     metric: Metric
     cells: list[str]
     estimates: list[Estimate | None]
-    """Estimate of each cell, None if the cell has no number."""
+    """Estimate in each cell; None if the cell contains no number."""
 
 
 def tables(comparison: Comparison) -> list[tuple[str, list[str], list[Line]]]:
-    """Returns title, columns and lines of each table: all sentences, groups of speakers, and differences."""
+    """Returns (title, column names, lines) of each table: all sentences, groups of speakers, and differences."""
     missing, unjudged, rows, found = comparison.missing(), comparison.unjudged(), comparison.rows, []
     for group, figures in comparison.figures.items():
         lines = []
@@ -118,7 +118,7 @@ def tables(comparison: Comparison) -> list[tuple[str, list[str], list[Line]]]:
 
 
 def number(estimate: Estimate | None, metric: Metric, sign: str = "") -> str:
-    """Formats an estimate as `12.3 [10.1, 14.8]`, or None as a dash."""
+    """Formats an estimate as `12.3 [10.1, 14.8]`, with a leading `+` if `sign` is "+". None becomes a dash."""
     if estimate is None:
         return "–"
     form = f"{sign}.{metric.decimals}f"
@@ -127,7 +127,7 @@ def number(estimate: Estimate | None, metric: Metric, sign: str = "") -> str:
 
 
 def as_text(comparison: Comparison, width: int = 120) -> str:
-    """Formats the comparison for a terminal of `width` columns."""
+    """Formats the results as tables and notes for a terminal that is `width` characters wide."""
     blocks = [f"{counted_sentences(comparison)}; brackets are {100 * LEVEL:.0f} % confidence intervals"]
     for title, names, lines in tables(comparison):
         blocks.append((f"{title}:\n" if title else "") + _grid(names, lines, width))
@@ -136,13 +136,13 @@ def as_text(comparison: Comparison, width: int = 120) -> str:
 
 
 def counted_sentences(comparison: Comparison) -> str:
-    """Formats the number of sentences and of samples per sentence."""
+    """Formats the number of sentences, and of samples per sentence if there are several."""
     seeds, count = comparison.settings.get("seeds", 1), len(comparison.sentences)
     return f"{count} sentences, each sampled {seeds} times" if seeds > 1 else f"{count} sentences"
 
 
 def notes(comparison: Comparison) -> list[str]:
-    """Returns notes on the best row and on metrics that are unreliable or not available."""
+    """Returns sentences that tell which model is best, and which metrics are unreliable or not available."""
     found = []
     if best := comparison.best():
         rows, why = best
@@ -162,7 +162,7 @@ def notes(comparison: Comparison) -> list[str]:
 
 
 def _grid(names: Sequence[str], lines: Sequence[Line], width: int) -> str:
-    """Formats a table; columns beyond `width` continue in another table below."""
+    """Formats a table as text; columns that do not fit in `width` characters continue in another table below."""
     heads = _padded(["", *(line.metric.heading for line in lines)])
     blocks = [heads]
     for place, name in enumerate(names):
@@ -178,7 +178,7 @@ def _padded(column):
 
 
 def as_json(comparison: Comparison, sounds: Mapping[int, str]) -> dict[str, Any]:
-    """Returns the comparison as JSON values; `sounds` maps measurements to audio files, as in `_page`."""
+    """Returns the content of `evaluation.json`. `sounds` maps measurements to audio files, as in `_page`."""
     best, compared = comparison.best(), [row.name for row in comparison.compared]
     return {
         "format": "myxtts evaluation",
@@ -200,7 +200,7 @@ def as_json(comparison: Comparison, sounds: Mapping[int, str]) -> dict[str, Any]
 
 
 def _figures(comparison):
-    """Yields `{group: {metric: figure}}` of each row; a figure has value, bounds and number of sentences."""
+    """Yields `{group: {metric: figure}}` for each row, where a figure has a value, its bounds and `sentences`."""
     groups = {"all": None} | comparison.groups()
     for place, row in enumerate(comparison.rows):
         yield {
@@ -213,7 +213,7 @@ def _figures(comparison):
 
 
 def _spoken(row, one, sound):
-    """Returns a measurement as JSON values."""
+    """Converts a measured sentence to JSON values."""
     spoken, sentence = one.spoken, one.spoken.sentence
     measured = {name: part / whole * BY_NAME[name].scale for name, (part, whole) in one.parts.items() if whole}
     key = {"row": row.name, "id": sentence.id, "seed": spoken.seed, "text": sentence.text, "speaker": sentence.speaker}
@@ -222,7 +222,7 @@ def _spoken(row, one, sound):
 
 
 def as_csv(comparison: Comparison) -> str:
-    """Formats the figures as CSV with one value per line."""
+    """Formats the results as CSV with one metric of one row per line."""
     unjudged, lines = comparison.unjudged(), [COLUMNS]
     for row, figures in zip(comparison.rows, _figures(comparison)):
         for group, found in figures.items():

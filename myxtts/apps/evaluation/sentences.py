@@ -1,4 +1,4 @@
-"""Sentences of an evaluation, the same for all models, and the sources of their speech."""
+"""Test sentences of an evaluation, the same for all models, and the sources that speak them."""
 
 import csv
 import logging
@@ -34,9 +34,9 @@ logger = logging.getLogger(__name__)
 
 MOST_TEXT_BYTES = 4 * 2**20
 MOST_SECONDS = 30.0
-"""Maximum length of a recording."""
+"""Maximum length of a test recording or reference recording of a data set; longer ones are left out."""
 KNOWN_SHARE = 0.5
-"""Minimum share of common clips, relative to the shorter list, for a run to count as trained on a data set."""
+"""Minimum overlap of the clips of a run and of a data set, relative to the smaller list, to treat them as the same."""
 
 
 def choose_sentences(
@@ -48,15 +48,15 @@ def choose_sentences(
     count: int,
     folder: Path | None = None,
 ) -> list[Sentence]:
-    """Returns the sentences for all subjects.
+    """Chooses the sentences that all subjects are evaluated on.
 
     Args:
-        data: Data set with recordings (default: the first data set of a run that still exists).
+        data: Data set with recordings (default: the data set of the first run whose data still exist).
         texts: Text file with one sentence per line, used instead of the data set.
-        voices: Reference recordings, used in turn for the sentences.
-        language: Language of texts and clips without one (default: the runs' language, else English for texts).
+        voices: Reference recordings, assigned to the sentences in turn.
+        language: Language of texts and of clips without one (default: the runs' language, else English for texts).
         count: Maximum number of sentences.
-        folder: Empty folder for eSpeak NG recordings, with which the bundled model is compared.
+        folder: Empty folder for recordings by eSpeak NG, which are the default test data of the bundled model.
 
     Raises:
         UserError: There are no sentences, or no voices.
@@ -94,8 +94,8 @@ def choose_sentences(
 def sentences_of_data(folder: str | Path, runs: Iterable[Path], language: str, count: int) -> list[Sentence]:
     """Returns up to `count` held-out clips of a data set as sentences, spread evenly over speakers and ids.
 
-    Clips that a run rejected are left out. The voice of a sentence is the longest other clip of its speaker; training
-    clips are preferred.
+    Clips that a run rejected as unfit for training are left out. The voice of a sentence is the longest other clip of
+    its speaker, from the training clips if there are any.
 
     Raises:
         UserError: No clip is held out and readable.
@@ -106,7 +106,7 @@ def sentences_of_data(folder: str | Path, runs: Iterable[Path], language: str, c
         trained, rejected = trained | ids[0], rejected | ids[1]
     usable = [one for one in utterances if one.id not in rejected - trained]
     if left := len(utterances) - len(usable):
-        logger.info("Left out: %s of %s that a run rejected, see its clips_*.csv.", counted(left, "clip"), folder)
+        logger.info("Left out %s of %s, which a run rejected (see its clips_*.csv).", counted(left, "clip"), folder)
     held = [one for one in usable if one.id not in trained]
     held = [one for one in held if one.validation] or held
     if not held:
@@ -135,7 +135,7 @@ def sentences_of_data(folder: str | Path, runs: Iterable[Path], language: str, c
 
 
 def _espeak_data(folder, language):
-    """Creates a data set for the bundled model: held-out sentences that eSpeak NG speaks. Returns its folder."""
+    """Creates test data for the bundled model in `folder`: sentences not used in its training, spoken by eSpeak NG."""
     code = get_language(language).code
     if not (voices := [voice for voice in VOICES if voice.language == code]):
         known = ", ".join(dict.fromkeys(voice.language for voice in VOICES))
@@ -150,7 +150,7 @@ def _espeak_data(folder, language):
 
 
 def clips_of_run(run: Path, utterances: Sequence[Utterance], folder: Path) -> tuple[set[str], set[str]]:
-    """Returns the ids of clips that a run was trained on, and of those that it rejected; none of another data set."""
+    """Returns the ids of clips that a run was trained on, and of those it rejected. Empty if it used other data."""
     data, ids, rejects = read_config(run).data, {one.id for one in utterances}, {}
     is_here = lambda path: path is not None and Path(path).resolve() == folder.resolve()
     name = "validation" if is_here(data.val_data) and not is_here(data.train_data) else "train"
@@ -166,7 +166,7 @@ def clips_of_run(run: Path, utterances: Sequence[Utterance], folder: Path) -> tu
 
 
 def _usable_seconds(clip):
-    """Returns the duration of a clip; 0 if it is unreadable or longer than `MOST_SECONDS`."""
+    """Returns the duration of a clip in seconds; 0 if the clip is unreadable or longer than `MOST_SECONDS`."""
     with suppress(soundfile.LibsndfileError):
         if (seconds := soundfile.info(str(clip.wav_path)).duration) <= MOST_SECONDS:
             return seconds
@@ -174,7 +174,7 @@ def _usable_seconds(clip):
 
 
 def _in_voices(sentences, voices):
-    """Assigns the voices to the sentences in turn, and removes the recordings, because they have other voices."""
+    """Assigns the voices to the sentences in turn. Removes their recordings, because those have other voices."""
     return [
         replace(one, speaker=Path(voice).stem, voice=str(voice), recording=None, seen=None)
         for one, voice in zip(sentences, np.resize(list(voices), len(sentences)))
@@ -183,19 +183,19 @@ def _in_voices(sentences, voices):
 
 @dataclass(frozen=True)
 class Source:
-    """A source of speech: recordings, their resynthesis, a model or a folder of audio files."""
+    """A source of speech to be measured: the recordings, their resynthesis, a model or a folder of audio files."""
 
     name: str
     kind: str
     """`recordings`, `copy` (resynthesis), `model` or `files`."""
     speak: Callable[[], Iterator[Spoken]]
-    """Function that yields the speech of every sentence that the source has or can synthesize."""
+    """Function that yields the audio of the sentences. Sentences that the source lacks or cannot speak are left out."""
 
 
 def rows_to_speak(
     judged: Sequence[Subject], sentences: Sequence[Sentence], seeds: Sequence[int], decoder: str | None = None
 ) -> list[Source]:
-    """Returns the sources: recordings if any, then each subject's speech; a model's resynthesis precedes its speech."""
+    """Returns the sources in the order of the report. Before each model comes its resynthesis of the recordings."""
     recorded = [one for one in sentences if one.recording]
     read = lambda: (Spoken(one, 0, load_samples(one.recording), MODEL_SAMPLE_RATE) for one in recorded)
     found = [Source("recordings", "recordings", read)] if recorded else []
@@ -216,7 +216,7 @@ def _speech(synthesizer, sentences, seeds):
 
 
 def _copies(synthesizer, recorded):
-    """Yields resyntheses of the recordings that are not too long for the model."""
+    """Yields the resynthesis of each recording that is not too long for the model."""
     model = synthesizer()
     if "dvae" not in model.model.parts:  # converted models can lack it
         return
@@ -234,15 +234,15 @@ def _copies(synthesizer, recorded):
 def copy_speech(
     synthesizer: Synthesizer, samples: np.ndarray, voice: Voice, text_ids: Sequence[int]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Resynthesizes a recording from its codes; its quality is an upper bound for the GPT's speech.
+    """Resynthesizes a recording from its codes. Its quality is an upper bound for speech whose codes the GPT generates.
 
     Args:
         samples: Recording, `(S,)` at 22 050 Hz.
-        voice: Voice from another recording of the speaker.
+        voice: Voice of the speaker, encoded from another recording.
         text_ids: Text tokens, from which the GPT computes the latents for a waveform decoder.
 
     Returns:
-        Audio `(S',)` at the model's sample rate, and codes `(C,)`.
+        Audio `(S',)` at the model's sample rate, and the codes of the recording, `(C,)`.
     """
     model, config = synthesizer.model, synthesizer.config.model
     mel = np.asarray(MelSpectrogram(DVAE_MEL)(samples[None]))
@@ -254,7 +254,7 @@ def copy_speech(
 
 
 def _files(name: str, folder: Path, sentences: Sequence[Sentence]) -> Source:
-    """Returns a `Source` that reads audio files from a folder, matched to the sentences by name, else by text."""
+    """Creates a `Source` that reads audio files of a folder, which are matched to sentences by name or else by text."""
     utterances = load_corpus(folder).utterances
     by_id = {one.id: one.wav_path for one in utterances}
     by_text = {" ".join(one.text.split()): one.wav_path for one in reversed(utterances)}

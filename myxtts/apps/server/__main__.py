@@ -1,4 +1,4 @@
-"""`myxtts serve`: a model as an HTTP server."""
+"""`myxtts serve`: serves a model over HTTP."""
 
 import secrets
 import sys

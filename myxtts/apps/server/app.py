@@ -24,7 +24,7 @@ from myxtts.apps.server.voices import VoiceBook
 
 
 def make_app(speaker: Speaker, voices: VoiceBook, settings: ServerSettings) -> FastAPI:
-    """Builds the application with endpoints and middleware. Its lifespan starts the speaker if needed, and stops it."""
+    """Builds the FastAPI application. It starts `speaker` if that is not running yet, and stops it at shutdown."""
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -47,12 +47,12 @@ def make_app(speaker: Speaker, voices: VoiceBook, settings: ServerSettings) -> F
 
     @app.post(SPEECH, response_class=Response, responses=audio)
     async def speech(body: SpeechRequest, request: Request) -> Response:
-        """Speaks a text."""
+        """Synthesizes a text and returns the audio, or streams it."""
         return await answer(SpeechResponse, body, request)
 
     @app.post(CAPTIONED, response_class=Response, responses={200: {"content": {"application/json": {}}}})
     async def captioned_speech(body: SpeechRequest, request: Request) -> Response:
-        """Speaks a text and adds the time of each word, like Kokoro-FastAPI; streams a line of JSON per sentence."""
+        """Synthesizes a text with word times, as in Kokoro-FastAPI; a stream has one line of JSON per sentence."""
         return await answer(CaptionedResponse, body, request)
 
     _add_state(app, speaker, voices, settings)
@@ -61,12 +61,12 @@ def make_app(speaker: Speaker, voices: VoiceBook, settings: ServerSettings) -> F
 
     @app.get("/", response_class=HTMLResponse, include_in_schema=False)
     async def start() -> str:
-        """Start page with links."""
+        """Renders the start page, which links to the other pages and endpoints."""
         return render()
 
     @app.get("/docs", response_class=HTMLResponse, include_in_schema=False)
     async def docs(request: Request) -> str:
-        """Documentation of the endpoints, with examples; loads nothing from other hosts."""
+        """Renders the documentation of the endpoints, with examples. It loads nothing from other hosts."""
         url, described = str(request.base_url).rstrip("/"), app.openapi()
         fields = described["components"]["schemas"][SpeechRequest.__name__]
         return render(url=url, has_key=bool(settings.api_key), paths=described["paths"], request=fields)
@@ -106,24 +106,24 @@ def _add_state(app, speaker, voices, settings):
 
         @app.put(f"{VOICES}/{{name}}", status_code=201)
         async def add_voice(name: Annotated[str, InPath(max_length=200)], request: Request) -> dict:
-            """Adds the voice of a recording; the body is a wav, flac, ogg or mp3 file."""
+            """Adds a voice from a recording. The body is a wav, flac, ogg or mp3 file."""
             made = await asyncio.to_thread(voices.add, name, await request.body())
             return {"id": made.name, "object": "audio.voice", "name": made.name, "created_at": made.version[0] // 10**9}
 
     @app.get("/health")
     async def health() -> JSONResponse:
-        """Reports whether the server is running (200) or has failed (503)."""
+        """Reports whether the server can still synthesize (200) or has failed for good (503)."""
         return JSONResponse({"status": "ok" if speaker.alive else "ended"}, 200 if speaker.alive else 503)
 
     @app.get("/ready")
     async def ready() -> JSONResponse:
-        """Reports the load, and whether warm-up is done and texts are accepted (200) or not (503)."""
+        """Reports the load, and whether the server accepts texts (200) or is still warming up or stopping (503)."""
         state = dict(zip(("waiting", "speaking", "rows"), speaker.load), ready=speaker.ready)
         return JSONResponse(state, 200 if state["ready"] else 503)
 
     @app.get("/metrics", response_class=PlainTextResponse)
     async def metrics() -> PlainTextResponse:
-        """Metrics for Prometheus."""
+        """Returns metrics in the text format of Prometheus."""
         return PlainTextResponse(generate_latest(speaker.metrics.registry), media_type="text/plain; version=0.0.4")
 
 

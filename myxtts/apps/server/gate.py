@@ -1,4 +1,4 @@
-"""Middleware for every HTTP request (request id, API key or host check, body limit, log line), and API errors."""
+"""Middleware that checks, limits, counts and logs all HTTP requests; settings and errors of the HTTP API."""
 
 import asyncio
 import hmac
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Model: TypeAlias = "Synthesizer | ExportedModel"
 SPEECH, CAPTIONED, VOICES = "/v1/audio/speech", "/dev/captioned_speech", "/v1/audio/voices"
 PAGE = "/ui"
-"""Path prefix of the web UI (`--ui`), which has its own body limits and password."""
+"""Path prefix of the web UI (`--ui`), which has its own size limits and password."""
 OPEN_PATHS = ("/", "/docs", "/openapi.json", "/health", "/ready")
 """Paths that need no API key, because their content is the same for every server of this version."""
 MOST_UPLOAD_BYTES = 20 * 2**20
@@ -34,53 +34,53 @@ log = logging.getLogger("myxtts.apps.server.access")
 
 @dataclass(frozen=True)
 class ServerSettings:
-    """Settings of the HTTP interface."""
+    """Settings of the HTTP interface, from the options of `myxtts serve`."""
 
     model: str
-    """Name of the model in requests."""
+    """Model name that clients send in requests."""
     api_key: str | None = None
-    """Key that every client must send; with None, only requests to a local host name are answered."""
+    """Key that every client must send. If it is None, only requests to a local host name are answered."""
     max_characters: int = 4096
     language: str | None = None
-    """Language of a text if neither request nor voice has one; None detects it from letters and words."""
+    """Language of texts if neither the request nor the voice sets one; None means that it is detected from the text."""
     allow_uploads: bool = False
     has_page: bool = False
     """Whether the web UI (`--ui`) is mounted."""
     cors: tuple[str, ...] = ()
     """Origins allowed in browsers, such as `https://chat.example`; `*` for all."""
     body_seconds: float = 20.0
-    """Time limit for the body of a request."""
+    """Time limit for receiving the body of a request."""
 
 
 @dataclass
 class ApiError(Exception):
-    """Error that is sent to the client, in OpenAI's format."""
+    """Error for the client, which becomes an HTTP response in the format of OpenAI's API."""
 
     status: int
     """HTTP status code."""
     message: str
     param: str | None = None
-    """Name of the invalid field."""
+    """Name of the invalid field of the request, or None."""
     code: str | None = None
-    """Kind of the error, such as `voice_not_found`."""
+    """Machine-readable kind of the error, such as `voice_not_found`, or None."""
     retry_after_seconds: int | None = None
 
     @property
     def body(self) -> dict:
-        """JSON body of the response: `{"error": {"message", "type", "param", "code"}}`."""
+        """Content of the response: `{"error": {"message": …, "type": …, "param": …, "code": …}}`."""
         kinds = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
         kind = kinds.get(self.status, "server_error" if self.status >= 500 else "invalid_request_error")
         return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
 
     def response(self) -> JSONResponse:
-        """HTTP response with this error."""
+        """Creates the HTTP response, with the headers that the status requires."""
         headers = {} if self.retry_after_seconds is None else {"Retry-After": str(self.retry_after_seconds)}
         headers |= {"WWW-Authenticate": "Bearer"} if self.status == 401 else {}
         return JSONResponse(self.body, self.status, headers)
 
 
 def as_api_error(error: Exception) -> ApiError:
-    """Converts an exception for the client: a `UserError` keeps its message, other errors reveal no details."""
+    """Converts an exception to an error for the client. A `UserError` keeps its message, others get a general one."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, UserError):
@@ -89,7 +89,7 @@ def as_api_error(error: Exception) -> ApiError:
 
 
 class Gate:
-    """ASGI middleware around the whole app: checks requests, counts and logs them, and sends errors."""
+    """ASGI middleware around the whole app: checks API key and body size, counts and logs requests, sends errors."""
 
     def __init__(self, app, metrics: "Metrics", settings: ServerSettings):
         self.app, self.metrics, self.settings = app, metrics, settings
@@ -147,7 +147,7 @@ class Gate:
             raise ApiError(401, "Send the server's API key as `Authorization: Bearer KEY`.", code="invalid_api_key")
 
     async def _read_body(self, request, most):
-        """Reads the body within its limits; returns an ASGI `receive` that replays the body."""
+        """Reads a body of at most `most` bytes within the time limit; returns an ASGI `receive` that replays it."""
         path = request.scope["path"]
         too_large = ApiError(413, f"The body of a request to {path} must have at most {most} bytes.")
         if int(request.headers.get("content-length", 0)) > most:

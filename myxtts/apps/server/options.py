@@ -22,11 +22,11 @@ LIMITS = {
     "--max-connections": (100, 0, 10_000, "maximum open connections per client address; 0 for no limit"),
     "--grace-seconds": (30, 0, 3600, "time limit for active requests at shutdown"),
 }
-"""Numeric options: default, minimum, maximum and help."""
+"""Numeric options: (default, minimum, maximum, help text) of each."""
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """Returns the parser of `myxtts serve`."""
+    """Builds the argument parser of `myxtts serve`."""
     about = "Serve a model over HTTP, with an API compatible with OpenAI's."
     parser = PlainParser(prog="myxtts serve", description=about)
     add_model(parser, "; also the folder of `myxtts export`")
@@ -64,7 +64,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def check_options(arguments: argparse.Namespace) -> str | None:
-    """Raises `UserError` for invalid options; returns the API key."""
+    """Checks the options and raises `UserError` for invalid ones; returns the API key, or None if there is none."""
     if arguments.checkpoint is None:
         raise UserError("--checkpoint must be the folder of a model. Try: myxtts serve --checkpoint runs/mine")
     if arguments.allow_uploads and not os.access(arguments.voices or "", os.W_OK):

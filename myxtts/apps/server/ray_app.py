@@ -13,11 +13,11 @@ from myxtts.apps.server.options import build_parser, check_options
 from myxtts.config.checks import UserError, needing
 
 OF_RAY = tuple("host port max_connections grace_seconds wyoming_port wyoming_host ui api_key device".split())
-"""Flags of `myxtts serve` that Ray Serve replaces by its own settings."""
+"""Flags of `myxtts serve` that are refused here, because Ray Serve has its own settings for them."""
 
 
 def application(flags: dict[str, Any]) -> Any:
-    """Returns the Ray Serve application for flags of `myxtts serve`: `{"checkpoint": "runs/mine", "queue": 16}`.
+    """Builds a Ray Serve application from flags of `myxtts serve`, such as `{"checkpoint": "runs/mine", "queue": 16}`.
 
     Raises:
         UserError: Ray is not installed, or a flag is unknown, invalid, or replaced by a setting of Ray.
@@ -45,7 +45,7 @@ def application(flags: dict[str, Any]) -> Any:
 
 
 def command_line(flags: dict[str, Any]) -> list[str]:
-    """Converts flags by name to the arguments of `myxtts serve`; True means a flag without a value."""
+    """Converts a dict of flags to command-line arguments of `myxtts serve`; True is a flag without a value."""
     words = []
     for name, value in flags.items():
         name = name.replace("-", "_")
@@ -58,7 +58,7 @@ def command_line(flags: dict[str, Any]) -> list[str]:
 
 
 def open_replica(words: list[str]) -> Any:
-    """Opens the model in the process of a replica and warms it up; returns the ASGI application."""
+    """Loads and warms up the model in the process of a replica; returns the ASGI application."""
     from myxtts.apps.server.serving import log_as_json, open_model
 
     log_as_json()

@@ -1,4 +1,4 @@
-"""Process of the server: opens the model and the app, logs as JSON, limits connections, shuts down."""
+"""Server process: loads the model, builds the app, logs as JSON, limits connections and shuts down gracefully."""
 
 import argparse
 import asyncio
@@ -26,22 +26,22 @@ from myxtts.storage.files import CheckpointError
 from myxtts.text.language_guess import language_to_read
 
 ANSWER_SECONDS = 2.0
-"""Minimum time that a shutdown leaves for sending the responses of aborted requests."""
+"""Minimum time at shutdown for sending responses to requests that were aborted."""
 HEAD_SECONDS = 10.0
-"""Time limit for receiving the head of a request."""
+"""Time limit for receiving the request line and headers of a request."""
 MOST_IN_TURNS, MOST_CACHE_BYTES = 32, 2**30
-"""Maximum number of texts that an exported model alternates between, and of bytes for the caches of more than two."""
+"""Limits of the texts that an exported model speaks in turns: their number, and the bytes of their caches."""
 MOST_CONNECTIONS = 500
-"""Maximum number of open connections from all addresses."""
+"""Maximum number of open connections from all addresses together."""
 
 
 def open_model(arguments: argparse.Namespace, key: str | None) -> tuple[FastAPI, Speaker, VoiceBook, ServerSettings]:
-    """Builds app, speaker, voices and settings from the options. Exported models do not import TensorFlow."""
+    """Loads the model and builds app, speaker, voices and settings. Exported models do not need TensorFlow."""
     run = local_folder(arguments.checkpoint, arguments.accept_licence, kinds=(*MODELS, EXPORT))
     model, speakers, trained, options = (_open_exported if kind_of(run) == EXPORT else _open_trained)(run, arguments)
     if arguments.warm != "none" and not arguments.language:
         language_to_read("Loads the words of all languages.", None, None, "")
-    # The only trained speaker is the default voice, as of `myxtts say`.
+    # If there is one trained speaker, it is the default voice, as in `myxtts say`.
     usual = dict.fromkeys(("", *OPENAI_VOICES), trained[0]) if len(trained) == 1 else {}
     voices = VoiceBook(model, speakers, arguments.voices and Path(arguments.voices), usual | arguments.voice_map)
     limits = arguments.queue, arguments.queue_seconds, arguments.max_seconds
@@ -53,7 +53,7 @@ def open_model(arguments: argparse.Namespace, key: str | None) -> tuple[FastAPI,
 
 
 def _open_exported(run, arguments):
-    """Returns the model, the language of each of its voices, its trained speakers, and options for `Speaker`."""
+    """Loads an exported model; returns it, `{voice: language}`, names of trained speakers, and `Speaker` options."""
     for name in ("decoder", "engine", "device"):
         if getattr(arguments, name):
             raise UserError(f"--{name} is not for exported models: {run} runs in ONNX Runtime on the CPU.")
@@ -62,7 +62,7 @@ def _open_exported(run, arguments):
         model.warm_up(arguments.warm)  # here, so that a damaged graph ends the command
     except Exception as error:  # the errors of ONNX Runtime have no other common base class
         raise CheckpointError(f"{run} is not a complete export: {error}. Run `myxtts export` again.") from error
-    # A voice that was copied from base or a release has its language in its name, or none.
+    # A voice that was copied from base or a release has its language in its name, or has no language.
     trained = [name for name, its in model.speakers.items() if its and not name.startswith(f"{its}_")]
     most = min(MOST_IN_TURNS, max(2, MOST_CACHE_BYTES // model.cache_bytes))
     return model, model.speakers, trained, {"most_texts": most}
@@ -83,7 +83,7 @@ def _open_trained(run, arguments):
 
 
 class _JSONLines(logging.Formatter):
-    """Formats a record as a JSON object: time, level, logger, message and the record's `fields`."""
+    """Formats a log record as a JSON object with time, level, logger, message and the record's own `fields`."""
 
     def format(self, record):
         # The texts of users must not be logged, only their lengths.
@@ -98,7 +98,7 @@ class _JSONLines(logging.Formatter):
 
 
 def log_as_json() -> None:
-    """Logs the package's records and uvicorn's errors to standard error as JSON lines."""
+    """Sends the logs of the package, and the errors of uvicorn, to standard error as JSON lines."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_JSONLines())
     for name in ("myxtts", "uvicorn.error"):
@@ -108,10 +108,10 @@ def log_as_json() -> None:
 
 
 def limited_protocol(max_of_address: int) -> type[H11Protocol]:
-    """Returns a uvicorn protocol class that closes connections whose request head takes longer than `HEAD_SECONDS`.
+    """Returns a uvicorn protocol class that limits connections; slow clients are disconnected after `HEAD_SECONDS`.
 
-    Above `max_of_address` connections per address (0: no limit), or `MOST_CONNECTIONS` in all, a new connection
-    replaces the oldest one whose request has not arrived. If there is none, the new connection is closed.
+    If an address has `max_of_address` connections (0: no limit), or the server `MOST_CONNECTIONS`, a new connection
+    replaces the oldest one that is not waiting for a response. If all are waiting, the new connection is closed.
     """
     opened: dict[H11Protocol, str] = {}  # the oldest first
 
@@ -159,8 +159,8 @@ class Serving(uvicorn.Server):
 
     Args:
         connections: Maximum number of connections per address; 0 for no limit.
-        grace_seconds: Time limit for finishing texts; a second signal ends the server at once.
-        beside: Coroutine that runs as long as the server, such as another protocol.
+        grace_seconds: Time limit for finishing texts after the signal. A second signal ends the server at once.
+        beside: Coroutine to run alongside the server, such as the server of another protocol.
     """
 
     def __init__(self, app, speaker: Speaker, connections: int, grace_seconds: int, beside: Coroutine | None = None):
@@ -170,7 +170,7 @@ class Serving(uvicorn.Server):
         self.speaker, self._beside, self._task = speaker, beside, None
 
     async def startup(self, sockets=None):
-        """Starts to answer requests, and logs the addresses."""
+        """Starts to accept connections, and logs the addresses."""
         await super().startup(sockets)
         if self.started:
             self._task = self._beside and asyncio.ensure_future(self._beside)
@@ -178,7 +178,7 @@ class Serving(uvicorn.Server):
                 logging.getLogger("myxtts.apps.server").info("Listening on http://%s:%d", *address[:2])
 
     async def shutdown(self, sockets=None):
-        """Rejects queued texts and finishes the texts in progress; aborts those that exceed the time limit."""
+        """Rejects queued texts and finishes the texts in progress, up to the time limit."""
         self.speaker.refuse_more()
         end = time.monotonic() + self.config.timeout_graceful_shutdown
         while self.speaker.load[1] and not self.force_exit and time.monotonic() < end:

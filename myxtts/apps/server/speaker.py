@@ -1,4 +1,4 @@
-"""Queue of texts, and the thread that speaks several of them at once."""
+"""Queue of texts to synthesize, and the thread that synthesizes several of them at once."""
 
 import asyncio
 import logging
@@ -29,15 +29,15 @@ logger = logging.getLogger(__name__)
 _stopping = partial(ApiError, 503, "The server is stopping.", code="stopping", retry_after_seconds=5)
 
 MOST_ROWS = 8
-"""Maximum number of texts spoken at once, and of sentences sampled at once by `code_engine.CodeEngine`."""
+"""Maximum number of texts spoken at once, and batch size of the engine (`code_engine.CodeEngine`) in sentences."""
 SECONDS_OF_A_TEXT = 5.0
-"""Initial estimate of the time to speak a text, for `Retry-After`."""
+"""First estimate of the time to speak a text, from which the header `Retry-After` of a rejection is computed."""
 FIRST_SOUND_SECONDS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10, 20, 40, 80)
 REAL_TIME_FACTORS = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10)
 
 
 class Metrics:
-    """Prometheus metrics of one server, in their own registry; `load` returns the values of `Speaker.load`."""
+    """Prometheus metrics of one server, in a registry of their own. `load` must return `Speaker.load`."""
 
     def __init__(self, load: Callable[[], tuple[int, int, int]]):
         self.registry = CollectorRegistry()
@@ -48,8 +48,9 @@ class Metrics:
         self.texts = Counter("myxtts_texts", "Texts spoken completely", **own)
         self.codes = Counter("myxtts_codes", "Audio codes sampled; their rate is the speed of the model", **own)
         self.sound = Counter("myxtts_sound_seconds", "Seconds of audio generated", **own)
-        for index, what in enumerate(("waiting_texts", "speaking_texts", "rows")):
-            gauge = Gauge(f"myxtts_{what}", f"{what.capitalize().replace('_', ' ')}, at present", **own)
+        gauges = dict(waiting_texts="Texts in the queue", speaking_texts="Texts being spoken", rows="Sentences sampled")
+        for index, (name, meaning) in enumerate(gauges.items()):
+            gauge = Gauge(f"myxtts_{name}", meaning, **own)
             gauge.set_function(lambda index=index: load()[index])
         first = "Seconds from a request's arrival to its first audio"
         self.first_sound = Histogram("myxtts_first_sound_seconds", first, buckets=FIRST_SOUND_SECONDS, **own)
@@ -59,28 +60,28 @@ class Metrics:
 
 @dataclass(eq=False)
 class SpeechJob:
-    """A text to speak. Its audio is received with `next`, in the event loop that submitted the job."""
+    """A text to speak and its state in the queue. The event loop that submits it receives the audio with `next`."""
 
     pieces: list[Piece]
-    """Pieces of the text; empty if there is nothing to say."""
+    """Sentences of the text, or parts of long ones; empty if there is nothing to speak."""
     silences: tuple[float, float]
-    """Seconds of silence before and after the pieces."""
+    """Seconds of silence before the first and after the last piece."""
     find_voice: Callable[[], Voice]
-    """Loads the voice; called in the speaker's thread, because it may encode a recording."""
+    """Function that loads the voice. It runs in the speaker's thread, because it may have to encode a recording."""
     language: str
     sampling: SamplingConfig
     seed: int = 0
     speed: float = 1.0
     hurry: bool = True
-    """Whether the client plays the audio while it is received."""
+    """Whether the client plays the audio while receiving it, so that the first audio should be ready soon."""
     id: str = ""
     """Id of the request, for the log."""
     arrived: float = field(default_factory=time.monotonic)
     begun: float | None = None
-    """Time when the text left the queue."""
+    """Monotonic time at which the text left the queue; None while it is waiting."""
     first_sound: float | None = None
     last_sound: float = 0.0
-    """Times of the first and the latest audio; the job with the oldest `last_sound` is decoded first."""
+    """Monotonic time of the latest audio, 0 before the first. The job with the smallest value is decoded next."""
     num_samples: int = 0
     stream: "SpeechStream | ExportedStream | None" = None
     cancelled: bool = False
@@ -94,12 +95,12 @@ class SpeechJob:
         return self.stream.num_codes if self.stream else 0
 
     def put(self, item: np.ndarray | Exception | None) -> None:
-        """Passes samples `(S,)` float32 to `next`; at the end, passes None or an error. Thread-safe."""
+        """Passes samples `(S,)` float32 to `next`, and at the end of the audio None, or an error. Thread-safe."""
         with suppress(RuntimeError):  # the loop is closed
             self.loop.call_soon_threadsafe(self._audio.put_nowait, item)
 
     async def next(self) -> np.ndarray | None:
-        """Returns the next samples `(S,)` at the model's rate, or None at the end; raises the error of a failed job."""
+        """Waits for the next samples `(S,)` at the model's rate; returns None at the end, raises if the job failed."""
         item = await self._audio.get()
         if isinstance(item, Exception):
             raise item
@@ -109,16 +110,16 @@ class SpeechJob:
 class Speaker:
     """Speaks texts in the order of their arrival, up to `most_texts` at once.
 
-    The engine's thread samples codes. The speaker's thread decodes them to audio, with priority for the first audio of
-    a text; it also ends cancelled and late texts and starts queued ones. If the engine's batch is not full, the next
-    sentences of the running texts are sampled ahead.
+    The thread of the model's engine samples audio codes. The speaker's own thread starts queued texts, decodes codes to
+    audio (the first audio of a text has priority), and ends texts that were cancelled or exceed a time limit. While the
+    engine's batch is not full, the next sentences of the running texts are sampled ahead.
 
     Args:
         max_waiting: Maximum length of the queue.
         queue_seconds: Time limit for waiting in the queue.
         total_seconds: Time limit from arrival to the last audio.
         warm: `none`, `short` or `all`, as in `Synthesizer.warm_up`.
-        device: Device scope of the speaker's thread.
+        device: Context in which the speaker's thread runs the model, such as `tf.device`.
         most_texts: Maximum number of texts spoken at once; an exported model alternates between them.
     """
 
@@ -143,12 +144,12 @@ class Speaker:
         self._thread = threading.Thread(target=self._run, name="speaker", daemon=True)
 
     def start(self) -> None:
-        """Starts the speaker's thread, which warms up first."""
+        """Starts the speaker's thread, which first warms up the model."""
         self._thread.start()
 
     @property
     def ready(self) -> bool:
-        """Whether warm-up is done and texts are accepted."""
+        """Whether the warm-up is done and new texts are accepted."""
         return self._warmed and self.alive and not self._refusing
 
     @property
@@ -163,7 +164,7 @@ class Speaker:
             return len(self._waiting), len(self._running), sum(job.stream.num_rows for job in self._running)
 
     def submit(self, job: SpeechJob) -> None:
-        """Queues a text; must be called in an event loop. A job without pieces is answered with silence at once.
+        """Queues a text. Must be called in a running event loop. A job without pieces ends at once, with silence.
 
         Raises:
             ApiError: The queue is full (429), or the server is stopping (503).
@@ -180,13 +181,13 @@ class Speaker:
             if len(self._waiting) >= self.max_waiting + self._most_texts - len(self._running):
                 ahead = (len(self._waiting) + len(self._running)) / self._most_texts
                 seconds = max(1, math.ceil(ahead * self._text_seconds))
-                busy = f"{len(self._waiting)} texts are waiting already. Try again in {seconds} s."
+                busy = f"{len(self._waiting)} texts are already waiting. Try again in {seconds} s."
                 raise ApiError(429, busy, code="queue_full", retry_after_seconds=seconds)
             self._waiting.append(job)
             self._changed.notify_all()
 
     def cancel(self, job: SpeechJob) -> None:
-        """Cancels a job before its next codes are sampled; does nothing if the job has ended."""
+        """Removes a job from the queue, or stops it soon if it is being spoken; ignores a job that has ended."""
         with self._changed:
             job.cancelled = not job.ended
             if job in self._waiting:
@@ -195,14 +196,14 @@ class Speaker:
             self._changed.notify_all()
 
     def refuse_more(self) -> None:
-        """Rejects queued and new texts; the texts being spoken are finished."""
+        """Rejects the queued texts and all new ones. Texts that are being spoken are finished."""
         with self._changed:
             self._refusing = True
             while self._waiting:
                 self._waiting.popleft().put(_stopping())
 
     def stop(self) -> None:
-        """Ends the speaker's thread after its current call of the model, and ends all texts."""
+        """Ends all texts and waits until the speaker's thread has finished its current call of the model."""
         self.refuse_more()
         with self._changed:
             self._ended = True
@@ -224,7 +225,7 @@ class Speaker:
                             if self._ended or self._can_begin():
                                 break
                     except Exception as error:  # later texts must be spoken nevertheless
-                        logger.exception("An error in the server ended all texts that were being spoken")
+                        logger.exception("An internal error ended all texts that were being spoken")
                         for job in list(self._running):
                             self._end(job, error)
             finally:
@@ -233,7 +234,7 @@ class Speaker:
                     self._end(job, _stopping())
 
     def _wait_for_work(self):
-        """Waits until there are codes to decode, or a text to start or to end; returns False if stopped."""
+        """Waits until there are codes to decode, or a text to start or end. Returns False if `stop` was called."""
         can_go_on = lambda: any(job.cancelled or job.stream.ready() for job in self._running)
         has_work = lambda: self._ended or self._can_begin() or can_go_on()
         with self._changed:
@@ -244,7 +245,7 @@ class Speaker:
         return bool(self._waiting) and len(self._running) < self._most_texts
 
     def _drop(self):
-        """Ends texts that were cancelled or have exceeded a time limit."""
+        """Ends the texts that were cancelled or have exceeded a time limit."""
         now = time.monotonic()
         for job in list(self._running):
             if job.cancelled:
@@ -258,7 +259,7 @@ class Speaker:
                 self._fail(self._waiting.popleft(), late)
 
     def _admit(self):
-        """Starts queued texts up to the limit; then fills the engine's batch with next sentences of running texts."""
+        """Starts queued texts up to the limit, and fills the rest of the engine's batch with upcoming sentences."""
         while len(self._running) < self._most_texts:
             with self._changed:
                 if not self._waiting:
@@ -282,7 +283,7 @@ class Speaker:
                 stream.look_ahead()
 
     def _speak(self, job):
-        """Decodes the codes of a job that were sampled so far, and sends the audio."""
+        """Decodes the codes of a job that are ready, and sends the audio."""
         try:
             samples = job.stream.more() if job.stream.ready() else ()
         except Exception as error:
@@ -301,7 +302,7 @@ class Speaker:
             self._end(job)
 
     def _end(self, job, error=None):
-        """Removes a job from the texts being spoken, and sends its end: None or the error."""
+        """Removes a job from the texts being spoken, and sends it None as the end of its audio, or the error."""
         job.stream.close()
         with self._changed:
             self._running.remove(job)

@@ -1,4 +1,4 @@
-"""`POST /v1/audio/speech`: fields of the request, their checks, and the response with the audio."""
+"""Requests to synthesize speech (`POST /v1/audio/speech`): their fields and checks, and the responses with audio."""
 
 import asyncio
 import base64
@@ -25,16 +25,16 @@ from myxtts.text.language_guess import language_to_read
 from myxtts.text.languages import get_language
 
 ALIASES = ("tts-1", "tts-1-hd", "gpt-4o-mini-tts", "kokoro")
-"""Model names that clients of OpenAI and Kokoro-FastAPI send by default; each means the served model."""
+"""Model names that clients of OpenAI and Kokoro-FastAPI send by default. All of them select the served model."""
 SOUND_RATE = 24_000
-"""Sample rate of all responses, in Hz; OpenAI's clients expect this rate for PCM."""
+"""Sample rate of all responses in Hz, which OpenAI's clients expect for PCM."""
 MEDIA_TYPES = {"mp3": "audio/mpeg", "opus": "audio/ogg", "flac": "audio/flac", "wav": "audio/wav", "pcm": "audio/pcm"}
 SEND_SECONDS = 30.0
-"""Time limit for a client to receive one part of a response."""
+"""Time limit for a client to receive one part of a response. Slower clients are disconnected."""
 SILENCE_SECONDS = 0.1
-"""Length of the silence that is returned for a text without letters and digits, such as an emoji."""
+"""Minimum length of the silence that is returned for a text without letters and digits, such as an emoji."""
 MOST_PAUSE_SECONDS = 60.0
-"""Limit for the sum of all pauses of a text."""
+"""Maximum total length of the pauses that a text may request."""
 _PAUSE = re.compile(r"\[pause:\s*(\d{1,6}(?:\.\d{1,6})?)\s*(ms|s)?\s*\]", re.IGNORECASE)
 _SAMPLING = ("temperature", "top_k", "top_p", "repetition_penalty")
 
@@ -43,14 +43,14 @@ VoiceName = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1
 
 
 class VoiceId(BaseModel):
-    """Custom voice, in the format of OpenAI's clients."""
+    """Voice in the form `{"id": NAME}`, which OpenAI's clients use for custom voices."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
     id: VoiceName
 
 
 class SpeechRequest(BaseModel):
-    """Body of `POST /v1/audio/speech`: OpenAI's fields, then fields of this server. Unknown fields are ignored."""
+    """Body of `POST /v1/audio/speech`: the fields of OpenAI's API, then those of this server. Others are ignored."""
 
     model_config = ConfigDict(extra="allow", strict=True)
     model: Annotated[str, Field(min_length=1, max_length=200, description="see /v1/models")]
@@ -70,7 +70,7 @@ class SpeechRequest(BaseModel):
 
     @property
     def is_open(self) -> bool:
-        """Whether the audio is streamed."""
+        """Whether the audio is streamed while it is synthesized, instead of sent all at once."""
         is_open = self.response_format in OPEN_FORMATS if self.stream is None else self.stream
         return is_open or self.stream_format is not None
 
@@ -94,18 +94,18 @@ _MARKUP = (
     *((rf"(?<![\w{mark[-1]}]){mark}(?=\S)(.{{0,499}}?\S){mark}(?![\w{mark[-1]}])", r"\1")
       for mark in (r"\*\*\*", r"\*\*", "__", "~~", r"\*", "_", "``", "`")),
 )  # fmt: skip
-"""Markup patterns and replacements: code, links, URLs, tags, rules, headings, quotes, lists, tables, emphasis."""
+"""Patterns and replacements for code, links, URLs, tags, rules, headings, quotes, lists, tables and emphasis."""
 
 
 def plain_text(text: str) -> str:
-    """Removes Markdown, HTML tags and URLs. Headings become paragraphs; list items become sentences."""
+    """Removes Markdown, HTML tags and URLs from a text. Headings become paragraphs, list items become sentences."""
     for pattern, replacement in _MARKUP:
         text = re.sub(pattern, replacement, text)
     return text
 
 
 def spoken_parts(text: str) -> tuple[float, list[tuple[str, float]]]:
-    """Splits a text at marks such as `[pause: 2s]`; returns the initial silence in seconds, and `(part, pause)` pairs.
+    """Splits a text at `[pause: 2s]`; returns the seconds of silence at the start, and (part, seconds after it) pairs.
 
     Parts without letters and digits are dropped. If no part is left, the silence lasts `SILENCE_SECONDS` or more.
 
@@ -129,7 +129,7 @@ def spoken_parts(text: str) -> tuple[float, list[tuple[str, float]]]:
 def make_job(
     request: SpeechRequest, speaker: Speaker, voices: VoiceBook, settings: ServerSettings, id: str = ""
 ) -> SpeechJob:
-    """Checks a request and creates its job; reads files, so it must not run in the event loop.
+    """Checks a request and creates a job for it. Reads files, so it must not run in the event loop.
 
     Raises:
         ApiError: A field is invalid, or the text cannot be spoken.
@@ -167,7 +167,7 @@ def make_job(
 
 
 def _choose_language(requested, text, usual, among):
-    """Returns `requested`, else `usual`, else the language of the words; the last two are corrected by the letters."""
+    """Returns the language to speak: `requested`, else `usual` if the text's letters fit it, else a detected one."""
     if requested:
         try:
             return get_language(requested).code
@@ -180,7 +180,7 @@ def _choose_language(requested, text, usual, among):
 
 
 class SpeechResponse(Response):
-    """Speaks a job and sends its audio; sends an error response if the job fails before its first audio."""
+    """HTTP response that submits a job and sends its audio, or an error if the job fails before its first audio."""
 
     def __init__(self, speaker: Speaker, job: SpeechJob, request: SpeechRequest):
         self.speaker, self.job, self.request, self.background, self.error = speaker, job, request, None, None
@@ -226,7 +226,7 @@ class SpeechResponse(Response):
             # Audio that was cut off gets no proper end, so that no client takes it for complete.
 
     async def _parts(self) -> AsyncIterator[tuple[bytes, bool]]:
-        """Yields each part of the body, and whether it is the last one."""
+        """Yields the parts of the response's body, each with whether it is the last one."""
         self.speaker.submit(self.job)
         while (samples := await self.job.next()) is not None:
             if content := self.encoder.add(samples):
@@ -242,7 +242,7 @@ class SpeechResponse(Response):
         return _event({"type": "speech.audio.delta", "audio": base64.b64encode(content).decode()})
 
     def _facts(self):
-        """Returns the fields of the request's log line, with the length of the text instead of the text itself."""
+        """Returns the fields for the request's log line, which contains the length of the text but not the text."""
         job, rate = self.job, self.speaker.synthesizer.sample_rate
         facts = dict(characters=len(self.request.input), language=job.language, codes=job.num_codes)
         facts |= dict(cancelled=job.cancelled) | (dict(error=self.error.code) if self.error else {})
@@ -252,7 +252,7 @@ class SpeechResponse(Response):
 
 
 class CaptionedResponse(SpeechResponse):
-    """Sends audio and word times as JSON in Kokoro-FastAPI's format: a line per sentence if streamed, else one line."""
+    """Response with audio and word times as in Kokoro-FastAPI: one JSON object, or if streamed, one per sentence."""
 
     media_type = "application/json"
 
@@ -279,7 +279,7 @@ class CaptionedResponse(SpeechResponse):
         yield self._captioned(content, times), True
 
     def _length_of_word(self, word):
-        """Returns the number of phonemes of a word, or of letters for a model without phonemes; 0 if not spoken."""
+        """Returns the number of phonemes of a word (letters if the model has no phonemes), or 0 if it is not spoken."""
         tokenizer = self.speaker.synthesizer.tokenizer
         ids = tokenizer.encode(word, self.job.language)[1:]
         letters = sum(map(str.isalnum, tokenizer.decode(ids)))

@@ -1,4 +1,4 @@
-"""Voices of a server by name: voices that come with the model, and files in a folder."""
+"""Voices of a server by name: voices that are stored with the model, and files in a folder."""
 
 import re
 import tempfile
@@ -14,35 +14,35 @@ from myxtts.config.checks import UserError
 from myxtts.inference.speech import VOICE_SUFFIX, Voice
 
 VOICE_NAME = re.compile(r"[^\W_][\w .-]{0,63}(?<![ .])")
-"""Valid names of voices; they begin with a letter or digit, so that none is a path or a hidden file."""
+"""Valid names of voices. They begin with a letter or digit, so that no name is a path or a hidden file."""
 MOST_NAME_BYTES = 200
 KEPT_VOICES = 64
-"""Number of loaded voices to cache."""
+"""Maximum number of loaded voices in the cache."""
 MOST_VOICES, MOST_VOICES_BYTES = 1_000, 2**28
-"""Uploads are refused when the folder of voices has this many files or bytes."""
+"""Numbers of files and bytes in the folder of voices at which uploads are refused."""
 OPENAI_VOICES = {
     **dict.fromkeys(("alloy", "coral", "nova", "sage", "shimmer", "marin"), "f"),
     **dict.fromkeys(("ash", "ballad", "echo", "fable", "onyx", "verse", "cedar"), "m"),
 }
-"""Names of OpenAI's voices, each female (f) or male (m)."""
+"""Sex of each of OpenAI's voices by name: female (f) or male (m)."""
 KOKORO_LANGUAGES = dict(a="en", b="en", e="es", f="fr", h="hi", i="it", j="ja", p="pt", z="zh")
-"""Language by the first letter of a Kokoro voice, as in `af_heart`; the second letter is `f` or `m`."""
+"""Language of Kokoro's voices by the first letter of their names, such as `af_heart`; the second is `f` or `m`."""
 _KOKORO = re.compile(rf"([{''.join(KOKORO_LANGUAGES)}])([fm])_[a-z0-9]{{2,20}}([+(].*)?")
 _KIND = re.compile(r"(?:^|[_ -])([fm])(?:emale|ale)?[_ -]?[0-9]*$")
-"""End of a voice's name that tells its sex, female (f) or male (m), as in `en_f1`."""
+"""Pattern for the end of a voice's name that shows its sex, female (f) or male (m), as in `en_f1`."""
 
 
 @dataclass(frozen=True)
 class ServedVoice:
-    """A voice that clients may request."""
+    """A voice that clients may request by its name."""
 
     name: str
     path: Path | None = None
-    """Recording or `.voice` file; None for a voice that comes with the model."""
+    """Path of a recording or `.voice` file; None for a voice that is stored with the model."""
     language: str | None = None
-    """Language of texts for requests without a language; None if unknown."""
+    """Language to speak with this voice if a request sets none; None if unknown."""
     version: tuple[int, int] = (0, 0)
-    """Modification time in ns and size of the file."""
+    """Modification time (ns) and size of the file, so that a changed file is loaded again."""
 
 
 class VoiceBook:
@@ -50,10 +50,10 @@ class VoiceBook:
 
     Args:
         model: Loads and encodes voices.
-        speakers: Names of the voices that come with the model, each with its language.
-        folder: Folder with one file per voice; its content may change at any time.
-        aliases: Other names for voices, "" for the default. Without an alias, a name in `OPENAI_VOICES` selects a
-            voice of the text's language, a Kokoro name one of the language in the name, of the same sex if possible.
+        speakers: Language of each voice that is stored with the model, by name.
+        folder: Folder with one file per voice, whose content may change at any time; None without one.
+        aliases: Voice for each additional name; "" is the default. OpenAI's names without an alias select a voice of
+            the text's language, and Kokoro's a voice of the language in the name, of the same sex if possible.
 
     Raises:
         UserError: The folder does not exist, or an alias does not name a voice.
@@ -70,7 +70,7 @@ class VoiceBook:
             raise UserError(f"--voice-map must name voices of the server. There is no voice {min(unknown)}.")
 
     def all(self) -> dict[str, ServedVoice]:
-        """Returns all voices by name. `.voice` files replace recordings of the same name, and both the model's."""
+        """Returns all voices by name. A `.voice` file hides a recording of the same name; both hide a model's voice."""
         found = {}
         for path in sorted(self.folder.iterdir()) if self.folder else ():
             is_voice = path.suffix in (VOICE_SUFFIX, *AUDIO_EXTENSIONS) and VOICE_NAME.fullmatch(path.stem)
@@ -82,11 +82,11 @@ class VoiceBook:
         return self._speakers | found
 
     def find(self, name: str, language: str) -> tuple[ServedVoice, Callable[[], Voice]]:
-        """Returns a voice, and a function that loads it.
+        """Finds the voice of a request; returns it, and a function that loads it.
 
         Args:
             name: Name or alias of a voice; empty for any voice of the language.
-            language: Likely language of the text; used to choose a voice if `name` is empty or one of OpenAI's.
+            language: Likely language of the text, which selects the voice if `name` is empty or one of OpenAI's.
 
         Raises:
             ApiError: No voice has this name.
@@ -101,7 +101,7 @@ class VoiceBook:
         return voices[name], lambda: self._opened(voices[name])
 
     def add(self, name: str, content: bytes) -> ServedVoice:
-        """Encodes the content of an audio file and saves the voice to the folder.
+        """Encodes a voice from the content of an audio file, and saves it to the folder under `name`.
 
         Raises:
             ApiError: The voice exists (409), the folder is full (403), or the name or recording is invalid (400).
@@ -133,7 +133,7 @@ class VoiceBook:
 
 
 def _stand_in(name, voices, language):
-    """Maps a name of OpenAI or Kokoro, or an empty one, to the name of a served voice; keeps any other name."""
+    """Chooses a voice for an empty name or a name of OpenAI's or Kokoro's; returns any other name unchanged."""
     kind, spoken, place = OPENAI_VOICES.get(name, ""), (language, None), 0
     if kind:
         place = [one for one in OPENAI_VOICES if OPENAI_VOICES[one] == kind].index(name)

@@ -1,6 +1,6 @@
 """Server for the Wyoming protocol, which Home Assistant uses to request speech (github.com/OHF-Voice/wyoming).
 
-The protocol has no API keys: use it on this machine or in a trusted network only.
+The protocol has no API keys. Use it only on this machine or in a trusted network.
 """
 
 import asyncio
@@ -27,14 +27,14 @@ _SENTENCE_END = re.compile(r"[.!?…؟۔।。！？።]['\"”’)]*\s")
 
 
 async def serve_wyoming(listener: socket.socket, speaker: Speaker, voices: VoiceBook, settings: ServerSettings) -> None:
-    """Answers Wyoming clients of a listening socket until cancelled; their texts share the HTTP server's queue."""
+    """Serves Wyoming clients on a listening socket until cancelled. Texts share the queue of the HTTP server."""
     answer = lambda reader, writer: _Conversation(reader, writer, speaker, voices, settings).run()
     async with await asyncio.start_server(answer, sock=listener) as server:
         await server.serve_forever()
 
 
 class _LimitedReader:
-    """Reader for Wyoming's `async_read_event` that raises `ValueError` for events above `MOST_DATA_BYTES`."""
+    """Stream reader for Wyoming's `async_read_event`; raises `ValueError` for events larger than `MOST_DATA_BYTES`."""
 
     def __init__(self, reader: asyncio.StreamReader):
         self.readline, self._reader = reader.readline, reader
@@ -46,7 +46,7 @@ class _LimitedReader:
 
 
 class _Conversation(AsyncEventHandler):
-    """Handles one connection. Events may have a `voice`, a dictionary with the optional keys `name` and `language`."""
+    """Connection with a Wyoming client. Events may have a `voice`, a dict with the optional keys `name`, `language`."""
 
     def __init__(self, reader, writer, speaker: Speaker, voices: VoiceBook, settings: ServerSettings):
         super().__init__(_LimitedReader(reader), writer)
@@ -54,14 +54,14 @@ class _Conversation(AsyncEventHandler):
         self._streamed, self._voice = None, {}
 
     async def run(self):
-        """Answers events until the client leaves or sends anything but the Wyoming protocol."""
+        """Answers events until the client disconnects or violates the protocol."""
         try:
             await super().run()
         except (OSError, EOFError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
             pass  # raised for broken connections and by the parser of events
 
     async def handle_event(self, event: Event) -> bool:
-        """Answers an event; returns False for an invalid event, which ends the connection."""
+        """Answers an event. Returns False for an invalid one, which ends the connection."""
         if not isinstance(event.type, str) or not isinstance(event.data, dict):
             return False
         try:
@@ -74,7 +74,7 @@ class _Conversation(AsyncEventHandler):
         return True
 
     async def write_event(self, event: Event) -> None:
-        """Sends an event; raises `TimeoutError` if the client does not read."""
+        """Sends an event to the client. Raises `TimeoutError` if the client does not receive it in time."""
         async with asyncio.timeout(SEND_SECONDS):
             await super().write_event(event)
 

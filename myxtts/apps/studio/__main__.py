@@ -1,4 +1,4 @@
-"""`myxtts ui`: serves the web page to train and speak in the browser."""
+"""`myxtts ui`: serves a web page for training models and synthesizing speech."""
 
 import os
 import secrets
@@ -15,7 +15,7 @@ PASSWORD_VARIABLE = "MYXTTS_UI_PASSWORD"
 
 @exits_with_sentence
 def main(argv: list[str] | None = None) -> int:
-    """Serves the page until it is stopped; trainings that were started on the page continue."""
+    """Serves the page until the process is stopped. Training runs that were started on the page continue."""
     parser = PlainParser(prog="myxtts ui", description="Train and speak in the browser, on this machine.")
     parser.add_argument("--runs", metavar="FOLDER", default="runs", help="folder with a folder for each run")
     host = f"listen address; anything but localhost requires {PASSWORD_VARIABLE}"

@@ -1,4 +1,4 @@
-"""The web page with its five tabs: its Gradio blocks, access control, and mounting on a FastAPI app."""
+"""The web page: its Gradio blocks with five tabs, access control, and mounting on a FastAPI app."""
 
 import hmac
 import os
@@ -26,7 +26,7 @@ MOST_UPLOAD = "500mb"
 UPLOADS_KEPT_SECONDS = 3600
 TABS = dict(speak=speak_tab, data=data_tab, train=train_tab, compare=compare_tab, models=models_tab)
 AT_ONCE = 8
-"""Maximum number of concurrent events of a page."""
+"""Maximum number of events of a page that run at the same time."""
 
 
 def build_page(studio: Studio, language: str) -> gr.Blocks:
@@ -44,11 +44,11 @@ def build_page(studio: Studio, language: str) -> gr.Blocks:
 
 
 MOST_WRONG, WRONG_SECONDS = 10, 60.0
-"""After this many wrong passwords within this many seconds, even the right password is refused for a while."""
+"""After `MOST_WRONG` wrong passwords within `WRONG_SECONDS`, even the right password is refused for a while."""
 
 
 def _checks_password(password):
-    """Returns a function for Gradio's `auth` that accepts any user name with the password and limits wrong attempts."""
+    """Returns a function for Gradio's `auth` that accepts the password with any user name and limits wrong attempts."""
     wrong: deque[float] = deque(maxlen=MOST_WRONG)
 
     def accepts(name, given):
@@ -62,9 +62,9 @@ def _checks_password(password):
 
 
 class Door:
-    """ASGI middleware in front of the page: refuses requests from other origins, and requests without the `token`.
+    """ASGI middleware that protects the page: rejects requests from other origins, and requests without the token.
 
-    A request with the right `?token=` sets a cookie, which later requests must have. With None, no token is needed.
+    The right `?token=` sets a cookie, which later requests must send. If `token` is None, only the origin is checked.
     """
 
     def __init__(self, app, token: str | None):
@@ -97,7 +97,7 @@ class Door:
 
 
 def _in_language(language, send):
-    """Wraps `send` to show Gradio's own texts ("Drop file here") in `language` instead of the browser's language."""
+    """Wraps ASGI's `send` so that Gradio's own labels ("Drop file here") are in `language`, not the browser's."""
     script = f"<head><script>Object.defineProperty(navigator, 'language', {{get: () => '{language}'}})</script>"
 
     async def changed(message):
@@ -110,7 +110,7 @@ def _in_language(language, send):
 
 
 def mount_page(app: FastAPI, studio: Studio, password: str | None, token: str | None) -> None:
-    """Mounts the page of each language on an app, protected by the password, else by the token (see `Door`), if any."""
+    """Mounts the page in each language on an app, protected by the password or, without one, the token (see `Door`)."""
     studio.home.mkdir(parents=True, exist_ok=True)
     app.add_middleware(Door, token=None if password else token)
     for language, prefix in PREFIX.items():
@@ -123,7 +123,7 @@ def mount_page(app: FastAPI, studio: Studio, password: str | None, token: str | 
 
 
 def make_page_app(studio: Studio, password: str | None, token: str | None = None) -> FastAPI:
-    """Builds an app with the page only, see `mount_page`. Without a password, it answers requests to localhost only."""
+    """Builds an app with only the page (see `mount_page`). Without a password, it serves localhost only."""
     app = FastAPI(openapi_url=None)
     if not password:
         app.add_middleware(TrustedHostMiddleware, allowed_hosts=["localhost", "127.0.0.1", "[::1]"])

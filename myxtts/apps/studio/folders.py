@@ -1,4 +1,4 @@
-"""The folder of all runs, and what else it contains: data sets, exports, an evaluation, a trash, and votes."""
+"""The folder that contains all runs, data sets, exports, an evaluation, a trash folder and the votes of the page."""
 
 import csv
 import os
@@ -18,13 +18,13 @@ from myxtts.storage.base_model import BASE_NAME
 from myxtts.storage.files import append_line, csv_text, free_path, write_text, write_whole
 
 DATA, EXPORTS, EVALUATION, TRASH = "_data", "_exports", "_evaluation", "_trash"
-"""Folders beside the runs; the name of a run cannot begin with an underscore. The page never empties the trash."""
+"""Folders next to those of the runs. They begin with an underscore, because the name of a run cannot."""
 SUBTITLES = (".srt", ".vtt", ".ass")
 TEXT_SUFFIXES = (".txt", ".lab", ".csv", *SUBTITLES)
 LONG_SUFFIXES = (*AUDIO_EXTENSIONS, ".mp4", ".mkv", ".m4a")
-"""Suffixes of files that `myxtts make-dataset` can cut; videos and m4a need ffmpeg."""
+"""Suffixes of recordings that `myxtts make-dataset` can cut into clips. Videos and m4a need ffmpeg."""
 RECORDINGS, BEFORE = ".recordings", ".before"
-"""Suffix of the folder with a data set's long recordings, and suffix of the backup of a recording to be replaced."""
+"""Suffixes of the folder with the long recordings of a data set, and of the backup of a recording that is replaced."""
 VOTES = "_votes.csv"
 COLUMNS = ("time", "first", "second", "better", "blind", "text", "seed")
 SAME = "same"
@@ -37,36 +37,36 @@ def runs_in(folder: Path) -> list[str]:
 
 
 def named_folder(home: Path, name: str, kind: str = "run") -> Path:
-    """Returns the folder of a run or a `data` set (`kind`); raises `UserError` for invalid names, such as paths."""
+    """Returns `home / name` for a run or data set (`kind` is `run` or `data`); raises `UserError` for invalid names."""
     if name == BASE_NAME or not re.fullmatch(r"[^\W_][\w .-]{0,99}", name or ""):
         raise PageError(f"bad_name_{kind}", repr(name or ""))
     return home / name
 
 
 class DataSets:
-    """Data sets by name; each is a folder for `--train-data`."""
+    """The data sets that were made on the page, by name. Each one is a folder for `--train-data`."""
 
     def __init__(self, home: Path):
         self.home: Path = home / DATA
 
     def choices(self) -> list[tuple[str, str]]:
-        """Returns name and folder of each data set, for a drop-down."""
+        """Returns (name, folder) of each data set, as the choices of a drop-down."""
         return [(path.name, str(path)) for path in sorted(self.home.glob("*/")) if path.suffix != RECORDINGS]
 
     def folder(self, name: str) -> Path:
-        """Returns the folder of a data set, which may not exist; raises `UserError` for an invalid name."""
+        """Returns the folder for a data set's name, whether or not it exists. Raises `UserError` for invalid names."""
         return named_folder(self.home, name, "data")
 
     def recordings(self, name: str) -> Path:
-        """Returns the folder of the recordings that a data set is cut from."""
+        """Returns the folder for the long recordings that a data set is cut from."""
         return self.folder(name).with_name(f"{name}{RECORDINGS}")
 
     def keep(self, name: str, files: Sequence[str], is_heard: bool = False) -> list[Path]:
-        """Copies uploaded recordings with their texts into a data set; returns the copies that must be cut to clips.
+        """Copies uploaded recordings and their texts into a data set; returns the copies that must still be cut.
 
-        Recordings are cut, and copied to `recordings(name)`, if they have subtitles or a speech recognizer transcribes
-        them (`is_heard`). Raises `UserError` if there is no recording, one has no text, a file is neither audio nor
-        text, or clips would be mixed with recordings to cut.
+        Recordings must be cut if there are subtitles, or if a recognizer transcribes them (`is_heard`); they are copied
+        to `recordings(name)`. Raises `UserError` if there is no recording, a recording has no text, a file is neither
+        audio nor text, or finished clips would be mixed with recordings to cut.
         """
         folder, names = self.folder(name), [Path(file).name for file in files]
         is_cut = is_heard or any(one.lower().endswith(SUBTITLES) for one in names)
@@ -93,7 +93,7 @@ class DataSets:
         return copies if is_cut else []
 
     def add_recording(self, name: str, recording: str | None, text: str) -> Path:
-        """Adds a clip with its text to a data set; returns the folder of the data set."""
+        """Adds one clip and its text to a data set; returns the folder of the data set."""
         if not recording:
             raise PageError("no_recording")
         if not text.strip():
@@ -110,13 +110,13 @@ class DataSets:
         return folder
 
     def lists(self, folder: str) -> list[Path]:
-        """Returns the lists of clips of a data set that was cut on the page; empty for any other folder."""
+        """Returns the CSV lists of clips of a data set that was cut on the page; empty for any other folder."""
         lists = [Path(folder, name) for name in ("metadata_train.csv", "metadata_eval.csv")]
         return [path for path in lists if path.is_file()] if Path(folder).parent == self.home else []
 
     def correct(self, folder: str, loaded: Sequence[Sequence[str]], texts: Sequence[Sequence[str]]) -> int:
-        """Writes edited texts into the lists of a data set, and removes clips with no text. Rows are clip and text,
-        `loaded` before the edit. Returns the number of edits; raises `UserError` if a list was changed meanwhile."""
+        """Saves edited texts of clips to the CSV lists of a data set, and removes clips whose text is empty. Rows are
+        (clip, text). Returns the number of edits; raises `UserError` if an edited text has changed since `loaded`."""
         plain = lambda rows: {row[0]: " ".join(str(row[1] or "").replace("|", " ").split()) for row in rows}
         before, given, lists = plain(loaded), plain(texts), {}
         for path in self.lists(folder):
@@ -133,18 +133,18 @@ class DataSets:
 
 
 class Kept(NamedTuple):
-    """A folder that the page lists: a run, a data set, an export or the evaluation."""
+    """A folder in the list of the tab Models: a run, a data set, an export or the evaluation."""
 
     kind: str
-    """`run`, `data`, `export` or `evaluation`."""
+    """Kind of the folder: `run`, `data`, `export` or `evaluation`."""
     folder: Path
     size: str
     changed: str
-    """Date and time of the last change in the folder."""
+    """Local date and time of the last change in the folder, `YYYY-MM-DD HH:MM`."""
 
 
 def kept_in(home: Path) -> dict[str, Kept]:
-    """Returns runs (newest first), data sets, exports and the evaluation, by their path relative to `home`."""
+    """Returns the runs (newest first), data sets, exports and the evaluation, by their paths relative to `home`."""
     found = [("run", home / name) for name in runs_in(home)]
     patterns = {"data": f"{DATA}/*/", "export": f"{EXPORTS}/*/", "evaluation": f"{EVALUATION}/"}
     found += [(kind, path) for kind, pattern in patterns.items() for path in home.glob(pattern)]
@@ -159,7 +159,7 @@ def kept_in(home: Path) -> dict[str, Kept]:
 
 
 def removable(home: Path, place: str | None, tasks: Tasks) -> Kept:
-    """Returns the item of `kept_in` at a path; raises `UserError` if there is none or a running command uses it."""
+    """Returns the item of `kept_in` at the path `place`. Raises `UserError` if there is none, or if it is in use."""
     if (one := kept_in(home).get(place or "")) is None:
         raise PageError("choose_kept")
     for run in filter(process_of, {*map(home.resolve().joinpath, runs_in(home)), *trainings}):
@@ -177,7 +177,7 @@ def removable(home: Path, place: str | None, tasks: Tasks) -> Kept:
 
 
 def to_trash(home: Path, place: str | None, tasks: Tasks) -> Path:
-    """Moves a `removable` item into the trash, and the recordings of a data set with it; returns the new folder."""
+    """Moves a `removable` item (a data set with its long recordings) to the trash folder; returns its new path."""
     one = removable(home, place, tasks)
     (home / TRASH).mkdir(exist_ok=True)
     for folder in (one.folder.with_name(f"{one.folder.name}{RECORDINGS}"), one.folder)[one.kind != "data" :]:
@@ -187,7 +187,7 @@ def to_trash(home: Path, place: str | None, tasks: Tasks) -> Path:
 
 
 def add_vote(home: Path, sides: Sequence[str], better: int | None, blind: bool, text: str, seed: int) -> None:
-    """Appends a vote on two models, `sides`, to the CSV file; `better` is the winner's index, None for a tie."""
+    """Appends a vote to the CSV file. `sides` are the two models, `better` is the winner's index or None for a tie."""
     if not (home / VOTES).exists():
         append_line(home / VOTES, csv_text([COLUMNS], end=""))
     at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
@@ -196,7 +196,7 @@ def add_vote(home: Path, sides: Sequence[str], better: int | None, blind: bool, 
 
 
 def count_votes(home: Path) -> list[list]:
-    """Returns a row for each pair of models: both names, the votes for each model, and the ties."""
+    """Returns a row for each pair of models: the two names, the number of votes for each, and the number of ties."""
     found: dict[tuple, Counter] = {}
     lines = (home / VOTES).read_text(encoding="utf-8").splitlines() if (home / VOTES).is_file() else ()
     for one in csv.DictReader(lines):

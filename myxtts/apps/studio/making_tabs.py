@@ -1,4 +1,4 @@
-"""The tabs Data, Train and Models."""
+"""The tabs Data, Train and Models of the page."""
 
 import shutil
 import tempfile
@@ -21,7 +21,7 @@ from myxtts.storage.base_model import BASE_NAME
 
 
 def data_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
-    """Fills the tab Data, which makes and checks data sets; sets `choices.data` to its folder and language boxes."""
+    """Fills the tab Data, which creates and checks data sets. Sets `choices.data` to its folder and language inputs."""
     with gr.Row():
         with gr.Column():
             with gr.Row():
@@ -67,8 +67,8 @@ def data_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
 
 
 def _checked(studio, texts, page_language, chosen):
-    """Adds the check of a data set: report, clips to play, texts to correct, `report.html`. `chosen` are the inputs for
-    folder and language. Returns a function that runs the check on a given event."""
+    """Adds components that check a data set: report, clips to play, texts to correct, `report.html`. `chosen` are the
+    inputs for folder and language. Returns a function that makes an event run the check."""
     check = gr.Button(texts["check"], elem_id="data_check")
     line, report = parts.state_line("data_notice"), parts.log_box(texts["report"], "data_report", 6)
     with gr.Column(visible=False, elem_id="data_clips_box") as clips_box:
@@ -105,7 +105,7 @@ TO_END = Path(__file__).with_name("to_end.js").read_text(encoding="utf-8")
 
 
 def train_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
-    """Fills the tab Train: settings, plan, start and stop, and the state of the run named in the first box."""
+    """Fills the tab Train: the settings of a run, buttons to plan, start and stop it, and its state."""
     now = gr.Markdown(elem_id="train_now")
     name, form, recipe, stages = _form(studio, texts, choices.language)
     # The form has its own status line: filling it when the page opens must not clear the message of a button.
@@ -153,7 +153,7 @@ def train_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
 
 
 def _form(studio, texts, language):
-    """Adds the form; returns the box for the run, the inputs by flag, the recipe's box and the table of stages."""
+    """Adds the training form; returns the inputs for run name, settings (by flag) and recipe, and the stage table."""
     preset = studio.preset(None, BASE_NAME)
     lists = dict(allow_custom_value=True)
     with gr.Row():
@@ -179,7 +179,7 @@ def _form(studio, texts, language):
 
 
 def _box(name, texts, value):
-    """Returns the input of a setting. Its help is the flag, for the less usual settings with the flag's help."""
+    """Creates the input of a setting. Its help line shows the flag and, for less common settings, the flag's help."""
     flag = FLAGS[name]
     more = texts.get(f"{name}_help", flag.help if flag.field.metadata["page"] == "more" else "")
     words = dict(label=texts.get(name, name.replace("_", " ").capitalize()), info=f"`{flag.names[0]}` {more}")
@@ -198,7 +198,7 @@ def _sources(studio, texts):
 
 
 def _fill(studio, texts, name, form, recipe, stages, notice):
-    """Fills the form when the name of the run, the source or the recipe changes."""
+    """Updates the form when the run name, the model to start from or the recipe changes."""
     source, outputs = form["init_from"], [recipe, stages, *form.values()]
 
     def shown(run, source, recipe=None):
@@ -222,7 +222,7 @@ def _fill(studio, texts, name, form, recipe, stages, notice):
 
 
 def _watch(studio, texts, name, now, state):
-    """Shows curves, the latest sample and the log of the run; reads them every two seconds and sends changes only."""
+    """Adds loss curves, the latest sample and the log of the run. They are updated every two seconds."""
     look = dict(x="step", y="loss", color="series", color_title=texts["kind"], height=240, min_width=420, visible=False)
     title = texts["losses"].format
     with gr.Row():
@@ -262,7 +262,7 @@ def _now(studio, texts):
 
 
 def models_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
-    """Fills the tab Models: list of all folders, export, and import of a release."""
+    """Fills the tab Models: a list of runs, data sets and exports, and forms to export and import a model."""
     _list(studio, texts, choices.tab)
     with gr.Accordion(texts["export"], elem_id="export_box"):
         with gr.Row():
@@ -286,7 +286,7 @@ def models_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
 
 
 def _list(studio, texts, tab):
-    """Lists runs, data sets and exports, with a button to move one to the trash and a second one to confirm."""
+    """Adds the list of runs, data sets and exports, with a button to move one to the trash and one to confirm."""
 
     def rows():
         found = kept_in(studio.home)

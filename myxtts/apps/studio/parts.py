@@ -1,4 +1,4 @@
-"""Components and event handling that several tabs of the page share."""
+"""Components and event handling that several tabs of the page have in common."""
 
 import html
 import inspect
@@ -19,15 +19,15 @@ from myxtts.text.languages import LANGUAGES
 
 
 def state_line(elem_id: str) -> gr.Markdown:
-    """Returns a line below a button, for progress and errors."""
+    """Creates a line of text below a button, for progress and errors."""
     return gr.Markdown("", elem_id=elem_id, elem_classes=["state"])
 
 
 def act(texts: dict, event: Callable, run: Callable, inputs: Sequence, outputs: Sequence, line: gr.Markdown, **options):
-    """Calls a function or generator on an event of a component; returns Gradio's dependency.
+    """Makes an event of a component call the function or generator `run`; returns Gradio's dependency.
 
-    An error is shown in `line`, which may be one of the outputs, until the next call. An English message gets an
-    introduction in the language of the page. Events chained by `success` do not run after an error.
+    An error is shown in `line`, which may be one of the outputs, until the next call. Messages that exist in English
+    only are introduced in the language of the page. Events chained by `success` do not run after an error.
     """
 
     def generated(*given):
@@ -51,24 +51,24 @@ def act(texts: dict, event: Callable, run: Callable, inputs: Sequence, outputs: 
 
 
 def log_box(label: str, elem_id: str, lines: int = 8) -> gr.Textbox:
-    """Returns a hidden box for the output of a command."""
+    """Creates a text box for the output of a command, which is hidden at first."""
     look = dict(elem_id=elem_id, elem_classes=["log"], interactive=False, visible=False)
     return gr.Textbox("", label=label, lines=lines, max_lines=24, **look)
 
 
 def language_box(texts: dict[str, str], elem_id: str, value: str, automatic: bool = False) -> gr.Dropdown:
-    """Returns a drop-down of languages; `automatic` adds the value "", which detects the language of the text."""
+    """Creates a drop-down of languages. `automatic` adds a choice with the value "", which detects it from the text."""
     names = [(texts["automatic"], "")] * automatic
     names += [(f"{texts.get(f'language_{code}', one.name)} ({code})", code) for code, one in LANGUAGES.items()]
     return gr.Dropdown(names, value=value, label=texts["language"], elem_id=elem_id)
 
 
 def command(studio: Studio, texts: dict[str, str], name: str, task: str, label: str = "") -> Callable:
-    """Adds buttons to run and to cancel a `task` of `Tasks`, a status line (elapsed time, last printed line) and a log.
+    """Adds buttons to run and to cancel a command, a status line (elapsed time, last printed line) and a log.
 
-    Returns a function of the page, a function that runs the task, its inputs, other outputs, and a function for the end
-    that takes the `--output` of the command, None if none ran, and the inputs, and returns the status line and outputs.
-    A page that is opened shows the command that is running, or the log of the last one.
+    Returns a function `connect(page, start, inputs, outputs, end)`. `start(*inputs)` runs the command under the name
+    `task` of `Tasks`. `end` gets the command's `--output` (None if it did not run) and the inputs; it returns the final
+    status line and the values of `outputs`. A newly opened page shows the command that is running, or the last one.
     """
     with gr.Row():
         button = gr.Button(texts[label or name], variant="primary", elem_id=name)
@@ -93,7 +93,7 @@ def command(studio: Studio, texts: dict[str, str], name: str, task: str, label: 
 
 
 def report_view(folder: str | Path, language: str) -> str:
-    """Returns the `report.html` of a folder as HTML of a sandboxed frame; "" without the file."""
+    """Returns HTML that shows the `report.html` of a folder in a sandboxed frame, or "" if there is no such file."""
     if not (page := Path(folder, "report.html")).is_file():
         return ""
     files = f'src="{PREFIX[language]}/gradio_api/file={html.escape(str(page.parent.resolve()))}/'
@@ -102,22 +102,22 @@ def report_view(folder: str | Path, language: str) -> str:
 
 
 class Choices:
-    """Factory of drop-downs that list the models, and are updated when the page or their tab is opened."""
+    """Creates inputs for models and voices whose lists are updated whenever the page or their tab is opened."""
 
     def __init__(self, studio: Studio, texts: dict[str, str], page: gr.Blocks, language: str):
         self.studio, self.texts, self.page, self.language = studio, texts, page, language
         self.tab: gr.Tab | None = None
-        """The tab under construction."""
+        """The tab that is being built, to which new inputs are added."""
 
     def models(self, label: str, **options) -> gr.Dropdown:
-        """Returns a drop-down of models; the default is the bundled model."""
+        """Creates a drop-down of the bundled model, which is the default, and all runs."""
         box = gr.Dropdown(self._names(), value=BASE_NAME, label=self.texts[label], **options)
         for event in (self.page.load, self.tab.select):
             event(lambda: gr.Dropdown(choices=self._names()), None, box, show_progress="hidden", api_name=False)
         return box
 
     def voice(self, name: str, *models: gr.Dropdown) -> tuple[gr.Dropdown, gr.Dropdown, gr.Audio]:
-        """Returns inputs for the language, a voice of all the models, and a recording to use instead of the voice."""
+        """Creates inputs for the language, a voice that all `models` have, and a recording to use instead of it."""
         spoken = self.studio.language(BASE_NAME, self.language)
         with gr.Row():
             language = language_box(self.texts, f"{name}_language", spoken, automatic=True)

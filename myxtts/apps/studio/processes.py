@@ -1,4 +1,4 @@
-"""Runs `myxtts` commands as child processes (tasks and training), and reads the state of a run from its folder."""
+"""Runs `myxtts` commands, including training, as child processes, and reads the state of a run from its folder."""
 
 import os
 import re
@@ -26,32 +26,32 @@ from myxtts.storage.run_folder import METRICS, read_metrics
 MOST_READ_BYTES, MOST_SHOWN_CHARACTERS = 200_000, 20_000
 POLL_SECONDS = 0.5
 ENDING_SECONDS = 60.0
-"""Time that a new training waits for the process of the previous one to end."""
+"""Maximum time that a new training run waits for the process of the previous one to exit."""
 FIGURES = ("loss", "avg_ms", "stall", "host_mb", "model_gpu_mb")
-"""Measurements in `metrics.jsonl` that the page shows."""
+"""Measurements in `metrics.jsonl` that the page shows, in order."""
 MAIN_LOSSES = ("mel", "codes", "reconstruction", "speaker")
-"""Names of the main losses of all stages in `metrics.jsonl`."""
+"""Names in `metrics.jsonl` of the loss that the page plots; each stage has one of them."""
 MOST_POINTS = 600
-"""Maximum number of points in a loss curve."""
+"""Maximum number of points per loss curve; longer curves are thinned out."""
 ENDED = (-signal.SIGTERM, 128 + signal.SIGTERM)
-"""Exit codes of a terminated process."""
+"""Exit codes of a process after SIGTERM: killed by the signal, or ended by its own handler."""
 FOREIGN = re.compile(r"\[src/|\[\d{4}-\d\d-\d\d [\d:.]+\] \[")
-"""Beginning of lines that libmpg123 and CTranslate2 print, sometimes by the thousand; they are not shown."""
+"""Start of the lines that libmpg123 and CTranslate2 print, sometimes by the thousand. These lines are not shown."""
 trainings: dict[Path, subprocess.Popen] = {}
-"""Training processes that this server started, by the run's folder."""
+"""Training processes that this server started, by the folder of the run."""
 
 
 class Tasks:
-    """Long-running commands, at most one at a time under each name. They continue if the page is closed."""
+    """Long-running commands, at most one at a time for each name. They continue if the page is closed."""
 
     def __init__(self):
         self._last: dict[str, tuple[tuple[str, ...], subprocess.Popen, BinaryIO]] = {}
         self._lock = threading.Lock()
 
     def follow(self, name: str, *arguments: str) -> Iterator[str]:
-        """Runs a `myxtts` command, or follows it if it is running already; yields its output every `POLL_SECONDS` and
-        at the end. Without `arguments`, follows the last command under this name, even if it has ended. Raises
-        `UserError` if another command has this name, or the command failed or was cancelled."""
+        """Runs a `myxtts` command, or joins it if it is already running; yields its output so far every `POLL_SECONDS`
+        and at the end. Without `arguments`, follows the last command under this name, even if it has ended. Raises
+        `UserError` if a different command is running under this name, or if the command fails or is cancelled."""
         with self._lock:
             if arguments and not self.arguments(name):
                 output = tempfile.TemporaryFile()
@@ -71,17 +71,17 @@ class Tasks:
         yield _printed(output)
 
     def arguments(self, name: str) -> tuple[str, ...]:
-        """Returns the arguments of the command that is running under a name; () if there is none."""
+        """Returns the arguments of the command that is running under a name, or () if none is running."""
         arguments, process, _ = self._last.get(name, ((), None, None))
         return arguments if process and process.poll() is None else ()
 
     def folders(self) -> dict[str, Path]:
-        """Returns the `--output` of the running commands, by the commands' names."""
+        """Returns the folders (`--output`) that the running commands write to, by the names of the commands."""
         words = {name: word for name in [*self._last] for word in self.arguments(name) if word.startswith("--output=")}
         return {name: Path(word.partition("=")[2]) for name, word in words.items()}
 
     def cancel(self, name: str) -> None:
-        """Terminates a command and its child processes; raises `UserError` if none with this name is running."""
+        """Terminates a command and its child processes. Raises `UserError` if none is running under this name."""
         with self._lock:
             if not self.arguments(name):
                 raise PageError("no_task")
@@ -89,7 +89,7 @@ class Tasks:
 
 
 def start_training(folder: Path, flags: Sequence[str]) -> None:
-    """Starts `myxtts train`, which continues if the page or its server ends; raises the errors of `require_free`."""
+    """Starts `myxtts train` in a folder. It outlives the page and its server. Raises the errors of `require_free`."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     require_free(folder)
     with open(output_path(folder), "ab") as output:
@@ -110,10 +110,10 @@ def start_training(folder: Path, flags: Sequence[str]) -> None:
 
 
 def stop_training(folder: Path) -> None:
-    """Stops a training run: after the current step and a checkpoint, or immediately if no step has begun.
+    """Stops the training run in a folder after its current step and a checkpoint, or at once before the first step.
 
-    Sends SIGTERM: if the server was started with `&`, its child processes ignore SIGINT until the first step. Raises
-    `UserError` if no run is training in the folder.
+    Sends SIGTERM, because the children of a server that was started with `&` ignore SIGINT until the first step.
+    Raises `UserError` if no run is training in the folder.
     """
     if (process := process_of(folder)) is None:
         raise PageError("no_training", folder.name)
@@ -127,13 +127,13 @@ def require_free(folder: Path) -> None:
 
 
 def process_of(folder: Path) -> int | None:
-    """Returns the id of the process that trains in a folder, even before it locks the folder; None if there is none."""
+    """Like `trainer_of`, but also finds a process that the page has started and that has not locked the folder yet."""
     process = trainings.get(folder.resolve())
     return trainer_of(folder) or (process.pid if process is not None and process.poll() is None else None)
 
 
 def trainer_of(folder: Path) -> int | None:
-    """Returns the id of the process that trains in a folder, whoever started it; None if there is none."""
+    """Returns the id of the process that has locked a folder to train in it, whoever started it; None without one."""
     try:  # a training locks its folder, see `storage.run_folder`
         status = folder.stat()
         locks = Path("/proc/locks").read_text(encoding="ascii").splitlines()
@@ -149,7 +149,7 @@ def trainer_of(folder: Path) -> int | None:
 
 
 def failure(folder: Path) -> str | None:
-    """Returns the error message of the training that the page started in a folder; None if it did not fail."""
+    """Returns the error message of the last training run that the page started in a folder; None if it did not fail."""
     process, path, metrics = trainings.get(folder.resolve()), output_path(folder), folder / METRICS
     if process is not None and process.poll() in (None, 0, *ENDED):
         return None
@@ -160,18 +160,18 @@ def failure(folder: Path) -> str | None:
 
 
 def output_path(folder: Path) -> Path:
-    """Returns the file with the output of a training that the page started."""
+    """Returns the path of the file with the output of a training run that the page started."""
     return folder.with_name(f"{folder.name}.output.txt")
 
 
 def sentence_of(output: str) -> str:
-    """Returns the last error message in the output of a command."""
+    """Returns the last error message in the output of a command, or else its last line."""
     _, found, error = f"\n{output.strip()}".rpartition("\nError: ")
     return (error if found else error.rpartition("\n")[2]) or "The command printed no output."
 
 
 def _start(arguments, output):
-    """Starts a command of `myxtts` in its own session, so that it continues if the page's server ends."""
+    """Starts a `myxtts` command in a session of its own, so that it outlives the server of the page."""
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "COLUMNS": "110", "PYTHONUNBUFFERED": "1"}
     streams = dict(stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
     words = [sys.executable, "-m", "myxtts", *arguments]
@@ -179,14 +179,14 @@ def _start(arguments, output):
 
 
 def _end_of(path):
-    """Returns the end of a file as text; "" if the file does not exist."""
+    """Returns the end of a text file as `_printed` does; "" if the file does not exist."""
     with suppress(OSError), open(path, "rb") as file:
         return _printed(file)
     return ""
 
 
 def _printed(output) -> str:
-    """Returns the end of a command's output as a terminal would show it, without `FOREIGN` lines."""
+    """Returns the end of a command's output as a terminal would show it (progress bars), without `FOREIGN` lines."""
     size = os.fstat(output.fileno()).st_size
     text = os.pread(output.fileno(), MOST_READ_BYTES, max(0, size - MOST_READ_BYTES)).decode(errors="replace")
     lines = [line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n") if not FOREIGN.match(line)]
@@ -194,16 +194,16 @@ def _printed(output) -> str:
 
 
 class RunView:
-    """State of a run, read from its folder.
+    """State of a run for display, read from its folder when the object is created.
 
     Attributes:
-        failed: Error message of the training; None if the training did not fail.
+        failed: Error message of a failed training run; None if it did not fail.
         state: `training`, `failed` or `not training`.
         stages: Names of the stages that the run trains, in order.
         metrics: Lines of `metrics.jsonl`, each with `kind`, `stage`, `step` and measurements.
         log: The end of `train.log`.
-        samples: Files of synthesized and resynthesized validation clips, newest first.
-        checkpoints: Steps of the checkpoints, by part of the model.
+        samples: Audio files of synthesized and resynthesized validation clips, newest first.
+        checkpoints: Steps at which checkpoints were saved, by stage.
     """
 
     def __init__(self, folder: Path):
@@ -220,7 +220,7 @@ class RunView:
         self.checkpoints: dict[str, list[int]] = {part: CheckpointStore(folder / part).steps() for part in parts}
 
     def facts(self, texts: dict[str, str]) -> list[str]:
-        """Returns the progress and the latest measurements, as short texts in the language of the page."""
+        """Returns the progress and the latest measurements as short texts in the language of `texts`."""
         newest = self.metrics[-1] if self.metrics else dict(stage=None)
         stage, step, total = newest["stage"], newest.get("step"), newest.get("total_steps", 0)
         place = [self.stages.index(stage) + 1, len(self.stages)] if stage in self.stages else []
@@ -230,13 +230,15 @@ class RunView:
         lines = [one for one in self.metrics[since:] if one["kind"] == "training" and one["stage"] == stage]
         last = {name: value for name, value in lines[-1].items() if value is not None} if lines else {}
         if self.running and "steps_per_second" in last:
-            left = dict(left=(total - step) / last["steps_per_second"], left_in_run=last.get("seconds_left"))
-            facts += [texts[name].format(tqdm.format_interval(left[name])) for name in left if left[name] is not None]
+            left = last.get("stage_seconds_left", (total - step) / last["steps_per_second"])
+            facts.append(texts["left"].format(tqdm.format_interval(left)))
+            if last.get("seconds_left", left) > left:
+                facts.append(texts["left_in_run"].format(tqdm.format_interval(last["seconds_left"])))
         facts += [self.log.rpartition("\n")[2]] * (self.running and bool(self.log) and not lines)
         return facts + [texts[name].format(last[name]) for name in FIGURES if name in last]
 
     def curves(self) -> dict[str, list[tuple[int, float, str]]]:
-        """Returns points (step, loss, kind) of the main loss by stage, at most about `MOST_POINTS` of each kind."""
+        """Returns the loss curves by stage as points (step, loss, kind), where kind is `training` or `validation`."""
         found = {}
         for line in self.metrics:
             points = found.setdefault((line["stage"], line["kind"]), [])

@@ -1,4 +1,4 @@
-"""The tabs Speak and Compare. The audio of Speak is sent to the browser as PCM in messages."""
+"""The tabs Speak and Compare of the page. Streamed audio is sent to the browser as PCM in JSON messages."""
 
 import base64
 import itertools
@@ -18,21 +18,21 @@ from myxtts.apps.studio.texts import PageError
 
 _numbers = itertools.count()
 REPEATED_PARTS = 8
-"""Number of parts in each update: Gradio may drop an update, so the next one repeats its parts."""
+"""Number of audio parts in each message. Gradio may drop a message, so each one repeats the latest parts."""
 
 PLAY = Path(__file__).with_name("play.js").read_text(encoding="utf-8")
-"""JavaScript that plays each part of the messages once, and defines `hush`, which stops the player."""
+"""JavaScript that plays each audio part of the messages once, and defines `hush`, which stops playback."""
 
 
 def message_of(speech: str, sample_rate: int, chunks: Sequence[np.ndarray]) -> str:
-    """Returns a JSON message with the last `REPEATED_PARTS` of `chunks`, each `(S,)` int16 at `sample_rate` in Hz;
-    `speech` is a unique name for the audio."""
+    """Builds a JSON message with the last `REPEATED_PARTS` parts of streamed audio. `chunks` are all parts so far, each
+    `(S,)` int16 at `sample_rate` Hz. `speech` is a unique name of the stream."""
     shown = [base64.b64encode(part.astype("<i2").tobytes()).decode() for part in chunks[-REPEATED_PARTS:]]
     return json.dumps(dict(speech=speech, rate=sample_rate, first=len(chunks) - len(shown), parts=shown))
 
 
 def speak_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
-    """Fills the tab Speak: synthesizes a text, by default as a stream."""
+    """Fills the tab Speak, which synthesizes a text and plays it, by default while it is generated."""
     with gr.Row():
         with gr.Column(scale=3):
             text = gr.Textbox(texts["example"], label=texts["text"], lines=4, elem_id="speak_text")
@@ -72,7 +72,7 @@ def speak_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
 
 
 def compare_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
-    """Fills the tab Compare: speech of two checkpoints (optionally as a blind test), votes, and an evaluation."""
+    """Fills the tab Compare: speech of two checkpoints (in a blind test, if wanted), votes, and an evaluation."""
     sides = []
     with gr.Row():
         for number, label in enumerate(("run", "second")):

@@ -1,4 +1,4 @@
-"""Actions behind the buttons of the page. Does not import Gradio."""
+"""Actions behind the buttons of the page, independent of Gradio."""
 
 import functools
 import os
@@ -30,11 +30,11 @@ from myxtts.text.languages import LANGUAGES
 
 MOST_CHARACTERS = 4096
 MOST_CLIPS = 500
-"""Maximum number of clips of a data set that the page lists."""
+"""Maximum number of clips that the page lists when it shows a data set."""
 
 
 class Studio:
-    """Actions on runs; `home` is the folder that contains the folders of the runs."""
+    """Actions of the page on runs, data sets and models. `home` is the folder that contains the folders of all runs."""
 
     def __init__(self, home: Path):
         self.home, self.data, self.tasks = home, DataSets(home), processes.Tasks()
@@ -42,20 +42,20 @@ class Studio:
         self._load = functools.lru_cache(2)(_load)
 
     def training(self) -> list[str]:
-        """Returns the names of the runs that are training, whoever started them."""
+        """Returns the names of the runs that are training now, whether or not the page started them."""
         return [name for name in runs_in(self.home) if processes.process_of(self.home / name)]
 
     def folder(self, name: str) -> Path:
-        """Returns the folder of the bundled model or of a run."""
+        """Returns the folder of a model by name: the bundled model or a run."""
         return base_folder() if name == BASE_NAME else named_folder(self.home, name)
 
     def source(self, named: str | None) -> str:
-        """Returns the value of `--init-from` for a name in the form: the folder of a run, else the name itself."""
+        """Converts a name in the form to a value of `--init-from`: the folder of a run, or the name itself."""
         named = (named or "").strip()
         return str((self.home / named).resolve()) if named in runs_in(self.home) else named
 
     def check_data(self, folder: str, language: str) -> str:
-        """Returns the report of `myxtts doctor data` on a folder; raises `UserError` if it has no data set."""
+        """Returns the report of `myxtts doctor data` on a folder. Raises `UserError` if the folder has no data set."""
         if not (folder or "").strip():
             raise PageError("no_folder")
         silent = lambda folder: nullcontext(lambda done, total: None)
@@ -66,12 +66,12 @@ class Studio:
         return "\n".join([summarize(found), *(f"leakage: {leak}" for leak in leaks)])
 
     def clips(self, folder: str, language: str) -> dict[str, Utterance]:
-        """Returns the first clips of a data set by relative path; raises `UserError` if the folder has no data set."""
+        """Returns up to `MOST_CLIPS` clips of a data set by relative path. Raises `UserError` if there is none."""
         clips = load_corpus(folder, language).utterances[:MOST_CLIPS]
         return {os.path.relpath(clip.wav_path, folder): clip for clip in clips}
 
     def data_language(self, folder: str | None, before: str) -> str:
-        """Returns the most common language of a data set: as its lists say, else as the texts show, else `before`."""
+        """Returns the main language of a data set from its metadata, else detected from its texts, else `before`."""
         with suppress(UserError, OSError):
             clips = self.clips(folder, before).values() if folder else ()
             spoken = Counter(clip.language for clip in clips)
@@ -81,12 +81,12 @@ class Studio:
         return before
 
     def hear(self, folder: str, language: str, place: str) -> tuple[int, np.ndarray]:
-        """Returns the audio of a clip at relative path `place`: sample rate in Hz, and 16-bit samples `(S,)`."""
+        """Loads the clip at the relative path `place`; returns the sample rate in Hz and 16-bit samples `(S,)`."""
         return MODEL_SAMPLE_RATE, to_int16(load_samples(self.clips(folder, language)[place].wav_path))
 
     def make_data_set(self, name: str, files: list[str], language: str, recognizer="") -> Iterator[str]:
-        """Makes a data set from uploaded files; on failure, deletes them and restores the files they replaced. Yields
-        the output of `myxtts make-dataset`, which cuts the recordings if there are subtitles or a recognizer."""
+        """Makes a data set from uploaded files. If there are subtitles or a recognizer, `myxtts make-dataset` cuts the
+        recordings, and its output is yielded. If it fails, the previous files of the data set are restored."""
         known = recognizer.removeprefix("whisper-") in ("", "pocketsphinx", *WHISPER_SIZES) or "{wav}" in recognizer
         if not (known or recognizer.startswith("hf://") or Path(recognizer).is_dir()):
             raise PageError("no_recognizer", ", ".join(WHISPER_SIZES), recognizer)
@@ -106,15 +106,15 @@ class Studio:
                     Path(f"{copy}{BEFORE}").unlink(missing_ok=True)
 
     def preset(self, name: str | None, source: str | None, recipe: str | None = None) -> training_form.Preset:
-        """Returns the training form: for a new run that starts from a model, or with an existing run's settings."""
+        """Returns the content of the training form for an existing run, or for a new one that starts from `source`."""
         return training_form.preset_for(self.source(source), self._folder_or_home(name), recipe)
 
     def stages(self, name: str | None, recipe: str, values: dict[str, Any]) -> list[list]:
-        """Returns a row for each stage that would train with the values of the form."""
+        """Returns a table row for each stage that would be trained with the values of the form."""
         return training_form.stages_of(training_form.config_in(recipe, self._folder_or_home(name)), values)
 
     def flags(self, name: str | None, recipe: str, values: dict[str, Any]) -> list[str]:
-        """Returns the flags of `myxtts train` for the values of the form."""
+        """Converts the values of the form to flags of `myxtts train`."""
         values = values | dict(init_from=self.source(values["init_from"]))
         return training_form.training_flags(recipe, self._folder_or_home(name), values)
 
@@ -122,28 +122,28 @@ class Studio:
         return named_folder(self.home, name) if name else self.home
 
     def plan(self, flags: list[str]) -> str:
-        """Returns the output of `myxtts plan` for these flags of `myxtts train`: devices and memory."""
+        """Returns the output of `myxtts plan` (devices and memory) for flags of `myxtts train`."""
         if f"--init-from={training_form.XTTS_V2}" in flags:  # the plan does not download the model to read its size
             flags = [*flags, f"--model-size={training_form.RELEASED_SIZE}"]
         return list(processes.Tasks().follow("plan", "plan", *flags))[-1]
 
     def speakers(self, language: str, *names: str) -> list[str]:
-        """Returns the voices that all models have: those of `language` first, trained speakers before others."""
+        """Returns the voices that all models `names` have. Voices of `language` are first, then trained speakers."""
         voices, *others = (read_speakers(self.folder(name)) for name in names)
         shared = [one for one in voices if all(one in other for other in others)]
         return sorted(shared, key=lambda one: (voices[one].language != language, voices[one].clip is None))
 
     def language(self, name: str, before: str) -> str:
-        """Returns the language of a model's first trained speaker, else `before` if a voice speaks it, else ""."""
+        """Returns the language of a model's trained speaker, else `before` if a voice has that language, else ""."""
         voices = read_speakers(self.folder(name)).values()
         own = (one.language for one in voices if one.clip)
         return next(own, before if before in {one.language for one in voices} else "")
 
     def speak(self, run: str, text: str, *options, which: str = "best") -> tuple[int, np.ndarray]:
-        """Speaks a text; returns sample rate in Hz and 16-bit samples `(S,)`. Retries sentences with low confidence.
+        """Synthesizes a text, retrying sentences of low confidence; returns sample rate in Hz and int16 samples `(S,)`.
 
         `options` are, in this order: language ("" to detect it), path of a recording of the voice or None, name of a
-        voice (used without a recording), seed, temperature (0 for the run's setting), speed. Raises `UserError` if the
+        voice to use without a recording, seed, temperature (0 for the run's setting), speed. Raises `UserError` if the
         model cannot speak the text.
         """
         synthesizer, *manner = self._opened(run, text, *options, which=which)
@@ -151,13 +151,13 @@ class Studio:
         return speech.sample_rate, to_int16(speech.samples)
 
     def stream(self, run: str, text: str, *options) -> Iterator[tuple[int, np.ndarray]]:
-        """Yields the result of `speak` in parts, as they are generated; does not retry sentences."""
+        """Yields the result of `speak` in parts as soon as they are generated, without retries."""
         synthesizer, *manner = self._opened(run, text, *options)
         for samples in synthesizer.stream(text, *manner, check=False):
             yield synthesizer.sample_rate, to_int16(samples)
 
     def _opened(self, run, text, language, recording, speaker, seed, temperature=0.0, speed=1.0, which="best"):
-        """Returns a run's `Synthesizer` and the arguments of `speak`: voice, language, sampling, seed and speed."""
+        """Loads the `Synthesizer` of a run; returns it and the arguments for its `speak`, starting with the voice."""
         if not text.strip():
             raise PageError("no_text")
         if not (recording or speaker):
@@ -165,7 +165,7 @@ class Studio:
         if len(text) > MOST_CHARACTERS:
             raise PageError("long_text", MOST_CHARACTERS, len(text))
         folder = self.folder(run)
-        if not recording and speaker not in read_speakers(folder):  # a name that is a file is none, either
+        if not recording and speaker not in read_speakers(folder):  # even if a file has this name
             raise PageError("other_voice", run, speaker)
         # Time of the last change in ns, so that a model is loaded again if it has a newer checkpoint.
         paths = (folder / "config.json", *folder.glob("*/best.json"), *(folder / part for part in STAGES))
@@ -180,7 +180,7 @@ class Studio:
         return synthesizer, voice, language or None, sampling, int(seed), speed
 
     def export(self, name: str, weights: str) -> Iterator[str]:
-        """Exports a model for ONNX Runtime to `export_folder`, unless it exists; yields the command's output."""
+        """Exports a model for ONNX Runtime to `export_folder`, unless that exists; yields the output of the command."""
         folder = self.export_folder(name, weights)
         folder.parent.mkdir(parents=True, exist_ok=True)
         if folder.exists():
@@ -189,18 +189,18 @@ class Studio:
         yield from self.tasks.follow("export", "export", *flags)
 
     def export_folder(self, name: str, weights: str) -> Path:
-        """Returns the folder of an export."""
+        """Returns the folder to which a model is exported with the given type of weights, `float32` or `int8`."""
         return self.home / EXPORTS / f"{name}-onnx-{weights}"
 
     def convert(self, source: str, name: str) -> Iterator[str]:
-        """Converts a released `model.pth` to a run; yields the command's output."""
+        """Converts a released `model.pth` of XTTS to a run; yields the output of the command."""
         target = named_folder(self.home, name)
         if not source.strip():
             raise PageError("no_source")
         yield from self.tasks.follow("convert", "convert", f"--from-coqui={source.strip()}", f"--output={target}")
 
     def evaluate(self, first: str, which: str, second: str, of_second: str, sentences: int) -> Iterator[str]:
-        """Evaluates two models, each with its checkpoint, `best` or `last`; yields the command's output."""
+        """Evaluates two models at their `best` or `last` checkpoints; yields the output of the command."""
         folders = dict.fromkeys((f"{self.source(first)}@{which}", f"{self.source(second)}@{of_second}"))
         flags = [f"--sentences={int(sentences)}", "--seeds=1", f"--output={self.home / EVALUATION}"]
         yield from self.tasks.follow("evaluate", "evaluate", *flags, "--", *folders)

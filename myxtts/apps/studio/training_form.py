@@ -1,5 +1,5 @@
-"""Values of the training form: the settings whose field has `page="main"` or `page="more"`. The model to start from
-selects a recipe; values that differ from it become flags."""
+"""Content of the training form: the settings whose field has `page="main"` or `page="more"`. A recipe, selected by the
+model to start from, sets the initial values. Values that the user changes become flags."""
 
 from collections.abc import Mapping
 from operator import attrgetter
@@ -19,32 +19,32 @@ from myxtts.text.languages import DEFAULT_LANGUAGE
 
 XTTS_V2 = "hf://coqui/XTTS-v2"
 OWN = "config.json"
-"""Name that selects the settings of the run in the folder instead of a recipe."""
+"""Recipe name that stands for the settings of the existing run."""
 FINETUNE_BASE, FINETUNE_RELEASE = "finetune_base.yaml", "finetune_xtts_v2.yaml"
 RELEASED_SIZE = "big"
 LOWER_RATE = 5
-"""Divisor of the GPT learning rate for fine-tuning instead of training from scratch, as in `finetune_base.yaml`."""
+"""The GPT learning rate is divided by this number for fine-tuning, as in `finetune_base.yaml`."""
 FLAGS: Mapping[str, Flag] = {
     flag.keywords[0]: flag for flag in all_flags() if flag.field.metadata["page"] and not flag.turns_off
 }
-"""Flags of `myxtts train` that the form shows, by their Python names."""
+"""Flags of `myxtts train` that the form has an input for, by their Python names."""
 
 
 class Preset(NamedTuple):
-    """Initial values of the training form for a pretrained model."""
+    """Initial content of the training form."""
 
     recipe: str
-    """Name of a recipe, `OWN`, or "" for the defaults."""
+    """Name of a recipe, `OWN` for the settings of the run, or "" for the defaults."""
     values: dict[str, Any]
-    """Values by the names of `FLAGS`."""
+    """Value of each input, by the names in `FLAGS`."""
     stages: list[list]
-    """A row for each stage to train: name, steps, batch size and peak learning rate."""
+    """Table row of each stage to train: name, steps, batch size and peak learning rate."""
 
 
 def preset_for(source: str | None, folder: Path, recipe: str | None = None) -> Preset:
-    """Returns the initial form for a run in `folder` that starts from `source`, a value of `--init-from`.
+    """Returns the initial content of the form for a run in `folder` that starts from `source`, as `--init-from` does.
 
-    If `recipe` is None, the form shows the settings of the run in `folder`, or for a new run a recipe for the source.
+    If `recipe` is None, the form has the settings of an existing run, or for a new run those of the usual recipe.
     Raises `UserError` if the source or the run is damaged.
     """
     known = _model_in(source) if source else {}
@@ -67,20 +67,20 @@ def preset_for(source: str | None, folder: Path, recipe: str | None = None) -> P
 
 
 def config_in(recipe: str, folder: Path) -> XTTSConfig:
-    """Loads the configuration of a recipe; "" means the defaults, `OWN` the configuration of the run in `folder`."""
+    """Loads the configuration of a recipe. "" stands for the defaults, `OWN` for that of the run in `folder`."""
     if recipe == OWN:
         return config_from_dict(read_json(folder / OWN))
     return XTTSConfig.from_yaml(recipe) if recipe else XTTSConfig()
 
 
 def values_of(config: XTTSConfig) -> dict[str, Any]:
-    """Returns the values of the form for a configuration; None for a flag of several settings with different values."""
+    """Converts a configuration to values of the form. A flag for several settings gets None if they differ."""
     values = {name: _value_in(config, flag.settings[0]) for name, flag in FLAGS.items()}
     return values | dict(language=config.data.language or DEFAULT_LANGUAGE)
 
 
 def stages_of(config: XTTSConfig, values: Mapping[str, Any]) -> list[list]:
-    """Returns a row for each stage that would train with the values of the form, as in `Preset.stages`."""
+    """Returns the rows of `Preset.stages` for the stages that would be trained with the values of the form."""
     names, tuned = list(STAGES), [name for name in (values["tune"] or "").split(",") if name]
     if values["stage"] != "all":
         names = [values["stage"]]
@@ -96,7 +96,7 @@ def stages_of(config: XTTSConfig, values: Mapping[str, Any]) -> list[list]:
 
 
 def training_flags(recipe: str, folder: Path, values: Mapping[str, Any]) -> list[str]:
-    """Returns the flags of `myxtts train` for the form: the recipe, and the values that differ from it."""
+    """Converts the form to flags of `myxtts train`: `--config` for the recipe, and the values that differ from it."""
     has_data, source = bool((values["train_data"] or "").strip()), values["init_from"]
     recipe = recipe or ("" if has_data else SAMPLE)
     config = config_in(recipe, folder)
@@ -118,7 +118,7 @@ def training_flags(recipe: str, folder: Path, values: Mapping[str, Any]) -> list
 
 
 def _model_in(source):
-    """Returns size, G2P languages and stages of a model, and whether it is a release; {} if not on this machine."""
+    """Returns `size`, `g2p`, `stages` and `released` (whether it is XTTS v2) of a model; {} if not on this machine."""
     if source == XTTS_V2:
         return dict(size=RELEASED_SIZE, g2p=(), released=True, stages=())
     if is_hub_name(source) or kind_of(source) not in (*MODELS, RELEASE, TRAINER):  # starting the run reports it
@@ -140,7 +140,7 @@ def _value_in(config, place):
 
 
 def _plain(value):
-    """Converts a value of the form to text for comparison; None for an empty box or a switch that is off."""
+    """Converts a value of the form to text, so that values can be compared; None if it is empty or switched off."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     return None if value is None or value is False else str(value).strip() or None

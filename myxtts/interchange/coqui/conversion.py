@@ -34,27 +34,27 @@ RELEASED_NAMES = {
 }
 """File names in a release, by field of `CoquiFiles`."""
 _CONVERSION = 1
-"""Version of this module's output; models in the cache that another version wrote are converted again."""
+"""Version of the conversion. A cached model that was converted by another version is converted again."""
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
 @dataclass(frozen=True)
 class CoquiFiles:
-    """Paths of the files of a Coqui model; all but `model` and `vocab` are optional."""
+    """Paths of the files of a Coqui model; only `model` and `vocab` are required."""
 
     model: Path
-    """The weights: a released model, a checkpoint of Coqui's trainer, or a bare state dict."""
+    """File with the weights: a released model, a checkpoint of Coqui's trainer, or a bare state dict."""
     vocab: Path
     dvae: Path | None = None
-    """If None, the DVAE is taken from a checkpoint of the trainer, if that contains one."""
+    """Weights of the DVAE. If None, those in `model` are used, which checkpoints of Coqui's trainer may have."""
     mel_stats: Path | None = None
     speakers: Path | None = None
     config: Path | None = None
-    """If None, the settings are taken from the checkpoint, or else from the released model."""
+    """`config.json`. If None, the settings in `model` are used, or those of XTTS v2 if it has none."""
 
     @classmethod
     def of(cls, model: Path, **given: Path | None) -> "CoquiFiles":
-        """Finds the files of a model in its folder by their names in a release; `given` paths replace them.
+        """Finds the other files in the folder of `model` by their names in a release; `given` paths take precedence.
 
         Raises `CheckpointError` if there is no vocabulary.
         """
@@ -67,13 +67,13 @@ class CoquiFiles:
 
 
 def find_release(source: str | os.PathLike) -> Path | None:
-    """Finds the weights of a Coqui model in its folder, or by the path of the weights; None for other sources."""
+    """Returns the weights file of a Coqui model, given this file or its folder; None if `source` is neither."""
     path = Path(source, kind if (kind := kind_of(source)) in (RELEASE, TRAINER) else "")
     return path if path.suffix == ".pth" and path.is_file() else None
 
 
 def imported_release(model: Path) -> Path:
-    """Returns the cache folder of a converted Coqui model; converts the model first if it is new or has changed."""
+    """Returns the folder of the cached conversion of a Coqui weights file; converts a new or changed file first."""
     files, cache = CoquiFiles.of(model), user_cache()
     stats = [(str(path.resolve()), path.stat()) for path in vars(files).values() if path]
     content = repr([_CONVERSION, *((name, stat.st_size, stat.st_mtime_ns) for name, stat in stats)])
@@ -90,27 +90,27 @@ def imported_release(model: Path) -> Path:
 
 @dataclass
 class Stored:
-    """A tensor of a Coqui model's file, and the weight that it is converted to."""
+    """A tensor read from a Coqui model, and the MyXTTS weight that it is converted to."""
 
     file: str
     name: str
     """Name of the tensor in the file."""
     array: np.ndarray
     weight: str | None = None
-    """Name of the MyXTTS weight that the tensor is converted to; None for an unused tensor."""
+    """Part and name of the MyXTTS weight, such as `gpt: gpt/text_head/kernel`; None for an unused tensor."""
     reason: str | None = None
-    """Why the tensor is unused."""
+    """Why the tensor is unused; None for a used tensor."""
 
 
 def import_coqui(files: CoquiFiles, output: Path) -> tuple[XTTSConfig, list[Stored]]:
-    """Converts a model, tensor by tensor, to the new or empty folder `output`, written completely or not at all.
+    """Converts a Coqui model to a MyXTTS model in `output`, a new or empty folder. An error leaves no partial model.
 
     Returns:
-        The settings, and all tensors of the files.
+        The model's settings, and every tensor in the files, whether used or not.
 
     Raises:
         CheckpointError: A tensor is missing, unknown, misshapen or not finite, or the files belong to different models.
-        TorchCheckpointError: A file is damaged, or would call a function.
+        TorchCheckpointError: A file is damaged, or contains calls of functions that checkpoints do not need.
     """
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise CheckpointError(f"--output must be a new or empty folder. Received: {output}.")
@@ -137,7 +137,7 @@ def import_coqui(files: CoquiFiles, output: Path) -> tuple[XTTSConfig, list[Stor
 
 
 def _gather(files, checkpoint):
-    """Reads all tensors by their current names; names of the DVAE's tensors get the prefix `dvae.`."""
+    """Returns each tensor as a `Stored`, by its name in current coqui-tts; names of DVAE tensors start with `dvae.`."""
     stored = {}
     for name, array in _items(checkpoint, files.model):
         key, reason = coqui.modern_name(name), None
@@ -160,7 +160,7 @@ def _gather(files, checkpoint):
 
 
 def _items(checkpoint, path):
-    """Returns names and tensors of a file, which are under `model` in a checkpoint of Coqui's trainer."""
+    """Returns the `(name, tensor)` pairs of a checkpoint; Coqui's trainer stores them under the key `model`."""
     stored = checkpoint.get("model", checkpoint) if isinstance(checkpoint, dict) else checkpoint
     if not isinstance(stored, dict) or not stored:
         raise CheckpointError(f"{path} must contain tensors by name. Received: {brief(stored)}.")
@@ -171,7 +171,7 @@ def _items(checkpoint, path):
 
 
 def _match(tensors, stored):
-    """Sets `weight` or `reason` of each stored tensor; raises `CheckpointError` for missing, wrong and unknown ones."""
+    """Sets `weight` or `reason` of each `Stored`; raises `CheckpointError` for missing, misshapen and unknown ones."""
     missing, wrong = [], []
     for tensor in tensors:
         for key, shape in zip(tensor.names, tensor.shapes, strict=True):
@@ -192,7 +192,7 @@ def _match(tensors, stored):
 
 
 def _check_front_end(stored):
-    """Raises `CheckpointError` if the speaker encoder needs another spectrogram than `audio.mel.SPEAKER_MEL`."""
+    """Raises `CheckpointError` if the speaker encoder needs a spectrogram that differs from `audio.mel.SPEAKER_MEL`."""
     hertz = 700 * (10 ** np.linspace(0, np.log10(1 + SPEAKER_SAMPLE_RATE / 2 / 700), 66) - 1)  # HTK's mel scale
     bins = np.linspace(0, SPEAKER_SAMPLE_RATE / 2, 257)
     expected = {
@@ -207,7 +207,7 @@ def _check_front_end(stored):
 
 
 def _write_parts(folder, stored, tensors, config, files, with_dvae):
-    """Writes a checkpoint for each part of the model; without a DVAE, the GPT's also holds `mel_stats`."""
+    """Writes one checkpoint per part of the model; `mel_stats` is stored with the DVAE, or else with the GPT."""
     parts = {}
     for tensor in tensors:
         part, file = (tensor.part, "model") if with_dvae or tensor.part != "dvae" else ("gpt", MEL_STATS)
@@ -224,7 +224,7 @@ def _write_parts(folder, stored, tensors, config, files, with_dvae):
 
 
 def _finite_weights(tensors, stored):
-    """Yields the converted weights; raises `CheckpointError` for values that are not finite."""
+    """Yields the MyXTTS weight for each of `tensors`; raises `CheckpointError` for values that are not finite."""
     for tensor in tensors:
         value = coqui.to_ours([stored[name].array for name in tensor.names], tensor.layout)
         if not np.isfinite(value).all():
@@ -233,7 +233,7 @@ def _finite_weights(tensors, stored):
 
 
 def _read_speakers(path, model):
-    """Reads voices by name. As in the reference, the first value of a voice is its latents, the second its vector."""
+    """Returns `(latents, speaker vector)` by voice name; identifies the two by their order, as coqui-tts does."""
     stored = read_torch_checkpoint(path)
     if not isinstance(stored, dict) or not stored:
         raise CheckpointError(f"--speakers must be a file with voices by name. {path} holds {type(stored).__name__}.")
@@ -250,12 +250,12 @@ def _read_speakers(path, model):
 
 
 def export_coqui(folder: str | os.PathLike, output: str | os.PathLike, which: str = "best") -> list[Path]:
-    """Writes a model for Coqui TTS: `model.pth`, `config.json`, `vocab.json`, `mel_stats.pth` and, if the model has a
+    """Exports a model to Coqui TTS: `model.pth`, `config.json`, `vocab.json`, `mel_stats.pth` and, if the model has a
     DVAE or voices, `dvae.pth` and `speakers_xtts.pth`, all in one folder.
 
     Args:
-        folder: A model of `import_coqui`, or a run whose stages are all trained.
-        output: Path of the model file, `.pth`, or a folder for `model.pth`. None of the files may exist.
+        folder: A model of `import_coqui`, or a run that has a GPT, a speaker encoder and a waveform decoder.
+        output: Path of the model file, ending in `.pth`, or a folder for `model.pth`. No file is overwritten.
         which: Checkpoint of the GPT and the waveform decoder, `best` or `last`.
 
     Returns:
@@ -263,7 +263,7 @@ def export_coqui(folder: str | os.PathLike, output: str | os.PathLike, which: st
 
     Raises:
         CheckpointError: A part is missing, or Coqui TTS does not support the model's shape.
-        OSError: A file could not be written; then the model file does not exist.
+        OSError: A file could not be written. In this case the model file, which comes last, does not exist.
     """
     folder, output = Path(folder), Path(output) if Path(output).suffix == ".pth" else Path(output, "model.pth")
     config, vocabulary = read_config(folder), vocabulary_path(folder)
@@ -297,7 +297,7 @@ def export_coqui(folder: str | os.PathLike, output: str | os.PathLike, which: st
 
 
 def _voices(folder, which):
-    """Yields name and tensors of each voice; computes those of speakers that are stored as recordings."""
+    """Yields each voice's name and its tensors as coqui-tts stores them; encodes speakers stored as recordings."""
     listen = None
     for name, speaker in read_speakers(folder).items():
         if speaker.clip and listen is None:
@@ -315,7 +315,7 @@ def _voices(folder, which):
 
 
 def speaker_front_end() -> dict[str, np.ndarray]:
-    """Tensors of a release that hold pre-emphasis, window and mel filters of the speaker encoder."""
+    """Returns the constant tensors of the speaker encoder in a release: pre-emphasis, window and mel filterbank."""
     from myxtts.audio.mel import SPEAKER_MEL  # imports Keras, which `import_coqui` does not need
 
     root = coqui.SPEAKER_FRONT_END
@@ -327,7 +327,7 @@ def speaker_front_end() -> dict[str, np.ndarray]:
 
 
 def _read_part(folder, part, which):
-    """Reads the weights of a part, and `mel_stats` if its checkpoint holds them, by name; empty without checkpoint."""
+    """Returns the weights of a part by name, with `mel_stats` if stored there; {} if the part has no checkpoint."""
     store = CheckpointStore(folder / part)
     if not store.steps():
         return {}
@@ -338,7 +338,7 @@ def _read_part(folder, part, which):
 
 
 def _released(tensors, weights, folder):
-    """Converts our weights to tensors of a release, by name; tensors are views where the layout allows it."""
+    """Converts MyXTTS weights, by name, to the tensors of a release; returns views where the layout allows it."""
     known = {tensor.weight for tensor in tensors}
     if unknown := [name for name in weights if name not in known]:
         raise CheckpointError(f"{folder} has weights that XTTS v2 does not have: {', '.join(unknown[:20])}.")

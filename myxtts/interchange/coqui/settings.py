@@ -1,4 +1,4 @@
-"""Converts the settings of an XTTS checkpoint of coqui-tts (the reference) to `XTTSConfig`, and back."""
+"""Converts the settings of XTTS models from coqui-tts, the reference implementation, to `XTTSConfig`, and back."""
 
 import math
 import re
@@ -16,7 +16,7 @@ from myxtts.storage.files import CheckpointError, read_json
 from myxtts.text.tokenizer import XTTSTokenizer
 
 _HEAD_WIDTH = 64
-"""Channels of an attention head in the released GPT, and in any perceiver of the reference."""
+"""Width of an attention head in the GPT of XTTS v2, and in every perceiver resampler of coqui-tts."""
 _FIXED_ARGUMENTS = {
     "gpt_code_stride_len": CODE_STRIDE_SAMPLES,
     "input_sample_rate": MODEL_SAMPLE_RATE,
@@ -25,12 +25,12 @@ _FIXED_ARGUMENTS = {
     "gpt_use_perceiver_resampler": True,
     "cond_d_vector_in_each_upsampling_layer": True,
 }
-"""Fields of `model_args` for which only one value is supported."""
+"""Fields of `model_args` in `config.json`, each with the only value that is supported."""
 _SAMPLING = dict(temperature=0.75, top_k=50, top_p=0.85, repetition_penalty=5.0)
 _RELEASED = _SAMPLING | dict(gpt_cond_len=30, gpt_cond_chunk_len=4, max_ref_len=30, model_args={})
-"""Values of the released `config.json`, which replace missing ones."""
+"""Settings in the `config.json` of XTTS v2; defaults for settings that a checkpoint lacks."""
 _LONGEST_TRAINING_SECONDS = 11.6
-"""Longest training clip of the released model: 255 995 samples at 22 050 Hz."""
+"""Duration of the longest clip that XTTS v2 was trained on: 255 995 samples at 22 050 Hz."""
 _FINE_TUNING = dict(
     min_seconds=0.5,
     conditioning_seconds=(3.0, 6.0),
@@ -38,20 +38,20 @@ _FINE_TUNING = dict(
     conditioning_padding="zeros",
     augment=False,
 )
-"""Fields of `DataConfig` in the reference's recipe for fine-tuning."""
+"""Fields of `DataConfig` for fine-tuning a converted model, as in the recipe of coqui-tts."""
 _SHAPES_BY_DESIGN = (
     *("conditioning_blocks", "num_latents", "perceiver_depth", "perceiver_heads", "perceiver_head_width", "num_mels"),
     *("decoder_channels", "decoder_type", "speaker_channels", "speaker_width"),
 )
-"""Fields of `ModelConfig` that no setting of the reference can change; size `big` has their values."""
+"""Fields of `ModelConfig` that are fixed in coqui-tts; an exported model must have the values of size `big`."""
 
 
 def read_settings(path: Path | None, stored: Any) -> dict[str, Any]:
-    """Reads the settings of a checkpoint; missing settings get the values of the released model.
+    """Returns the settings of a checkpoint; missing settings get the values of XTTS v2.
 
     Args:
-        path: The checkpoint's `config.json`; None takes `stored`.
-        stored: Value of `config` in the checkpoint: a dictionary, an object of the reference, or None.
+        path: The checkpoint's `config.json`; None uses `stored` instead.
+        stored: The entry `config` of the checkpoint: a dictionary, an unpickled coqui-tts object, or None.
 
     Raises:
         CheckpointError: The file is not JSON, or a setting has an unsupported value.
@@ -74,22 +74,22 @@ def read_settings(path: Path | None, stored: Any) -> dict[str, Any]:
 
 
 def _fields(value):
-    """Returns a dictionary unchanged, the attributes of an object of the reference, or {} for other values."""
+    """Returns a dictionary unchanged, the attributes of an unpickled coqui-tts object, or {} for other values."""
     value = value.state if isinstance(value, StubObject) else value
     return value if isinstance(value, dict) else {}
 
 
 def _count(pattern, names):
-    """Number of layers: one more than the highest layer number that `pattern` captures in the names; 0 if none."""
+    """Returns the number of layers: the highest index that `pattern` captures in the names, plus one; 0 if none."""
     found = (re.match(pattern, name) for name in names)
     return 1 + max((int(match.group(1)) for match in found if match), default=-1)
 
 
 def model_config(shapes: Mapping[str, tuple[int, ...]], settings: dict, tokenizer: XTTSTokenizer) -> ModelConfig:
-    """Derives `ModelConfig` from the shapes of the tensors and the result of `read_settings`.
+    """Derives `ModelConfig` from the shapes of a checkpoint's tensors by name, and from the result of `read_settings`.
 
-    Names of the DVAE's tensors begin with `dvae.`. A missing DVAE gets the released shape. Raises `CheckpointError` if
-    a tensor that determines a size is missing, or if tensors, settings and vocabulary disagree.
+    Names of DVAE tensors start with `dvae.`; without any, the DVAE gets the shape of XTTS v2. Raises `CheckpointError`
+    if a tensor that determines a size is missing, or if tensors, settings and vocabulary disagree.
     """
 
     def size(name, axis=0):
@@ -140,7 +140,7 @@ def model_config(shapes: Mapping[str, tuple[int, ...]], settings: dict, tokenize
 
 
 def run_config(model: ModelConfig, settings: dict) -> XTTSConfig:
-    """Makes the `XTTSConfig` of a converted model, with its sampling defaults and the recipe for fine-tuning."""
+    """Returns the `XTTSConfig` of a converted model: its sampling `settings`, and data settings for fine-tuning it."""
     longest = math.floor(10 * model.max_codes * CODE_STRIDE_SAMPLES / MODEL_SAMPLE_RATE) / 10
     limits = dict(max_seconds=min(_LONGEST_TRAINING_SECONDS, longest), max_text_length=min(200, model.max_text_tokens))
     seconds = settings["gpt_cond_len"] if settings["gpt_cond_len"] > 0 else settings["max_ref_len"]
@@ -151,9 +151,9 @@ def run_config(model: ModelConfig, settings: dict) -> XTTSConfig:
 
 
 def coqui_settings(config: XTTSConfig, languages: Iterable[str]) -> dict[str, Any]:
-    """Makes the `config.json` from which the reference loads an exported model; `languages` are the vocabulary's.
+    """Returns the `config.json` with which coqui-tts loads an exported model; `languages` are its language codes.
 
-    Raises `CheckpointError` with the settings of the model's shape that the reference does not support, if any.
+    Raises `CheckpointError` if coqui-tts does not support the model's shape.
     """
     model, sampling = config.model, config.sampling
     released = ModelConfig(size="big")

@@ -1,9 +1,9 @@
 """Reads and writes PyTorch checkpoint files without PyTorch, and without running code from a file.
 
-A pickle is a program whose opcodes can call any function by name. The interpreter here builds containers and tensors
-only: an object of a class becomes a `StubObject` with the attributes, and a call of any function other than the few in
-`Unpickler.call` is an error. The interpreter counts the values inside each value, so that a small file cannot nest or
-repeat values without limit.
+A pickle is a program that can call any function by name. The interpreter here builds only containers and tensors. It
+replaces other objects by `StubObject`s with the same attributes, and rejects calls of any function that is not listed
+in `Unpickler.call`. It also counts the values that it builds, because a small file could nest or repeat values until
+they fill the memory.
 """
 
 import copy
@@ -29,10 +29,11 @@ from myxtts.storage.files import write_whole
 
 _CODES = "Float:f4 Double:f8 Half:f2 BFloat16:bfloat16 Long:i8 Int:i4 Short:i2 Char:i1 Byte:u1 Bool:?"
 DTYPES = {f"{name}Storage": np.dtype(code) for name, code in (pair.split(":") for pair in _CODES.split())}
-"""Dtype of each class of tensor storages."""
+"""NumPy dtype by PyTorch storage class, such as `FloatStorage`."""
 MAX_PICKLE_BYTES = 64 * 2**20
 _MAX_OPCODES, _MAX_WORK, _MAX_DEPTH, _MAX_ODD_KEYS, _MAX_AXES = 10**6, 4 * 10**6, 100, 5000, 64
-"""Limits for a pickle, without tensor data; the released XTTS v2 model reaches a hundredth of most of them."""
+"""Limits of one pickle: opcodes, values added to containers, nesting depth, dictionary keys that are not text, and axes
+of a tensor. Tensor data do not count. XTTS v2's pickle reaches a hundredth of most of these limits."""
 _OPCODES = frozenset(
     "PROTO FRAME STOP MARK POP POP_MARK DUP NONE NEWTRUE NEWFALSE INT BININT BININT1 BININT2 LONG LONG1 LONG4 FLOAT "
     "BINFLOAT UNICODE BINUNICODE SHORT_BINUNICODE BINUNICODE8 STRING BINSTRING SHORT_BINSTRING BINBYTES SHORT_BINBYTES "
@@ -40,53 +41,53 @@ _OPCODES = frozenset(
     "ADDITEMS PUT BINPUT LONG_BINPUT MEMOIZE GET BINGET LONG_BINGET GLOBAL STACK_GLOBAL REDUCE NEWOBJ BUILD "
     "BINPERSID".split()
 )
-"""Allowed opcodes: those of `torch.save`, and of plain objects with attributes."""
+"""Pickle opcodes that are allowed: those that `torch.save` writes, and those for plain objects with attributes."""
 _KEYS = {"SETITEM": slice(0, 1), "SETITEMS": slice(0, None, 2), "DICT": slice(0, None, 2), "ADDITEMS": slice(None)}
-"""Slice of an opcode's operands that are dictionary keys or set items, which Python hashes."""
+"""By opcode: which of its operands become dictionary keys or set items, and therefore are hashed."""
 _LITERALS = {"EMPTY_LIST": [], "EMPTY_TUPLE": (), "EMPTY_DICT": {}, "EMPTY_SET": set()}
 _LITERALS |= {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
 _STORAGE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 _LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
 _SIGNS_OF_DAMAGE = (ArithmeticError, AttributeError, EOFError, LookupError, RuntimeError, TypeError, ValueError)
 _SIGNS_OF_DAMAGE += (struct.error, zipfile.BadZipFile)
-"""Errors of unpickling and unzipping for bytes that make no sense."""
+"""Errors that unpickling or unzipping raises for damaged files."""
 
 
 class TorchCheckpointError(UserError):
-    """A file is damaged or not a PyTorch checkpoint, would call a function, or declares more data than it contains."""
+    """A file is damaged, is not a PyTorch checkpoint, calls a forbidden function, or claims more data than it has."""
 
 
 class _Global(str):
-    """Full name of a class or function that the pickle names; it is never imported."""
+    """Dotted name of a class or function in a pickle. It is never imported."""
 
 
 @dataclass(eq=False, repr=False)
 class StubObject:
-    """Replaces an object whose class is not imported."""
+    """Placeholder for an unpickled object, because its class is not imported."""
 
     state: Any = None
-    """State of the object, usually a dictionary of attributes."""
+    """Pickled state of the object, usually a dictionary of attributes; None if the pickle has none."""
 
 
 @dataclass(slots=True, eq=False)
 class _Cell:
-    """A value on the stack."""
+    """A value on the interpreter's stack, and its size."""
 
     value: Any
     weight: int = 1
-    """Cost of hashing the value: the number of values in it, with repetitions; 64 bytes of text count as one value."""
+    """Cost of hashing the value: 1, plus the weights of all values inside, plus 1 per 64 characters of text."""
     depth: int = 0
-    """Number of levels of nested values inside the value."""
+    """Nesting depth; 0 for a value that contains no other values."""
     is_held: bool = False
-    """Whether another value contains this one and has counted its weight; then this value may not grow."""
+    """Whether another value contains this one. If so, this value may not grow, as its weight was already counted."""
 
 
 class Unpickler:
-    """Interpreter of one pickle.
+    """Restricted interpreter of one pickle.
 
     Args:
-        source: Name of the file, for messages.
-        load_storage: Function of dtype, key and number of values that returns the values of a storage, 1-D.
+        source: Name of the file, for error messages.
+        load_storage: `load_storage(dtype, key, num_values)` returns a tensor storage, 1-D. If None, tensors are errors.
     """
 
     def __init__(self, source: str, load_storage: Callable[[np.dtype, str, int], np.ndarray] | None = None):
@@ -101,8 +102,8 @@ class Unpickler:
         """Reads the first pickle in `pickled`; returns its value and its length in bytes.
 
         Raises:
-            TorchCheckpointError: The pickle has an opcode or a call that no checkpoint needs, or exceeds a limit.
-            One of `_SIGNS_OF_DAMAGE`: It is not a pickle.
+            TorchCheckpointError: The pickle uses an opcode or a function that no checkpoint needs, or exceeds a limit.
+            One of `_SIGNS_OF_DAMAGE`: The bytes are not a valid pickle.
         """
         limit = f"over the limit of {MAX_PICKLE_BYTES}; tensors do not count"
         self.require(len(pickled) <= MAX_PICKLE_BYTES, f"has a pickle of {len(pickled)} bytes, {limit}")
@@ -134,7 +135,7 @@ class Unpickler:
                 self.combine(name, taken.pop(0) if grows else None, taken)
 
     def combine(self, name, whole, parts):
-        """Pushes the result of opcode `name`: a new value made of `parts`, or `whole` with `parts` added to it."""
+        """Pushes the result of the opcode `name`: `whole` with `parts` added, or a new value if `whole` is None."""
         self.work += sum(part.weight for part in parts)
         self.num_odd_keys += sum(type(part.value) not in (str, bytes) for part in parts[_KEYS.get(name, slice(0))])
         depth = max([part.depth + 1 for part in parts], default=0)
@@ -154,7 +155,7 @@ class Unpickler:
         self.stack.append(whole)
 
     def make(self, name, values):
-        """Returns the value that opcode `name` makes of other values."""
+        """Returns the new value that the opcode `name` builds from its operands `values`."""
         if name == "REDUCE":
             return self.call(*values)
         if name == "BINPERSID":
@@ -190,7 +191,7 @@ class Unpickler:
         return known(*arguments)
 
     def storage(self, kind, storage_class, key, _location, num_values, *_view):
-        """Returns the values of a tensor storage."""
+        """Resolves PyTorch's reference to a tensor storage; returns the storage's values as a 1-D array."""
         dtype = DTYPES.get(storage_class.removeprefix("torch.")) if isinstance(storage_class, _Global) else None
         if kind != "storage" or dtype is None or self.load_storage is None:
             name = brief(str(storage_class) if isinstance(storage_class, str) else storage_class)
@@ -200,7 +201,7 @@ class Unpickler:
         return self.load_storage(dtype, key, num_values)
 
     def tensor(self, storage, offset, size, stride, *_):
-        """Returns a view of `storage`; NumPy raises an error for a view that exceeds it."""
+        """Returns a tensor as a view of `storage`; NumPy raises an error if the view exceeds the storage."""
         size, stride = tuple(size), tuple(stride)
         numbers = offset, *size, *stride
         valid = len(size) <= _MAX_AXES and all(type(one) is int and 0 <= one < 2**62 for one in numbers)
@@ -214,7 +215,7 @@ class Unpickler:
 
 
 def _literal(name, argument):
-    """Returns the value pushed by an opcode that takes no operands from the stack."""
+    """Returns the `_Cell` for an opcode that takes no operands from the stack."""
     if name in _LITERALS:
         return _Cell(copy.copy(_LITERALS[name]))
     if name == "GLOBAL":
@@ -225,7 +226,7 @@ def _literal(name, argument):
 
 
 def _extended(name, whole, values):
-    """Adds values to a container, or sets the state of an object."""
+    """Returns `whole` after the opcode `name`, which adds `values` to a container or sets the state of an object."""
     if name in ("APPEND", "APPENDS"):
         list.extend(whole, values)
     elif name in ("SETITEM", "SETITEMS"):
@@ -240,25 +241,25 @@ def _extended(name, whole, values):
 
 
 def _of_kind(kind, value):
-    """Returns `value`; raises `TypeError` unless its class is `kind`: others may be slow to hash, or hide values."""
+    """Returns `value` if it is a `kind`, else raises `TypeError`; other types could evade the limits of a pickle."""
     if not isinstance(value, kind):
         raise TypeError(f"{brief(value)} where a {kind.__name__} belongs")
     return value
 
 
 def read_torch_checkpoint(path: str | os.PathLike) -> Any:
-    """Reads a file of `torch.save`, with tensors as NumPy arrays; checksums are verified.
+    """Reads a file written by `torch.save`, with tensors as NumPy arrays, and verifies its checksums.
 
-    Reads the zip format and the format before PyTorch 1.6. Arrays are read-only views of the memory-mapped file, so
-    they take little memory until they are copied. bfloat16 arrays have the dtype `ml_dtypes.bfloat16`.
+    Supports the zip format and the format used before PyTorch 1.6, which has no checksums. Arrays are read-only views
+    of the memory-mapped file, so they need little memory. bfloat16 arrays have the dtype `ml_dtypes.bfloat16`.
 
     Returns:
-        The saved object: usually a dictionary of arrays by name, or a dictionary with this one under `"model"`.
-        Objects of unknown classes become `StubObject`s.
+        The saved object: usually a dictionary of arrays by name, or a dictionary whose value `"model"` is one.
+        Objects of other classes become `StubObject`s.
 
     Raises:
-        TorchCheckpointError: The file is cut short, altered or not a PyTorch checkpoint, would call a function, or
-            declares more data than it contains.
+        TorchCheckpointError: The file is cut short, altered or not a PyTorch checkpoint, calls a function that no
+            checkpoint needs, or claims more data than it has.
     """
     path = Path(path)
     if not path.stat().st_size:
@@ -273,9 +274,9 @@ def read_torch_checkpoint(path: str | os.PathLike) -> Any:
 
 
 def write_torch_checkpoint(path: str | os.PathLike, checkpoint: Any) -> None:
-    """Writes a file that `torch.load(path, weights_only=True)` can read, completely or not at all.
+    """Writes a file that `torch.load(path, weights_only=True)` can read. An error leaves no partial file.
 
-    `checkpoint` is an array, or a dictionary of arrays, plain values and further dictionaries.
+    `checkpoint` is an array, or a dictionary of arrays, plain values and nested dictionaries.
     """
     arrays = []
     pickled = b"\x80\x02" + _pickle(checkpoint, arrays) + b"."
@@ -330,7 +331,7 @@ def _read_zip(path, data):
 
 
 def _read_legacy(path, data):
-    """Reads files from before PyTorch 1.6, such as Resemblyzer's encoder: five pickles, then the storages."""
+    """Reads the format used before PyTorch 1.6 (and by Resemblyzer's encoder): five pickles, then the storages."""
     start, claims = 0, {}
 
     def note_claim(dtype, key, num_values):
@@ -359,7 +360,7 @@ def _read_legacy(path, data):
 
 
 def _pickle(value, arrays):
-    """Returns the pickle opcodes that build `value`; appends its arrays to `arrays`, with the index as storage key."""
+    """Returns the opcodes that build `value`; appends its arrays to `arrays`, whose indices are the storage keys."""
     if isinstance(value, dict):
         return b"}(" + b"".join(_pickle(one, arrays) for one in itertools.chain.from_iterable(value.items())) + b"u"
     if not isinstance(value, np.ndarray):
@@ -374,7 +375,7 @@ def _pickle(value, arrays):
 
 
 def _aligned_entry(file, name, num_bytes=0):
-    """Makes a zip entry whose content starts at a multiple of 64 bytes, like PyTorch's, so that it can be mapped."""
+    """Returns a zip entry whose content starts at a multiple of 64 bytes, as in PyTorch, for memory mapping."""
     entry = zipfile.ZipInfo(f"archive/{name}")
     entry.file_size = num_bytes
     padding = -(file.tell() + 34 + len(entry.filename)) % 64  # the header has 30 bytes, the start of the padding 4

@@ -1,8 +1,8 @@
-"""Maps the tensors of the released XTTS v2 checkpoint to our weights: names, shapes and layouts.
+"""Maps the tensors of the released XTTS v2 checkpoint to MyXTTS weights: names, shapes and layouts.
 
 `model_tensors` and `dvae_tensors` list all weights of `model.pth` and `dvae.pth`. Most kernels have reversed axes:
-PyTorch stores output channels first, Keras last, and the speaker encoder's images are (mel, time) there and (time, mel)
-here. Weight normalization in the waveform decoder is folded. Needs no PyTorch, TensorFlow or Keras.
+PyTorch stores output channels first, Keras last. The speaker encoder reads spectrograms as (mel, time) in PyTorch and
+as (time, mel) here. Weight normalization is folded into the kernels. Needs no PyTorch, TensorFlow or Keras.
 """
 
 import re
@@ -15,7 +15,8 @@ from myxtts.config.model import DECODER_DILATIONS, DECODER_KERNELS, DECODER_UPSA
 
 _GAIN, _DIRECTION = "parametrizations.weight.original0", "parametrizations.weight.original1"
 SPEAKER_FRONT_END = "hifigan_decoder.speaker_encoder.torch_spec"
-"""Prefix of the speaker encoder's front end: `.0.filter`, `.1.spectrogram.window` and `.1.mel_scale.fb`."""
+"""Name prefix of the constants that the speaker encoder's mel spectrogram is computed with: `.0.filter` (pre-emphasis),
+`.1.spectrogram.window` and `.1.mel_scale.fb` (filterbank)."""
 _FRONT_END = "front end, which is computed here"
 _SKIPPED = {
     r"gpt\.gpt_inference\..+|gpt\.gpt\.wte\.weight": "a copy of another tensor, made for generation",
@@ -25,42 +26,42 @@ _SKIPPED = {
     r"torch_mel_spectrogram_(style_encoder|dvae)\..+": _FRONT_END,
     r"discrete_loss\..+": "state of a loss that is never used",
 }
-"""Why a released tensor has no weight in our model, by patterns of tensor names."""
+"""Why a released tensor is not converted, by pattern of its name."""
 
 
 class Tensor(NamedTuple):
-    """One of our weights, and names and shapes of its released tensors: one, or two with weight normalization."""
+    """A MyXTTS weight, and the released tensors for it: one, or gain and direction if the weight is normalized."""
 
     names: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
     part: str
-    """Part of our model, one of `models.xtts.PARTS`."""
+    """Part of the model that has the weight, one of `models.xtts.PARTS`."""
     weight: str
-    """Name of our weight in `XTTS.part_weights`."""
+    """Name of the MyXTTS weight in `XTTS.part_weights`."""
     layout: str
-    """Conversion, a key of `_LAYOUTS`."""
+    """How arrays are converted: a key of `_LAYOUTS`."""
 
 
 def skip_reason(name: str) -> str | None:
-    """Returns why a released tensor has no weight in our model; None for unknown names."""
+    """Returns why a released tensor is not converted, such as `a causal mask`; None for unknown names."""
     return next((reason for pattern, reason in _SKIPPED.items() if re.fullmatch(pattern, name)), None)
 
 
 def modern_name(name: str) -> str:
-    """Removes the prefix of Coqui's trainer from a name, and updates PyTorch's old names of weight normalization."""
+    """Returns a tensor's name in current coqui-tts, given its name in an older one or in a trainer's checkpoint."""
     return re.sub("weight_v$", _DIRECTION, re.sub(r"weight_g$", _GAIN, name.removeprefix("xtts.")))
 
 
 def model_tensors(config: ModelConfig) -> list[Tensor]:
-    """Lists the `Tensor`s of `model.pth`."""
+    """Lists the weights in `model.pth` as `Tensor`s."""
     mel_stats = Tensor(("mel_stats",), ((config.num_mels,),), "dvae", "mel_stats", "same")
     return [mel_stats, *_gpt(config), *_decoder(config), *_speaker_encoder(config)]
 
 
 def constant_tensors(config: ModelConfig) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Returns two dictionaries of tensors that coqui-tts requires and our model lacks, for `model.pth` and `dvae.pth`.
+    """Returns tensors that coqui-tts requires but MyXTTS lacks, by name: those of `model.pth`, and those of `dvae.pth`.
 
-    `conversion.speaker_front_end` has the remaining ones for `model.pth`.
+    Does not include the constants for `model.pth` that `conversion.speaker_front_end` returns.
     """
     names = [re.sub("running_var$", "num_batches_tracked", tensor.names[0]) for tensor in _speaker_encoder(config)]
     counters = {name: np.zeros((), np.int64) for name in names if name.endswith(".num_batches_tracked")}
@@ -70,23 +71,23 @@ def constant_tensors(config: ModelConfig) -> tuple[dict[str, np.ndarray], dict[s
 
 
 def our_shape(tensor: Tensor) -> tuple[int, ...]:
-    """Returns the shape of our weight."""
+    """Returns the shape of the MyXTTS weight."""
     shape = tensor.shapes[-1]
     return {"same": shape, "pointwise": shape[1::-1]}.get(tensor.layout, shape[::-1])
 
 
 def to_ours(arrays: Sequence[np.ndarray], layout: str) -> np.ndarray:
-    """Converts the arrays of a `Tensor`, in the order of `Tensor.names`, to our weight, float32."""
+    """Converts released arrays, in the order of `Tensor.names`, to a MyXTTS weight, float32."""
     return np.asarray(_LAYOUTS[layout][0](*(np.asarray(array, np.float32) for array in arrays)), np.float32)
 
 
 def to_coqui(array: np.ndarray, layout: str) -> tuple[np.ndarray, ...]:
-    """Converts our weight to the arrays of a `Tensor`, in the order of `Tensor.names`."""
+    """Converts a MyXTTS weight to released arrays, in the order of `Tensor.names`."""
     return _LAYOUTS[layout][1](array)
 
 
 def _norm_but_first(direction):
-    """Computes the norm over all axes but the first (the input channel in transposed convolutions), `(d, 1, 1)`."""
+    """Returns the L2 norm `(d, 1, 1)` of each slice along the first axis, as in PyTorch's weight normalization."""
     # A kernel with weight normalization is `direction gain / norm` (Salimans and Kingma 2016).
     return np.linalg.norm(direction.astype(np.float64), axis=(1, 2), keepdims=True).astype(np.float32)
 
@@ -100,7 +101,7 @@ _LAYOUTS = {
         lambda weight: (_norm_but_first(weight.transpose()), weight.transpose()),
     ),
 }
-"""Functions that convert released arrays to our weight, and back."""
+"""Functions of each layout: from released arrays to the MyXTTS weight, and back."""
 _BIAS, _BIAS_OF_OUTPUTS_LAST = ("bias", "/bias", "same", 0), ("bias", "/bias", "same", 1)
 _NORM = (("weight", "/gamma", "same", None), ("bias", "/beta", "same", None))
 _STATISTICS = (("running_mean", "/moving_mean", "same", None), ("running_var", "/moving_variance", "same", None))
@@ -115,12 +116,12 @@ _KINDS = {
     "norm": _NORM,
     "batch_norm": _NORM + _STATISTICS,
 }
-"""Tensors of each kind of layer: suffix of the released name, suffix of our name, layout, and the kernel axis whose
-length a bias has (None: the whole shape). GPT-2's linear layers and transposed convolutions have inputs first."""
+"""Tensors of each kind of layer: suffix of the released name, suffix of the MyXTTS name, layout, and for a bias the
+kernel axis of the same length, else None. Kernels of GPT-2 and of transposed convolutions have inputs first."""
 
 
 def _tensors(part, theirs, ours, rows):
-    """Yields the `Tensor`s of rows `("kind name weight", *released shape)`; `theirs` and `ours` prefix the names."""
+    """Yields the `Tensor`s of rows `("kind released_name our_name", *shape)`; `theirs` and `ours` are name prefixes."""
     for row, *shape in rows:
         kind, name, weight = row.split()
         for ends, our_end, layout, axis in _KINDS[kind]:
@@ -132,12 +133,12 @@ def _tensors(part, theirs, ours, rows):
 
 
 def _numbered(count, *rows):
-    """Repeats rows of `_tensors` `count` times, with the number of the repetition in place of `#`."""
+    """Repeats rows for `_tensors` `count` times, with 0, 1, … in place of `#`."""
     return [(row.replace("#", str(i)), *shape) for i in range(count) for row, *shape in rows]
 
 
 def dvae_tensors(config: ModelConfig, prefix: str = "") -> list[Tensor]:
-    """Lists the `Tensor`s of `dvae.pth`, with a prefix for the released names."""
+    """Lists the weights in `dvae.pth` as `Tensor`s; `prefix` is put before the released names."""
     hidden, wide, book, codes = config.dvae_hidden, 2 * config.dvae_hidden, config.codebook_width, config.num_codes
     count, mels = config.dvae_residual_blocks, config.num_mels
 

@@ -15,12 +15,12 @@ OPSET = 20
 """Version of ONNX's standard operators; the first one with `Gelu`."""
 FLOAT32, INT8 = "float32", "int8"
 WEIGHTS = (FLOAT32, INT8)
-"""Number formats of exported matrices."""
+"""Number formats for the matrices of linear layers."""
 BLOCK = 32
-"""Number of weights that share a scale in 8 bits; the rounding error is 0.4 % of the largest one."""
+"""Number of int8 weights that share a scale; they are rounded by at most 0.4 % of the largest one."""
 
 LARGE_BYTES = 4096
-"""Minimum size of arrays that a session gets apart from the graph. Smaller ones stay in it, to be optimized with it."""
+"""Arrays of this size or more are passed to a session in memory; smaller ones stay in the graph, to be optimized."""
 
 
 def import_package(name: str) -> ModuleType:
@@ -30,7 +30,7 @@ def import_package(name: str) -> ModuleType:
 
 
 class Tensor:
-    """Output of a node. Operators and methods add nodes; operands may also be numbers, arrays or Keras variables."""
+    """Output of a graph node. Operators and methods add nodes; other operands may be numbers, arrays or variables."""
 
     def __init__(self, graph: "Builder", name: str):
         self.graph, self.name = graph, name
@@ -45,11 +45,11 @@ class Tensor:
     __and__, __or__ = partialmethod(_combine, "And"), partialmethod(_combine, "Or")
 
     def cast(self, dtype: Any) -> "Tensor":
-        """Converts the tensor to a NumPy dtype."""
+        """Converts the values to `dtype`, a NumPy dtype."""
         return self.graph.op("Cast", self, to=self.graph.onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
 
     def reshape(self, *shape: int) -> "Tensor":
-        """Reshapes; a length of 0 keeps the length of the input, -1 is computed from the other lengths."""
+        """Changes the shape; a length of 0 keeps the input's length of this axis, and -1 is inferred."""
         return self.graph.op("Reshape", self, shape)
 
     def transpose(self, *order: int) -> "Tensor":
@@ -61,7 +61,7 @@ class Tensor:
         return self.graph.op("Unsqueeze", self, axes)
 
     def slice(self, axis: int, start: Any, end: Any) -> "Tensor":
-        """Takes `start:end` of an axis; both are numbers or tensors `(1,)`."""
+        """Returns `start:end` of an axis; both ends are integers or tensors `(1,)`."""
         start, end = ([one] if isinstance(one, int) else one for one in (start, end))
         return self.graph.op("Slice", self, start, end, [axis])
 
@@ -75,7 +75,7 @@ class Tensor:
 
 
 class Builder:
-    """Builds one graph; `weights` is the number format of the matrices of `linear`, one of `WEIGHTS`."""
+    """Builds one graph, node by node. `weights`, one of `WEIGHTS`, is the number format of the matrices in `linear`."""
 
     def __init__(self, name: str, weights: str = FLOAT32):
         self.name, self.weights, self.onnx = name, weights, import_package("onnx")
@@ -96,7 +96,7 @@ class Builder:
         return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), shape)
 
     def op(self, kind: str, *inputs: Any, outputs: int = 1, domain: str = "", **attributes: Any) -> Any:
-        """Adds a node and returns its output, or a list of `outputs`; inputs that are not tensors become constants."""
+        """Adds a node of operator `kind`; returns its output, or a list if `outputs` > 1. Arrays become constants."""
         inputs = [one if isinstance(one, Tensor) else self.constant(one) for one in inputs]
         found = [self._new(kind) for _ in range(outputs)]
         names = [one.name for one in inputs], [one.name for one in found]
@@ -104,7 +104,7 @@ class Builder:
         return found[0] if outputs == 1 else found
 
     def constant(self, value: Any, dtype: Any = None) -> Tensor:
-        """Stores an array in the graph; without a `dtype` floats become float32."""
+        """Stores an array in the graph and returns it as a tensor; without a `dtype`, floats become float32."""
         array, found = shared_array(value), self._new("weight")
         array = array.astype(dtype or (np.float32 if array.dtype.kind == "f" else array.dtype), order="C", copy=False)
         self._arrays[found.name] = array
@@ -115,11 +115,11 @@ class Builder:
         return Tensor(self, f"{kind}_{self._count}")
 
     def count(self, length: Any) -> Tensor:
-        """Returns the numbers 0, 1, … below `length`, which is `(1,)` int64."""
+        """Returns the integers 0, 1, … below `length`, a tensor `(1,)` int64."""
         return self.op("Range", 0, self.op("Squeeze", length), 1)
 
     def linear(self, x: Tensor, layer: Any, activation: str | None = None) -> Tensor:
-        """Applies a Keras Dense layer and an ONNX activation, `(..., K)` to `(..., N)`."""
+        """Applies a Keras `Dense` layer, `(..., K)` to `(..., N)`, and then the ONNX operator `activation`, if any."""
         kernel = shared_array(layer.kernel)
         num_rows, num_columns = kernel.shape
         if self.weights == INT8:
@@ -148,7 +148,7 @@ class Builder:
         return self.op("LayerNormalization", x, scale, *[layer.beta] * layer.center, axis=-1, epsilon=layer.epsilon)
 
     def model(self, outside: Collection[str] = ()) -> Any:
-        """Checks the graph and returns it as an `onnx.ModelProto`; the arrays named in `outside` are only declared."""
+        """Returns the graph as an `onnx.ModelProto`; arrays named in `outside` are declared without their values."""
         helper, stored = self.onnx.helper, []
         for name, array in self._arrays.items():
             if name in outside:
@@ -161,18 +161,18 @@ class Builder:
         domains = {node.domain for node in self._nodes}
         opsets = [helper.make_opsetid(domain, 1 if domain else OPSET) for domain in sorted(domains)]
         model = helper.make_model(graph, opset_imports=opsets, ir_version=10, producer_name="myxtts")
-        if not outside:  # the checker wants files for what is outside
+        if not outside:  # the checker requires files for arrays outside of the graph
             self.onnx.checker.check_model(model)
         return model
 
     def save(self, path: Any) -> None:
-        """Writes the graph to a file; weights beyond the format's limit of 2 GB go to a second file next to it."""
+        """Writes the graph to a file, and its weights to a second one in the folder if a file would exceed 2 GB."""
         model = self.model()
         large = model.ByteSize() > 1_900_000_000
         self.onnx.save_model(model, path, save_as_external_data=large, location=f"{self.name}.weights")
 
     def session(self, threads: int = 0) -> Any:
-        """Loads the graph into ONNX Runtime, with large arrays passed in memory; 0 threads means all cores."""
+        """Loads the graph into ONNX Runtime and returns the session; `threads` 0 uses all cores."""
         onnxruntime = import_package("onnxruntime")
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads

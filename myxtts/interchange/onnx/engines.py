@@ -1,4 +1,4 @@
-"""`choose_engine` selects the engine that samples codes; `OnnxSteps` is the one that uses ONNX Runtime, for CPUs."""
+"""Samples audio codes with ONNX Runtime on a CPU, and chooses between ONNX Runtime and TensorFlow."""
 
 import ctypes
 import importlib.util
@@ -23,16 +23,16 @@ logger = logging.getLogger(__name__)
 
 
 def choose_engine(weight_bytes: int) -> str:
-    """Returns the name of the fastest engine for a GPT of this size that samples the same codes as TensorFlow."""
+    """Returns `onnx-float32` on CPUs, if it is installed and twice the weights fit in memory, else `tensorflow`."""
     installed = all(importlib.util.find_spec(name) for name in ("onnx", "onnxruntime"))
-    # ONNX Runtime makes a copy of the weights; this leaves as much for everything else.
+    # ONNX Runtime copies the weights; as much memory again must remain for everything else.
     fits = 2 * weight_bytes < read_memory().usable
     on_gpu = bool(tf.config.get_visible_devices("GPU"))
     return "onnx-float32" if installed and fits and not on_gpu else "tensorflow"
 
 
 def load_synthesizer(folder: str | Path, which: str = "best", engine: str | None = None, **options) -> Synthesizer:
-    """Loads a model like `Synthesizer.load`, with an engine of `ENGINES` (default: the result of `choose_engine`).
+    """Loads a model like `Synthesizer.load`, with an engine of `ENGINES`; None uses the result of `choose_engine`.
 
     Raises `UserError` if the engine is unknown or a package is missing.
     """
@@ -46,13 +46,13 @@ def load_synthesizer(folder: str | Path, which: str = "best", engine: str | None
 
 
 class OnnxSteps:
-    """Runs the GPT in ONNX Runtime, with a copy of its weights; has the methods of `TensorflowSteps`, on arrays.
+    """GPT steps in ONNX Runtime, with the methods of `TensorflowSteps`, but on NumPy arrays. Copies the GPT's weights.
 
-    In a `RowState`, keys are `(B, heads, D, S)`. `draw` changes the cache of its argument `state`, which must not be
-    used again.
+    Keys in a `RowState` have the shape `(B, heads, D, S)`. `draw` overwrites the cache of the state that it is given,
+    so that this state must not be used again.
 
     Args:
-        weights: `float32`, which samples the same codes as TensorFlow, or `int8`.
+        weights: `float32`, which samples the same codes as TensorFlow, or `int8`, which may sample others.
         threads: Number of threads of ONNX Runtime; 0 means all cores.
     """
 
@@ -65,7 +65,7 @@ class OnnxSteps:
         self._drawing = build_drawing(config).session(1)
 
     def read(self, latents: np.ndarray, text: np.ndarray, text_mask: np.ndarray) -> RowState:
-        """Reads prompts: latents `(B, N, width)`, text ids `(B, L)` with a bool mask `(B, L)`, and the start code."""
+        """Runs the GPT on prompts: latents `(B, N, width)`, text `(B, L)` with mask `(B, L)` bool, the start code."""
         config, rows = self.config, len(text)
         depth = config.width // config.heads
         keys = [np.zeros((rows, config.heads, depth, 1), np.float32)] * config.layers
@@ -84,14 +84,14 @@ class OnnxSteps:
         return self._reading.run(None, arrays)
 
     def move(self, state: RowState, rows: list[int], start: int, end: int, before: int, after: int) -> RowState:
-        """Selects rows of a state and `start:end` of their cache, padded by `before` and `after` empty positions."""
+        """Selects sentences `rows` and cache positions `start:end`, padded by `before` and `after` empty positions."""
         room = (before, after)
         keys = tuple(np.pad(one[rows][..., start:end], ((0, 0),) * 3 + (room,)) for one in state.keys)
         values = tuple(np.pad(one[rows][:, :, start:end], ((0, 0),) * 2 + (room, (0, 0))) for one in state.values)
         return RowState(keys, values, *(np.take(part, rows, axis=0) for part in state[2:]))
 
     def join(self, state: RowState, other: RowState) -> RowState:
-        """Concatenates the rows of two states, whose caches have the same size."""
+        """Concatenates the sentences of two states whose caches have the same size."""
         join = lambda one, two: np.concatenate([one, two])
         caches = (tuple(map(join, *layers)) for layers in zip(state[:2], other[:2]))
         return RowState(*caches, *map(join, state[2:], other[2:]))
@@ -104,7 +104,7 @@ class OnnxSteps:
         """Does nothing, because this engine compiles nothing."""
 
     def draw(self, state: RowState, request: Request) -> tuple[np.ndarray, np.ndarray, int, RowState]:
-        """Samples codes as `TensorflowSteps.draw`."""
+        """Samples up to `request.steps` codes for each sentence; returns the same values as `TensorflowSteps.draw`."""
         sampling = request.sampling._asdict()
         config, stop = self.config, self.config.stop_audio_token
         rows, position = len(request.key_mask), int(request.position)

@@ -1,6 +1,6 @@
-"""Lets the server speak with an exported folder, without TensorFlow and Keras.
+"""Speaks with an exported model in the server, without TensorFlow and Keras.
 
-Unlike `speak.py` alone, it has MyXTTS's text front end and reads all audio formats.
+Unlike `speak.py`, normalizes texts as MyXTTS does, and reads all audio formats.
 """
 
 import logging
@@ -29,9 +29,9 @@ logger = logging.getLogger(__name__)
 
 
 class ExportedModel:
-    """An exported model; has the methods of `Synthesizer` that the server uses.
+    """An exported model, with the methods of `Synthesizer` that the server uses.
 
-    Speaks in the calling thread. Raises `CheckpointError` if a file is missing or damaged.
+    Computes speech in the calling thread. Raises `CheckpointError` if a file is missing or damaged.
     """
 
     def __init__(self, folder: Path):
@@ -48,18 +48,18 @@ class ExportedModel:
         self.text_front = TextFront(self.tokenizer, most_tokens, longest_texts)
         self.sample_rate: int = exported.sample_rate
         self.engine, self.changed = self, threading.Condition()
-        """`changed` replaces `CodeEngine.changed`, the condition on which the server waits; it is never notified."""
+        """Condition on which the server waits for new codes; never notified here, as no other thread samples codes."""
         self.speakers = {name: language or None for name, language in exported.voice_languages.items()}
-        """Language of each stored voice, by name; None if unknown."""
+        """Language code of each stored voice, by name; None if unknown."""
 
     @property
     def cache_bytes(self) -> int:
-        """Largest size of a sentence's key-value cache in float32."""
+        """Size in bytes of the float32 key-value cache for a sentence of maximum length."""
         positions = sum(self.exported.model[name] for name in ("num_latents", "max_text_tokens", "max_codes"))
         return 2 * 4 * self.exported.model["layers"] * self.exported.model["width"] * positions
 
     def as_voice(self, voice: str | Path) -> Voice:
-        """Returns the voice of a name in `speakers`, of a recording, or of a `*.voice` file."""
+        """Returns a voice, given a name in `speakers`, a recording or a `*.voice` file."""
         if Path(voice).suffix == VOICE_SUFFIX:
             found = Voice.load(voice)
             if (found.latents[0].shape, np.shape(found.speaker)[1:]) != tuple(one.shape for one in self._no_voice()):
@@ -73,21 +73,21 @@ class ExportedModel:
         return Voice(*(array[None] for array in found))
 
     def _no_voice(self):
-        """Returns latents and a speaker vector of zeros, in the shapes of the model."""
+        """Returns a voice of zeros: latents `(num_latents, width)` and a speaker vector `(speaker_width,)`."""
         shapes = [("num_latents", "width"), ("speaker_width",)]
         return [np.zeros([self.exported.model[name] for name in names], np.float32) for names in shapes]
 
     def warm_up(self, which: str = "short", check: bool = False) -> None:
-        """Loads the graphs, unless `which` is `none`; `check` has no effect."""
+        """Loads the graphs that speak, unless `which` is `none`; `check` is ignored."""
         if which != "none":
             self.exported.sentence([], *self._no_voice(), max_codes=2)
 
     def stream(self, text: Sequence[Piece], *manner, check: bool = False, hurry: bool = True) -> "ExportedStream":
-        """Starts to speak a text, like `Synthesizer.stream`; `check` and `hurry` have no effect."""
+        """Starts to speak a text, like `Synthesizer.stream`; `check` and `hurry` are ignored."""
         return ExportedStream(self, text, Manner(*manner))
 
     def sounding(self, voice: Voice, speed: float) -> Sounding:
-        """Returns the decoder of a sentence: in windows, or as a whole if the export has no `windows`."""
+        """Returns the decoder of a sentence, which works in windows, or at once if `config.json` has no `windows`."""
         exported = self.exported
         if self._windows is None:
             whole = lambda latents: exported.sound(latents, voice.speaker[0], speed)
@@ -102,7 +102,7 @@ class ExportedModel:
 
 @dataclass
 class ExportedStream:
-    """Speech of one text; has the methods of `SpeechStream`. Each call of `more` samples a few codes of a piece."""
+    """Speech of one text, which is sampled piece by piece in calls of `more`; has the methods of `SpeechStream`."""
 
     model: ExportedModel
     pieces: Sequence[Piece]
@@ -110,12 +110,12 @@ class ExportedStream:
     finished: bool = False
     num_codes: int = 0
     spans: list[tuple[str, int, int]] = field(default_factory=list)
-    """Text, first sample and end sample of each piece spoken so far."""
+    """Text, first sample and end sample (exclusive) of each piece spoken so far."""
     num_samples: int = 0
     num_rows: int = 1
 
     def open(self) -> None:
-        """Starts the next piece."""
+        """Prepares to sample the next piece."""
         exported, number = self.model.exported, len(self.spans)
         voice, language, sampling, seed, speed, _ = self.manner
         ids = self.model.text_front.ids(self.pieces[number].text, language)
@@ -126,14 +126,14 @@ class ExportedStream:
         self._start, self._is_heard = self.num_samples, False
 
     def look_ahead(self) -> None:
-        """Does nothing: pieces are spoken one after another."""
+        """Does nothing, because this stream does not sample the next piece early."""
 
     def ready(self) -> bool:
-        """Whether `more` can be called."""
+        """Whether there is more to speak, so that `more` can be called."""
         return not self.finished
 
     def more(self) -> np.ndarray:
-        """Samples a few codes; returns the next samples `(S,)` float32, possibly none, and the pause after a piece."""
+        """Samples a few codes and returns the next audio `(S,)` float32, possibly none; a piece ends with its pause."""
         if self._draw is None:
             self.open()
         before = len(self._drawn)
@@ -160,5 +160,5 @@ class ExportedStream:
         return np.concatenate([samples, pause])
 
     def close(self) -> None:
-        """Cancels the pieces that have not been spoken."""
+        """Ends the stream without speaking the remaining pieces."""
         self.finished, self._draw, self._drawn = True, None, []

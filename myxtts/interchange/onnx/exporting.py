@@ -1,4 +1,4 @@
-"""Exports a model as ONNX graphs, compares them with it, and adds `speak.py` or a web page, which need no MyXTTS."""
+"""Exports a model as ONNX graphs with a script or web page that speaks without MyXTTS, and tests the graphs."""
 
 import logging
 import shutil
@@ -37,21 +37,21 @@ MODEL_NUMBERS = (
 )
 """Fields of `ModelConfig` that `speak.py` needs."""
 LIMITS = {"float32": 1e-4, "int8": 0.1}
-"""Largest allowed RMS difference from the Keras model's output, relative to its RMS, by number format."""
+"""By number format: largest allowed RMS error of a graph's output, relative to the RMS of the Keras model's output."""
 ROUNDING, ROUNDINGS = 1e-7, 5.0
-"""Relative size of noise on the samples, and largest allowed difference of an encoder's output, as a multiple of that
-noise's effect: encoders can amplify the last bit of a sample, which processors round differently."""
+"""Encoders can amplify rounding errors, which differ between processors. So their outputs may differ by `ROUNDINGS`
+times the effect of noise on the audio samples that has the relative size `ROUNDING`."""
 NUM_SENTENCES, MOST_CODES = 8, 48
-"""Number of sentences for which the GPT is compared, and maximum codes per sentence."""
+"""Number of sentences on which the exported GPT is compared with the original, and maximum codes per sentence."""
 MOST_OTHER_CODES = 0.25
-"""Largest allowed share of different codes; in float32, codes differ only where two of them have equal scores."""
+"""Largest allowed fraction of codes that differ. In float32, they differ only where two codes have equal scores."""
 LONG_TEXTS, LACKING = 2.2, 0.4
-"""Length of the long text, relative to the longest text that the model speaks at once, and the largest share of its
-audio that may be missing."""
+"""Length of the long test text, as a multiple of the longest text that the model speaks at once, and the largest
+allowed fraction of missing audio."""
 
 
 class Finding(NamedTuple):
-    """Result of one comparison: what was compared, the relative difference, and its limit."""
+    """Result of comparing a graph with the model: what was compared, the relative difference, and its limit."""
 
     what: str
     value: float
@@ -69,13 +69,13 @@ def export_model(
     which: str = "best",
     tell: Callable[[Finding], None] = lambda finding: None,
 ) -> None:
-    """Writes graphs, vocabulary, voices, `config.json` and `speak.py`, and compares the graphs with the model.
+    """Exports a model: writes graphs, vocabulary, voices, `config.json` and `speak.py`, and tests the graphs.
 
     Args:
         folder: A training run, or a model converted by `myxtts convert`.
-        output: New or empty folder, written only if the comparison succeeds.
+        output: New or empty folder, which is written only if the graphs agree with the model.
         form: One of `FORMATS`.
-        weights: Number format of the GPT's matrices, `float32` or `int8`; None takes `int8` for `web`, else `float32`.
+        weights: Number format of the GPT's matrices, `float32` or `int8`; None uses `int8` for `web`, else `float32`.
         which: Checkpoint to export, `best` or `last`.
         tell: Function that is called with each result of the comparison.
 
@@ -147,7 +147,7 @@ def settings(synthesizer: Synthesizer, form: str, weights: str) -> dict:
 
 
 def _voices(folder, synthesizer):
-    """Returns the arrays of `voices.npz`: names, languages, trained, latents `(V, num_latents, width)`, speakers."""
+    """Returns the arrays of `voices.npz` by name, a row per voice; `trained` marks voices of the training data."""
     config, stored = synthesizer.model.config, read_speakers(folder)
     voices = {}
     for name in sorted(stored, key=lambda one: stored[one].clip is None):  # speakers of the training data first
@@ -168,7 +168,7 @@ def _voices(folder, synthesizer):
 
 
 def _difference(found, expected):
-    """RMS of the difference, relative to the RMS of `expected`; infinite for different shapes."""
+    """Returns the RMS of the difference, relative to the RMS of `expected`; infinity for different shapes."""
     found, expected = np.asarray(found, np.float64), np.asarray(expected, np.float64)
     if found.shape != expected.shape:
         return float("inf")
@@ -180,7 +180,7 @@ def _normal(random, *shape):
 
 
 def _other_graphs(speaker, synthesizer, random):
-    """Compares encoders and decoder on random input."""
+    """Yields a `Finding` for each encoder and for the waveform decoder, all on random input."""
     model, wav = synthesizer.model, 0.1 * _normal(random, 1, 44_100)
     noises = 1 + ROUNDING * np.random.default_rng(1).standard_normal((3, *wav.shape))
     to_latents = lambda mel: model.gpt.mel_to_latents(model.normalize_mel(mel))
@@ -203,7 +203,7 @@ def _other_graphs(speaker, synthesizer, random):
 
 
 def _sentences(speaker, synthesizer, random):
-    """Compares token ids, and GPT states and codes with teacher forcing; every second sentence is decoded greedily."""
+    """Yields `Finding`s for token ids, and, with teacher forcing, for GPT states and codes, half of them greedy."""
     tokenizer, config, sampling = synthesizer.tokenizer, synthesizer.model.config, synthesizer.config.sampling
     voices = [one[None] for one, _ in speaker.voices.values()] or [_normal(random, 1, config.num_latents, config.width)]
     reference, ids_differ, streams = Tokenizer.from_str(tokenizer.to_json()), [], []
@@ -237,7 +237,7 @@ def _sentences(speaker, synthesizer, random):
 
 
 def _long_text(speaker, synthesizer, random):
-    """Compares the pieces of a text that is too long to speak at once, and the duration of its speech."""
+    """Yields `Finding`s for a text that is too long to speak at once: on its split into pieces, and on its duration."""
     settings, config = speaker.config, synthesizer.model.config
     languages = [code for code in settings["languages"] if code not in settings["written_as_it_sounds"]]
     if not languages:

@@ -1,4 +1,4 @@
-"""Forms of an export: what `myxtts export --format` adds to the graphs and `speak.py`."""
+"""Formats of `myxtts export --format`, and the files that each adds to the graphs and `speak.py`."""
 
 import base64
 import hashlib
@@ -14,7 +14,7 @@ from myxtts.storage.files import user_cache, write_json
 
 
 class Package(NamedTuple):
-    """An npm package, whose `files` are copied to `folder` of the page; `integrity` is its SHA-512 in base64."""
+    """An npm package for the web page: `files` are copied to `folder`; `integrity` is the archive's SHA-512, base64."""
 
     name: str
     version: str
@@ -43,7 +43,7 @@ ESPEAK = Package(
 
 
 def fetch_package(package: Package) -> Path:
-    """Downloads the archive of an npm package to the user's cache and returns its path.
+    """Returns the path of an npm package's archive in the user's cache, and downloads the archive if necessary.
 
     Raises `UserError` if `npm` cannot download it, or if its digest is wrong.
     """
@@ -69,7 +69,7 @@ def fetch_package(package: Package) -> Path:
 
 
 def write_page(folder: Path, voices: dict, settings: dict) -> None:
-    """Adds the page, its packages (eSpeak NG only if needed) and the arrays of `voices.npz` to an exported folder."""
+    """Adds the web page to an export, given the arrays of `voices.npz` and the contents of `config.json`."""
     for file in (Path(__file__).parent / "web").iterdir():
         shutil.copy(file, folder)
     for package in [RUNTIME, *[ESPEAK] * bool(settings["espeak_voices"])]:
@@ -91,4 +91,4 @@ FORMATS = {
     "onnx": ("graphs and speak.py", lambda *_: None),
     "web": ("onnx with a demo page that runs in the browser", write_page),
 }
-"""Help of each form, and the function that adds its files, given folder, `voices.npz` and `config.json`."""
+"""By format: its help text, and a function that adds its files and has the parameters of `write_page`."""

@@ -1,4 +1,4 @@
-"""The parts of the model as ONNX graphs: GPT, sampling, conditioning encoder, speaker encoder, waveform decoders."""
+"""Builds a model's ONNX graphs: GPT, sampling, conditioning encoder, speaker encoder and waveform decoder."""
 
 import numpy as np
 
@@ -13,8 +13,8 @@ from myxtts.models.xtts import XTTS
 def build_reading(gpt: GPT, config: ModelConfig, weights: str = FLOAT32) -> Builder:
     """Builds the forward pass of the GPT over N latents, L text ids and one code, after P cached positions.
 
-    A prompt is N latents, `[START]` text `[STOP]`, the start code and a cache of one masked position; a step has
-    N = L = 0. The graph returns the keys and values of new positions only, so that the cache is never copied.
+    The first call reads the prompt: latents, `[START]` text `[STOP]`, start code, and a cache of one masked position.
+    Later calls read one code, with N = L = 0. Only keys and values of new positions are returned, to avoid copies.
 
     Inputs for B rows: `latents` `(B, N, width)`; `text` `(B, L)`; `code` `(B, 1)`; `index` `(B,)`, the number of
     codes before this one, including the start code; `mask` `(B, P + N + L + 1)` bool, the visible positions; `keys_i`
@@ -158,7 +158,7 @@ def build_speaker(model: XTTS) -> Builder:
 
 
 def log_mel(graph: Builder, spec: MelSpec, wav: Tensor) -> Tensor:
-    """Computes `audio.mel.MelSpectrogram`: `(B, S)` to `(B, F, num_mels)`."""
+    """Adds the log-mel spectrogram of `audio.mel.MelSpectrogram`: `(B, S)` to `(B, F, num_mels)`."""
     if spec.preemphasis:
         wav = wav - graph.op("Concat", wav.slice(1, 1, 2), wav.slice(1, 0, -1), axis=1) * spec.preemphasis
     half, unused = spec.win_length // 2, spec.n_fft - spec.win_length
@@ -201,7 +201,7 @@ def build_decoder(model: XTTS) -> Builder:
     """Builds the waveform decoder for one window of a sentence.
 
     Inputs: all `latents` so far, `(B, n, width)`; `speaker` `(B, speaker_width)`; `start` and `end` of the window in
-    frames, `(1,)` int64. An `end` beyond the last frame stands for the last frame.
+    frames, `(1,)` int64. An `end` beyond the last frame means the end of the sentence.
     Output: `samples` `(B, F hop_length)` for the F frames of the window.
     """
     graph, decoder, config = Builder("decoder"), model.decoder, model.config
@@ -225,7 +225,7 @@ def build_decoder(model: XTTS) -> Builder:
 
 
 def _istft(graph, decoder, frames, speaker):
-    """Computes `IstftGenerator.frames_to_samples`."""
+    """Adds `IstftGenerator.frames_to_samples`, from frames `(B, F, width)` to samples `(B, S)`."""
     condition = graph.linear(speaker * np.shape(decoder.condition.kernel)[0] ** 0.5, decoder.condition)
     x = graph.conv(frames.transpose(0, 2, 1), decoder.conv_pre).transpose(0, 2, 1) + condition.unsqueeze(1)
     x = graph.layer_norm(x, decoder.norm_pre)
@@ -253,9 +253,9 @@ def _istft(graph, decoder, frames, speaker):
 
 
 def _waves(graph, size):
-    """Adds the inverse Fourier transform's matrix, `(2 (size / 2 + 1), size)`: the real, then the imaginary parts.
+    """Adds the matrix of the inverse Fourier transform, `(2 (size / 2 + 1), size)`: real parts first, then imaginary.
 
-    ONNX Runtime computes the matrix when it loads the graph; stored, it would be most of a small model's file.
+    ONNX Runtime computes it when it loads the graph. Stored, it would take up most of a small model's file.
     """
     bins = np.arange(size // 2 + 1)
     turns = graph.constant(bins[:, None]) * graph.count([size])
@@ -267,7 +267,7 @@ def _waves(graph, size):
 
 
 def _hifigan(graph, decoder, frames, speaker):
-    """Computes `HifiganGenerator.frames_to_samples`; tensors have channels first."""
+    """Adds `HifiganGenerator.frames_to_samples`, from frames `(B, F, width)` to samples `(B, S)`."""
     leaky = lambda x, slope=SLOPE: graph.op("LeakyRelu", x, alpha=slope)
     conditioned = lambda x, layer: x + graph.linear(speaker, layer).unsqueeze(2)
     x = conditioned(graph.conv(frames.transpose(0, 2, 1), decoder.conv_pre), decoder.condition_pre)

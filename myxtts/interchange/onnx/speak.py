@@ -1,4 +1,4 @@
-"""Speaks text with an exported XTTS model. Needs numpy and onnxruntime, and for phonemes espeakng-loader.
+"""Speaks text with an exported XTTS model. Needs numpy and onnxruntime; models with phonemes need espeakng-loader.
 
     python speak.py --text "Good morning." --voice NAME --output out.wav
     python speak.py --list-voices
@@ -25,13 +25,13 @@ PAUSE_SECONDS, FADE_SECONDS = 0.25, 0.005
 SMALL_BYTES = 10**8
 """File size of the GPT below which one thread is faster than several."""
 CACHE_ROWS = 64
-"""Number of positions by which the key-value cache grows."""
+"""The key-value cache grows to the next multiple of this number of positions."""
 _SENTENCE_END = re.compile(r"(?<=[.!?…؟۔।。！？።])\s+")
 _CLAUSE_END = re.compile(r"[,;:،؛、，；：፣፤፥—–](?=\s|[^\x00-\x7f])|[—–]")
 
 
 class Vocabulary:
-    """Byte-pair tokenizer of `vocab.json`."""
+    """Byte-pair tokenizer, read from `vocab.json`."""
 
     def __init__(self, path):
         document = json.loads(Path(path).read_text(encoding="utf-8"))
@@ -43,13 +43,13 @@ class Vocabulary:
         self.cut = re.compile("(" + "|".join(map(re.escape, sorted(self.special, key=len, reverse=True))) + ")")
 
     def encode(self, text, language):
-        """Converts a text to ids, the first of which is the language tag; drops characters that have no id."""
+        """Converts a text to token ids, with the language tag first; drops characters that have no id."""
         text = " ".join(text.replace('"', "").lower().split())
-        text = self.cut.sub(lambda match: f"({match.group()[1:-1]})", text)  # control tokens that the user has typed
+        text = self.cut.sub(lambda match: f"({match.group()[1:-1]})", text)  # control tokens that the user typed
         return [one for one in self.raw_ids(f"[{language}]{text}".replace(" ", "[SPACE]")) if one != self.unknown]
 
     def raw_ids(self, text):
-        """Converts a text with control tokens to ids."""
+        """Converts a text that contains control tokens, such as `[en]` and `[SPACE]`, to token ids."""
         found = []
         for part in self.cut.split(text):
             runs = ("".join(run) for kind, run in itertools.groupby(part, _kind) if kind != "space")
@@ -58,7 +58,7 @@ class Vocabulary:
         return found
 
     def _merged(self, word):
-        """Returns the tokens of a word, by the merges of byte-pair encoding."""
+        """Splits a word into tokens by byte-pair encoding."""
         tokens = list(word)
         while len(tokens) > 1:
             best = min(zip(tokens, tokens[1:]), key=lambda pair: self.ranks.get(pair, len(self.ranks)))
@@ -77,7 +77,7 @@ def _kind(character):
 
 
 class Speaker:
-    """An exported model: text to samples, recordings to voices."""
+    """An exported model, which speaks texts and clones voices. `threads`: 0 for all cores, None for a fast default."""
 
     def __init__(self, folder=".", threads=None):
         import onnxruntime
@@ -96,7 +96,7 @@ class Speaker:
             self.trained = dict(zip(names, voices.get("trained", [False] * len(names))))  # older exports have none
 
     def run(self, name, **arrays):
-        """Runs a graph, loaded at its first use, and returns the outputs by name."""
+        """Runs the graph `name`, which is loaded at its first use, and returns its outputs by name."""
         if name not in self.sessions:
             path = str(self.folder / f"{name}.onnx")
             session = self.runtime.InferenceSession(path, self.options, providers=["CPUExecutionProvider"])
@@ -107,7 +107,8 @@ class Speaker:
     def speak(self, text, voice=None, language=None, seed=0, speed=1.0, **sampling):
         """Speaks a text and returns samples `(S,)` float32.
 
-        `voice` and `language` are as in `choose`. `sampling` may set temperature, top_k, top_p and repetition_penalty.
+        `choose` gives the defaults of `voice` and `language`. `speed` 2 speaks twice as fast. `sampling` may set
+        temperature, top_k, top_p and repetition_penalty.
         """
         voice, language = self.choose(voice, language)
         voice, parts = self.voice(voice), []
@@ -125,7 +126,7 @@ class Speaker:
         return np.concatenate(parts)
 
     def choose(self, voice=None, language=None):
-        """Returns voice and language. By default, voices of the training data come before those copied from base."""
+        """Returns voice and language, with defaults for None; prefers voices of the training data to bundled ones."""
         own, sounds = self.voice_languages, self.config["written_as_it_sounds"]
         usual = min(self.config["languages"], key=lambda one: (one in sounds, one != "en"))
         fit = lambda one, its: (language in (None, its), its not in sounds, self.trained[one], its == usual)
@@ -133,7 +134,7 @@ class Speaker:
         return voice, language or own.get(voice) or usual
 
     def sentence(self, ids, latents, speaker, seed=0, number=0, speed=1.0, **sampling):
-        """Speaks a sentence; returns samples `(S,)`, codes, and whether the model sampled the stop code."""
+        """Speaks a sentence of token `ids`; returns samples `(S,)`, codes, and whether the stop code was sampled."""
         codes, states, stopped = self.codes(ids, latents, seed, number, **sampling)
         samples = self.sound(states, speaker, speed) if codes else np.zeros(0, np.float32)
         # A fade at both ends lets sentences join without clicks.
@@ -157,26 +158,26 @@ class Speaker:
         return [one for one in cut(text, limit) if any(map(str.isalnum, one))]
 
     def as_read(self, sentence, language):
-        """Converts a sentence to phonemes if the model was trained on eSpeak's phonemes, else returns the sentence."""
+        """Converts a sentence to phonemes if the model was trained on eSpeak's phonemes, else returns it unchanged."""
         voice = self.config["espeak_voices"].get(language)
         return self.espeak.text_to_ipa(sentence.lower(), voice) if voice else sentence
 
     @cached_property
     def espeak(self):
-        """The module `espeak.py` of the model's folder."""
+        """The module `espeak.py` in the model's folder, which converts text to phonemes."""
         spec = importlib.util.spec_from_file_location("espeak", self.folder / "espeak.py")
         spec.loader.exec_module(module := importlib.util.module_from_spec(spec))
         return module
 
     def codes(self, ids, latents, seed=0, sentence=0, max_codes=0, **sampling):
-        """Samples the codes of a sentence; returns them, GPT states `(n + 1, width)`, and whether stop was sampled."""
+        """Samples a sentence; returns n codes, GPT states `(n + 1, width)`, and whether the stop code was sampled."""
         states, codes = zip(*self.draw(ids, latents, seed, sentence, max_codes, **sampling))
         return list(codes[:-1]), np.concatenate(states), codes[-1] is not None
 
     def draw(self, ids, latents, seed=0, sentence=0, max_codes=0, **sampling):
         """Samples a sentence code by code; yields the GPT state `(1, width)` that predicts a code, and the code.
 
-        The last code is the stop code, or None if the maximum number of codes was reached first.
+        The last code is the stop code, or None after `max_codes` codes, by default (0) the model's maximum.
         """
         model, values = self.model, self.sampling_values(**sampling)
         if len(ids) > model["max_text_tokens"]:
@@ -196,7 +197,7 @@ class Speaker:
         yield hidden, None
 
     def sampling_values(self, **sampling):
-        """Returns the sampling settings as inputs of the graph `draw`."""
+        """Returns the settings `sampling`, and the model's defaults for the others, as inputs of the graph `draw`."""
         kind = lambda name: np.int32 if name == "top_k" else np.float32
         return {name: np.array([[one]], kind(name)) for name, one in {**self.config["sampling"], **sampling}.items()}
 
@@ -214,7 +215,7 @@ class Speaker:
         return self.listen(*read_wav(voice))
 
     def listen(self, samples, sample_rate):
-        """Computes latents and speaker vector of a recording `(S,)` in [-1, 1]."""
+        """Returns latents and speaker vector, as in `voice`, of a recording `(S,)` in [-1, 1]."""
         heard = self.config["listening"]
         samples = resampled(samples, sample_rate, heard["sample_rate"])[: heard["most_samples"]]
         length, least = heard["piece_samples"], heard["least_samples"]
@@ -246,7 +247,7 @@ def cut(text, limit):
 
 
 class Cache:
-    """Key-value cache of a sentence."""
+    """Key-value cache of the GPT for one sentence."""
 
     def __init__(self, model):
         self.model, self.filled = model, 0
@@ -255,7 +256,7 @@ class Cache:
         self.values = [np.zeros((1, heads, 1, depth), np.float32) for _ in range(model["layers"])]
 
     def read(self, run, latents, text, code, index):
-        """Runs the GPT by `run` on latents `(1, N, width)`, text `(1, L)` and a code; returns logits and state."""
+        """Runs the GPT on latents `(1, N, width)`, text `(1, L)` and a code; returns logits `(1, V)` and its state."""
         new, size = latents.shape[1] + text.shape[1] + 1, self.keys[0].shape[3]
         mask = (np.arange(size + new) < self.filled) | (np.arange(size + new) >= size)
         arrays = {f"keys_{i}": one for i, one in enumerate(self.keys)}
@@ -274,7 +275,7 @@ class Cache:
 
 
 def gumbel_noise(seed, sentence, number, num_scores):
-    """Returns the noise for sampling a code, `(1, num_scores)`: the same as in MyXTTS for the same arguments."""
+    """Returns Gumbel noise `(1, num_scores)` for sampling code `number` of a sentence, the same as in MyXTTS."""
     blocks = -(-num_scores // 8)
     key = np.array([seed % 2**64, sentence % 2**64], np.uint64)
     bits = np.random.Philox(key=key, counter=number * blocks).random_raw(4 * blocks).view(np.uint32)
@@ -283,7 +284,7 @@ def gumbel_noise(seed, sentence, number, num_scores):
 
 
 def squeezed(x, speed):
-    """Interpolates GPT states `(n, width)` linearly to `(n / speed, width)`, so that they are spoken faster."""
+    """Interpolates GPT states `(n, width)` linearly to `(n / speed, width)`, to change the speaking rate."""
     if speed == 1:
         return x
     place = np.clip((np.arange(int(len(x) / speed)) + 0.5) * speed - 0.5, 0, len(x) - 1)
@@ -293,7 +294,7 @@ def squeezed(x, speed):
 
 
 def resampled(samples, rate, new_rate, zeros=48):
-    """Resamples audio `(S,)` with a windowed sinc filter, which has `zeros` zero crossings on each side."""
+    """Resamples audio `(S,)` with a windowed sinc filter that has `zeros` zero crossings on each side."""
     if rate == new_rate:
         return samples.astype(np.float32)
     cutoff, count = min(1.0, new_rate / rate), len(samples) * new_rate // rate
@@ -309,7 +310,7 @@ def resampled(samples, rate, new_rate, zeros=48):
 
 
 def read_wav(path):
-    """Reads a WAV file; returns mono samples `(S,)` and the sample rate."""
+    """Reads a WAV file; returns mono samples `(S,)` in [-1, 1] and the sample rate."""
     with wave.open(str(path), "rb") as file:
         width, channels, rate = file.getsampwidth(), file.getnchannels(), file.getframerate()
         content = np.frombuffer(file.readframes(file.getnframes()), np.uint8).reshape(-1, channels, width)

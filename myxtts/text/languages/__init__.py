@@ -1,8 +1,8 @@
-"""The supported languages: all in `languages.toml`, and every `Language` that a module of this package defines.
+"""The supported languages, described in `languages.toml` and completed by functions in modules of this package.
 
 Seventeen are the languages of XTTS v2 (Casanova et al. 2024, "XTTS: a Massively Multilingual Zero-Shot Text-to-Speech
-Model", section 3). Their tables and character limits follow the reference, errors included (`co.` is always "company"),
-so that token ids agree with released checkpoints. Persian and Amharic have limits for the same duration, 17 s.
+Model", section 3). Their tables and character limits follow Coqui's, errors included (`co.` is always "company"), so
+that token ids agree with released checkpoints. The limits of Persian and Amharic stand for the same duration, 17 s.
 """
 
 import difflib
@@ -13,9 +13,9 @@ from collections.abc import Collection
 from myxtts.text.languages.base import DESCRIPTIONS, Language, described
 
 DEFAULT_LANGUAGE = "en"
-"""Language of texts whose language is not given."""
+"""Code of the language of texts for which no language is given."""
 LANGUAGES: dict[str, Language] = {}
-"""Languages by code."""
+"""All supported languages by code."""
 
 
 def register_language(language: Language) -> None:
@@ -29,7 +29,7 @@ def register_language(language: Language) -> None:
 def get_language(code: str, among: Collection[str] | None = None) -> Language:
     """Finds a language by code or name (`fa`, `fas`, `Persian`, `farsi`). Regions (`zh_CN`) and case are ignored.
 
-    Raises `ValueError` if the language is not supported; its message lists the codes `among`, by default all.
+    Raises `ValueError` if the language is not supported; the message lists the codes in `among`, by default all.
     """
     by_name = {name: one for one in LANGUAGES.values() for name in (one.code, one.name.lower(), *one.other_names)}
     name = code.strip().replace("_", "-").lower()

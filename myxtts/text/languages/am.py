@@ -4,14 +4,14 @@ A letter of the Ethiopic script is a consonant with its vowel. The script does n
 order has the vowel ɨ or none, nor which consonants are long. The rules below decide the vowel; length is not marked.
 
 Epenthesis. A syllable has one consonant, a vowel and at most one more consonant, or two at the end of the word (Leslau
-1995, "Reference Grammar of Amharic"). A run of consonants without vowels gets ɨ
+1995, "Reference Grammar of Amharic"). The vowel ɨ is inserted into a run of consonants
 
 1. at the start of a word, after the first consonant: ብዙ bɨzu, ስም sɨm;
-2. inside a word, after every second consonant: the first one closes the syllable before it, the second opens a new one,
-   the third closes that, and so on: ትግርኛ tɨgrɨña, ቤተክርስቲያን betäkrɨstiyan;
-3. at the end of a word, counted backwards: the last two consonants close the word if the second is less sonorous
-   (glides > liquids > nasals > fricatives > stops): ክንፍ kɨnf. Otherwise only the last one does: ክፍል kɨfɨl. The
-   consonant before opens that syllable, and so on: መንግሥት mängɨst, ወንድም wändɨm.
+2. inside a word, after every second consonant: the first one closes the syllable before it, the second opens a new
+   syllable, the third closes the new syllable, and so on: ትግርኛ tɨgrɨña, ቤተክርስቲያን betäkrɨstiyan;
+3. at the end of a word: the last two consonants close the last syllable if the second is less sonorous than the first
+   (glides > liquids > nasals > fricatives > stops), as in ክንፍ kɨnf; otherwise the last consonant closes it, as in ክፍል
+   kɨfɨl. From there backwards, one consonant opens a syllable, the next closes one: መንግሥት mängɨst, ወንድም wändɨm.
 """
 
 import re
@@ -54,7 +54,7 @@ def ethiopic_to_int(numeral: str) -> int:
 
 
 def normalize_amharic(text: str) -> str:
-    """Replaces Ethiopic punctuation and numerals by ASCII."""
+    """Replaces Ethiopic punctuation and numerals by ASCII characters."""
     return _NUMERAL.sub(lambda match: str(ethiopic_to_int(match.group())), text.translate(_PUNCTUATION))
 
 

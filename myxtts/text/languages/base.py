@@ -1,4 +1,4 @@
-"""`Language`, the description of one language, and helper functions for the language modules."""
+"""The class `Language`, which describes one language, and helper functions for the language modules."""
 
 import importlib
 import re
@@ -22,13 +22,13 @@ class Language:
     code: str
     """ISO 639-1 code."""
     name: str
-    """English name."""
+    """English name of the language."""
     char_limit: int
-    """Maximum length, in characters, of a text spoken in one go; `cleaners.split_text` splits longer ones."""
+    """Maximum number of characters that the model speaks at once; `cleaners.split_text` splits longer texts."""
     tag: str = ""
     """Token at the start of every text of the language; by default the code in brackets, such as `[en]`."""
     normalize: Callable[[str], str] = str
-    """Function that unifies letters and digits, applied before the text is lower-cased."""
+    """Function that unifies variants of letters and digits, applied before the text is lower-cased."""
     expand_numbers: Num2Words | SpelledNumbers | Callable[[str], str]
     """Function that replaces the numbers in a lower-case text by words."""
     abbreviations: dict[str, str] = field(default_factory=dict)
@@ -36,25 +36,25 @@ class Language:
     abbreviation_stop: Literal["always", "optional", "never"] = "always"
     """Whether abbreviations end with a full stop."""
     symbols: dict[str, str]
-    """Words for each symbol."""
+    """Words for each symbol, such as `%`."""
     symbol_readings: dict[str, str] = field(default_factory=dict)
-    """Words for symbols that are replaced only if the vocabulary lacks them; romanized if `romanize` is set."""
+    """Words for symbols that are replaced only if the vocabulary lacks them; in Latin letters if `romanize` is set."""
     romanize: Callable[[str], str] | None = None
     """Function that converts cleaned text to Latin letters. Raises ImportError if a package is not installed."""
     romanizes_as_written: bool = False
-    """Whether `romanize` replaces all other steps of cleaning."""
+    """Whether `romanize` gets the text as written, without any other step of cleaning."""
     ordinal_stop: bool = False
     """Whether a number with a full stop is usually an ordinal, not the end of a sentence."""
     other_names: tuple[str, ...] = ()
     """Lower-case ISO 639-2 and 639-3 codes, and names in the language itself."""
     scripts: tuple[str, ...] = ("LATIN",)
-    """Scripts, as in the Unicode names of letters. All but very short texts have letters of the first script."""
+    """Scripts, as in the Unicode names of letters; all but very short texts contain letters of the first script."""
     letters: str = ""
-    """Lower-case letters and marks in cleaned text, without ,.?! and, for Latin scripts, without a to z."""
+    """Lower-case letters and marks of cleaned text in addition to ,.?! and, in Latin scripts, to a to z."""
     own_letters: str = ""
     """Letters that no other language of the same scripts has."""
     phonemize: Callable[[str, str], str] | None = None
-    """Function from cleaned text and an alphabet, `"latin"` or `"ipa"`, to phonemes."""
+    """Function from cleaned text and alphabet, `"latin"` or `"ipa"`, to phonemes; None if there are no rules."""
 
     def __post_init__(self):
         object.__setattr__(self, "tag", self.tag or f"[{self.code}]")
@@ -75,9 +75,9 @@ def table(entries: str) -> dict[str, str]:
 
 
 def import_extra(module: str, purpose: str) -> ModuleType:
-    """Imports a module of the extra `languages`: `import_extra("hangul_romanize", "Korean text")`.
+    """Imports a module of an optional package: `import_extra("hangul_romanize", "Korean text")`.
 
-    Raises `ImportError` with the command to install the package if the package is not installed.
+    If the package is not installed, raises `ImportError` with the `purpose` and the command that installs it.
     """
     package = module.partition(".")[0].replace("_", "-")
     install = f'pip install {package}, or for all languages: pip install "myxtts[languages]"'
@@ -94,7 +94,8 @@ DESCRIPTIONS: dict[str, dict[str, Any]] = tomllib.loads(
 def described(code: str, cardinal: Callable | None = None, to_ordinal: Callable | None = None, **more: Any) -> Language:
     """Creates a language from its entry in `languages.toml` and `more` fields of `Language`, such as functions.
 
-    Numbers are read by `SpelledNumbers` with `cardinal` or the language's table; if there is neither, by `Num2Words`.
+    If `cardinal` is given or the entry has words for numbers, `SpelledNumbers` reads the numbers, else `Num2Words`.
+    `to_ordinal` is a field of these classes.
     """
     fields = {"code": code} | DESCRIPTIONS[code]
     numbers = fields.pop("numbers", {}) | {"to_ordinal": to_ordinal}

@@ -1,4 +1,4 @@
-"""Persian. num2words is used for integers only: it reads the decimal 12.05 as twelve and a half."""
+"""Persian. num2words is used only for integers, because it reads the decimal 12.05 as twelve and a half."""
 
 import re
 import unicodedata
@@ -28,7 +28,7 @@ _SLASH_IN_DATE = re.compile("(?<=[0-9])/(?=[0-9])")
 
 
 def normalize_persian(text: str) -> str:
-    """Unifies letters, digits, non-joiners and decimal slashes; removes invisible characters, keeps vowel marks."""
+    """Unifies variants of letters, digits, non-joiners and decimal points; removes invisible characters."""
     text = unicodedata.normalize("NFC", text.translate(_CHARACTERS))
     text = _STRAY_NON_JOINER.sub("", _NON_JOINERS.sub("\u200c", text))
     text = _SUFFIX_APART.sub("\u200c\\1", _PREFIX_APART.sub("\\1\u200c", text))

@@ -1,4 +1,4 @@
-"""Languages that need a short function; `languages.toml` describes the ones that need none."""
+"""Languages that need a short function in addition to their entry in `languages.toml`."""
 
 import threading
 from functools import cache
@@ -22,7 +22,7 @@ _CZECH_ORDINALS = dict(zip(_CZECH_NUMBERS, _CZECH_WORDS, strict=True))
 
 
 def czech_ordinal(number: int) -> str:
-    """Returns the words of a Czech ordinal, which num2words lacks: a cardinal, then tens and ones as ordinals.
+    """Returns the words of a Czech ordinal, which num2words cannot read: a cardinal, then tens and ones as ordinals.
 
     Round numbers above ten thousand are read as cardinals, because their ordinals are not in use.
     """

@@ -1,8 +1,8 @@
 """Chinese, with rules for dates, money, telephone numbers, fractions, quantities and digits.
 
-The rules and their order follow the reference's normalizer, so that token ids agree. As in the reference, a match is
-replaced at the *first* occurrence of its characters in the text, not where it was found: in "2021和2张", the quantity
-replaces the 2 of 2021. Released checkpoints were trained on such text.
+The rules and their order follow the normalizer of Coqui's XTTS, so that token ids agree. As there, a match is replaced
+at the *first* occurrence of its characters in the text, not where it was found: in "2021和2张", the word for the last 2
+replaces the first 2. Released checkpoints were trained on such text.
 """
 
 import re
@@ -29,7 +29,7 @@ _PUNCTUATION = re.compile(r"[!-/:-@\[-`{-~！-－／：-＠［-｀｛-､、-〃
 
 
 def expand_chinese_numbers(text: str) -> str:
-    """Replaces the numbers of a Chinese text by characters, and all punctuation by ASCII commas."""
+    """Replaces the digits of a Chinese text by Chinese characters, and all punctuation by ASCII commas."""
     # The rules for telephone numbers and dates require a character before and after the match.
     text = f"^{text}$".replace("％", "%")
     for pattern, read in _RULES.items():
@@ -44,7 +44,7 @@ def read_digits(digits: str) -> str:
 
 
 def read_number(number: str) -> str:
-    """Reads a number with at most one decimal point as a quantity: two is 两 before most units, ten is 十, not 一十."""
+    """Reads a number, integer or decimal, as a quantity: two is 两 before most units, and ten is 十, not 一十."""
     integer, _, fraction = number.partition(".")
     words = _read_integer(integer) if len(integer) > 1 else read_digits(integer)
     words = _TWO_BEFORE_UNIT.sub("两", words) + ("点" + read_digits(fraction) if fraction else "")

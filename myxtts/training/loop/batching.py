@@ -1,4 +1,4 @@
-"""Number of clips per forward pass: found by trial, or reduced when memory runs out by accumulating gradients."""
+"""Finds the largest batch size that fits in memory, and splits batches if memory runs out in a step."""
 
 import logging
 import math
@@ -25,10 +25,10 @@ MB = 2**20
 
 
 class Batching:
-    """Batch size, number of batches per update, and number of parts that each batch is split into.
+    """Takes optimizer steps; when memory runs out, splits batches into more parts and repeats the step.
 
-    When memory runs out, batches are split into more parts and the step is repeated. Checkpoints contain the sizes, so
-    that a resumed run splits batches the same way and, if `automatic`, uses the same batch size.
+    Checkpoints contain the batch size and the number of parts, so that a resumed run splits batches the same way and,
+    if `automatic`, uses the batch size that was found by trial.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class Batching:
         require(batch_size % count == 0, "--batch-size", rule, batch_size)
         self.train_step, self._replicas, self.automatic = train_step, replicas, automatic
         self.batch_size, self.accumulation, self.parts = batch_size, accumulation, 1
-        """Clips per batch of all replicas, batches per update, parts per batch."""
+        """Clips per batch on all replicas, batches per optimizer step, and parts into which a batch is split."""
 
     @property
     def clips(self) -> int:
@@ -47,14 +47,14 @@ class Batching:
         return self.batch_size // self.parts
 
     def use(self, batch_size: int, accumulation: int) -> None:
-        """Sets the batch size and the number of batches per update; the caller must change the data set as well."""
+        """Sets the batch size and the number of batches per step; the caller must change the data set accordingly."""
         self.batch_size, self.accumulation = batch_size, accumulation
         self.train_step.drop_accumulators()
         if accumulation > 1:
             self.train_step.make_accumulators()
 
     def take_step(self, group: list, learning_rate: float, seed: tuple[int, int]) -> dict[str, tf.Tensor]:
-        """Takes one optimizer step, in smaller parts if memory runs out. Raises `ConfigError` if that cannot help."""
+        """Takes one optimizer step; splits the batches if memory runs out. Raises `ConfigError` if that cannot help."""
         while True:
             batches = [part for batch in group for part in self._replicas.split(batch, self.parts)]
             try:
@@ -89,7 +89,7 @@ class Batching:
         return {"batch_size": self.batch_size, "parts": self.parts, "accumulation": self.accumulation}
 
     def restore(self, state: dict) -> None:
-        """Restores a saved `state`: the batch size if `automatic`, and the parts if the batch size is the same."""
+        """Restores the batch size from a saved `state` if `automatic`, and `parts` if the batch size is the same."""
         batch_size, accumulation, parts = (int(state[name]) for name in ("batch_size", "accumulation", "parts"))
         if min(batch_size, accumulation, parts) < 1 or batch_size % parts:
             raise ValueError(f"a batch of {batch_size} clips cannot be split into {parts} parts")
@@ -108,7 +108,7 @@ def with_batch(config: XTTSConfig, stage: str, batch_size: int, accumulation: in
 
 
 def fit_batch_size(trainer: "StageTrainer", dataset: SpeechDataset) -> SpeechDataset:
-    """Returns the data set with the largest batch size that fits in memory, or the size in the resumed checkpoint."""
+    """Sets the batch size to the largest that fits in memory, or as in the checkpoint; returns the adapted data set."""
     batching = trainer.batching
     if trainer.step == 0:
         trainer.train_step.phase = trainer.stage.phase(1, 1)  # the last phase takes the most memory
@@ -120,7 +120,7 @@ def fit_batch_size(trainer: "StageTrainer", dataset: SpeechDataset) -> SpeechDat
 
 
 def peak_bytes(trainer: "StageTrainer", dataset: SpeechDataset, size: int, parts: int) -> int:
-    """Returns the peak memory in bytes of a step on `parts` batches of `size` longest clips; restores all variables."""
+    """Returns the peak memory in bytes of a step on `parts` batches of `size` longest clips, and undoes the step."""
     step = trainer.train_step
     if parts > 1:
         step.make_accumulators()
@@ -139,7 +139,7 @@ def peak_bytes(trainer: "StageTrainer", dataset: SpeechDataset, size: int, parts
 
 
 def _largest_that_fits(trainer, dataset):
-    """Returns the largest divisor of the effective batch size with which a batch fits in memory."""
+    """Returns the largest divisor of the effective batch size for which a step fits in memory."""
     # Each size tried is at least twice the one before. A CPU has swap and no hard limit, so a size is tried there only
     # if its memory, extrapolated from the last two sizes, is within the budget.
     effective, replicas = trainer.batching.batch_size * trainer.batching.accumulation, trainer.replicas.count

@@ -1,4 +1,4 @@
-"""XLA programs for the blocks of a network: one pair per shape for all of them, instead of one per block."""
+"""XLA compilation of a network's blocks, which share one pair of programs per shape."""
 
 import keras
 import tensorflow as tf
@@ -7,21 +7,21 @@ from myxtts.models.layers import Layer, Tensor
 from myxtts.training.loop.switches import RECOMPUTED
 
 SEED_BITS = 21
-"""Number of low bits of a seed's second number that hold the step; the others hold the block's number, below 1,024."""
+"""The low `SEED_BITS` bits of the second number of a dropout seed hold the step; the others hold the block number."""
 
 
 class CompiledBlocks(Layer):
-    """Runs blocks of equal structure with XLA: the code of the first block with the weights of each.
+    """Runs blocks of equal structure with XLA programs that are compiled once and called with each block's weights.
 
     There are two programs per shape: the forward pass, and a backward pass that recomputes the forward pass from the
-    input of the block (Chen et al. 2016), so that a step stores the inputs only. Compiling takes as long for many
+    input of the block (Chen et al. 2016), so that a step stores only the inputs. Compiling takes as long for many
     blocks as for one. Dropout masks differ from those without XLA.
 
     Args:
         prefix: Prefix of the blocks' names in name scopes.
 
-    Call arguments: `x`, input of the block; `number` of the block; further arguments of the block by name, tensors or
-    None. `seed` is `(2,)` int32.
+    Call arguments: `x` is the input of the block with index `number`; `options` are the other arguments of the block,
+    tensors or None, of which `seed` is `(2,)` int32.
     """
 
     def __init__(self, blocks: list[keras.Layer], prefix: str = ""):

@@ -1,4 +1,4 @@
-"""Transfer of batches to the model devices: replicas, a producer thread with a bounded buffer, timing of steps."""
+"""Moves batches to the model devices: producer thread with a bounded buffer, model replicas, timing of steps."""
 
 import itertools
 import queue
@@ -26,11 +26,11 @@ PHASES = {
     "preparing": "preparing a batch on the data device",
     "copying": "copying a batch to the model device",
 }
-"""Phases of the producer thread, in the order in which a batch passes them, with descriptions for messages."""
+"""Phases of the producer thread, in the order of processing, with descriptions for messages."""
 
 
 def prefetch_depth(config: XTTSConfig, plan: DevicePlan, stage: str) -> int:
-    """Returns how many batches tf.data prefetches; with memory isolation, by default 64 clips in 2 to 8 batches."""
+    """Returns the configured number of batches to prefetch; under memory isolation, the default is about 64 clips."""
     requested = config.data.pipeline_buffer_size
     if plan.mode != "isolated" or requested != DataConfig.pipeline_buffer_size:
         return requested
@@ -38,7 +38,7 @@ def prefetch_depth(config: XTTSConfig, plan: DevicePlan, stage: str) -> int:
 
 
 def _prepared(waves, prepare, transfer, start, seconds, now):
-    """Yields batches that were prepared and copied to the model device."""
+    """Reads, prepares and copies batches to the model device, and yields them."""
     # Sets `now.phase` to the current phase, and adds the time of each phase to the Counter `seconds`.
 
     def timed(phase, call, *arguments):
@@ -60,9 +60,9 @@ def _prepared(waves, prepare, transfer, start, seconds, now):
 class DevicePipeline(Iterator, AbstractContextManager):
     """Iterator over prepared batches: batch N + 1 is prepared while the consumer uses batch N.
 
-    A producer thread reads a batch (host), prepares it (data device) and copies it (model device); the thread waits
-    only while `capacity` batches are ready. `__next__` raises the thread's errors with their traceback. The thread ends
-    with the `with` block, or when the pipeline is garbage-collected.
+    A producer thread reads batches (on the host), prepares them (data device) and copies them (model device). It only
+    waits while `capacity` batches are ready. `__next__` raises the thread's errors with their traceback. The thread
+    ends with the `with` block, or when the pipeline is garbage-collected.
 
     Args:
         batches: `WaveBatch`es on the data device.
@@ -74,7 +74,7 @@ class DevicePipeline(Iterator, AbstractContextManager):
 
     def __init__(self, batches: Iterable, prepare: Callable, transfer: Callable, capacity: int = 1, start: int = 0):
         self.capacity, self.seconds, self._now = capacity, Counter(), SimpleNamespace(phase="reading")
-        """`seconds` spent in each of the producer's `PHASES`, and as `stall` in the consumer's wait for data."""
+        """`seconds` has the time spent in each of the producer's `PHASES`, and `stall`, the consumer's waiting time."""
         self._batches = _prepared(batches, prepare, transfer, start, self.seconds, self._now)
         self._ready, self._stop = queue.Queue(maxsize=capacity), threading.Event()
         work = self._batches, self._ready, self._stop
@@ -154,16 +154,16 @@ def copy_to(batch: NamedTuple, device: str) -> NamedTuple:
 
 
 class StepClock:
-    """Timer of optimizer steps. The first `warmup_steps`, which trace and compile, and `paused` blocks are left out."""
+    """Measures the time of optimizer steps, except the first `warmup_steps`, which trace, and `paused` blocks."""
 
     def __init__(self, warmup_steps: int = 3):
         self.warmup_steps, self.step_times = warmup_steps, []
         self._pipeline = self._last = None
         self.skipped, self._reported, self._fills = 0, 0, []
-        """`skipped` is the number of warm-up steps so far."""
+        """`skipped` is the number of warm-up steps so far, which are not timed."""
 
     def start(self, pipeline) -> None:
-        """Starts the timer for steps on the batches of `pipeline`."""
+        """Starts the timer. `pipeline` is the `DevicePipeline` whose batches the steps use."""
         self._pipeline, self._last, self._before = pipeline, time.perf_counter(), pipeline.seconds.copy()
 
     def tick(self) -> None:
@@ -179,14 +179,14 @@ class StepClock:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Excludes the time spent in the block."""
+        """Excludes the time spent in a `with` block from the step time."""
         began = time.perf_counter()
         yield
         if self._last is not None:
             self._last += time.perf_counter() - began
 
     def report(self, whole_run: bool = False) -> dict[str, float]:
-        """Returns the timing of steps since the last report, or of all (`whole_run`); empty before any timed step.
+        """Returns the timing of the steps since the last report, or of all steps (`whole_run`); empty without steps.
 
         Returns:
             `avg_ms`, `std_ms`, `steps_per_second`, `variation` (std / mean), `buffer` (mean fill), `buffer_capacity`;
@@ -210,7 +210,7 @@ class StepClock:
 
 
 def timing_of_all(timing: dict[str, float], workers: Workers) -> dict[str, float]:
-    """Adds figures of all workers to this worker's report, as `worker_0_stall`; all workers must call this."""
+    """Adds entries of all workers, such as `worker_0_stall`, to a `StepClock.report`. All workers must call this."""
     for index, one in enumerate(workers.gather(timing) if workers.count > 1 else ()):
         names = ("avg_ms", "stall", "buffer") if timing and one else ()
         timing = timing | {f"worker_{index}_{name}": one[name] for name in names}
@@ -232,7 +232,7 @@ class Replicas:
 
     def __init__(self, plan: DevicePlan):
         self.data_device, self.devices = plan.data_device, plan.model_devices
-        """Devices of this process."""
+        """Device of this process that prepares batches, and its devices that train."""
         self.workers: Workers = current_workers()
         self.strategy: tf.distribute.Strategy = self.workers.strategy or (
             tf.distribute.OneDeviceStrategy(self.devices[0])
@@ -244,12 +244,12 @@ class Replicas:
 
     @contextmanager
     def scope(self) -> Iterator[None]:
-        """Creates the variables of the block on the model devices."""
+        """Places variables that are created in the `with` block on the model devices."""
         with self.strategy.scope(), tf.device(self.devices[0] if self.count == 1 else None):
             yield
 
     def adopt(self, model: keras.Model) -> None:
-        """Adopts a model created outside of `scope`. Raises `ConfigError` unless it is on the only model device."""
+        """Makes a model trainable that was not created in `scope`. Raises `ConfigError` if it is on another device."""
         hint = "Save it with model.save_to_preset(FOLDER) and give training.init_from=FOLDER to myxtts.train()."
         require(self.count == 1, "model=", "trained on one device", f"{self.count} devices", hint)
         device, found = self.devices[0], {short_name(variable.value.device) for variable in model.variables}

@@ -16,14 +16,14 @@ from myxtts.training.stages.base import Update
 
 
 class TrainStep:
-    """Train step of a stage: runs the stage's updates one after another, each with the weights of the previous one.
+    """Train step of a stage: runs the stage's updates in order, each with the weights as changed by the previous one.
 
     Must be created in the strategy's scope and on the model device, where its variables stay.
 
     Args:
         accumulation: Batches per update.
         precision: Dtype policy; `mixed_float16` turns on dynamic loss scaling.
-        xla: Compiles the gradients, and on one device the updates, once per batch shape.
+        xla: Whether XLA compiles the gradients and, with one device, the updates, once per batch shape.
         ema: Decay of the weight averages; 0 keeps none.
     """
 
@@ -44,16 +44,16 @@ class TrainStep:
         if accumulation > 1:
             self.make_accumulators()
         self.phase, self.micro_batches = "", 0
-        """Phase of the stage in the next steps, and number of batches in the last update."""
+        """`phase` is the stage's phase for the next steps; `micro_batches` the number of batches in the last step."""
         self.on_micro_batch: Callable[[int, int], None] = lambda done, count: None
-        """Called as `(done, count)` after each of several batches of a step, both counted over all its updates."""
+        """Called as `(done, count)` after each micro-batch, if a step has several; `count` includes all its updates."""
         self.xla, self._begun = xla, 0
         self.forget_traces()
 
     def forget_traces(self) -> None:
-        """Discards all traced graphs of the step."""
+        """Discards all traced graphs, so that the next step is traced again."""
         self.traces, self.graph = 0, None
-        """Number of traces of the functions that compute gradients, and the last traced graph."""
+        """`traces` counts traces of the functions that compute gradients; `graph` is the graph traced last."""
         for rule in self.rules:
             rule.compile(self.xla)
         # XLA compiles each shape in any case; a shape known at tracing time lets it unroll loops.
@@ -63,10 +63,10 @@ class TrainStep:
         self._finish = tf.function(self._finish_step, reduce_retracing=True)
 
     def trace_for(self, examples: list) -> None:
-        """Traces one graph for all shapes between the shapes of the `examples`, which are batches or micro-batches.
+        """Traces one graph for all batch shapes. `examples` are the smallest and the largest batch or micro-batch.
 
-        By default, TensorFlow traces a graph for the first shape only, then one for any shape. A resumed run has other
-        first shapes, so it would take the same steps in other graphs, with other rounding. XLA compiles each shape.
+        By default, TensorFlow traces one graph for the first shape and one for all others. A resumed run has another
+        first shape, so its losses would be rounded differently. Does nothing with XLA, which compiles each shape.
         """
         if self.xla or tf.config.functions_run_eagerly():
             return
@@ -89,23 +89,23 @@ class TrainStep:
         return {name: v for rule in self.rules for name, v in rule.named(variables(rule)).items()}
 
     def state_variables(self) -> dict[str, tf.Variable]:
-        """State that a checkpoint contains besides the weights, by name."""
+        """Returns the variables, other than weights, that checkpoints contain, such as the optimizer's, by name."""
         return self._of_rules(UpdateRule.state_variables)
 
     def accumulators(self) -> dict[str, tf.Variable]:
-        """Gradient accumulators by name; not saved in checkpoints, because they are zero between steps."""
+        """Returns the gradient accumulators by name. Checkpoints do not contain them: they are zero between steps."""
         return self._of_rules(lambda rule: {f"accumulator/{name}": v for name, v in zip(rule.trainable, rule.sums)})
 
     def trainable(self) -> dict[str, tf.Variable]:
-        """Weights that the step trains, by name."""
+        """Returns the weights that the step trains, by name."""
         return self._of_rules(lambda rule: rule.trainable)
 
     def averaged(self) -> dict[str, tf.Variable]:
-        """Weights that have moving averages, by name."""
+        """Returns the weights that have moving averages, by name."""
         return self._of_rules(lambda rule: rule.trainable if rule.averages else {})
 
     def averages(self) -> dict[str, tf.Variable]:
-        """Moving averages of the weights by name; empty if none are kept."""
+        """Returns the moving averages of the weights by name; empty if there are none."""
         return self._of_rules(lambda rule: rule.averages)
 
     def restart_averages(self) -> None:
@@ -114,7 +114,7 @@ class TrainStep:
 
     @contextmanager
     def averaged_weights(self) -> Iterator[None]:
-        """Replaces the weights by their averages, if any, within the block, for validation and synthesis."""
+        """Replaces the weights by their averages, if there are any, in a `with` block for validation or synthesis."""
         for rule in self.rules:
             rule.exchange_averages()
         try:
@@ -125,12 +125,12 @@ class TrainStep:
 
     @property
     def bad_steps(self) -> int:
-        """Number of updates skipped so far because they were not finite."""
+        """Number of updates so far that were skipped because the loss or gradient was not finite."""
         return sum(int(rule.bad_steps.numpy()) for rule in self.rules)
 
     @property
     def bad_steps_in_row(self) -> int:
-        """Current number of consecutive skipped updates, the maximum over all update rules."""
+        """Number of consecutive skipped updates up to now; with several update rules, the maximum."""
         return max(int(rule.bad_steps_in_row.numpy()) for rule in self.rules)
 
     def make_accumulators(self) -> None:
@@ -149,7 +149,7 @@ class TrainStep:
         self.forget_traces()
 
     def forget_partial_step(self) -> bool:
-        """Resets the accumulators after a failed step; returns whether all weights are unchanged."""
+        """Resets the accumulators after a failed step; returns whether the step left all weights unchanged."""
         for rule in self.rules:
             for accumulator in rule.sums:
                 self.strategy.run(lambda a=accumulator: a.assign(tf.zeros_like(a)))
@@ -160,13 +160,13 @@ class TrainStep:
         """Takes one optimizer step.
 
         Args:
-            batches: One batch, or several whose gradients are summed, on the model devices.
-            seed: `(2,)`, the dropout seed.
+            batches: One batch, or several micro-batches whose gradients are summed, on the model devices.
+            seed: Dropout seed, two integers.
 
         Returns:
-            Scalars: `loss` (weighted), each loss by name, `gradient_norm`, `finite`. If a stage has several updates,
-            names are prefixed with the update's name (`generator/loss`), `loss` and `gradient_norm` are from the last
-            update, and `finite` tells whether all updates were applied.
+            Scalars by name: `loss` (weighted), each loss, `gradient_norm`, and `finite`. If a stage has several
+            updates, their results have prefixes, as in `discriminator/loss`; `loss` and `gradient_norm` are from the
+            last update, and `finite` is True if all updates were applied.
         """
         # Operations outside the replicas, such as the norm, would otherwise run on the first device: the data device.
         with tf.device(self.strategy.extended.worker_devices[0]):
@@ -197,7 +197,7 @@ class TrainStep:
         for micro, batch in enumerate(batches):
             more = self._accumulate(rule, batch, counts, seed + [0, micro << 16], self.phase)
             sums, statistics = more if sums is None else tf.nest.map_structure(tf.add, (sums, statistics), more)
-            if not self._begun:  # whose duration is logged; a GPU only queues its work
+            if not self._begun:  # the first step is timed for the log, and a GPU only queues work
                 tf.nest.flatten(sums)[0].numpy()
             self.on_micro_batch(turns.index(rule) * len(batches) + micro + 1, len(turns) * len(batches))
         return self._finish(rule, sums, counts, statistics)

@@ -24,21 +24,20 @@ if TYPE_CHECKING:
     from myxtts.training.stage_trainer import StageTrainer
 
 SLOWER_BY = 1.05
-"""Memory-efficient attention is chosen if it takes at most this multiple of the time of standard attention."""
+"""Memory-efficient attention is chosen if its time is at most this multiple of the time of standard attention."""
 STEPS_PER_PROGRAM = 2000
-"""Steps after which compiling a batch shape by XLA pays off, except in tiny models: on an H100, a shape of the GPT took
-65 to 100 s and saved 0.01 s (nano) to 0.1 s per step."""
+"""Number of steps after which compiling a batch shape with XLA pays off, except in tiny models: on an H100, compiling a
+shape of the GPT took 65 to 100 s and saved 0.01 s (nano) to 0.1 s per step."""
 RESUMED = "as in the resumed checkpoint"
 REPEATS = 3
 RECOMPUTED = "recomputed_"
-"""Prefix of the name scopes of recomputed operations; the name of the block follows."""
+"""Prefix of the name scopes of recomputed operations, followed by the name of the block."""
 
 
 class Switches(SimpleNamespace):
     """Training switches as applied on this machine: an attribute for each of `config.training.SWITCHES`.
 
-    `requested` is `{switch: (value, source)}` as returned by `requested_switches`. `reasons` is
-    `{switch: explanation}`, for some switches.
+    `requested` is the result of `requested_switches`; `reasons` is `{switch: explanation}`, for some switches.
     """
 
     def applied(self) -> dict:
@@ -46,7 +45,7 @@ class Switches(SimpleNamespace):
         return {name: getattr(self, name) for name in SWITCHES}
 
     def requested_text(self, name: str) -> tuple[object, str]:
-        """Returns the requested value of a switch, and that value as text with its source."""
+        """Returns the requested value of a switch, and text with this value and its source, as in `on (given)`."""
         value, source = self.requested[name]
         return value, f"{on_or_off(value) if isinstance(value, bool) else value} ({source})"
 
@@ -68,10 +67,10 @@ def settle_switches(
 
     Args:
         applicable: Names of the switches that the stage has; the others keep their defaults.
-        before: `Switches.applied` of the run to resume. Where a switch is `auto`, its attention implementation and XLA
-            are kept, because others round differently.
+        before: `Switches.applied` of the run to resume. If `attention` or `xla` is `auto`, its value from that run is
+            kept, because another value would round losses differently.
         default_ema: Decay of the weight averages if neither the settings nor the preset name one.
-        steps_per_shape: Steps of the stage per batch shape, each of which XLA compiles; 0 if they are not known.
+        steps_per_shape: Number of steps per batch shape, on which the choice of XLA depends; 0 if it is not known.
     """
     requested = requested_switches(training)
     if requested["ema"][1] == "default" and default_ema:
@@ -97,7 +96,7 @@ def settle_switches(
 
 
 def _choose_xla(device, before, requested, deterministic, steps_per_shape):
-    """Chooses whether to compile with XLA, if the settings do not; returns the choice and its reason in words."""
+    """Chooses whether to compile with XLA, for the setting `auto`; returns the choice and its reason as text."""
     if before and "xla" in before:
         return before["xla"], RESUMED
     if runs_on_cpu(device):
@@ -123,10 +122,10 @@ def xla_refusal(device: str) -> str | None:
 
 
 def choose_attention(model_config: ModelConfig, precision: str, device: str) -> tuple[str, str]:
-    """Measures which form of attention to use; returns `standard` or `memory-efficient`, and the measurement as text.
+    """Measures which attention is faster; returns `standard` or `memory-efficient`, and the measurement as text.
 
-    Times the forward and backward pass of one layer in both forms, at the model's longest sequence. The faster form
-    depends on processor, precision (a Keras dtype policy) and head width. Takes a few seconds, mostly for tracing.
+    Times the forward and backward pass of one layer with both, at the model's longest sequence. The result depends on
+    processor, precision (a Keras dtype policy) and head width. Takes a few seconds, mostly for tracing.
     """
     heads, width = model_config.heads, model_config.width // model_config.heads
     longest = model_config.num_latents + model_config.max_text_tokens + 2 + model_config.max_audio_tokens
@@ -156,8 +155,7 @@ def _seconds(form, tensors, dropout_rate):
 def recompute(segment: Callable, block: str) -> Callable:
     """Wraps a segment of a block so that the backward pass recomputes its activations (Chen et al. 2016).
 
-    Only the segment's arguments and result are kept. The names of recomputed operations contain the name `block`.
-    TensorFlow prunes those that the gradient does not need.
+    Only the segment's arguments and result are stored. The names of recomputed operations contain the name `block`.
     """
     scopes = iter([nullcontext()])  # the first call is the forward pass
 
@@ -169,11 +167,11 @@ def recompute(segment: Callable, block: str) -> Callable:
 
 
 def weights_first(function: Callable) -> Callable:
-    """Wraps a function so that its weights' gradients are computed before its tensors' gradients are passed on.
+    """Wraps a function so that the gradients of its weights are computed before those of its arguments, to save memory.
 
-    TensorFlow's executor starts with the operations that became ready last. Without this, weight gradients of all
-    blocks would wait, and keep their recomputed operands in memory, until the backward pass has reached the first
-    block. The order is enforced by a sum, because Grappler removes control dependencies.
+    TensorFlow's executor starts with the operations that became ready last. Without this wrapper, the weight gradients
+    of all blocks would wait until the backward pass has reached the first block, and their operands would stay in
+    memory. The order is enforced by an addition, because Grappler removes control dependencies.
     """
 
     @tf.custom_gradient
@@ -199,14 +197,14 @@ def weights_first(function: Callable) -> Callable:
 PRODUCTS = ("MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum", "Conv2D")
 """Names of the operations that mixed precision applies to: matrix products and convolutions."""
 WATCHED_AVERAGES = 8
-"""Number of weight averages that are compared before and after the first step; the smallest are taken."""
+"""Number of weight averages, the smallest ones, that the ledger compares before and after the first step."""
 
 _RECOMPUTED = re.compile(rf"(?:^|/){RECOMPUTED}((?:conditioning_)?block_\d+)(?:_\d+)?/")
 _ATTENTION = re.compile(rf"^(?:replica_\d+/)?(.*?)({'|'.join(ATTENTION_SCOPES.values())})(?:_\d+)?/")
 
 
 class LedgerRow(NamedTuple):
-    """Ledger row of a switch: requested value with its source, observed effect, and the evidence for that effect."""
+    """Ledger row of a switch: requested value with its source, observed effect, and evidence for the effect."""
 
     optimization: str
     requested: str
@@ -216,7 +214,7 @@ class LedgerRow(NamedTuple):
 
 
 class Ledger(dict[str, LedgerRow]):
-    """Effects of all training switches of a run, by name; `str` formats them as a table of 80 columns."""
+    """Requested values and observed effects of all training switches, by name; `str()` returns them as a table."""
 
     def __str__(self):
         rows = (row if row.as_requested else row._replace(effective=f"! {row.effective}") for row in self.values())
@@ -227,14 +225,14 @@ class Ledger(dict[str, LedgerRow]):
         return "\n".join(f"{start}\n{textwrap.fill(r, **options)}" for start, r in zip(starts, reasons))
 
     def require(self) -> None:
-        """Raises `ConfigError` naming the switches that do not have the requested effect, if there are any."""
+        """Raises `ConfigError` if a switch does not have the requested effect."""
         describe = "{0.optimization} must be {0.requested}, and is {0.effective} ({0.reason})".format
         if differing := "; ".join(describe(row) for row in self.values() if not row.as_requested):
             raise ConfigError(f"--strict: {differing}. Request these effects, or leave out --strict.")
 
 
 class LedgerKeeper:
-    """Makes the ledger from the first step of a trainer; must be created before that step."""
+    """Creates the ledger from the first step of a trainer. Must be created before that step."""
 
     def __init__(self, trainer: "StageTrainer"):
         self.trainer, self.step, self.switches = trainer, trainer.train_step, trainer.switches
@@ -242,7 +240,7 @@ class LedgerKeeper:
         self._before = [(v, v.numpy()) for v in averages[:WATCHED_AVERAGES]]
 
     def ledger(self, figures: dict) -> Ledger:
-        """Returns the `Ledger`; `figures` are the results of the first step that changed the weights."""
+        """Returns the `Ledger`, given the results of the first step that changed the weights."""
         rows = [*self._numbers(), *self.trainer.stage.ledger_rows(self.step, self.switches), *self._graph()]
         rows += [self._averages(), *self._sizes(), *(self._clipping(rule, figures) for rule in self.step.rules)]
         return Ledger({row.optimization: row for row in rows})
@@ -331,7 +329,7 @@ def recomputed_blocks(graph: tf.Graph) -> set[str]:
 
 
 def attention_forms(graph: tf.Graph) -> Counter:
-    """Counts the attention layers of each form in a graph's forward pass."""
+    """Counts the attention layers of each implementation (`standard`, `memory-efficient`) in a graph's forward pass."""
     forward = (node.name for node in nodes(graph) if "gradient" not in node.name)
     layers = {found.groups() for name in forward if (found := _ATTENTION.match(name))}
     names = {scope: form for form, scope in ATTENTION_SCOPES.items()}

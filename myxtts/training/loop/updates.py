@@ -15,14 +15,14 @@ LOSS_SCALE_GROWTH_STEPS = 2000
 
 
 class UpdateRule:
-    """State of one `Update` between steps: optimizer, loss scale, weight averages, accumulators.
+    """Applies one `Update`, and keeps its state: optimizer, loss scale, weight averages, accumulators.
 
     Must be created in the strategy's scope and on the model device.
 
     Args:
         scaled: Turns on dynamic loss scaling, which float16 needs (Micikevicius et al. 2018, section 3.2).
         ema: Decay of the weight averages, in `[0, 1)`; 0 keeps none.
-        stage_learning_rate: Peak rate of the stage. Learning rates are scaled by the update's peak over this one.
+        stage_learning_rate: Peak learning rate of the stage, whose schedule is scaled to the peak of the update.
     """
 
     def __init__(
@@ -45,15 +45,15 @@ class UpdateRule:
         named = self.trainable.items() if self.ema else ()
         zeros = lambda weight: tf.Variable(tf.zeros(weight.shape), trainable=False, name="average")
         self.averages: dict[str, tf.Variable] = {f"average/{name}": zeros(weight) for name, weight in named}
-        """Exponential moving averages of the weights, on every replica; empty if none are kept."""
+        """Exponential moving averages of the weights by name, on every replica; empty if there are none."""
         self.restart_averages()
         self.clip_factor = None
-        """Factor in (0, 1] by which the last gradients were clipped."""
+        """Factor in (0, 1] by which the last gradients were clipped; None before the first step."""
         self.sums = []
         """Gradient accumulators; empty without gradient accumulation."""
 
     def compile(self, xla: bool) -> None:
-        """Sets whether XLA compiles the gradients and, on one device, the update; must be called before a step."""
+        """Sets whether XLA compiles the gradients and, with one device, the update. Call it before the first step."""
         compiled = lambda function, on: tf.function(function, jit_compile=True) if on else function
         self.gradients: Callable = compiled(self._gradients, xla and not self.objective.compiles_blocks)
         # With several replicas, the optimizer leaves the replica context, which XLA cannot compile.
@@ -68,13 +68,13 @@ class UpdateRule:
         return {f"{self.name}/{name}": value for name, value in values.items()} if self.name else values
 
     def state_variables(self) -> dict[str, tf.Variable]:
-        """State that a checkpoint contains besides the weights, by name."""
+        """Returns the variables, other than weights, that checkpoints contain: optimizer, loss scale and counters."""
         slots = {f"optimizer/{i:04d}": v for i, v in enumerate(self.optimizer.variables)}
         scalars = ("loss_scale", "good_steps", "bad_steps", "bad_steps_in_row")
         return slots | {name: getattr(self, name) for name in scalars}
 
     def all_reduce(self, value):
-        """Sums a value over all replicas; must be called in a replica."""
+        """Sums a value over all replicas; must be called in the replica context."""
         if self.strategy.num_replicas_in_sync == 1:
             return value
         return tf.distribute.get_replica_context().all_reduce("SUM", value)
@@ -84,12 +84,12 @@ class UpdateRule:
         return tf.nest.map_structure(lambda v: self.strategy.experimental_local_results(v)[0], value)
 
     def weighted(self, sums: dict, counts: dict) -> tf.Tensor:
-        """Returns the total loss: the weighted sum of the mean of each loss."""
+        """Returns the weighted sum of the mean losses, given the sum and the number of items of each loss."""
         weights = self.objective.loss_weights.items()
         return tf.add_n([weight * sums[name] / tf.maximum(counts[name], 1.0) for name, weight in weights])
 
     def _gradients(self, batch, counts, seed, phase):
-        """Returns the gradients of the loss on one replica's batch, its loss sums and statistics."""
+        """Returns the gradients of the weighted loss on one replica's batch, the sum of each loss, and statistics."""
         self.objective.phase = phase
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             values = [v.value for v in self.variables]
@@ -102,7 +102,7 @@ class UpdateRule:
         return [tf.convert_to_tensor(gradient) for gradient in gradients], sums, statistics
 
     def take_accumulated(self) -> list:
-        """Sums the accumulated gradients over replicas and clears the accumulators; must be called in a replica."""
+        """Returns the accumulated gradients, summed over replicas, and clears them. Call it in the replica context."""
         gradients = [tf.identity(accumulator) for accumulator in self.sums]
         with tf.control_dependencies(gradients):
             for accumulator in self.sums:
@@ -110,7 +110,7 @@ class UpdateRule:
         return self.all_reduce(gradients)
 
     def update(self, gradients: list, sums: dict, counts: dict, statistics: dict) -> dict[str, tf.Tensor]:
-        """Checks, clips and applies reduced gradients; if they or the loss are not finite, no weight changes.
+        """Clips and applies gradients that are summed over replicas, unless they or the loss are not finite.
 
         Returns:
             Scalars by name: each loss, `loss` (weighted), `gradient_norm`, `finite`, `clip_factor`.
@@ -151,7 +151,7 @@ class UpdateRule:
             self.objective.apply_statistics(statistics)
 
     def update_averages(self, step: tf.Tensor) -> None:
-        """Updates the averages (Polyak and Juditsky 1992); must be called in a replica, after `step` earlier steps.
+        """Updates the averages (Polyak and Juditsky 1992) in a replica; `step` is the number of earlier updates.
 
         The decay is `min(ema, (1 + step) / (10 + step))`, as in `tf.train.ExponentialMovingAverage` with `num_updates`.
         Keras's `use_ema` has no such warm-up: at 0.999, initial weights are a third of the average after 1000 steps.
@@ -171,7 +171,7 @@ class UpdateRule:
         self.strategy.run(restart)
 
     def exchange_averages(self) -> None:
-        """Exchanges weights and averages."""
+        """Swaps the weights and their averages; a second call swaps them back."""
 
         def exchange():
             for average, weight in zip(self.averages.values(), self.variables):
@@ -183,7 +183,7 @@ class UpdateRule:
 
 
 def make_optimizer(settings: StageConfig, trainable: dict) -> keras.optimizers.Optimizer:
-    """Creates the optimizer of the `trainable` weights, with its slots; must be called on the device of the weights."""
+    """Creates the optimizer of the weights `trainable`, including its slots, on the current device."""
     beta_1, beta_2 = settings.betas
     rates = dict(weight_decay=settings.weight_decay, beta_1=beta_1, beta_2=beta_2, epsilon=1e-8)
     optimizer = AdamW(settings.learning_rate, **rates)
@@ -195,7 +195,7 @@ def make_optimizer(settings: StageConfig, trainable: dict) -> keras.optimizers.O
 
 
 def no_weight_decay(name: str) -> bool:
-    """Whether XTTS trains a weight without decay: biases, embeddings and the norms outside the perceiver."""
+    """Whether the variable `name` has no weight decay, as in XTTS: biases, embeddings, norms outside the perceiver."""
     last = name.rsplit("/", 1)[-1]
     return last in ("bias", "beta") or last.endswith("_embedding") or (last == "gamma" and "norm" in name)
 
@@ -204,8 +204,8 @@ class AdamW(keras.optimizers.AdamW):
     """AdamW with epsilon after the bias correction (Loshchilov and Hutter 2019, algorithm 2), as in PyTorch.
 
     Keras adds epsilon before the correction, which makes epsilon `1 / sqrt(1 - beta_2)` times as large in the first
-    step and changes the update of weights with gradients near epsilon. Keras also makes a dozen passes over weights and
-    moments; this class calls one kernel. Takes the arguments of `keras.optimizers.AdamW`.
+    step and changes the update of weights with gradients near epsilon. This class also calls one fused kernel, where
+    Keras makes a dozen passes over the weights. Takes the arguments of `keras.optimizers.AdamW`.
     """
 
     def update_step(self, gradient: tf.Tensor, variable: tf.Variable, learning_rate: tf.Tensor) -> None:

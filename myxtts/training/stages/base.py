@@ -27,23 +27,23 @@ if TYPE_CHECKING:
 
 
 class Objective(ABC):
-    """A weighted sum of losses, and the weights that are trained to minimize it.
+    """A weighted sum of losses, and the variables that are trained to minimize it.
 
-    Each loss is a sum over items. The train step divides it by the number of items in all replicas and accumulated
-    batches, which gives one mean over the effective batch.
+    An objective returns each loss as a sum over items, such as tokens. The train step divides it by the number of items
+    in all replicas and accumulated batches, which gives one mean over the effective batch.
     """
 
     loss_weights: dict[str, float]
     """Weight of each loss, by name."""
     phase = ""
-    """Phase of the stage (`Stage.phase`) for which the losses are traced."""
+    """Current phase of the stage (`Stage.phase`), which may select losses; set before the losses are traced."""
     compiles_blocks = False
-    """Whether XLA compiles blocks of the network, instead of the whole computation of the gradients."""
+    """Whether the objective itself compiles blocks of the network with XLA, so that the train step does not."""
     network: keras.Layer
     """Model whose weights are trained."""
 
     def trainable(self) -> dict[str, Any]:
-        """Returns the variables that the update changes, by name: by default the trainable weights of `network`."""
+        """Returns the variables to train by name; by default the trainable weights of `network`."""
         return {name: v for name, v in named_weights(self.network).items() if v.trainable}
 
     def counts(self, batch) -> dict[str, tf.Tensor]:
@@ -52,13 +52,13 @@ class Objective(ABC):
 
     @abstractmethod
     def loss_sums(self, batch, seed=None) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
-        """Returns the sum of each loss over a prepared batch, and statistics for `apply_statistics`.
+        """Returns the sum of each loss over a prepared batch, and statistics for `apply_statistics`, both by name.
 
         `seed` is the dropout seed, `(2,)` int32. At validation it is None, and dropout is off.
         """
 
     def apply_statistics(self, statistics: dict[str, tf.Tensor]) -> None:
-        """Applies the statistics of one step, summed over batches and replicas."""
+        """Updates moving averages, if any, with the statistics of one step, summed over batches and replicas."""
 
 
 class Update(NamedTuple):
@@ -68,7 +68,7 @@ class Update(NamedTuple):
     """Prefix of the update's names in checkpoints and logs; empty for the main update."""
     objective: Objective
     settings: StageConfig
-    """Settings of the optimizer and of clipping. The stage's schedule is scaled to their peak learning rate."""
+    """Settings of optimizer and clipping. The stage's learning-rate schedule is scaled to `settings.learning_rate`."""
     phases: tuple[str, ...] | None = None
     """Phases of the stage in which the update runs; None means all."""
     averaged: bool = True
@@ -76,7 +76,7 @@ class Update(NamedTuple):
 
 
 class Stage(ABC):
-    """Base class of stages; `foundations` are the frozen models that it depends on, by stage, on the data device."""
+    """Base class of training stages. `foundations` are the frozen models that the stage depends on, by stage name."""
 
     name: str
     """Key in `config.stages.STAGES`."""
@@ -89,11 +89,11 @@ class Stage(ABC):
     default_ema = 0.0
     """Decay of the weight averages if neither the settings nor the preset name one."""
     speaks = False
-    """Whether samples can be synthesized during the stage."""
+    """Whether the model can synthesize speech during the stage, for samples and evaluations."""
     takes_init_from = False
     """Whether a new run can load the part's weights from another run (`--init-from`)."""
     tuned_with_all = True
-    """Whether a run of all stages fine-tunes weights loaded with `--init-from`, instead of keeping them unchanged."""
+    """Whether a run of all stages with `--init-from` fine-tunes this part by default. If False, it stays unchanged."""
 
     def __init__(self, config: XTTSConfig, foundations: dict[str, XTTS]):
         missing = [name for name in STAGES[self.name].builds_on if name not in foundations]
@@ -108,14 +108,14 @@ class Stage(ABC):
 
     @staticmethod
     def nothing_to_learn(dataset: SpeechDataset) -> str | None:
-        """Returns a log message if these clips cannot train the stage, else None."""
+        """Returns a log message with the reason if these clips cannot train the stage, else None."""
         return None
 
     def outputs_to_score(self, batch: NamedTuple) -> tuple[np.ndarray, ...] | None:
-        """Returns the arrays of a prepared validation batch that `score` needs, if any; called on the model device."""
+        """Returns the arrays that `score` needs from a validation batch, if any. Called on the model device."""
 
     def score(self, outputs: list) -> dict[str, float]:
-        """Returns validation metrics that are not losses, from the `outputs_to_score` of all batches."""
+        """Computes validation metrics other than losses, by name, from the `outputs_to_score` of all batches."""
         return {}
 
     def resynthesize(self, batch: NamedTuple) -> tuple[tf.Tensor, tf.Tensor] | None:
@@ -127,40 +127,40 @@ class Stage(ABC):
     def build(self, model: XTTS | None, switches: Switches, starting: dict[str, np.ndarray] | None) -> None:
         """Creates the model, unless it is given; called in the strategy's scope, on the model device.
 
-        `starting` are pretrained weights by name, which replace the random initialization.
+        `starting` are pretrained weights by name; None starts from random weights.
         """
         self.model = model or XTTS(self.config.model, parts=(self.part,), precision=switches.precision)
         if starting is not None:
             assign_by_name(self.model.part_weights(self.part), starting, "--init-from")
 
     def measure(self, dataset: SpeechDataset) -> None:
-        """Sets the weights that are computed from the recordings, unless they are set; equal on all workers."""
+        """Sets weights that are statistics of the recordings, unless they are set already; equal on all workers."""
 
     @abstractmethod
     def updates(self, settings: StageConfig) -> list[Update]:
         """Returns the updates of one step; called after `build`, in the strategy's scope, on the model device."""
 
     def phase(self, step: int, total: int) -> str:
-        """Returns the phase of a step, which selects its updates and losses. The step is traced once per phase."""
+        """Returns the phase of `step` of `total`, which selects updates and losses. By default, there is only one."""
         return ""
 
     def validated(self, objectives: list[Objective]) -> list[Objective]:
-        """Returns the objectives to evaluate in validation; by default `objectives`, the objectives of the updates."""
+        """Returns the objectives for the validation losses; by default `objectives`, those of the updates."""
         return objectives
 
     @abstractmethod
     def make_preparation(self, device: str, shares_device: bool) -> Callable[[WaveBatch, int | None], NamedTuple]:
-        """Creates the `Preparation` on the data device; `shares_device`: whether the model is trained there too."""
+        """Creates the stage's `Preparation` on the data device. `shares_device`: the model trains on that device."""
 
     def prepare_step(self, batch, step: int, seed: tuple[int, int]) -> None:
-        """Prepares a step, on the model device; `batch` is its first batch, distributed over the replicas."""
+        """Called before each step, on the model device, with the first batch of the step, distributed over replicas."""
 
     def report(self) -> dict[str, float]:
-        """Returns further figures for a log line, by name."""
+        """Returns additional metrics for log lines, by name."""
         return {}
 
     def advise(self, figures: dict[str, float]) -> Iterable[str]:
-        """Yields warnings about the figures of a log line, each with a fix."""
+        """Yields warnings about the losses and metrics of a log line, each with a fix."""
         return ()
 
     def helpers(self) -> dict[str, dict[str, Any]]:
@@ -168,11 +168,11 @@ class Stage(ABC):
         return {}
 
     def weight_files(self) -> dict[str, dict[str, Any]]:
-        """Returns the weights in each file of a checkpoint, `{file: {name: variable}}`; other stages load `model`."""
+        """Returns the weights in each checkpoint file, `{file: {name: variable}}`; other stages load only `model`."""
         return {"model": self.model.part_weights(self.part), **self.helpers()}
 
     def weight_arrays(self) -> dict[str, dict[str, np.ndarray]]:
-        """Returns the contents of `weight_files` for a checkpoint, `{file: {name: array}}`."""
+        """Copies the weights for a checkpoint to the host, `{file: {name: array}}`, see `weight_files`."""
         return {file: arrays_of(variables) for file, variables in self.weight_files().items()}
 
     def assign_weights(self, tensors: dict[str, dict[str, np.ndarray]], where: str) -> None:
@@ -186,12 +186,12 @@ class Stage(ABC):
         return named_weights(self.model) | helpers
 
     def ledger_rows(self, step: "TrainStep", switches: Switches) -> Iterable[LedgerRow]:
-        """Yields ledger rows for the switches that only this stage applies, as seen in its first step."""
+        """Yields ledger rows for switches that are specific to the stage, after its first step."""
         return ()
 
 
 def arrays_of(variables: dict[str, keras.Variable]) -> dict[str, np.ndarray]:
-    """Copies variables to the host, by name."""
+    """Returns the values of variables as arrays on the host, by name."""
     return {name: variable.numpy() for name, variable in variables.items()}
 
 
@@ -237,7 +237,7 @@ class Preparation(ABC):
     Args:
         model: Model with the mel scale and the frozen parts, on the data device; None if neither is used.
         device: Name of the data device.
-        augment: Whether to augment voices (`audio/augment.py`); a clip and its conditioning clip change alike.
+        augment: Whether to augment voices (`audio/augment.py`), a clip in the same way as its conditioning clip.
         seed: Seed of the augmentation.
     """
 
@@ -252,14 +252,14 @@ class Preparation(ABC):
         self._prepare = tf.function(self.make_batch, input_signature=[wave, tf.TensorSpec((), tf.int32)])
 
     def __call__(self, batch: WaveBatch, position: int | None = None) -> NamedTuple:
-        """Prepares a batch; `position`, its number in training, seeds the augmentation. None turns that off."""
+        """Prepares a batch. Its `position` in training seeds the augmentation; None turns augmentation off."""
         seed_position = tf.constant(-1 if position is None else position, tf.int32)
         with tf.device(self.device):
             return self._prepare(batch, seed_position)
 
     @abstractmethod
     def make_batch(self, batch: WaveBatch, position: tf.Tensor) -> NamedTuple:
-        """Returns the stage's batch; `position` is scalar int32, below 0 for no augmentation. Traced once."""
+        """Returns the stage's batch, in a graph. `position` is scalar int32; below 0, nothing is augmented."""
 
     def change_voice(self, batch: WaveBatch, position: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, Change]:
         """Returns the augmented waveforms `(B, S)`, their lengths `(B,)`, and the `Change` that was applied."""
@@ -275,6 +275,6 @@ class Preparation(ABC):
         """Returns the normalized log-mel of `wav`, `(B, T, num_mels)`, with the gain and equalization of `change`."""
         log_mel = extractor(wav, in_chunks=runs_on_cpu(self.device))
         floor = math.log(extractor.spec.log_floor)
-        # Silence stays silence at any level.
+        # A gain must not raise silence above the floor.
         changed = tf.where(log_mel > floor + 1e-3, tf.maximum(log_mel + change.offset, floor), log_mel)
         return self.model.normalize_mel(changed if self.augment else log_mel)

@@ -1,4 +1,4 @@
-"""The class of each stage in `config.stages.STAGES`, by name; a new stage adds its own here."""
+"""The class of each stage in `config.stages.STAGES`, by name; a new stage adds its class here."""
 
 from myxtts.training.stages.base import Stage
 from myxtts.training.stages.decoder import DecoderStage

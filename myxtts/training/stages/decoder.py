@@ -1,4 +1,4 @@
-"""The decoder stage: GPT latents and a speaker vector to audio at 24 kHz."""
+"""The decoder stage trains the waveform decoder, which converts GPT latents and a speaker vector to 24 kHz audio."""
 
 import numpy as np
 import tensorflow as tf
@@ -20,29 +20,29 @@ from myxtts.training.stages.gpt import GPTPreparation
 from myxtts.training.stages.speaker import repeated
 
 DISCRIMINATORS = "discriminators"
-"""Checkpoint file of the discriminators' weights."""
+"""Name of the checkpoint file with the discriminators' weights."""
 SPECTRAL, JUDGING, ADVERSARIAL = "spectral", "judging", "adversarial"
-"""Phases of the stage: spectral losses only, discriminators only, adversarial training of both."""
+"""Phases of the stage: decoder with spectral losses only; discriminators only; decoder against discriminators."""
 SILENCE = 1e-3
-"""Root mean square below which a slice counts as silent (-60 dBFS), so that another one is sampled."""
+"""Root mean square (-60 dBFS) below which a slice counts as silent, and another slice is sampled instead."""
 VOICE_SAMPLES = int(1.2 * MODEL_SAMPLE_RATE)
-"""Length in samples of the segment for a speaker vector in training. Longer ones are slow and hardly better."""
+"""Length in samples of the segment that a speaker vector is computed from in training. Longer ones hardly help."""
 FEWEST_VOICE_FRAMES = 94
-"""Minimum length of a slice for a speaker vector: one second, in decoder frames."""
+"""Minimum length of training slices with a speaker loss, in decoder frames: one second."""
 CHANCE = {"hifigan": 0.5, "istft": 2.0}
 """Loss of one discriminator at chance level, by decoder type."""
 WON_SHARE = 0.05
-"""Minimum loss of the discriminators, as a share of `CHANCE`; below it, the decoder learns little from them."""
+"""The trainer warns if the discriminators' loss is below this share of `CHANCE`: the decoder then learns little."""
 COLLAPSE_FACTOR = 1.5
-"""Maximum log-mel distance, as a multiple of the lowest so far; above it, the decoder has collapsed."""
+"""The trainer warns if the log-mel distance is above this multiple of the lowest one so far: a sign of collapse."""
 Maps = list[list[tf.Tensor]]
-"""Feature maps of each discriminator, `(B, ...)`; the last one is the score."""
+"""List of feature maps for each discriminator, each `(B, ...)`; the last map of a discriminator is its score."""
 BANDWIDTH_SHARE = 0.46
-"""Bandwidth of a resampled recording, as a share of its original sample rate. Higher frequencies are not compared."""
+"""Bandwidth of a resampled recording, as a share of its original sample rate. For higher frequencies, see `QUIET`."""
 FLOOR = 1e-5
 """Lower limit of magnitudes before the logarithm, as in HiFi-GAN's code."""
 QUIET = 1e-3
-"""Lower limit (-60 dBFS) of magnitudes above a recording's bandwidth, where the level of silence must not matter."""
+"""Lower limit (-60 dBFS) of magnitudes above a recording's bandwidth, so that the level of silence does not count."""
 STFT_LENGTHS = (512, 1024, 2048)
 MEL_LENGTH = 1024
 _MEL = MelSpec(DECODER_SAMPLE_RATE, MEL_LENGTH, MEL_LENGTH, MEL_LENGTH // 4, num_mels=80, f_max=DECODER_SAMPLE_RATE / 2)
@@ -184,7 +184,7 @@ class ResynthesisDistance(Objective):
         self.decoder = decoder
 
     def _present(self, batch):
-        """Returns a mask of the spectral frames inside each clip, `(B, T)` bool."""
+        """Returns a mask of the frames inside each clip, `(B, T)` bool."""
         end = tf.shape(batch.present)[1] - self.decoder.lookahead_frames
         return batch.present[:, self.decoder.history_frames : end]
 
@@ -197,7 +197,7 @@ class ResynthesisDistance(Objective):
 
 
 def resynthesis(decoder: WaveformDecoder, batch: DecoderBatch) -> tf.Tensor:
-    """Generates the audio of a batch's slices, `(B, S)`, zero outside of the clips."""
+    """Generates the audio of a batch's slices from their latents, `(B, S)`, zero outside of the clips."""
     hop, first = decoder.hop_length, decoder.history_frames
     length = (batch.target.shape[1] or tf.shape(batch.target)[1]) // hop
     made = decoder.frames_to_samples(batch.frames, batch.speaker, batch.present)
@@ -210,7 +210,7 @@ class DecoderPreparation(GPTPreparation):
 
     The GPT is conditioned on another recording of the speaker, if there is one. The speaker vector comes from a random
     segment of that recording or, half of the time, of the clip itself, so that no clip always has the same vector.
-    `grid` is the decoder; only its frame rate and its context are used.
+    `grid` is the decoder, which defines the frame rate and the context of a slice.
     """
 
     def __init__(self, foundations: dict[str, XTTS], device: str, config: XTTSConfig, grid: WaveformDecoder):
@@ -261,7 +261,7 @@ class DecoderPreparation(GPTPreparation):
         return tf.cast(self.speaker_encoder(self._speaker_mel(wav)), tf.float32)
 
     def _starts(self, target, num_frames, position):
-        """Samples the first frame of each slice, `(B,)` int32; samples once more if the slice is silent."""
+        """Samples the first frame of each slice, `(B,)` int32, and samples once more for silent slices."""
         hop, room = self.grid.hop_length, tf.maximum(num_frames - self.crop, 0)
         part, parts = self.share
         rows = tf.shape(target)[0]
@@ -279,8 +279,8 @@ class DecoderPreparation(GPTPreparation):
 def log_mel_distance(real: tf.Tensor, made: tf.Tensor, source_rate: tf.Tensor) -> tf.Tensor:
     """Computes the mean absolute difference of log-mels in each frame (HiFi-GAN, equation 3).
 
-    Magnitudes of a 1024-point transform, hop 256, in 80 bands from 0 to 12 kHz (Slaney's area norm), compressed as
-    `ln(max(x, 1e-5))`, or `ln(max(x, QUIET))` above the bandwidth of the recording.
+    The log-mels are magnitudes of a 1024-point STFT with hop 256, in 80 bands from 0 to 12 kHz (Slaney's area norm),
+    compressed as `ln(max(x, FLOOR))`, or `ln(max(x, QUIET))` above the bandwidth of the recording.
 
     Args:
         real, made: Recorded and generated audio at 24 000 Hz, `(B, S)`.
@@ -297,7 +297,7 @@ def log_mel_distance(real: tf.Tensor, made: tf.Tensor, source_rate: tf.Tensor) -
 def stft_distance(real: tf.Tensor, made: tf.Tensor, source_rate: tf.Tensor) -> tf.Tensor:
     """Computes spectral convergence plus log-magnitude difference, averaged over three resolutions, `(B,)`.
 
-    Takes the arguments of `log_mel_distance`. Yamamoto, Song and Kim, "Parallel WaveGAN" (2020), equations 5 to 7.
+    Takes the arguments of `log_mel_distance`. See Yamamoto, Song and Kim, "Parallel WaveGAN" (2020), equations 5 to 7.
     """
     distances = []
     for n_fft in STFT_LENGTHS:
@@ -333,9 +333,9 @@ def _mean(x):
 def score_loss(decoder_type: str, maps: Maps, real: bool) -> tf.Tensor:
     """Computes the adversarial loss `(B,)` of the scores, averaged over each map and summed over discriminators.
 
-    If `real` is true, high scores give a low loss: for recordings in the discriminators' loss, and for generated audio
-    in the generator's loss. `hifigan` uses least squares (Mao et al. 2017, equation 2; HiFi-GAN, equation 1), `istft`
-    the hinge loss (Lim and Ye 2017; Vocos, section 3.3).
+    If `real` is true, the loss is low for high scores, as needed for recordings in the discriminators' loss and for
+    generated audio in the generator's loss; else it is low for low scores. `hifigan` uses least squares (Mao et al.
+    2017, equation 2; HiFi-GAN, equation 1), `istft` the hinge loss (Lim and Ye 2017; Vocos, section 3.3).
     """
     scores = [tf.cast(one[-1], tf.float32) for one in maps]
     if decoder_type == "hifigan":

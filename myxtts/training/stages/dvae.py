@@ -1,4 +1,4 @@
-"""The DVAE stage: mel spectrograms to audio codes and back."""
+"""The DVAE stage trains the autoencoder that converts mel spectrograms to audio codes and back."""
 
 from collections.abc import Callable
 
@@ -14,11 +14,11 @@ from myxtts.models.xtts import XTTS
 from myxtts.training.stages.base import Objective, Preparation, Stage, Update, masked_squared_error
 
 DEAD_CODE_SHARE = 0.03
-"""A code is dead if it is used less often than this share of the average code."""
+"""Usage below which a code counts as dead, as a share of the average usage of all codes."""
 REVIVE_EVERY_STEPS = 50
-"""Steps between revivals of dead codes."""
+"""Interval in steps at which dead codes are replaced by vectors of a batch."""
 SMALLEST_MEL_SCALE = 1.0
-"""Lower limit of a band's scale; keeps the noise of bands above the recordings' Nyquist rate small."""
+"""Lower limit of a mel band's scale, without which noise above the recordings' Nyquist rate would be amplified."""
 
 
 class DVAEStage(Stage):
@@ -29,7 +29,7 @@ class DVAEStage(Stage):
     _strategy: tf.distribute.Strategy = tf.distribute.get_strategy()
 
     def measure(self, dataset):
-        """Sets the scale of the mel bands, and the output's bias to the mean of the normalized bands."""
+        """Measures and sets the scale of the mel bands; sets the output bias to the mean of the scaled bands."""
         if np.all(self.model.mel_stats.numpy() == 1):
             measured = lambda: [stats.tolist() for stats in measure_mel_stats(dataset.train_loader(self.name), 16)]
             scale, mean = current_workers().ask(measured)  # other workers might round differently
@@ -75,7 +75,7 @@ class DVAEStage(Stage):
         quantizer.revive(candidates, tf.maximum(DEAD_CODE_SHARE * average, 1e-4))
 
     def report(self):
-        """Returns use and perplexity of the codebook, from its moving averages."""
+        """Returns the share of codes in use and the perplexity of the codebook, from its moving averages."""
         sizes = self.model.dvae.quantizer.cluster_size.numpy()
         shares = sizes / max(sizes.sum(), 1e-9)
         used = np.mean(shares > 0.1 / len(shares))
@@ -83,7 +83,7 @@ class DVAEStage(Stage):
 
 
 class DVAEObjective(Objective):
-    """Reconstruction and commitment loss (van den Oord et al. 2017, eq. 3), and moving averages of the codebook."""
+    """Reconstruction and commitment loss (van den Oord et al. 2017, eq. 3). Moving averages update the codebook."""
 
     loss_weights = {"reconstruction": 1.0, "commitment": 1.0}
 
@@ -122,10 +122,10 @@ class DVAEPreparation(Preparation):
 
 
 def sample_of_all(vectors: tf.Tensor, number: int, seed: tf.Tensor) -> tf.Tensor:
-    """Samples from the vectors of all replicas, with replacement; must be called in a replica.
+    """Samples `number` vectors of all replicas, with replacement; must be called in the replica context.
 
-    `vectors` is `(N, width)`, where N may differ between replicas. Returns the same `(number, width)` on all replicas,
-    equal to the sample of one replica with the whole batch.
+    `vectors` is `(N, width)`, where N may differ between replicas. All replicas return the same sample,
+    `(number, width)`, which is also that of a single replica with the whole batch.
     """
     context = tf.distribute.get_replica_context()
     replicas, this = context.num_replicas_in_sync, context.replica_id_in_sync_group
@@ -144,8 +144,8 @@ def measure_mel_stats(loader: Callable[[int], WaveBatch], num_batches: int) -> t
 
     Returns:
         The scale, `(num_mels,)` float32: the standard deviation of the log-mel, at least `SMALLEST_MEL_SCALE`. Log-mels
-        are divided by it, as by `mel_stats.pth` of the released model.
-        The mean of the log-mel after that division, `(num_mels,)` float32.
+        are divided by the scale, as by `mel_stats.pth` of the released model.
+        The mean of the scaled log-mel, `(num_mels,)` float32.
     """
     extractor, frames = MelSpectrogram(DVAE_MEL), []
     for position in range(num_batches):

@@ -1,4 +1,4 @@
-"""The GPT stage: text and a voice to audio codes."""
+"""The GPT stage trains the model that converts a text and a voice to audio codes."""
 
 import numpy as np
 import tensorflow as tf
@@ -35,7 +35,7 @@ class GPTStage(Stage):
         super().build(model, switches, starting)
         # On a CPU, one program for the whole step is twice as fast or more.
         self.compiles_blocks = switches.xla and not runs_on_cpu(self.model.gpt.text_embedding.value.device)
-        recomputes = switches.gradient_checkpointing and not self.compiles_blocks  # they are recomputed in any case
+        recomputes = switches.gradient_checkpointing and not self.compiles_blocks  # which always recompute
         self.model.gpt.set_memory_use(switches.attention, recompute if recomputes else None)
         settings = self.config.training.gpt
         self.lora = LoRA(self.model.gpt, settings) if settings.lora_rank else None
@@ -119,7 +119,7 @@ class GPTObjective(Objective):
 
     def loss_sums(self, batch, seed=None):
         streams, audio_mask = self._streams(batch)
-        is_training = seed is not None  # validation is not worth further programs
+        is_training = seed is not None  # no programs are compiled for validation
         latents = self.gpt.mel_to_latents(batch.conditioning_mel, self._encoder if is_training else None)
         inputs = latents, streams.text_inputs, self._masked(streams.audio_inputs, seed)
         seen = {}
@@ -152,14 +152,14 @@ class GPTObjective(Objective):
 
 
 MASKING_SITE = 1023
-"""Seed offset of the masking, different from those of the layers' dropout."""
+"""Number that gives code masking a different random seed than any dropout layer, see `site_offset`."""
 
 
 class GPTPreparation(Preparation):
     """Converts waveforms to a `GPTBatch`, with codes of the frozen DVAE unless the batch already has codes.
 
-    `margin_codes` codes of silence are appended before encoding. With `DVAE.reach` of them, the codes of a clip do not
-    depend on the width of the batch; with fewer, the last codes of the longest clips do.
+    Silence of `margin_codes` codes is appended before encoding. If this is `DVAE.reach` or more, the codes of a clip do
+    not depend on the width of the batch; otherwise, the last codes of the longest clips do.
     """
 
     def __init__(self, model, device, augment, seed, margin_codes=0):
@@ -190,7 +190,7 @@ class GPTPreparation(Preparation):
 
 
 class LoRA:
-    """Low-rank adapters of a GPT (Hu et al. 2021); with them, only `TEXT_WEIGHTS` are trained besides the adapters.
+    """Low-rank adapters of a GPT (Hu et al. 2021). Of the GPT's own weights, only `TEXT_WEIGHTS` are then trained.
 
     Must be created in the strategy's scope, on the model's device, after the starting weights are assigned.
     """
@@ -221,23 +221,23 @@ class LoRA:
         return LedgerRow("LoRA", requested, effective, reason, ranks == {settings.lora_rank})
 
     def is_trained(self, name: str) -> bool:
-        """Whether a weight is trained, given its name within the GPT."""
+        """Whether the weight of this name within the GPT is trained."""
         return "lora_kernel" in name or name in TEXT_WEIGHTS
 
     def merged_kernels(self) -> dict[str, np.ndarray]:
-        """Returns the kernels plus their adapters, by name."""
+        """Returns the kernels of the adapted layers with the adapters added, by name."""
         return {f"{name}/kernel": layer.kernel.numpy() for name, layer in self.layers.items()}
 
 
 DIAGONAL_WIDTH = 0.2
-"""Width g of the unpenalized diagonal, as a share of the text (Tachibana et al. 2017: 0.2)."""
+"""Width g of the diagonal with little penalty, as a share of the text (Tachibana et al. 2017: 0.2)."""
 
 
 def off_diagonal(attention: tf.Tensor, text_lengths: tf.Tensor, code_lengths: tf.Tensor) -> tf.Tensor:
     """Computes the guided-attention loss: attention far from the diagonal of codes and text, summed over all codes.
 
-    Tachibana, Uenoyama and Aihara, "Efficiently trainable text-to-speech system based on deep convolutional networks
-    with guided attention" (2017), section 4.1.
+    See Tachibana, Uenoyama and Aihara, "Efficiently trainable text-to-speech system based on deep convolutional
+    networks with guided attention" (2017), section 4.1. Returns a scalar.
 
     Args:
         attention: `(B, C, L)`, a distribution over text positions for each code.
@@ -254,8 +254,8 @@ def off_diagonal(attention: tf.Tensor, text_lengths: tf.Tensor, code_lengths: tf
 def conditioning_target_mask(mask: tf.Tensor, conditioning_codes: tf.Tensor) -> tf.Tensor:
     """Removes the codes that the conditioning clip contains from a target mask, `(B, T)` bool.
 
-    `conditioning_codes` is `(B, 2)` int32: the first of these codes and one past the last. (Coqui's code masks only the
-    last row of the batch, and counts in units of 256 samples.)
+    `conditioning_codes` is `(B, 2)` int32: the first of these codes, and the last one plus 1. (Coqui's code masks only
+    the last row of the batch, and counts in units of 256 samples.)
     """
     position = tf.range(tf.shape(mask)[1])[None]
     shown = (position >= conditioning_codes[:, :1]) & (position < conditioning_codes[:, 1:])

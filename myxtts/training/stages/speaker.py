@@ -1,4 +1,4 @@
-"""The speaker stage: recordings to speaker vectors."""
+"""The speaker stage trains the encoder that converts recordings to speaker vectors."""
 
 import logging
 from collections import Counter, defaultdict
@@ -22,16 +22,16 @@ from myxtts.training.stages.base import Objective, Preparation, Stage, Update, c
 logger = logging.getLogger(__name__)
 
 FEWEST_CLIPS = 4
-"""Smallest number of training clips of a speaker; with fewer the encoder would memorize them."""
+"""Minimum number of training clips of a speaker. The encoder would memorize speakers with fewer clips."""
 FEWEST_TO_HOLD_OUT, HELD_OUT_SHARE = 4, 0.1
-"""Minimum number of speakers to hold some out for validation, and the share that is held out (at least one speaker)."""
+"""Minimum number of speakers for holding out some for validation, and the share to hold out (at least one speaker)."""
 JUDGED_CLIPS = 60
 """Maximum number of validation clips per held-out speaker."""
 SPEEDS = (1.0, 0.9, 1.1)
 """Playback speeds in training. A speaker at another speed counts as another speaker (Yamamoto et al. 2019, "Speaker
 augmentation and bandwidth extension for deep speaker embedding")."""
 CLASSIFIER = "classifier"
-"""Checkpoint file of the classifier's weights."""
+"""Name of the checkpoint file with the classifier's weights."""
 
 
 class SpeakerStage(Stage):
@@ -50,14 +50,14 @@ class SpeakerStage(Stage):
         shape = len(SPEEDS) * max(1, self.config.data.num_speakers), self.config.model.speaker_width
         self.classifier = AngularMarginClassifier(*shape, name=CLASSIFIER)
         self.active = tf.Variable(tf.ones(shape[:1]), trainable=False, name="active")
-        """1 for trained and 0 for held-out speakers: all speakers at the first of `SPEEDS`, then at the second, etc."""
+        """1 for trained and 0 for held-out speakers, repeated for each of `SPEEDS`, `(len(SPEEDS) * speakers,)`."""
         if tf.distribute.get_strategy().num_replicas_in_sync > 1:
             for layer in self.model.speaker_encoder._flatten_layers():
                 if isinstance(layer, BatchNormalization):
                     layer.over_replicas = lambda value: tf.distribute.get_replica_context().all_reduce("SUM", value)
 
     def choose_clips(self, dataset):
-        """Moves clips of held-out speakers to validation; drops their other clips, and speakers with too few clips."""
+        """Moves up to `JUDGED_CLIPS` clips per held-out speaker to validation; drops speakers with too few clips."""
         able = _trainable_speakers(dataset)
         number = max(1, round(HELD_OUT_SHARE * len(able))) if len(able) >= FEWEST_TO_HOLD_OUT else 0
         # By a hash of the name, so that the choice depends on neither seed nor order.
@@ -90,7 +90,7 @@ class SpeakerStage(Stage):
         return self.model.speaker_encoder(batch.mel).numpy(), batch.speaker.numpy()
 
     def score(self, outputs):
-        """Returns `eer`: the equal-error rate over pairs of validation clips, of held-out speakers if there are any."""
+        """Returns `eer`, the equal-error rate over pairs of validation clips, of held-out speakers if there are any."""
         vectors, speakers = (np.concatenate(arrays) for arrays in zip(*outputs))
         active = self.active.numpy() > 0
         held_out = ~active[np.maximum(speakers, 0)]
@@ -150,7 +150,7 @@ class SpeakerObjective(Objective):
 
 
 class SpeakerPreparation(Preparation):
-    """Converts waveforms to a `SpeakerBatch`; training clips are augmented and played at one of `SPEEDS`."""
+    """Converts waveforms to a `SpeakerBatch`. Augmentation in training includes playback at one of `SPEEDS`."""
 
     def __init__(self, device, augment, seed, num_speakers):
         super().__init__(None, device, augment, seed)
@@ -178,7 +178,7 @@ def _trainable_speakers(dataset):
 
 
 def repeated(wav: tf.Tensor, lengths: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
-    """Repeats clips, `(B, S)` with `lengths` samples each, to `size` samples, `(B, size)`."""
+    """Repeats each clip in a loop to `size` samples; `(B, S)` with lengths `(B,)` in samples -> `(B, size)`."""
     place = tf.math.floormod(tf.range(size)[None], lengths[:, None])
     return tf.gather(wav, place, batch_dims=1)
 
@@ -187,8 +187,8 @@ def equal_error_rate(same: np.ndarray, different: np.ndarray) -> float:
     """Computes the equal-error rate of speaker verification, from 0 to 1; 0.5 is chance.
 
     Args:
-        same: Scores of pairs of one speaker, `(P,)`, at least one.
-        different: Scores of pairs of two speakers, `(Q,)`, at least one.
+        same: Similarity scores of pairs of clips by the same speaker, `(P,)`, at least one.
+        different: Similarity scores of pairs of clips by different speakers, `(Q,)`, at least one.
     """
     thresholds = np.unique(np.concatenate([same, different]))
     rejected = np.append(np.searchsorted(np.sort(same), thresholds) / len(same), 1.0)
@@ -197,12 +197,12 @@ def equal_error_rate(same: np.ndarray, different: np.ndarray) -> float:
 
 
 def verification_scores(vectors: np.ndarray, speakers: np.ndarray, scored: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the cosine similarities of clip pairs of one speaker, and of clip pairs of different speakers.
+    """Returns the cosine similarities of pairs of clips by the same speaker, and of pairs by different speakers.
 
     Args:
-        vectors: `(N, D)`, of unit length.
-        speakers: `(N,)`; clips with a negative number (unknown speaker) are ignored.
-        scored: `(N,)` bool. Only pairs with at least one scored clip are returned.
+        vectors: Speaker vectors of unit length, `(N, D)`.
+        speakers: Speaker of each clip, `(N,)`; clips with a negative number (unknown speaker) are ignored.
+        scored: `(N,)` bool. Only pairs with at least one clip that is True here are returned.
     """
     known, scores = speakers >= 0, vectors @ vectors.T
     pairs = np.triu((scored[:, None] | scored) & known[:, None] & known, k=1)

@@ -1,4 +1,4 @@
-"""Output of a run: progress bar, log lines, final report, TensorBoard."""
+"""Callbacks of the trainer that show its progress: progress bar, log lines, final report, TensorBoard."""
 
 import json
 import logging
@@ -21,25 +21,25 @@ from myxtts.utils.commons import folded, folded_on_terminal
 VARIATION_WARNING = 0.30
 """Variation (std / mean) of the step time above which a run warns of a bottleneck."""
 STALL_WARNING = 0.05
-"""Share of the time spent waiting for data above which data, not computing, is the bottleneck."""
+"""Share of time spent waiting for data above which data, not computing, counts as the bottleneck."""
 STEP_WIDTH = 80
-"""Width of step lines on the terminal, in characters."""
+"""Width to which log lines of steps are wrapped on a terminal, in characters."""
 MINUTE = 60.0
-"""Seconds of training after which a run logs its bottleneck, and of silence after which it logs its progress."""
+"""Seconds of training until the bottleneck is logged, and seconds without output until the progress is logged."""
 TRIAL_SECONDS = 10.0
-"""A run logs the time of a step of several batches if it is longer than this many seconds, once per stage."""
+"""Step time in seconds above which a run with gradient accumulation logs an estimate of it, once per stage."""
 HINTS = {
     "computing": "Data is ready in time. Try --optimizations auto or a larger --batch-size for faster training.",
     "reading": "Raise --num-workers, use a faster disk, or read the samples of `myxtts prepare` (--prepared).",
     "preparing": "Prepare codes once (`myxtts prepare`), or give data work a GPU of its own (--data-gpu, --model-gpu).",
     "copying": "Choose two GPUs with a faster link: `nvidia-smi topo -m` shows it.",
 }
-"""Advice to the user, by bottleneck."""
+"""Advice for the user on each bottleneck."""
 logger = logging.getLogger(__name__)
 
 
 class StageStart(NamedTuple):
-    """Facts about a stage whose training starts, or resumes after `step` optimizer steps.
+    """Description of a stage when its training starts, or resumes after `step` optimizer steps.
 
     `num_weights` counts the trained parameters, `batch_size` is in clips, `accumulation` in batches per optimizer step.
     `preset` is the preset of the training switches, `placement` a line that describes the devices of the variables.
@@ -57,10 +57,10 @@ class StageStart(NamedTuple):
 
 
 class StageEnd(NamedTuple):
-    """Figures of a stage's training at its end.
+    """Results of a stage at the end of its training.
 
-    `timing` has the figures of `Callback.on_log`, over the whole run. `traces` counts traces of the train step,
-    `skipped_steps` the updates that were not finite.
+    `timing` has the values of `Callback.on_log`, over the whole run. `traces` counts traces of the train step,
+    `skipped_steps` the updates that were not finite. `loss_scale` is None without dynamic loss scaling.
     """
 
     stage: str
@@ -78,10 +78,10 @@ class Callback:
     - `on_waiting(seconds)`: in Multi-GPU Mode, before the head start of the data pipeline.
     - `on_running()`: in Multi-GPU Mode, when the pipeline is filled.
     - `on_ledger(ledger: Ledger)`: after the first step that changed the weights.
-    - `on_micro_batch(what, done, count)`: with gradient accumulation, after a batch of a step was `read` or `computed`.
+    - `on_micro_batch(what, done, count)`: when `done` of `count` accumulated batches are `read` or `computed` (`what`).
     - `on_step(step)`: after every step.
-    - `on_log(step, losses, timing)`: every `training.log_every_steps`, with mean losses and `StepClock.report` since
-      then, memory in MB (`host_mb`, `model_gpu_mb`) and utilization of the GPUs by role (`model_gpu_percent`).
+    - `on_log(step, losses, timing)`: every `training.log_every_steps`. `losses` are means since the last call; `timing`
+      has `StepClock.report`, memory in MB (`host_mb`, `model_gpu_mb`) and GPU utilization (`model_gpu_percent`).
     - `on_validation(step, losses, is_best)`: after each validation; the model still has the averaged weights.
     - `on_evaluation(step, figures, is_best)`: after each evaluation of speech; lower `score` is better.
     - `on_sample(step)`: every `training.sample_every_steps`; the model has the averaged weights.
@@ -97,7 +97,7 @@ def losses_text(losses: dict[str, float]) -> str:
 
 
 def timing_lines(timing: dict[str, float]) -> list[str]:
-    """Formats step time, throughput and variation; empty before the first timed step."""
+    """Returns lines with step time, throughput and variation; none before the first timed step."""
     if "avg_ms" not in timing:
         return []
     return [
@@ -108,7 +108,7 @@ def timing_lines(timing: dict[str, float]) -> list[str]:
 
 
 def machine_lines(timing: dict[str, float]) -> list[str]:
-    """Formats memory and GPU utilization by role, as `utilities/compare_logs.py` reads them."""
+    """Returns lines with memory and GPU utilization by role, in the format that `utilities/compare_logs.py` reads."""
     lines = [f"Host memory: {timing['host_mb']:.0f}MB"] if "host_mb" in timing else []
     if roles := [role for role in ("data", "model") if f"{role}_gpu_mb" in timing]:
         busy = {role: timing.get(f"{role}_gpu_percent") for role in roles}
@@ -119,7 +119,7 @@ def machine_lines(timing: dict[str, float]) -> list[str]:
 
 
 def verdict(timing: dict[str, float]) -> str:
-    """Names the bottleneck of the run and a fix, with the share of time that the model device waited for data."""
+    """Returns sentences with the bottleneck of the run, the share of time spent waiting for data, and advice."""
     stall, bound = timing["stall"], "computing"
     seen = f"the model device waited for data {100 * stall:.1f}% of the time"
     if stall > STALL_WARNING:
@@ -129,7 +129,7 @@ def verdict(timing: dict[str, float]) -> str:
 
 
 class ConsoleProgress(Callback):
-    """Prints and logs lines about training, with a progress bar on a terminal; `quiet` only logs."""
+    """Prints and logs the progress of training, with a progress bar on a terminal. With `quiet`, only logs it."""
 
     def __init__(self, quiet: bool = False):
         self.quiet, self._bar, self._verdict_at = quiet, None, 0.0
@@ -160,7 +160,7 @@ class ConsoleProgress(Callback):
     def on_micro_batch(self, what, done, count):
         now = time.monotonic()
         if done == 1:
-            self._first_at = now  # the first batch of all includes tracing
+            self._first_at = now  # the first batch includes tracing
         elif what == "computed" and not self._told and (done == count or now - self._first_at > TRIAL_SECONDS):
             self._told, seconds = True, (now - self._first_at) / (done - 1) * count
             if seconds > TRIAL_SECONDS:
@@ -199,9 +199,10 @@ class ConsoleProgress(Callback):
         if lines:
             parts.append(f"stall {100 * timing['stall']:.1f}%")
             parts.append(f"buffer {timing['buffer']:.0f}/{timing['buffer_capacity']}")
-            parts.append(f"{tqdm.format_interval((total - step) / timing['steps_per_second'])} left")
-        if lines and "seconds_left" in timing:
-            parts.append(f"{tqdm.format_interval(timing['seconds_left'])} for the whole run")
+            left = timing.get("stage_seconds_left", (total - step) / timing["steps_per_second"])
+            parts.append(f"{tqdm.format_interval(left)} left")
+            if timing.get("seconds_left", left) > left:
+                parts.append(f"{tqdm.format_interval(timing['seconds_left'])} for the whole run")
         self._say(" | ".join(filter(None, [*parts, *machine_lines(timing)])))
         # Step times on a CPU vary with the load of its cores, so they are ignored unless data is the bottleneck.
         varies = "model_gpu_mb" in timing or timing.get("stall", 0.0) > STALL_WARNING
@@ -238,10 +239,10 @@ class ConsoleProgress(Callback):
 
 
 class EventFile:
-    """TensorBoard event file in a folder, which is created; the parent of the folder must exist.
+    """Writes TensorBoard event files to a folder. Creates the folder; its parent must exist.
 
-    Figures that cannot be written are lost, which is logged once. Later figures are written to a new file, because
-    TensorBoard stops at a truncated record.
+    Values that cannot be written are lost; only the first error is logged. Later values are written to a new file,
+    because TensorBoard stops at a truncated record.
     """
 
     def __init__(self, folder: AnyPath):
@@ -249,7 +250,7 @@ class EventFile:
         self._writer, self._has_failed = None, False
 
     def write(self, step: int, write: Callable[[], None]) -> None:
-        """Calls the function `write`, which uses `tf.summary`, for this step, and flushes the file."""
+        """Calls `write()`, whose `tf.summary` calls are recorded for `step`, and flushes the file."""
         try:
             if self._writer is None:
                 # Without parents, so that the folder of a run that was moved is not created again.

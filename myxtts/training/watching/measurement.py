@@ -1,4 +1,4 @@
-"""Timing of training steps: the whole pipeline, in which phases overlap, and steps on noise."""
+"""Measures the time of training steps: in the whole pipeline with overlapping phases, or one by one on noise."""
 
 import tempfile
 import time
@@ -26,23 +26,23 @@ from myxtts.training.stage_trainer import StageTrainer
 from myxtts.training.stages.classes import STAGE_CLASSES
 
 PHASE_STEPS = 20
-"""Number of steps over which `try_stage` samples the phases of a stage."""
+"""Number of points in a run at which `try_stage` looks up the stage's phase, to weight each phase by its length."""
 COMPILED_SHARES = 0.3, 0.5
-"""Ratio of compiled to eager time, for preparation and for train step, fitted to five runs (docs/benchmarks.md)."""
+"""Compiled over eager time of batch preparation, and of the train step, fitted to five runs (docs/benchmarks.md)."""
 ONE_CORE = 1.8
-"""Factor of these ratios on one core, where a graph's operations cannot run at the same time; fitted to three runs."""
+"""Factor of `COMPILED_SHARES` on a single core, where operations cannot run in parallel; fitted to three runs."""
 WARMUP_STEPS = 5
-"""Number of steps at the start of a measurement that are not counted: they trace and fill caches."""
+"""Number of steps at the start of a measurement that are not counted, because they trace graphs and fill caches."""
 PRODUCT_SIZE = 1024
-"""Rows and columns of the matrices in `product_rates`."""
+"""Number of rows and columns of the matrices that `product_rates` multiplies."""
 
 
 class PipelineTimes(NamedTuple):
-    """Timing of the whole pipeline.
+    """Timing of the whole pipeline, in seconds.
 
-    `step_times` are the seconds of each step, `wait_seconds` how long the model device waited for data in all of them.
-    `spans` are calls of the phases `preprocess`, `transfer` and `train`: `(phase, start, end)`, in seconds since the
-    first step.
+    `step_times` has the duration of each step, `wait_seconds` the total time that the model device waited for data.
+    `spans` has a `(phase, start, end)` for each call of the phases `preprocess`, `transfer` and `train`, relative to
+    the start of the first step.
     """
 
     step_times: list[float]
@@ -64,14 +64,14 @@ class PipelineTimes(NamedTuple):
         return min(1.0, self.wait_seconds / sum(self.step_times))
 
     def busy(self, phases: Sequence[str]) -> float:
-        """Returns the share of the time during which one of `phases` ran."""
+        """Returns the time spent in calls of `phases`, as a share of the total time."""
         whole = sum(self.step_times)
         spans = ((max(start, 0.0), min(end, whole)) for phase, start, end in self.spans if phase in phases)
         return sum(max(0.0, end - start) for start, end in spans) / whole
 
 
 def open_trainer(config: XTTSConfig, plan: DevicePlan, folder: PathLike) -> tuple[StageTrainer, SpeechDataset]:
-    """Creates a GPT trainer without accumulation, with an untrained DVAE, and its data set; files go to `folder`."""
+    """Opens the data set and creates a GPT trainer for timing, with an untrained DVAE. Writes to `folder`."""
     dataset = SpeechDataset.open(_fresh(config, folder))
     return noise_trainer(dataset.config, plan, folder), dataset
 
@@ -82,14 +82,14 @@ def _fresh(config, folder):
 
 
 def noise_trainer(config: XTTSConfig, plan: DevicePlan, folder: PathLike, stage: str = "gpt") -> StageTrainer:
-    """Creates a trainer of a stage without accumulation, on untrained foundations; files go to `folder`."""
+    """Creates a trainer for timing a stage; the models that the stage depends on are untrained. Writes to `folder`."""
     with tf.device(plan.data_device):
         below = {name: XTTS(config.model, parts=(STAGE_CLASSES[name].part,)) for name in STAGES[stage].builds_on}
     return StageTrainer(_fresh(config, folder), stage, plan, below)
 
 
 def measure_pipeline(trainer: StageTrainer, dataset: SpeechDataset, num_steps: int, start: int = 0) -> PipelineTimes:
-    """Times the pipeline as in a run, with overlap if `trainer.enable_async_pipeline`; trains the model."""
+    """Times `num_steps` steps as in a run, with overlap if `trainer.enable_async_pipeline`; changes the weights."""
     spans, ends = [], []
 
     def recorded(phase, call):
@@ -117,12 +117,12 @@ def measure_pipeline(trainer: StageTrainer, dataset: SpeechDataset, num_steps: i
 
 
 def take_step(trainer: StageTrainer, batch: tuple, position: int) -> dict[str, tf.Tensor]:
-    """Runs the train step on one batch, at a negligible learning rate."""
+    """Runs the train step on one batch, for timing, at a negligible learning rate; returns its losses."""
     return trainer.train_step([batch], 1e-6, (0, position))
 
 
 def timed(times: list[float], call: Callable, *arguments) -> Any:
-    """Calls a function, waits for its device and adds the seconds to `times`; returns the result."""
+    """Calls a function, waits until all devices are idle, appends the seconds to `times`, and returns the result."""
     began = time.perf_counter()
     result = call(*arguments)
     tf.test.experimental.sync_devices()
@@ -131,7 +131,7 @@ def timed(times: list[float], call: Callable, *arguments) -> Any:
 
 
 def synthetic_waves(config: XTTSConfig, seconds: float, batch_size: int) -> WaveBatch:
-    """Creates a batch of noise clips of `seconds`, or of the model's maximum if shorter, with random texts to match."""
+    """Creates a batch of noise clips of `seconds`, at most the model's maximum, with random texts of typical length."""
     samples = min(int(seconds * MODEL_SAMPLE_RATE), config.max_samples) // CODE_STRIDE_SAMPLES * CODE_STRIDE_SAMPLES
     tokens = min(int(TOKENS_PER_SECOND * seconds), config.data.max_text_length)
     conditioning = int(config.data.conditioning_seconds[1] * MODEL_SAMPLE_RATE)
@@ -160,7 +160,7 @@ def measure_training(
 
 
 def try_stage(dataset: SpeechDataset, stage: str, plan: DevicePlan) -> tuple[float, float] | None:
-    """Estimates the time of a training batch from eager steps on one clip and on several clips of noise.
+    """Estimates the time of a training batch from a few eager steps on noise, with one clip and with several.
 
     Returns:
         The seconds of an eager step on one clip, mostly Python overhead, and the seconds of a training batch, both
@@ -192,7 +192,7 @@ def try_stage(dataset: SpeechDataset, stage: str, plan: DevicePlan) -> tuple[flo
 
 
 def product_rates(device: str) -> dict[str, float]:
-    """Measures the speed of matrix products on a device; returns floating-point operations per second by dtype."""
+    """Measures matrix products on a device; returns the floating-point operations per second by dtype."""
     rates, product = {}, tf.function(tf.matmul)
     with tf.device(device):
         for dtype in ("float32", "bfloat16", "float16"):
@@ -204,7 +204,7 @@ def product_rates(device: str) -> dict[str, float]:
 
 
 def seconds_of_sum(strategy: tf.distribute.Strategy, num_bytes: int, repeats: int) -> float:
-    """Returns the median seconds of an all-reduce of `num_bytes` of float32 values; all workers must call this."""
+    """Returns the median seconds of an all-reduce of `num_bytes` bytes in float32. All workers must call this."""
     with tf.device(strategy.extended.worker_devices[0]):
         values = tf.ones((num_bytes // 4,))
 

@@ -1,4 +1,4 @@
-"""Monitoring of a stage: validation, evaluation of speech, divergence, overtraining, ledger, callbacks."""
+"""Monitors the training of a stage: validation, speech evaluation, divergence, overtraining, ledger, callbacks."""
 
 import logging
 import math
@@ -28,19 +28,19 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 WARN_AFTER = 5
-"""Number of validations with a rising loss before a warning, if no patience is set."""
+"""Number of overtrained validations after which `OvertrainingDetector` warns, if its patience is 0."""
 
 
 class TrainingDiverged(UserError):
-    """Too many consecutive steps had a loss or gradient that was not finite; none of them changed the weights."""
+    """Raised if too many consecutive steps had losses or gradients that were not finite; their updates were skipped."""
 
 
 class DivergenceGuard:
-    """Counter of consecutive steps with a loss or gradient that is not finite; `limit` of them count as divergence."""
+    """Detects divergence: `limit` consecutive steps with a loss or gradient that is not finite."""
 
     def __init__(self, limit: int):
         self.limit, self.rate_scale, self.returns = limit, 1.0, 0
-        """Steps that count as divergence; factor of the learning rate, lowered by each return; number of returns."""
+        """`rate_scale` is the factor of the learning rate; `returns` counts returns to an earlier checkpoint."""
         self._in_row, self._row = 0, deque(maxlen=limit)
 
     def state(self) -> dict:
@@ -52,7 +52,7 @@ class DivergenceGuard:
         self._row.clear()
 
     def record(self, step: int, clips: list[np.ndarray], losses: dict[str, float]) -> None:
-        """Records the results of a step and the indices of its clips."""
+        """Records the losses of a step, including `finite`, and the clip indices of each of its batches."""
         if losses["finite"]:
             self._in_row = 0
             self._row.clear()
@@ -62,16 +62,16 @@ class DivergenceGuard:
         self._row.append({"step": step, "clips": np.concatenate(clips).tolist(), "not_finite": broken})
 
     def bad_steps(self) -> list[dict]:
-        """Returns the last bad steps, if the run has diverged: `step`, `clips`, and which values were `not_finite`."""
+        """Returns the last steps of a diverged run, each with `step`, `clips` and the losses `not_finite`; else []."""
         return list(self._row) if self._in_row >= self.limit else []
 
 
 class OvertrainingDetector:
     """Early stopping (Prechelt 1998) that distinguishes overtraining from a plateau.
 
-    A validation counts if its loss is above the best one, while the mean training loss since the previous validation
-    is below its value at the best one. A new best resets the count. `update` warns when the count reaches half of
-    `patience`, and sets `stopped` when it reaches `patience` (0: never).
+    A validation counts as overtrained if its loss is above the best one, while the mean training loss since the
+    previous validation is below its value at the best one. A new best resets the count. `update` warns when the count
+    reaches half of `patience`, and sets `stopped` when it reaches `patience`. With a patience of 0, it only warns.
     """
 
     def __init__(self, patience: int):
@@ -85,7 +85,7 @@ class OvertrainingDetector:
         self._count += 1
 
     def update(self, step: int, loss: float) -> str | None:
-        """Records a validation loss; returns a warning, the reason for stopping, or None."""
+        """Records a validation loss; returns a message if it warns or stops, else None."""
         training = self._sum / self._count if self._count else math.inf
         self._sum, self._count = 0.0, 0
         if loss < self._best:
@@ -111,7 +111,7 @@ class OvertrainingDetector:
         return {**counts, "best_step": self._best_step, "best": best, "training_at_best": training}
 
     def restore(self, state: dict) -> None:
-        """Restores a saved `state`. A run that had stopped continues if the patience is larger now."""
+        """Restores a saved `state`. A stopped run can continue if the patience has been increased."""
         self.diverging, self._best_step = int(state["diverging"]), int(state["best_step"])
         losses = state["best"], state["training_at_best"]
         self._best, self._training_at_best = (math.inf if x is None else float(x) for x in losses)
@@ -125,7 +125,7 @@ def has_stopped(state: dict, patience: int) -> bool:
 
 
 class Watch:
-    """Monitor of a trainer: validates, selects the best step, ends the stage early, and calls the callbacks."""
+    """Monitors a trainer: validates, selects the best step, ends the stage early, and calls the callbacks."""
 
     def __init__(self, trainer: "StageTrainer"):
         training = trainer.config.training
@@ -133,23 +133,23 @@ class Watch:
         self.divergence = DivergenceGuard(training.max_bad_steps)
         self.overtraining = OvertrainingDetector(training.overtraining_patience)
         self.speech_judge: Callable[[int], dict] | None = None
-        """Evaluation of speech, set by the run: `(step) -> figures` with `score`, lower is better; empty on failure."""
+        """Function that evaluates speech, given the step; returns metrics with `score`, which is better if lower."""
         self.monitor: GPUMonitor | None = None
-        """Monitor of the plan's GPUs, set by the run."""
+        """Monitor of the GPUs in use, set by the run; None reports no GPU memory and utilization."""
         self.ledger_keeper: LedgerKeeper | None = None
-        """Set by the trainer before the first step, when weights and averages have their initial values."""
+        """Creates the ledger after the first step. Set before that step, because it copies the initial averages."""
         objectives = trainer.stage.validated([rule.objective for rule in trainer.train_step.rules])
         self._evaluator = Evaluator(trainer.stage, objectives, trainer.replicas)
         self._callbacks, self._unread, self._recent = [], [], []
 
     def call(self, method: str, *arguments) -> None:
-        """Calls a method of all callbacks that have it."""
+        """Calls a method, by name, on each callback that defines it."""
         for callback in self._callbacks:
             if hasattr(callback, method):
                 getattr(callback, method)(*arguments)
 
     def start(self, callbacks: Iterable, total: int) -> None:
-        """Reports the start of a stage of `total` steps. Raises `DeviceError` if a variable is on a wrong device."""
+        """Sets the callbacks and calls `on_start`. Raises `DeviceError` if a variable is on the wrong device."""
         self._callbacks, trainer = list(callbacks), self.trainer
         placement = require_placement(trainer.placed_variables().items(), trainer.plan)
         weights = sum(int(tf.size(v.value)) for v in trainer.train_step.trainable().values())
@@ -158,17 +158,17 @@ class Watch:
         self.call("on_start", StageStart(*progress, *sizes, training.optimizations, placement))
 
     def end(self) -> None:
-        """Reports the end of the stage."""
+        """Calls `on_end` of the callbacks with the results of the whole stage."""
         step, trainer = self.trainer.train_step, self.trainer
         scale = next((float(rule.loss_scale.numpy()) for rule in step.rules if rule.scaled), None)
         timing = trainer.clock.report(whole_run=True) | self._machine()
         self.call("on_end", StageEnd(trainer.stage.name, trainer.step, timing, step.traces, scale, step.bad_steps))
 
     def after_step(self, losses: dict, batches: int, dataset: SpeechDataset, order: BatchOrder) -> None:
-        """Records the results of a step on the last `batches` batches of `order`.
+        """Records the losses of a step, whose batches are the last `batches` before the current position in `order`.
 
         Raises:
-            TrainingDiverged: Too many consecutive steps were not finite; a file in the run's folder lists them.
+            TrainingDiverged: Losses or gradients of too many consecutive steps were not finite. A file lists the steps.
             ConfigError: With `--strict`, a switch did not have the requested effect.
         """
         trainer, step = self.trainer, self.trainer.train_step
@@ -190,23 +190,23 @@ class Watch:
             )
 
     def read(self) -> None:
-        """Copies the results of the last steps from the device; called rarely, because a copy waits for the device."""
+        """Copies the losses of the last steps to the host and records them. Rarely called, as it has to synchronize."""
         for step, clips, tensors in self._unread:
             losses = {name: float(value) for name, value in tensors.items()}
             self._recent.append(losses)
             self.divergence.record(step, clips, losses)
-            main_loss = losses.get(self.trainer.stage.main_loss)  # None in a phase of other updates only
+            main_loss = losses.get(self.trainer.stage.main_loss)  # None in phases without the main update
             if losses["finite"] and main_loss is not None:
                 self.overtraining.record(main_loss)
         self._unread.clear()
 
     def forget_steps(self) -> None:
-        """Drops the results that were not logged yet, after a return to an earlier step."""
+        """Discards losses that were not logged yet. Called after training returns to an earlier step."""
         self._unread.clear()
         self._recent.clear()
 
     def _report_divergence(self, bad_steps, dataset):
-        """Writes the bad steps to a file in the run's folder, or on a disk error to the log; returns where, as text."""
+        """Writes the bad steps to a file, or to the log if that fails; returns the name of the place, for a message."""
         trainer, stage, clips = self.trainer, self.trainer.stage.name, dataset.train
         if not trainer.workers.is_chief:
             return "The log of worker 0"
@@ -227,11 +227,11 @@ class Watch:
         return path
 
     def log(self, learning_rate: float) -> None:
-        """Reports the mean losses of the finite steps since the last call."""
+        """Calls `on_log` of the callbacks with the mean losses since the last call, leaving out non-finite steps."""
         trainer, stage = self.trainer, self.trainer.stage
         self.read()
         finite = [step for step in self._recent if step["finite"]] or self._recent
-        names = [name for name in finite[-1] if not name.endswith("finite")]  # means of the figures of the last step
+        names = [name for name in finite[-1] if not name.endswith("finite")]  # as in the last step
         report = {name: float(np.mean([one[name] for one in finite if name in one])) for name in names}
         report |= {"learning_rate": learning_rate, **stage.report(), "skipped_steps": trainer.train_step.bad_steps}
         self._recent.clear()
@@ -241,18 +241,18 @@ class Watch:
             logger.warning("%s", line)
 
     def _machine(self):
-        """Returns the memory of this process and the figures of the GPUs, for `Callback.on_log`."""
+        """Returns the memory of this process, and memory and utilization of the GPUs, for `Callback.on_log`."""
         gpus = self.monitor.report().figures(self.trainer.plan.gpu_roles) if self.monitor else {}
         return {"host_mb": resident_bytes() / BYTES_PER_MB, **gpus}
 
     def evaluate(self, loader) -> dict[str, float]:
-        """Returns validation losses and metrics by name, from at most `training.max_validation_batches` batches."""
+        """Computes validation losses and metrics by name, on at most `training.max_validation_batches` batches."""
         trainer = self.trainer
         with trainer.train_step.averaged_weights():
             return self._evaluator(loader, trainer.preparation, trainer.config.training.max_validation_batches)
 
     def validate(self, loader) -> tuple[dict[str, float], bool]:
-        """Computes, records and reports validation losses; returns them, and whether this step is the best so far."""
+        """Calls `evaluate` and reports the losses; returns them, and whether this step is the best so far."""
         trainer, state = self.trainer, self.trainer.state
         with trainer.clock.paused():
             losses = self.evaluate(loader)
@@ -266,7 +266,7 @@ class Watch:
         return losses, is_best
 
     def evaluate_speech(self) -> bool:
-        """Evaluates synthesized speech; returns whether this step is the best so far."""
+        """Evaluates synthesized speech and reports its metrics; returns whether this step is the best so far."""
         trainer, state = self.trainer, self.trainer.state
         with trainer.clock.paused(), trainer.train_step.averaged_weights():
             figures = self.speech_judge(state.step)
@@ -277,7 +277,7 @@ class Watch:
 
     @property
     def ended_early(self) -> bool:
-        """Whether early stopping has ended the stage."""
+        """Whether early stopping has ended the stage, by validation losses or speech evaluations."""
         patience = self.trainer.config.training.evaluation_patience
         return self.overtraining.stopped or 0 < patience <= self.trainer.state.stale_evaluations
 
@@ -285,7 +285,7 @@ class Watch:
 class Evaluator:
     """Computes the validation losses of a stage's objectives, without dropout, and the metrics of `Stage.score`.
 
-    The batches are divided among the workers and their replicas. The losses are traced once.
+    The batches are divided among the workers and their replicas.
     """
 
     def __init__(self, stage: Stage, objectives: list[Objective], replicas: Replicas):
@@ -294,7 +294,7 @@ class Evaluator:
     def __call__(self, loader, prepare: Callable, max_batches: int) -> dict[str, float]:
         """Returns losses and metrics by name; each loss is the mean over its items. `prepare` is a `Preparation`.
 
-        If there are more than `max_batches` batches, some are left out, evenly over all lengths of clips.
+        Takes at most `max_batches` batches, evenly spaced, so that clips of all lengths are included.
         """
         batches = loader.order.batches_per_epoch
         totals, counts, outputs, examined = Counter(), Counter(), [], []
@@ -313,7 +313,7 @@ class Evaluator:
         return losses | self.stage.score(outputs)
 
     def _examine(self, waves, prepare):
-        """Returns `(loss sums, item counts, outputs to score)` of each batch, one per replica, as JSON values."""
+        """Evaluates up to one batch per replica; returns `(loss sums, item counts, outputs to score)` of each batch."""
         devices = self.replicas.devices
         prepared = [prepare(tf.nest.map_structure(tf.constant, wave)) for wave in waves]
         # If there are fewer batches than replicas, the last one is repeated, without using the repeated results.
@@ -343,7 +343,7 @@ class Evaluator:
 
 
 def _of_any_size(field):
-    """Returns the type specification of a batch's field, distributed or not; the first two dimensions may vary."""
+    """Returns a `TypeSpec` of a batch field, distributed or not, in which the first two dimensions may vary."""
     spec = tf.type_spec_from_value(field)
     if isinstance(spec, tf.TensorSpec):
         return tf.TensorSpec([None] * min(2, spec.shape.rank) + spec.shape[2:], spec.dtype)

@@ -181,7 +181,7 @@ def test_run_survives_pages_and_servers_and_is_stopped_and_resumed(served, tiny_
         page.tab("train")
         page.write("train_run", "long")
         page.write("train_train_data", str(tiny_corpus))
-        page.choose("train_init_from", "nothing")
+        page.choose("train_init_from", "none")
         page.click("train_main", "button")
         page.choose("train_model_size", "nano")
         page.choose("train_stage", "dvae")

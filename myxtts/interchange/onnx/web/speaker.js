@@ -1,7 +1,7 @@
-// Speaks with an exported XTTS model in the browser. The same steps as speak.py, which has the longer comments.
+// Speaks with an exported XTTS model in the browser, step by step as speak.py, which has longer comments.
 //
-// As a worker: {text, voice, language, seed, speed} in; {samples, sentence, count} for each sentence out, then {done}.
-// {recording: Float32Array at 22,050 Hz, speakerRecording: at 16,000 Hz} adds the voice RECORDING, then {listened}.
+// As a worker, it answers {request, text, options} by {samples, sentence, number, count, …} per sentence and then {done};
+// {recording: samples at 22,050 Hz, speakerRecording: at 16,000 Hz} adds the voice RECORDING and is answered by {listened}.
 import * as ort from "./ort/ort.wasm.min.mjs";
 
 const PAUSE_SECONDS = 0.25, FADE_SECONDS = 0.005, CACHE_ROWS = 64;
@@ -122,7 +122,7 @@ class Espeak {
   }
 }
 
-// Philox4x64-10 as in NumPy (Salmon et al. 2011), so that a seed gives the codes that it gives in Python.
+// Philox4x64-10 as in NumPy (Salmon et al. 2011), so that a seed gives the same codes as in Python.
 const MASK = (1n << 64n) - 1n, MULTIPLIERS = [0xd2e7470ee14c6c93n, 0xca5a826395121157n];
 const WEYL = [0x9e3779b97f4a7c15n, 0xbb67ae8584caa73bn];
 
@@ -228,13 +228,13 @@ export class Speaker {
     return speaker;
   }
 
-  // A graph is loaded when it is first used.
+  // Returns a graph, which is loaded at its first use.
   async graph(name) {
     this.graphs[name] ??= await ort.InferenceSession.create(here(`${name}.onnx`), { executionProviders: ["wasm"] });
     return this.graphs[name];
   }
 
-  // Languages that can be spoken here: those that need the transliteration of MyXTTS cannot.
+  // Languages that do not need the transliteration of MyXTTS, which this page lacks.
   get languages() {
     const { languages, written_as_it_sounds: transliterated } = this.config;
     return Object.keys(languages).filter((one) => !transliterated.includes(one));
@@ -244,7 +244,7 @@ export class Speaker {
     return this.languages.includes("en") ? "en" : this.languages[0];
   }
 
-  // The default voice, as in speak.py: a voice of the training data before those copied from base.
+  // The default voice, as in speak.py, which prefers voices of the training data to bundled ones.
   usualVoice(language) {
     const rank = ({ trained, language: own }) => 8 * (!language || own === language) + 4 * (!own || this.languages.includes(own))
       + 2 * trained + (own === this.usualLanguage);
@@ -320,7 +320,7 @@ export class Speaker {
     return Float32Array.from(found.samples.data);
   }
 
-  // Voice of a recording, which is given at both sample rates.
+  // Adds the voice of a recording, given at both sample rates.
   async listen(samples, speakerSamples) {
     const { piece_samples: length, least_samples: least, most_samples: most, repeats, sample_rate: rate } = this.config.listening;
     samples = samples.subarray(0, most);
