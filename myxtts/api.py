@@ -150,10 +150,10 @@ def plan(
     from myxtts.memory.estimates import RESERVED_GB
     from myxtts.memory.report import memory_report
 
-    start = start_options(named)
-    config, gpus = configure(config, **named), [*(gpu_memory or PLANNED_GPUS_GB)]
-    # Only contradictions are errors: the plan may be for another machine.
-    plan_devices(num_gpus=1024, data_gpu=config.data.data_gpu, model_gpu=config.data.model_gpu, **start.devices)
+    start, gpus = start_options(named), [*(gpu_memory or PLANNED_GPUS_GB)]
+    data = (config := configure(config, **named)).data
+    # The plan may be for another machine: only contradictions are errors.
+    plan_devices(num_gpus=1024, data_gpu=data.data_gpu, model_gpu=data.model_gpu, **start.devices)
     what, rule = "clip_seconds (--clip-seconds)", f"above 0 and at most {MOST_SECONDS}"
     require(clip_seconds is None or 0 < clip_seconds <= MOST_SECONDS, what, rule, f"{clip_seconds or 0:g}")
     require(text_tokens > 0, "text_tokens (--text-tokens)", "above 0", text_tokens)

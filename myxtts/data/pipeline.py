@@ -202,9 +202,8 @@ def wave_dataset(
     # The shared pool has one thread per core. By default, tf.data chooses how many threads of this pool read.
     adapts = num_workers == DataConfig.num_workers
     options.threading.private_threadpool_size = num_workers * (1 + adapts)
-    last = np.iinfo(np.int64).max if stop is None else stop
-    calls = tf.data.AUTOTUNE if adapts else num_workers
-    return tf.data.Dataset.range(start, last).map(read, num_parallel_calls=calls).with_options(options)
+    positions = tf.data.Dataset.range(start, sys.maxsize if stop is None else stop)
+    return positions.map(read, tf.data.AUTOTUNE if adapts else num_workers).with_options(options)
 
 
 def stream_batches(

@@ -27,8 +27,7 @@ MANIFEST = "manifest.json"
 MAX_SHARDS = 99_999
 MAX_SHARD_CLIPS = 200_000
 """Maximum number of clips per shard, so that an index stays well below the size limit of `read_json`."""
-DIGITS = 12
-"""Number of hexadecimal digits of a clip's digest that an index keeps."""
+DIGITS = 12  # hexadecimal digits of a clip's digest that an index keeps
 _RECORD_HEADER_BYTES, _RECORD_FOOTER_BYTES = 12, 4  # of a TFRecord: length and its checksum; checksum of the data
 _AGAIN = "Run the same `myxtts prepare` again"
 
@@ -42,11 +41,10 @@ class Record(NamedTuple):
 
 
 class PreparedClip(NamedTuple):
-    """Entry of a clip in the index of a shard."""
+    """Entry of a clip in the index of a shard; `audio` is the start of the digest of its samples."""
 
     id: str
     audio: str
-    """Start of the digest of its samples."""
     codes: Record
     samples: Record
 
@@ -176,8 +174,7 @@ class PreparedClips:
         `of` is the flag of `clips`. Adds the clips of `also`. Raises `UserError` if one is missing or stale.
         """
         for clip in clips:
-            known = self._clips.get(clip.id)
-            if known is None or known[1].audio != clip.audio[:DIGITS]:
+            if (known := self._clips.get(clip.id)) is None or known[1].audio != clip.audio[:DIGITS]:
                 why = "is missing" if known is None else "was changed"
                 rule = f"{self.name} must contain every clip of {of} unchanged: {clip.id} {why}"
                 raise UserError(f"{rule}. {_AGAIN}, which encodes new and changed clips.")
