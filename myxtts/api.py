@@ -14,6 +14,7 @@ from myxtts.config.config import SAMPLE, XTTSConfig, config_from_dict, find_reci
 from myxtts.config.flags import all_flags, start_options, with_named
 from myxtts.config.model import DEFAULT_TEXT_TOKENS
 from myxtts.config.stages import STAGES
+from myxtts.devices.device_plan import plan_devices
 from myxtts.devices.tensorflow_start import import_sparingly, starting_quietly
 
 if TYPE_CHECKING:
@@ -148,7 +149,10 @@ def plan(
     from myxtts.memory.estimates import RESERVED_GB
     from myxtts.memory.report import memory_report
 
-    config, gpus = configure(config, **named), [*(gpu_memory or PLANNED_GPUS_GB)]
+    start, gpus = start_options(named), [*(gpu_memory or PLANNED_GPUS_GB)]
+    data = (config := configure(config, **named)).data
+    # The plan may be for another machine: only contradictions are errors.
+    plan_devices(num_gpus=1024, data_gpu=data.data_gpu, model_gpu=data.model_gpu, **start.devices)
     what, rule = "clip_seconds (--clip-seconds)", f"above 0 and at most {MOST_SECONDS}"
     require(clip_seconds is None or 0 < clip_seconds <= MOST_SECONDS, what, rule, f"{clip_seconds or 0:g}")
     require(text_tokens > 0, "text_tokens (--text-tokens)", "above 0", text_tokens)

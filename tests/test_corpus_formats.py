@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -286,10 +287,10 @@ def test_folders_that_link_to_themselves_are_read_once(tmp_path):
     assert len(load_corpus(tmp_path).utterances) == 2
 
 
-def save_with_datasets(folder):
+def save_with_datasets(folder, names="ab"):
     datasets = pytest.importorskip("datasets", reason="the library datasets is not installed")
     audio(folder / "a.wav", folder / "b.wav")
-    rows = [{"bytes": (folder / f"{name}.wav").read_bytes(), "path": f"{name}.wav"} for name in "ab"]
+    rows = [{"bytes": (folder / f"{name}.wav").read_bytes(), "path": "a.wav"} for name in names]
     columns = {"audio": rows, "sentence": ["good day", "hello"], "speaker": [0, 1]}
     saved = datasets.Dataset.from_dict(columns).cast_column("audio", datasets.Audio(decode=False))
     saved = saved.cast_column("speaker", datasets.ClassLabel(names=["ann", "bob"]))
@@ -309,6 +310,10 @@ def test_saved_data_sets_are_read_with_their_library(tmp_path, monkeypatch):
     ]
     assert [u.seconds for u in inspect_corpus(corpus).accepted] == [1.0, 1.0]
     assert load_corpus(saved).utterances == corpus.utterances
+    shutil.rmtree(saved)
+    save_with_datasets(tmp_path, "ba")  # other audio of the same size
+    again = inspect_corpus(load_corpus(saved)).accepted
+    assert [u.audio for u in again] == [u.audio for u in inspect_corpus(corpus).accepted][::-1]
 
 
 def test_saved_data_sets_without_their_library_get_an_error_message(tmp_path, monkeypatch):

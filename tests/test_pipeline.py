@@ -165,16 +165,17 @@ def test_validation_has_no_random_choices(clips):
         np.testing.assert_array_equal(batch.wav_lengths, lengths)
 
 
-def test_dataset_yields_the_requested_batches_in_order(clips):
-    loader, together = make_loader(clips, conditioning=rule()), threading.Barrier(7)
+@pytest.mark.parametrize(("workers", "at_once"), [(7, 7), (DataConfig.num_workers, DataConfig.num_workers + 1)])
+def test_dataset_yields_the_requested_batches_in_order(clips, workers, at_once):
+    loader, together = make_loader(clips, conditioning=rule()), threading.Barrier(at_once)
 
     def read(position):
         together.wait(60)  # all readers wait for the disk at once, whatever the number of cores
         return loader(position)
 
-    stream = prefetch_to(wave_dataset(read, 2, 9, num_workers=7), "/CPU:0", 2)
+    stream = prefetch_to(wave_dataset(read, 2, 2 + at_once, workers), "/CPU:0", 2)
     batches = list(stream)
-    assert len(batches) == 7
+    assert len(batches) == at_once
     for position, batch in enumerate(batches, 2):
         assert_equal_batches(WaveBatch(*(field.numpy() for field in batch)), loader(position))
 

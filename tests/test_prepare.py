@@ -122,11 +122,16 @@ def test_shards_written_in_any_order_equal_one_shard_and_are_not_rewritten(run, 
 def test_a_clip_whose_audio_changed_makes_its_shard_stale(run, shards, tmp_path, tiny_corpus):
     corpus, home = shutil.copytree(tiny_corpus, tmp_path / "corpus"), run.training.checkpoint_dir
     lines = []
+    data = dict(train_data=str(corpus), prepared=str(tmp_path / "shards"))
+    changed = replace(run, data=replace(run.data, **data))
     for _ in range(2):
         prepare(home, tmp_path / "shards", 2, "/CPU:0", None, str(corpus), lines.append)
+        SpeechDataset.open(changed)
         wav = sorted(corpus.rglob("*.wav"))[0]
         samples, rate = soundfile.read(wav)
         soundfile.write(wav, 0.5 * samples, rate)
+        with pytest.raises(UserError, match="unchanged: .* was changed. Run the same"):
+            SpeechDataset.open(changed)
     made = [line for line in lines if line.startswith("Shard")]
     assert len(made) == 3, "both, then the one with the quieter clip"
     before, after = clips_of(shards), clips_of(tmp_path / "shards")
@@ -164,8 +169,8 @@ def test_mismatched_shards_and_runs_are_refused(run, shards, tmp_path, tiny_corp
     with pytest.raises(UserError, match="codes of another DVAE"):
         prepared.require_dvae("0" * 32)
     clip = SpeechDataset.open(run).train[0]
-    with pytest.raises(UserError, match=f"{clip.id} has 5 samples instead of"):
-        prepared.adopt([replace(clip, num_samples=5)])
+    with pytest.raises(UserError, match=f"{clip.id} was changed"):
+        prepared.adopt([replace(clip, audio="0" * 32)])
     with pytest.raises(UserError, match="nowhere is missing"):
         prepared.adopt([replace(clip, id="nowhere")])
     fresh = tiny_run_config(tiny_corpus, tmp_path / "fresh", data={"augment": False})

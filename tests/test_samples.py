@@ -71,11 +71,14 @@ def test_stage_that_resynthesizes_recordings_shows_both(tiny_corpus, tmp_path):
     stage = stage_of("dvae", dataset.config)
     trainer = SimpleNamespace(stage=stage, config=dataset.config, model_device="/CPU:0")
     trainer.preparation = stage.make_preparation("/CPU:0", shares_device=True)
-    copier = Copier(dataset, trainer, tmp_path / "samples", tmp_path / "logs")
+    copier, clip = Copier(dataset, trainer, tmp_path / "samples", tmp_path / "logs"), dataset.validation[0]
+    (tmp_path / "samples").mkdir()
+    soundfile.write(
+        tmp_path / f"samples/recording_{clip.id}.wav", np.zeros(9, np.float32), 24000
+    )  # from before a change
     with untraced():
         copier.on_validation(4, {}, True)
         copier.on_validation(8, {}, True)
-    clip = dataset.validation[0]
     names = sorted(path.name for path in (tmp_path / "samples").iterdir())
     copies = [f"dvae_00000{step}_{clip.id}.{kind}" for step in (4, 8) for kind in ("png", "wav")]
     assert names == [*copies, f"recording_{clip.id}.wav"]

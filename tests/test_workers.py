@@ -5,6 +5,7 @@ import socket
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -164,6 +165,32 @@ def test_a_missing_worker_is_named():
     addresses = free_addresses(2)
     _, printed = start(0, addresses, 2).communicate(timeout=100)
     assert f"Worker 1 ({addresses[1]}) is missing." in printed
+
+
+@pytest.mark.slow
+def test_strangers_at_the_port_of_worker_0_neither_join_nor_stop_the_workers():
+    addresses = free_addresses(2)
+    place = "127.0.0.1", int(addresses[0].rpartition(":")[2])
+    workers, held = [start(0, addresses, 100)], None
+    while held is None:
+        with suppress(ConnectionError):
+            held = socket.create_connection(place)  # stays open
+    for junk in (b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", bytes(range(256)) * 40):
+        with socket.create_connection(place) as stranger:
+            stranger.sendall(junk)
+    workers.append(start(1, addresses, 100))
+    for worker in workers:
+        assert any(line == "met\n" for line in worker.stdout)
+        worker.kill()
+        worker.communicate()
+
+
+@pytest.mark.slow
+def test_another_program_at_the_address_of_worker_0_is_not_taken_for_it():
+    with socket.create_server(("127.0.0.1", 0)) as stranger:
+        addresses = f"127.0.0.1:{stranger.getsockname()[1]}", *free_addresses(1)
+        _, printed = start(1, addresses, 2).communicate(timeout=100)
+    assert f"Worker 1 ({addresses[1]}) could not connect to all 2 workers within 2 s" in printed
 
 
 def test_worker_that_leaves_ends_the_others_with_its_reason_and_code(monkeypatch):

@@ -86,7 +86,7 @@ def plan(argv: Sequence[str] | None = None) -> int:
         require(os.path.exists(recordings), "--train-data", "a file or a folder", printable(recordings))
         say("The recordings are not read; --clip-seconds gives the length of the longest clip.")
     given = {name: getattr(arguments, name) for name in ("clip_seconds", "text_tokens", "gpu_memory")}
-    report = api.plan(arguments.config, **_given(arguments, (flag for flag in all_flags() if flag.settings)), **given)
+    report = api.plan(**_given(arguments, all_flags()), **given)
     print(report)
     if arguments.json:
         write_json(arguments.json, report)

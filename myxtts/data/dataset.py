@@ -274,7 +274,7 @@ def _clips(inspection, name, tokenizer, config):
     clips = []
     for spoken in inspection.accepted:
         tokens, labels = tuple(tokenizer.encode(spoken.text, spoken.language)), (spoken.speaker, spoken.language)
-        clips.append(Clip(spoken.id, str(spoken.wav_path), tokens, *labels, spoken.num_samples))
+        clips.append(Clip(spoken.id, str(spoken.wav_path), tokens, *labels, spoken.num_samples, spoken.audio))
     report = Path(config.training.checkpoint_dir) / f"clips_{name}.csv"
     if config.training.worker_index == 0:
         write_report(inspection, report)

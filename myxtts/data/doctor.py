@@ -7,7 +7,6 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence, Set
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
-from functools import cache
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,7 +18,7 @@ from myxtts.config.checks import counted
 from myxtts.config.rates import MODEL_SAMPLE_RATE
 from myxtts.data.corpora import Corpus, Finding, Utterance, load_corpus
 from myxtts.data.corpora.folder import relative_path
-from myxtts.storage.files import csv_text, digest_bytes, digest_file, write_text
+from myxtts.storage.files import csv_text, digest_bytes, write_text
 from myxtts.text.tokenizer import XTTSTokenizer
 
 MAX_CHARACTERS_PER_SECOND = 40.0
@@ -131,7 +130,7 @@ def inspect_corpus(
         if refusal := _refusal(utterance.text, verdict):
             rejections.append(_finding(corpus.root, utterance, *refusal))
         else:
-            good.append((replace(utterance, num_samples=verdict.num_samples), verdict))
+            good.append((replace(utterance, num_samples=verdict.num_samples, audio=verdict.content_hash), verdict))
     accepted, warnings = (clip for clip, _ in good), _warnings(corpus, good)
     return Inspection(corpus.root, tuple(accepted), tuple(rejections), tuple(warnings), corpus.notes)
 
@@ -195,17 +194,11 @@ def split_by_hash(utterances: Sequence, share: float, trained: Set[int] = frozen
 
 
 def find_leakage(train: Sequence[Utterance], validation: Sequence[Utterance]) -> list[str]:
-    """Returns a sentence for each validation clip that has the id or the audio file content of a training clip."""
-    ids, by_size = {utterance.id for utterance in train}, defaultdict(list)
-    for utterance in train:
-        by_size[os.path.getsize(utterance.wav_path)].append(utterance)
-    digest, leaks = cache(digest_file), []
+    """Returns a sentence for each validation clip that has the id or the audio of a training clip."""
+    ids, by_audio, leaks = {utterance.id for utterance in train}, {one.audio: one.id for one in reversed(train)}, []
     for utterance in validation:
-        path = utterance.wav_path
-        # Only files of equal size are read.
-        alike = (one.id for one in by_size[os.path.getsize(path)] if digest(one.wav_path) == digest(path))
         same_id = utterance.id in ids
-        if (train_id := utterance.id if same_id else next(alike, None)) is not None:
+        if (train_id := utterance.id if same_id else by_audio.get(utterance.audio)) is not None:
             reason = "same id" if same_id else "same content"
             leaks.append(f"validation clip {utterance.id} is also trained on as {train_id} ({reason})")
     return leaks

@@ -1,6 +1,5 @@
 """tf.data pipeline that loads clips and puts `WaveBatch`es on the data device."""
 
-import itertools
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -10,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from myxtts.audio.files import load_with_rate, to_int16
+from myxtts.config.data import DataConfig
 from myxtts.config.rates import CODE_STRIDE_SAMPLES, DECODER_SAMPLE_RATE, MODEL_SAMPLE_RATE
 from myxtts.data.batch import TARGET_GRID, BatchOrder, SequentialOrder, WaveBatch, check_wave_batch, zero_batch
 from myxtts.data.shards import PreparedClips
@@ -18,7 +18,7 @@ from myxtts.devices.tensorflow_start import AbandonedThread
 
 @dataclass(frozen=True)
 class Clip:
-    """A checked recording with the tokens of its transcript. `num_samples` is its length at 22 050 Hz."""
+    """A checked recording with the tokens of its transcript; `num_samples` and `audio` as in `Utterance`."""
 
     id: str
     wav_path: str
@@ -26,6 +26,7 @@ class Clip:
     speaker: str
     language: str
     num_samples: int
+    audio: str = ""
 
 
 class SampleCache:
@@ -198,9 +199,11 @@ def wave_dataset(
     options.experimental_optimization.map_fusion = True
     options.experimental_optimization.map_parallelization = True
     options.autotune.enabled = True
-    options.threading.private_threadpool_size = num_workers  # the shared pool has one thread per core
-    last = np.iinfo(np.int64).max if stop is None else stop
-    return tf.data.Dataset.range(start, last).map(read, num_parallel_calls=num_workers).with_options(options)
+    # The shared pool has one thread per core. By default, tf.data chooses how many threads of this pool read.
+    adapts = num_workers == DataConfig.num_workers
+    options.threading.private_threadpool_size = num_workers * (1 + adapts)
+    positions = tf.data.Dataset.range(start, sys.maxsize if stop is None else stop)
+    return positions.map(read, tf.data.AUTOTUNE if adapts else num_workers).with_options(options)
 
 
 def stream_batches(
@@ -222,7 +225,7 @@ def stream_batches(
 
     batches = iter(prefetch_to(wave_dataset(read, start, stop, num_workers), device, buffer_size))
     try:
-        for position in itertools.count(start) if stop is None else range(start, stop):
+        for position in range(start, sys.maxsize if stop is None else stop):
             batch = next(batches)
             if position in failures:
                 raise failures[position]

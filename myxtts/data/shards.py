@@ -22,11 +22,12 @@ from myxtts.config.checks import UserError
 from myxtts.data.doctor import id_hash
 from myxtts.storage.files import digest_bytes, parse_json, read_json, remove_leftovers, write_json, write_whole
 
-FORMAT = 2
+FORMAT = 3
 MANIFEST = "manifest.json"
 MAX_SHARDS = 99_999
 MAX_SHARD_CLIPS = 200_000
 """Maximum number of clips per shard, so that an index stays well below the size limit of `read_json`."""
+DIGITS = 12  # hexadecimal digits of a clip's digest that an index keeps
 _RECORD_HEADER_BYTES, _RECORD_FOOTER_BYTES = 12, 4  # of a TFRecord: length and its checksum; checksum of the data
 _AGAIN = "Run the same `myxtts prepare` again"
 
@@ -40,10 +41,10 @@ class Record(NamedTuple):
 
 
 class PreparedClip(NamedTuple):
-    """Index entry of a clip: its length, and the records of its codes and samples in the shard."""
+    """Index entry of a clip: the start of its samples' digest, and the records of its codes and samples in the shard."""
 
     id: str
-    num_samples: int
+    audio: str
     codes: Record
     samples: Record
 
@@ -87,7 +88,7 @@ def write_shard(
                     writer.write(example)
                 records.append(Record(offset + _RECORD_HEADER_BYTES, len(example), zlib.crc32(example)))
                 offset += _RECORD_HEADER_BYTES + len(example) + _RECORD_FOOTER_BYTES
-            index.append(PreparedClip(clip_id, len(samples), *records))
+            index.append(PreparedClip(clip_id, digest_bytes(samples.astype("<i2").tobytes())[:DIGITS], *records))
         with _os_errors(path):
             writer.close()  # before `write_whole` syncs the file
     header = {"format": FORMAT, "dvae": dvae, "shard": number, "shards": shards, "bytes": offset}
@@ -160,8 +161,8 @@ class PreparedClips:
                 listed = b"" if _file_size(index) is None else _read_bytes(index)
                 if _file_size(path) != entry["bytes"] or digest_bytes(listed) != entry["index"]:
                     raise UserError(f"{path} or its .json is missing or cut short, or not as in {MANIFEST}. {_AGAIN}.")
-                for clip_id, num_samples, codes, samples in parse_json(listed, index)["clips"]:
-                    clips[clip_id] = path, PreparedClip(clip_id, num_samples, Record(*codes), Record(*samples))
+                for clip_id, audio, codes, samples in parse_json(listed, index)["clips"]:
+                    clips[clip_id] = path, PreparedClip(clip_id, audio, Record(*codes), Record(*samples))
             return cls(f"{flag} {folder}", manifest["dvae"], clips)
         except (KeyError, TypeError) as error:
             why = f"is damaged, or was written by another version of MyXTTS ({error!s:.80})"
@@ -173,12 +174,11 @@ class PreparedClips:
         `of` is the flag of `clips` in messages. The clips of another reader, `also`, are added. Raises `UserError` if
         clips are missing or stale.
         """
-        lengths = {clip_id: clip.num_samples for clip_id, (_, clip) in self._clips.items()}
         for clip in clips:
-            if (length := lengths.get(clip.id)) != clip.num_samples:
-                why = "is missing" if length is None else f"has {clip.num_samples} samples instead of {length}"
-                hint = "`myxtts prepare` adds new clips; if clips changed, give it another --output."
-                raise UserError(f"{self.name} must contain every clip of {of} unchanged: {clip.id} {why}. {hint}")
+            if (known := self._clips.get(clip.id)) is None or known[1].audio != clip.audio[:DIGITS]:
+                why = "is missing" if known is None else "was changed"
+                rule = f"{self.name} must contain every clip of {of} unchanged: {clip.id} {why}"
+                raise UserError(f"{rule}. {_AGAIN}, which encodes new and changed clips.")
         self._by_path = {clip.wav_path: self._clips[clip.id] for clip in clips} | (also._by_path if also else {})
         return self
 

@@ -184,8 +184,7 @@ class SampleWriter(Callback):
                 stem, path = self._folder / f"{self._kind}_{step:06d}_{name}", self._folder / f"recording_{name}.wav"
                 if is_first or not path.is_file():
                     recording = load_samples(clip.wav_path, DECODER_SAMPLE_RATE)
-                if not path.is_file():
-                    write_audio(path, recording, DECODER_SAMPLE_RATE)
+                    write_audio(path, recording, DECODER_SAMPLE_RATE)  # again after a resume: the clip may have changed
                 write_audio(f"{stem}.wav", sample.samples, sample.sample_rate)
                 draw_sounds(f"{stem}.png", self._dataset.texts[clip.id], sample.mels, sample.attention)
                 # TensorBoard needs different tags for audio and images.

@@ -137,10 +137,10 @@ class TrainingState:
 
 
 def data_digest(clips: Iterable) -> str:
-    """Returns a digest of the id, length and tokens of each `Clip`, which shows whether a data set has changed."""
+    """Returns a digest of the id, audio and tokens of each `Clip`, which shows whether a data set has changed."""
     hasher = new_hasher()
     for clip in clips:  # one by one, because a corpus can have millions
-        hasher.update(json.dumps([clip.id, clip.num_samples, clip.tokens]).encode())
+        hasher.update(json.dumps([clip.id, clip.audio, clip.tokens]).encode())
     return hasher.hexdigest()
 
 

@@ -1,12 +1,12 @@
 """Actions behind the buttons of the page, independent of Gradio."""
 
-import dataclasses
 import functools
 import os
 import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import nullcontext, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +62,7 @@ class Studio:
         limits = ClipLimits(max_seconds=DataConfig.max_seconds)  # the default of `myxtts doctor data`
         found, leaks = check_data(folder, language=language, limits=limits, progress=silent)
         if not found.accepted:  # it may be any file of the machine, so the report must not quote it
-            found = dataclasses.replace(found, rejections=[dataclasses.replace(one, id="") for one in found.rejections])
+            found = replace(found, rejections=[replace(one, id="", detail="") for one in found.rejections])
         return "\n".join([summarize(found), *(f"leakage: {leak}" for leak in leaks)])
 
     def clips(self, folder: str, language: str) -> dict[str, Utterance]:
@@ -176,7 +176,7 @@ class Studio:
 
         listen, sampling = synthesizer.as_voice, synthesizer.config.sampling
         voice = listen(recording) if recording else stored_voice(folder, speaker, listen)
-        sampling = dataclasses.replace(sampling, temperature=temperature or sampling.temperature)
+        sampling = replace(sampling, temperature=temperature or sampling.temperature)
         return synthesizer, voice, language or None, sampling, int(seed), speed
 
     def export(self, name: str, weights: str) -> Iterator[str]:

@@ -15,7 +15,8 @@ class Utterance:
     """One clip with its transcript.
 
     `id` is unique within the corpus. `line` is the line number in the list of clips, if any. `validation` is True
-    for clips of the data set's own validation split. `num_samples` is the length at 22 050 Hz, 0 until audio is read.
+    for clips of the data set's own validation split. `num_samples` is the length at 22 050 Hz, 0 until audio is read, and
+    `audio` the digest of these samples in 16 bits.
     """
 
     id: str
@@ -26,6 +27,7 @@ class Utterance:
     line: int | None = field(default=None, compare=False)
     validation: bool = field(default=False, compare=False)
     num_samples: int = field(default=0, compare=False)
+    audio: str = field(default="", compare=False)
 
     @property
     def seconds(self) -> float:
