@@ -160,7 +160,7 @@ def measure_training(
 
 
 def try_stage(dataset: SpeechDataset, stage: str, plan: DevicePlan) -> tuple[float, float] | None:
-    """Estimates the time of a training batch by a few eager steps on noise, with batches of one clip and of several clips.
+    """Estimates the time of a training batch by a few eager steps on noise, with one clip or several clips per batch.
 
     Returns:
         The seconds of an eager step on one clip, mostly Python overhead, and the seconds of a training batch, both
