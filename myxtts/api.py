@@ -50,7 +50,7 @@ def configure(config: Configuration = None, **named) -> XTTSConfig:
 
 
 def open_run(config: Configuration = None, *, callbacks: Sequence = (), quiet: bool = False, **named) -> "Run":
-    """Sets up devices and recordings and returns a run that is ready to train; takes the arguments of `train`."""
+    """Checks the options, configures the devices, and returns a run that is ready to train. Arguments as in `train`."""
     start = start_options(named)
     config = configure(config, **named)
     from myxtts.data.corpora import TextsMissing
@@ -87,7 +87,7 @@ def open_run(config: Configuration = None, *, callbacks: Sequence = (), quiet: b
 def naming_arguments(parser: Callable | None = None) -> Iterator[None]:
     """Adds a note to a `UserError` raised in the block: the Python argument for each flag in the error message.
 
-    `parser` returns the parser of these flags. None means those of `myxtts train`; the note also names their settings.
+    `parser` builds the parser of the flags. None is for flags of `myxtts train`, whose settings the note names, too.
     """
     try:
         yield
@@ -239,9 +239,9 @@ def _require_sense(named, config, start):
 
 
 def _config_of_source(source, requested):
-    """Returns the settings of the model `source`, the value of --init-from; None for a model on the hub.
+    """Returns the settings of the model that `source`, a value of --init-from, names; None for a model on the hub.
 
-    Raises `ConfigError` if a size is `requested` that the model does not have.
+    Raises `ConfigError` if `requested`, a value of --model-size, is not the size of this model; None is not checked.
     """
     from myxtts.interchange import hub  # imports NumPy, which other plans do not need
     from myxtts.storage.run_folder import read_config

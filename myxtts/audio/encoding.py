@@ -33,7 +33,7 @@ def write_audio(path: AnyPath, samples: np.ndarray, sample_rate: int) -> None:
     """Writes a mono audio file atomically, in the format of its suffix; WAV and FLAC have 16 bits.
 
     `samples` are `(S,)` floats, clipped to `[-1, 1]`, at `sample_rate` Hz. Raises `AudioError` if `samples` is empty or
-    not finite, the folder does not exist, or the format or its sample rate is not supported.
+    not finite, the folder does not exist, or the format is unknown or does not support `sample_rate`.
     """
     suffix, samples = check_suffix(path), np.asarray(samples, np.float32)
     if samples.ndim != 1:

@@ -124,9 +124,9 @@ SAMPLE = "sample.yaml"
 _MAX_FILE_BYTES = 64 * 2**10
 _MAX_FILES = 100
 _MAX_VALUES = 10_000
-"""Maximum number of values in a YAML file. Recipes need only a hundredth of this limit and of the two before it."""
+"""Maximum number of values in a YAML file. Recipes need about 1 % of it, of `_MAX_FILE_BYTES` and of `_MAX_FILES`."""
 _UNREADABLE = (ArithmeticError, AttributeError, LookupError, OSError, RuntimeError, TypeError, ValueError)
-"""Errors of an unreadable YAML file. PyYAML raises any of them for a value that does not fit its tag, as `!!int ""`."""
+"""Errors of an unreadable YAML file. PyYAML raises any of them for invalid values such as `!!int ""`."""
 
 
 def recipe_names() -> list[str]:
@@ -135,7 +135,7 @@ def recipe_names() -> list[str]:
 
 
 def find_recipe(path: str | os.PathLike) -> Path:
-    """Returns the path for a value of `--config`: that of a file or, if there is none, of the recipe with this name."""
+    """Returns the path that a value of `--config` refers to: the file if it exists, else the recipe with this name."""
     path = Path(path)
     is_recipe = path.name in recipe_names() and path.parent.as_posix() in (".", "configs")
     return RECIPES / path.name if is_recipe and not path.exists() else path
@@ -162,7 +162,7 @@ def config_from_dict(values: dict) -> XTTSConfig:
 
 
 def _mapping(values, where):
-    """Returns `values` with printable names of settings. Raises `ConfigError` if `values` is not a mapping."""
+    """Returns `values` with all keys as strings. Raises `ConfigError` if `values` is not a dictionary."""
     if not isinstance(values, dict):
         raise ConfigError(f"{where} must be a mapping of settings. Received: {brief(values)}.")
     return {name if isinstance(name, str) else brief(name): value for name, value in values.items()}

@@ -101,7 +101,7 @@ class SpeakerBatch(NamedTuple):
 class DecoderBatch(NamedTuple):
     """Training batch of the waveform decoder: slices of clips, or whole clips in validation.
 
-    A slice has S samples. F frames cover it, with `history_frames` more before it and `lookahead_frames` more after it.
+    A slice has S samples. The F frames are `history_frames` before it, its own, and `lookahead_frames` after it.
     """
 
     index: object  # `(B,)` int32

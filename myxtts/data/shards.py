@@ -1,8 +1,8 @@
 """Prepared clips: audio samples and DVAE codes, computed once and stored in shards with checksums, for random access.
 
 A shard is a TFRecord file and a JSON index, which is written last, so a shard with an index is complete. The manifest
-is written when all shards are complete. A clip has two `tf.train.Example`s, because a batch needs the codes of one clip
-and the samples of another: `id` with `codes`, and `id` with `samples` (16-bit little-endian PCM at 22 050 Hz). The
+is written when all shards are complete. A clip has two `tf.train.Example`s, which are read separately: `id` and `codes`
+to train on the clip, `id` and `samples` (16-bit little-endian PCM at 22 050 Hz) to use it as a conditioning clip. The
 shard of a clip depends only on its id, so several processes can write shards in any order.
 """
 
@@ -169,10 +169,10 @@ class PreparedClips:
             raise UserError(f"{flag} {folder}: {MANIFEST} {why}. {_AGAIN}, or with another --output.") from None
 
     def adopt(self, clips: Sequence, of: str = "--train-data", also: Self | None = None) -> Self:
-        """Makes the prepared clips with the ids of `clips` readable by recording path, and returns this reader.
+        """Looks up each of `clips` by id, and makes its data readable by recording path; returns this reader.
 
-        `of` is the flag of `clips` in messages. The clips of another reader, `also`, are added. Raises `UserError` if
-        clips are missing or stale.
+        `of` is the flag that `clips` come from, for messages. The clips of `also`, another reader, are added. Raises
+        `UserError` if a clip is missing or has another length.
         """
         for clip in clips:
             if (known := self._clips.get(clip.id)) is None or known[1].audio != clip.audio[:DIGITS]:

@@ -86,7 +86,7 @@ class Verdict:
     reason: str = ""
     """Main cause of low confidence, the fault with the lowest score; empty if there are no `doubts`."""
     doubts: tuple[str, ...] = ()
-    """All causes of low confidence: checks with a low score, or a probability below the `Calibration`'s threshold."""
+    """Causes of low confidence, as phrases: checks with a low score, or a low probability from the `Calibration`."""
     is_calibrated: bool = False
     """Whether the scores include the probability that a speech recognizer understands the sentence (`Calibration`)."""
 
@@ -132,7 +132,7 @@ class Spoken:
 
     @property
     def summary(self) -> str:
-        """Result of the self-check in words, with a number if the model is calibrated."""
+        """Result of the self-check in words; if the model is calibrated, with the confidence as a number."""
         if all(piece.is_calibrated for piece in self.pieces):
             return f"confidence {self.confidence:.2f}" + (f" ({self.reason})" if self.reason else "")
         return f"possible fault: {self.reason}" if self.reason else "no fault found in the codes"
@@ -219,7 +219,7 @@ def silence(seconds: float, sample_rate: int) -> np.ndarray:
 SILENT = 0.05
 """Threshold of the silence before and after a sentence, as a fraction of the RMS of the loudest frame."""
 WORD_GAP, COMMA_PAUSE = 0.6, 3.0
-"""Durations of a word boundary and of a pause at punctuation, in units of a phoneme or letter."""
+"""Durations of a word boundary and of a pause at punctuation, as multiples of the duration of a phoneme or letter."""
 
 
 class Word(NamedTuple):

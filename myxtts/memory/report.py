@@ -1,4 +1,4 @@
-"""The report of `myxtts plan`, which compares optimizations: estimated memory and largest batch size of a stage."""
+"""Report of `myxtts plan`: estimated memory and largest batch size of a stage, with and without optimizations."""
 
 import shutil
 import textwrap
@@ -26,7 +26,7 @@ ESTIMATES: dict[str, Callable] = {
 }
 """Function that estimates the memory, by stage; all have the arguments of `estimates.estimate_gpt`."""
 SETTLED = {"precision": "float32", "attention": "standard", "gradient_checkpointing": False, "xla": False, "ema": 0.0}
-"""Settings that change the memory. If a setting is `auto`, estimates assume this value, which needs the most memory."""
+"""Settings that change the memory. Estimates replace `auto` by the value here, the one that needs most memory."""
 SHOWN: dict[str, dict[str, Any]] = {
     "mixed precision": {"precision": "mixed_bfloat16"},
     "gradient checkpointing": {"gradient_checkpointing": True},

@@ -85,7 +85,7 @@ def examine(config: XTTSConfig, seconds: float, folder: str, data_files: Sequenc
 
 
 def _automatic(config, plan, found, measures):
-    """Returns the largest batch sizes, and what `auto` selects as precision and, with `measures`, as attention."""
+    """Returns by name: the largest batch sizes, the precision that `auto` selects and, if `measures`, the attention."""
     from myxtts.training.loop.switches import choose_attention
 
     policy, reason = choose_precision("auto", plan.model_device)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 class RunListener:
     """Base class of objects that are notified of the events of a run.
 
-    A run calls the methods below, if they exist, in the thread of `Run.train`. It also calls the methods of
+    Subclasses define any of the methods below. A run calls these in the thread of `Run.train`, and also the methods of
     `training.watching.callbacks.Callback`, which report the steps of a stage.
 
     - `on_pipeline(config, plan)`: the folder is locked and the devices are known.
@@ -108,7 +108,7 @@ class Run:
 
     @property
     def pictures(self) -> dict[str, "Picture"]:
-        """Pictures to display in notebooks, by file name without suffix: loss curves (`curves`) and samples."""
+        """Pictures for notebooks, by file name without suffix: loss curves (`curves`) and mel plots of samples."""
         from myxtts.runs.samples import Picture
 
         paths = (*self.folder.glob("curves.png"), *sorted((self.folder / "samples").glob("*.png")))

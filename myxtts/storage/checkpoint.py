@@ -35,8 +35,8 @@ FORMAT = 1
 MANIFEST = "manifest.json"
 STATE = "state.json"
 _STEP = re.compile(r"step_(\d{8})|\.step_(\d{8})\.replaced")
-"""Pattern of the names of a checkpoint's folder, and of the old folder while a new one replaces it. If the process is
-killed between the two renames, only the old folder exists."""
+"""Pattern of the names of checkpoint folders. The second alternative matches an old folder while a new one replaces
+it. Only the old folder exists if the process is killed between the two renames."""
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_]+\.(safetensors|json)")
 _manifest_digest = lambda *content: files.digest_bytes(json.dumps(content, sort_keys=True).encode())
 

@@ -122,7 +122,8 @@ class SpelledNumbers:
     max_integer: int
     """Largest number that `cardinal` accepts; larger numbers are read digit by digit."""
     ordinal_ending: str
-    """Regular expression of the ending after an ordinal's digits. Text that a group matches is kept after the words."""
+    """Regular expression of the ending after an ordinal's digits, which is replaced together with the digits. Text
+    that a group of the expression matches is kept, after the words."""
     to_ordinal: Callable[[str, int], str]
     """Function from the words of a cardinal, and the number, to the words of the ordinal."""
     point: str

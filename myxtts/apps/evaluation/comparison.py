@@ -1,6 +1,6 @@
 """Metrics of an evaluation: measured sentences, confidence intervals, differences and the best model.
 
-The statistics treat sentences as independent, but not the samples of one sentence with several seeds.
+The statistics treat sentences as independent, but not several syntheses of one sentence with different seeds.
 """
 
 import math
@@ -78,7 +78,7 @@ METRICS = (
 )
 BY_NAME = {metric.name: metric for metric in METRICS}
 MIN_SIMILARITY = 0.7
-"""Speaker similarity that a model needs to be the best: 0 is that of different speakers, 1 that of the recordings."""
+"""Minimum speaker similarity of the best model, on a scale from 0 (different speakers) to 1 (the recordings)."""
 DECIDING = ("cer", "mcd", "similarity", "dnsmos_overall", "doubtful")
 """Metrics that decide which model is the best, in order of priority."""
 
@@ -115,11 +115,11 @@ def ratio_difference(first: tuple[np.ndarray, np.ndarray], second: tuple[np.ndar
 
 
 def share(hits: np.ndarray, totals: np.ndarray) -> Estimate:
-    """Estimates a proportion with Wilson's confidence interval, which is also valid near 0 and 1.
+    """Estimates the proportion of hits with Wilson's confidence interval, which is also valid near 0 and 1.
 
-    `hits` and `totals` count for each sentence the samples that have the property, and all samples, `(N,)`. The number
-    of trials in Wilson's formula is Kish's effective sample size, from the variance between sentences. If all sentences
-    have the same proportion, the interval is Clopper and Pearson's, with one trial per sentence.
+    `hits` and `totals`, `(N,)`, are the number of hits and of trials of each sentence. The number of trials in Wilson's
+    formula is Kish's effective sample size, from the variance between sentences. If all sentences have the same
+    proportion, the interval is Clopper and Pearson's, with one trial per sentence.
     """
     value, count = float(hits.sum() / totals.sum()), len(hits)
     if count < 2:
@@ -180,7 +180,7 @@ class Row:
         return {one.spoken.sentence.id: one for one in reversed(self.measured)}
 
     def worst(self, count: int) -> list[Measured]:
-        """Returns a model's worst sentences: flagged ones first, then by CER or distortion. Empty if not a model."""
+        """Returns a model's `count` worst sentences: flagged ones first, then by CER or MCD; [] for other rows."""
 
         def badness(one):
             part, whole = one.parts.get("cer", one.parts.get("mcd", (0.0, 1.0)))
@@ -216,7 +216,7 @@ class Comparison:
 
     @cached_property
     def differences(self) -> list[dict[str, Estimate]]:
-        """Differences of every other compared row from the first one, `[{metric: estimate} for each row]`."""
+        """For each row of `compared` after the first: its metrics minus those of the first, `[{metric: estimate}]`."""
         first, *others = self.compared or [None]
         difference = lambda row: {one.name: found for one in METRICS if (found := self.difference(first, row, one))}
         return [difference(row) for row in others]
@@ -313,7 +313,7 @@ def compare(
 ) -> Comparison:
     """Measures the speech of all sources. Raises `UserError` if a source can speak none of the sentences.
 
-    `on_measured` is called with the row after each measurement, while the audio of that measurement is still available.
+    `on_measured` is called with the row after each measurement; only the latest measurement in the row has audio then.
     """
     measure, rows = Measurer(tools), []
     for source in sources:

@@ -66,7 +66,7 @@ def make_app(speaker: Speaker, voices: VoiceBook, settings: ServerSettings) -> F
 
     @app.get("/docs", response_class=HTMLResponse, include_in_schema=False)
     async def docs(request: Request) -> str:
-        """Renders the documentation of the endpoints, with examples. It loads nothing from other hosts."""
+        """Renders the documentation of the endpoints, with examples. The page loads nothing from other hosts."""
         url, described = str(request.base_url).rstrip("/"), app.openapi()
         fields = described["components"]["schemas"][SpeechRequest.__name__]
         return render(url=url, has_key=bool(settings.api_key), paths=described["paths"], request=fields)

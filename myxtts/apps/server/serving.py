@@ -30,7 +30,7 @@ ANSWER_SECONDS = 2.0
 HEAD_SECONDS = 10.0
 """Time limit for receiving the request line and headers of a request."""
 MOST_IN_TURNS, MOST_CACHE_BYTES = 32, 2**30
-"""Limits for an exported model, which speaks texts in turns: number of texts, and bytes of the caches of all texts."""
+"""Limits for an exported model: number of texts that it speaks at once, and total size of their caches in bytes."""
 MOST_CONNECTIONS = 500
 """Maximum number of open connections from all addresses together."""
 

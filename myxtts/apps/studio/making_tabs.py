@@ -1,4 +1,4 @@
-"""The tabs Data, Train and Models of the page."""
+"""The tabs Data, Train and Models of the web page."""
 
 import shutil
 import tempfile
@@ -193,7 +193,7 @@ def _sources(studio, texts):
 
 
 def _fill(studio, texts, name, form, recipe, stages, notice):
-    """Connects events, so that another run name, model to start from or recipe updates the form."""
+    """Connects events, so that a change of the run name, the model to start from or the recipe updates the form."""
     source, outputs = form["init_from"], [recipe, stages, *form.values()]
 
     def shown(run, source, recipe=None):
@@ -281,7 +281,7 @@ def models_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
 
 
 def _list(studio, texts, tab):
-    """Adds the list of runs, data sets and exports, with buttons to move an item to the trash and to confirm that."""
+    """Adds the list of runs, data sets and exports, with a button to move an item to the trash, and one to confirm."""
 
     def rows():
         found = kept_in(studio.home)

@@ -1,4 +1,4 @@
-"""Actions behind the buttons of the page, independent of Gradio."""
+"""Actions behind the buttons of the web page, independent of Gradio."""
 
 import functools
 import os
@@ -34,7 +34,7 @@ MOST_CLIPS = 500
 
 
 class Studio:
-    """Actions of the page on runs, data sets and models. `home` is the folder that contains the folders of all runs."""
+    """Actions of the web page on runs, data sets and models. `home` contains the folders of all runs."""
 
     def __init__(self, home: Path):
         self.home, self.data, self.tasks = home, DataSets(home), processes.Tasks()
@@ -50,7 +50,7 @@ class Studio:
         return base_folder() if name == BASE_NAME else named_folder(self.home, name)
 
     def source(self, named: str | None) -> str:
-        """Converts a name in the form to a value of `--init-from`: the folder of a run, or the name itself."""
+        """Converts a model name in the form to a value of `--init-from`: a run's folder, or else the name itself."""
         named = (named or "").strip()
         return str((self.home / named).resolve()) if named in runs_in(self.home) else named
 
@@ -71,7 +71,7 @@ class Studio:
         return {os.path.relpath(clip.wav_path, folder): clip for clip in clips}
 
     def data_language(self, folder: str | None, before: str) -> str:
-        """Returns the main language of a data set by its metadata or else its texts; `before` if it is unknown."""
+        """Returns a data set's main language by metadata or else by texts; the last choice, `before`, if unknown."""
         with suppress(UserError, OSError):
             clips = self.clips(folder, before).values() if folder else ()
             spoken = Counter(clip.language for clip in clips)
@@ -86,7 +86,7 @@ class Studio:
 
     def make_data_set(self, name: str, files: list[str], language: str, recognizer="") -> Iterator[str]:
         """Makes a data set from uploaded files. With subtitles or a recognizer, runs `myxtts make-dataset` to cut the
-        recordings, and yields the output of the command. If the command fails, restores the previous files."""
+        recordings, and yields its output. If it fails, removes the uploads and restores the files they replaced."""
         known = recognizer.removeprefix("whisper-") in ("", "pocketsphinx", *WHISPER_SIZES) or "{wav}" in recognizer
         if not (known or recognizer.startswith("hf://") or Path(recognizer).is_dir()):
             raise PageError("no_recognizer", ", ".join(WHISPER_SIZES), recognizer)
@@ -134,7 +134,7 @@ class Studio:
         return sorted(shared, key=lambda one: (voices[one].language != language, voices[one].clip is None))
 
     def language(self, name: str, before: str) -> str:
-        """Returns the language of a model's trained speaker, else `before` if a voice speaks `before`, else ""."""
+        """Returns the language of a model's trained speaker, else `before` if a voice has that language, else ""."""
         voices = read_speakers(self.folder(name)).values()
         own = (one.language for one in voices if one.clip)
         return next(own, before if before in {one.language for one in voices} else "")

@@ -83,7 +83,7 @@ def read_finetune_webui(reading: Reading, place: Place) -> bool:
 
 
 def read_common_voice(reading: Reading, place: Place) -> bool:
-    """Reads Common Voice: `train.tsv` or `validated.tsv`, `dev.tsv` or `test.tsv` if present; False if not found."""
+    """Reads Common Voice: `train.tsv` or else `validated.tsv`, dev and test lists; returns False for other layouts."""
     files = reading.folder.files(place.path)
     training = [name for name in ("train.tsv", "validated.tsv") if name in files]
     if not training or place.path / "clips" not in reading.folder.subfolders(place.path):
@@ -252,7 +252,7 @@ def read_vctk(reading: Reading, place: Place) -> bool:
 def read_chapters(reading: Reading, place: Place, suffix: str) -> bool:
     """Reads `SPEAKER/CHAPTER/` folders with texts in files that end with `suffix`; returns False for other layouts.
 
-    `dev-…` folders are for validation, and `test-…` folders are unused. If all folders are such, all are for training.
+    `dev-…` folders are for validation, `test-…` folders are unused. If there are no others, all are for training.
     """
     has_texts = lambda path: any(name.endswith(suffix) for name in reading.folder.files(path))
     chapters = [path for path in reading.folder.walk(place.path, 3) if has_texts(path)]

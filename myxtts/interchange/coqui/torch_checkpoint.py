@@ -214,7 +214,7 @@ class Unpickler:
 
 
 def _literal(name, argument):
-    """Returns the `_Cell` for an opcode that takes no operands from the stack."""
+    """Returns the `_Cell` that an opcode without stack operands pushes; the value is a constant or from `argument`."""
     if name in _LITERALS:
         return _Cell(copy.copy(_LITERALS[name]))
     if name == "GLOBAL":

@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 def choose_engine(weight_bytes: int) -> str:
-    """Returns `onnx-float32` if ONNX is installed, memory has room for it, and no GPU is used, else `tensorflow`."""
+    """Returns `onnx-float32` if ONNX is installed, memory suffices, and TensorFlow sees no GPU, else `tensorflow`."""
     installed = all(importlib.util.find_spec(name) for name in ("onnx", "onnxruntime"))
     # ONNX Runtime copies the weights; as much memory again must remain for everything else.
     fits = 2 * weight_bytes < read_memory().usable
@@ -48,11 +48,11 @@ def load_synthesizer(folder: str | Path, which: str = "best", engine: str | None
 class OnnxSteps:
     """GPT steps in ONNX Runtime, with the methods of `TensorflowSteps`, but on NumPy arrays. Copies the GPT's weights.
 
-    Keys in a `RowState` have the shape `(B, heads, D, S)`. `draw` overwrites the cache of the state that it is given,
-    so that this state must not be used again.
+    Attention keys in a `RowState` have the shape `(B, heads, D, S)`. `draw` overwrites the cache in its argument
+    `state`, which must not be used again.
 
     Args:
-        weights: `float32`, which samples the same codes as TensorFlow, or `int8`, which may sample others.
+        weights: `float32`, which samples the same codes as TensorFlow, or `int8`, which may sample other codes.
         threads: Number of threads of ONNX Runtime; 0 means all cores.
     """
 
@@ -83,7 +83,8 @@ class OnnxSteps:
         return self._reading.run(None, arrays)
 
     def move(self, state: RowState, rows: list[int], start: int, end: int, before: int, after: int) -> RowState:
-        """Selects sentences `rows` and cache positions `start:end`, padded by `before` and `after` empty positions."""
+        """Returns the state of sentences `rows` with cache positions `start:end`, and with `before` and `after` empty
+        positions added at the start and at the end of the cache."""
         room = (before, after)
         keys = tuple(np.pad(one[rows][..., start:end], ((0, 0),) * 3 + (room,)) for one in state.keys)
         values = tuple(np.pad(one[rows][:, :, start:end], ((0, 0),) * 2 + (room, (0, 0))) for one in state.values)

@@ -179,18 +179,18 @@ def _instance_norm(graph, x, channels, epsilon):
 
 
 def _unit(graph, x):
-    """L2-normalizes along the last axis."""
+    """Returns `x` with unit L2 norm along the last axis."""
     return x / graph.op("Max", graph.op("ReduceL2", x, [-1], keepdims=1), 1e-12)
 
 
 def _attend(graph, query, key, value, depth):
-    """Computes attention without a mask, `(B, heads, T, depth)` to `(B, T, heads * depth)`."""
+    """Returns attention without a mask: query, key and value `(B, heads, T, depth)` to `(B, T, heads * depth)`."""
     shares = graph.op("Softmax", (query * depth**-0.5) @ key.transpose(0, 1, 3, 2), axis=-1)
     return (shares @ value).transpose(0, 2, 1, 3).reshape(0, 0, -1)
 
 
 def _batch_norm(graph, x, layer):
-    """Applies batch normalization as at inference; channels are the second axis."""
+    """Returns the output of the batch normalization `layer` at inference for `x`, with channels on the second axis."""
     statistics = layer.moving_mean, layer.moving_variance
     return graph.op("BatchNormalization", x, layer.gamma, layer.beta, *statistics, epsilon=layer.epsilon)
 

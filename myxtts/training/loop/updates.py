@@ -22,7 +22,7 @@ class UpdateRule:
     Args:
         scaled: Turns on dynamic loss scaling, which float16 needs (Micikevicius et al. 2018, section 3.2).
         ema: Decay of the weight averages, in `[0, 1)`; 0 keeps none.
-        stage_learning_rate: Peak of the stage's learning-rate schedule, which each update scales to its own peak.
+        stage_learning_rate: Peak of the stage's learning rate, which is rescaled to the peak in `update.settings`.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class UpdateRule:
         named = self.trainable.items() if self.ema else ()
         zeros = lambda weight: tf.Variable(tf.zeros(weight.shape), trainable=False, name="average")
         self.averages: dict[str, tf.Variable] = {f"average/{name}": zeros(weight) for name, weight in named}
-        """Exponential moving averages of the weights by name, on every replica; empty if there are none."""
+        """Exponential moving averages of the weights by name, on every replica; empty without weight averaging."""
         self.restart_averages()
         self.clip_factor = None
         """Factor in (0, 1] by which the last gradients were clipped; None before the first step."""

@@ -87,7 +87,7 @@ class Stage(ABC):
     switches: tuple[str, ...] = ("precision", "tf32", "xla", "ema")
     """Names of the training switches (`config.training.SWITCHES`) that apply to the stage."""
     default_ema = 0.0
-    """Decay of the weight averages if neither the settings nor the preset name one."""
+    """Decay of the weight averages if neither `training.ema` nor the preset `training.optimizations` sets it."""
     speaks = False
     """Whether the model can synthesize speech during the stage, for samples and evaluations."""
     takes_init_from = False
@@ -119,7 +119,7 @@ class Stage(ABC):
         return {}
 
     def resynthesize(self, batch: NamedTuple) -> tuple[tf.Tensor, tf.Tensor] | None:
-        """Returns the recordings of a prepared validation batch, and a resynthesis; None if the stage cannot make one.
+        """Returns the recordings of a prepared validation batch, and their resyntheses; None if the stage makes none.
 
         Both are log-mels `(B, T, num_mels)` or audio at 24 000 Hz, `(B, S)`. Called on the model device.
         """
@@ -134,7 +134,7 @@ class Stage(ABC):
             assign_by_name(self.model.part_weights(self.part), starting, "--init-from")
 
     def measure(self, dataset: SpeechDataset) -> None:
-        """Sets weights that are statistics of the recordings, unless already set, to the same values on all workers."""
+        """Sets weights that are statistics of the recordings if they are not set yet; all workers get equal values."""
 
     @abstractmethod
     def updates(self, settings: StageConfig) -> list[Update]:
@@ -153,7 +153,7 @@ class Stage(ABC):
         """Creates the stage's `Preparation` on the data device. If `shares_device`, the model trains on that device."""
 
     def prepare_step(self, batch, step: int, seed: tuple[int, int]) -> None:
-        """Hook before each step, on the model device; `batch` is the step's first, distributed over replicas."""
+        """Hook before each step, on the model device; `batch` is the step's first batch, distributed over replicas."""
 
     def report(self) -> dict[str, float]:
         """Returns additional metrics for log lines, by name."""
@@ -186,7 +186,7 @@ class Stage(ABC):
         return named_weights(self.model) | helpers
 
     def ledger_rows(self, step: "TrainStep", switches: Switches) -> Iterable[LedgerRow]:
-        """Yields ledger rows for switches that are specific to the stage, after its first step."""
+        """Yields the rows of the `Ledger` for the stage's own switches; called after the first step of the stage."""
         return ()
 
 

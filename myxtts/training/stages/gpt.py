@@ -208,7 +208,7 @@ class LoRA:
                     self.layers[f"gpt/block_{number}/{'attention/' * in_attention}{name}"] = layer
 
     def ledger_row(self, trained: dict) -> LedgerRow:
-        """Returns the ledger row of LoRA; `trained` are the variables that the first step trained, by name."""
+        """Returns the `Ledger` row for LoRA; `trained` has, by name, the variables that the first step trained."""
         settings, sizes = self.settings, {name: int(tf.size(v.value)) for name, v in trained.items()}
         ranks = {variable.shape[-1] for name, variable in trained.items() if name.endswith("lora_kernel_a")}
         adapters = sum(size for name, size in sizes.items() if "lora_kernel" in name)

@@ -1,4 +1,4 @@
-"""Measures the time of training steps: in the whole pipeline with overlapping phases, or one by one on noise."""
+"""Measures the time of training steps, in the whole pipeline with overlapping phases or, on noise, without overlap."""
 
 import tempfile
 import time
@@ -144,7 +144,7 @@ def measure_training(
 ) -> list[float]:
     """Times training steps on noise, without overlap but with data preparation; returns the seconds of each step.
 
-    At least one step is timed, after a first one that traces; no step starts after `budget_seconds`.
+    Steps are timed for `budget_seconds`, but at least one. The first step, which traces the graphs, is not counted.
     """
     trainer = noise_trainer(config, plan, folder)
     waves = synthetic_waves(config, clip_seconds, trainer.stage_config.batch_size)
@@ -160,7 +160,7 @@ def measure_training(
 
 
 def try_stage(dataset: SpeechDataset, stage: str, plan: DevicePlan) -> tuple[float, float] | None:
-    """Estimates the time of a training batch by taking a few eager steps on noise, on one clip and on several clips.
+    """Estimates the time of a training batch by a few eager steps on noise, with one clip or several clips per batch.
 
     Returns:
         The seconds of an eager step on one clip, mostly Python overhead, and the seconds of a training batch, both
