@@ -41,7 +41,7 @@ class Record(NamedTuple):
 
 
 class PreparedClip(NamedTuple):
-    """Index entry of a clip: the start of its samples' digest, and the records of its codes and samples in the shard."""
+    """Index entry of a clip: start of its samples' digest, and the records of its codes and samples in the shard."""
 
     id: str
     audio: str

@@ -14,9 +14,9 @@ from myxtts.data.corpora.folder import MAX_NAME_CHARACTERS, ClipRefused, CorpusF
 class Utterance:
     """One clip with its transcript.
 
-    `id` is unique within the corpus. `line` is the line number in the list of clips, if any. `validation` is True
-    for clips of the data set's own validation split. `num_samples` is the length at 22 050 Hz, 0 until audio is read, and
-    `audio` the digest of these samples in 16 bits.
+    `id` is unique within the corpus. `line` is the line number in the list of clips, if any. `validation` is True for
+    clips of the data set's own validation split. `num_samples` is the length at 22 050 Hz, 0 until audio is read;
+    `audio` is a digest of these samples in 16 bits.
     """
 
     id: str
