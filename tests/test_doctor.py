@@ -49,7 +49,7 @@ def corpus(tmp_path):
         {
             "good": ("hello", speech(), 22050),
             "fast": ("many words " * 20, speech(pitch=160), 22050),
-            "slow": ("a", speech(3, 170), 22050),
+            "slow": ("a", np.append(speech(2.99, 170, fade=False), np.zeros(221)), 22050),  # 10 ms of silence
             "cut": ("hello", speech(pitch=180, fade=False), 22050),
             "telephone": ("hello", speech(pitch=190, sample_rate=8000), 8000),
             "clipped": ("hello", np.clip(3 * speech(pitch=200), -0.5, 0.5), 22050),
@@ -193,9 +193,7 @@ def test_command_keeps_a_file_in_the_place_of_its_report_that_it_did_not_write(t
     monkeypatch.chdir(tmp_path)
     Path("doctor.csv").write_text("name,phone\nDr. No,007\n")
     for argv in ([], ["--report", "./doctor.csv"], ["--report", "set/metadata.csv"]):
-        assert "--report must be a new file or an earlier report" in sentence_of(
-            capsys, doctor_command.main, "data", root, *argv
-        )
+        assert "--report must be a new file " in sentence_of(capsys, doctor_command.main, "data", root, *argv)
     assert Path("doctor.csv").read_text() == "name,phone\nDr. No,007\n"
     assert (root / "metadata.csv").read_text() == "a|hello there|\n"
     Path("doctor.csv").write_text("")
