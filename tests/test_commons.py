@@ -48,6 +48,10 @@ def test_long_lines_are_folded_on_a_terminal_and_whole_elsewhere(logger, capsys,
     commons.setup_logging()
     logger.info(long)
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    for plain in ("", "1"):  # https://no-color.org
+        monkeypatch.setenv("NO_COLOR", plain)
+        assert ("\x1b[1;31mError\x1b[0m: x" == commons.folded_on_terminal("Error: x", sys.stdout)) is not bool(plain)
     logger.info(long)
     whole, *lines = capsys.readouterr().out.splitlines()
     assert whole.endswith(long) and " ".join(map(str.strip, lines)).endswith(long)

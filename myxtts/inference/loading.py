@@ -16,6 +16,7 @@ from myxtts.storage.checkpoint import CheckpointError, CheckpointStore, assign_b
 from myxtts.storage.files import write_json, write_whole_folder
 from myxtts.storage.run_folder import MEL_STATS, chosen_step
 from myxtts.text.speech_rates import SPEECH_RATES, read_rates, write_rates
+from myxtts.utils.commons import progress_bar
 
 
 def load_model(folder: str | PathLike, which: str = "best", only_speech: bool = False) -> XTTS:
@@ -47,25 +48,30 @@ def load_model(folder: str | PathLike, which: str = "best", only_speech: bool = 
     skipped = "dvae" if only_speech and "decoder" in stores else None
     with blank_weights():
         model = XTTS(config.model, parts=tuple(part for part in stores if part != skipped))
-    for part, store in stores.items():
-        step, where = steps[part], str(store.path(steps[part]))
-        if part == skipped:
-            weights, arrays = {MEL_STATS: model.mel_stats}, {MEL_STATS: store.open(step)[MEL_STATS]}
-        else:
-            weights, arrays = model.part_weights(part), store.open(step)
-        assign_by_name(weights, arrays, where)
-        if part == "gpt" and "dvae" not in stores:  # its checkpoint has the mel statistics in a file of their own
-            assign_by_name(stats := {MEL_STATS: model.mel_stats}, store.open(step, MEL_STATS), where)
-            weights |= stats
-        if bad := [name for name, variable in weights.items() if not np.isfinite(shared_array(variable)).all()]:
-            hint = "Load another checkpoint with --which, or train it again."
-            raise CheckpointError(f"{where} contains NaN or infinity in {len(bad)} weights, such as {bad[0]}. {hint}")
+    with progress_bar("loading", "part") as progress:
+        for done, (part, store) in enumerate(stores.items()):
+            progress(done, len(stores))
+            step, stats, where = steps[part], {MEL_STATS: model.mel_stats}, str(store.path(steps[part]))
+            if part == skipped:
+                _assign(stats, {MEL_STATS: store.open(step)[MEL_STATS]}, where)
+            else:
+                _assign(model.part_weights(part), store.open(step), where)
+            if part == "gpt" and "dvae" not in stores:  # its checkpoint has the mel statistics in a file of their own
+                _assign(stats, store.open(step, MEL_STATS), where)
     codes_from = stores["gpt"].read_state(steps["gpt"]).get("lineage", {}).get("dvae")
     if "dvae" in stores and codes_from and codes_from != stores["dvae"].digest(steps["dvae"]):
         hint = "Train it again with --stage gpt --reset-training."
         raise CheckpointError(f"The GPT in {folder} was trained on the codes of another DVAE. {hint}")
     model.preset, model.origin = (front.tokenizer, config), str(folder)
     return model
+
+
+def _assign(weights, arrays, where):
+    """Assigns arrays to weights by name. Raises `CheckpointError` if one does not fit or is not finite."""
+    assign_by_name(weights, arrays, where)
+    if bad := [name for name, variable in weights.items() if not np.isfinite(shared_array(variable)).all()]:
+        hint = "Load another checkpoint with --which, or train it again."
+        raise CheckpointError(f"{where} contains NaN or infinity in {len(bad)} weights, such as {bad[0]}. {hint}")
 
 
 def save_to_preset(model: XTTS, folder: str | PathLike) -> None:

@@ -107,10 +107,8 @@ class Sentence:
         """Returns the next samples `(S,)` float32 (S may be 0), and whether the sentence has ended."""
         codes, latents, ended = self.stream.drawn()
         self._num_seen, sample_rate = len(codes), self.synthesizer.sample_rate
-        if ended and not codes:
-            samples = silence(CODE_STRIDE_SAMPLES / MODEL_SAMPLE_RATE, sample_rate)
-        else:
-            samples = self._sound(codes, latents, ended)
+        pause = CODE_STRIDE_SAMPLES / MODEL_SAMPLE_RATE
+        samples = self._sound(codes, latents, ended) if codes or not ended else silence(pause, sample_rate)
         if len(samples):
             samples = faded(samples, sample_rate, not self.is_heard, ended)
             self.is_heard = True

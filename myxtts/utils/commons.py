@@ -1,6 +1,7 @@
 """Default device, logging, progress bars and line wrapping."""
 
 import logging
+import os
 import re
 import shutil
 import sys
@@ -62,8 +63,12 @@ def folded(line: str, width: int = 0) -> str:
 
 
 def folded_on_terminal(text: str, stream: TextIO) -> str:
-    """Returns a text with wrapped lines if `stream` is a terminal, else unchanged, so that programs can search it."""
-    return "\n".join(map(folded, text.split("\n"))) if stream.isatty() else text
+    """Wraps a text and colors a leading `Error` or `WARNING` if `stream` is a terminal; else returns it unchanged."""
+    if stream.isatty():
+        text = "\n".join(map(folded, text.split("\n")))
+        if not os.environ.get("NO_COLOR") and os.environ.get("TERM", "dumb") != "dumb":
+            text = re.sub(r"^([\d:]{8} )?(Error|ERROR|WARNING)\b", "\\1\x1b[1;31m\\2\x1b[0m", text)
+    return text
 
 
 def shows_bars() -> bool:
