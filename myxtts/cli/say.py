@@ -13,7 +13,7 @@ from typing import BinaryIO, NamedTuple
 
 from myxtts.audio.encoding import SoundEncoder, check_suffix, wav_header
 from myxtts.cli.arguments import PlainParser, add_model
-from myxtts.cli.errors import exits_with_sentence, read_input, require_output
+from myxtts.cli.errors import exits_with_sentence, language_code, read_input, require_output
 from myxtts.config.checks import UserError, bounded_text, counted, printable, require
 from myxtts.config.stages import STAGES
 from myxtts.devices.machine import check_device
@@ -125,7 +125,7 @@ def _read(arguments):
     g2p = None if arguments.g2p is None else () if arguments.g2p == "none" else (arguments.g2p,)
     arguments.text_front, config = open_text_front(arguments.checkpoint, g2p)
     speaker, among = arguments.speaker, arguments.text_front.tokenizer.languages
-    own, requested = speaker and find_speaker(arguments.checkpoint, speaker).language, arguments.language
+    own, requested = speaker and find_speaker(arguments.checkpoint, speaker).language, language_code(arguments.language)
     arguments.language, note = language_to_read(text, requested, own, printable(speaker or ""), among)
     if note:
         print(note, file=sys.stderr)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from myxtts.config.checks import UserError
+from myxtts.config.checks import UserError, brief
 from myxtts.config.config import XTTSConfig
 from myxtts.storage.files import AnyPath, CheckpointError
 from myxtts.storage.run_folder import read_config, vocabulary_path
@@ -53,11 +53,11 @@ class TextFront:
     def pieces(self, text: str, language: str) -> list[Piece]:
         """Splits a text into sentences, and long sentences into parts; drops pieces without words."""
         self._check(text, language)
-        known = self.tokenizer.with_known_letters(text, language)
+        known, shown = self.tokenizer.with_known_letters(text, language), brief(text)
         if known != text:
-            logger.warning("%r has letters that are not in the vocabulary. It is spoken as %r.", text, known)
+            logger.warning("%s has letters that are not in the vocabulary, spoken as %s.", shown, brief(known))
         if unknown := self.tokenizer.check(known, language):
-            logger.warning("%r: %s; they are not spoken.", text, unknown)
+            logger.warning("%s: %s; they are not spoken.", shown, unknown)
         pieces: list[Piece] = []
         for paragraph in _PARAGRAPH.split(text):
             if pieces:
@@ -66,7 +66,7 @@ class TextFront:
                 pause = next((pause for pause, ending in _PAUSES.items() if ending.search(piece)), CUT_PAUSE_SECONDS)
                 pieces += [] if self._fault(piece, language) else [Piece(piece, pause)]
         if not pieces:
-            raise SpeechError(f"{text!r} cannot be spoken by this model: it has no words.")
+            raise SpeechError(f"{brief(text)} cannot be spoken by this model: it has no words.")
         return pieces
 
     def _split(self, text, language):
@@ -92,7 +92,7 @@ class TextFront:
 
     def _check(self, text: str, language: str, max_tokens: int | None = None) -> None:
         if reason := self._fault(text, language, max_tokens):
-            raise SpeechError(f"{text!r} cannot be spoken by this model: {reason.rstrip('.')}.")
+            raise SpeechError(f"{brief(text)} cannot be spoken by this model: {reason.rstrip('.')}.")
 
     def _fault(self, text, language, max_tokens=None):
         with suppress(ValueError):  # an unsupported language, which the check below reports
