@@ -1,5 +1,6 @@
 """The thread that writes checkpoints: training continues meanwhile, and its errors are raised."""
 
+import re
 import threading
 
 import numpy as np
@@ -83,10 +84,10 @@ def test_failed_writes_are_reported_and_survived_until_they_are_too_many(writer,
         "The checkpoint of step 2",
         "The checkpoint of step 3",
     ]
-    assert "No space left on device. The last good one is of step 1. Training continues; attempt 2 of 3" in caplog.text
+    assert re.search("No space left on device.* step 1.* 2 of 3", caplog.text)
     disk.errors.append(full())
     writer.start(4, TENSORS, {})
-    with pytest.raises(CheckpointError, match="step 4 could not be written.*of step 1.*attempt 3 of 3"):
+    with pytest.raises(CheckpointError, match="step 4 .* step 1.* 3 of 3"):
         writer.wait()
     assert writer.store.steps() == [1]
 
@@ -136,7 +137,7 @@ def test_the_last_checkpoint_is_tried_several_times_and_then_an_error(writer, di
     writer.write_last(1, TENSORS, {})
     assert writer.store.steps() == [1]
     disk.errors[:] = [full(), full(), full()]
-    with pytest.raises(CheckpointError, match="step 2 could not be written.*of step 1.*attempt 3 of 3"):
+    with pytest.raises(CheckpointError, match="step 2 .* step 1.* 3 of 3"):
         writer.write_last(2, TENSORS, {})
     assert disk.errors == []
 

@@ -1,6 +1,7 @@
 """Runs whose loss is not finite: detection, report file, return to the last good checkpoint, and end."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -74,7 +75,7 @@ def test_diverged_run_goes_back_with_a_lower_rate_and_then_stops(tiny_corpus, tm
     with pytest.raises(TrainingDiverged, match="3 consecutive steps"):
         trainer.train(dataset, [recorder])
     assert steps == [1, 2, 3, 4, 5, 6, 5, 6, 5, 6]
-    assert "step 4 with 0.01 times the learning rate (return 2 of 2)" in caplog.text
+    assert re.search("step 4 .*0.01 .*2 of 2", caplog.text)
     assert recorder.losses[6]["learning_rate"] == pytest.approx(3e-5) and recorder.losses[6]["skipped_steps"] == 2
     assert trainer.store.steps() == [2, 4, 6] or trainer.store.steps() == [4, 6]
     assert (trainer.store.folder / "diverged_step_00000006").is_dir()

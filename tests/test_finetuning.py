@@ -165,7 +165,7 @@ def test_default_limits_are_lowered_to_the_source_and_larger_requests_are_refuse
     assert (data.max_text_length, data.max_seconds) == (24, 2.0)
     assert "data.max_seconds is 2.0 instead of 11.6" in caplog.text
     for name, value in (("max_seconds", 11.5), ("max_text_length", 199)):
-        with pytest.raises(ConfigError, match=f"data.{name}.* must be at most .*Lower it or raise"):
+        with pytest.raises(ConfigError, match=f"data.{name}.* must be at most "):
             adopt(XTTSConfig(data=DataConfig(**{name: value}), training=training))
 
 
@@ -180,7 +180,7 @@ def test_gpt_stage_refuses_a_dvae_that_is_not_trained_to_the_end(source, tmp_pat
     weights = {name: variable.numpy() for name, variable in model.part_weights("dvae").items()}
     training = dataclasses.replace(config.training, checkpoint_dir=str(tmp_path / "run"))
     CheckpointStore(tmp_path / "run/dvae").write(3, {"model": weights}, {"finished": False})
-    with pytest.raises(CheckpointError, match="trained to the end.*stopped at step 3.*--stage dvae --max-steps 3"):
+    with pytest.raises(CheckpointError, match="step 3.*--stage dvae --max-steps 3"):
         load_foundations(dataclasses.replace(config, training=training), "gpt", "CPU:0")
     with pytest.raises(CheckpointError, match="trained to the end"):  # before the recordings are looked for
         open_run(train_data="none", checkpoint_dir=tmp_path / "run", stage="gpt")
@@ -189,7 +189,7 @@ def test_gpt_stage_refuses_a_dvae_that_is_not_trained_to_the_end(source, tmp_pat
 def test_source_with_an_unfinished_dvae_is_refused(source, tmp_path):
     folder = source[0]
     CheckpointStore(folder / "dvae").write(5, {"model": {}}, {"finished": False})
-    with pytest.raises(CheckpointError, match="--init-from needs a dvae that is trained to the end"):
+    with pytest.raises(CheckpointError, match="--init-from needs a dvae .*--stage dvae"):
         adopt(tiny_run_config(None, tmp_path / "run", training={"init_from": str(folder)}))
 
 

@@ -110,7 +110,7 @@ def test_the_setting_is_stored_with_the_run_and_cannot_be_changed(tmp_path):
     write_json(home / "config.json", first.config.to_dict())
     again = opened(None)
     assert again.config.data.g2p == ("am",) and [c.tokens for c in again.train] == [c.tokens for c in first.train]
-    with pytest.raises(ConfigError, match="--g2p must be as in the run.*: am. Received: .*--reset-training"):
+    with pytest.raises(ConfigError, match="--g2p must be .*: am. Received: .*--reset-training"):
         opened(())
     with pytest.raises(ConfigError, match="--g2p: There are no phoneme rules for 'fa'"):
         opened(("fa",))

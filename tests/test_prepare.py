@@ -208,7 +208,7 @@ def test_a_validation_set_is_read_from_shards_of_its_own(run, shards, tmp_path):
     with pytest.raises(UserError, match="--val-prepared. must be left out without --val-data"):
         SpeechDataset.open(replace(run, data=replace(run.data, val_prepared=str(shards))))
     clip = SpeechDataset.open(run).train[0]
-    with pytest.raises(UserError, match="^--val-prepared .* must contain every clip of --val-data unchanged"):
+    with pytest.raises(UserError, match="^--val-prepared .* --val-data unchanged"):
         PreparedClips.open(shards, "--val-prepared").adopt([replace(clip, id="nowhere")], "--val-data")
 
 
@@ -224,5 +224,5 @@ def test_shards_are_read_from_an_address(run, shards):
         np.testing.assert_array_equal(ours, theirs, err_msg=name)
     with pytest.raises(UserError, match="ram://nowhere has no manifest.json"):
         PreparedClips.open("ram://nowhere")
-    with pytest.raises(UserError, match="storage that this TensorFlow cannot read. Mount it"):
+    with pytest.raises(UserError, match="storage .*TensorFlow cannot read"):
         PreparedClips.open("s9://bucket/shards")

@@ -3,6 +3,7 @@
 import itertools
 import json
 import logging
+import re
 import sys
 import threading
 
@@ -85,7 +86,7 @@ def test_front_end_starts_follows_stops_and_resumes_a_run(tiny_corpus, tmp_path,
 
 def test_repeated_run_speaks_the_last_sentences_that_a_stop_has_prevented(tiny_corpus, tmp_path, monkeypatch, caplog):
     config, spoken = dvae_config(tiny_corpus, tmp_path, 1, gradient_accumulation=3), []
-    assert Run(config, PLAN).train() and "A step takes 12 clips, but there are only 10." in caplog.text
+    assert Run(config, PLAN).train() and re.search("12 clips.* 10", caplog.text)
     monkeypatch.setattr(STAGE_CLASSES["dvae"], "speaks", True)
     monkeypatch.setattr("myxtts.runs.samples.speak_last_words", lambda *_: spoken.append(1))
     config.training.sample_every_steps = 1

@@ -293,7 +293,7 @@ def test_one_voice_ends_the_stage_at_once_and_the_run_continues(tmp_path, caplog
     with caplog.at_level(logging.WARNING, "myxtts"):
         watcher, done = run_speaker(corpus, tmp_path / "run")
     assert done and not watcher.losses
-    assert "Stage speaker: nothing to train. The speaker encoder needs two speakers" in caplog.text
+    assert "Stage speaker: nothing to train" in caplog.text and "two speakers" in caplog.text
     store = CheckpointStore(tmp_path / "run/speaker")
     assert store.steps() == [0] and store.read_state(0)["finished"]
     assert not trains_speaker(watcher.run.config)

@@ -171,5 +171,5 @@ def test_process_that_gets_a_signal_while_tracing_ends_cleanly(tiny_corpus, tiny
                 process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0, said
     assert "SIGTERM: stopping before the first step\n" in said
-    assert f"Stopped. Run the same command again to resume from {tmp_path / 'run'}/dvae\n" == said[-1]
+    assert said[-1].startswith("Stopped.") and said[-1].endswith(f" {tmp_path / 'run'}/dvae\n")
     assert not (tmp_path / "run" / "dvae").exists() or not list((tmp_path / "run" / "dvae").glob("step_*"))

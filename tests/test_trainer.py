@@ -175,7 +175,7 @@ def test_checkpoint_of_another_shape_is_refused_by_name(tiny_corpus, gpt_run, dv
         trained.training.checkpoint_dir,
         model={"layers": 1, "width": 8, "num_text_tokens": trained.model.num_text_tokens},
     )
-    with pytest.raises(CheckpointError, match="step_00000006 does not fit this model: .* has the shape .* instead of"):
+    with pytest.raises(CheckpointError, match="step_00000006 .* shape "):
         XTTSTrainer(config, foundations={"dvae": dvae_run[1].model})
 
 
