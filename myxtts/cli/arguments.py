@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from myxtts.config.checks import UserError
+from myxtts.config.checks import UserError, require
 from myxtts.config.flags import AUTOMATIC, Flag
 from myxtts.config.settings import nearest
 
@@ -85,8 +85,8 @@ def keywords(parser: argparse.ArgumentParser, named: Mapping[str, Any]) -> argpa
     for name, value in named.items():
         if name not in known:
             raise UserError(f"{name} is not an option of {parser.prog}.{nearest(name, known)}")
-        if (choices := known[name].choices) and value not in choices:
-            raise UserError(f"{name} must be one of {', '.join(choices)}. Received: {value}.")
+        choices = known[name].choices or [value]
+        require(value in choices, name, f"one of {', '.join(map(str, choices))}", value)
         if value is not None:
             given[known[name].dest] = value
     if missing := [name for name, action in known.items() if action.required and name not in named]:

@@ -10,7 +10,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Self
 
-from myxtts.config.checks import UNPRINTABLE, ConfigError, brief, printable, read_bounded
+from myxtts.config.checks import UNPRINTABLE, ConfigError, brief, printable, read_bounded, require
 from myxtts.config.data import DataConfig
 from myxtts.config.model import ModelConfig
 from myxtts.config.rates import CODE_STRIDE_SAMPLES, MEL_FRAMES_PER_CODE, MODEL_SAMPLE_RATE
@@ -163,8 +163,7 @@ def config_from_dict(values: dict) -> XTTSConfig:
 
 def _mapping(values, where):
     """Returns `values` with all keys as strings. Raises `ConfigError` if `values` is not a dictionary."""
-    if not isinstance(values, dict):
-        raise ConfigError(f"{where} must be a mapping of settings. Received: {brief(values)}.")
+    require(isinstance(values, dict), where, "a mapping of settings", brief(values))
     return {name if isinstance(name, str) else brief(name): value for name, value in values.items()}
 
 
@@ -230,12 +229,12 @@ def _read_yaml(path, root, above, files):
         raise ConfigError(f"{path} must contain a mapping of settings. Received: {type(values).__name__}.")
     included = values.pop("include", [])
     included = [included] if isinstance(included, str) else included
-    if not isinstance(included, list) or not all(isinstance(name, str) for name in included):
-        raise ConfigError(f"include: in {path} must be a file name or a list of them. Received: {brief(included)}.")
+    are_names = isinstance(included, list) and all(isinstance(name, str) for name in included)
+    require(are_names, f"include: in {path}", "a file name or a list of them", brief(included))
     merged = {}
     for name in included:
-        if UNPRINTABLE.search(name) or not Path(os.path.realpath(path.parent / name)).is_relative_to(root):
-            raise ConfigError(f"include: in {path} must be in {root} or below. Received: {brief(name)}. Copy it there.")
+        is_below = not UNPRINTABLE.search(name) and Path(os.path.realpath(path.parent / name)).is_relative_to(root)
+        require(is_below, f"include: in {path}", f"in {root} or below", brief(name), "Copy it there.")
         # A copied recipe can still include other recipes by name.
         place = path.parent / name if (path.parent / name).exists() or name not in recipe_names() else RECIPES / name
         merged = merge(merged, _read_yaml(place, root, (*above, resolved), files))

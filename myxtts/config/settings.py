@@ -72,18 +72,17 @@ def typed_value(kind: Any, value: Any, name: str) -> Any:
     if get_origin(kind) is tuple:
         parts = get_args(kind)
         repeated = parts[-1] is Ellipsis
-        if not isinstance(value, (list, tuple)) or not (repeated or len(value) == len(parts)):
-            what = "texts" if parts[0] is str else "numbers" if repeated else f"{len(parts)} numbers"
-            raise ConfigError(f"{name} must be a list of {what}. Received: {brief(value)}.")
+        is_list = isinstance(value, (list, tuple)) and (repeated or len(value) == len(parts))
+        what = "texts" if parts[0] is str else "numbers" if repeated else f"{len(parts)} numbers"
+        require(is_list, name, f"a list of {what}", brief(value))
         return tuple(typed_value(parts[0], item, name) for item in value)
     if kind is float and isinstance(value, str):
         with suppress(ValueError):
             return float(value)  # PyYAML parses 1e-3, a number without a point, as text
     is_of_kind = isinstance(value, (int, float) if kind is float else kind)
-    if kind is str and is_of_kind and UNPRINTABLE.search(value):
-        raise ConfigError(f"{name} must be text without control or direction characters. Received: {brief(value)}.")
-    if not is_of_kind or isinstance(value, bool) != (kind is bool):
-        raise ConfigError(f"{name} must be {_TYPE_NAMES[kind]}. Received: {brief(value)}.")
+    is_clean = kind is not str or not is_of_kind or not UNPRINTABLE.search(value)
+    require(is_clean, name, "text without control or direction characters", brief(value))
+    require(is_of_kind and isinstance(value, bool) == (kind is bool), name, _TYPE_NAMES[kind], brief(value))
     try:
         return float(value) if kind is float else value
     except OverflowError:

@@ -113,9 +113,8 @@ def make_sample_corpus(root: Path, *, num_clips: int = 880, languages: Sequence[
 def plan_clips(seed: int, num_clips: int, languages: Sequence[str] = ("en",)) -> list[Clip]:
     """Assigns random sentences to each voice, without repetition. Raises as `make_sample_corpus` does."""
     unknown = set(languages).difference(SENTENCES)
-    if unknown or not languages:
-        received = ", ".join(sorted(unknown)) or "none"
-        raise UserError(f"The sample corpus must be in one of {', '.join(SENTENCES)}. Received: {received}.")
+    received = ", ".join(sorted(unknown)) or "none"
+    require(bool(languages) and not unknown, "The sample corpus", f"in one of {', '.join(SENTENCES)}", received)
     voices = [voice for voice in VOICES if voice.language in languages]
     heard = {language: [*SENTENCES[language]] for language in languages}
     for sentences in heard.values():

@@ -18,7 +18,7 @@ from typing import Any
 
 import psutil
 
-from myxtts.config.checks import UserError, counted
+from myxtts.config.checks import UserError, counted, require
 from myxtts.storage.files import AnyPath
 
 BYTES_PER_GB = 2**30
@@ -190,9 +190,8 @@ def device_named(name: str, setting: str = "--device") -> str:
 
     devices = [short_name(one.name) for one in tf.config.list_logical_devices()]
     device = short_name(name if ":" in name else f"{name}:0").upper()
-    if device not in devices:
-        known = ", ".join(one.strip("/").lower() for one in devices)
-        raise UserError(f"{setting} must be one of {known}. Received: {name}.")
+    known = ", ".join(one.strip("/").lower() for one in devices)
+    require(device in devices, setting, f"one of {known}", name)
     return device
 
 

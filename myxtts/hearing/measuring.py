@@ -115,17 +115,17 @@ def contour_of(samples: np.ndarray, sample_rate: int) -> Contour:
     """Extracts the frame features of `(S,)` float32 samples. The result has one frame if the audio is silent."""
     import librosa  # takes a second or two
 
-    sound = np.asarray(samples, np.float32)
-    sound = sound if sample_rate == MODEL_SAMPLE_RATE else soxr.resample(sound, sample_rate, MODEL_SAMPLE_RATE)
-    sound = np.pad(sound, (0, max(0, _MEL.win_length - len(sound))))
-    log_mel = np.asarray(MelSpectrogram(_MEL)(sound[None]))[0]
-    rms = librosa.feature.rms(y=sound, frame_length=2 * HOP_SAMPLES, hop_length=HOP_SAMPLES)[0, : len(log_mel)]
+    audio = np.asarray(samples, np.float32)
+    audio = audio if sample_rate == MODEL_SAMPLE_RATE else soxr.resample(audio, sample_rate, MODEL_SAMPLE_RATE)
+    audio = np.pad(audio, (0, max(0, _MEL.win_length - len(audio))))
+    log_mel = np.asarray(MelSpectrogram(_MEL)(audio[None]))[0]
+    rms = librosa.feature.rms(y=audio, frame_length=2 * HOP_SAMPLES, hop_length=HOP_SAMPLES)[0, : len(log_mel)]
     # Frames 40 dB below the loudest one or below a fixed level are silent.
     loud = np.flatnonzero(rms > max(rms.max() / 100, 5e-5))
     first, last = (loud[0], loud[-1]) if len(loud) else (0, 0)
     # Probabilistic YIN (Mauch and Dixon 2014).
     options = dict(sr=MODEL_SAMPLE_RATE, frame_length=_MEL.win_length, hop_length=HOP_SAMPLES, fill_na=0.0)
-    f0 = librosa.pyin(sound, fmin=60.0, fmax=500.0, **options)[0][first : last + 1]
+    f0 = librosa.pyin(audio, fmin=60.0, fmax=500.0, **options)[0][first : last + 1]
     seconds, pause = np.array([last + 1 - first, max(np.diff(loud), default=1) - 1]) * HOP_SAMPLES / MODEL_SAMPLE_RATE
     # Cosine transform of the log amplitudes of the mel bands, without coefficient 0, which is the level.
     log_amplitude = 0.5 * log_mel[first : last + 1].astype(np.float64)

@@ -11,7 +11,7 @@ import numpy as np
 import soxr
 from scipy.special import expit
 
-from myxtts.config.checks import UserError, needing
+from myxtts.config.checks import UserError, needing, require
 from myxtts.hearing.recognizers import SAMPLE_RATE, at_rate
 from myxtts.interchange.coqui.torch_checkpoint import read_torch_checkpoint
 
@@ -113,16 +113,16 @@ class DVector:
         """Returns unit-length embeddings `(N, E)` of overlapping segments: 1.6 s long, one every 0.77 s."""
         import librosa  # takes a second or two
 
-        sound = at_rate(samples, sample_rate)
-        level = 10 * np.log10(np.mean(sound.astype(np.float64) ** 2) + 1e-12)
-        sound = sound * np.float32(10 ** (np.clip(-30 - level, 0, 60) / 20))  # amplify quiet recordings to -30 dB
-        end = max(1, len(sound) // HOP_SAMPLES + 2 - PART_FRAMES + PART_STEP_FRAMES)
+        audio = at_rate(samples, sample_rate)
+        level = 10 * np.log10(np.mean(audio.astype(np.float64) ** 2) + 1e-12)
+        audio = audio * np.float32(10 ** (np.clip(-30 - level, 0, 60) / 20))  # amplify quiet recordings to -30 dB
+        end = max(1, len(audio) // HOP_SAMPLES + 2 - PART_FRAMES + PART_STEP_FRAMES)
         starts = np.arange(0, end, PART_STEP_FRAMES)
-        if len(starts) > 1 and len(sound) / HOP_SAMPLES - starts[-1] < 0.75 * PART_FRAMES:
+        if len(starts) > 1 and len(audio) / HOP_SAMPLES - starts[-1] < 0.75 * PART_FRAMES:
             starts = starts[:-1]  # most of the last segment would be padding
-        sound = np.pad(sound, (0, max(0, (starts[-1] + PART_FRAMES) * HOP_SAMPLES - len(sound))))
+        audio = np.pad(audio, (0, max(0, (starts[-1] + PART_FRAMES) * HOP_SAMPLES - len(audio))))
         options = dict(sr=SAMPLE_RATE, n_fft=400, hop_length=HOP_SAMPLES, n_mels=40, pad_mode="constant")
-        mel = librosa.feature.melspectrogram(y=sound, **options).T
+        mel = librosa.feature.melspectrogram(y=audio, **options).T
         return self.embed(np.stack([mel[start : start + PART_FRAMES] for start in starts]))
 
     def embed(self, mels: np.ndarray) -> np.ndarray:
@@ -193,8 +193,8 @@ class SileroModel:
     def __init__(self, path: Path):
         self._session = open_network(path, "--vad-model")
         names = {one.name for one in self._session.get_inputs()}
-        if names not in ({"input", "h", "c"}, {"input", "state", "sr"}):
-            raise UserError(f"--vad-model must be a Silero model of version 5 or later. Received: {path}.")
+        is_silero = names in ({"input", "h", "c"}, {"input", "state", "sr"})
+        require(is_silero, "--vad-model", "a Silero model of version 5 or later", path)
         self._takes_rows = "h" in names
 
     def start(self, sample_rate: int) -> None:

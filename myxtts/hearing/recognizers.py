@@ -17,7 +17,7 @@ import soxr
 from rapidfuzz.distance import Levenshtein
 
 from myxtts.audio.encoding import write_audio
-from myxtts.config.checks import UserError, printable
+from myxtts.config.checks import UserError, printable, require
 from myxtts.inference.speech import Word
 from myxtts.text.cleaners import clean_text
 
@@ -70,12 +70,9 @@ def settle_recognizer(name: str, thorough: bool = False) -> Callable[[], Recogni
         return Pocketsphinx
     size = name.removeprefix("whisper-")
     is_remote = name.startswith("hf://") or size in WHISPER_SIZES
-    if not (is_remote or Path(name).is_dir()):
-        raise UserError(
-            f"--recognizer (or --aligner) must be a Whisper size ({', '.join(WHISPER_SIZES)}), hf://owner/name, the "
-            'folder of a Whisper model, pocketsphinx, or a command with {wav} in it, such as "./hear.sh {wav}". '
-            f"Received: {name}."
-        )
+    others = "hf://owner/name, the folder of a Whisper model, pocketsphinx, or a command with {wav} in it, such as"
+    rule = f'a Whisper size ({", ".join(WHISPER_SIZES)}), {others} "./hear.sh {{wav}}"'
+    require(is_remote or Path(name).is_dir(), "--recognizer (or --aligner)", rule, name)
     _require_package("faster_whisper", "eval")
     folder = Path(name)
     if is_remote and not (folder / "model.bin").is_file():  # ignores an unrelated local folder called base
@@ -161,12 +158,12 @@ class Whisper:
         if language not in self._model.supported_languages:
             raise UserError(f"The recognizer does not support the language {language}. Use another one.")
         options = dict(language=language, beam_size=self._beam_size, temperature=0.0, condition_on_previous_text=False)
-        sound = at_rate(samples, sample_rate)
-        segments = list(self._model.transcribe(sound, **options, **more)[0])
+        audio = at_rate(samples, sample_rate)
+        segments = list(self._model.transcribe(audio, **options, **more)[0])
         # A high compression ratio indicates repetition (Radford et al. 2022, section 4.5). A second pass without
         # repeated 4-grams is deterministic, unlike Whisper's fallback to a higher temperature.
         if any(segment.compression_ratio > 2.4 for segment in segments):
-            segments = list(self._model.transcribe(sound, no_repeat_ngram_size=4, **options, **more)[0])
+            segments = list(self._model.transcribe(audio, no_repeat_ngram_size=4, **options, **more)[0])
         return segments
 
 

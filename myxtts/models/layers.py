@@ -11,6 +11,8 @@ import keras
 import numpy as np
 from keras import ops
 
+from myxtts.config.checks import require
+
 Tensor = Any
 """A tensor of the backend, or a value that Keras converts to one."""
 Shape = tuple[int | None, ...]
@@ -203,8 +205,7 @@ class Conv1D(Layer):
 
     def __init__(self, channels: int, filters: int, kernel_size: int, stride=1, dilation=1, use_bias=True, **kwargs):
         super().__init__(**kwargs)
-        if kernel_size % 2 == 0:
-            raise ValueError(f"kernel_size must be odd. Received: {kernel_size}.")
+        require(kernel_size % 2 == 1, "kernel_size", "odd", kernel_size)
         self.kernel_size, self.stride, self.dilation, self.use_bias = kernel_size, stride, dilation, use_bias
         self.padding = dilation * (kernel_size - 1) // 2
         shape = (kernel_size,) * self.rank + (channels, filters)
@@ -237,9 +238,8 @@ class ConvTranspose1D(Layer):
 
     def __init__(self, channels: int, filters: int, kernel_size: int, stride: int, **kwargs):
         super().__init__(**kwargs)
-        if kernel_size < stride or (kernel_size - stride) % 2:
-            received = f"kernel_size={kernel_size}, stride={stride}"
-            raise ValueError(f"kernel_size - stride must be even and not negative. Received: {received}.")
+        is_even, received = (kernel_size - stride) % 2 == 0, f"kernel_size={kernel_size}, stride={stride}"
+        require(is_even and kernel_size >= stride, "kernel_size - stride", "even and not negative", received)
         self.kernel_size, self.stride = kernel_size, stride
         self.kernel, self.bias = _add_kernel_and_bias(self, (kernel_size, filters, channels), filters)
 

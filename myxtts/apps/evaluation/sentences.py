@@ -16,7 +16,7 @@ from myxtts.apps.evaluation.command import Subject
 from myxtts.audio.files import AudioError, load_samples, read_audio
 from myxtts.audio.mel import DVAE_MEL, MelSpectrogram
 from myxtts.cli.errors import read_input
-from myxtts.config.checks import UserError, counted
+from myxtts.config.checks import UserError, counted, require
 from myxtts.config.rates import CODE_STRIDE_SAMPLES, MODEL_SAMPLE_RATE
 from myxtts.data.corpora import Utterance, load_corpus
 from myxtts.data.dataset import trained_on
@@ -137,9 +137,9 @@ def sentences_of_data(folder: str | Path, runs: Iterable[Path], language: str, c
 def _espeak_data(folder, language):
     """Creates test data for the bundled model in `folder`: sentences not used in its training, spoken by eSpeak NG."""
     code = get_language(language).code
-    if not (voices := [voice for voice in VOICES if voice.language == code]):
-        known = ", ".join(dict.fromkeys(voice.language for voice in VOICES))
-        raise UserError(f"--language must be a language of base: {known}. Received: {language}.")
+    voices = [voice for voice in VOICES if voice.language == code]
+    known = ", ".join(dict.fromkeys(voice.language for voice in VOICES))
+    require(bool(voices), "--language", f"a language of base: {known}", language)
     texts = enumerate(unheard_sentences(code))
     clips = [Clip(f"{code}_{number:02d}", text, voices[number % len(voices)]) for number, text in texts]
     try:

@@ -57,6 +57,12 @@ class TorchCheckpointError(UserError):
     """A file is damaged, is not a PyTorch checkpoint, calls a forbidden function, or claims more data than it has."""
 
 
+def _require(holds, source, problem):
+    """Raises `TorchCheckpointError`, with the file's name `source`, unless `holds`."""
+    if not holds:
+        raise TorchCheckpointError(f"{source} {problem}.")
+
+
 class _Global(str):
     """Dotted name of a class or function in a pickle. It is never imported."""
 
@@ -95,8 +101,7 @@ class Unpickler:
         self.stack, self.marks, self.memo, self.work, self.num_odd_keys = [], [], {}, 0, 0
 
     def require(self, holds, problem):
-        if not holds:
-            raise TorchCheckpointError(f"{self.source} {problem}.")
+        _require(holds, self.source, problem)
 
     def run(self, pickled: bytes) -> tuple[Any, int]:
         """Reads the first pickle in `pickled`; returns its value and its length in bytes.
@@ -261,8 +266,7 @@ def read_torch_checkpoint(path: str | os.PathLike) -> Any:
             checkpoint needs, or claims more data than it has.
     """
     path = Path(path)
-    if not path.stat().st_size:
-        raise TorchCheckpointError(f"{path} is empty.")
+    _require(path.stat().st_size, path, "is empty")
     data = np.memmap(path, dtype="uint8", mode="r")
     try:
         return _read_zip(path, data) if bytes(data[:4]) == b"PK\x03\x04" else _read_legacy(path, data)
@@ -291,16 +295,14 @@ def _read_zip(path, data):
     with zipfile.ZipFile(path) as archive:
         entries = {entry.filename: entry for entry in archive.infolist()}
         for entry in archive.infolist():
-            if entries[entry.filename] is not entry:
-                raise TorchCheckpointError(f"{path} has two entries named {brief(entry.filename)}.")
-            if entry.compress_type != zipfile.ZIP_STORED or entry.compress_size != entry.file_size:
-                hint = "Write it with torch.save, which has none."
-                raise TorchCheckpointError(f"{path} has a compressed entry, {brief(entry.filename)}. {hint}")
-        if sum(entry.file_size for entry in entries.values()) > data.size:
-            raise TorchCheckpointError(f"{path} claims entries of more bytes than the file has.")
+            name = brief(entry.filename)
+            _require(entries[entry.filename] is entry, path, f"has two entries named {name}")
+            is_stored = entry.compress_type == zipfile.ZIP_STORED and entry.compress_size == entry.file_size
+            _require(is_stored, path, f"has a compressed entry, {name}. Write it with torch.save, which has none")
+        claimed = sum(entry.file_size for entry in entries.values())
+        _require(claimed <= data.size, path, "claims entries of more bytes than the file has")
         pickles = [name for name in entries if name.endswith("/data.pkl")]
-        if len(pickles) != 1:
-            raise TorchCheckpointError(f"{path} is a zip file with {len(pickles)} data.pkl entries, not one.")
+        _require(len(pickles) == 1, path, f"is a zip file with {len(pickles)} data.pkl entries, not one")
         root, storages = pickles[0].removesuffix("data.pkl"), {}
 
         def content(name):
@@ -319,9 +321,8 @@ def _read_zip(path, data):
             if key not in storages:
                 storages[key] = content(f"{root}data/{key}")
             claimed = num_values * dtype.itemsize
-            if claimed > storages[key].size:
-                held = f"for storage {key:.40}, of {storages[key].size}"
-                raise TorchCheckpointError(f"{path} claims {claimed} bytes {held}.")
+            size = storages[key].size
+            _require(claimed <= size, path, f"claims {claimed} bytes for storage {key:.40}, of {size}")
             return storages[key][:claimed].view(dtype)
 
         if root + "byteorder" in entries and content(root + "byteorder").tobytes() != b"little":
@@ -334,16 +335,16 @@ def _read_legacy(path, data):
     start, claims = 0, {}
 
     def note_claim(dtype, key, num_values):
-        if num_values * dtype.itemsize > data.size:
-            raise TorchCheckpointError(f"{path} claims {num_values} values for storage {key:.40}, more than it has.")
+        fits = num_values * dtype.itemsize <= data.size
+        _require(fits, path, f"claims {num_values} values for storage {key:.40}, more than it has")
         claims[key] = (dtype, num_values)
         return data[: num_values * dtype.itemsize].view(dtype)  # a placeholder of the right size
 
     for number in range(5):
         pickled = data[start : start + MAX_PICKLE_BYTES].tobytes()
         value, length = Unpickler(str(path), note_claim if number == 3 else None).run(pickled)
-        if number == 0 and value != _LEGACY_MAGIC:
-            raise TorchCheckpointError(f"{path} is not a PyTorch checkpoint: its first bytes are not those of one.")
+        is_ours = number != 0 or value == _LEGACY_MAGIC
+        _require(is_ours, path, "is not a PyTorch checkpoint: its first bytes are not those of one")
         if number == 3:
             checkpoint = pickled
         start += length
@@ -352,8 +353,7 @@ def _read_legacy(path, data):
         dtype, num_values = claims[key]
         (stored,) = struct.unpack("<q", data[start : start + 8].tobytes())
         begin, start = start + 8, start + 8 + num_values * dtype.itemsize
-        if stored != num_values or start > data.size:
-            raise TorchCheckpointError(f"{path} is cut short or altered at storage {key:.40}.")
+        _require(stored == num_values and start <= data.size, path, f"is cut short or altered at storage {key:.40}")
         storages[key] = data[begin:start].view(dtype)
     return Unpickler(str(path), lambda dtype, key, num_values: storages[key]).run(checkpoint)[0]
 

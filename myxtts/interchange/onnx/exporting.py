@@ -86,8 +86,8 @@ def export_model(
     weights = weights or (INT8 if form == "web" else FLOAT32)
     require(weights in WEIGHTS, "--weights", f"one of {', '.join(WEIGHTS)}", weights)
     output = Path(output)
-    if output.exists() and (not output.is_dir() or any(output.iterdir())):
-        raise UserError(f"--output must be a new or empty folder. Received: {output}.")
+    is_free = not output.exists() or output.is_dir() and not any(output.iterdir())
+    require(is_free, "--output", "a new or empty folder", output)
     import_package("onnx")
     import_package("onnxruntime")
     if form == "web":

@@ -166,10 +166,8 @@ def _largest_that_fits(trainer, dataset):
             break
         trials[size] = taken
     if not trials:
-        raise ConfigError(
-            f"--batch-size auto: {counted(sizes[0], 'clip')} at once does not fit. {reason}. Choose a smaller "
-            "--model-size or data.max_seconds, or raise --memory-budget."
-        )
+        fault = f"--batch-size auto: {counted(sizes[0], 'clip')} at once does not fit. {reason}"
+        raise ConfigError(f"{fault}. Choose a smaller --model-size or data.max_seconds, or raise --memory-budget.")
     best = max(trials)
     tried = (f"{one} ({taken / MB:.0f} MB)" if budget < math.inf else str(one) for one, taken in trials.items())
     found = best, effective // best, effective, ", ".join(tried) + (f"; {reason}" if reason else "")
