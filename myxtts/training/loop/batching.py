@@ -73,10 +73,8 @@ class Batching:
             )
         smaller = [parts for parts in range(self.parts + 1, share + 1) if share % parts == 0]
         if not smaller:
-            raise ConfigError(
-                f"One clip at a time does not fit on {self._replicas.devices[0]} ({reason}). Choose a smaller "
-                "--model-size or data.max_seconds."
-            )
+            fault = f"One clip at a time does not fit on {self._replicas.devices[0]} ({reason})"
+            raise ConfigError(f"{fault}. Choose a smaller --model-size or data.max_seconds.")
         self.parts = smaller[0]
         self.train_step.make_accumulators()
         logger.warning(
