@@ -24,12 +24,12 @@ NOISE_DECIBELS = (5.0, 40.0)
 
 
 def draw_rows(draw: Callable, shape: Sequence, *arguments: Any, share: tuple[int, int] = (0, 1)) -> tf.Tensor:
-    """Returns this worker's rows of random numbers that do not depend on how the batch is split among workers.
+    """Returns random numbers for this worker's rows, independent of how the batch is split among workers.
 
     Args:
-        draw: Stateless random function, called as `draw(shape, *arguments)`. The shape is that of the whole batch,
+        draw: Stateless random function of a shape and `arguments`. It is called with the shape of the whole batch,
             because rounding depends on the shape, and the logarithm of near-silent audio magnifies rounding errors.
-        shape: Shape of this worker's part; the first dimension is the rows.
+        shape: Shape of the result; the first dimension is the number of this worker's rows.
         share: Index of this worker's part, and the number of equal parts.
     """
     (part, parts), rows = share, shape[0]

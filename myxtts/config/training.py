@@ -245,7 +245,7 @@ class TrainingConfig(Settings):
 
 
 def _stage_config(name, given):
-    """Returns `given` (a mapping, settings or None) as settings of the stage `name`; unchanged for an unknown stage."""
+    """Converts `given`, a mapping, `StageConfig` or None, to the settings class of a stage, if the stage is known."""
     entry = STAGES.get(name)
     if entry is None or isinstance(given, entry.settings):
         return given

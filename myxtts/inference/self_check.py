@@ -45,7 +45,7 @@ class Reading(NamedTuple):
     without: np.ndarray
     """`(C + 1,)` log-probabilities of the same codes if the text is only the language token."""
     entropy: np.ndarray
-    """`(C + 1,)` entropies in nats of the predicted distributions with the text."""
+    """`(C + 1,)` entropies in nats of the distributions that the GPT predicts given the whole text."""
 
 
 class Calibration(NamedTuple):

@@ -1,4 +1,4 @@
-"""Console output of a run of all stages: devices, recordings, agenda, progress and results."""
+"""Console output of a run: devices, recordings, the stages to train, progress and results."""
 
 import csv
 import shlex

@@ -75,7 +75,7 @@ class Callback:
     """Base class of callbacks. The trainer calls these methods, all of which are optional:
 
     - `on_start(start: StageStart)`: before the first step.
-    - `on_waiting(seconds)`: in Multi-GPU Mode, before the head start of the data pipeline.
+    - `on_waiting(seconds)`: in Multi-GPU Mode, before training waits `seconds` to give the data pipeline a head start.
     - `on_running()`: in Multi-GPU Mode, when the pipeline is filled.
     - `on_ledger(ledger: Ledger)`: after the first step that changed the weights.
     - `on_micro_batch(what, done, count)`: when `done` of the `count` batches of a step are read or computed (`what`).
