@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 SPEED_RANGE = 0.05
-"""Maximum natural logarithm of the speed factor; a change of speed also shifts pitch and formants."""
+"""Speed factors are from exp(-SPEED_RANGE) to exp(SPEED_RANGE); they also shift pitch and formants."""
 GAIN_NEPERS = 0.7
 """Maximum change of level: 3 dB in `draw_change` (added to the log power), 6 dB in `disturb` (to the log amplitude)."""
 EQUALIZER_NEPERS = 0.25

@@ -31,7 +31,7 @@ PRESETS = {
 }
 PRESETS["auto"] = PRESETS["balanced"]
 """Switches of each preset. `conservative` changes results by rounding at most. `balanced`, also called `auto`, lowers
-the precision of matrix products where that is faster, and uses XLA on a GPU for stages with many steps per shape.
+the precision of matrix products where that is faster, and on a GPU uses XLA for stages with many steps per batch shape.
 `aggressive` also saves memory, and uses XLA for every stage on a GPU."""
 LARGEST_PORT = 65535
 FIRST_SLURM_PORT, SLURM_PORTS = 23000, 8000

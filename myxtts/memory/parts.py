@@ -46,7 +46,7 @@ def count_speaker(model: ModelConfig) -> tuple[int, int]:
 
 
 def estimate_speaker(model: ModelConfig, shapes: Shapes, optimizations: Optimizations = PLAIN) -> MemoryEstimate:
-    """Estimates the memory of training the speaker encoder without its classifier, which has a row for each speaker.
+    """Estimates the memory of training the speaker encoder. The classifier, with a row per speaker, is not counted.
 
     Of the optimizations, only precision, accumulation and EMA matter.
     """
@@ -96,7 +96,7 @@ def count_discriminators(model: ModelConfig) -> int:
 
 
 def _discriminator_layers(model, samples):
-    """Yields (kernel size, input channels, output channels, output positions per clip) for each layer."""
+    """Yields (kernel size, input channels, output channels, output positions per clip) of each discriminator layer."""
     divisor = DIVISORS.get(model.size, 1)
     for period in PERIODS:
         length, inputs = -(-samples // period), 1

@@ -27,7 +27,7 @@ STEP_WIDTH = 80
 MINUTE = 60.0
 """Seconds of training until the bottleneck is logged, and seconds without output until the progress is logged."""
 TRIAL_SECONDS = 10.0
-"""Estimated step time in seconds above which a run with gradient accumulation logs the estimate, once per stage."""
+"""Step time in seconds above which the estimated time of a step with gradient accumulation is logged, once a stage."""
 HINTS = {
     "computing": "Data is ready in time. Try --optimizations auto or a larger --batch-size for faster training.",
     "reading": "Raise --num-workers, use a faster disk, or read the samples of `myxtts prepare` (--prepared).",
