@@ -101,7 +101,7 @@ class CorpusFolder:
 
     @cached_property
     def _below(self):
-        """Index of subfolders of the user's audio roots: `{name: subfolders with a file or folder of this name}`."""
+        """`{name: subfolders}`: the subfolders of the user's audio roots with a file or folder of this name."""
         found: dict[str, list[Path]] = {}
         for folder in (path for root in self.audio_roots if root not in self.linked for path in self.walk(root, 1)):
             for one in (*self.files(folder), *self.subfolders(folder)):
