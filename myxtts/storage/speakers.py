@@ -79,7 +79,7 @@ def find_speaker(folder: AnyPath, name: str) -> StoredSpeaker:
 
 
 def read_speaker(folder: AnyPath, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Reads a voice's latents and vector, shaped as in `write_speakers`. Raises `CheckpointError` if it has none."""
+    """Returns latents and vector of a voice, shaped as in `write_speakers`. Raises `CheckpointError` if not stored."""
     if name not in speaker_names(folder):
         find_speaker(folder, name)
         raise CheckpointError(f"The voice {name} in {folder} is a recording; it has no latents in {SPEAKERS_FILE}.")

@@ -177,7 +177,7 @@ def plan_source(
 
 
 def _with_pauses(clips, left, num_samples):
-    """Returns all segments by time: `clips`, dropped ones `left` (cut if they overlap the previous one), and pauses."""
+    """Returns `clips` and dropped segments `left` (cut where they overlap), sorted by time, with pauses in the gaps."""
     segments, position = [], 0
     for one in [*sorted([*clips, *left], key=lambda one: one.start), Segment(num_samples, num_samples)]:
         start, end = max(position, one.start), min(one.end, num_samples)

@@ -30,7 +30,7 @@ PHASES = {
 
 
 def prefetch_depth(config: XTTSConfig, plan: DevicePlan, stage: str) -> int:
-    """Returns the number of batches to prefetch; with memory isolation, by default as many as have about 64 clips."""
+    """Returns how many batches to prefetch. With memory isolation, the default is about 64 clips (2 to 8 batches)."""
     requested = config.data.pipeline_buffer_size
     if plan.mode != "isolated" or requested != DataConfig.pipeline_buffer_size:
         return requested
@@ -154,7 +154,7 @@ def copy_to(batch: NamedTuple, device: str) -> NamedTuple:
 
 
 class StepClock:
-    """Measures the time of optimizer steps, except the first `warmup_steps`, which trace, and `paused` blocks."""
+    """Measures the time of optimizer steps, without the first `warmup_steps` (which are slower) and `paused` blocks."""
 
     def __init__(self, warmup_steps: int = 3):
         self.warmup_steps, self.step_times = warmup_steps, []
@@ -210,7 +210,7 @@ class StepClock:
 
 
 def timing_of_all(timing: dict[str, float], workers: Workers) -> dict[str, float]:
-    """Returns a `StepClock.report` with added entries of all workers (`worker_0_stall`). All workers must call this."""
+    """Returns a `StepClock.report` with added figures of each worker (`worker_0_stall`). All workers must call this."""
     for index, one in enumerate(workers.gather(timing) if workers.count > 1 else ()):
         names = ("avg_ms", "stall", "buffer") if timing and one else ()
         timing = timing | {f"worker_{index}_{name}": one[name] for name in names}

@@ -85,7 +85,7 @@ class OvertrainingDetector:
         self._count += 1
 
     def update(self, step: int, loss: float) -> str | None:
-        """Records a validation loss; returns a message if it warns or stops, else None."""
+        """Records a validation loss; returns a message if the detector warns or ends the stage, else None."""
         training = self._sum / self._count if self._count else math.inf
         self._sum, self._count = 0.0, 0
         if loss < self._best:
@@ -137,7 +137,7 @@ class Watch:
         self.monitor: GPUMonitor | None = None
         """Monitor of the GPUs in use, set by the run; None reports no GPU memory and utilization."""
         self.ledger_keeper: LedgerKeeper | None = None
-        """Creator of the ledger; must be set before the first step, because a `LedgerKeeper` copies the averages."""
+        """Creator of the `Ledger`; must be set before the first step, to check that this step moves weight averages."""
         objectives = trainer.stage.validated([rule.objective for rule in trainer.train_step.rules])
         self._evaluator = Evaluator(trainer.stage, objectives, trainer.replicas)
         self._callbacks, self._unread, self._recent = [], [], []
@@ -292,7 +292,7 @@ class Evaluator:
         self.stage, self.objectives, self.replicas, self._traced = stage, objectives, replicas, None
 
     def __call__(self, loader, prepare: Callable, max_batches: int) -> dict[str, float]:
-        """Returns losses and metrics by name; each loss is the mean over its items. `prepare` is a `Preparation`.
+        """Returns losses (means over items, see `Objective.counts`) and metrics by name. `prepare` is a `Preparation`.
 
         Takes at most `max_batches` batches, evenly spaced, so that clips of all lengths are included.
         """
