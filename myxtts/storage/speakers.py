@@ -90,7 +90,7 @@ def read_speaker(folder: AnyPath, name: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def write_speaker_clips(folder: AnyPath, clips: Mapping[str, tuple[bytes, str, tuple[str, ...]]]) -> None:
-    """Adds recordings to a run's folder, as `{speaker: (content of a FLAC file, language, sources)}`."""
+    """Adds recordings to a run's folder. `clips` is `{speaker: (content of a FLAC file, language, sources)}`."""
     home = Path(folder) / SPEAKER_CLIPS
     speakers = read_clips(home)
     home.mkdir(exist_ok=True)

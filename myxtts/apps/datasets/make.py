@@ -30,7 +30,7 @@ _ENVELOPE_SECONDS = 0.05
 def make_dataset(
     recordings: Sequence[Path], output: Path, options: Namespace, tell: Callable[[str], None] = print
 ) -> list[dict[str, Any]]:
-    """Creates a data set or adds recordings to one; returns the records (see `SetFolder`) of all its recordings.
+    """Creates a data set or adds recordings to one; returns the records (see `SetFolder`) of the whole data set.
 
     Recordings that are already in the data set are skipped. If one fails, those added before it are kept. `options`
     come from `command.open_options`; `tell` is called with each progress message.

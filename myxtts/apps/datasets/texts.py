@@ -62,7 +62,7 @@ def count_letters(text: str) -> int:
 
 
 def is_subtitles(path: Path) -> bool:
-    """Whether a text file is a subtitle file by its suffix. All other files are considered transcripts."""
+    """Whether a text file has the suffix of a subtitle format. All other files are considered transcripts."""
     return path.suffix.lower() in SUBTITLES
 
 

@@ -51,7 +51,7 @@ def act(texts: dict, event: Callable, run: Callable, inputs: Sequence, outputs: 
 
 
 def log_box(label: str, elem_id: str, lines: int = 8) -> gr.Textbox:
-    """Creates a text box for the output of a command, which is hidden at first."""
+    """Creates a text box, hidden at first, for the output of a command."""
     look = dict(elem_id=elem_id, elem_classes=["log"], interactive=False, visible=False)
     return gr.Textbox("", label=label, lines=lines, max_lines=24, **look)
 

@@ -228,7 +228,7 @@ def _located(reading, place, path, dialect, columns, header_line=None):
 
 
 def read_table(reading: Reading, place: Place, table: Table, left_out: Collection[str] = ()):
-    """Adds an utterance or a rejection for every line, except the header and the clips in `left_out`."""
+    """Adds an utterance or a rejection to `reading` for every line but the header and the clips in `left_out`."""
     lines = reading.folder.read_lines(table.path)
     if _first_line(lines) is None or table.header_line == len(lines) - 1:
         example = "such as " + JSON_EXAMPLE if table.dialect is None else "'id|text|normalized text'"

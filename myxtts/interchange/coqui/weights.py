@@ -116,10 +116,8 @@ _KINDS = {
     "norm": _NORM,
     "batch_norm": _NORM + _STATISTICS,
 }
-"""Tensors of each kind of layer, as (suffix of the released name, suffix of the MyXTTS name, layout, axis).
-
-`axis` is None except for a bias: the released kernel's axis of outputs, 1 in GPT-2 and transposed convolutions, else 0.
-"""
+"""Tensors of each kind of layer, (suffix of the released name, suffix of the MyXTTS name, layout, axis). `axis` is None
+except for a bias: the released kernel's axis of outputs, 1 in GPT-2 and transposed convolutions, else 0."""
 
 
 def _tensors(part, theirs, ours, rows):

@@ -74,7 +74,7 @@ class DevicePipeline(Iterator, AbstractContextManager):
 
     def __init__(self, batches: Iterable, prepare: Callable, transfer: Callable, capacity: int = 1, start: int = 0):
         self.capacity, self.seconds, self._now = capacity, Counter(), SimpleNamespace(phase="reading")
-        """`seconds` has the time spent in each of the producer's `PHASES`, and `stall`, the consumer's waiting time."""
+        """`seconds` has the producer's time in each of the `PHASES` and, as `stall`, the consumer's waiting time."""
         self._batches = _prepared(batches, prepare, transfer, start, self.seconds, self._now)
         self._ready, self._stop = queue.Queue(maxsize=capacity), threading.Event()
         work = self._batches, self._ready, self._stop
@@ -85,7 +85,7 @@ class DevicePipeline(Iterator, AbstractContextManager):
             self._producer.start()
 
     def wait_until_filled(self, head_start_seconds: float = 0.0, timeout_seconds: float = 300.0) -> None:
-        """Waits `head_start_seconds`, then until the buffer is full or data ends. Raises `RuntimeError` on timeout."""
+        """Waits `head_start_seconds`, then for a full buffer or the end of data. Raises `RuntimeError` on timeout."""
         self._stop.wait(head_start_seconds)
         deadline = time.monotonic() + timeout_seconds
         while self._producer.is_alive() and not self._ready.full():

@@ -52,7 +52,7 @@ class DivergenceGuard:
         self._row.clear()
 
     def record(self, step: int, clips: list[np.ndarray], losses: dict[str, float]) -> None:
-        """Records the losses of a step, including `finite`, and the clip indices of each of its batches."""
+        """Counts a step as bad unless `losses["finite"]`. `clips` are the clip indices of each batch of the step."""
         if losses["finite"]:
             self._in_row = 0
             self._row.clear()
@@ -62,7 +62,7 @@ class DivergenceGuard:
         self._row.append({"step": step, "clips": np.concatenate(clips).tolist(), "not_finite": broken})
 
     def bad_steps(self) -> list[dict]:
-        """Returns the bad steps of a diverged run with `step`, `clips`, `not_finite` (names of losses); else []."""
+        """Returns the bad steps if training has diverged, else []: `step`, `clips`, `not_finite` (names of losses)."""
         return list(self._row) if self._in_row >= self.limit else []
 
 
@@ -206,7 +206,7 @@ class Watch:
         self._recent.clear()
 
     def _report_divergence(self, bad_steps, dataset):
-        """Writes the bad steps to a file, or to the log if that fails; returns which of the two, for a message."""
+        """Writes the bad steps to a file, or to the log if that fails; returns where, as the subject of a message."""
         trainer, stage, clips = self.trainer, self.trainer.stage.name, dataset.train
         if not trainer.workers.is_chief:
             return "The log of worker 0"
