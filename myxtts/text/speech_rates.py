@@ -95,7 +95,7 @@ def _fit(clips):
 
 
 def write_rates(rates: dict[str, SpeechRate]) -> bytes:
-    """Returns the content of the file `SPEECH_RATES` for these rates by language."""
+    """Returns the content of the file `SPEECH_RATES`, given the rate of each language."""
     return json.dumps({language: asdict(rate) for language, rate in sorted(rates.items())}, indent=1).encode()
 
 

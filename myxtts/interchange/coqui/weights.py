@@ -35,7 +35,7 @@ class Tensor(NamedTuple):
     names: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
     part: str
-    """Part of the model that has the weight, one of `models.xtts.PARTS`."""
+    """Part of the model to which the weight belongs, one of `models.xtts.PARTS`."""
     weight: str
     """Name of the MyXTTS weight in `XTTS.part_weights`."""
     layout: str

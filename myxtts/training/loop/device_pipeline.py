@@ -268,7 +268,7 @@ class Replicas:
         return self.distribute([copy_to(shard, device) for shard, device in zip(shards, self.devices)])
 
     def distribute(self, shards: list):
-        """Combines one batch per replica of this worker into a distributed value."""
+        """Returns a distributed value made of `shards`, one batch for each replica of this worker."""
         if len(shards) == 1:
             return shards[0]
         return self.strategy.experimental_distribute_values_from_function(
