@@ -202,7 +202,7 @@ class StageAlone:
         is_done = lambda name: last[name] is not None and stores[name].read_state(last[name])["finished"]
         self._missing = [name for name in stores if not is_done(name)]
         self.foundations: dict[str, XTTS] = {}
-        """Models that the stage depends on, by stage. If one is missing, all are random until `train_missing` ends."""
+        """Models that the stage depends on, by stage. If one is missing, all are untrained before `train_missing`."""
         self.lineage: dict[str, str] = {}
         """Digests of the weights of `foundations`, by stage."""
         if not self._missing:
