@@ -36,7 +36,7 @@ class StageConfig(Settings):
     gradient_clip: float = setting(1.0, at_least=0)
     """Maximum global norm of the gradient; 0 turns clipping off."""
     crop_seconds: float | None = setting(None, above=0, hint="Leave it out to train on whole clips.")
-    """Stages that can crop: maximum length in seconds of a random slice of a clip; None trains on whole clips."""
+    """In stages that can crop, maximum length in seconds of a random slice of a clip; None trains on whole clips."""
 
 
 @dataclass

@@ -72,7 +72,7 @@ class Place(NamedTuple):
     language: str = ""
 
     def below(self, path: Path, **changes) -> Self:
-        """Returns the `Place` of the subfolder `path`: extends `prefix` by its relative path, and sets `changes`."""
+        """Returns a `Place` for the subfolder `path`, with this path added to `prefix` and with the given `changes`."""
         return self._replace(path=path, prefix=f"{self.prefix}{path.relative_to(self.path).as_posix()}/", **changes)
 
 
