@@ -26,7 +26,7 @@ MOST_UPLOAD = "500mb"
 UPLOADS_KEPT_SECONDS = 3600
 TABS = dict(speak=speak_tab, data=data_tab, train=train_tab, compare=compare_tab, models=models_tab)
 AT_ONCE = 8
-"""Gradio's default concurrency limit: how many calls of the same event handler may run at the same time."""
+"""Maximum number of events of a page that run at the same time."""
 
 
 def build_page(studio: Studio, language: str) -> gr.Blocks:
