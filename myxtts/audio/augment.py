@@ -44,7 +44,7 @@ class Change(NamedTuple):
 
 
 def draw_change(rows: int, num_mels: int, seed: Any, position: Any, on: Any, share: tuple[int, int] = (0, 1)) -> Change:
-    """Samples changes for `rows` clips from `seed`, the run's seed, and `position`, the batch's number in training.
+    """Returns random changes for `rows` clips. They depend on the run's `seed` and the batch's `position` in training.
 
     If the scalar bool `on` is False, the changes have no effect. `share` is as in `draw_rows`.
     """

@@ -289,7 +289,7 @@ def _lists(origin):
 
 
 def _stages(origin):
-    """Yields `(stage, (last step, best step) or False, step of losses, losses)`; False: not trained by this run."""
+    """Yields each stage, its last and best step (False if the weights were copied), and its losses with their step."""
     for stage in STAGES:
         store = CheckpointStore(origin / stage)
         if steps := store.steps():

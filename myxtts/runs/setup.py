@@ -135,7 +135,7 @@ def with_workers(config: XTTSConfig) -> XTTSConfig:
 
 
 def _with_data(config, download):
-    """Downloads LJSpeech if `download` is true; fills in the sample corpus if `data.train_data` is not set."""
+    """Returns `config` with data to train on: LJSpeech if `download`, a new sample corpus if it names no data."""
     folder = config.data.train_data
     if download:
         from myxtts.data.download import download_ljspeech

@@ -71,7 +71,7 @@ def constant_tensors(config: ModelConfig) -> tuple[dict[str, np.ndarray], dict[s
 
 
 def our_shape(tensor: Tensor) -> tuple[int, ...]:
-    """Returns the shape of the MyXTTS weight."""
+    """Returns the shape of the MyXTTS weight that `tensor` describes."""
     shape = tensor.shapes[-1]
     return {"same": shape, "pointwise": shape[1::-1]}.get(tensor.layout, shape[::-1])
 

@@ -24,7 +24,7 @@ STALL_WARNING = 0.05
 STEP_WIDTH = 80
 """Width to which log lines of steps are wrapped on a terminal, in characters."""
 MINUTE = 60.0
-"""Seconds of training until the bottleneck is logged, and seconds without output until the progress is logged."""
+"""Without a progress bar, a line of progress is printed after this many seconds. After as many, a stage is judged."""
 TRIAL_SECONDS = 10.0
 """Step time in seconds above which the estimated time of a step with gradient accumulation is logged, once a stage."""
 HINTS = {
