@@ -256,7 +256,7 @@ def find_needs(config: XTTSConfig, works: Sequence[StageWork], dataset: SpeechDa
 
 
 def try_run(works: Sequence[StageWork], dataset: SpeechDataset, needs: Needs) -> dict[str, tuple[float, float]]:
-    """Estimates `{stage: (seconds per step, seconds in all)}` by trial steps. Short, large or GPU runs have no trial: {}."""
+    """Estimates `{stage: (seconds per step, seconds in all)}` by trial steps; {} for short, large or GPU runs."""
     training, plan, tried, times = dataset.config.training, plan_for(), {}, {}
     steps = {work.stage: max(0, work.total - (work.step or 0)) for work in works if work.trains}
     is_plain = len(plan.model_devices) == 1 and not plan.visible_ids  # devices cannot share the clip of a trial
