@@ -35,7 +35,7 @@ GROUPS = {
         "convert": ("myxtts.cli.models:convert", "convert an XTTS v2 checkpoint to a MyXTTS model, or back"),
     },
 }
-"""Subcommands by purpose: for each name, the function to call and its summary in `myxtts --help`."""
+"""Subcommands in the groups of `myxtts --help`: each name with the function to call and a one-line summary."""
 COMMANDS = {name: entry for group in GROUPS.values() for name, entry in group.items()}
 
 OTHER_NAMES = {
@@ -48,10 +48,10 @@ OTHER_NAMES = {
     **dict.fromkeys(("eval", "test", "benchmark"), "evaluate"),
     **dict.fromkeys(("import", "download"), "convert"),
 }
-"""Names that other programs use for a subcommand; the error about an unknown command suggests ours."""
+"""Command names of other programs, each with the subcommand that the error about an unknown command suggests."""
 
 END_SECONDS = 1.0
-"""Seconds after which a process that is still running after SIGTERM raises the signal again."""
+"""Seconds after which a process that SIGTERM has not ended sends the signal to itself again."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -85,7 +85,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _end(number, frame):
-    """Raises SystemExit on SIGTERM, so that incomplete files are removed; repeats the signal until the process ends."""
+    """Raises SystemExit on SIGTERM to remove incomplete files. A timer repeats the signal until the process ends."""
     # The exception can be lost where native code calls Python, for example during an import.
     signal.signal(signal.SIGALRM, lambda alarm, frame: signal.raise_signal(number))
     signal.setitimer(signal.ITIMER_REAL, END_SECONDS)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 SPEED_RANGE = 0.05
-"""Maximum natural logarithm of the speed factor; a change of speed also shifts pitch and formants."""
+"""Speed factors are from exp(-SPEED_RANGE) to exp(SPEED_RANGE); they also shift pitch and formants."""
 GAIN_NEPERS = 0.7
 """Maximum change of level: 3 dB in `draw_change` (added to the log power), 6 dB in `disturb` (to the log amplitude)."""
 EQUALIZER_NEPERS = 0.25
@@ -24,12 +24,12 @@ NOISE_DECIBELS = (5.0, 40.0)
 
 
 def draw_rows(draw: Callable, shape: Sequence, *arguments: Any, share: tuple[int, int] = (0, 1)) -> tf.Tensor:
-    """Returns this worker's rows of random numbers that do not depend on how the batch is split among workers.
+    """Returns random numbers for this worker's rows, independent of how the batch is split among workers.
 
     Args:
-        draw: Stateless random function, called as `draw(shape, *arguments)`. The shape is that of the whole batch,
+        draw: Stateless random function of a shape and `arguments`. It is called with the shape of the whole batch,
             because rounding depends on the shape, and the logarithm of near-silent audio magnifies rounding errors.
-        shape: Shape of this worker's part; the first dimension is the rows.
+        shape: Shape of the result; the first dimension is the number of this worker's rows.
         share: Index of this worker's part, and the number of equal parts.
     """
     (part, parts), rows = share, shape[0]
@@ -44,7 +44,7 @@ class Change(NamedTuple):
 
 
 def draw_change(rows: int, num_mels: int, seed: Any, position: Any, on: Any, share: tuple[int, int] = (0, 1)) -> Change:
-    """Samples changes for `rows` clips from `seed`, the run's seed, and `position`, the batch's number in training.
+    """Returns random changes for `rows` clips. They depend on the run's `seed` and the batch's `position` in training.
 
     If the scalar bool `on` is False, the changes have no effect. `share` is as in `draw_rows`.
     """

@@ -27,11 +27,11 @@ MIN_SAMPLE_RATE = 4_000
 MAX_SAMPLE_RATE = 384_000
 MAX_CHANNELS = 8
 MAX_SECONDS = 3_600.0
-"""Maximum duration of a recording in seconds, even if `max_seconds` is larger."""
+"""Maximum duration of a recording in seconds; `max_seconds` of `read_audio` can only lower the limit."""
 MAX_DECODED_VALUES = 2**26
 """Maximum number of decoded values in all channels: 256 MiB as float32, 50 minutes of mono at 22.05 kHz."""
 SILENT_PEAK = 1e-3
-"""Amplitude below which audio is silent: -60 dB of full scale, about 5 bits of a 16-bit file."""
+"""Audio with a lower amplitude counts as silent: -60 dB of full scale, or 33 quantization steps of a 16-bit file."""
 MAX_PEAK = 8.0
 """Maximum peak, 18 dB over full scale. A higher peak is an error in the file; scaling would make the rest inaudible."""
 
@@ -226,7 +226,7 @@ def _open(path, max_seconds=None):
 
 
 def check_header(path: AnyPath, file: soundfile.SoundFile, is_stream: bool = False) -> None:
-    """Raises `AudioError` if the header of an open file is not supported. It may lack a length only if `is_stream`."""
+    """Raises `AudioError` if the header of an open file is unsupported or, unless `is_stream`, lacks the length."""
     _check_sample_rate(path, file.samplerate)
     if file.channels > MAX_CHANNELS:
         raise AudioError(path, "unsupported", f"it has {file.channels} channels; at most {MAX_CHANNELS} are supported.")

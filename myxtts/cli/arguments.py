@@ -118,7 +118,7 @@ class _Formatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescription
 
 
 def add_model(parser: argparse.ArgumentParser, more: str = "", name: str = "--checkpoint", **options) -> None:
-    """Adds an argument for a model, with `more` after its help text, and the flags `--accept-licence` and `--which`."""
+    """Adds `--accept-licence`, `--which` and the argument `name` for a model; `more` is the end of its help text."""
     model = f"folder of a training run or an imported model, base, or hf://owner/name{more}"
     parser.add_argument(name, metavar="FOLDER", help=model, **options)
     parser.add_argument("--accept-licence", **LICENCE)
@@ -155,7 +155,7 @@ def _options(flag):
 
 
 def _value(rule, parse):
-    """Returns a function for `add_argument(type=…)` that calls `parse`. The message of its error has the `rule`."""
+    """Returns a function for `add_argument(type=…)` that calls `parse` and whose error message states `rule`."""
 
     def value(text):
         try:

@@ -19,7 +19,7 @@ UNUSED = {
     "workers are": MEASURING,
     "the machine is": ("worker_index",),
 }
-"""Options that a check does not use and rejects, by the subject of the check (with a verb, for the message)."""
+"""Options that each check does not use and rejects. Keys are for the error message "left out when … checked"."""
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -310,7 +310,7 @@ def read_lines(path: str) -> list[Line]:
 
 
 def in_languages_of_voices(lines: list[Line], arguments) -> list[Line]:
-    """Returns the lines; those without a language get their speaker's, if it differs from `arguments.language`."""
+    """Returns the lines; fills in the speaker's language where a line has none and `arguments` has a different one."""
     speakers = read_speakers(arguments.checkpoint)
     own = {name: one.language for name, one in speakers.items() if one.language not in (None, arguments.language)}
     return [line._replace(language=line.language or own.get(line.voice, "")) for line in lines]

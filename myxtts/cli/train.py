@@ -47,7 +47,7 @@ def _given(arguments, flags: Iterable[Flag]) -> dict[str, Any]:
 
 @exits_with_sentence
 def main(argv: list[str] | None = None) -> int:
-    """Trains the missing stages and returns the exit code. `argv` is None if called by `train_main.py`."""
+    """Starts or resumes training; returns the exit code. Without `argv`, as for `train_main.py`, uses `sys.argv`."""
     arguments = (build_parser("train_main.py") if argv is None else build_parser()).parse_args(argv)
     config_from_arguments(arguments)  # reports wrong settings before the slow imports
     filter_native_errors()
@@ -110,7 +110,7 @@ def launch_parser() -> PlainParser:
 
 @exits_with_sentence
 def launch(argv: list[str] | None = None) -> int:
-    """Starts the workers and prints their output; returns 0, the exit code of a failed worker, or 75 for a lost one."""
+    """Starts workers and prints their output; returns 0, a failed worker's exit code, or 75 if a worker was lost."""
     arguments = launch_parser().parse_args(argv)
     command = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
     require(2 <= arguments.workers <= 256, "--workers", "from 2 to 256", arguments.workers)
@@ -140,7 +140,7 @@ def prepare_parser() -> PlainParser:
 
 @exits_with_sentence
 def prepare(argv: list[str] | None = None) -> int:
-    """Encodes a training set as shards, except those that exist; returns the exit code."""
+    """Encodes a training set and writes it in shards, except for shards that exist already; returns the exit code."""
     arguments = prepare_parser().parse_args(argv)
     require_output("--output", arguments.output, makes_folders=True)
     from myxtts.interchange.hub import local_folder

@@ -25,7 +25,7 @@ class DataConfig(Settings):
     num_speakers: int = setting(0, at_least=0)
     """Number of speakers; set when the training set is read."""
     prepared: str | None = setting(None, of_run=True, flag="--prepared", metavar="DIR")
-    """Preprocessed training set, written by `myxtts prepare`. Its codes are used only with `data.augment` off."""
+    """Preprocessed training set, written by `myxtts prepare`. Its DVAE codes are used only if `data.augment` is off."""
     val_data: str | None = setting(None, of_run=True, flag="--val-data", page="more", metavar="DIR")
     """Validation set: a folder or a list (default: the data set's own split, else a share of the training set)."""
     val_prepared: str | None = setting(None, of_run=True, flag="--val-prepared", metavar="DIR")
@@ -67,8 +67,8 @@ class DataConfig(Settings):
     batch_size: int = setting(
         16, at_least=1, at_most=65536, flag="--batch-size", page="main", metavar="N|auto", group="training"
     )
-    """Clips per batch. `auto` uses the largest number that fits in memory, and accumulates gradients to use as many
-    clips per optimizer step as with the batch size of --config or the default."""
+    """Clips per batch. `auto` uses the largest batch that fits in memory; gradients are accumulated so that each
+    optimizer step uses as many clips as with the batch size in --config or, without one, the default."""
     conditioning_seconds: tuple[float, float] = setting((3.0, 6.0), above=0, at_most=600)
     """Minimum and maximum length of the conditioning clip in seconds; lowered for data sets of shorter clips."""
     conditioning_source: str = setting(

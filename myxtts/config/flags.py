@@ -88,7 +88,7 @@ class Flag:
 
     @property
     def keywords(self) -> list[str]:
-        """Names of the flag's argument in Python, such as `max_steps` for `--max-steps`."""
+        """Argument names in Python, one for each spelling of the flag, such as `max_steps` for `--max-steps`."""
         return [name.removeprefix("--").replace("-", "_") for name in self.names]
 
     def plain(self, value: Any) -> Any:

@@ -113,7 +113,7 @@ class ModelConfig(Settings):
 
     @property
     def start_audio_token(self) -> int:
-        """Audio token id that starts a sequence, the first one after the codes."""
+        """Audio token id that starts a sequence: the lowest id above those of the codes."""
         return self.num_codes
 
     @property

@@ -36,7 +36,7 @@ class StageConfig(Settings):
     gradient_clip: float = setting(1.0, at_least=0)
     """Maximum global norm of the gradient; 0 turns clipping off."""
     crop_seconds: float | None = setting(None, above=0, hint="Leave it out to train on whole clips.")
-    """Stages that can crop: maximum length in seconds of a random slice of a clip; None trains on whole clips."""
+    """In stages that can crop, maximum length in seconds of a random slice of a clip; None trains on whole clips."""
 
 
 @dataclass
@@ -92,7 +92,7 @@ class DecoderConfig(StageConfig):
     speaker_weight: float = setting(0.0, at_least=0)
     """Weight of the speaker consistency loss, 1 - cosine similarity (YourTTS: 9); requires `frames` of at least 1 s."""
     spectral_share: float = setting(0.5, at_least=0, at_most=1)
-    """From random weights: fraction of the steps, at the start, without discriminators; 1 never uses discriminators."""
+    """If training starts from random weights: fraction of the steps before discriminators are used; 1 for never."""
     discriminator_warmup: float = setting(0.2, at_least=0, at_most=1)
     """With `init_from`: fraction of the steps, at the start, that train only the discriminators."""
 
@@ -120,11 +120,11 @@ class StageEntry:
     speakers: bool = False
     """Whether the batches contain speaker ids."""
     codes: bool = False
-    """Whether batches contain the codes from `myxtts prepare`, provided that clips are prepared and not augmented."""
+    """Whether batches have codes instead of audio, if clips were encoded by `myxtts prepare` and are not augmented."""
     cost: float = 1.0
     """Step time per clip relative to the GPT stage, for the time forecast (measured with `nano` on two cores)."""
     follows: tuple[str, ...] = ()
-    """Stages of `builds_on` that may be trained further after this stage, which uses the new weights when resumed."""
+    """Stages of `builds_on` that may be trained again after this one. When resumed, this one uses their new weights."""
 
 
 STAGES: dict[str, StageEntry] = {}

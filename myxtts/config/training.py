@@ -31,7 +31,7 @@ PRESETS = {
 }
 PRESETS["auto"] = PRESETS["balanced"]
 """Switches of each preset. `conservative` changes results by rounding at most. `balanced`, also called `auto`, lowers
-the precision of matrix products where that is faster, and uses XLA on a GPU for stages with many steps per shape.
+the precision of matrix products where that is faster, and on a GPU uses XLA for stages with many steps per batch shape.
 `aggressive` also saves memory, and uses XLA for every stage on a GPU."""
 LARGEST_PORT = 65535
 FIRST_SLURM_PORT, SLURM_PORTS = 23000, 8000
@@ -245,7 +245,7 @@ class TrainingConfig(Settings):
 
 
 def _stage_config(name, given):
-    """Returns `given` (a mapping, settings or None) as settings of the stage `name`; unchanged for an unknown stage."""
+    """Converts `given`, a mapping, `StageConfig` or None, to the settings class of a stage, if the stage is known."""
     entry = STAGES.get(name)
     if entry is None or isinstance(given, entry.settings):
         return given

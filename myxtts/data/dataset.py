@@ -203,7 +203,7 @@ def trained_on(home: Path, config: XTTSConfig) -> set[int]:
 
 
 def _divide(sides, inspection, config):
-    """Returns `(training, validation)` clips: of two data sets, else of the set's own split, else split by hash."""
+    """Returns training and validation clips, from two data sets, the data set's own split, or else a split by hash."""
     trained = trained_on(Path(config.training.checkpoint_dir), config)
     kept = {one.id for one in inspection.accepted if one.validation and id_hash(one.id) not in trained}
     train, held = ([clip for clip in sides[0] if (clip.id in kept) == side] for side in (False, True))

@@ -205,7 +205,7 @@ def find_leakage(train: Sequence[Utterance], validation: Sequence[Utterance]) ->
 
 
 class _Verdict(NamedTuple):
-    """Result of the checks of one audio file, valid while the file has `size` and `mtime_ns`."""
+    """Result of the checks of one audio file; outdated if the file's size or modification time has changed."""
 
     size: int
     mtime_ns: int
@@ -218,7 +218,7 @@ class _Verdict(NamedTuple):
 
 
 def _load_cache(path, key):
-    """Returns `{audio path: _Verdict}` from the cache file; empty if that is damaged or has other limits than `key`."""
+    """Returns `{audio path: _Verdict}` from the cache file; {} if the file is damaged or written with another key."""
     try:
         content = json.loads(Path(path).read_text(encoding="utf-8"))
         clips = content["clips"].items() if content["limits"] == key else ()

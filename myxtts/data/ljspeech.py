@@ -1,4 +1,4 @@
-"""Exports `LJSpeechDataset`, an alias of `SpeechDataset`, which reads all formats, and functions of its pipeline."""
+"""Exports `LJSpeechDataset`, an alias of `SpeechDataset` (which reads all formats), and functions of `pipeline`."""
 
 from myxtts.data.dataset import SpeechDataset
 from myxtts.data.pipeline import prefetch_to, wave_dataset

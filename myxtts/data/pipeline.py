@@ -155,7 +155,7 @@ class BatchLoader:
         return samples, shift
 
     def _fill_conditioning(self, batch, row, clip, rng, samples, shift):
-        """Writes a row's conditioning clip. The training clip is `samples` (None if prepared), at offset `shift`."""
+        """Writes a row's conditioning clip. `samples` is the training clip (None if prepared), `shift` its offset."""
         rule = self.conditioning
         length = int(rng.integers(rule.min_samples, rule.max_samples + 1)) if self.training else rule.max_samples
         same_voice, other = self._by_speaker[clip.speaker, clip.language], None
@@ -211,8 +211,8 @@ def stream_batches(
 ) -> Iterator[WaveBatch]:
     """Iterates over the batches of `wave_dataset` on `device`, and raises any error of `loader` at the failing batch.
 
-    Errors and the end of the data are kept from TensorFlow, in which a failing eager operation also aborts operations
-    of other threads, so that the training step would report the error.
+    Errors and the end of the data are hidden from TensorFlow. Otherwise, the failing operation would also abort eager
+    operations of other threads, and the training step would report the error.
     """
     failures = {}
 

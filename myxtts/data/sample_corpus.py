@@ -31,7 +31,7 @@ SAMPLE_RATE = 22050
 TIMEOUT_SECONDS = 300
 WORDS_PER_MINUTE = 165
 UNHEARD_EVERY = 13
-"""Distance between held-out sentences in a grammar; prime, so that the other sentences contain every word, too."""
+"""Interval at which sentences of a grammar are held out; prime, so that no word occurs in held-out sentences only."""
 MANIFEST_FILE = "sample_corpus.json"
 FORMAT_VERSION = 1  # increment if the audio changes; changed voices and sentences are detected
 _SOURCES = Path(__file__).resolve().parents[1] / "bundled" / "sample"

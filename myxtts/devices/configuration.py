@@ -242,7 +242,7 @@ def _accelerator_variable():
 def require_placement(named_variables: Iterable[tuple[str, object]], plan: DevicePlan) -> str:
     """Checks that variables are on the plan's model devices; returns a summary for the log.
 
-    Accepts variables of Keras and of TensorFlow, also distributed ones, which need a component on each model device.
+    Variables may come from Keras or TensorFlow. A distributed variable needs a component on each model device.
     Raises `DeviceError` with the names of variables that are on other devices.
     """
     named_variables, strays = list(named_variables), []

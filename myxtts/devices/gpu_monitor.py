@@ -63,7 +63,7 @@ class GPUReport:
     unavailable_reason: str | None = None
 
     def figures(self, roles: Sequence[str]) -> dict[str, float]:
-        """Returns maximum memory and mean utilization of each role, as `data_gpu_mb` and, if known, `data_gpu_percent`.
+        """Returns maximum memory and mean utilization of GPUs by role: `data_gpu_mb` and, if known, `data_gpu_percent`.
 
         `roles` has the role of each monitored GPU, in the order of the report, such as `("data", "model")`.
         """

@@ -82,8 +82,8 @@ def filter_native_errors() -> None:
 def _relay(output):
     """Redirects file descriptor 2 to a `grep` process, which copies all but `NOISE` to the descriptor `output`.
 
-    Returns the process; None without `grep`, or if `TF_CPP_MIN_LOG_LEVEL` asks for messages. If TensorFlow aborts, a
-    thread instead of a process would end before the reason is copied.
+    Returns the process; None without `grep`, or if `TF_CPP_MIN_LOG_LEVEL` asks for messages. A thread would not do: if
+    TensorFlow aborted this process, the thread would end before it copied the reason.
     """
     grep = shutil.which("grep")
     if os.environ.get("TF_CPP_MIN_LOG_LEVEL", "2") in ("0", "1") or grep is None or os.name != "posix":
@@ -99,7 +99,7 @@ def _relay(output):
 
 
 class AbandonedThread(threading.Thread):
-    """Thread for a slow native call, which `run_to_exit` does not wait for.
+    """Thread for a slow native call; `run_to_exit` ends the process without waiting for the thread.
 
     It must not be a daemon: if a daemon returns from native code while Python shuts down, the process aborts (SIGABRT).
     """

@@ -21,7 +21,7 @@ _JOB = "/job:worker/replica:0/task:"
 class Cluster:
     """Connection to the other workers. Every worker must create one, before TensorFlow's runtime starts.
 
-    `addresses` has the `host:port` of all workers, in the same order on each; `index` is this worker's position in it;
+    `addresses` has the `host:port` of all workers, in the same order on each; `addresses[index]` is this worker's own;
     `timeout_seconds` is the time limit for all workers to connect.
 
     Raises:

@@ -22,7 +22,7 @@ TO_SCORES = {
     "background": np.poly1d([-0.13166888, 1.60915514, -0.39604546]),
     "overall": np.poly1d([-0.06766283, 1.11546468, 0.04602535]),
 }
-"""Polynomial for each score that maps an output of the network to the DNSMOS scale of 1 to 5, as in `speechmos`."""
+"""Polynomials, one per score, that map outputs of the network to the DNSMOS scale of 1 to 5, as in `speechmos`."""
 ENCODER_HINT = "pip install --no-deps resemblyzer (its own code and torch are not needed), or --speaker-encoder FILE"
 HOP_SAMPLES = 160
 PART_FRAMES = 160

@@ -51,9 +51,9 @@ class Request(NamedTuple):
 
 
 def graph_of(function: Callable, signature: list, compiled: bool = False) -> Callable:
-    """Returns a function without arguments that returns the concrete graph of `function`; the first call traces it.
+    """Returns a function without arguments that returns the concrete graph of `function`, traced at the first call.
 
-    Calling the graph avoids the lookup of a `tf.function`, which takes as long as a step of a small model.
+    Calling a concrete graph avoids the lookup of a `tf.function`, which takes as long as a step of a small model.
     """
     traced = tf.function(function, input_signature=signature, jit_compile=compiled, autograph=False)
     return functools.cache(traced.get_concrete_function)
@@ -81,8 +81,8 @@ class TensorflowSteps:
     Args:
         compiled: Whether XLA compiles `draw`: True always, False never, None only for shapes passed to `compile`.
         traced: Whether `read` is traced to a graph; `draw` always is.
-        by_block: Whether XLA compiles single transformer blocks when it does not compile all of `draw`. None: only on a
-            GPU, where launching the operations one by one takes fifteen times as long.
+        by_block: Whether XLA compiles each transformer block when it does not compile all of `draw`. None means only
+            on a GPU, where launching the operations one by one is slow.
 
     Attributes:
         shapes: Shapes `(B, S)` for which XLA has compiled `draw`.

@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 MOST_ROWS = 8
 """Maximum number of sentences in a batch; larger batches need more memory and are slower per code."""
 FIRST_STEPS = 4
-"""Codes per call while a sentence with `hurry` has fewer than `FIRST_CODES` codes, so that the audio starts early."""
+"""Codes sampled per call while a sentence with `hurry` has fewer than `FIRST_CODES`, so that its audio starts early."""
 IDLE_SECONDS = 0.2
 """Idle time in seconds after which the engine's thread ends; the next stream starts another thread."""
 CACHE_SIZES = (64, 128, 192, 256, 384, 512, 640, 768, 1024)
@@ -75,7 +75,10 @@ class CodeStream:
             return list(self.codes), self.latents(), self.finished
 
     def take(self, codes: np.ndarray, states: np.ndarray, taken: int, stop: int) -> None:
-        """Appends the first `taken` codes `(n,)` and their latents `(n + 1, width)`; ends at `stop` or `max_codes`."""
+        """Appends the first `taken` codes of `codes` `(n,)`, and their latents from `states` `(n + 1, width)`.
+
+        The stream ends at the code `stop` or after `max_codes` codes.
+        """
         left = self.max_codes - len(self.codes)
         drawn = codes[:taken].tolist()
         count = min(drawn.index(stop) if stop in drawn else taken, left)
@@ -210,7 +213,7 @@ class CodeEngine:
         return state, np.pad(text_mask, ((0, 0), (self.config.num_latents, 1)), constant_values=True)
 
     def _pack(self, parts):
-        """Joins parts `(state, key mask (B, F), rows of the state)` into one batch, in which all parts end together."""
+        """Joins parts `(state, key mask (B, F), rows of the state)` into one batch, with keys aligned at the end."""
         # Position embeddings are part of the GPT's input, so keys may move within the cache.
         filled = max(mask.shape[1] for _, mask, _ in parts)
         size = _cache_size(filled + MOST_CODES)

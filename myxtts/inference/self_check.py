@@ -27,7 +27,7 @@ DOUBT = 0.5
 CONFIDENCE_FILE = "confidence.json"
 """File in a model's folder that holds its `Calibration`."""
 BEYOND_BAND = 1.0, 1.05
-"""A duration that is outside the usual range by these factors has a score of 1 (no fault) and 0.5, respectively."""
+"""Factors by which a duration exceeds or falls below the usual range, for a score of 1 (no fault) and one of 0.5."""
 LEAST_FOLLOWING = 0.5
 """Minimum evenness and sharpness of attention (see `features`). Attention below it is ignored as unreliable."""
 Listener = Callable[[np.ndarray, int, str, str], float]
@@ -38,14 +38,14 @@ class Reading(NamedTuple):
     """Result of a second pass of the GPT over C codes and L text tokens. L includes the start and the stop token."""
 
     attention: np.ndarray
-    """`(C, L)` attention of each code to the text tokens, in the first head of the block that follows the text most
-    evenly (the middle block, if the model was trained with guided attention)."""
+    """`(C, L)` attention of each code to the text tokens, in the first head of one block: the block whose attention
+    follows the text most evenly (the middle block, if the model was trained with guided attention)."""
     logs: np.ndarray
     """`(C + 1,)` log-probabilities of the codes and the stop code."""
     without: np.ndarray
     """`(C + 1,)` log-probabilities of the same codes if the text is only the language token."""
     entropy: np.ndarray
-    """`(C + 1,)` entropies in nats of the predicted distributions with the text."""
+    """`(C + 1,)` entropies in nats of the distributions that the GPT predicts given the whole text."""
 
 
 class Calibration(NamedTuple):

@@ -74,7 +74,7 @@ class Synthesizer:
         self.engine = CodeEngine(TensorflowSteps(model.gpt, config.model, compiled, traced), config.model)
         self.read_again = SecondReading(model.gpt, traced)
         self.engine_name, self.make_steps = "tensorflow", None
-        """Name of the engine in use, and function that creates the GPT steps of any engine of `choices.ENGINES`."""
+        """Name of the engine in use, and function that creates GPT steps for a name in `choices.ENGINES`, or None."""
         self._engines = {"tensorflow": self.engine}
         codes = [tf.TensorSpec([None, None], tf.int32)]
         self._to_mel = tf.function(lambda codes: model.denormalize_mel(model.dvae.decode(codes)), input_signature=codes)
@@ -308,7 +308,7 @@ class Synthesizer:
             self.engine.compile_all()
 
     def _checked(self, voice, where):
-        """Returns `voice`; raises `SpeechError` naming `where` if the voice does not fit the model."""
+        """Returns `voice`; raises `SpeechError` if it does not fit the model. The message calls the voice `where`."""
         config, used = self.config.model, 2 if isinstance(self.to_waveform, LatentDecoder) else 1
         arrays = [voice.latents, voice.speaker][:used]
         shapes = [(1, config.num_latents, config.width), (1, config.speaker_width)][:used]

@@ -143,7 +143,7 @@ class Sentence:
         return samples
 
     def end(self, start: int, end: int) -> None:
-        """Records the sentence's `start` and `end`, in samples of the speech; warns if it is empty or was cut off."""
+        """Records the position of the sentence in the speech, in samples; warns if the sentence is empty or cut off."""
         rate, stream = self.synthesizer.sample_rate, self.stream
         self.start_seconds, self.end_seconds = start / rate, end / rate
         stream.states.clear()

@@ -145,7 +145,7 @@ def ask_on_terminal(question: str) -> bool | None:
 
 
 def describe_licence(source: str, terms: Path) -> tuple[bool, str]:
-    """Returns whether the model card in the folder `terms` names a licence, and a description of it for the user."""
+    """Returns whether the model card in the folder `terms` names a licence, and a text on the licence for the user."""
     from huggingface_hub.repocard import metadata_load
 
     try:
@@ -289,7 +289,7 @@ def _lists(origin):
 
 
 def _stages(origin):
-    """Yields `(stage, steps, step of the losses, losses)`; steps are `(last, best)`, or False if not trained here."""
+    """Yields each stage, its last and best step (False if the weights were copied), and its losses with their step."""
     for stage in STAGES:
         store = CheckpointStore(origin / stage)
         if steps := store.steps():

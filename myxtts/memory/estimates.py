@@ -2,8 +2,8 @@
 
 Weights are counted exactly, layer by layer. Activations are the tensors of the forward pass that the backward pass
 reads; docstrings list them, with W for the model width. XLA is assumed to act as on GPUs: the blocks of the GPT keep
-only their inputs, and other stages save nothing. The peak of a step is the largest of three: the start of the backward
-pass (all activations), the update (all gradients), and the start of the conditioning encoder's backward pass.
+only their inputs, but other stages need no less memory. The peak of a step is the largest of three: the start of the
+backward pass (all activations), the update (all gradients), and the start of the conditioning encoder's backward pass.
 `utilities/benchmarks/memory_estimate.py` compares estimates with measured peaks.
 """
 
@@ -36,7 +36,7 @@ LORA_KERNELS = {"qkv": (1, 3), "output_projection": (1, 1), "mlp_in": (1, 4), "m
 
 @dataclass(frozen=True)
 class Shapes:
-    """Sizes of a padded batch: clips; per clip, text tokens and codes (both without start and stop), and mel frames."""
+    """Sizes of a padded batch: clips, and per clip, text tokens, codes (no start or stop), and conditioning frames."""
 
     batch: int
     text: int
@@ -148,7 +148,7 @@ def count_gpt(model: ModelConfig) -> int:
 
 
 def count_dvae(model: ModelConfig) -> tuple[int, int]:
-    """Returns the number of the DVAE's trained weights, and that of the codebook, its averages and `mel_stats`."""
+    """Returns the number of the DVAE's trained weights, and of other values: codebook, its averages and `mel_stats`."""
     hidden, wide, vector, mels = model.dvae_hidden, 2 * model.dvae_hidden, model.codebook_width, model.num_mels
     block = 2 * _dense(3 * wide, wide) + _dense(wide, wide)
     encoder = _dense(3 * mels, hidden) + _dense(3 * hidden, wide) + _dense(wide, vector)
@@ -251,7 +251,7 @@ def estimate_gpt(model: ModelConfig, shapes: Shapes, optimizations: Optimization
 
 
 def with_optimizer(trained: int, others: int, optimizations: Optimizations, **terms: int) -> MemoryEstimate:
-    """Returns the estimate for `trained` trained and `others` frozen weights; `terms` are all other fields."""
+    """Returns a `MemoryEstimate` for numbers of trained and of other (frozen) weights; `terms` are remaining fields."""
     return MemoryEstimate(
         parameters=FLOAT * (trained + others),
         slots=2 * FLOAT * trained,

@@ -15,15 +15,15 @@ TAPS, EXPANSION = 7, 3
 PERIODS, PERIOD_CHANNELS = (2, 3, 5, 7, 11), (32, 128, 512, 1024, 1024)
 RESOLUTIONS, SPECTRUM_CHANNELS = (512, 1024, 2048), (32, 32, 32, 32, 32)
 FEWEST_CHANNELS = 4
-"""Minimum number of channels of a layer. It and all sizes above are copies of constants in the package `models`."""
+"""Minimum number of channels of a layer. All sizes up to here are copies of constants in the package `models`."""
 DIVISORS = {"nano": 8, "tiny": 4, "small": 2}
 """Number by which the discriminators' channels are divided, by model size; 1 for other sizes."""
 KEPT_MAPS = 1.94
-"""Measured peak memory of feature maps, as a multiple of one set, if the discriminators run one after another."""
+"""Measured peak memory of the feature maps, relative to their total size, if the discriminators run one by one."""
 SPECTRAL_NUMBERS = 36
 """Measured number of float32 values that the spectral losses keep per sample."""
 CONTEXT_FRAMES = {"istft": 34, "hifigan": 26}
-"""By decoder type: number of frames around a slice that affect its audio. Each `istft` block after the 4th adds six."""
+"""Frames around a training slice that affect its audio, by decoder type; each `istft` block after the 4th adds six."""
 
 
 def count_speaker(model: ModelConfig) -> tuple[int, int]:
@@ -46,7 +46,7 @@ def count_speaker(model: ModelConfig) -> tuple[int, int]:
 
 
 def estimate_speaker(model: ModelConfig, shapes: Shapes, optimizations: Optimizations = PLAIN) -> MemoryEstimate:
-    """Estimates the memory of training the speaker encoder without its classifier, which has a row for each speaker.
+    """Estimates the memory of training the speaker encoder. The classifier, with a row per speaker, is not counted.
 
     Of the optimizations, only precision, accumulation and EMA matter.
     """
@@ -96,7 +96,7 @@ def count_discriminators(model: ModelConfig) -> int:
 
 
 def _discriminator_layers(model, samples):
-    """Yields (kernel size, input channels, output channels, output positions per clip) for each layer."""
+    """Yields (kernel size, input channels, output channels, output positions per clip) of each discriminator layer."""
     divisor = DIVISORS.get(model.size, 1)
     for period in PERIODS:
         length, inputs = -(-samples // period), 1

@@ -228,7 +228,7 @@ class CausalSelfAttention(Layer):
     def attend_and_project(
         self, qkv: Tensor, key_mask=None, seed=None, use: MemoryUse = MemoryUse()
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Completes a call, given `qkv(x)`; returns output `(B, T, width)`, and keys and values `(B, heads, T, D)`."""
+        """Returns output `(B, T, width)`, keys and values `(B, heads, T, D)`, given `qkv`, the projected input."""
         query, key, value = self._split(qkv)
         attended = attend(use, query, key, value, key_mask, True, self.dropout, seed)
         return self.output_projection(merge_heads(attended), seed=seed), key, value
@@ -291,7 +291,7 @@ class TransformerBlock(Layer):
     def prefill(
         self, x: Tensor, key_mask: Tensor | None, seed=None, use: MemoryUse = MemoryUse()
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Returns the output of a call, `(B, T, width)`, and the keys and values to cache, `(B, heads, T, D)` each."""
+        """Returns the block's output for `x`, `(B, T, width)`, and the keys and values to cache, `(B, heads, T, D)`."""
         # Segments end with a matrix product, whose output the gradient does not need. So only norms, scores, softmax
         # and GELU are recomputed, which use most of the memory and little time.
         qkv = use.segment(lambda x: self.attention.qkv(self.attention_norm(x), seed=seed))(x)

@@ -38,11 +38,11 @@ WARMUP_STEPS, TIMED_STEPS = 3, 5
 LEAST_TO_TRY, MOST_TO_TRY = 40, 8 * BYTES_PER_GB
 """Limits of the runs whose time is estimated by trial steps: minimum number of steps, and maximum memory in bytes."""
 OPENING, STOP_SECONDS, CLOSING_SECONDS = 22, 3, 25
-"""Costs besides the steps: to open a stage, in units of an eager step on one clip; of one validation, in CPU seconds;
-of the speech at the end of a stage, in CPU seconds. Fitted to fine-tuning runs of `base` (docs/benchmarks.md)."""
+"""Time to open a stage, in units of an eager step on one clip; for a validation, in CPU seconds; and for the speech at
+the end of a stage, in CPU seconds. Fitted to fine-tuning runs of `base` (docs/benchmarks.md)."""
 CPU_RUNTIME_BYTES, CPU_SCRATCH, BYTES_PER_SECOND = int(0.4 * BYTES_PER_GB), 0.2, 5_000_000
-"""For training on a CPU: memory of TensorFlow itself after tracing, of kernels relative to the activations, and of data
-preparation per second of audio in a batch. Fitted to eleven runs (docs/benchmarks.md)."""
+"""Memory for training on a CPU: of TensorFlow after tracing, in bytes; of scratch buffers, as a fraction of a step's
+memory; of data preparation, in bytes per second of audio in a batch. Fitted to eleven runs (docs/benchmarks.md)."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class StageWork:
     needed_by: tuple[str, ...] = ()
     """Stages that were trained on the weights of this one, and would be unusable if the weights changed."""
     stays: str = ""
-    """Why the stage cannot continue, apart from `needed_by`: text that ends a message. Empty without such a reason."""
+    """End of a message that tells why the stage cannot continue, if the reason is not `needed_by`; otherwise empty."""
     origin: str | None = None
     """Model that the initial weights are from; None for random weights."""
 
@@ -256,7 +256,7 @@ def find_needs(config: XTTSConfig, works: Sequence[StageWork], dataset: SpeechDa
 
 
 def try_run(works: Sequence[StageWork], dataset: SpeechDataset, needs: Needs) -> dict[str, tuple[float, float]]:
-    """Runs trial steps to estimate `{stage: (seconds per step, seconds in all)}`; {} for short, large and GPU runs."""
+    """Estimates `{stage: (seconds per step, seconds in all)}` by trial steps; {} for short, large or GPU runs."""
     training, plan, tried, times = dataset.config.training, plan_for(), {}, {}
     steps = {work.stage: max(0, work.total - (work.step or 0)) for work in works if work.trains}
     is_plain = len(plan.model_devices) == 1 and not plan.visible_ids  # devices cannot share the clip of a trial
@@ -278,9 +278,9 @@ def try_run(works: Sequence[StageWork], dataset: SpeechDataset, needs: Needs) ->
 class TimeLeft(Callback):
     """Adds the remaining time of the stage and of the run to the `timing` that later callbacks get in `on_log`.
 
-    The trial's estimates for later stages are multiplied by the ratio of measured to estimated time in this stage. Both
-    times first get these estimates added, so that a few short steps change the ratio little. Without a trial, the time
-    of later stages is extrapolated from the current stage by steps, clips per step and `StageEntry.cost`.
+    If `try_run` estimated the time of later stages, this estimate is multiplied by the ratio of measured to estimated
+    time in the current stage; it is first added to both times, so that a few short steps hardly change the ratio. If
+    not, the time of later stages is extrapolated from this stage by steps, clips per step and `StageEntry.cost`.
     """
 
     def __init__(self, config: XTTSConfig):

@@ -1,4 +1,4 @@
-"""Console output of a run of all stages: devices, recordings, agenda, progress and results."""
+"""Console output of a run: devices, recordings, the stages to train, progress and results."""
 
 import csv
 import shlex
@@ -167,7 +167,7 @@ class RunConsole(ConsoleProgress, RunListener):
         return [f"Took:         {', '.join([took, *used])}"]
 
     def _result(self, stage):
-        """Returns text with the steps, time and validation losses of a stage, and a hint if the loss was falling."""
+        """Returns text with a stage's steps, time and validation losses, and a hint if the loss was still falling."""
         kind, best = STAGE_CLASSES[stage], self.run.best.get(stage)
         result = f"Stage {stage}: step {self.run.last_steps[stage]}"
         if stage in self._seconds:

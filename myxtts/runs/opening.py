@@ -1,4 +1,4 @@
-"""Opens a run: reads the recordings, determines the agenda, creates or continues the folder, and creates trainers."""
+"""Opens a run: reads recordings, decides which stages to train, creates or continues the folder, creates trainers."""
 
 import logging
 import threading
@@ -75,7 +75,7 @@ def open_run(config: XTTSConfig, notify: Callable = lambda *facts: None) -> tupl
 
     Raises:
         UserError: The folder has a different run, the model in --init-from lacks a part, the recordings are unusable,
-            or the request would make existing stages unusable. Then, no file has been moved or written.
+            or the request would make existing stages unusable. In these cases, no file has been moved or written.
     """
     config, began = settle_origin(config)
     training, home = config.training, Path(config.training.checkpoint_dir)
@@ -133,7 +133,7 @@ def check_same_model(before: ModelConfig, config: XTTSConfig) -> None:
 
 
 def open_stage(stage: str, plan: DevicePlan, dataset: SpeechDataset) -> tuple[StageTrainer, list]:
-    """Returns the trainer of a stage, and the callbacks that write logs and samples, which only the chief has."""
+    """Returns the trainer of a stage, and the callbacks that write logs and samples (none on workers but the chief)."""
     kind, config, settings = STAGE_CLASSES[stage], dataset.config, dataset.config.training
     foundations, lineage = load_foundations(config, stage, plan.data_device)
     trainer = StageTrainer(config, stage, plan, foundations, lineage)
@@ -202,7 +202,7 @@ class StageAlone:
         is_done = lambda name: last[name] is not None and stores[name].read_state(last[name])["finished"]
         self._missing = [name for name in stores if not is_done(name)]
         self.foundations: dict[str, XTTS] = {}
-        """Models that the stage depends on, by stage; untrained before `train_missing` if one must first be trained."""
+        """Models that the stage depends on, by stage. If one is missing, all are untrained before `train_missing`."""
         self.lineage: dict[str, str] = {}
         """Digests of the weights of `foundations`, by stage."""
         if not self._missing:

@@ -88,7 +88,7 @@ def prepare(
 
 
 def _make_alone(numbers, make, lock, tell):
-    """Calls `make` for each shard number. If another process is encoding a shard, its turn comes last, after a wait."""
+    """Calls `make` for each shard number. Shards that other processes have locked come last, after waiting for them."""
     for waits in (False, True):
         of_others = []
         for number in numbers:

@@ -33,7 +33,7 @@ from myxtts.text.languages import get_language
 SAMPLE_CORPUS = Path("sample_corpus")
 TUNE = "training.tune (--tune)"
 NUM_CLOSING_TEXTS = 4
-"""Number of sentences from outside the sample corpus that a model trained on it speaks at the end of the run."""
+"""Number of sentences that a model trained on the sample corpus speaks at the end of its run; none is in the corpus."""
 MEASURED_STEPS = 12
 """Number of training steps that `--device-plan auto` times for each device plan."""
 
@@ -135,7 +135,7 @@ def with_workers(config: XTTSConfig) -> XTTSConfig:
 
 
 def _with_data(config, download):
-    """Downloads LJSpeech if `download` is true; fills in the sample corpus if `data.train_data` is not set."""
+    """Returns `config` with data to train on: LJSpeech if `download`, a new sample corpus if it names no data."""
     folder = config.data.train_data
     if download:
         from myxtts.data.download import download_ljspeech

@@ -25,10 +25,10 @@ KINDS = {
     FILE: "is a file, or a path below one",
     NEW: "is not a folder or a file",
 }
-"""Error text for each kind of path. Most keys are glob patterns: a folder has the first kind whose pattern matches."""
+"""Kinds of paths, with a text for errors. Most are glob patterns; the first that matches in a folder is its kind."""
 MODELS, PLACES = (BASE_NAME, MODEL, SETTINGS), (RUNS, FOLDER, NEW)
 HOMES = (*PLACES, MODEL, SETTINGS, "model.bin", "model.safetensors")
-"""Kinds of paths that a run can be written to: the kinds without a model (`PLACES`), and some kinds of models."""
+"""Kinds of paths that are allowed as the folder of a run (`--checkpoint-dir`)."""
 FORMS = "the folder of a training run, of `myxtts convert` or of XTTS v2, base, or hf://owner/name"
 
 
@@ -66,12 +66,12 @@ def base_folder() -> Path:
 
 
 def model_name(folder: AnyPath) -> str:
-    """Returns a model's name for use in any option: `base` for the bundled model, else its folder, such as `./base`."""
+    """Returns how options name a model: `base` for the bundled model, else the path of the folder, such as `./base`."""
     return BASE_NAME if is_base(folder) else "./base" if str(folder) == BASE_NAME else str(folder)
 
 
 def default_speaker(folder: AnyPath, language: str) -> str | None:
-    """Returns a run's only training speaker or a voice of the bundled model, in `language` if possible; else None."""
+    """Returns a run's only training speaker, or the bundled model's first voice in `language` (or any), else None."""
     from myxtts.storage.speakers import read_speakers  # imports NumPy, which plans do not need
 
     speakers = read_speakers(folder)

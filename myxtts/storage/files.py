@@ -90,7 +90,7 @@ def write_whole(path: AnyPath) -> Iterator[Path]:
 
 @contextmanager
 def _named(path, temporary=None):
-    """Makes an `OSError` in the block name `path` instead of `temporary` or, as on a full disk, no file at all."""
+    """Sets the file name of an `OSError` in a `with` block to `path`, if the error names `temporary` or no file."""
     try:
         yield
     except OSError as error:

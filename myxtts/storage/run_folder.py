@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 VOCABULARY = "vocab.json"
 MEL_STATS = "mel_stats"
-"""Name of the tensor with the scale of each mel band, and, in runs without a DVAE, of a file in GPT checkpoints."""
+"""Name of the tensor with the scale of each mel band, and of its file in GPT checkpoints of runs without a DVAE."""
 JUDGED = ("gpt", "decoder")
 """Stages whose best checkpoint is used for speech; of other stages, the last checkpoint is used."""
 TAKEN_FROM = "taken_from"
@@ -73,7 +73,7 @@ def is_start(state: dict | None) -> bool:
 
 
 def read_config(folder: Path) -> XTTSConfig:
-    """Reads a run's settings; those of the GPT come from its checkpoint. Raises `CheckpointError` if there are none."""
+    """Reads a run's settings, those of the GPT from the GPT's checkpoint. Raises `CheckpointError` without settings."""
     store, path = CheckpointStore(folder / "gpt"), folder / _CONFIG
     state = store.newest_state()
     own = None if state is None else config_of(state, str(store.folder))

@@ -79,7 +79,7 @@ def find_speaker(folder: AnyPath, name: str) -> StoredSpeaker:
 
 
 def read_speaker(folder: AnyPath, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Reads a voice's latents and vector, shaped as in `write_speakers`. Raises `CheckpointError` if it has none."""
+    """Returns latents and vector of a voice, shaped as in `write_speakers`. Raises `CheckpointError` if not stored."""
     if name not in speaker_names(folder):
         find_speaker(folder, name)
         raise CheckpointError(f"The voice {name} in {folder} is a recording; it has no latents in {SPEAKERS_FILE}.")
@@ -90,7 +90,7 @@ def read_speaker(folder: AnyPath, name: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def write_speaker_clips(folder: AnyPath, clips: Mapping[str, tuple[bytes, str, tuple[str, ...]]]) -> None:
-    """Adds recordings to a run's folder, as `{speaker: (content of a FLAC file, language, sources)}`."""
+    """Adds recordings to a run's folder. `clips` is `{speaker: (content of a FLAC file, language, sources)}`."""
     home = Path(folder) / SPEAKER_CLIPS
     speakers = read_clips(home)
     home.mkdir(exist_ok=True)

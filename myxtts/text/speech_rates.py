@@ -73,8 +73,8 @@ def measure_rates(spoken: Iterable[tuple[str, str, float]]) -> dict[str, SpeechR
 def longest_texts(rates: dict[str, SpeechRate], origin: str | None = None) -> dict[str, int]:
     """Returns the number of characters of the longest training text in each language; empty if unknown.
 
-    `rates` are the rates of the run's own recordings. `origin` is the model that the run started from. If it is not the
-    bundled model, the result is empty, because the training texts of other models are unknown.
+    `rates` are the rates of the run's own recordings. `origin` is the model that the run started from: the texts of the
+    bundled model are included; those of any other model are unknown, so that the result is empty.
     """
     if origin is not None and not is_base(origin):
         return {}
@@ -94,7 +94,7 @@ def _fit(clips):
 
 
 def write_rates(rates: dict[str, SpeechRate]) -> bytes:
-    """Returns the content of the file `SPEECH_RATES` for these rates by language."""
+    """Returns the content of the file `SPEECH_RATES`, given the rate of each language."""
     return json.dumps({language: asdict(rate) for language, rate in sorted(rates.items())}, indent=1).encode()
 
 

@@ -115,9 +115,9 @@ class Vocabulary(NamedTuple):
 
 
 def learn_merges(words: list[tuple[list[str], int]], new_characters: set[str], limit: int) -> list[tuple[str, str]]:
-    """Learns at most `limit` BPE merges from `words`, pairs of a token list and a count; applies them to the lists.
+    """Returns at most `limit` BPE merges learned from `words`, each `(tokens, count)`, and merges the tokens in place.
 
-    Only pairs with a character in `new_characters` are merged: other merges would change the ids of text that the
+    Only token pairs with a character in `new_characters` are merged: other merges would change the ids of text that the
     vocabulary covers. The most frequent pair comes first (ties: by code point). Pairs that occur once are not merged.
     """
     frequency: Counter[tuple[str, str]] = Counter()

@@ -145,7 +145,7 @@ def data_digest(clips: Iterable) -> str:
 
 
 def versions() -> dict[str, str]:
-    """Returns library versions and the number of CPU threads, by name. Losses may round differently if they change."""
+    """Returns library versions and the number of CPU threads, by name. If one changes, losses may round differently."""
     threads = tf.config.threading.get_intra_op_parallelism_threads() or os.environ.get("TF_NUM_INTRAOP_THREADS")
     found = {"myxtts": myxtts.__version__, "tensorflow": tf.__version__, "keras": keras.__version__}
     return found | {"threads": str(threads or read_processor().cores)}
@@ -176,7 +176,7 @@ class ClipRecord:
     start: EpochStart
     """Start of the checkpoint's epoch. If the clips are unchanged, the same order is rebuilt from it."""
     cut: EpochStart
-    """Position of the checkpoint, and clips used so far in its epoch: start of a new order, if the clips changed."""
+    """Start of a new order, if the clips changed: the checkpoint's position, and the clips used so far in the epoch."""
 
     def saved(self) -> tuple[dict[str, np.ndarray], dict]:
         """Converts the record to tensors for the checkpoint file `CLIPS`, and JSON values for the state file."""
@@ -188,7 +188,7 @@ class ClipRecord:
 
     @classmethod
     def restore(cls, arrays: dict[str, np.ndarray], state: dict, position: int, where: str) -> "ClipRecord":
-        """Creates a record from the results of `saved`. Raises `CheckpointError` if damaged or of another position."""
+        """Recreates a record from `saved()`. Raises `CheckpointError` if the data are damaged or not of `position`."""
         numbers = [state.get(name) for name in ("start", "cut")]
         is_whole = all(isinstance(place, list) and len(place) == 3 and all(map(is_count, place)) for place in numbers)
         dtypes = {name: (array.dtype.name, array.ndim) for name, array in arrays.items()}

@@ -63,7 +63,7 @@ class StageTrainer:
     ):
         self.config, self.plan, self.replicas = config, plan, Replicas(plan)
         self.data_device, self.model_device, self.workers = plan.data_device, plan.model_device, self.replicas.workers
-        """`data_device` prepares batches, `model_device` is the first training device, `workers` connects processes."""
+        """Device that prepares batches, first training device, and the processes that train together."""
         self.stage: Stage = STAGE_CLASSES[stage](config, foundations)
         resumed_folder = resume_checkpoint or (not config.training.reset_training and config.training.checkpoint_dir)
         store = CheckpointStore(f"{resumed_folder}/{stage}")
@@ -172,7 +172,8 @@ class StageTrainer:
         return validation
 
     def _train_and_go_back(self, total, dataset):
-        """Trains to the last step. After divergence, loads a good checkpoint; after early stopping, the best one."""
+        """Trains to the last step, and returns the last validation losses by name. If training diverges, continues from
+        a good checkpoint; if it stops early, restores the best checkpoint."""
         loader, validation = dataset.validation_loader(self.stage.name), {}
         while self.step < total and not (self.watch.ended_early or self.workers.agree(self.stop_requested)):
             try:
@@ -256,7 +257,7 @@ class StageTrainer:
         return DevicePipeline(self.stream(dataset, start, stop), prepare, transfer, capacity, start)
 
     def _prepare_whole(self, wave, position):
-        """Prepares a batch and, with a separate data GPU, waits until that GPU has finished."""
+        """Returns a prepared batch; with a separate data GPU, waits until that GPU has computed it."""
         batch = self.preparation(wave, position)
         if self.plan.is_dual and not runs_on_cpu(self.data_device):
             # The call has only queued kernels; reading a value waits for them. (Integer fields are on the host.)
@@ -272,7 +273,8 @@ class StageTrainer:
     def noise(self, dataset: SpeechDataset, size: int | None = None, pick: Callable = max):
         """Returns a prepared batch of noise with the shape of a training batch, to measure time and memory.
 
-        `size` is the number of clips (default: this worker's share). `pick` selects the length, by default the longest.
+        `size` is the number of clips (default: this worker's share). Their length is that of the longest training batch
+        or, with `pick=min`, of the shortest.
         """
         size, loader = size or self.batching.batch_size // self.workers.count, dataset.train_loader(self.stage.name)
         lengths = (pick(lengths) for lengths in zip(*loader.order.shapes))
@@ -286,7 +288,7 @@ class StageTrainer:
         return {**self.stage.all_weights(), **step.state_variables(), **step.averages(), **step.accumulators()}
 
     def adopt_batching(self) -> None:
-        """Updates `config` with the batch size and accumulation in use, as set by the search or by a checkpoint."""
+        """Updates `config` with the batch size and accumulation in use, set by `fit_batch_size` or a checkpoint."""
         sizes = self.batching.batch_size, self.batching.accumulation
         if sizes != (self.stage_config.batch_size, self.config.training.gradient_accumulation):
             self.config = with_batch(self.config, self.stage.name, *sizes)

@@ -88,9 +88,10 @@ def _has_both(atom):
 
 
 def fits_better_than_chance(atoms: Sequence[Atom], starts: np.ndarray, ends: np.ndarray, num_pieces: int) -> bool:
-    """Whether the result of `align` is plausible: texts suit the length of their speech far better than if reordered.
+    """Whether the texts of `atoms` fit the durations of their speech far better than the texts in a wrong order would.
 
-    `starts` and `ends` are the times of the segments, `(N,)` seconds. True if there are too few texts to decide.
+    If not, the result of `align` is implausible. True if there are too few texts to decide. `starts` and `ends` are the
+    times of the segments, `(N,)` seconds.
     """
     paired = [one for one in atoms if _has_both(one)]
     if num_pieces < _TELLING_PIECES or len(paired) < _TELLING_GROUPS:
@@ -114,7 +115,7 @@ def _deviations(seconds, counts):
 
 
 def _links(starts, ends, pieces):
-    """Returns each segment's pieces, `{segment: (first, last)}`, and (segment, piece) pairs that overlap in time."""
+    """Returns the pieces spoken in each segment, `{segment: (first, end)}`, and (segment, piece) pairs that overlap."""
     times = np.array([(piece.start, piece.end) for piece in pieces]).reshape(-1, 2)
     latest = np.maximum.accumulate(times[:, 1])
     links, touches = {}, []
@@ -139,8 +140,8 @@ def find_sentences(
 ) -> list[Piece]:
     """Locates the sentences of a transcript in a recording with a recognizer; returns them with start and end times.
 
-    A sentence that was not recognized gets a `fault`, and as its time the gap between its neighbors. Word times
-    that the recognizer does not return are estimated. `segments` are start and end frames of speech, `(N, 2)`.
+    A sentence that was not recognized gets a `fault`, and the gap between the sentences around it as its time span. If
+    the recognizer returns no word times, these are estimated. `segments` are start and end frames of speech, `(N, 2)`.
 
     Raises:
         UserError: Too few sentences were recognized.
@@ -166,10 +167,10 @@ def find_sentences(
 
 
 def with_times(pieces: Sequence[Piece], times: Sequence[tuple[float, float] | None], seconds: float) -> list[Piece]:
-    """Returns the sentences with their times, corrected so that no sentence starts before the previous one ends.
+    """Returns the sentences with the given times, corrected so that no sentence starts before the previous one ends.
 
-    `times` has the start and end of each sentence in seconds, or None for a sentence that was not recognized. Such a
-    sentence gets a `fault`, and as its time the gap between its neighbors. `seconds` is the duration of the recording.
+    `times` has each sentence's start and end in seconds, or None if it was not recognized. Such a sentence gets a
+    `fault`, and the gap between the sentences around it as its time span. `seconds` is the recording's duration.
 
     Raises:
         UserError: Too few sentences were recognized.
@@ -191,7 +192,7 @@ def with_times(pieces: Sequence[Piece], times: Sequence[tuple[float, float] | No
 
 
 def _hear(recognizer, audio, survey, segments, language) -> Iterator[Word]:
-    """Recognizes neighboring segments of speech together; yields the words with their times in the recording."""
+    """Yields the recognized words with their times in the recording. The recognizer gets several segments at a time."""
     has_times, rate = hasattr(recognizer, "words"), survey.sample_rate
     most, pad = rate * (_WINDOW_SECONDS if has_times else _WINDOW_SECONDS_WITHOUT_TIMES), round(0.1 * rate)
     groups: list[list[tuple[int, int]]] = []
@@ -233,7 +234,7 @@ def _spread(words, spans):
 
 
 def _fill_gaps(times, letters, pace, most):
-    """Returns `times` with each None interpolated, if the text between suits the gap and has at most `most` letters."""
+    """Returns `times` with estimates for each run of None whose texts suit the gap and have at most `most` letters."""
     filled, known = list(times), [index for index, time in enumerate(times) if time is not None]
     for left, right in zip(known, known[1:]):
         start, end, counts = times[left][1], times[right][0], letters[left + 1 : right]

@@ -206,9 +206,9 @@ def cached(recognizer: Recognizer, path: Path, name: str) -> Recognizer:
 def listen(
     clips: Sequence[tuple[Segment, Path]], options: Namespace, needs_text: bool, tell: Callable[[str], None]
 ) -> None:
-    """Runs the checks that need a neural network on the clips and their WAV files, and drops the clips that fail.
+    """Runs the checks that need a neural network, and drops the clips that fail. `clips` are (clip, WAV file) pairs.
 
-    With `needs_text`, the recognizer provides the texts of the clips, otherwise it checks them. `options`, made by
+    With `needs_text`, the recognizer provides the texts; otherwise, it checks the given texts. `options`, made by
     `command.open_options`, hold the models; a check whose model is None is skipped. `tell` gets progress messages.
     """
     if not (options.recognizer or options.dnsmos or options.encoder):

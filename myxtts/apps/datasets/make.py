@@ -30,7 +30,7 @@ _ENVELOPE_SECONDS = 0.05
 def make_dataset(
     recordings: Sequence[Path], output: Path, options: Namespace, tell: Callable[[str], None] = print
 ) -> list[dict[str, Any]]:
-    """Creates a data set or adds recordings to one; returns the records (see `SetFolder`) of all its recordings.
+    """Creates a data set or adds recordings to one; returns the records (see `SetFolder`) of the whole data set.
 
     Recordings that are already in the data set are skipped. If one fails, those added before it are kept. `options`
     come from `command.open_options`; `tell` is called with each progress message.
@@ -177,7 +177,7 @@ def plan_source(
 
 
 def _with_pauses(clips, left, num_samples):
-    """Returns all segments by time: `clips`, dropped ones `left` (cut if they overlap the previous one), and pauses."""
+    """Returns `clips` and dropped segments `left` (cut where they overlap), sorted by time, with pauses in the gaps."""
     segments, position = [], 0
     for one in [*sorted([*clips, *left], key=lambda one: one.start), Segment(num_samples, num_samples)]:
         start, end = max(position, one.start), min(one.end, num_samples)

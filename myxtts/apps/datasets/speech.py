@@ -70,10 +70,10 @@ def find_speech(levels_db: np.ndarray, probabilities: np.ndarray | None, frame_s
     """Returns which frames contain speech, `(F,)` bool. `levels_db` and `probabilities` (optional) are `(F,)` too.
 
     Speech is a run of frames that all exceed a low threshold, and of which at least one exceeds a high threshold. The
-    high threshold is 12 dB (less at low SNR) above the noise floor, the 10th percentile of the levels in the 30 s
-    around a frame; or 38 dB below the 95th percentile if that is higher, so that noise after digital silence is not
-    detected. The low threshold is at most 4 dB below the high one. With `probabilities` of speech from a network,
-    frames that are not near probable speech are excluded.
+    high threshold is 12 dB (less at low SNR) above the noise floor, which is the 10th percentile of the levels in the
+    30 s around a frame, but never lower than 38 dB below their 95th percentile, so that noise after digital silence is
+    not detected. The low threshold is at most 4 dB below the high one. With `probabilities` of speech from a
+    network, frames that are not near probable speech are excluded.
     """
     levels = smooth_levels(levels_db, 3)
     window, step = (max(1, round(seconds / frame_seconds)) for seconds in (_WINDOW_SECONDS, _WINDOW_STEP_SECONDS))

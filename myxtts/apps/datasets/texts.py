@@ -62,12 +62,12 @@ def count_letters(text: str) -> int:
 
 
 def is_subtitles(path: Path) -> bool:
-    """Whether a text file is a subtitle file by its suffix. All other files are considered transcripts."""
+    """Whether a text file has the suffix of a subtitle format. All other files are considered transcripts."""
     return path.suffix.lower() in SUBTITLES
 
 
 def read_text(recording: Path, text: Path | None, options: Namespace) -> list[Piece]:
-    """Reads the text of a recording. Returns an empty list if `text` is None and a recognizer will transcribe it.
+    """Reads the text file of a recording. Returns [] if `text` is None, because a recognizer will transcribe the audio.
 
     Raises:
         UserError: The text cannot be read, or a recognizer is needed and `options` has none.
@@ -192,8 +192,8 @@ def synchronize(
 ) -> tuple[list[Piece], str]:
     """Corrects offset and drift of subtitles; `starts` and `ends` are the times of speech segments, `(N,)` seconds.
 
-    Four-minute windows of cues are correlated with the speech, and a robust line is fitted to the best offsets. It is
-    then refined so that cues start with segments. The same fit to time-reversed cues shows how many match by chance.
+    Windows of four minutes are correlated with the speech; a robust line through the best offsets is refined so that
+    cues start with segments. Time-reversed cues are fitted in the same way, to see how many cues match by chance.
 
     Returns:
         The cues with corrected times, and a note for the user on the correction ("" if it is below 0.1 s).
@@ -222,7 +222,7 @@ def synchronize(
 def _fit(times, starts, ends):
     """Fits the times of cues to speech; returns the offset in seconds, the drift, and the share of cues that match.
 
-    Subtitles may be timed for another frame rate, so a line is fitted for each usual ratio, and the best one is chosen.
+    Subtitles may be timed for another frame rate: the usual ratios of frame rates are tried, and the best fit is used.
     """
     lines, seconds = [], max(times.max() * max(_FRAME_RATE_RATIOS), ends.max()) + 1
     speech, slopes = _signals(starts, ends, seconds), np.linspace(-_MAX_DRIFT, _MAX_DRIFT, 121)

@@ -111,14 +111,14 @@ def main(argv: list[str] | None = None) -> int:
 
 @naming_arguments(build_parser)
 def evaluate(*folders: str | os.PathLike, **options) -> dict[str, Any]:
-    """Evaluates the speech of models like `myxtts evaluate`; returns the content of its `evaluation.json`.
+    """Evaluates the speech of models, like `myxtts evaluate`, and returns the content of the file `evaluation.json`.
 
     Args:
         folders: Runs, converted models or folders of audio files.
         options: Options of the command, with underscores: `data="DIR"`, `quick=True`, `recognizer="base"`.
 
     Raises:
-        UserError: An option is invalid, or a file or package is missing. A note translates flags to Python arguments.
+        UserError: An option is invalid, or a file or package is missing. A note gives the Python name of each flag.
     """
     arguments = keywords(build_parser(), {"folders": [os.fspath(one) for one in folders], **options})
     _evaluate(arguments, _check(arguments))
@@ -126,7 +126,7 @@ def evaluate(*folders: str | os.PathLike, **options) -> dict[str, Any]:
 
 
 def _check(arguments):
-    """Checks the options without TensorFlow and returns the subjects."""
+    """Checks the options without TensorFlow, and returns a `Subject` for each of the folders to evaluate."""
     if not arguments.folders:
         raise UserError("Name a model to evaluate, for example: myxtts evaluate runs/mine --quick")
     require(1 <= arguments.sentences <= MOST_SENTENCES, "--sentences", f"1 to {MOST_SENTENCES}", arguments.sentences)
@@ -147,7 +147,7 @@ def _check(arguments):
 
 
 def _evaluate(arguments, judged):
-    """Synthesizes and measures the speech, writes the reports, and prints the results and the path of the page."""
+    """Synthesizes and measures speech, writes the reports, and prints the results and the path of the HTML report."""
     from myxtts.apps.evaluation.report import evaluate_into
     from myxtts.apps.evaluation.sentences import choose_sentences, rows_to_speak
     from myxtts.devices.configuration import configure_for_speech

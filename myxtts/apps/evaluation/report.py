@@ -19,7 +19,7 @@ from myxtts.storage.files import csv_text, write_json, write_text, write_whole_f
 NOT_AVAILABLE, NOT_JUDGED = "not available", "not judged"
 COLUMNS = ("row", "kind", "group", "metric", "unit", "value", "low", "high", "sentences", "judged")
 MOST_SENTENCES, WORST = 40, 10
-"""Maximum numbers of sentences with audio on the page: sentences with the audio of all rows, and the worst by model."""
+"""Maximum numbers of sentences with audio on the page: the same ones for all sources, and the worst of each model."""
 BAR_WIDTH = 160
 SHOWN_EVERY = 20
 """Number of sentences between progress messages."""
@@ -28,7 +28,7 @@ SHOWN_EVERY = 20
 def evaluate_into(
     folder: Path, sources: Sequence[Source], sentences: Sequence[Sentence], tools: Tools, settings: dict
 ) -> str:
-    """Evaluates the sources and writes `evaluation.json`, `evaluation.csv`, `report.html` and its audio.
+    """Evaluates the sources and writes `evaluation.json`, `evaluation.csv`, and `report.html` with audio files.
 
     Returns the results as text for a terminal. An existing folder is replaced only when all files are complete.
     """
@@ -87,7 +87,7 @@ def _bars(estimates):
 
 
 class Line(NamedTuple):
-    """A line of a results table: a metric, and for each column the text of the cell and the estimate."""
+    """Line of a results table, for one metric: the text of each cell, and the estimate that the text shows."""
 
     metric: Metric
     cells: list[str]
@@ -136,7 +136,7 @@ def as_text(comparison: Comparison, width: int = 120) -> str:
 
 
 def counted_sentences(comparison: Comparison) -> str:
-    """Formats the number of sentences, and of samples per sentence if there are several."""
+    """Formats the number of sentences and, if each was sampled several times, the number of samples per sentence."""
     seeds, count = comparison.settings.get("seeds", 1), len(comparison.sentences)
     return f"{count} sentences, each sampled {seeds} times" if seeds > 1 else f"{count} sentences"
 
@@ -200,7 +200,7 @@ def as_json(comparison: Comparison, sounds: Mapping[int, str]) -> dict[str, Any]
 
 
 def _figures(comparison):
-    """Yields for each row `{group: {metric: figure}}`. A figure is a dict of `value`, `low`, `high` and `sentences`."""
+    """Yields the figures of each `Row`: `{group: {metric: {"value": …, "low": …, "high": …, "sentences": …}}}`."""
     groups = {"all": None} | comparison.groups()
     for place, row in enumerate(comparison.rows):
         yield {
@@ -222,7 +222,7 @@ def _spoken(row, one, sound):
 
 
 def as_csv(comparison: Comparison) -> str:
-    """Formats the results as CSV, with a line for each metric in each group of sentences of each `Row`."""
+    """Formats the results as CSV: a line for each combination of a `Row`, a group of sentences and a metric."""
     unjudged, lines = comparison.unjudged(), [COLUMNS]
     for row, figures in zip(comparison.rows, _figures(comparison)):
         for group, found in figures.items():

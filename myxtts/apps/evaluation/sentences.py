@@ -36,7 +36,7 @@ MOST_TEXT_BYTES = 4 * 2**20
 MOST_SECONDS = 30.0
 """Maximum length of a test recording or reference recording of a data set; longer ones are left out."""
 KNOWN_SHARE = 0.5
-"""A run is assumed to have used a data set if at least this share of the smaller clip list is in both lists."""
+"""A run is assumed to have used a data set if their lists of clips share at least this fraction of the shorter list."""
 
 
 def choose_sentences(
@@ -48,13 +48,13 @@ def choose_sentences(
     count: int,
     folder: Path | None = None,
 ) -> list[Sentence]:
-    """Chooses the sentences that all subjects are evaluated on.
+    """Chooses the test sentences, which are the same for all models and folders of audio files in `judged`.
 
     Args:
         data: Data set with recordings (default: the data set of the first run whose data still exist).
         texts: Text file with one sentence per line, used instead of the data set.
         voices: Reference recordings, assigned to the sentences in turn.
-        language: Language of `texts`, and of clips without a label (default: as in the runs, else English for `texts`).
+        language: Language of `texts` and of clips without a label (default: as set in a run, else English for `texts`).
         count: Maximum number of sentences.
         folder: Empty folder for recordings by eSpeak NG, which are the default test data of the bundled model.
 
@@ -174,7 +174,7 @@ def _usable_seconds(clip):
 
 
 def _in_voices(sentences, voices):
-    """Returns the sentences with `voices` assigned in turn, and without their recordings, which have other voices."""
+    """Assigns `voices` to the sentences in turn; returns the sentences without their recordings in other voices."""
     return [
         replace(one, speaker=Path(voice).stem, voice=str(voice), recording=None, seen=None)
         for one, voice in zip(sentences, np.resize(list(voices), len(sentences)))
@@ -183,7 +183,7 @@ def _in_voices(sentences, voices):
 
 @dataclass(frozen=True)
 class Source:
-    """A source of speech to be measured: the recordings, their resynthesis, a model or a folder of audio files."""
+    """Source of speech to evaluate: a model, recordings, their resynthesis by a model, or a folder of audio files."""
 
     name: str
     kind: str
@@ -195,7 +195,8 @@ class Source:
 def rows_to_speak(
     judged: Sequence[Subject], sentences: Sequence[Sentence], seeds: Sequence[int], decoder: str | None = None
 ) -> list[Source]:
-    """Returns the sources in the order of the report. Before each model comes its resynthesis of the recordings."""
+    """Returns one source of speech per row of the report: the recordings of the sentences, then all of `judged`. Before
+    each model comes its resynthesis of the recordings."""
     recorded = [one for one in sentences if one.recording]
     read = lambda: (Spoken(one, 0, load_samples(one.recording), MODEL_SAMPLE_RATE) for one in recorded)
     found = [Source("recordings", "recordings", read)] if recorded else []

@@ -58,7 +58,7 @@ def command_line(flags: dict[str, Any]) -> list[str]:
 
 
 def open_replica(words: list[str]) -> Any:
-    """Loads and warms up the model in the process of a replica; returns the ASGI application."""
+    """Loads a replica's model and warms it up; returns the ASGI application. Runs in the replica's own process."""
     from myxtts.apps.server.serving import log_as_json, open_model
 
     log_as_json()

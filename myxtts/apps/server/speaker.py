@@ -37,7 +37,7 @@ REAL_TIME_FACTORS = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10)
 
 
 class Metrics:
-    """Prometheus metrics of one server, in a registry of their own. `load` must return `Speaker.load`."""
+    """Prometheus metrics of one server, in a registry of their own. `load()` returns the current `Speaker.load`."""
 
     def __init__(self, load: Callable[[], tuple[int, int, int]]):
         self.registry = CollectorRegistry()
@@ -120,7 +120,7 @@ class Speaker:
         total_seconds: Time limit from arrival to the last audio.
         warm: `none`, `short` or `all`, as in `Synthesizer.warm_up`.
         device: Context in which the speaker's thread runs the model, such as `tf.device`.
-        most_texts: Maximum number of texts spoken at once; an exported model alternates between them.
+        most_texts: Maximum number of texts spoken at once. An exported model samples some codes of each text in turn.
     """
 
     def __init__(
@@ -283,7 +283,7 @@ class Speaker:
                 stream.look_ahead()
 
     def _speak(self, job):
-        """Decodes the codes of a job that are ready, and sends the audio."""
+        """Decodes the codes that are ready for a job, and sends the audio with `job.put`."""
         try:
             samples = job.stream.more() if job.stream.ready() else ()
         except Exception as error:

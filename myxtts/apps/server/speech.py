@@ -48,7 +48,7 @@ class VoiceId(BaseModel):
 
 
 class SpeechRequest(BaseModel):
-    """Body of `POST /v1/audio/speech`: the fields of OpenAI's API, then those of this server. Others are ignored."""
+    """Body of `POST /v1/audio/speech`: OpenAI's fields, then fields that only this server has. Others are ignored."""
 
     model_config = ConfigDict(extra="allow", strict=True)
     model: Annotated[str, Field(min_length=1, max_length=200, description="see /v1/models")]

@@ -49,11 +49,12 @@ class VoiceBook:
     """Finds and adds voices by name. Names from requests never become part of a path.
 
     Args:
-        model: Loads and encodes voices.
+        model: Model that loads the voices and encodes new ones.
         speakers: Language of each voice that is stored with the model, by name.
         folder: Folder with one file per voice; files may be added or changed at any time. None means no folder.
-        aliases: Voice for each additional name; "" is the default. OpenAI's names without an alias select a voice of
-            the text's language; Kokoro's names select one of the language in the name. The sex is kept if possible.
+        aliases: Voice for each additional name; the name "" sets the default voice. OpenAI's and Kokoro's names work
+            without an alias: they select a voice of the same sex, if there is one, in the language of the text or, for
+            Kokoro, in the language of the Kokoro voice.
 
     Raises:
         UserError: The folder does not exist, or an alias does not name a voice.
@@ -70,7 +71,7 @@ class VoiceBook:
             raise UserError(f"--voice-map must name voices of the server. There is no voice {min(unknown)}.")
 
     def all(self) -> dict[str, ServedVoice]:
-        """Returns all voices by name. A `.voice` file hides a recording of the same name; both hide a model's voice."""
+        """Returns all voices by name. Of equal names, `.voice` files win over recordings, files over stored voices."""
         found = {}
         for path in sorted(self.folder.iterdir()) if self.folder else ():
             is_voice = path.suffix in (VOICE_SUFFIX, *AUDIO_EXTENSIONS) and VOICE_NAME.fullmatch(path.stem)
@@ -133,7 +134,7 @@ class VoiceBook:
 
 
 def _stand_in(name, voices, language):
-    """Chooses a voice for an empty name or a name of OpenAI's or Kokoro's; returns any other name unchanged."""
+    """Returns the name of a voice to use for an empty name or a name of OpenAI's or Kokoro's, else `name` itself."""
     kind, spoken, place = OPENAI_VOICES.get(name, ""), (language, None), 0
     if kind:
         place = [one for one in OPENAI_VOICES if OPENAI_VOICES[one] == kind].index(name)

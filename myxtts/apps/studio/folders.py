@@ -1,4 +1,4 @@
-"""Files of the page in one home folder: runs, data sets, exports, an evaluation, the trash, and votes on models."""
+"""Files in the home folder of `myxtts ui`: runs, data sets, exports, an evaluation, the trash, and votes on models."""
 
 import csv
 import math
@@ -19,7 +19,7 @@ from myxtts.storage.base_model import BASE_NAME, MODEL, SETTINGS, kind_of
 from myxtts.storage.files import append_line, csv_text, free_path, write_text, write_whole
 
 DATA, EXPORTS, EVALUATION, TRASH = "_data", "_exports", "_evaluation", "_trash"
-"""Folders next to those of the runs. They begin with an underscore, with which no run name can begin."""
+"""Names of folders next to the runs. No run can have one of these names, because they begin with an underscore."""
 SUBTITLES = (".srt", ".vtt", ".ass")
 TEXT_SUFFIXES = (".txt", ".lab", ".csv", *SUBTITLES)
 LONG_SUFFIXES = (*AUDIO_EXTENSIONS, ".mp4", ".mkv", ".m4a")
@@ -67,7 +67,7 @@ class DataSets:
 
         Uploads with subtitles, or with `is_heard` (a recognizer transcribes them), must be cut and go to
         `recordings(name)`; other uploads are finished clips. Raises `UserError` if there is no audio, audio has no
-        text, a file is neither audio nor text, or the data set is of the other kind.
+        text, a file is neither audio nor text, or the data set has the other kind of uploads.
         """
         folder, names = self.folder(name), [Path(file).name for file in files]
         is_cut = is_heard or any(one.lower().endswith(SUBTITLES) for one in names)
@@ -111,14 +111,14 @@ class DataSets:
         return folder
 
     def lists(self, folder: str) -> list[Path]:
-        """Returns the CSV lists of clips of a data set that was cut on the page; empty for any other folder."""
+        """Returns the CSV files that list the clips of a data set, if the clips were cut on the page, else []."""
         lists = [Path(folder, name) for name in ("metadata_train.csv", "metadata_eval.csv")]
         return [path for path in lists if path.is_file()] if Path(folder).parent == self.home else []
 
     def correct(self, folder: str, loaded: Sequence[Sequence[str]], texts: Sequence[Sequence[str]]) -> int:
-        """Saves edited texts of clips to the CSV lists of a data set, and removes clips whose text is empty. Rows are
-        (clip, text), `loaded` before and `texts` after the edit. Returns the number of edits; raises `UserError` if the
-        text of an edited clip was changed elsewhere, too."""
+        """Saves edited texts of clips to the CSV lists of a data set, and removes clips whose text is empty. `loaded`
+        are the rows (clip, text) before the edit, `texts` those after it. Returns the number of edits; raises
+        `UserError` if the saved text of an edited clip is no longer the one in `loaded`."""
         plain = lambda rows: {row[0]: " ".join(str(row[1] or "").replace("|", " ").split()) for row in rows}
         before, given, lists = plain(loaded), plain(texts), {}
         for path in self.lists(folder):
@@ -189,7 +189,7 @@ def to_trash(home: Path, place: str | None, tasks: Tasks) -> Path:
 
 
 def add_vote(home: Path, sides: Sequence[str], better: int | None, blind: bool, text: str, seed: int) -> None:
-    """Appends a vote to the CSV file. `sides` are the two models, `better` is the winner's index or None for a tie."""
+    """Appends a vote between the two models `sides` to `_votes.csv`; `better` is the winner's index, None for a tie."""
     if not (home / VOTES).exists():
         append_line(home / VOTES, csv_text([COLUMNS], end=""))
     at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

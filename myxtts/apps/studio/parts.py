@@ -27,7 +27,7 @@ def state_line(elem_id: str) -> gr.Markdown:
 
 
 def act(texts: dict, event: Callable, run: Callable, inputs: Sequence, outputs: Sequence, line: gr.Markdown, **options):
-    """Connects an event of a component to the function or generator `run`; returns Gradio's dependency.
+    """Makes an event of a component call the function or generator `run`; returns a `gradio.events.Dependency`.
 
     An error is shown in `line`, which may be one of the outputs, until the next call. A message that exists
     only in English is preceded by a note in the page's language. Events chained by `success` do not run after an error.
@@ -53,7 +53,7 @@ def act(texts: dict, event: Callable, run: Callable, inputs: Sequence, outputs: 
 
 
 def log_box(label: str, elem_id: str, lines: int = 8) -> gr.Textbox:
-    """Creates a text box for the output of a command, which is hidden at first."""
+    """Creates a text box, hidden at first, for the output of a command."""
     look = dict(elem_id=elem_id, elem_classes=["log"], interactive=False, visible=False)
     return gr.Textbox("", label=label, lines=lines, max_lines=24, **look)
 
@@ -66,10 +66,10 @@ def language_box(texts: dict[str, str], elem_id: str, value: str, automatic: boo
 
 
 def command(studio: Studio, texts: dict[str, str], name: str, task: str, label: str = "") -> Callable:
-    """Adds buttons that run and cancel a command, a line for its state (elapsed time, last printed line) and its log.
+    """Adds buttons to run and cancel a command, a line for its state (elapsed time, last printed line), and its log.
 
-    Returns a function `connect(page, start, inputs, outputs, end)`, which makes the button call
-    `start(*inputs)`, a generator that runs the command as `task` of `Tasks` and yields the output. After the command,
+    Returns a function `connect(page, start, inputs, outputs, end)`, which makes the run button call `start(*inputs)`.
+    This generator must run the command as `task` of `Tasks` and yield the output so far. When the command has ended,
     `end(folder, *inputs)` returns the final state and the values of `outputs`; `folder` is the command's `--output`,
     None if no command ran. A newly opened page shows the command that is running, or the last one.
     """
@@ -105,7 +105,7 @@ def report_view(folder: str | Path, language: str) -> str:
 
 
 class Choices:
-    """Creates inputs for models and voices. Opening the page, or the tab with the inputs, updates their lists."""
+    """Creates inputs for models and voices. Opening the page, or the tab with the inputs, updates the choices."""
 
     def __init__(self, studio: Studio, texts: dict[str, str], page: gr.Blocks, language: str):
         self.studio, self.texts, self.page, self.language = studio, texts, page, language

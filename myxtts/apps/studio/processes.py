@@ -76,7 +76,7 @@ class Tasks:
         return arguments if process and process.poll() is None else ()
 
     def folders(self) -> dict[str, Path]:
-        """Returns the folders (`--output`) that the running commands write to, by the names of the commands."""
+        """Returns the folder (`--output`) that each running command writes to, by the name under which it runs."""
         words = {name: word for name in [*self._last] for word in self.arguments(name) if word.startswith("--output=")}
         return {name: Path(word.partition("=")[2]) for name, word in words.items()}
 
@@ -110,9 +110,9 @@ def start_training(folder: Path, flags: Sequence[str]) -> None:
 
 
 def stop_training(folder: Path) -> None:
-    """Stops the training run in a folder after its current step and a checkpoint, or at once before the first step.
+    """Stops the training run in a folder after its current step and a checkpoint, or at once if no step has begun.
 
-    Sends SIGTERM, because the children of a server that was started with `&` ignore SIGINT until the first step.
+    Sends SIGTERM, because a run whose server was started in the background (`&`) ignores SIGINT until training begins.
     Raises `UserError` if no run is training in the folder.
     """
     if (process := process_of(folder)) is None:

@@ -22,5 +22,5 @@ class PageError(UserError):
         super().__init__(self.in_language(TEXTS["en"]))
 
     def in_language(self, texts: dict[str, str]) -> str:
-        """Returns the message in the language of `texts`, one of the values of `TEXTS`."""
+        """Returns the message in the language of `texts`, such as `TEXTS["fa"]`."""
         return texts[self.key].format(*self.values)

@@ -44,7 +44,7 @@ class Preset(NamedTuple):
 def preset_for(source: str | None, folder: Path, recipe: str | None = None) -> Preset:
     """Returns the initial content of the form for a run in `folder` with `source` as its `--init-from`.
 
-    If `recipe` is None, the form has the settings of an existing run, or for a new run those of the usual recipe.
+    If `recipe` is None, the form has the settings of the existing run or, for a new run, those that suit `source`.
     Raises `UserError` if the source or the run is damaged.
     """
     known = _model_in(source) if source else {}

@@ -60,10 +60,10 @@ class Corpus:
 
 
 class Place(NamedTuple):
-    """Folder that a format reads, with defaults for its clips. If `list_path` is set, only this list is read.
+    """Folder that a format reads, with defaults for the clips in it. If `list_path` is set, only this list is read.
 
-    The ids of its clips begin with `prefix`. `speaker` and `language` apply to clips without their own. If `validation`
-    is true, its clips are for validation.
+    The ids of the clips begin with `prefix`. `speaker` and `language` apply to clips without their own. If `validation`
+    is true, the clips are for validation.
     """
 
     path: Path
@@ -74,7 +74,7 @@ class Place(NamedTuple):
     language: str = ""
 
     def below(self, path: Path, **changes) -> Self:
-        """Returns the `Place` of the subfolder `path`, which is appended to `prefix`, with the given `changes`."""
+        """Returns a `Place` for the subfolder `path`, with this path added to `prefix` and with the given `changes`."""
         return self._replace(path=path, prefix=f"{self.prefix}{path.relative_to(self.path).as_posix()}/", **changes)
 
 
@@ -88,8 +88,8 @@ class CorpusFormat:
     hint: str
     """Description of the layout in error messages, which follows the words "a folder with"."""
     read: Callable[["Reading", Place], bool]
-    """Function that reads a `Place`. It returns False if this has another layout; else it adds clips or rejections and
-    returns True. Raises `CorpusError` if a list cannot be read, and `ClipRefused` if the folder must not be opened."""
+    """Function that reads a `Place`. It returns False for another layout; else it adds clips or rejections and returns
+    True. Raises `CorpusError` if a list cannot be read, and `ClipRefused` if the folder must not be opened."""
     takes_list: bool = False
     """Whether `read` can also read a single list, `place.list_path`, instead of a folder."""
 
@@ -97,7 +97,8 @@ class CorpusFormat:
 class Reading:
     """State while one data set is read: its files, and the utterances, rejections and notes found so far.
 
-    `language` is the user's default for clips without a language, or empty. `formats` are tried on speakers' folders.
+    `language` is the default for clips without a language, or empty. `formats` are tried on each speaker's folder if a
+    data set consists of such folders.
     """
 
     def __init__(self, folder: CorpusFolder, language: str, formats: list[CorpusFormat]):

@@ -71,7 +71,7 @@ class CorpusFolder:
         self._roots |= dict.fromkeys((folder, folder.resolve()))
 
     def allow_named(self, names: Collection[str]):
-        """Allows a folder outside the data set if at least half of the clip `names` lead there and the user owns it."""
+        """Allows a folder outside the data set if at least half of the paths `names` are in it and the user owns it."""
         away = [name for name in names if (name[:1] == "/" or ".." in name) and name.lower().endswith(AUDIO_EXTENSIONS)]
         paths = [Path(os.path.normpath(self.root / name)) for name in away]
         outside = [path for path in paths if not any(path.is_relative_to(root) for root in self._roots)]
@@ -253,7 +253,7 @@ class CorpusFolder:
         return text.replace("\r\n", "\n").replace("\r", "\n")
 
     def _read_lines(self, path: Path) -> list[str]:
-        """Reads the lines of a list, without empty lines at the end. Raises `CorpusError` as `read_text` does."""
+        """Reads the lines of a list of clips, without empty last lines. Raises `CorpusError` as `read_text` does."""
         text = self.read_text(path, MAX_LIST_BYTES).rstrip("\n")
         if path.suffix == ".json" and text.lstrip().startswith("["):
             with suppress(ValueError, RecursionError):  # one array, instead of an object per line

@@ -150,10 +150,10 @@ def header_table(reading: Reading, place: Place, path: Path) -> Table | None:
 
 
 def content_table(reading: Reading, place: Place, path: Path) -> Table | None:
-    """Returns the `Table` of a list by the content of columns: one names audio files, the text has the most letters.
+    """Returns the `Table` of a list whose columns are found by their content; None if no column contains clips.
 
-    Returns None if no column names audio files in at least half of the lines, and the result of `plain_table` if there
-    is no header and the first column names the files.
+    The clip column names audio files in at least half of the lines; the text column has the most letters. If there is
+    no header and the clip column is the first, `plain_table` reads the list.
     """
     lines = reading.folder.read_lines(path)
     sample = [line for line in lines[:_SAMPLE_LINES] if line.strip()]
@@ -217,7 +217,7 @@ def _is_header(rows, column, found):
 
 
 def _located(reading, place, path, dialect, columns, header_line=None):
-    """Creates a `Table` whose audio is in `wavs/` or `place`, and also in subfolders if neither has the first clips."""
+    """Creates a `Table` with its audio folders: `wavs/`, `place` and, if these lack the first clips, subfolders."""
     table = Table(path, dialect, columns, (place.path / "wavs", place.path), header_line)
     names = [*_clip_names(reading, table)]
     reading.folder.allow_named(names)
@@ -227,7 +227,7 @@ def _located(reading, place, path, dialect, columns, header_line=None):
 
 
 def read_table(reading: Reading, place: Place, table: Table, left_out: Collection[str] = ()):
-    """Adds an utterance or a rejection for every line, except the header and the clips in `left_out`."""
+    """Adds an utterance or a rejection to `reading` for every line but the header and the clips in `left_out`."""
     lines = reading.folder.read_lines(table.path)
     if _first_line(lines) is None or table.header_line == len(lines) - 1:
         example = "such as " + JSON_EXAMPLE if table.dialect is None else "'id|text|normalized text'"
@@ -291,7 +291,7 @@ def read_split(reading: Reading, place: Place, training: Table, validation: Tabl
 
 
 def read_parts(reading: Reading, place: Place, parts: dict[str, Path], training: str, read: Callable[[Place], object]):
-    """Calls `read` for two splits of `parts` (`{split: folder}`): the first of `VALIDATION`, if any, and `training`."""
+    """Calls `read` for the validation split of `parts` (`{split: folder}`), if there is one, and for `training`."""
     validation, *others = [name for name in VALIDATION if name in parts and name != training] or [None]
     for name in others:
         reading.notes.append(f"The folder {reading.folder.relative(parts[name])} is not used.")

@@ -137,7 +137,7 @@ def import_coqui(files: CoquiFiles, output: Path) -> tuple[XTTSConfig, list[Stor
 
 
 def _gather(files, checkpoint):
-    """Returns `{name: Stored}` for all tensors, with names as in current coqui-tts, and `dvae.` before the DVAE's."""
+    """Returns `{name: Stored}` for all tensors. Names are as in current coqui-tts; the DVAE's begin with `dvae.`."""
     stored = {}
     for name, array in _items(checkpoint, files.model):
         key, reason = coqui.modern_name(name), None
@@ -171,7 +171,7 @@ def _items(checkpoint, path):
 
 
 def _match(tensors, stored):
-    """Sets each `Stored.weight` or `reason`; raises `CheckpointError` if a tensor is missing, misshapen or unknown."""
+    """Sets `weight` or, if unused, `reason` of each `Stored`; raises `CheckpointError` for missing or wrong tensors."""
     missing, wrong = [], []
     for tensor in tensors:
         for key, shape in zip(tensor.names, tensor.shapes, strict=True):
@@ -224,7 +224,7 @@ def _write_parts(folder, stored, tensors, config, files, with_dvae):
 
 
 def _finite_weights(tensors, stored):
-    """Yields the MyXTTS weight for each of `tensors`; raises `CheckpointError` for values that are not finite."""
+    """Yields the MyXTTS weight that each of `tensors` becomes; raises `CheckpointError` if one is not finite."""
     for tensor in tensors:
         value = coqui.to_ours([stored[name].array for name in tensor.names], tensor.layout)
         if not np.isfinite(value).all():
@@ -233,7 +233,7 @@ def _finite_weights(tensors, stored):
 
 
 def _read_speakers(path, model):
-    """Returns `{voice name: (latents, speaker vector)}`; relies on the order of the two arrays, as coqui-tts does."""
+    """Returns `{voice name: (latents, speaker vector)}`; like coqui-tts, expects each voice's arrays in this order."""
     stored = read_torch_checkpoint(path)
     if not isinstance(stored, dict) or not stored:
         raise CheckpointError(f"--speakers must be a file with voices by name. {path} holds {type(stored).__name__}.")

@@ -86,10 +86,10 @@ def _count(pattern, names):
 
 
 def model_config(shapes: Mapping[str, tuple[int, ...]], settings: dict, tokenizer: XTTSTokenizer) -> ModelConfig:
-    """Derives `ModelConfig` from the shapes of a checkpoint's tensors by name, and from the result of `read_settings`.
+    """Derives the `ModelConfig` of a checkpoint from `{tensor name: shape}` and from the result of `read_settings`.
 
-    Names of DVAE tensors start with `dvae.`; without any, the DVAE gets the shape of XTTS v2. Raises `CheckpointError`
-    if a tensor that determines a size is missing, or if tensors, settings and vocabulary disagree.
+    If no name starts with `dvae.`, the DVAE gets the shape of XTTS v2. Raises `CheckpointError` if a tensor that
+    determines a size is missing, or if tensors, settings and vocabulary disagree.
     """
 
     def size(name, axis=0):

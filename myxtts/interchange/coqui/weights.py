@@ -30,12 +30,12 @@ _SKIPPED = {
 
 
 class Tensor(NamedTuple):
-    """A MyXTTS weight and the released tensors for it: one tensor, or with weight normalization gain and direction."""
+    """A MyXTTS weight and its released tensors: one, or two with weight normalization (gain and direction)."""
 
     names: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
     part: str
-    """Part of the model that has the weight, one of `models.xtts.PARTS`."""
+    """Part of the model to which the weight belongs, one of `models.xtts.PARTS`."""
     weight: str
     """Name of the MyXTTS weight in `XTTS.part_weights`."""
     layout: str
@@ -71,7 +71,7 @@ def constant_tensors(config: ModelConfig) -> tuple[dict[str, np.ndarray], dict[s
 
 
 def our_shape(tensor: Tensor) -> tuple[int, ...]:
-    """Returns the shape of the MyXTTS weight."""
+    """Returns the shape of the MyXTTS weight that `tensor` describes."""
     shape = tensor.shapes[-1]
     return {"same": shape, "pointwise": shape[1::-1]}.get(tensor.layout, shape[::-1])
 
@@ -116,8 +116,8 @@ _KINDS = {
     "norm": _NORM,
     "batch_norm": _NORM + _STATISTICS,
 }
-"""Tensors of each kind of layer: suffix of the released name, suffix of the MyXTTS name, layout, and axis. For a bias,
-`axis` is the kernel's axis of outputs, else None. Kernels of GPT-2 and transposed convolutions have inputs first."""
+"""Tensors of each kind of layer, (suffix of the released name, suffix of the MyXTTS name, layout, axis). `axis` is None
+except for a bias: the released kernel's axis of outputs, 1 in GPT-2 and transposed convolutions, else 0."""
 
 
 def _tensors(part, theirs, ours, rows):

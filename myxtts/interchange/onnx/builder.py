@@ -20,7 +20,7 @@ BLOCK = 32
 """Number of int8 weights that share a scale. Rounding changes a weight by at most 0.4 % of the largest of these."""
 
 LARGE_BYTES = 4096
-"""Size from which arrays are passed to ONNX Runtime separately; smaller ones are in the graph, which it optimizes."""
+"""Size in bytes from which ONNX Runtime gets arrays outside the graph; graph optimization uses the smaller arrays."""
 
 
 def import_package(name: str) -> ModuleType:
@@ -136,7 +136,7 @@ class Builder:
         return x if activation is None else self.op(activation, x)
 
     def conv(self, x: Tensor, layer: Any) -> Tensor:
-        """Applies a convolution of `models.layers` to `(B, C, ...)`."""
+        """Adds a convolution layer of `models.layers`; returns its output for `x`, `(B, C, ...)`."""
         kernel = np.moveaxis(np.asarray(layer.kernel), (-1, -2), (0, 1))
         axes, bias = kernel.ndim - 2, [layer.bias] if layer.use_bias else []
         shape = dict(strides=[layer.stride] * axes, dilations=[layer.dilation] * axes)

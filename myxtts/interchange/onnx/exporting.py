@@ -44,7 +44,7 @@ ROUNDING, ROUNDINGS = 1e-7, 5.0
 NUM_SENTENCES, MOST_CODES = 8, 48
 """Number of sentences on which the exported GPT is compared with the original, and maximum codes per sentence."""
 MOST_OTHER_CODES = 0.25
-"""Largest allowed fraction of codes that differ from the model's. In float32, this needs two codes of equal score."""
+"""Largest allowed fraction of codes that differ from the model's. In float32, only codes of equal score can differ."""
 LONG_TEXTS, LACKING = 2.2, 0.4
 """Length of the long test text, as a multiple of the longest text that the model speaks at once, and the largest
 fraction by which the exported model's audio may be shorter than the original's."""
@@ -203,7 +203,7 @@ def _other_graphs(speaker, synthesizer, random):
 
 
 def _sentences(speaker, synthesizer, random):
-    """Yields `Finding`s for token ids, GPT states and codes of random sentences, half of which are sampled greedily."""
+    """Yields `Finding`s on token ids, GPT states and codes of random sentences, half of them decoded greedily."""
     tokenizer, config, sampling = synthesizer.tokenizer, synthesizer.model.config, synthesizer.config.sampling
     voices = [one[None] for one, _ in speaker.voices.values()] or [_normal(random, 1, config.num_latents, config.width)]
     reference, ids_differ, streams = Tokenizer.from_str(tokenizer.to_json()), [], []
@@ -237,7 +237,7 @@ def _sentences(speaker, synthesizer, random):
 
 
 def _long_text(speaker, synthesizer, random):
-    """Yields `Finding`s for a text that is too long to speak at once: on its split into pieces, and on its duration."""
+    """Checks a text too long to speak at once: yields `Finding`s on its split into pieces and on missing audio."""
     settings, config = speaker.config, synthesizer.model.config
     languages = [code for code in settings["languages"] if code not in settings["written_as_it_sounds"]]
     if not languages:

@@ -91,4 +91,4 @@ FORMATS = {
     "onnx": ("graphs and speak.py", lambda *_: None),
     "web": ("onnx with a demo page that runs in the browser", write_page),
 }
-"""By format: the help text, and a function with the parameters of `write_page` that adds the files of the format."""
+"""Help text of each format, and a function with the parameters of `write_page` that adds the files of the format."""

@@ -126,7 +126,7 @@ class Speaker:
         return np.concatenate(parts)
 
     def choose(self, voice=None, language=None):
-        """Returns voice and language. None becomes a voice that fits the language, preferably of a training speaker."""
+        """Returns `voice` and `language`; replaces None by a voice that fits the language, or the voice's language."""
         own, sounds = self.voice_languages, self.config["written_as_it_sounds"]
         usual = min(self.config["languages"], key=lambda one: (one in sounds, one != "en"))
         fit = lambda one, its: (language in (None, its), its not in sounds, self.trained[one], its == usual)

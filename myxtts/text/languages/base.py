@@ -92,10 +92,10 @@ DESCRIPTIONS: dict[str, dict[str, Any]] = tomllib.loads(
 
 
 def described(code: str, cardinal: Callable | None = None, to_ordinal: Callable | None = None, **more: Any) -> Language:
-    """Creates a language from its entry in `languages.toml` and `more` fields of `Language`, such as functions.
+    """Creates the language `code` from its entry in `languages.toml`; `more` sets fields that an entry cannot contain.
 
-    If `cardinal` is given or the entry has words for numbers, `SpelledNumbers` reads the numbers, else `Num2Words`.
-    `to_ordinal` is a field of these classes.
+    `SpelledNumbers` reads the numbers if `cardinal` is given or the entry has words for numbers, else `Num2Words`; both
+    get `to_ordinal`.
     """
     fields = {"code": code} | DESCRIPTIONS[code]
     numbers = fields.pop("numbers", {}) | {"to_ordinal": to_ordinal}

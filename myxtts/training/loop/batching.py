@@ -54,7 +54,8 @@ class Batching:
             self.train_step.make_accumulators()
 
     def take_step(self, group: list, learning_rate: float, seed: tuple[int, int]) -> dict[str, tf.Tensor]:
-        """Takes one optimizer step. If memory runs out, splits the batches or, if it cannot, raises `ConfigError`."""
+        """Takes an optimizer step on the batches `group`, and returns the losses. If memory runs out, repeats the step
+        with the batches split into more parts, or raises `ConfigError` if that is not possible."""
         while True:
             batches = [part for batch in group for part in self._replicas.split(batch, self.parts)]
             try:

@@ -30,7 +30,7 @@ PHASES = {
 
 
 def prefetch_depth(config: XTTSConfig, plan: DevicePlan, stage: str) -> int:
-    """Returns the number of batches to prefetch; with memory isolation, by default as many as have about 64 clips."""
+    """Returns how many batches to prefetch. With memory isolation, the default is about 64 clips (2 to 8 batches)."""
     requested = config.data.pipeline_buffer_size
     if plan.mode != "isolated" or requested != DataConfig.pipeline_buffer_size:
         return requested
@@ -74,7 +74,7 @@ class DevicePipeline(Iterator, AbstractContextManager):
 
     def __init__(self, batches: Iterable, prepare: Callable, transfer: Callable, capacity: int = 1, start: int = 0):
         self.capacity, self.seconds, self._now = capacity, Counter(), SimpleNamespace(phase="reading")
-        """`seconds` has the time spent in each of the producer's `PHASES`, and `stall`, the consumer's waiting time."""
+        """`seconds` has the producer's time in each of the `PHASES` and, as `stall`, the consumer's waiting time."""
         self._batches = _prepared(batches, prepare, transfer, start, self.seconds, self._now)
         self._ready, self._stop = queue.Queue(maxsize=capacity), threading.Event()
         work = self._batches, self._ready, self._stop
@@ -85,7 +85,7 @@ class DevicePipeline(Iterator, AbstractContextManager):
             self._producer.start()
 
     def wait_until_filled(self, head_start_seconds: float = 0.0, timeout_seconds: float = 300.0) -> None:
-        """Waits `head_start_seconds`, then until the buffer is full or data ends. Raises `RuntimeError` on timeout."""
+        """Waits `head_start_seconds`, then for a full buffer or the end of data. Raises `RuntimeError` on timeout."""
         self._stop.wait(head_start_seconds)
         deadline = time.monotonic() + timeout_seconds
         while self._producer.is_alive() and not self._ready.full():
@@ -154,7 +154,7 @@ def copy_to(batch: NamedTuple, device: str) -> NamedTuple:
 
 
 class StepClock:
-    """Measures the time of optimizer steps, except the first `warmup_steps`, which trace, and `paused` blocks."""
+    """Measures the time of optimizer steps, without the first `warmup_steps` (which are slower) and `paused` blocks."""
 
     def __init__(self, warmup_steps: int = 3):
         self.warmup_steps, self.step_times = warmup_steps, []
@@ -210,7 +210,7 @@ class StepClock:
 
 
 def timing_of_all(timing: dict[str, float], workers: Workers) -> dict[str, float]:
-    """Returns a `StepClock.report` with added entries of all workers (`worker_0_stall`). All workers must call this."""
+    """Returns a `StepClock.report` with added figures of each worker (`worker_0_stall`). All workers must call this."""
     for index, one in enumerate(workers.gather(timing) if workers.count > 1 else ()):
         names = ("avg_ms", "stall", "buffer") if timing and one else ()
         timing = timing | {f"worker_{index}_{name}": one[name] for name in names}
@@ -268,7 +268,7 @@ class Replicas:
         return self.distribute([copy_to(shard, device) for shard, device in zip(shards, self.devices)])
 
     def distribute(self, shards: list):
-        """Combines one batch per replica of this worker into a distributed value."""
+        """Returns a distributed value made of `shards`, one batch for each replica of this worker."""
         if len(shards) == 1:
             return shards[0]
         return self.strategy.experimental_distribute_values_from_function(

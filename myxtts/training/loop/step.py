@@ -23,7 +23,7 @@ class TrainStep:
     Args:
         accumulation: Batches per update.
         precision: Dtype policy; `mixed_float16` turns on dynamic loss scaling.
-        xla: Whether XLA compiles the gradients and, with one device, the updates, once per batch shape.
+        xla: Whether to compile gradients with XLA, once per batch shape; with one device, updates are compiled, too.
         ema: Decay of the weight averages; 0 keeps none.
     """
 
@@ -46,7 +46,7 @@ class TrainStep:
         self.phase, self.micro_batches = "", 0
         """`phase` is the stage's phase for the next steps; `micro_batches` the number of batches in the last step."""
         self.on_micro_batch: Callable[[int, int], None] = lambda done, count: None
-        """If a step has several micro-batches, called as `(done, count)` after each: totals over the step's updates."""
+        """Function `(done, count)`, called after each of several micro-batches; both are for all updates of a step."""
         self.xla, self._begun = xla, 0
         self.forget_traces()
 
@@ -130,7 +130,7 @@ class TrainStep:
 
     @property
     def bad_steps_in_row(self) -> int:
-        """Number of consecutive skipped updates up to now; with several update rules, the maximum."""
+        """Number of consecutive skipped updates up to now; if a stage has several updates, the maximum over them."""
         return max(int(rule.bad_steps_in_row.numpy()) for rule in self.rules)
 
     def make_accumulators(self) -> None:
@@ -160,7 +160,7 @@ class TrainStep:
         """Takes one optimizer step.
 
         Args:
-            batches: One batch, or several micro-batches whose gradients are summed, on the model devices.
+            batches: One batch on the model devices, or several micro-batches, whose gradients are then summed.
             seed: Dropout seed, two integers.
 
         Returns:

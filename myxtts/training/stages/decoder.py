@@ -42,7 +42,7 @@ BANDWIDTH_SHARE = 0.46
 FLOOR = 1e-5
 """Lower limit of magnitudes before the logarithm, as in HiFi-GAN's code."""
 QUIET = 1e-3
-"""Lower limit (-60 dBFS) of magnitudes above a recording's bandwidth, so that the level of silence does not count."""
+"""Lower limit (-60 dBFS) of magnitudes above a recording's bandwidth, so that losses ignore noise below this level."""
 STFT_LENGTHS = (512, 1024, 2048)
 MEL_LENGTH = 1024
 _MEL = MelSpec(DECODER_SAMPLE_RATE, MEL_LENGTH, MEL_LENGTH, MEL_LENGTH // 4, num_mels=80, f_max=DECODER_SAMPLE_RATE / 2)

@@ -24,9 +24,9 @@ STALL_WARNING = 0.05
 STEP_WIDTH = 80
 """Width to which log lines of steps are wrapped on a terminal, in characters."""
 MINUTE = 60.0
-"""Seconds of training until the bottleneck is logged, and seconds without output until the progress is logged."""
+"""Without a progress bar, a line of progress is printed after this many seconds. After as many, a stage is judged."""
 TRIAL_SECONDS = 10.0
-"""Estimated step time in seconds above which a run with gradient accumulation logs the estimate, once per stage."""
+"""Step time in seconds above which the estimated time of a step with gradient accumulation is logged, once a stage."""
 HINTS = {
     "computing": "Data is ready in time. Try --optimizations auto or a larger --batch-size for faster training.",
     "reading": "Raise --num-workers, use a faster disk, or read the samples of `myxtts prepare` (--prepared).",
@@ -74,7 +74,7 @@ class Callback:
     """Base class of callbacks. The trainer calls these methods, all of which are optional:
 
     - `on_start(start: StageStart)`: before the first step.
-    - `on_waiting(seconds)`: in Multi-GPU Mode, before the head start of the data pipeline.
+    - `on_waiting(seconds)`: in Multi-GPU Mode, before training waits `seconds` to give the data pipeline a head start.
     - `on_running()`: in Multi-GPU Mode, when the pipeline is filled.
     - `on_ledger(ledger: Ledger)`: after the first step that changed the weights.
     - `on_micro_batch(what, done, count)`: when `done` of the `count` batches of a step are read or computed (`what`).

@@ -52,7 +52,7 @@ class DivergenceGuard:
         self._row.clear()
 
     def record(self, step: int, clips: list[np.ndarray], losses: dict[str, float]) -> None:
-        """Records the losses of a step, including `finite`, and the clip indices of each of its batches."""
+        """Counts a step as bad unless `losses["finite"]`. `clips` are the clip indices of each batch of the step."""
         if losses["finite"]:
             self._in_row = 0
             self._row.clear()
@@ -62,7 +62,7 @@ class DivergenceGuard:
         self._row.append({"step": step, "clips": np.concatenate(clips).tolist(), "not_finite": broken})
 
     def bad_steps(self) -> list[dict]:
-        """Returns the bad steps of a diverged run with `step`, `clips`, `not_finite` (names of losses); else []."""
+        """Returns the bad steps if training has diverged, else []: `step`, `clips`, `not_finite` (names of losses)."""
         return list(self._row) if self._in_row >= self.limit else []
 
 
@@ -85,7 +85,7 @@ class OvertrainingDetector:
         self._count += 1
 
     def update(self, step: int, loss: float) -> str | None:
-        """Records a validation loss; returns a message if it warns or stops, else None."""
+        """Records a validation loss; returns a message if the detector warns or ends the stage, else None."""
         training = self._sum / self._count if self._count else math.inf
         self._sum, self._count = 0.0, 0
         if loss < self._best:
@@ -137,7 +137,7 @@ class Watch:
         self.monitor: GPUMonitor | None = None
         """Monitor of the GPUs in use, set by the run; None reports no GPU memory and utilization."""
         self.ledger_keeper: LedgerKeeper | None = None
-        """Creator of the ledger; must be set before the first step, because a `LedgerKeeper` copies the averages."""
+        """Creator of the `Ledger`; must be set before the first step, to check that this step moves weight averages."""
         objectives = trainer.stage.validated([rule.objective for rule in trainer.train_step.rules])
         self._evaluator = Evaluator(trainer.stage, objectives, trainer.replicas)
         self._callbacks, self._unread, self._recent = [], [], []
@@ -206,7 +206,7 @@ class Watch:
         self._recent.clear()
 
     def _report_divergence(self, bad_steps, dataset):
-        """Writes the bad steps to a file, or to the log if that fails; returns which of the two, for a message."""
+        """Writes the bad steps to a file, or to the log if that fails; returns where, as the subject of a message."""
         trainer, stage, clips = self.trainer, self.trainer.stage.name, dataset.train
         if not trainer.workers.is_chief:
             return "The log of worker 0"
@@ -292,7 +292,7 @@ class Evaluator:
         self.stage, self.objectives, self.replicas, self._traced = stage, objectives, replicas, None
 
     def __call__(self, loader, prepare: Callable, max_batches: int) -> dict[str, float]:
-        """Returns losses and metrics by name; each loss is the mean over its items. `prepare` is a `Preparation`.
+        """Returns losses (means over items, see `Objective.counts`) and metrics by name. `prepare` is a `Preparation`.
 
         Takes at most `max_batches` batches, evenly spaced, so that clips of all lengths are included.
         """
