@@ -1,7 +1,6 @@
 """Default device, logging, progress bars and line wrapping."""
 
 import logging
-import os
 import re
 import shutil
 import sys
@@ -13,7 +12,7 @@ from tqdm import std
 from tqdm.auto import tqdm
 
 from myxtts.config.checks import console_log
-from myxtts.devices.machine import default_device, runs_on_cpu
+from myxtts.devices.machine import colored, default_device, runs_on_cpu
 
 LOGGER_NAME = "myxtts"
 LOG_FORMAT = "%(asctime)s %(levelname)s %(message)s"
@@ -64,11 +63,7 @@ def folded(line: str, width: int = 0) -> str:
 
 def folded_on_terminal(text: str, stream: TextIO) -> str:
     """Wraps a text and colors a leading `Error` or `WARNING` if `stream` is a terminal; else returns it unchanged."""
-    if stream.isatty():
-        text = "\n".join(map(folded, text.split("\n")))
-        if not os.environ.get("NO_COLOR") and os.environ.get("TERM", "dumb") != "dumb":
-            text = re.sub(r"^([\d:]{8} )?(Error|ERROR|WARNING)\b", "\\1\x1b[1;31m\\2\x1b[0m", text)
-    return text
+    return colored("\n".join(map(folded, text.split("\n")))) if stream.isatty() else text
 
 
 def shows_bars() -> bool:

@@ -68,10 +68,9 @@ class Batching:
     def _back_off(self, reason, step):
         before, share = self.clips, self.batch_size // self._replicas.count
         if self._replicas.workers.count > 1 or not self.train_step.forget_partial_step():
-            raise ConfigError(
-                f"Memory ran out at step {step} with {before} clips at once ({reason}), and the step cannot be "
-                f"repeated. Resume with --batch-size {before // 2} and twice the --grad-accum."
-            )
+            fault = f"Memory ran out at step {step} with {before} clips at once ({reason})"
+            hint = f"Resume with --batch-size {before // 2} and twice the --grad-accum."
+            raise ConfigError(f"{fault}, and the step cannot be repeated. {hint}")
         smaller = [parts for parts in range(self.parts + 1, share + 1) if share % parts == 0]
         if not smaller:
             fault = f"One clip at a time does not fit on {self._replicas.devices[0]} ({reason})"
