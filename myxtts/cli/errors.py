@@ -75,13 +75,15 @@ def require_output(flag: str, path: str | None, makes_folders: bool = False) -> 
 
 
 def read_input(flag: str, path: str, max_bytes: int) -> str:
-    """Reads the text file that is the value of a flag. Raises `UserError` if it is missing, too large or not UTF-8."""
+    """Reads the text file given with a flag. Raises `UserError` if it is missing, empty, too large or not UTF-8."""
     try:
-        return read_bounded(Path(path), max_bytes)
+        if (text := read_bounded(Path(path), max_bytes)).strip():
+            return text
     except FileNotFoundError:
         raise UserError(f"{flag} must be an existing file. Received: {path}.") from None
     except ValueError as error:
         raise UserError(f"{flag} {path} {error}.") from error
+    raise UserError(f"{flag} {path} is empty.")
 
 
 def language_code(name: str | None) -> str | None:

@@ -82,7 +82,7 @@ def check_options(arguments: argparse.Namespace) -> str | None:
     arguments.language = language_code(arguments.language or None)
     key = arguments.api_key if arguments.api_key is not None else os.environ.get(KEY_VARIABLE) or None
     if arguments.api_key_file:
-        key = (read_input("--api-key-file", arguments.api_key_file, 2**16).splitlines() or [""])[0].strip()
+        key = read_input("--api-key-file", arguments.api_key_file, 2**16).splitlines()[0].strip()
     if key is not None and (len(key) < 8 or not key.isascii() or not key.isprintable() or " " in key):
         raise UserError("An API key must have 8 or more printable ASCII characters and no spaces.")
     if not key and not _is_local(arguments.host):
