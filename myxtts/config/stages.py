@@ -17,7 +17,7 @@ LORA_TARGETS = ("qkv", "output_projection", "mlp_in", "mlp_out")
 class StageConfig(Settings):
     """Training settings that all stages have. Subclasses add the settings of one stage, see `StageEntry.settings`."""
 
-    section = "stage"
+    section = "training.STAGE"
 
     max_steps: int | None = setting(None, at_least=1, flag="--max-steps", page="main")
     """Maximum number of optimizer steps in each stage (default: as many as --epochs allows)."""
