@@ -202,6 +202,12 @@ def names_twice(root):
     return listed("{n}.wav;{t}", "file;text", where="anna")(root)
 
 
+def test_full_path_of_another_machine_is_never_a_clip_of_another_folder(tmp_path):
+    audio(tmp_path / "anna", ["1"])
+    text(tmp_path / "list.csv", "/gone/bert/1.wav|Where were you?\n/gone/anna/1.wav|Good morning to all.\n")
+    assert [(clip.id, clip.text) for clip in load_corpus(tmp_path).utterances] == [("anna/1", "Good morning to all.")]
+
+
 OTHERS = {
     "audio without text": (recording("talk.mp3"), "make-dataset '{d}/sub' --output DIR --recognizer base"),
     "audio with subtitles": (recording("talk.wav", "talk.srt"), "make-dataset '{d}/sub' --output DIR`"),

@@ -317,6 +317,6 @@ class TimeLeft(Callback):
         taken, passed = step - self._marked[0], time.monotonic() - self._marked[1]
         self._each, later = passed / taken, sum(whole for _, whole in self._later.values())
         ratio = self._each / self._own if self._own else 1.0
-        if self._opening is None:  # after a trial; a few short steps say little about long stages
-            ratio = (passed + later) / (self._own * taken + later or 1.0)
+        if self._opening is None and self._own:  # after a trial; a few short steps say little about long stages
+            ratio = (passed + later) / (self._own * taken + later)
         return self._each * (self._total - step) + ratio * later + (self._opening or 0.0) * len(self._later)

@@ -193,8 +193,8 @@ class CorpusFolder:
         parts = [part for part in name.split("/") if part not in ("", ".")]
         is_full = name.startswith("/") or re.match("[A-Za-z]:/", name)
         for end in (parts[n:] for n in range(len(parts)) if is_full and ".." not in parts and not os.path.exists(name)):
-            key = _file_key(end[0]) if len(end) == 1 else None
-            if any(os.path.isfile(place.joinpath(*end)) or key in self._below(place) for place in self.searched):
+            inner = (self._list(place.joinpath(*end[:-1]), for_audio=True)[0] for place in self.searched)
+            if any(_file_key(end[-1]) in files for files in inner):
                 return end
         if is_full or ".." in parts:
             detail = "The id leads outside the data set; it was not opened. --audio-root allows another folder."

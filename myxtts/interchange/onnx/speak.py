@@ -314,7 +314,7 @@ def read_wav(path):
         with wave.open(str(path), "rb") as file:
             width, channels, rate = file.getsampwidth(), file.getnchannels(), file.getframerate()
             content = np.frombuffer(file.readframes(file.getnframes()), np.uint8).reshape(-1, channels, width)
-    except (EOFError, wave.Error) as error:
+    except (EOFError, ValueError, wave.Error) as error:  # ValueError: a cut sample at the end
         raise ValueError(f"{path} is not a PCM WAV file: `ffmpeg -i {path} voice.wav` makes one.") from error
     if width == 1:
         return (content[..., 0].mean(axis=1) - 128) / 128, rate
