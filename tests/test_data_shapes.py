@@ -208,6 +208,12 @@ def test_full_path_of_another_machine_is_never_a_clip_of_another_folder(tmp_path
     assert [(clip.id, clip.text) for clip in load_corpus(tmp_path).utterances] == [("anna/1", "Good morning to all.")]
 
 
+def test_list_mixes_names_here_in_a_subfolder_and_of_another_machine(tmp_path):
+    audio(tmp_path, ["1", "3"]), audio(tmp_path / "b", ["2"])
+    text(tmp_path / "list.csv", "1.wav|Good morning.\n2.wav|Where were you?\nC:\\Anna\\3.wav|It rains again.\n")
+    assert len(load_corpus(tmp_path).utterances) == 3
+
+
 OTHERS = {
     "audio without text": (recording("talk.mp3"), "make-dataset '{d}/sub' --output DIR --recognizer base"),
     "audio with subtitles": (recording("talk.wav", "talk.srt"), "make-dataset '{d}/sub' --output DIR`"),

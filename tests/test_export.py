@@ -141,7 +141,9 @@ def test_speaking_needs_no_package_of_ours(exported, tmp_path):
     assert "emma" in done.stdout and "en" in done.stdout
 
 
-@pytest.mark.parametrize("words", [["--speed", "0"], ["--output", "/no/where.wav"], ["--voice", __file__]])
+@pytest.mark.parametrize(
+    "words", [["--speed", "0"], ["--output", "/no/where.wav"], ["--output", "a.mp3"], ["--voice", __file__]]
+)
 def test_wrong_value_for_speak_py_is_one_error_message(exported, words, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["speak.py", "--text", "One.", *words])
     with pytest.raises(SystemExit, match="2"):

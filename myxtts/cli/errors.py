@@ -7,7 +7,7 @@ import re
 import socket
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from myxtts.config.checks import UserError, printable, read_bounded, require
@@ -86,12 +86,12 @@ def read_input(flag: str, path: str, max_bytes: int) -> str:
     raise UserError(f"{flag} {path} is empty.")
 
 
-def language_code(name: str | None) -> str | None:
-    """Returns the language code for the value of `--language`, if any. Raises `UserError` for an unknown language."""
+def language_code(name: str | None, among: Collection[str] | None = None) -> str | None:
+    """Returns the code for the value of `--language`, if any. Raises `UserError`, listing `among`, if unknown."""
     from myxtts.text.languages import get_language  # takes long to import
 
     try:
-        return None if name is None else get_language(name).code
+        return None if name is None else get_language(name, among).code
     except ValueError as error:
         raise UserError(f"--language: {error}") from None
 

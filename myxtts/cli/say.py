@@ -125,7 +125,8 @@ def _read(arguments):
     g2p = None if arguments.g2p is None else () if arguments.g2p == "none" else (arguments.g2p,)
     arguments.text_front, config = open_text_front(arguments.checkpoint, g2p)
     speaker, among = arguments.speaker, arguments.text_front.tokenizer.languages
-    own, requested = speaker and find_speaker(arguments.checkpoint, speaker).language, language_code(arguments.language)
+    own = speaker and find_speaker(arguments.checkpoint, speaker).language
+    requested = language_code(arguments.language, among)
     arguments.language, note = language_to_read(text, requested, own, printable(speaker or ""), among)
     if note:
         print(note, file=sys.stderr)

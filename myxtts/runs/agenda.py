@@ -40,9 +40,10 @@ LEAST_TO_TRY, MOST_TO_TRY = 40, 8 * BYTES_PER_GB
 OPENING, STOP_SECONDS, CLOSING_SECONDS = 22, 3, 25
 """Time to open a stage, in units of an eager step on one clip; for a validation, in CPU seconds; and for the speech at
 the end of a stage, in CPU seconds. Fitted to fine-tuning runs of `base` (docs/benchmarks.md)."""
-CPU_RUNTIME_BYTES, CPU_SCRATCH, BYTES_PER_SECOND = int(0.4 * BYTES_PER_GB), 0.2, 5_000_000
+CPU_RUNTIME_BYTES, CPU_SCRATCH, BYTES_PER_SECOND, MOST_KEPT = int(0.4 * BYTES_PER_GB), 0.2, 5_000_000, BYTES_PER_GB
 """Memory for training on a CPU: of TensorFlow after tracing, in bytes; of scratch buffers, as a fraction of a step's
-memory; of data preparation, in bytes per second of audio in a batch. Fitted to eleven runs (docs/benchmarks.md)."""
+memory; of data preparation, in bytes per second of audio in a batch; and the most that earlier stages leave allocated,
+in bytes. The first three were fitted to eleven runs (docs/benchmarks.md)."""
 
 
 @dataclass(frozen=True)
@@ -211,7 +212,7 @@ class Needs(NamedTuple):
 def find_needs(config: XTTSConfig, works: Sequence[StageWork], dataset: SpeechDataset) -> Needs | None:
     """Estimates memory and disk for the stages to train; None without such stages. Raises `UserError` if a run does
     not fit into the free disk space or the installed memory."""
-    memory, more, disk, largest, training, plan = 0, 0, 0, 0, config.training, plan_for()
+    memory, kept, more, disk, largest, training, plan = 0, 0, 0, 0, 0, config.training, plan_for()
     shares = max(1, len(training.workers)) * plan.num_replicas
     longest = max((clip.num_samples for clip in dataset.train), default=config.max_samples) / MODEL_SAMPLE_RATE
     for work in works:
@@ -225,8 +226,9 @@ def find_needs(config: XTTSConfig, works: Sequence[StageWork], dataset: SpeechDa
         frozen = sum(estimate(config.model, shapes).parameters for estimate in below)
         if plan.visible_ids:
             memory = max(memory, found.peak + frozen)
-        else:  # on a CPU, TensorFlow keeps what earlier stages needed
-            memory, scratch = memory + found.peak, int(CPU_SCRATCH * (found.peak - found.resident))
+        else:  # on a CPU, TensorFlow keeps some of what earlier stages needed
+            kept, memory = kept + min(memory, found.peak), max(memory, found.peak)
+            scratch = int(CPU_SCRATCH * (found.peak - found.resident))
             more = max(more, frozen + scratch + int(BYTES_PER_SECOND * batch * longest))
         checkpoint = found.resident - found.accumulators
         largest = max(largest, checkpoint)
@@ -242,7 +244,7 @@ def find_needs(config: XTTSConfig, works: Sequence[StageWork], dataset: SpeechDa
             free = total - int(RESERVED_GB * BYTES_PER_GB)
     else:
         ram, own = read_memory(), resident_bytes()
-        memory += more + own + CPU_RUNTIME_BYTES
+        memory += min(kept, MOST_KEPT) + more + own + CPU_RUNTIME_BYTES
         free, total = ram.usable + own, min(ram.total, ram.limit or ram.total)
     there = next(place for place in (home, *home.parents) if place.exists())
     needs = Needs(memory, free, total, disk, shutil.disk_usage(there).free)

@@ -56,6 +56,8 @@ def check_request(config: XTTSConfig, download: bool = False, **devices) -> None
     if training.workers:  # their disks may differ, so the rest is checked after they are connected
         return
     home = require_kind(Path(training.checkpoint_dir), "--checkpoint-dir", HOMES, "a folder to write to")
+    is_data = home.resolve() in [Path(one).resolve() for one in (data.train_data, data.val_data) if one]
+    require(not is_data, "--checkpoint-dir", "another folder than that of the data", str(home))
     is_new = training.reset_training or not holds_run(home)
     check_tuning(training, is_new)
     if training.init_from and is_new:

@@ -217,11 +217,11 @@ def _is_header(rows, column, found):
 
 
 def _located(reading, place, path, dialect, columns, header_line=None):
-    """Creates a `Table` with its audio folders: `wavs/`, `place` and, if these lack the first clips, subfolders."""
+    """Creates a `Table` with its audio folders: `wavs/`, `place` and, if these lack a clip, subfolders of `place`."""
     table = Table(path, dialect, columns, (place.path / "wavs", place.path), header_line)
     names = [*_clip_names(reading, table)]
     reading.folder.allow_named(names)
-    if not any(reading.folder.has_audio(table.audio_places, name) for name in names[:_SAMPLE_LINES]):
+    if not all(reading.folder.has_audio(table.audio_places, name) for name in names):
         reading.folder.searched.add(place.path)
     return table
 

@@ -343,7 +343,9 @@ def main():
         return print("\n".join(speaker.voices))
     if not text or not (voice or speaker.voices):
         parser.error("--text is required, and --voice if the model has no voices")
-    voice, language = speaker.choose(voice, language)
+    if not output.lower().endswith(".wav"):
+        parser.error(f"--output must end in .wav. Received: {output}")
+    voice, language = speaker.choose(voice, language and re.split("[-_]", language.lower())[0])  # without a region
     if not 0.25 <= arguments.get("speed", 1) <= 4:
         parser.error("--speed must be 0.25 to 4.")
     try:
