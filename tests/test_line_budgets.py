@@ -28,7 +28,7 @@ BUDGETS = {
     "text": 1560,
     "training": 4320,
     "utilities": 5500,
-    "utils": 110,
+    "utils": 120,
 }
 """Maximum lines of Python per package. A commit that raises one must say why."""
 

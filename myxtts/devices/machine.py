@@ -248,9 +248,3 @@ def _compute_capability(device):
     details = map(tf.config.experimental.get_device_details, boards[int(device.rpartition(":")[2]) :])
     found = [detail.get("compute_capability") for detail in details]
     return min(found) if found and None not in found else None
-
-
-def colored(text: str) -> str:
-    """Colors a leading `Error` or `WARNING`, unless `NO_COLOR` is set or the terminal has no colors."""
-    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM", "dumb") == "dumb"
-    return text if plain else re.sub(r"^([\d:]{8} )?(Error|ERROR|WARNING)\b", "\\1\x1b[1;31m\\2\x1b[0m", text)

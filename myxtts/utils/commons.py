@@ -1,6 +1,7 @@
 """Default device, logging, progress bars and line wrapping."""
 
 import logging
+import os
 import re
 import shutil
 import sys
@@ -12,7 +13,7 @@ from tqdm import std
 from tqdm.auto import tqdm
 
 from myxtts.config.checks import console_log
-from myxtts.devices.machine import colored, default_device, runs_on_cpu
+from myxtts.devices.machine import default_device, runs_on_cpu
 
 LOGGER_NAME = "myxtts"
 LOG_FORMAT = "%(asctime)s %(levelname)s %(message)s"
@@ -63,7 +64,13 @@ def folded(line: str, width: int = 0) -> str:
 
 def folded_on_terminal(text: str, stream: TextIO) -> str:
     """Wraps a text and colors a leading `Error` or `WARNING` if `stream` is a terminal; else returns it unchanged."""
-    return colored("\n".join(map(folded, text.split("\n")))) if stream.isatty() else text
+    return _colored("\n".join(map(folded, text.split("\n")))) if stream.isatty() else text
+
+
+def _colored(text: str) -> str:
+    """Colors a leading `Error` or `WARNING`, unless `NO_COLOR` is set or the terminal has no colors."""
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM", "dumb") == "dumb"
+    return text if plain else re.sub(r"^([\d:]{8} )?(Error|ERROR|WARNING)\b", "\\1\x1b[1;31m\\2\x1b[0m", text)
 
 
 def shows_bars() -> bool:

@@ -142,7 +142,7 @@ def make_job(
     lead, parts = spoken_parts(request.input)
     text, languages = " ".join(part for part, _ in parts), speaker.synthesizer.tokenizer.languages
     try:
-        asked = request.language and get_language(request.language).code
+        asked = request.language and get_language(request.language, languages).code
     except ValueError as error:
         raise ApiError(400, str(error), "language") from error
     likely = asked or language_to_read(text, settings.language, None, "", languages)[0]

@@ -145,9 +145,9 @@ class CorpusFolder:
         stem = os.path.splitext(parts[-1])[0] if is_media else parts[-1]
         keys = [_file_key(one) for one in ([parts[-1]] if is_audio else [stem + kind for kind in AUDIO_EXTENSIONS])]
         direct, found = dict.fromkeys((*places, *self.audio_roots)), {}
-        inner = [self._below(place) for place in direct if place in self.searched]
-        below = [place for name in (parts[:1] if parts[1:] else keys) for one in inner for place in one.get(name, ())]
-        for place in (*direct, *below):
+        searched, names = [place for place in direct if place in self.searched], parts[:1] if parts[1:] else keys
+        below = (place for name in names for one in searched for place in self._below(one).get(name, ()))
+        for place in itertools.chain(direct, below):
             files, _ = self._list(folder := place.joinpath(*parts[:-1]), for_audio=True)
             if key := next((key for key in keys if key in files), None):
                 path = folder / files[key]
@@ -192,7 +192,8 @@ class CorpusFolder:
             first = [] if root.resolve() == self.root else [str(root)]
         parts = [part for part in name.split("/") if part not in ("", ".")]
         is_full = name.startswith("/") or re.match("[A-Za-z]:/", name)
-        for end in (parts[n:] for n in range(len(parts)) if is_full and ".." not in parts and not os.path.exists(name)):
+        is_elsewhere = is_full and ".." not in parts and not os.path.exists(name)
+        for end in (parts[n:] for n in range(len(parts) if is_elsewhere else 0)):
             inner = (self._list(place.joinpath(*end[:-1]), for_audio=True)[0] for place in self.searched)
             if any(_file_key(end[-1]) in files for files in inner):
                 return end

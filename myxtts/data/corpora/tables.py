@@ -115,7 +115,8 @@ def _guess_separator(lines):
     """Returns `|`, or if no line has it, the tab, comma or semicolon that splits most lines into two or three cells."""
     lines = [line for line in lines if line.strip()]
     for separator in "\t,;" if not any("|" in line for line in lines) else ():
-        sizes = [len(Dialect(separator, separator != "\t").split(line) or "") for line in lines]
+        dialect = Dialect(separator, separator != "\t")
+        sizes = [len(dialect.split(line) or "") for line in lines]
         if sizes.count(2) + sizes.count(3) > len(lines) / 2:
             return separator
     return "|"
@@ -217,12 +218,10 @@ def _is_header(rows, column, found):
 
 
 def _located(reading, place, path, dialect, columns, header_line=None):
-    """Creates a `Table` with its audio folders: `wavs/`, `place` and, if these lack a clip, subfolders of `place`."""
+    """Creates a `Table` with its audio folders: `wavs/`, `place` or, for others, subfolders of `place`."""
     table = Table(path, dialect, columns, (place.path / "wavs", place.path), header_line)
-    names = [*_clip_names(reading, table)]
-    reading.folder.allow_named(names)
-    if not all(reading.folder.has_audio(table.audio_places, name) for name in names):
-        reading.folder.searched.add(place.path)
+    reading.folder.allow_named([*_clip_names(reading, table)])
+    reading.folder.searched.add(place.path)
     return table
 
 
