@@ -43,7 +43,7 @@ the end of a stage, in CPU seconds. Fitted to fine-tuning runs of `base` (docs/b
 CPU_RUNTIME_BYTES, CPU_SCRATCH, BYTES_PER_SECOND, MOST_KEPT = int(0.4 * BYTES_PER_GB), 0.2, 5_000_000, BYTES_PER_GB
 """Memory for training on a CPU: of TensorFlow after tracing, in bytes; of scratch buffers, as a fraction of a step's
 memory; of data preparation, in bytes per second of audio in a batch; and the most that earlier stages leave allocated,
-in bytes. The first three were fitted to eleven runs (docs/benchmarks.md)."""
+in bytes. The first three were fitted to ten runs (docs/benchmarks.md)."""
 
 
 @dataclass(frozen=True)
