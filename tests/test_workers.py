@@ -181,6 +181,7 @@ def test_strangers_at_the_port_of_worker_0_neither_join_nor_stop_the_workers():
     workers.append(start(1, addresses, 100))
     for worker in workers:
         assert any(line == "met\n" for line in worker.stdout)
+    for worker in workers:  # not before all have met: worker 1 still reads from worker 0
         worker.kill()
         worker.communicate()
 
