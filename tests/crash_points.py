@@ -14,14 +14,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from myxtts.config.checks import UserError
-from myxtts.storage import checkpoint
 
-CREATING, GROWING = ("open", "mkdir", "link", "symlink"), ("write", "save_file", "fsync", "truncate")
+CREATING, GROWING = ("open", "mkdir", "link", "symlink"), ("write", "fsync", "truncate")
 MOVING = ("replace", "rename", "unlink", "remove", "rmdir", "chmod")
-OPERATIONS = [
-    *((os, name) for name in (*CREATING, *MOVING, "fsync", "truncate")),
-    *((io, "open"), (builtins, "open"), (checkpoint, "save_file")),
-]
+OPERATIONS = [*((os, name) for name in (*CREATING, *MOVING, "fsync", "truncate")), *((io, "open"), (builtins, "open"))]
 LASTING = {
     "disk full": ((errno.ENOSPC, errno.EDQUOT), (*CREATING, *GROWING)),
     "no inodes": ((errno.ENOSPC,), CREATING),
@@ -86,8 +82,7 @@ class CrashPoints:
         def watched(*arguments, **keywords):
             if name == "open" and not _writes(*arguments, **keywords):
                 return real(*arguments, **keywords)
-            half = (lambda: Path(arguments[1]).write_bytes(b"half")) if name == "save_file" else None
-            return self.operate(name, lambda: perform(*arguments, **keywords), half)
+            return self.operate(name, lambda: perform(*arguments, **keywords))
 
         return watched
 
@@ -152,8 +147,6 @@ class Disk:
 
     def note(self, name, *arguments, dir_fd=None, **_):
         """Records an operation that has succeeded."""
-        if name == "save_file":
-            return  # its content counts when it is synced
         paths = [self._path(one, dir_fd) for one in arguments[: 2 if name in ("replace", "rename", "link") else 1]]
         if name == "fsync":
             self._sync(paths[0])
@@ -234,7 +227,7 @@ def crash_everywhere(
         act(prepared)
     for at in range(0, points.count, every):
         for mode in (*modes, *(POWER_CUTS if folder else ())):
-            if mode == "killed half-way" and points.names[at] not in ("write", "save_file"):
+            if mode == "killed half-way" and points.names[at] != "write":
                 continue
             prepared = prepare()
             cut = mode in POWER_CUTS

@@ -34,7 +34,7 @@ class Voice:
     def save(self, path: str | Path) -> None:
         """Saves the voice to a file that `load` reads."""
         arrays = {"latents": self.latents} | ({} if self.speaker is None else {"speaker": self.speaker})
-        write_tensors(path, {name: array.shape for name, array in arrays.items()}, arrays.values())
+        write_tensors(path, arrays)
 
     @classmethod
     def load(cls, path: str | Path) -> Self:

@@ -16,14 +16,13 @@ import math
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
 
 from myxtts.storage import files
 from myxtts.storage.files import AnyPath, CheckpointError
@@ -41,26 +40,24 @@ _PLAIN_NAME = re.compile(r"[A-Za-z0-9_]+\.(safetensors|json)")
 _manifest_digest = lambda *content: files.digest_bytes(json.dumps(content, sort_keys=True).encode())
 
 
-def write_tensors(path: AnyPath, shapes: Mapping[str, Sequence[int]], values: Iterable[np.ndarray]) -> dict:
+def write_tensors(path: AnyPath, arrays: Mapping[str, np.ndarray], values: Iterable[np.ndarray] | None = None) -> None:
     """Writes a safetensors file tensor by tensor; the library's writer would need twice the memory of all tensors.
 
-    `values` are the tensors, in the order of `shapes`. Returns the file's entry in a checkpoint's manifest.
+    `values`, by default those of `arrays`, are the tensors to write, in this order, with these shapes and data types.
     """
     # Header of names, shapes and offsets, then the values: https://huggingface.co/docs/safetensors/index#format
     header, end = {}, 0
-    for name, shape in shapes.items():
-        start, end = end, end + 4 * math.prod(shape)
-        header[name] = {"dtype": "F32", "shape": list(shape), "data_offsets": [start, end]}
+    for name, array in arrays.items():
+        start, end, dtype = end, end + array.nbytes, f"{array.dtype.kind.upper()}{8 * array.itemsize}"
+        header[name] = {"dtype": dtype, "shape": array.shape, "data_offsets": [start, end]}
     encoded = json.dumps(header, separators=(",", ":")).encode()
     encoded += b" " * (-len(encoded) % 8)
-    with files.write_whole(path) as temporary:
-        with open(temporary, "wb") as file:
-            file.write(len(encoded).to_bytes(8, "little") + encoded)
-            for (name, shape), value in zip(shapes.items(), values, strict=True):
-                if value.shape != tuple(shape):
-                    raise ValueError(f"{name} must have the shape {tuple(shape)}. Received: {value.shape}.")
-                file.write(np.ascontiguousarray(value, "<f4").data)
-        return _manifest_entry(temporary)
+    with files.write_whole(path) as temporary, open(temporary, "wb") as file:
+        file.write(len(encoded).to_bytes(8, "little") + encoded)
+        for (name, array), value in zip(arrays.items(), values or arrays.values(), strict=True):
+            if value.shape != array.shape:
+                raise ValueError(f"{name} must have the shape {array.shape}. Received: {value.shape}.")
+            file.write(np.ascontiguousarray(value, array.dtype).data)
 
 
 _DTYPES = {f"{kind.upper()}{8 * size}": f"<{kind}{size}" for kind in "fiu" for size in (1, 2, 4, 8)} | {"BOOL": "?"}
@@ -110,8 +107,10 @@ class CheckpointVersionError(CheckpointError):
     """Error for an intact checkpoint whose format version is not `FORMAT`."""
 
 
-def _manifest_entry(file):
-    return {"bytes": file.stat().st_size, "blake2b": files.digest_file(file)}
+def manifest_entries(folder: Path) -> dict[str, dict]:
+    """Returns the entries of a checkpoint's manifest for the files in its folder, see `write_manifest`."""
+    found = (file for file in sorted(folder.iterdir()) if file.name != MANIFEST)
+    return {file.name: {"bytes": file.stat().st_size, "blake2b": files.digest_file(file)} for file in found}
 
 
 def write_manifest(folder: Path, entries: Mapping[str, dict]) -> None:
@@ -229,20 +228,13 @@ class CheckpointStore:
         path = self.folder / f"step_{step:08d}"
         with files.write_whole_folder(path, replaced_name=f".{path.name}.replaced") as folder:
             for name, arrays in tensors.items():
-                file = folder / f"{name}.safetensors"
-                file.touch()  # with the permissions of the umask; the library makes private files
-                mode = file.stat().st_mode & 0o777
-                try:
-                    # `ascontiguousarray` would make a scalar an array of one.
-                    save_file({key: np.asarray(value, order="C") for key, value in arrays.items()}, file)
-                except SafetensorError as error:
-                    # safetensors wraps errors of the operating system, such as a full disk.
-                    raise OSError(f"{file.name}: {error}") from error
-                file.chmod(mode)
+                # As in files of the library, the largest items come first, so that all offsets are aligned.
+                ordered = sorted(arrays.items(), key=lambda named: (-named[1].itemsize, named[0]))
+                write_tensors(folder / f"{name}.safetensors", dict(ordered))
             for name, content in (copies or {}).items():
                 (folder / name).write_bytes(content)
             files.write_json(folder / STATE, marks | state | marks)
-            write_manifest(folder, {file.name: _manifest_entry(file) for file in sorted(folder.iterdir())})
+            write_manifest(folder, manifest_entries(folder))
         kept = {*self.steps()[-self.keep :], self.best_step()}
         for old in self.steps():
             if old not in kept:

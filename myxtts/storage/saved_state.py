@@ -41,7 +41,6 @@ _CHECKS = {
     "best_step": lambda value: value is None or is_count(value),
     "history": lambda value: isinstance(value, list) and all(map(_is_losses, value)),
     "best": lambda value: value is None or _is_best(value),
-    "data": lambda value: value is None or isinstance(value, str),
     "parts": lambda value: isinstance(value, dict) and all(isinstance(part, dict) for part in value.values()),
 }
 """Functions that check the type of a value in `state.json`, by its key."""

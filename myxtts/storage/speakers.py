@@ -39,7 +39,7 @@ class StoredSpeaker:
 def write_speakers(folder: AnyPath, speakers: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> None:
     """Writes voices to `SPEAKERS_FILE`: latents `(1, num_latents, width)`, vector `(1, speaker_width)`, float32."""
     arrays = {name + end: one for name, both in speakers.items() for end, one in zip((_LATENTS, _VECTOR), both)}
-    write_tensors(Path(folder) / SPEAKERS_FILE, {name: one.shape for name, one in arrays.items()}, arrays.values())
+    write_tensors(Path(folder) / SPEAKERS_FILE, arrays)
 
 
 def speaker_names(folder: AnyPath) -> list[str]:

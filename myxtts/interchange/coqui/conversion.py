@@ -19,7 +19,7 @@ from myxtts.interchange.coqui import weights as coqui
 from myxtts.interchange.coqui.settings import coqui_settings, model_config, read_settings, run_config
 from myxtts.interchange.coqui.torch_checkpoint import read_torch_checkpoint, write_torch_checkpoint
 from myxtts.storage.base_model import RELEASE, TRAINER, kind_of
-from myxtts.storage.checkpoint import CheckpointStore, read_manifest, write_manifest, write_tensors
+from myxtts.storage.checkpoint import CheckpointStore, manifest_entries, write_manifest, write_tensors
 from myxtts.storage.files import CheckpointError, digest_bytes, user_cache, write_json, write_whole, write_whole_folder
 from myxtts.storage.run_folder import MEL_STATS, VOCABULARY, chosen_step, read_config, vocabulary_path
 from myxtts.storage.speakers import read_speaker, read_speakers, write_speakers
@@ -216,11 +216,10 @@ def _write_parts(folder, stored, tensors, config, files, with_dvae):
         state = {"finished": True, "config": config.to_dict(), "converted_from": files.model.name}
         copies = {VOCABULARY: files.vocab.read_bytes()} if part == "gpt" else {}
         step_folder = CheckpointStore(folder / part).write(0, {}, state, copies=copies)
-        entries = read_manifest(step_folder)
         for file, written in contents.items():
-            shapes = {tensor.weight: coqui.our_shape(tensor) for tensor in written}
-            entries[file] = write_tensors(step_folder / file, shapes, _finite_weights(written, stored))
-        write_manifest(step_folder, entries)
+            zeros = {one.weight: np.broadcast_to(np.float32(0), coqui.our_shape(one)) for one in written}
+            write_tensors(step_folder / file, zeros, _finite_weights(written, stored))
+        write_manifest(step_folder, manifest_entries(step_folder))
 
 
 def _finite_weights(tensors, stored):
