@@ -15,7 +15,7 @@ from myxtts.models.attention import TransformerBlock
 from myxtts.models.xtts import XTTS
 from myxtts.training.loop.compiled import CompiledBlocks
 from myxtts.training.loop.switches import settle_switches
-from myxtts.training.stages.gpt import GPTObjective, LoRA
+from myxtts.training.stages.gpt import GPTObjective, add_lora
 from myxtts.training.trainer import XTTSTrainer
 
 SEED = tf.constant([0, 7])
@@ -40,7 +40,7 @@ def losses_and_gradients(objective, batch):
 def test_compiled_blocks_have_the_losses_and_gradients_of_plain_ones():
     keras.utils.set_random_seed(2)
     model = XTTS(CONFIG.model, parts=("gpt",))
-    plain, compiled = (GPTObjective(model, CONFIG, None, on) for on in (False, True))
+    plain, compiled = (GPTObjective(model, CONFIG, on) for on in (False, True))
     expected, actual = (losses_and_gradients(objective, gpt_batch()) for objective in (plain, compiled))
     tf.nest.map_structure(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4), expected, actual)
 
@@ -63,10 +63,10 @@ def test_all_blocks_share_one_pair_of_programs_and_differ_in_dropout():
 def test_adapters_of_compiled_blocks_get_gradients_and_frozen_kernels_none():
     keras.utils.set_random_seed(2)
     model = XTTS(CONFIG.model, parts=("gpt",))
-    lora = LoRA(model.gpt, GPTConfig(lora_rank=2))
+    add_lora(model.gpt, GPTConfig(lora_rank=2))
     found = {}
     for on in (False, True):
-        objective = GPTObjective(model, CONFIG, lora, on)
+        objective = GPTObjective(model, CONFIG, on)
         assert not any(name.endswith("mlp_in/kernel") for name in objective.trainable())
         _, found[on] = losses_and_gradients(objective, gpt_batch())
     assert found[True].keys() == found[False].keys()

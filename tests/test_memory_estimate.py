@@ -15,7 +15,7 @@ from tiny import tiny_model_config
 import myxtts
 from myxtts.cli import train
 from myxtts.config.checks import ConfigError
-from myxtts.config.config import ModelConfig
+from myxtts.config.config import ModelConfig, XTTSConfig
 from myxtts.config.model import MODEL_SIZES
 from myxtts.config.stages import LORA_TARGETS, GPTConfig
 from myxtts.memory import parts
@@ -35,8 +35,8 @@ from myxtts.models.attention import CHUNK
 from myxtts.models.discriminators import Discriminators
 from myxtts.models.speaker_encoder import SpeakerEncoder
 from myxtts.models.waveform_decoders import make_decoder
-from myxtts.models.xtts import XTTS, named_weights
-from myxtts.training.stages.gpt import LoRA
+from myxtts.models.xtts import XTTS
+from myxtts.training.stages.gpt import GPTObjective, add_lora
 
 SHAPES = Shapes(batch=4, text=40, codes=120, frames=200)
 MODEL = ModelConfig("small", num_text_tokens=500)
@@ -65,8 +65,8 @@ def test_weights_of_a_built_model_and_of_its_adapters_are_counted_exactly(target
     model = XTTS(config, parts=("gpt",))
     assert count_gpt(config) == numbers(model.gpt.trainable_variables)
     switches = Optimizations(lora_rank=2, lora_targets=targets)
-    lora = LoRA(model.gpt, GPTConfig(lora_rank=2, lora_targets=targets))
-    adapted = [v for name, v in named_weights(model.gpt).items() if lora.is_trained(name)]
+    add_lora(model.gpt, GPTConfig(lora_rank=2, lora_targets=targets))
+    adapted = GPTObjective(model, XTTSConfig()).trainable().values()
     adapters = [v for v in adapted if v.name.startswith("lora")]
     assert count_lora(config, switches) == (numbers(adapters), numbers(adapted) - numbers(adapters))
 

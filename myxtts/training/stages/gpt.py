@@ -1,6 +1,5 @@
 """The GPT stage trains the model that converts a text and a voice to audio codes."""
 
-import numpy as np
 import tensorflow as tf
 
 from myxtts.audio.augment import change_speed_of_loop
@@ -12,7 +11,7 @@ from myxtts.data.batch import GPTBatch
 from myxtts.devices.machine import runs_on_cpu
 from myxtts.models.attention import SITES_PER_BLOCK
 from myxtts.models.gpt import GPT, teacher_forcing
-from myxtts.models.layers import site_offset
+from myxtts.models.layers import AdaptableDense, site_offset
 from myxtts.models.xtts import XTTS, named_weights
 from myxtts.training.loop.compiled import CompiledBlocks
 from myxtts.training.loop.switches import LedgerRow, attention_forms, on_or_off, recompute, recomputed_blocks
@@ -38,10 +37,10 @@ class GPTStage(Stage):
         recomputes = switches.gradient_checkpointing and not self.compiles_blocks  # which always recompute
         self.model.gpt.set_memory_use(switches.attention, recompute if recomputes else None)
         settings = self.config.training.gpt
-        self.lora = LoRA(self.model.gpt, settings) if settings.lora_rank else None
+        self.lora = add_lora(self.model.gpt, settings) if settings.lora_rank else {}
 
     def updates(self, settings):
-        return [Update("", GPTObjective(self.model, self.config, self.lora, self.compiles_blocks), settings)]
+        return [Update("", GPTObjective(self.model, self.config, self.compiles_blocks), settings)]
 
     def make_preparation(self, device, shares_device):
         data, seed = self.config.data, self.config.training.seed
@@ -50,17 +49,18 @@ class GPTStage(Stage):
 
     def weight_files(self):
         files = super().weight_files()
-        if self.lora is not None:  # assigned last, because both files have the adapted kernels
-            named, kernels = files["model"], [f"{name}/kernel" for name in self.lora.layers]
+        if self.lora:  # assigned last, because both files have the adapted kernels
+            named, kernels = files["model"], [f"{name}/kernel" for name in self.lora]
             files["model"] = {name: v for name, v in named.items() if "lora_kernel" not in name}
             files["lora"] = {name: v for name, v in named.items() if "lora_kernel" in name or name in kernels}
         return files
 
     def weight_arrays(self):
-        if self.lora is None:
+        if not self.lora:
             return super().weight_arrays()
         # Frozen kernels are not copied for the model, which gets merged ones: XTTS v2 has 1.2 GB of them.
-        files, merged = self.weight_files(), self.lora.merged_kernels()
+        files = self.weight_files()
+        merged = {f"{name}/kernel": layer.kernel.numpy() for name, layer in self.lora.items()}
         model = {name: merged[name] if name in merged else v.numpy() for name, v in files["model"].items()}
         return {"model": model, "lora": arrays_of(files["lora"])}
 
@@ -81,16 +81,15 @@ class GPTStage(Stage):
         reason = "; ".join(filter(None, (reason, switches.reasons.get("attention"))))
         requested = switches.requested_text("attention")[1]
         yield LedgerRow("attention", requested, effective, reason, effective == switches.attention)
-        if self.lora is not None:
-            yield self.lora.ledger_row(step.trainable())
+        if self.lora:
+            yield lora_row(self.config.training.gpt, step.trainable())
 
 
 class GPTObjective(Objective):
     """Next-token cross-entropy over audio codes and, with a small weight, over text (XTTS)."""
 
-    def __init__(self, model: XTTS, config: XTTSConfig, lora: "LoRA | None" = None, compiles_blocks=False):
-        self.gpt, self.lora, self.config = model.gpt, lora, config
-        self.compiles_blocks = compiles_blocks
+    def __init__(self, model: XTTS, config: XTTSConfig, compiles_blocks: bool = False):
+        self.gpt, self.config, self.compiles_blocks = model.gpt, config, compiles_blocks
         self._trunk, self._encoder = None, None
         if compiles_blocks:
             encoder = self.gpt.conditioning_encoder.blocks
@@ -101,8 +100,9 @@ class GPTObjective(Objective):
             self.loss_weights["alignment"] = settings.alignment_loss_weight
 
     def trainable(self):
-        is_trained = self.lora.is_trained if self.lora else lambda name: True
-        return {name: v for name, v in named_weights(self.gpt).items() if v.trainable and is_trained(name)}
+        named = {name: v for name, v in named_weights(self.gpt).items() if v.trainable}
+        adapted = {name: v for name, v in named.items() if "lora_kernel" in name or name in TEXT_WEIGHTS}
+        return adapted if len(adapted) > len(TEXT_WEIGHTS) else named
 
     def _streams(self, batch):
         streams = teacher_forcing(self.config.model, batch.text, batch.text_lengths, batch.codes, batch.code_lengths)
@@ -124,9 +124,8 @@ class GPTObjective(Objective):
         inputs = latents, streams.text_inputs, self._masked(streams.audio_inputs, seed)
         seen = {}
         see_input = seen.__setitem__ if "alignment" in self.loss_weights else None
-        options = dict(key_mask=streams.key_mask, seed=seed, see_input=see_input)
-        options["run_block"] = self._trunk if is_training else None
-        text_logits, audio_logits = self.gpt(*inputs, **options)
+        hooks = dict(see_input=see_input, run_block=self._trunk if is_training else None)
+        text_logits, audio_logits = self.gpt(*inputs, streams.key_mask, seed, **hooks)
         smoothing = self.config.training.gpt.label_smoothing if seed is not None else 0.0
         sums = {
             "text": masked_cross_entropy(text_logits, streams.text_targets, streams.text_target_mask),
@@ -188,44 +187,35 @@ class GPTPreparation(Preparation):
         return self.model.dvae.encode(mel)[:, : tf.shape(wav)[1] // CODE_STRIDE_SAMPLES]
 
 
-class LoRA:
-    """Low-rank adapters of a GPT (Hu et al. 2021). Of the GPT's own weights, only `TEXT_WEIGHTS` are then trained.
+def add_lora(gpt: GPT, settings: GPTConfig) -> dict[str, AdaptableDense]:
+    """Adds low-rank adapters to a GPT (Hu et al. 2021), and returns the adapted layers by name.
 
-    Must be created in the strategy's scope, on the model's device, after the starting weights are assigned.
+    Of the GPT's own weights, only `TEXT_WEIGHTS` are then trained. Must be called in the strategy's scope, on the
+    model's device, after the starting weights are assigned.
     """
+    layers, site = {}, SITES_PER_BLOCK * len(gpt.blocks)  # the embedding's dropout; lower sites belong to blocks
+    for number, block in enumerate(gpt.blocks):
+        for name in LORA_TARGETS:
+            site += 1
+            if name in settings.lora_targets:
+                in_attention = hasattr(block.attention, name)
+                layer = getattr(block.attention if in_attention else block, name)
+                layer.enable_lora(settings.lora_rank, lora_alpha=settings.lora_alpha or settings.lora_rank)
+                layer.adapter_dropout.rate, layer.adapter_dropout.site = settings.lora_dropout, site
+                layers[f"gpt/block_{number}/{'attention/' * in_attention}{name}"] = layer
+    return layers
 
-    def __init__(self, gpt: GPT, settings: GPTConfig):
-        self.settings, self.layers = settings, {}
-        site = SITES_PER_BLOCK * len(gpt.blocks)  # the embedding's dropout; lower sites belong to blocks
-        for number, block in enumerate(gpt.blocks):
-            for name in LORA_TARGETS:
-                site += 1
-                if name in settings.lora_targets:
-                    in_attention = hasattr(block.attention, name)
-                    layer = getattr(block.attention if in_attention else block, name)
-                    layer.enable_lora(settings.lora_rank, lora_alpha=settings.lora_alpha or settings.lora_rank)
-                    layer.adapter_dropout.rate, layer.adapter_dropout.site = settings.lora_dropout, site
-                    self.layers[f"gpt/block_{number}/{'attention/' * in_attention}{name}"] = layer
 
-    def ledger_row(self, trained: dict) -> LedgerRow:
-        """Returns the `Ledger` row for LoRA; `trained` has, by name, the variables that the first step trained."""
-        settings, sizes = self.settings, {name: int(tf.size(v.value)) for name, v in trained.items()}
-        ranks = {variable.shape[-1] for name, variable in trained.items() if name.endswith("lora_kernel_a")}
-        adapters = sum(size for name, size in sizes.items() if "lora_kernel" in name)
-        reason = f"{adapters:,} adapter weights and {sum(sizes.values()) - adapters:,} text weights are trained; "
-        reason += f"alpha {settings.lora_alpha or settings.lora_rank:g}, dropout {settings.lora_dropout:g}, on "
-        reason += ", ".join(settings.lora_targets)
-        effective = f"rank {', '.join(map(str, sorted(ranks)))}" if ranks else "off"
-        requested = f"rank {settings.lora_rank} (given)"
-        return LedgerRow("LoRA", requested, effective, reason, ranks == {settings.lora_rank})
-
-    def is_trained(self, name: str) -> bool:
-        """Whether the weight of this name within the GPT is trained."""
-        return "lora_kernel" in name or name in TEXT_WEIGHTS
-
-    def merged_kernels(self) -> dict[str, np.ndarray]:
-        """Returns the kernels of the adapted layers with the adapters added, by name."""
-        return {f"{name}/kernel": layer.kernel.numpy() for name, layer in self.layers.items()}
+def lora_row(settings: GPTConfig, trained: dict) -> LedgerRow:
+    """Returns the `Ledger` row for LoRA; `trained` has, by name, the variables that the first step trained."""
+    sizes = {name: int(tf.size(v.value)) for name, v in trained.items()}
+    ranks = {variable.shape[-1] for name, variable in trained.items() if name.endswith("lora_kernel_a")}
+    adapters = sum(size for name, size in sizes.items() if "lora_kernel" in name)
+    reason = f"{adapters:,} adapter weights and {sum(sizes.values()) - adapters:,} text weights are trained; "
+    reason += f"alpha {settings.lora_alpha or settings.lora_rank:g}, dropout {settings.lora_dropout:g}, on "
+    reason += ", ".join(settings.lora_targets)
+    effective = f"rank {', '.join(map(str, sorted(ranks)))}" if ranks else "off"
+    return LedgerRow("LoRA", f"rank {settings.lora_rank} (given)", effective, reason, ranks == {settings.lora_rank})
 
 
 DIAGONAL_WIDTH = 0.2
