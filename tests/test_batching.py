@@ -209,9 +209,9 @@ def mirrored_split():
     """Shards of a batch of eight on two replicas, split in two."""
     replicas = Replicas(plan_of("mirrored"))
     batch = replicas.distribute([Rows(tf.range(4)), Rows(tf.range(4, 8))])
+    local = replicas.strategy.experimental_local_results
     return [
-        [(part[0].numpy().tolist(), part[0].device[-6:]) for part in replicas.local(piece)]
-        for piece in replicas.split(batch, 2)
+        [(part[0].numpy().tolist(), part[0].device[-6:]) for part in local(piece)] for piece in replicas.split(batch, 2)
     ]
 
 

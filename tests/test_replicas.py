@@ -157,12 +157,10 @@ def real_stage(mode, stage, recompute):
         trainer.stage.prepare_step(batch, number + 1, (0, 0))
         taken = trainer.train_step([batch], 1e-3, (0, number))
         losses.append({name: float(value) for name, value in taken.items()})
-    weights = {
-        name: [part.numpy() for part in trainer.replicas.local(v.value)]
-        for name, v in trainer.model.part_weights(stage).items()
-    }
+    local = trainer.replicas.strategy.experimental_local_results
+    weights = {name: [part.numpy() for part in local(v.value)] for name, v in trainer.model.part_weights(stage).items()}
     audit = require_placement(trainer.placed_variables().items(), trainer.plan)
-    shards = [sorted({field.device[-6:] for field in shard}) for shard in trainer.replicas.local(batch)]
+    shards = [sorted({field.device[-6:] for field in shard}) for shard in local(batch)]
     return losses, weights, audit, shards
 
 
@@ -248,7 +246,8 @@ def normalized(rows):
     """Returns outputs, new variance and input gradient of batch normalization on two replicas."""
     replicas = Replicas(plan_of("mirrored"))
     with replicas.scope():
-        model = keras.Sequential([keras.Input((3, 2)), BatchNormalization(2, momentum=0.0, epsilon=0.0)])
+        model = keras.Sequential([keras.Input((3, 2)), BatchNormalization(2)])
+    model.layers[0].momentum = model.layers[0].epsilon = 0.0
     model.layers[0].over_replicas = lambda value: tf.distribute.get_replica_context().all_reduce("SUM", value)
 
     def on_each(inputs):

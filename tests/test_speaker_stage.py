@@ -60,7 +60,7 @@ def test_scored_pairs_have_a_clip_of_a_held_out_voice():
 
 def test_margin_is_added_to_the_angle_of_the_right_class():
     keras.utils.set_random_seed(0)
-    layer = AngularMarginClassifier(3, 4, scale=30.0, margin=0.2)
+    layer = AngularMarginClassifier(3, 4)
     random = np.random.default_rng(1)
     vectors = random.standard_normal((6, 4))
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
@@ -227,7 +227,8 @@ def on_devices(mode):
         with untraced():
             taken = {name: float(value) for name, value in trainer.train_step([batch], 1e-3, (0, 0)).items()}
         weights = trainer.model.part_weights("speaker").items()
-        return taken, {name: [part.numpy() for part in trainer.replicas.local(v.value)] for name, v in weights}
+        local = trainer.replicas.strategy.experimental_local_results
+        return taken, {name: [part.numpy() for part in local(v.value)] for name, v in weights}
     finally:
         speaker_encoder.SpeakerEncoder = whole
 

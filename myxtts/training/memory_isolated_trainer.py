@@ -18,7 +18,6 @@ class MemoryIsolatedDualGPUTrainer(XTTSTrainer):
         config, model, resume_checkpoint: See `XTTSTrainer`.
         data_gpu_id, model_gpu_id: Indices of the GPUs that prepare data and train, among the GPUs that are visible.
         data_gpu_memory_limit, model_gpu_memory_limit: Memory limits in MB, for data preparation and for training.
-        plan: Isolated `DevicePlan` that is already in effect. The GPU indices and limits are then ignored.
         stage_options: Other keyword arguments of `XTTSTrainer`, such as `stage`.
 
     Raises:
@@ -34,13 +33,10 @@ class MemoryIsolatedDualGPUTrainer(XTTSTrainer):
         model_gpu_memory_limit=16384,
         model=None,
         resume_checkpoint=None,
-        *,
-        plan=None,
         **stage_options,
     ):
-        if plan is None:
-            limits = dict(data_gpu_memory=data_gpu_memory_limit, model_gpu_memory=model_gpu_memory_limit)
-            plan = early_gpu_configuration(data_gpu_id, model_gpu_id, memory_isolation=True, **limits)
+        limits = dict(data_gpu_memory=data_gpu_memory_limit, model_gpu_memory=model_gpu_memory_limit)
+        plan = early_gpu_configuration(data_gpu_id, model_gpu_id, memory_isolation=True, **limits)
         super().__init__(config, model, resume_checkpoint, plan=plan, **stage_options)
 
     @property

@@ -275,18 +275,14 @@ class Replicas:
             lambda context: shards[context.replica_id_in_sync_group % len(shards)]
         )
 
-    def local(self, batch) -> tuple:
-        """Returns the shards of a distributed batch, one per replica of this worker."""
-        return self.strategy.experimental_local_results(batch)
-
     def split(self, batch, parts: int) -> list:
         """Splits a batch into equal parts, each distributed like the batch."""
         if parts == 1:
             return [batch]
         pieces = []
-        for local, device in zip(self.local(batch), self.devices):
+        for shard, device in zip(self.strategy.experimental_local_results(batch), self.devices):
             with tf.device(device):
-                pieces.append(equal_parts(local, parts))
+                pieces.append(equal_parts(shard, parts))
         return [self.distribute(shards) for shards in zip(*pieces)]
 
 

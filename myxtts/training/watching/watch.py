@@ -325,8 +325,8 @@ class Evaluator:
             self._traced = tf.function(run, input_signature=signature)
         with tf.device(devices[0]):
             sums, counts = self._traced(together)
-        examined = []
-        for batch, device, *results in zip(batches[: len(waves)], devices, *map(self.replicas.local, (sums, counts))):
+        examined, local = [], self.replicas.strategy.experimental_local_results
+        for batch, device, *results in zip(batches[: len(waves)], devices, local(sums), local(counts)):
             with tf.device(device):
                 output = self.stage.outputs_to_score(batch)
             losses, number = ({name: float(value) for name, value in values.items()} for values in results)
