@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 from layer_check import check_layer
 
-from myxtts.models.layers import Conv1D, Conv2D, ConvTranspose1D
+from myxtts.models.layers import Conv1D, Conv2D, conv_transpose
 
 
 def correlate(x, kernel, bias, stride, padding, dilation):
@@ -37,7 +37,7 @@ def test_conv1d_pads_both_sides_equally(length, arguments, expected):
 
 @pytest.mark.parametrize("kernel_size, stride", [(16, 8), (4, 2), (2, 2)])
 def test_transposed_conv_is_the_adjoint_of_the_strided_conv(kernel_size, stride):
-    layer = ConvTranspose1D(3, 4, kernel_size, stride)
+    layer = conv_transpose(3, 4, kernel_size, stride)
     x = np.random.default_rng(0).standard_normal((2, 6, 3)).astype("float32")
     y = np.random.default_rng(0).standard_normal((2, 6 * stride, 4)).astype("float32")
     up = keras.ops.convert_to_numpy(layer(x))
@@ -54,7 +54,7 @@ def test_transposed_conv_is_the_adjoint_of_the_strided_conv(kernel_size, stride)
         (lambda: Conv1D(3, 4, 3, dilation=3, use_bias=False), (2, 9, 3)),
         (lambda: Conv1D(3, 4, 1), (2, 9, 3)),
         (lambda: Conv2D(3, 4, 3, stride=2), (2, 6, 9, 3)),
-        (lambda: ConvTranspose1D(3, 4, 4, 2), (2, 9, 3)),
+        (lambda: conv_transpose(3, 4, 4, 2), (2, 9, 3)),
     ],
 )
 def test_convolutions_pass_the_layer_check(make_layer, shape):

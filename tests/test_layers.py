@@ -7,7 +7,7 @@ from layer_check import check_layer
 from test_waveform_decoders import normal
 from tiny import tiny_model_config
 
-from myxtts.models.attention import CausalSelfAttention, TransformerBlock
+from myxtts.models.attention import TransformerBlock
 from myxtts.models.conditioning import ConditioningBlock, ConditioningEncoder, PerceiverLayer, PerceiverResampler
 from myxtts.models.dvae import DVAE, DVAEResidualBlock, VectorQuantizer
 from myxtts.models.gpt import GPT
@@ -21,11 +21,10 @@ X = RANDOM.standard_normal((2, 5, 16)).astype("float32")
 KEY_MASK = np.array([[1, 1, 1, 1, 1], [1, 0, 1, 1, 0]], bool)
 SEED = np.array([1, 2], "int32")
 TINY_ENCODER = dict(num_mels=64, widths=(32, 32), num_blocks=(1, 2), embedding_width=12)
-TINY_HIFIGAN = dict(width=6, speaker_width=3, channels=16, upsampling=((4, 8), (2, 4)), code_stride=32)
+TINY_HIFIGAN = dict(width=6, speaker_width=3, channels=16, upsampling=((4, 8), (2, 4)))
 TINY_HIFIGAN |= dict(kernel_sizes=(3, 5), dilations=(1, 3))
 FLOAT32 = {"mixed_output_dtype": "float32"}
 LAYERS = {
-    "causal_self_attention": (lambda: CausalSelfAttention(16, 2, 0.1), X, {"key_mask": KEY_MASK}, {}),
     "transformer_block": (lambda: TransformerBlock(16, 2, 0.1, site=3), X, {"key_mask": KEY_MASK}, {}),
     "transformer_block_with_dropout": (lambda: TransformerBlock(16, 2, 0.5), X, {"seed": SEED}, {}),
     "perceiver_layer": (lambda: PerceiverLayer(16, 2, 4), (X, X[:, :3] + 1), {}, {}),

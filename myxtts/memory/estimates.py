@@ -125,9 +125,6 @@ class MemoryEstimate:
         return self.resident + self.step
 
 
-PLAIN = Optimizations()
-
-
 def _dense(inputs, outputs):
     """Returns the number of weights of a dense layer with bias."""
     return (inputs + 1) * outputs
@@ -218,7 +215,7 @@ def _perceiver_activations(model, frames, optimizations):
     return model.perceiver_depth * (context * (width + 2 * attended) * number + softmax + own)
 
 
-def estimate_gpt(model: ModelConfig, shapes: Shapes, optimizations: Optimizations = PLAIN) -> MemoryEstimate:
+def estimate_gpt(model: ModelConfig, shapes: Shapes, optimizations: Optimizations = Optimizations()) -> MemoryEstimate:
     """Estimates the memory of training the GPT; `model.num_text_tokens` must be set."""
     count, number, uses_lora = count_gpt(model), optimizations.compute_bytes, optimizations.lora_rank > 0
     adapters, text_weights = count_lora(model, optimizations)
@@ -271,7 +268,7 @@ def _attention_workspace(heads, positions, optimizations):
     return (2 + optimizations.recomputes) * heads * positions**2 * FLOAT
 
 
-def estimate_dvae(model: ModelConfig, shapes: Shapes, optimizations: Optimizations = PLAIN) -> MemoryEstimate:
+def estimate_dvae(model: ModelConfig, shapes: Shapes, optimizations: Optimizations = Optimizations()) -> MemoryEstimate:
     """Estimates the memory of training the DVAE; of the optimizations, only precision, accumulation and EMA matter."""
     trained, others = count_dvae(model)
     number, batch_codes = optimizations.compute_bytes, shapes.batch * shapes.codes

@@ -6,7 +6,7 @@ from dataclasses import replace
 from myxtts.config.config import ModelConfig
 from myxtts.config.model import DECODER_DILATIONS, DECODER_KERNELS, DECODER_UPSAMPLING, SPEAKER_BLOCKS, SPEAKER_NUM_MELS
 from myxtts.config.rates import CODE_STRIDE_SAMPLES, MEL_HOP_SAMPLES, MODEL_SAMPLE_RATE
-from myxtts.memory.estimates import FLOAT, PLAIN, UNFOLDED_BYTES, MemoryEstimate, Optimizations, Shapes, with_optimizer
+from myxtts.memory.estimates import FLOAT, UNFOLDED_BYTES, MemoryEstimate, Optimizations, Shapes, with_optimizer
 
 ATTENTION_WIDTH = 128
 """Width of the hidden layer in the speaker encoder's pooling."""
@@ -45,7 +45,7 @@ def count_speaker(model: ModelConfig) -> tuple[int, int]:
     return kernels + 2 * normalized, 2 * normalized
 
 
-def estimate_speaker(model: ModelConfig, shapes: Shapes, optimizations: Optimizations = PLAIN) -> MemoryEstimate:
+def estimate_speaker(model: ModelConfig, shapes: Shapes, optimizations=Optimizations()) -> MemoryEstimate:
     """Estimates the memory of training the speaker encoder. The classifier, with a row per speaker, is not counted.
 
     Of the optimizations, only precision, accumulation and EMA matter.
@@ -136,7 +136,7 @@ def _decoder_activations(model, frames, number):
     return total * number
 
 
-def estimate_decoder(model: ModelConfig, shapes: Shapes, optimizations: Optimizations = PLAIN) -> MemoryEstimate:
+def estimate_decoder(model: ModelConfig, shapes: Shapes, optimizations=Optimizations()) -> MemoryEstimate:
     """Estimates the memory of training the decoder; of the optimizations, only precision, accumulation and EMA matter.
 
     The peak is in the decoder's update. Then the memory holds the feature maps of recordings, and the feature maps of

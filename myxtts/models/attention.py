@@ -212,8 +212,6 @@ class CausalSelfAttention(Layer):
         dropout: Dropout rate of the attention probabilities.
         output_stddev: Standard deviation of the output projection's initial kernel.
         site: Dropout site of this layer, see `layers.Dropout`.
-
-    Call arguments: `x` `(B, T, width)`; `key_mask` `(B, T)` bool, False for padding, or None; `seed` as in `Dropout`.
     """
 
     def __init__(self, width: int, heads: int, dropout=0.0, output_stddev=0.02, site=0, **kwargs):
@@ -222,12 +220,7 @@ class CausalSelfAttention(Layer):
         self.qkv = normal_linear(3 * width, width, "qkv", dtype=policy)
         self.output_projection = normal_linear(width, width, "output_projection", output_stddev, policy)
 
-    def call(self, x: Tensor, key_mask=None, seed=None) -> Tensor:
-        return self.attend_and_project(self.qkv(x, seed=seed), key_mask, seed)[0]
-
-    def attend_and_project(
-        self, qkv: Tensor, key_mask=None, seed=None, use: MemoryUse = MemoryUse()
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def attend_and_project(self, qkv: Tensor, key_mask, seed, use: MemoryUse) -> tuple[Tensor, Tensor, Tensor]:
         """Returns output `(B, T, width)`, keys and values `(B, heads, T, D)`, given `qkv`, the projected input."""
         query, key, value = self._split(qkv)
         attended = attend(use, query, key, value, key_mask, True, self.dropout, seed)
@@ -268,7 +261,7 @@ class TransformerBlock(Layer):
         output_stddev: Standard deviation of the initial kernel of the last projection in attention and MLP.
         site: First of the block's `SITES_PER_BLOCK` consecutive dropout sites, see `layers.Dropout`.
 
-    Call arguments: as in `CausalSelfAttention`.
+    Call arguments: `x` `(B, T, width)`; `key_mask` `(B, T)` bool, False for padding, or None; `seed` as in `Dropout`.
     """
 
     def __init__(self, width: int, heads: int, dropout=0.0, output_stddev=0.02, site=0, **kwargs):

@@ -11,8 +11,6 @@ import keras
 import numpy as np
 from keras import ops
 
-from myxtts.config.checks import require
-
 Tensor = Any
 """A tensor of the backend, or a value that Keras converts to one."""
 Shape = tuple[int | None, ...]
@@ -205,11 +203,12 @@ class Conv1D(Layer):
 
     def __init__(self, channels: int, filters: int, kernel_size: int, stride=1, dilation=1, use_bias=True, **kwargs):
         super().__init__(**kwargs)
-        require(kernel_size % 2 == 1, "kernel_size", "odd", kernel_size)
         self.kernel_size, self.stride, self.dilation, self.use_bias = kernel_size, stride, dilation, use_bias
         self.padding = dilation * (kernel_size - 1) // 2
         shape = (kernel_size,) * self.rank + (channels, filters)
-        self.kernel, self.bias = _add_kernel_and_bias(self, shape, filters, use_bias)
+        bound = 1.0 / math.sqrt(math.prod(shape[:-1]))
+        self.kernel = self.add_weight(name="kernel", shape=shape, initializer=uniform(bound))
+        self.bias = self.add_weight(name="bias", shape=(filters,), initializer=uniform(bound)) if use_bias else None
 
     def call(self, x: Tensor) -> Tensor:
         padding, stride = "same", self.stride
@@ -229,27 +228,12 @@ class Conv2D(Conv1D):
     rank = 2
 
 
-class ConvTranspose1D(Layer):
-    """Transposed convolution over time, `(B, T, channels)` to `(B, stride T, filters)`.
+def conv_transpose(channels: int, filters: int, kernel_size: int, stride: int, **options) -> keras.layers.Layer:
+    """Creates and builds a transposed convolution over time, `(B, T, channels)` to `(B, stride T, filters)`.
 
     Like `torch.nn.ConvTranspose1d` with `padding=(kernel_size - stride) / 2`, which must be an integer. The kernel
     `(kernel_size, filters, channels)` is a PyTorch weight `(in, out, k)` with reversed axes, initialized like `Conv1D`.
     """
-
-    def __init__(self, channels: int, filters: int, kernel_size: int, stride: int, **kwargs):
-        super().__init__(**kwargs)
-        is_even, received = (kernel_size - stride) % 2 == 0, f"kernel_size={kernel_size}, stride={stride}"
-        require(is_even and kernel_size >= stride, "kernel_size - stride", "even and not negative", received)
-        self.kernel_size, self.stride = kernel_size, stride
-        self.kernel, self.bias = _add_kernel_and_bias(self, (kernel_size, filters, channels), filters)
-
-    def call(self, x: Tensor) -> Tensor:
-        x = ops.conv_transpose(x, self.kernel, strides=self.stride, padding="same", data_format="channels_last")
-        return x + self.bias
-
-
-def _add_kernel_and_bias(layer, kernel_shape, filters, use_bias=True):
-    """Adds the weights of a convolution to `layer`; returns kernel and bias (None without `use_bias`)."""
-    bound = 1.0 / math.sqrt(math.prod(kernel_shape[:-1]))
-    kernel = layer.add_weight(name="kernel", shape=kernel_shape, initializer=uniform(bound))
-    return kernel, layer.add_weight(name="bias", shape=(filters,), initializer=uniform(bound)) if use_bias else None
+    bound = 1.0 / math.sqrt(kernel_size * filters)
+    options |= dict(kernel_initializer=uniform(bound), bias_initializer=uniform(bound), data_format="channels_last")
+    return built(keras.layers.Conv1DTranspose(filters, kernel_size, stride, "same", **options), (None, None, channels))

@@ -22,14 +22,13 @@ class BatchNormalization(Layer):
     deviations from the mean (Chan, Golub and LeVeque 1983, "Algorithms for computing the sample variance").
 
     With `training=True`, a call uses the statistics of the batch and updates the moving statistics.
-
-    Args:
-        momentum: Weight of the old value in a moving statistic, 1 minus PyTorch's momentum.
     """
 
-    def __init__(self, channels: int, momentum: float = 0.9, epsilon: float = 1e-5, **kwargs):
+    momentum, epsilon = 0.9, 1e-5
+    """Weight of the old value in a moving statistic, 1 minus PyTorch's momentum; addend of variances."""
+
+    def __init__(self, channels: int, **kwargs):
         super().__init__(**kwargs)
-        self.momentum, self.epsilon = momentum, epsilon
         self.over_replicas: Callable[[Tensor], Tensor] = lambda value: value
         """Function that sums a value over the replicas that share a batch; the default is for one replica."""
 
@@ -193,17 +192,16 @@ class AngularMarginClassifier(Layer):
     Deng et al., "ArcFace: additive angular margin loss for deep face recognition" (2019), equation 3. For large angles,
     where `cos(angle + margin)` is not monotonic, `cos(angle) - margin sin(margin)` replaces it, as in their code.
 
-    Args:
-        scale: Factor by which cosines are multiplied.
-        margin: Angle in radians that is added to the angle between a vector and its target class.
-
     Call arguments: unit `vectors` `(B, width)`; target `classes` `(B,)`; `active` `(num_classes,)`, 0 for classes to
     exclude. Returns logits `(B, num_classes)` float32.
     """
 
-    def __init__(self, num_classes: int, width: int, scale: float = 30.0, margin: float = 0.2, **kwargs):
+    scale, margin = 30.0, 0.2
+    """Factor of the cosines, and the angle in radians that is added between a vector and its target class."""
+
+    def __init__(self, num_classes: int, width: int, **kwargs):
         super().__init__(**{"dtype": "float32", **kwargs})
-        self.num_classes, self.scale, self.margin = num_classes, scale, margin
+        self.num_classes = num_classes
         shape, start = (num_classes, width), keras.initializers.GlorotUniform()
         self.directions = self.add_weight(shape=shape, name="directions", autocast=False, initializer=start)
 

@@ -18,7 +18,7 @@ from keras import ops
 
 from myxtts.config.model import DECODER_DILATIONS, DECODER_KERNELS, DECODER_UPSAMPLING, ModelConfig
 from myxtts.config.rates import CODE_STRIDE_SAMPLES, DECODER_SAMPLE_RATE, MEL_HOP_SAMPLES, MODEL_SAMPLE_RATE
-from myxtts.models.layers import Conv1D, ConvTranspose1D, Layer, Tensor, dense, layer_norm, normal_linear
+from myxtts.models.layers import Conv1D, Layer, Tensor, conv_transpose, dense, layer_norm, normal_linear
 
 
 class WaveformDecoder(Layer):
@@ -26,21 +26,16 @@ class WaveformDecoder(Layer):
 
     Latents are interpolated to frames of `hop_length` samples, which can be decoded in parts for streaming. Padding is
     decoded, too. The audio of a sentence with n latents is in the first `num_frames(n)` frames of the result.
-
-    Args:
-        code_stride: Number of samples at `MODEL_SAMPLE_RATE` that a latent stands for.
     """
 
+    code_stride = CODE_STRIDE_SAMPLES
+    """Samples at `MODEL_SAMPLE_RATE` that a latent stands for."""
     hop_length: int
     """Samples per frame."""
     history_frames: int
     """Number of earlier frames that the samples of a frame depend on."""
     lookahead_frames: int
     """Number of later frames that the samples of a frame depend on."""
-
-    def __init__(self, code_stride: int = CODE_STRIDE_SAMPLES, **kwargs):
-        super().__init__(**kwargs)
-        self.code_stride = code_stride
 
     def call(self, latents: Tensor, speaker: Tensor) -> Tensor:
         return self.frames_to_samples(self.latents_to_frames(latents), speaker)
@@ -141,7 +136,6 @@ class HifiganGenerator(WaveformDecoder):
             `hop_length`.
         kernel_sizes: Kernel size of each residual stack in a stage; the outputs of the stacks are averaged.
         dilations: `dilations` of each `ResidualStack`.
-        kwargs: Arguments of `WaveformDecoder`.
     """
 
     def __init__(
@@ -157,8 +151,7 @@ class HifiganGenerator(WaveformDecoder):
         super().__init__(**kwargs)
         if channels % (divisor := 2 ** len(upsampling)):
             raise ValueError(f"channels must be a multiple of {divisor}. Received: {channels}.")
-        self.upsample_factors, options = [factor for factor, _ in upsampling], dict(dtype=self.dtype_policy)
-        self.hop_length = math.prod(self.upsample_factors)
+        self.hop_length, options = math.prod(factor for factor, _ in upsampling), dict(dtype=self.dtype_policy)
         # Computed backwards from the samples of a frame.
         edge = _EDGE_TAPS // 2
         reach = sum(dilation + 1 for dilation in dilations) * (max(kernel_sizes) - 1) // 2
@@ -173,7 +166,7 @@ class HifiganGenerator(WaveformDecoder):
         self.upsamples, self.conditions, self.stacks = [], [], []
         for i, (factor, taps) in enumerate(upsampling):
             half = channels // 2
-            self.upsamples.append(ConvTranspose1D(channels, half, taps, factor, name=f"upsample_{i}", **options))
+            self.upsamples.append(conv_transpose(channels, half, taps, factor, name=f"upsample_{i}", **options))
             self.conditions.append(dense(half, speaker_width, f"condition_{i}", **options))
             kinds = {f"stack_{i}_{j}": (half, taps, dilations) for j, taps in enumerate(kernel_sizes)}
             self.stacks.append([ResidualStack(*kind, name=name, **options) for name, kind in kinds.items()])
@@ -183,11 +176,9 @@ class HifiganGenerator(WaveformDecoder):
     def frames_to_samples(self, frames: Tensor, speaker: Tensor, present: Tensor | None = None) -> Tensor:
         speaker = speaker[:, None, :]
         x = self.conv_pre(masked(frames, present)) + self.condition_pre(speaker)
-        for factor, upsample, condition, stage in zip(
-            self.upsample_factors, self.upsamples, self.conditions, self.stacks, strict=True
-        ):
+        for upsample, condition, stage in zip(self.upsamples, self.conditions, self.stacks, strict=True):
             x = upsample(masked(ops.leaky_relu(x, SLOPE), present)) + condition(speaker)
-            present = None if present is None else ops.repeat(present, factor, axis=1)
+            present = None if present is None else ops.repeat(present, upsample.strides[0], axis=1)
             x = sum(stack(x, present) for stack in stage) / len(stage)
         x = self.conv_post(masked(ops.leaky_relu(x, LAST_SLOPE), present))
         return ops.tanh(ops.cast(x[..., 0], "float32"))
@@ -244,7 +235,6 @@ class IstftGenerator(WaveformDecoder):
         blocks: Number of `ConvNextBlock`s; all but the first two are causal.
         width: Width of the blocks.
         hop_length: Samples per frame; the FFT length is four times as much.
-        kwargs: Arguments of `WaveformDecoder`.
     """
 
     def __init__(

@@ -28,7 +28,7 @@ class XTTS(keras.Model):
     All weights are created in the constructor, on the current device and in the current strategy scope.
 
     Args:
-        config: Shape of the model; if `num_text_tokens` is 0, it is set to `DEFAULT_TEXT_TOKENS`.
+        config: Shape of the model, or its fields; if `num_text_tokens` is 0, it is set to `DEFAULT_TEXT_TOKENS`.
         parts: Parts to create, from `PARTS`.
         precision: Keras dtype policy of the layers.
 
@@ -40,8 +40,9 @@ class XTTS(keras.Model):
     preset: tuple[Any, Any] | None = None
     origin: str | None = None
 
-    def __init__(self, config: ModelConfig, parts: Collection[str] = ("dvae", "gpt"), precision: str = "float32"):
+    def __init__(self, config: ModelConfig | dict, parts: Collection[str] = ("dvae", "gpt"), precision="float32"):
         super().__init__(name="xtts", dtype=precision)
+        config = config if isinstance(config, ModelConfig) else ModelConfig(**config)
         if unknown := set(parts) - set(PARTS):
             raise ValueError(f"parts must be among {PARTS}. Received: {sorted(unknown)}.")
         if config.num_text_tokens == 0:
@@ -116,11 +117,6 @@ class XTTS(keras.Model):
     def get_config(self) -> dict[str, Any]:
         """Returns the arguments of the constructor as JSON values, for `from_config`."""
         return {"config": asdict(self.config), "parts": list(self.parts), "precision": self.dtype_policy.name}
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Self:
-        """Creates a model with random weights from the result of `get_config`."""
-        return cls(ModelConfig(**config["config"]), config["parts"], config["precision"])
 
     def compile(self, *args, **kwargs):
         """Raises NotImplementedError, as do `fit` and `save`; the message names what to use instead."""

@@ -270,8 +270,8 @@ def _hifigan(graph, decoder, frames, speaker):
     conditioned = lambda x, layer: x + graph.linear(speaker, layer).unsqueeze(2)
     x = conditioned(graph.conv(frames.transpose(0, 2, 1), decoder.conv_pre), decoder.condition_pre)
     for upsample, condition, stage in zip(decoder.upsamples, decoder.conditions, decoder.stacks, strict=True):
-        kernel, padding = np.asarray(upsample.kernel).transpose(), (upsample.kernel_size - upsample.stride) // 2
-        shape = dict(strides=[upsample.stride], pads=[padding] * 2)
+        kernel, (stride,) = np.asarray(upsample.kernel).transpose(), upsample.strides
+        shape = dict(strides=[stride], pads=[(kernel.shape[-1] - stride) // 2] * 2)
         x = conditioned(graph.op("ConvTranspose", leaky(x), kernel, upsample.bias, **shape), condition)
         outputs = []
         for stack in stage:
