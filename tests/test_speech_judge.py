@@ -81,7 +81,7 @@ def test_evaluation_of_a_run_uses_validation_sentences_and_survives_errors(
     plan = plan_for(None, None)
     judge = open_stage("gpt", plan, dataset)[0].watch.speech_judge
     assert judge(7) == {} and "speech of step 7 could not" in caplog.text
-    judge._measure.tools.recognizer = None
+    judge._measure.recognizer = None
     first = judge(8)
     assert {"score", "mcd", "length", "limit"} <= first.keys() and first["mcd"] > 0
     is_whole = first["limit"] <= 2 and first["length"] >= 0.75

@@ -56,12 +56,11 @@ def write_audio(path: AnyPath, samples: np.ndarray, sample_rate: int) -> None:
         temporary.write_bytes(content.getbuffer())
 
 
-def wav_header(sample_rate: int, num_bytes: int | None = None) -> bytes:
-    """Returns the header of a mono 16-bit WAV file with `num_bytes` bytes of samples, or of unknown length if None."""
+def wav_header(sample_rate: int) -> bytes:
+    """Returns the header of a mono 16-bit WAV file of unknown length."""
     form = struct.pack("<HHIIHH", 1, 1, sample_rate, 2 * sample_rate, 2, 16)
-    size = OPEN_LENGTH if num_bytes is None else 20 + len(form) + num_bytes
-    chunks = struct.pack("<4sI4s4sI", b"RIFF", size, b"WAVE", b"fmt ", len(form))
-    return chunks + form + struct.pack("<4sI", b"data", OPEN_LENGTH if num_bytes is None else num_bytes)
+    chunks = struct.pack("<4sI4s4sI", b"RIFF", OPEN_LENGTH, b"WAVE", b"fmt ", len(form))
+    return chunks + form + struct.pack("<4sI", b"data", OPEN_LENGTH)
 
 
 class SoundEncoder:

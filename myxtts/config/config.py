@@ -185,19 +185,15 @@ def _parsed(text):
     """Parses YAML. Raises `YAMLError` for more than `_MAX_VALUES` values after expansion of the aliases."""
     import yaml
 
-    loader = yaml.SafeLoader(text)
-    try:
-        node, count = loader.get_single_node(), 0
-        waiting = [] if node is None else [node]
-        while waiting:
-            children, count = waiting.pop().value, count + 1
-            if isinstance(children, list):
-                waiting += (part for child in children for part in (child if type(child) is tuple else (child,)))
-            if count + len(waiting) > _MAX_VALUES:
-                raise yaml.YAMLError(f"it has more than {_MAX_VALUES} values with its aliases expanded")
-        return {} if node is None else loader.construct_document(node)
-    finally:
-        loader.dispose()
+    node, count = yaml.compose(text, yaml.SafeLoader), 0
+    waiting = [] if node is None else [node]
+    while waiting:
+        children, count = waiting.pop().value, count + 1
+        if isinstance(children, list):
+            waiting += (part for child in children for part in (child if type(child) is tuple else (child,)))
+        if count + len(waiting) > _MAX_VALUES:
+            raise yaml.YAMLError(f"it has more than {_MAX_VALUES} values with its aliases expanded")
+    return {} if node is None else yaml.SafeLoader("").construct_document(node)
 
 
 def read_yaml(path: str | Path) -> dict:

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-from myxtts.config.checks import require
 from myxtts.config.rates import NUM_MELS
 from myxtts.config.settings import Settings, setting
 
@@ -98,10 +97,9 @@ class ModelConfig(Settings):
     """Size of a speaker vector."""
 
     def __init__(self, size="tiny", **values):
-        require(size in MODEL_SIZES, "model.size (--model-size)", f"one of {', '.join(MODEL_SIZES)}", size)
         # Older configurations have `decoder_channels` without `decoder_type`: all decoders were HiFi-GAN.
         kind = {"decoder_type": "hifigan"} if "decoder_channels" in values else {}
-        self.fill({"size": size, **kind, **values}, MODEL_SIZES[size])
+        self.fill({"size": size, **kind, **values}, MODEL_SIZES.get(size, {}))
         self.__post_init__()
 
     def __post_init__(self):

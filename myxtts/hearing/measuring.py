@@ -158,15 +158,6 @@ def differences(spoken: Contour, recorded: Contour) -> tuple[float, float | None
 
 
 @dataclass
-class Tools:
-    """Models that some metrics need. Metrics whose model is None are not computed."""
-
-    recognizer: Recognizer | None = None
-    encoder: Encoder | None = None
-    dnsmos: DNSMOS | None = None
-
-
-@dataclass
 class Measured:
     """The audio of a test sentence with the metrics computed from it."""
 
@@ -179,15 +170,18 @@ class Measured:
 
 @dataclass
 class Measurer:
-    """Computes the metrics of spoken sentences. Features of recordings and reference voices are cached."""
+    """Computes the metrics of spoken sentences, except those whose model is None. Features of recordings and reference
+    voices are cached."""
 
-    tools: Tools
+    recognizer: Recognizer | None = None
+    encoder: Encoder | None = None
+    dnsmos: DNSMOS | None = None
     _contours: dict[str, Contour] = field(default_factory=dict)
     _voices: dict[str, np.ndarray] = field(default_factory=dict)
 
     def __call__(self, spoken: Spoken) -> Measured:
         """Computes all metrics whose models and recordings are available."""
-        sentence, tools, understood = spoken.sentence, self.tools, None
+        sentence, understood = spoken.sentence, None
         contour = contour_of(spoken.samples, spoken.sample_rate)
         median_hz, spread_semitones, voiced_share = pitch_figures(contour)
         found = {"voiced": voiced_share, "pauses": contour.longest_pause > 1.0}
@@ -200,19 +194,19 @@ class Measurer:
             found |= {"mcd": distortion, "length": (contour.seconds, recorded.seconds), "f0_rmse": f0_rmse}
         found["limit"] = None if spoken.stopped is None else not spoken.stopped
         found["doubtful"] = None if spoken.doubts is None else bool(spoken.doubts)
-        if tools.recognizer:
-            understood = tools.recognizer(spoken.samples, spoken.sample_rate, sentence.language)
+        if self.recognizer:
+            understood = self.recognizer(spoken.samples, spoken.sample_rate, sentence.language)
             for name, count in (("cer", character_errors), ("wer", word_errors)):
                 errors, expected = count(sentence.text, understood, sentence.language)
                 found[name] = (errors, expected) if expected else None
-        if tools.dnsmos:
-            scores = tools.dnsmos(spoken.samples, spoken.sample_rate)
+        if self.dnsmos:
+            scores = self.dnsmos(spoken.samples, spoken.sample_rate)
             found |= {f"dnsmos_{name}": score for name, score in scores.items()}
         is_reference = sentence.voice == sentence.recording and spoken.doubts is None  # or its resynthesis
-        if tools.encoder and sentence.voice and not is_reference:
+        if self.encoder and sentence.voice and not is_reference:
             if sentence.voice not in self._voices:
-                self._voices[sentence.voice] = tools.encoder(load_samples(sentence.voice), MODEL_SAMPLE_RATE)
-            found["similarity"] = self._voices[sentence.voice] @ tools.encoder(spoken.samples, spoken.sample_rate)
+                self._voices[sentence.voice] = self.encoder(load_samples(sentence.voice), MODEL_SAMPLE_RATE)
+            found["similarity"] = self._voices[sentence.voice] @ self.encoder(spoken.samples, spoken.sample_rate)
         known = {name: one for name, one in found.items() if one is not None}
         parts = {name: one if isinstance(one, tuple) else (float(one), 1.0) for name, one in known.items()}
         return Measured(spoken, parts, understood, len(spoken.samples) / spoken.sample_rate)

@@ -23,7 +23,7 @@ from myxtts.config.rates import DECODER_SAMPLE_RATE, MEL_FRAMES_PER_CODE, MODEL_
 from myxtts.data.dataset import SpeechDataset
 from myxtts.data.pipeline import Clip
 from myxtts.distributed.workers import Workers, current_workers
-from myxtts.hearing.measuring import Measurer, Sentence, Spoken, Tools, ends_well, is_usable, pooled, speak_all, spread
+from myxtts.hearing.measuring import Measurer, Sentence, Spoken, ends_well, is_usable, pooled, speak_all, spread
 from myxtts.hearing.networks import find_encoder
 from myxtts.hearing.recognizers import open_recognizer
 from myxtts.inference.synthesizer import Synthesizer
@@ -338,8 +338,8 @@ class SpeechJudge:
         training = dataset.config.training
         recognizer, self._workers = training.evaluation_recognizer, workers or current_workers()
         # No DNSMOS, which takes seconds per clip.
-        self._measure = Measurer(Tools(recognizer and open_recognizer(recognizer), find_encoder()))
-        tools = [recognizer, self._measure.tools.encoder is not None]
+        self._measure = Measurer(recognizer and open_recognizer(recognizer), find_encoder())
+        tools = [recognizer, self._measure.encoder is not None]
         self._workers.require_equal("recognizer and speaker encoder", tools, "Install the same on each.")
         self._sentences = []
         for clip in spread(dataset.validation, training.evaluation_sentences):

@@ -19,7 +19,7 @@ from myxtts.apps.evaluation.command import subjects
 from myxtts.apps.evaluation.comparison import METRICS, compare
 from myxtts.apps.evaluation.report import as_csv
 from myxtts.apps.evaluation.sentences import Source, choose_sentences, rows_to_speak
-from myxtts.hearing.measuring import Spoken, Tools
+from myxtts.hearing.measuring import Measurer, Spoken
 from myxtts.hearing.networks import DNSMOS, find_encoder
 from myxtts.hearing.recognizers import open_recognizer
 from myxtts.storage.files import write_text
@@ -98,7 +98,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     first, copy, run = rows_to_speak(judged, sentences, [0])
     sources = [*with_broken(first), copy, *([run] if arguments.quick else with_broken(run))]
     recognizer = arguments.recognizer and open_recognizer(arguments.recognizer)
-    tools = Tools(recognizer, find_encoder(), None if arguments.quick else DNSMOS.load())
+    tools = Measurer(recognizer, find_encoder(), None if arguments.quick else DNSMOS.load())
     comparison = compare(
         sources, sentences, tools, {}, lambda row: print(f"\r{row.name} {len(row.measured)}", file=sys.stderr)
     )

@@ -224,13 +224,9 @@ def _spread(words, spans):
     spoken = np.concatenate([[0], np.cumsum(ends - starts)])
     places = np.concatenate([[0], np.cumsum([len(word) for word in words])]) * spoken[-1]
     places = places / max(1, sum(len(word) for word in words))
-
-    def at(place, shift):
-        # At a pause, the shift selects the span before or after it.
-        span = min(max(int(np.searchsorted(spoken, place + shift)) - 1, 0), len(starts) - 1)
-        return float(starts[span] + place - spoken[span])
-
-    return [Word(word, at(places[k], 1e-6), at(places[k + 1], -1e-6)) for k, word in enumerate(words)]
+    # At a pause, the shift selects the span before or after it.
+    at = lambda places, shift: np.interp(places + shift, np.repeat(spoken, 2)[1:-1], np.ravel(spans)) - shift
+    return list(map(Word, words, at(places[:-1], 1e-6).tolist(), at(places[1:], -1e-6).tolist()))
 
 
 def _fill_gaps(times, letters, pace, most):

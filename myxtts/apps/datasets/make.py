@@ -15,8 +15,8 @@ from myxtts.apps.datasets.recording import LongAudio, Survey, survey
 from myxtts.apps.datasets.set_folder import PAUSE, WAVS, describe, open_set, source_id, write_report
 from myxtts.apps.datasets.speech import Atom, choose_clips, find_edges, force_cuts, to_stretches
 from myxtts.apps.datasets.texts import TEXT_EXTENSIONS, Piece, count_letters, is_subtitles, read_text, synchronize
-from myxtts.audio.encoding import wav_header
-from myxtts.audio.files import MEDIA_EXTENSIONS, AudioError, to_int16
+from myxtts.audio.encoding import write_audio
+from myxtts.audio.files import MEDIA_EXTENSIONS, AudioError
 from myxtts.config.checks import UserError, counted
 from myxtts.data.corpora import TEXTS, files_beside
 from myxtts.storage.files import digest_file, write_whole_folder
@@ -94,8 +94,7 @@ def _write_source(folder, identity, audio, text, pieces, options, tell):
             ramp = np.linspace(0, 1, fade, endpoint=False, dtype=np.float32)  # without it, the ends click
             samples[:fade] *= ramp
             samples[len(samples) - fade :] *= ramp[::-1]
-            content = to_int16(samples).tobytes()
-            file.write_bytes(wav_header(rate, len(content)) + content)  # libsndfile does not report a full disk
+            write_audio(file, samples, rate)
         listen(clips, options, text is None, tell)
         for one, file in clips:
             if one.reason:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import soundfile
-from scipy.signal import butter, sosfilt
+from scipy.signal import bilinear, butter, sosfilt
 
 from myxtts.apps.datasets.speech import SILENCE_DB, find_speech
 from myxtts.audio.files import AudioError, check_container, check_header, check_peak
@@ -215,10 +215,7 @@ def _k_weighting(sample_rate: int) -> np.ndarray:
     # The standard has coefficients for 48 kHz; this uses its analog prototypes for any rate, as in libebur128.
     k, q = np.tan(np.pi * min(1681.974450955533 / sample_rate, 0.49)), 0.7071752369554196
     high = 10 ** (3.999843853973347 / 20)
-    middle = high**0.4996667741545416
-    a0 = 1 + k / q + k * k
-    shelf = [high + middle * k / q + k * k, 2 * (k * k - high), high - middle * k / q + k * k]
-    shelf = [*(value / a0 for value in shelf), 1, 2 * (k * k - 1) / a0, (1 - k / q + k * k) / a0]
+    shelf = bilinear([high, high**0.4996667741545416 / q, 1], [1, 1 / q, 1], 0.5 / k)
     k, q = np.tan(np.pi * 38.13547087602444 / sample_rate), 0.5003270373238773
-    a0 = 1 + k / q + k * k
-    return np.array([shelf, [1, -2, 1, 1, 2 * (k * k - 1) / a0, (1 - k / q + k * k) / a0]])
+    _, poles = bilinear([1, 0, 0], [1, 1 / q, 1], 0.5 / k)
+    return np.array([np.concatenate(shelf), [1, -2, 1, *poles]])

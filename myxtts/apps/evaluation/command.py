@@ -151,14 +151,14 @@ def _evaluate(arguments, judged):
     from myxtts.apps.evaluation.report import evaluate_into
     from myxtts.apps.evaluation.sentences import choose_sentences, rows_to_speak
     from myxtts.devices.configuration import configure_for_speech
-    from myxtts.hearing.measuring import Tools
+    from myxtts.hearing.measuring import Measurer
     from myxtts.hearing.networks import DNSMOS, find_encoder
 
     count = min(arguments.sentences, QUICK_SENTENCES) if arguments.quick else arguments.sentences
     options = arguments.data, arguments.texts, arguments.voices, arguments.language, count
     with configure_for_speech(arguments.device), tempfile.TemporaryDirectory() as folder:
         recognizer = arguments.recognizer and open_recognizer(arguments.recognizer)
-        tools = Tools(recognizer, find_encoder(arguments.speaker_encoder), DNSMOS.load())
+        tools = Measurer(recognizer, find_encoder(arguments.speaker_encoder), DNSMOS.load())
         sentences = choose_sentences(judged, *options, Path(folder))
         seeds = range(arguments.seed, arguments.seed + arguments.seeds) if any(one.is_model for one in judged) else [0]
         sources = rows_to_speak(judged, sentences, seeds, arguments.decoder)

@@ -15,7 +15,7 @@ from scipy.stats import binomtest, bootstrap, norm, t
 from myxtts.apps.evaluation.sentences import Source
 from myxtts.config.checks import UserError
 from myxtts.hearing import measuring, networks
-from myxtts.hearing.measuring import Measured, Measurer, Sentence, Tools, ends_well, is_usable, pooled
+from myxtts.hearing.measuring import Measured, Measurer, Sentence, ends_well, is_usable, pooled
 
 LEVEL = 0.95
 """Level of the confidence intervals."""
@@ -195,7 +195,7 @@ class Comparison:
 
     rows: list[Row]
     sentences: list[Sentence]
-    tools: Tools
+    tools: Measurer
     strangers: float | None = None
     """Mean similarity between recordings of different speakers, the baseline of speaker similarity; None if unknown."""
     settings: dict = field(default_factory=dict)
@@ -307,7 +307,7 @@ class Comparison:
 def compare(
     sources: Iterable[Source],
     sentences: Sequence[Sentence],
-    tools: Tools,
+    measure: Measurer,
     settings: dict,
     on_measured: Callable[[Row], None] = lambda row: None,
 ) -> Comparison:
@@ -315,7 +315,7 @@ def compare(
 
     `on_measured` is called with the row after each measurement; only the latest measurement in the row has audio then.
     """
-    measure, rows = Measurer(tools), []
+    rows = []
     for source in sources:
         row = Row(source.name, source.kind)
         for spoken in source.speak():
@@ -327,4 +327,4 @@ def compare(
             rows.append(row)
         elif source.kind in ("model", "files"):
             raise UserError(f"{source.name} can speak none of the {len(sentences)} sentences.")
-    return Comparison(rows, list(sentences), tools, measure.similarity_of_strangers(sentences), settings)
+    return Comparison(rows, list(sentences), measure, measure.similarity_of_strangers(sentences), settings)

@@ -13,7 +13,7 @@ from myxtts.apps.evaluation.comparison import BY_NAME, LEVEL, METRICS, Compariso
 from myxtts.apps.evaluation.sentences import Source
 from myxtts.audio.encoding import write_audio
 from myxtts.config.checks import printable
-from myxtts.hearing.measuring import Sentence, Tools, spread
+from myxtts.hearing.measuring import Measurer, Sentence, spread
 from myxtts.storage.files import csv_text, write_json, write_text, write_whole_folder
 
 NOT_AVAILABLE, NOT_JUDGED = "not available", "not judged"
@@ -26,7 +26,7 @@ SHOWN_EVERY = 20
 
 
 def evaluate_into(
-    folder: Path, sources: Sequence[Source], sentences: Sequence[Sentence], tools: Tools, settings: dict
+    folder: Path, sources: Sequence[Source], sentences: Sequence[Sentence], tools: Measurer, settings: dict
 ) -> str:
     """Evaluates the sources and writes `evaluation.json`, `evaluation.csv`, and `report.html` with audio files.
 

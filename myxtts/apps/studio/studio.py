@@ -172,10 +172,7 @@ class Studio:
         changed = max((path.stat().st_mtime_ns for path in paths if path.exists()), default=0)
         with self._loading:
             synthesizer = self._load(folder, which, changed)
-        from myxtts.inference.voices import stored_voice
-
-        listen, sampling = synthesizer.as_voice, synthesizer.config.sampling
-        voice = listen(recording) if recording else stored_voice(folder, speaker, listen)
+        voice, sampling = synthesizer.as_voice(recording or speaker), synthesizer.config.sampling
         sampling = replace(sampling, temperature=temperature or sampling.temperature)
         return synthesizer, voice, language or None, sampling, int(seed), speed
 

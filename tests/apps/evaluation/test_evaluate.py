@@ -21,7 +21,7 @@ from myxtts.apps.evaluation.sentences import sentences_of_data
 from myxtts.data.corpora import load_corpus
 from myxtts.data.doctor import id_hash, split_by_hash
 from myxtts.hearing import networks
-from myxtts.hearing.measuring import Measured, Sentence, Spoken, Tools
+from myxtts.hearing.measuring import Measured, Measurer, Sentence, Spoken
 from myxtts.storage.base_model import BASE_FOLDER
 from myxtts.storage.checkpoint import CheckpointStore
 
@@ -169,7 +169,7 @@ def comparison(**rows):
         generator = np.random.default_rng(len(made))
         kind = "recordings" if name == "recordings" else "model"
         made.append(Row(name, kind, [judged(one, 0, **parts(generator)) for one in sentences]))
-    return Comparison(made, sentences, Tools(recognizer=object()))
+    return Comparison(made, sentences, Measurer(recognizer=object()))
 
 
 def test_best_has_the_lowest_error_among_models_that_finish_sentences():
