@@ -73,7 +73,7 @@ def test_text_is_read_in_the_language_of_the_speaker_unless_another_is_requested
     assert read == "fa" and "as fa (Persian), not as fr" in reported and "fr_f2 speaks" not in reported
     read, reported = read_in("Hello.")
     assert read == "en" and "The bundled model speaks English" in reported
-    assert "80 sentences, about" in read_in("Good morning. " * 80)[1]
+    assert "about 1.2 min" in read_in("Good morning. " * 80)[1]
     assert say.main(["--language", "ja", "Hello."]) == 2
     assert "Error: --language: The model speaks am" in (said := capsys.readouterr().err) and "Give" not in said
 

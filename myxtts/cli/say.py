@@ -138,10 +138,10 @@ def _read(arguments):
     if note:
         print(note, file=sys.stderr)
     if text is not None:
-        pieces = arguments.text_front.pieces(text, arguments.language)
+        arguments.text_front.pieces(text, arguments.language)
         if len(text) > SHORT_TEXT:
             minutes = SECONDS_AT_CHAR_LIMIT / 60 * len(text) / get_language(arguments.language).char_limit
-            print(f"{counted(len(pieces), 'sentence')}, about {minutes:.1f} min of speech", file=sys.stderr)
+            print(f"This is about {minutes:.1f} min of speech.", file=sys.stderr)
     given = {name: value for name, value in vars(arguments).items() if name in vars(config.sampling)}
     arguments.sampling = config.sampling.changed(given)
     return text, lines
