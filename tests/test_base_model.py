@@ -13,7 +13,7 @@ from tiny import tiny_run_config
 
 from myxtts.audio.files import load_samples
 from myxtts.cli import say, train
-from myxtts.cli.say import Line, in_languages_of_voices
+from myxtts.cli.say import Line
 from myxtts.config.checks import UserError
 from myxtts.config.config import SamplingConfig
 from myxtts.config.stages import STAGES
@@ -26,7 +26,7 @@ from myxtts.storage import base_model
 from myxtts.storage.base_model import BASE_FOLDER, default_speaker
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
 from myxtts.storage.run_folder import MEL_STATS, chosen_step, is_start, read_config, vocabulary_path
-from myxtts.storage.speakers import speaker_names, write_speaker_clips
+from myxtts.storage.speakers import language_of, speaker_names, write_speaker_clips
 from myxtts.training.stages.gpt import GPTObjective
 
 MOST_BYTES = 40 * 10**6
@@ -47,7 +47,7 @@ def base():
 
 
 @pytest.fixture
-def language_of(base, monkeypatch, capsys):
+def read_in(base, monkeypatch, capsys):
     """Returns the language that `myxtts say` would use with these arguments, and its messages."""
     monkeypatch.setattr(Synthesizer, "load", lambda *_, **__: base)
 
@@ -65,20 +65,26 @@ def language_of(base, monkeypatch, capsys):
     return find
 
 
-def test_text_is_read_in_the_language_of_the_speaker_unless_another_is_requested(language_of):
-    read, reported = language_of("Bonjour, ça va ?", "--speaker", "fr_f2")
+def test_text_is_read_in_the_language_of_the_speaker_unless_another_is_requested(read_in, capsys):
+    read, reported = read_in("Bonjour, ça va ?", "--speaker", "fr_f2")
     assert read == "fr" and "as fr (French), which fr_f2 " in reported and "--language" in reported
-    assert language_of("Hello.", "--speaker", "fr_f2", "--language", "en") == ("en", "Error: Enough.\n")
-    read, reported = language_of("سلام", "--speaker", "fr_f2")
+    assert read_in("Hello.", "--speaker", "fr_f2", "--language", "en") == ("en", "Error: Enough.\n")
+    read, reported = read_in("سلام", "--speaker", "fr_f2")
     assert read == "fa" and "as fa (Persian), not as fr" in reported and "fr_f2 speaks" not in reported
-    read, reported = language_of("Hello.")
+    read, reported = read_in("Hello.")
     assert read == "en" and "The bundled model speaks English" in reported
+    assert "about 1.2 min" in read_in("Good morning. " * 80)[1]
+    assert say.main(["--language", "ja", "Hello."]) == 2
+    assert "Error: --language: The model speaks am" in (said := capsys.readouterr().err) and "Give" not in said
 
 
-def test_lines_of_a_list_are_read_in_the_languages_of_their_speakers():
-    lines = [Line(1, "a", "x", "fr_f2", ""), Line(2, "b", "x", "fr_f2", "en"), Line(3, "c", "x", "me.wav", "")]
-    asked = argparse.Namespace(checkpoint=BASE_FOLDER, language="de")
-    assert [line.language for line in in_languages_of_voices(lines, asked)] == ["fr", "en", ""]
+def test_lines_of_a_list_are_read_in_the_languages_of_their_speakers(base):
+    lines = [Line(1, "a", "x", "fr_f2", ""), Line(2, "b", "x", "fr_f2", "en"), Line(3, "c", "x", "", "")]
+    asked = argparse.Namespace(checkpoint=BASE_FOLDER, language="de", requested=None, batch="list.txt")
+    languages = lambda: [language for *_, language in say._requests(lines, base, "voice", asked)]
+    assert languages() == ["fr", "en", "de"]
+    asked.requested = "de"
+    assert languages() == ["de", "en", "de"]
 
 
 def test_languages_of_its_speakers_are_reported_and_no_other_is_offered(capsys):
@@ -105,7 +111,9 @@ def test_run_with_one_speaker_speaks_in_that_voice_by_default(tmp_path):
     write_speaker_clips(tmp_path, {"tom": (b"", "de", ())})
     assert default_speaker(tmp_path, "en") == "tom"
     write_speaker_clips(tmp_path, {"eve": (b"", "de", ())})
-    assert default_speaker(tmp_path, "en") is None
+    assert default_speaker(tmp_path, "en") is None and language_of(tmp_path) == "de" == language_of(tmp_path, "eve")
+    write_speaker_clips(tmp_path, {"ann": (b"", "en", ())})
+    assert language_of(tmp_path) is None
 
 
 def test_files_are_half_precision_small_and_without_local_paths():

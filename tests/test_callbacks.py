@@ -43,6 +43,7 @@ def test_console_without_a_terminal_prints_plain_lines(capsys):
     progress.on_step(10)
     progress.on_log(10, LOSSES, TIMING)
     progress.on_validation(10, {"codes": 2.5}, True)
+    progress.on_log(10, LOSSES, TIMING | {"stage_seconds_left": 7, "seconds_left": 95})
     progress.on_end(end_of(loss_scale=2.0**15))
     said = capsys.readouterr().out
     for words in (
@@ -53,6 +54,7 @@ def test_console_without_a_terminal_prints_plain_lines(capsys):
         "step 10/100",
         "stall 1.5% | buffer 3/3",
         "00:11 left | Host memory: 812MB",
+        "00:07 left in this stage | 01:35 left in the run | Host memory: 812MB",
         "gpt validation at step 10: codes 2.5000 (best so far)",
         "FINAL REPORT",
         "Traces of the train step: 2",

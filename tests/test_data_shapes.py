@@ -134,8 +134,8 @@ def read_to_train(path, home):
 
 
 UNUSED = {
-    "many columns": "Not used: Nr, Wer, Note",
-    "audio without a text": "Not used: 2 audio files without a text, the first more/x.wav.",
+    "many columns": "audio from Ton, text from Wortlaut. Not used: columns Nr, Wer, Note.",
+    "audio without a text": "Not used: 2 audio files without a text, not among the clips. The first is more/x.wav.",
 }
 SPLIT = ("train.csv and val.csv", "the same without header", "filelists")
 

@@ -94,6 +94,7 @@ def test_time_of_a_run_is_estimated_from_a_trial_of_its_stages(tmp_path, monkeyp
     assert [*tried([StageWork("dvae", 50, 20), WORKS[1]], memory=GB)] == ["gpt"], "no steps are left"
     monkeypatch.setattr(agenda, "plan_for", lambda: plan_devices(num_gpus=0, virtual_devices=3))
     assert not tried(WORKS, memory=GB), "replicas cannot share one clip"
+    monkeypatch.setattr("psutil.getloadavg", lambda: (1e9, 0.0, 0.0))
     console = RunConsole(Run(config, plan_devices(num_gpus=0)))
     (tmp_path / "earlier").write_bytes(bytes(GB // 3))
     console.on_needs(agenda.Needs(2 * GB, 8 * GB, 8 * GB, GB // 5, GB))
@@ -102,6 +103,7 @@ def test_time_of_a_run_is_estimated_from_a_trial_of_its_stages(tmp_path, monkeyp
     console.on_finished(SimpleNamespace(validation=[]))
     said = capsys.readouterr().out
     assert f"whole run: {tqdm.format_interval(times['dvae'][1] + times['gpt'][1])}, until" in said
+    assert "Other programs use about 100% of the cores" in said
     assert "Took:         00:00 (expected 01:" in said and "0.1 GB of disk (expected 0.2)" in said
 
 

@@ -37,6 +37,8 @@ def test_languages_are_known_by_code_name_and_region(code):
 def test_messages_offer_the_languages_of_a_model_alone():
     with pytest.raises(ValueError, match="is not supported. Supported languages: am, de.$"):
         get_language("persain", ("de", "am"))
+    with pytest.raises(ValueError, match=r"speaks am, de, not Japanese."):
+        get_language("Japanese", ("de", "am"))
     reported = guess_language(["Guten Tag"], "fa", ("fa", "de", "en"))[1]
     assert reported.endswith("fa. Give --language de or en.")
     assert guess_language(["سلام"], "en", ("en", "fa"))[0] == "fa"
@@ -136,6 +138,8 @@ def test_each_labelled_language_is_judged_by_its_own_clips(tmp_path):
     (home / "speakers.csv").write_text("id,speaker,language\n" + languages("de", "fr"))
     (note,) = load_corpus(home, None).notes
     assert "4 clips" in note and "English (en)" in note and "French (fr)" in note
+    (home / "speakers.csv").write_text("id,speaker\n" + "".join(f"{n},{'Anna' if n else 'anna'}\n" for n in range(8)))
+    assert [note for note in load_corpus(home, "en").notes if note.startswith("Anna and anna are ")]
 
 
 @pytest.mark.parametrize(
@@ -144,7 +148,7 @@ def test_each_labelled_language_is_judged_by_its_own_clips(tmp_path):
         ("Guten Morgen, wie geht es?", None, None, "de"), ("Guten Morgen, wie geht es?", None, "fr", "fr"),
         ("Guten Morgen, wie geht es?", "en", None, "en"), ("Ja!", None, None, "en"), ("12 %", None, None, "en"),
         ("Good morning, my friend.", None, None, "en"), ("Goedemorgen, hoe gaat het met u?", None, None, "en"),
-        (SENTENCES["fa"], None, "de", "fa"), (None, None, None, "en"),
+        (SENTENCES["fa"], None, "de", "fa"), (None, None, None, "en"), ("Ja!", None, "de", "de"),
     ],
 )  # fmt: skip
 def test_language_is_the_requested_one_then_of_the_voice_then_of_the_words(text, asked, own, language):

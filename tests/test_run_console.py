@@ -74,6 +74,8 @@ def test_final_output_lists_skipped_stages_with_reasons(tmp_path, capsys):
     assert f"4 of 9 clips (too long 3, silent 1); see {tmp_path}/clips_train.csv" in said
     (tmp_path / "clips_train.csv").write_text("id,verdict,reason\n1,accepted,\n")
     assert "Left out" not in printed_end(capsys, tmp_path, "one")
+    CheckpointStore(tmp_path / "speaker").write(0, {}, {})
+    assert "Stage speaker: used as it is\n" in printed_end(capsys, tmp_path, "one")
 
 
 def test_printed_lines_cannot_control_a_terminal(tmp_path, capsys):

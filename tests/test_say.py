@@ -155,6 +155,12 @@ def batch_argv(argv, folder):
     return [*argv, "--batch", path, "--format", "flac"]
 
 
+@pytest.mark.parametrize("name, text", [("a.txt", "a|one\n\nb | two\n"), ("b.txt", "a.wav\tone\n"), ("c.srt", "one")])
+def test_list_is_not_spoken_as_a_text(argv, capsys, name, text):
+    Path(name).write_text(text)
+    assert f"Received: {name}. --batch" in sentence_of(capsys, say.main, *argv, "--text-file", name)
+
+
 def test_batch_writes_a_file_per_line_and_resumes(batch_argv, capsys):
     assert run(*batch_argv) == 0
     files = sorted(path.name for path in Path("spoken").iterdir())

@@ -16,6 +16,7 @@ from myxtts.cli.arguments import PlainParser, add_model
 from myxtts.cli.errors import exits_with_sentence, language_code, read_input, require_output
 from myxtts.config.checks import UserError, bounded_text, counted, printable, require
 from myxtts.config.stages import STAGES
+from myxtts.data.corpora import SUBTITLES
 from myxtts.devices.machine import check_device
 from myxtts.devices.tensorflow_start import import_tensorflow
 from myxtts.hearing.recognizers import Listening, open_recognizer, settle_recognizer
@@ -26,9 +27,10 @@ from myxtts.storage.base_model import BASE_NAME, default_speaker, is_base
 from myxtts.storage.checkpoint import CheckpointStore
 from myxtts.storage.files import digest_bytes, read_json, write_json, write_text
 from myxtts.storage.run_folder import chosen_step
-from myxtts.storage.speakers import find_speaker, read_speakers
+from myxtts.storage.speakers import language_of, read_speakers
 from myxtts.text.language_guess import language_to_read
 from myxtts.text.languages import get_language
+from myxtts.text.speech_rates import SECONDS_AT_CHAR_LIMIT
 from myxtts.utils.commons import progress_bar, setup_logging
 
 MAX_TEXT_BYTES = 16 * 2**20
@@ -115,6 +117,11 @@ def _read(arguments):
         text = arguments.text
     elif arguments.text_file not in (None, "-"):
         text = read_input("--text-file", arguments.text_file, MAX_TEXT_BYTES)
+        rows = [re.split("[|\t]", row) for row in text.splitlines() if row.strip()]
+        is_list = all(sum(map(bool, map(str.strip, row))) > 1 for row in rows)
+        is_list |= Path(arguments.text_file).suffix.lower() in (".csv", ".tsv", ".json", ".jsonl", *SUBTITLES)
+        rule, hint = "a text, not a list", "--batch speaks lines id|text; standard input speaks a file as it is."
+        require(not is_list, "--text-file", rule, arguments.text_file, hint)
     elif arguments.text_file is None and sys.stdin.isatty():
         raise UserError('No text: give --text "…", --text-file FILE, or a text on standard input.')
     else:
@@ -125,15 +132,16 @@ def _read(arguments):
     g2p = None if arguments.g2p is None else () if arguments.g2p == "none" else (arguments.g2p,)
     arguments.text_front, config = open_text_front(arguments.checkpoint, g2p)
     speaker, among = arguments.speaker, arguments.text_front.tokenizer.languages
-    own = speaker and find_speaker(arguments.checkpoint, speaker).language
-    requested = language_code(arguments.language, among)
+    own = language_of(arguments.checkpoint, speaker)
+    arguments.requested = requested = language_code(arguments.language, among)
     arguments.language, note = language_to_read(text, requested, own, printable(speaker or ""), among)
     if note:
         print(note, file=sys.stderr)
-    if lines and requested is None:
-        lines = in_languages_of_voices(lines, arguments)
     if text is not None:
         arguments.text_front.pieces(text, arguments.language)
+        if len(text) > SHORT_TEXT:
+            minutes = SECONDS_AT_CHAR_LIMIT / 60 * len(text) / get_language(arguments.language).char_limit
+            print(f"This is about {minutes:.1f} min of speech.", file=sys.stderr)
     given = {name: value for name, value in vars(arguments).items() if name in vars(config.sampling)}
     arguments.sampling = config.sampling.changed(given)
     return text, lines
@@ -310,13 +318,6 @@ def read_lines(path: str) -> list[Line]:
     return lines
 
 
-def in_languages_of_voices(lines: list[Line], arguments) -> list[Line]:
-    """Returns the lines; fills in the speaker's language where a line has none and `arguments` has a different one."""
-    speakers = read_speakers(arguments.checkpoint)
-    own = {name: one.language for name, one in speakers.items() if one.language not in (None, arguments.language)}
-    return [line._replace(language=line.language or own.get(line.voice, "")) for line in lines]
-
-
 def say_lines(lines: list[Line], synthesizer, voice, arguments, options: dict, check: dict) -> int:
     """Checks all lines, then speaks the lines whose audio file is missing or out of date; returns the exit code."""
     # `options` and `check` are keyword arguments of `Synthesizer.batch`.
@@ -361,8 +362,10 @@ def say_lines(lines: list[Line], synthesizer, voice, arguments, options: dict, c
 def _requests(lines, synthesizer, voice, arguments):
     """Returns `(line, voice, language)` for each line. Raises `UserError` for the first line that cannot be spoken."""
     speakers, requests = read_speakers(arguments.checkpoint), []
+    own = {name: one.language for name, one in speakers.items() if one.language not in (None, arguments.language)}
     voices = {} if voice is None else {"": voice}
     for line in lines:
+        line = line if arguments.requested else line._replace(language=line.language or own.get(line.voice, ""))
         name, language = line.voice, line.language or arguments.language
         try:
             synthesizer.text_front.pieces(line.text, language)

@@ -68,10 +68,8 @@ class SpeechDataset:
     cache: SampleCache | None = None
 
     def __post_init__(self):
-        if self.cache is None:
-            self.cache = SampleCache(self.config.data.cache_mb, self.prepared)
-        if self.speakers is None:
-            self.speakers = tuple(sorted({clip.speaker for clip in self.train}))
+        self.cache = self.cache or SampleCache(self.config.data.cache_mb, self.prepared)
+        self.speakers = self.speakers or tuple(sorted({clip.speaker for clip in self.train}))
 
     @classmethod
     def open(cls, config: XTTSConfig, progress: Callable[[int, int], None] | None = None) -> Self:

@@ -19,7 +19,6 @@ import tensorflow as tf
 
 from myxtts.audio.files import AudioError
 from myxtts.config.checks import UserError
-from myxtts.data.doctor import id_hash
 from myxtts.storage.files import digest_bytes, parse_json, read_json, remove_leftovers, write_json, write_whole
 
 FORMAT = 3
@@ -52,11 +51,6 @@ class PreparedClip(NamedTuple):
 def shard_name(number: int, shards: int) -> str:
     """Returns the file name, without suffix, of shard `number` (counted from 0) of `shards` shards."""
     return f"shard-{number:05d}-of-{shards:05d}"
-
-
-def shard_of(clip_id: str, shards: int) -> int:
-    """Returns the number, from 0, of the shard that contains a clip; `shards` is the number of all shards."""
-    return id_hash(clip_id) % shards
 
 
 def write_shard(

@@ -24,7 +24,7 @@ from myxtts.inference.voices import VOICE_SUFFIX, Recording, Voice, VoiceEncoder
 from myxtts.inference.windows import FIRST_CODES
 from myxtts.models.xtts import XTTS
 from myxtts.storage.base_model import default_speaker, is_base
-from myxtts.storage.speakers import find_speaker, read_speakers
+from myxtts.storage.speakers import language_of, read_speakers
 from myxtts.text.language_guess import language_to_read
 from myxtts.text.languages import get_language
 from myxtts.text.speech_rates import longest_texts, read_rates
@@ -141,7 +141,7 @@ class Synthesizer:
         """Speaks a text of any length, sentence by sentence; see `batch` for errors and all other arguments.
 
         Args:
-            language: Code, such as `fa`; None: the speaker's language, else detected from the text, else `en`.
+            language: Code, such as `fa`; None: the language of the speaker or of all training speakers, else detected.
             engine: Name in `choices.ENGINES`; None uses the engine that was chosen at loading.
             drawing: Values that override `sampling`: `temperature`, `top_k`, `top_p`, `repetition_penalty`.
         """
@@ -156,7 +156,7 @@ class Synthesizer:
         if voice is None and self.folder and not is_base(self.folder):  # base has a voice for each language
             voice = default_speaker(self.folder, "")
         name = voice if isinstance(voice, str) and voice in self.speakers else ""
-        own = find_speaker(self.folder, name).language if name else None
+        own = language_of(self.folder, name) if self.folder else None
         language, note = language_to_read(text, None, own, name, self.tokenizer.languages)
         voice = self.as_voice(voice, language)  # a wrong voice is an error before the note
         logger.log(logging.INFO if note else logging.DEBUG, "%s", note.replace("--language", "language"))

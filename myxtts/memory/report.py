@@ -76,7 +76,7 @@ class MemoryReport(dict[str, Any]):
         frozen = [f"the frozen {name.upper()} ({size / 2**20:,.0f} MB)" for name, size in self["frozen_bytes"].items()]
         notes += [f"On one device, add {' and '.join([*frozen, 'the data work'])}."]
         notes += ["docs/benchmarks.md compares estimates with measured peaks."]
-        notes += ["The time depends on the machine: `myxtts train` prints its estimate at the start of a run."]
+        notes += ["`myxtts train` prints the memory of its whole process, and the time, before it begins."]
         return "\n".join([*lines, *sizes, "", *(textwrap.fill(note, columns) for note in notes)])
 
 

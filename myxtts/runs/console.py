@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
+import psutil
 from tqdm import tqdm
 
 from myxtts.config.checks import UNPRINTABLE, counted, printable
@@ -36,6 +37,8 @@ class RunConsole(ConsoleProgress, RunListener):
         self.run: Run = run
         self._inspection, self._clip_bar = ExitStack(), None
         self._began, self._seconds, self._needs, self._expected = 0.0, {}, None, None
+        # Share of the cores that other programs use: the load of the last minute, without this process.
+        self._others = (psutil.getloadavg()[0] - time.process_time() / 60) / psutil.cpu_count()
 
     def on_pipeline(self, config: XTTSConfig, plan: DevicePlan):
         stage = "gpt" if config.training.stage == "all" else config.training.stage
@@ -94,6 +97,8 @@ class RunConsole(ConsoleProgress, RunListener):
     def _expect(self, left, how=""):
         self._expected = left, time.monotonic()
         ends = time.strftime("%H:%M", time.localtime(time.time() + left))
+        if self._others > 0.5:
+            how += f". Other programs use about {min(1.0, self._others):.0%} of the cores, which slows the run"
         self._say(f"Estimated time for the whole run: {tqdm.format_interval(left)}, until {ends}{how}")
 
     def on_stage(self, stage: str, order):
@@ -124,10 +129,8 @@ class RunConsole(ConsoleProgress, RunListener):
         samples = [path for kind in ("step", "final") for path in (home / "samples").glob(f"{kind}_*.wav")]
         trained = [*self.run.last_steps]
         results = folded_on_terminal("\n".join(map(self._result, trained)), sys.stdout)
-        lines, lists, rows = ["", results, *self._reached()], sorted(home.glob("clips_*.csv")), []
-        for path in lists:
-            with open(path, encoding="utf-8", newline="") as file:
-                rows += csv.DictReader(file)
+        lines, lists = ["", results, *self._reached()], sorted(home.glob("clips_*.csv"))
+        rows = [row for path in lists for row in csv.DictReader(path.read_text("utf-8").split("\n"))]
         if reasons := Counter(row["reason"] for row in rows if row["verdict"] == "rejected"):
             common = ", ".join(f"{printable(reason)} {count}" for reason, count in reasons.most_common(3))
             left, named = f"{reasons.total()} of {len(rows)} clips", " and ".join(map(str, lists))
@@ -169,7 +172,7 @@ class RunConsole(ConsoleProgress, RunListener):
     def _result(self, stage):
         """Returns text with a stage's steps, time and validation losses, and a hint if the loss was still falling."""
         kind, best = STAGE_CLASSES[stage], self.run.best.get(stage)
-        result = f"Stage {stage}: step {self.run.last_steps[stage]}"
+        result = f"Stage {stage}: " + (f"step {step}" if (step := self.run.last_steps[stage]) else "used as it is")
         if stage in self._seconds:
             result += f", {tqdm.format_interval(self._seconds[stage])} in this run"
         by_step = {one["step"]: one[kind.main_loss] for one in self.run.history[stage]}

@@ -89,10 +89,8 @@ def _automatic(config, plan, found, measures):
     from myxtts.training.loop.switches import choose_attention
 
     policy, reason = choose_precision("auto", plan.model_device)
-    chosen = {"precision": policy, "precision_reason": reason, "attention": None, "attention_reason": "not measured"}
-    if measures:
-        form, reason = choose_attention(config.model, policy, plan.model_device)
-        chosen |= {"attention": form, "attention_reason": reason}
+    form, why = choose_attention(config.model, policy, plan.model_device) if measures else (None, "not measured")
+    chosen = {"precision": policy, "precision_reason": reason, "attention": form, "attention_reason": why}
     room = found["memory"]["usable"]
     if found["tensorflow"]["gpus"]:
         memories = [BYTES_PER_MB * gpu["memory_mb"] for gpu in found["gpus"]["listed"] or ()]
@@ -108,10 +106,8 @@ def describe(found: dict[str, Any]) -> str:
     installed = (f"{name} {version or 'not installed'}" for name, version in found["versions"].items())
     build, auto, count = found["tensorflow"], found["automatic"], len(found["tensorflow"]["gpus"])
     cuda = f" {build['cuda']}, cuDNN {build['cudnn']}" if build["cuda"] else ""
-    used = []
-    for gpu in build["gpus"]:
-        capability = ".".join(map(str, gpu["compute_capability"] or ["unknown"]))
-        used.append(f"{gpu['name'] or 'unnamed'} (compute capability {capability})")
+    capability = lambda gpu: ".".join(map(str, gpu["compute_capability"] or ["unknown"]))
+    used = [f"{gpu['name'] or 'unnamed'} (compute capability {capability(gpu)})" for gpu in build["gpus"]]
     rates = found["precision"]["flops"]
     shown = (f"{name} {rate / 1e9:.0f} GFLOP/s ({rate / rates['float32']:.1f} x)" for name, rate in rates.items())
     ways = f"{count} GPUs; measures single, dual{' and mirrored' if count > 2 else ''} and chooses the fastest"

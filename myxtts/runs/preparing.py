@@ -13,9 +13,9 @@ from myxtts.config.rates import CODE_STRIDE_SAMPLES
 from myxtts.data.batch import noise_batch
 from myxtts.data.corpora import load_corpus
 from myxtts.data.dataset import clip_limits
-from myxtts.data.doctor import inspect_corpus
+from myxtts.data.doctor import id_hash, inspect_corpus
 from myxtts.data.pipeline import SampleCache
-from myxtts.data.shards import MAX_SHARD_CLIPS, MAX_SHARDS, merge, read_index, refuse_other_count, shard_of, write_shard
+from myxtts.data.shards import MAX_SHARD_CLIPS, MAX_SHARDS, merge, read_index, refuse_other_count, write_shard
 from myxtts.storage.files import claimed, digest_file
 from myxtts.storage.run_folder import read_config
 from myxtts.training.resuming import load_foundations
@@ -64,7 +64,7 @@ def prepare(
     corpus = load_corpus(data.train_data, data.language, data.format, data.audio_roots)
     clips = {number: [] for number in (range(shards) if shard is None else [shard])}
     for utterance in corpus.utterances:
-        clips.get(shard_of(utterance.id, shards), []).append(utterance)
+        clips.get(id_hash(utterance.id) % shards, []).append(utterance)
     most = max(map(len, clips.values()))
     require(most <= MAX_SHARD_CLIPS, "--shards", f"large enough for {MAX_SHARD_CLIPS} clips per shard", shards)
 

@@ -141,7 +141,7 @@ class Run:
 
         Args:
             voice: As in `Synthesizer.speak`; by default held-out recordings, see `runs.samples.held_out_voice`.
-            language: Language code of the text; by default the language of the speaker or recording.
+            language: Language code of the text; by default that of the recording, or as in `Synthesizer.speak`.
             seed: Sampling seed.
             options: Other arguments of `Synthesizer.speak`, such as `temperature`.
 
@@ -158,8 +158,6 @@ class Run:
         if voice is None:
             clips = held_out_voice(self._dataset, language)
             voice, language = [clip.wav_path for clip in clips], language or clips[0].language
-        elif language is None and self._dataset and voice not in self._synthesizer.speakers:
-            language = held_out_voice(self._dataset)[0].language
         return self._synthesizer.speak(text, voice, language, seed=seed, **options)
 
     def stop(self):

@@ -6,7 +6,7 @@ import math
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, cycle
 from pathlib import Path
 from typing import NamedTuple
 
@@ -279,8 +279,7 @@ def speak_last_words(config: XTTSConfig, dataset: SpeechDataset, device: str) ->
     settings, folder = config.training, Path(config.training.checkpoint_dir)
     voices_of = {clip.speaker: clip for clip in reversed(dataset.validation)}
     if texts := settings.closing_texts:
-        voices = [voices_of[speaker] for speaker in sorted(voices_of)]
-        clips = [voices[number % len(voices)] for number in range(len(texts))]
+        clips = [clip for clip, _ in zip(cycle(voices_of[speaker] for speaker in sorted(voices_of)), texts)]
     else:
         others = (clip for clip in dataset.validation if clip not in voices_of.values())
         clips = [*voices_of.values(), *others][: settings.num_samples]

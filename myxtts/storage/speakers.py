@@ -78,6 +78,13 @@ def find_speaker(folder: AnyPath, name: str) -> StoredSpeaker:
     return speakers[name]
 
 
+def language_of(folder: AnyPath, name: str | None = None) -> str | None:
+    """Returns the language of a stored voice; without a `name`, that of all training speakers. None if unknown."""
+    speakers = [find_speaker(folder, name)] if name else read_speakers(folder).values()
+    languages = {one.language for one in speakers if name or one.clip}
+    return languages.pop() if len(languages) == 1 else None
+
+
 def read_speaker(folder: AnyPath, name: str) -> tuple[np.ndarray, np.ndarray]:
     """Returns latents and vector of a voice, shaped as in `write_speakers`. Raises `CheckpointError` if not stored."""
     if name not in speaker_names(folder):

@@ -71,19 +71,17 @@ def _identifier():
 def language_to_read(
     text: str | None, requested: str | None, own: str | None, speaker: str, among: Collection[str] | None = None
 ) -> tuple[str, str]:
-    """Chooses the language in which to speak a text: `requested`, else `own` (the speaker's), else the identified one.
+    """Chooses the language of a text: `requested`, else `own` (the speaker's or the model's), else the identified one.
 
     If none of these is known, the language is English. `guess_language` corrects the choice by the letters of the text.
     Returns a code, and a message for users about the choice, which names the `speaker`, or "".
     """
     own = None if requested else own
-    language, note = requested or own or "en", ""
-    if text is not None:
-        language, note = guess_language([text], language, among)
+    language, note = guess_language([text or ""], requested or own or "en", among)
     if not (requested or note):
         language = own or identify_language([text or ""], among or LANGUAGES, _OF_A_SENTENCE) or language
         if own or language != "en":
-            why = f"which {speaker} speaks" if own else "by its words"
+            why = f"which {speaker or 'the model'} speaks" if own else "by its words"
             name = f"{language} ({get_language(language).name})"
             note = f"The text is read as {name}, {why}; --language chooses another language."
     return language, note

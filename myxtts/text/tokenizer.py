@@ -287,9 +287,6 @@ class XTTSTokenizer:
             language = get_language(language, self.languages)
         except ValueError as error:
             return str(error)
-        if language.code not in self.languages:
-            known = f"only: {', '.join(self.languages)}. Fine-tune it on {language.name} (docs/finetune.md)"
-            return f"the vocabulary has no language tag {language.tag}, {known}"
         cleaned = self._clean(text, language)
         if not allow_unknown and (unknown := self._unknown(cleaned, language)):
             names = ", ".join(f"{c!r} ({unicodedata.name(c, 'unnamed')})" for c in unknown[:5])

@@ -12,7 +12,7 @@ from myxtts.apps.evaluation.command import CSV_FILE, JSON_FILE, PAGE, SOUNDS, ch
 from myxtts.apps.evaluation.comparison import BY_NAME, LEVEL, METRICS, Comparison, Estimate, Metric, compare
 from myxtts.apps.evaluation.sentences import Source
 from myxtts.audio.encoding import write_audio
-from myxtts.config.checks import printable
+from myxtts.config.checks import counted, printable
 from myxtts.hearing.measuring import Measurer, Sentence, spread
 from myxtts.storage.files import csv_text, write_json, write_text, write_whole_folder
 
@@ -138,12 +138,13 @@ def as_text(comparison: Comparison, width: int = 120) -> str:
 def counted_sentences(comparison: Comparison) -> str:
     """Formats the number of sentences and, if each was sampled several times, the number of samples per sentence."""
     seeds, count = comparison.settings.get("seeds", 1), len(comparison.sentences)
-    return f"{count} sentences, each sampled {seeds} times" if seeds > 1 else f"{count} sentences"
+    return counted(count, "sentence") + f", each sampled {seeds} times" * (seeds > 1)
 
 
 def notes(comparison: Comparison) -> list[str]:
     """Returns sentences that tell which model is best, and which metrics are unreliable or not available."""
-    found = []
+    count = len(comparison.sentences)
+    found = [f"Only {counted(count, 'sentence')}, which says little: measure 30 (--data, --texts)."] * (count < 10)
     if best := comparison.best():
         rows, why = best
         all_tie = len(rows) == len(comparison.compared)
@@ -155,10 +156,9 @@ def notes(comparison: Comparison) -> list[str]:
         found.append("The error rate of the recognizer itself is unknown: these sentences have no recordings.")
     if comparison.strangers is not None:
         found.append(f"Similarity of recordings of different speakers: {comparison.strangers:.3f}.")
-    by_hint: dict[str, list[str]] = {}
-    for name, hint in comparison.missing().items():
-        by_hint.setdefault(hint, []).append(BY_NAME[name].title)
-    return found + [f"Not available: {', '.join(titles)}. To get it: {hint}." for hint, titles in by_hint.items()]
+    missing = comparison.missing()
+    titles = lambda hint: ", ".join(BY_NAME[name].title for name, one in missing.items() if one == hint)
+    return found + [f"Not available: {titles(hint)}. To get it: {hint}." for hint in dict.fromkeys(missing.values())]
 
 
 def _grid(names: Sequence[str], lines: Sequence[Line], width: int) -> str:

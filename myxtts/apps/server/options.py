@@ -51,7 +51,7 @@ def build_parser() -> argparse.ArgumentParser:
     voices.add_argument("--allow-uploads", action="store_true", help="let clients add voices to that folder")
     mapped = "voice aliases: alloy=emma,nova=anna (default for OpenAI's names: a voice of the text's language)"
     voices.add_argument("--voice-map", type=_voice_map, default={}, metavar="NAME=VOICE,…", help=mapped)
-    language = "language if neither the request nor the voice sets one (default: detected from the text)"
+    language = "language if neither the request nor the voice sets one (default: the training's, or detected)"
     voices.add_argument("--language", help=language)
     limits = parser.add_argument_group("limits")
     for flag, (default, _, _, what) in LIMITS.items():

@@ -17,6 +17,7 @@ from myxtts.apps.server.app import make_app
 from myxtts.apps.server.gate import ServerSettings
 from myxtts.apps.server.speaker import Speaker
 from myxtts.apps.server.voices import OPENAI_VOICES, VoiceBook
+from myxtts.cli.errors import language_code
 from myxtts.config.checks import UserError
 from myxtts.devices.tensorflow_start import import_tensorflow
 from myxtts.interchange.hub import local_folder
@@ -39,7 +40,9 @@ def open_model(arguments: argparse.Namespace, key: str | None) -> tuple[FastAPI,
     """Loads the model and builds app, speaker, voices and settings. Exported models do not need TensorFlow."""
     run = local_folder(arguments.checkpoint, arguments.accept_licence, kinds=(*MODELS, EXPORT))
     model, speakers, trained, options = (_open_exported if kind_of(run) == EXPORT else _open_trained)(run, arguments)
-    if arguments.warm != "none" and not arguments.language:
+    requested, spoken = arguments.language, {speakers[name] for name in trained}
+    language = language_code(requested, model.tokenizer.languages) or (spoken.pop() if len(spoken) == 1 else None)
+    if arguments.warm != "none" and not language:
         language_to_read("Loads the words of all languages.", None, None, "")
     # If there is one trained speaker, it is the default voice, as in `myxtts say`.
     usual = dict.fromkeys(("", *OPENAI_VOICES), trained[0]) if len(trained) == 1 else {}
@@ -47,7 +50,7 @@ def open_model(arguments: argparse.Namespace, key: str | None) -> tuple[FastAPI,
     limits = arguments.queue, arguments.queue_seconds, arguments.max_seconds
     speaker = Speaker(model, *limits, arguments.warm, **options)
     name = arguments.model_name or Path(arguments.checkpoint).resolve().name
-    given = {field: getattr(arguments, field) for field in ("max_characters", "language", "allow_uploads")}
+    given = {field: getattr(arguments, field) for field in ("max_characters", "allow_uploads")} | {"language": language}
     settings = ServerSettings(name, key, **given, has_page=bool(arguments.ui), cors=tuple(arguments.cors))
     return make_app(speaker, voices, settings), speaker, voices, settings
 

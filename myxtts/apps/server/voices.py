@@ -111,7 +111,7 @@ class VoiceBook:
             rule = "A voice's name must have letters, digits, spaces, _, - and . only, and begin with a letter or digit"
             raise ApiError(400, f"{rule}; at most 64 characters and {MOST_NAME_BYTES} bytes.", "name")
         with self._adding, tempfile.TemporaryDirectory() as place:
-            if name in self.all():
+            if name.casefold() in map(str.casefold, self.all()):  # the files of some systems ignore case
                 raise ApiError(409, f"The voice {name} already exists. Choose another name.", "name", "voice_exists")
             sizes = [path.stat().st_size for path in self.folder.iterdir()]
             if len(sizes) >= MOST_VOICES or sum(sizes) >= MOST_VOICES_BYTES:

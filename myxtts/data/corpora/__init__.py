@@ -8,6 +8,7 @@ allows it, and sizes are limited. Every line of a list becomes an utterance, or 
 """
 
 import importlib
+import itertools
 import os
 import pkgutil
 import shlex
@@ -101,6 +102,10 @@ def load_corpus(
         reading.notes.append(f"Your links or paths lead out of the data set; audio is also read from {where}.")
     if root.is_dir():  # audio beside a single list may have its text in another list
         _note_unused_audio(reading, layout)
+    names = sorted({clip.speaker for clip in reading.utterances}, key=lambda name: (name.casefold(), name))
+    for one, other in itertools.pairwise(names):
+        if one.casefold() == other.casefold():
+            reading.notes.append(f"{one} and {other} are read as two speakers. If they are one person, write one name.")
     _guess_language(reading)
     return Corpus(folder, layout, tuple(reading.utterances), tuple(reading.rejections), tuple(reading.notes))
 
@@ -141,7 +146,8 @@ def _note_unused_audio(reading, layout):
     paths = (folder / name for folder in folders for name in reading.folder.files(folder).values())
     paths = (path for path in paths if path.suffix.lower() in AUDIO_EXTENSIONS and str(path) not in known)
     if unused := [reading.folder.relative(path) for path in paths if not {path.name, path.stem} & refused]:
-        reading.notes.append(f"Not used: {counted(len(unused), 'audio file')} without a text, the first {unused[0]}.")
+        files = f"{counted(len(unused), 'audio file')} without a text, not among the clips"
+        reading.notes.append(f"Not used: {files}. The first is {unused[0]}.")
 
 
 def _guess_language(reading):
@@ -152,8 +158,7 @@ def _guess_language(reading):
     if note:
         reading.notes.append(f"{note} {counted(len(unnamed), 'clip')} had no language.")
     elif unnamed and not reading.language:
-        identified = identify_language(clip.text for clip in unnamed)
-        language = identified or default
+        language = (identified := identify_language(clip.text for clip in unnamed)) or default
         how = "identified by their words" if identified else "the default"
         name, clips = f"{get_language(language).name} ({language})", counted(len(unnamed), "clip")
         reading.notes.append(f"{clips} without a language are read as {name}, {how}; --language sets another.")

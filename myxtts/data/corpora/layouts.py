@@ -33,8 +33,7 @@ def read_datasets(reading: Reading, place: Place) -> bool:
     if not names:
         raise ClipRefused("unreadable", f"{_SPLITS} exists, but no part of the data set does.")
     training = "train" if "train" in names else next(iter(names))
-    tables.read_parts(reading, place, names, training, lambda part: _read_saved(reading, part))
-    return True
+    return tables.read_parts(reading, place, names, training, lambda part: _read_saved(reading, part))
 
 
 def _read_saved(reading, place):
@@ -92,10 +91,9 @@ def read_common_voice(reading: Reading, place: Place) -> bool:
     table, *others = (tables.header_table(reading, place, place.path / name) for name in lists)
     if not table:
         raise ClipRefused("unreadable", f"{training[0]} has no header with the columns path and sentence.")
-    tables.read_split(reading, place, table, *(others[:1] or [None]), [*filter(None, others[1:])])
     if training[1:]:
         reading.notes.append("validated.tsv has more clips than train.tsv; to train on them, give that file.")
-    return True
+    return tables.read_split(reading, place, table, *(others[:1] or [None]), [*filter(None, others[1:])])
 
 
 def read_audiofolder(reading: Reading, place: Place) -> bool:
@@ -107,8 +105,7 @@ def read_audiofolder(reading: Reading, place: Place) -> bool:
         path = list_of(part.path)
         if (table := tables.header_table(reading, part, path)) is None:
             raise CorpusError(f"{path} must begin with a line that names its columns, such as file_name,transcription.")
-        tables.read_table(reading, part, table)
-        return True
+        return tables.read_table(reading, part, table)
 
     if reading.folder.has(place.path, "metadata.jsonl"):
         return read(place)
@@ -116,8 +113,7 @@ def read_audiofolder(reading: Reading, place: Place) -> bool:
         folders = [path for path in reading.folder.subfolders(root.path) if path.name in ("train", *tables.VALIDATION)]
         parts = {path.name: path for path in folders if list_of(path)}
         if "train" in parts:
-            tables.read_parts(reading, root, parts, "train", read)
-            return True
+            return tables.read_parts(reading, root, parts, "train", read)
     return False
 
 
@@ -127,8 +123,7 @@ def read_header(reading: Reading, place: Place) -> bool:
     usual = [place.path / name for name in ("metadata.csv", "metadata.tsv", "metadata.txt") if name in files]
     for path in [place.list_path] if place.list_path else usual:
         if table := tables.header_table(reading, place, path):
-            tables.read_table(reading, _with_language(reading, place), table)
-            return True
+            return tables.read_table(reading, _with_language(reading, place), table)
     return False
 
 
@@ -138,8 +133,7 @@ def read_ljspeech(reading: Reading, place: Place) -> bool:
     if not reading.folder.has(path.parent, path.name):
         return False
     table = tables.content_table(reading, place, path) or tables.plain_table(reading, place, path)
-    tables.read_table(reading, place, table)
-    return True
+    return tables.read_table(reading, place, table)
 
 
 def read_lists(reading: Reading, place: Place) -> bool:
@@ -156,8 +150,7 @@ def read_lists(reading: Reading, place: Place) -> bool:
         names = ", ".join(sorted(path.name for path in lists))
         raise CorpusError(f"{place.path} has several lists: {names}. Give the one to train on.")
     held, tests = roles["validation"][:1] or [None], (lists[path] for path in roles["test"])
-    tables.read_split(reading, place, lists[training[0]], lists.get(held[0]), [*tests])
-    return True
+    return tables.read_split(reading, place, lists[training[0]], lists.get(held[0]), [*tests])
 
 
 def _find_lists(reading, place, folder):

@@ -225,17 +225,19 @@ def _located(reading, place, path, dialect, columns, header_line=None):
     return table
 
 
-def read_table(reading: Reading, place: Place, table: Table, left_out: Collection[str] = ()):
-    """Adds an utterance or a rejection to `reading` for every line but the header and the clips in `left_out`."""
+def read_table(reading: Reading, place: Place, table: Table, left_out: Collection[str] = ()) -> bool:
+    """Adds an utterance or a rejection for every line but the header and the clips in `left_out`; returns True."""
     lines = reading.folder.read_lines(table.path)
     if _first_line(lines) is None or table.header_line == len(lines) - 1:
         example = "such as " + JSON_EXAMPLE if table.dialect is None else "'id|text|normalized text'"
         raise CorpusError(f"{table.path} is empty: no clips. Write one line {example} per clip.")
     if (header := table.header_line) is not None:
-        names = table.dialect.split(lines[header]) or ()
-        unused = [name.strip() for name, column in zip(names, table.columns) if not column and name.strip()]
-        taken = f"was read as a header: {lines[header][:100]}" + f". Not used: {', '.join(unused)[:100]}" * bool(unused)
-        reading.notes.append(printable(f"Line {header + 1} of {reading.folder.relative(table.path)} {taken}"))
+        names = [name.strip()[:60] for name in table.dialect.split(lines[header]) or ()]
+        pairs = [("audio" if one == "id" else one, name) for one, name in zip(table.columns, names) if name]
+        taken = ", ".join(f"{one} from {name}" for one, name in pairs if one)
+        unused = ", ".join(name for one, name in pairs if not one)[:100]
+        note = f"was read as a header: {taken}." + f" Not used: columns {unused}." * bool(unused)
+        reading.notes.append(printable(f"Line {header + 1} of {reading.folder.relative(table.path)} {note}"))
     speakers = _read_speakers(reading, table.path.with_name("speakers.csv"))
     for index, line in enumerate(lines):
         name = table.name_of(line)
@@ -243,6 +245,7 @@ def read_table(reading: Reading, place: Place, table: Table, left_out: Collectio
             continue
         with reading.clip(name, index + 1, table.path):
             reading.add(place, table.cells_of(line), index + 1, table.audio_places, speakers)
+    return True
 
 
 def _read_speakers(reading, path):
@@ -270,7 +273,7 @@ def _read_speakers(reading, path):
 def read_split(reading: Reading, place: Place, training: Table, validation: Table | None, others: Sequence[Table]):
     """Reads a training and a validation list. Skips training clips that are also in the validation list or `others`.
 
-    `others` are test lists. A validation or test list that contains all training clips is ignored.
+    `others` are test lists. A validation or test list that contains all training clips is ignored. Returns True.
     """
     named, kept_back, relative = _clip_names(reading, training), set(), reading.folder.relative
     for table in filter(None, (validation, *others)):
@@ -286,16 +289,17 @@ def read_split(reading: Reading, place: Place, training: Table, validation: Tabl
     if common := named & kept_back:
         clips = f"{counted(len(common), 'clip')} of {relative(training.path)}"
         reading.notes.append(f"{clips} skipped: also in a list for validation or tests.")
-    read_table(reading, place, training, kept_back)
+    return read_table(reading, place, training, kept_back)
 
 
 def read_parts(reading: Reading, place: Place, parts: dict[str, Path], training: str, read: Callable[[Place], object]):
-    """Calls `read` for the validation split of `parts` (`{split: folder}`), if there is one, and for `training`."""
+    """Reads the validation split of `parts` (`{split: folder}`), if any, and `training` with `read`; returns True."""
     validation, *others = [name for name in VALIDATION if name in parts and name != training] or [None]
     for name in others:
         reading.notes.append(f"The folder {reading.folder.relative(parts[name])} is not used.")
     for name in filter(None, (validation, training)):
         read(place.below(parts[name], validation=name == validation))
+    return True
 
 
 def _clip_names(reading, table):

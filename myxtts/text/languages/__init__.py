@@ -29,19 +29,21 @@ def register_language(language: Language) -> None:
 def get_language(code: str, among: Collection[str] | None = None) -> Language:
     """Finds a language by code or name (`fa`, `fas`, `Persian`, `farsi`). Regions (`zh_CN`) and case are ignored.
 
-    Raises `ValueError` if the language is not supported; the message lists the codes in `among`, by default all.
+    Raises `ValueError` if the language is not in `among`, by default all; the message lists the codes in it.
     """
     by_name = {name: one for one in LANGUAGES.values() for name in (one.code, one.name.lower(), *one.other_names)}
     name = code.strip().replace("_", "-").lower()
     language = by_name.get(name) or by_name.get(name.split("-")[0])
+    among = LANGUAGES if among is None else among
     if language is None:
-        among = LANGUAGES if among is None else among
         offered = [name for name, one in by_name.items() if one.code in among]
         near = [one for one in offered if len(one) == len(name) == 2 and one[0] == name[0]]
         near = near or difflib.get_close_matches(name[:100], offered, n=1, cutoff=0.7)
         named, supported = (f"{by_name[one].code} ({by_name[one].name})" for one in near), ", ".join(sorted(among))
         hint = f" Did you mean {' or '.join(named)}?" * bool(near)
         raise ValueError(f"Language {code[:100]!r} is not supported.{hint} Supported languages: {supported}.")
+    if language.code not in among:
+        raise ValueError(f"The model speaks {', '.join(sorted(among))}, not {language.name} (see docs/finetune.md).")
     return language
 
 

@@ -199,9 +199,9 @@ class ConsoleProgress(Callback):
             parts.append(f"stall {100 * timing['stall']:.1f}%")
             parts.append(f"buffer {timing['buffer']:.0f}/{timing['buffer_capacity']}")
             left = timing.get("stage_seconds_left", (total - step) / timing["steps_per_second"])
-            parts.append(f"{tqdm.format_interval(left)} left")
-            if timing.get("seconds_left", left) > left:
-                parts.append(f"{tqdm.format_interval(timing['seconds_left'])} for the whole run")
+            times = {" in this stage": left, " in the run": timing.get("seconds_left", left)}
+            times = times if times[" in the run"] >= left + 1 else {"": left}
+            parts += [f"{tqdm.format_interval(seconds)} left{where}" for where, seconds in times.items()]
         self._say(" | ".join(filter(None, [*parts, *machine_lines(timing)])))
         # Step times on a CPU vary with the load of its cores, so they are ignored unless data is the bottleneck.
         varies = "model_gpu_mb" in timing or timing.get("stall", 0.0) > STALL_WARNING

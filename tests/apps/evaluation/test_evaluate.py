@@ -181,6 +181,9 @@ def test_best_has_the_lowest_error_among_models_that_finish_sentences():
     same = comparison(a=errors(4), b=errors(4))
     assert "Best:" not in as_text(same) and same.best()[0] == same.compared
     assert as_text(found, 60).count("CER, %") > as_text(found, 200).count("CER, %") == 2
+    assert "Only" not in as_text(found)
+    del found.sentences[9:]
+    assert "Only 9 sentences" in as_text(found)
     two = comparison(a=errors(2), b=errors(2), c=errors(9)).best()[0]
     assert [row.name for row in two] == ["a", "b"]
     spoken = lambda mean, seconds: lambda random: {**errors(mean)(random), "length": (seconds, 2.0)}

@@ -328,7 +328,8 @@ def test_only_trained_speaker_is_the_default_voice_and_has_the_names_of_openai(s
     monkeypatch.setattr(serving, "local_folder", lambda *_, **__: folders[0])
     monkeypatch.setattr(serving, "_open_trained", lambda *_: (synthesizer, {"de_f1": "de", "emma": "en"}, ["emma"], {}))
     flags = ["--checkpoint", "run", "--warm", "none", "--voice-map", "nova=de_f1"]
-    voices = serving.open_model(options.build_parser().parse_args(flags), None)[2]
+    voices, settings = serving.open_model(options.build_parser().parse_args(flags), None)[2:]
+    assert settings.language == "en", "of all training speakers"
     assert [voices.find(name, "de")[0].name for name in ("", "alloy", "onyx", "nova")] == ["emma"] * 3 + ["de_f1"]
     given = options.build_parser().parse_args(["--checkpoint", "base", "--port", "0", "--language", "German"])
     assert options.check_options(given) is None and given.language == "de"
@@ -342,7 +343,7 @@ def test_uploaded_voice_is_kept_and_spoken_with(synthesizer, folders, tmp_path, 
     with live_server(synthesizer, folders[0], voices, allow_uploads=True) as live:
         assert live.ask("PUT", "/v1/audio/voices/me", recording)[0] == 201
         assert [path.name for path in voices.iterdir()] == ["me.voice"] and live.speech(voice="me")[0] == 200
-        for name, content, status in [("me", recording, 409), ("other", b"no sound", 400), ("a%00b", recording, 400)]:
+        for name, content, status in [("ME", recording, 409), ("other", b"no sound", 400), ("a%00b", recording, 400)]:
             assert live.ask("PUT", f"/v1/audio/voices/{name}", content)[0] == status, name
         assert [path.name for path in voices.iterdir()] == ["me.voice"]
         monkeypatch.setattr("myxtts.apps.server.voices.MOST_VOICES", 1)
