@@ -23,6 +23,7 @@ pytest.importorskip("onnxruntime", reason="the extra export is not installed")
 from myxtts.__main__ import main
 from myxtts.audio.encoding import write_audio
 from myxtts.audio.mel import CONDITIONING_MEL, MelSpectrogram
+from myxtts.config.checks import UserError
 from myxtts.config.config import SamplingConfig
 from myxtts.config.rates import MODEL_SAMPLE_RATE
 from myxtts.inference.code_engine import CodeEngine
@@ -34,7 +35,7 @@ from myxtts.interchange.onnx.builder import Builder
 from myxtts.interchange.onnx.engines import OnnxSteps, choose_engine, load_synthesizer
 from myxtts.interchange.onnx.exporting import settings
 from myxtts.interchange.onnx.graphs import build_decoder
-from myxtts.interchange.onnx.speak import Speaker, Vocabulary, read_wav
+from myxtts.interchange.onnx.speak import RULES, Speaker, Vocabulary, read_wav
 from myxtts.models.layers import dense
 from myxtts.models.xtts import XTTS
 from myxtts.storage.speakers import read_speaker, write_speaker_clips, write_speakers
@@ -94,7 +95,8 @@ def draw(synthesizer, speaker, values, number):
     latents = speaker.voices["emma"][0]
     stream = synthesizer.engine.open(ids, latents[None], SamplingConfig(**values), 5, number)
     synthesizer.engine.finish([stream])
-    return stream, speaker.codes(ids, latents, 5, number, **values)
+    states, codes = zip(*speaker.draw(ids, latents, 5, number, **values))
+    return stream, (list(codes[:-1]), np.concatenate(states), codes[-1] is not None)
 
 
 @pytest.mark.parametrize("values", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
@@ -137,19 +139,39 @@ def test_speaking_needs_no_package_of_ours(exported, tmp_path):
     command = [sys.executable, "-c", code, *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment)
     assert done.returncode == 0, done.stderr
+    described = subprocess.check_output([sys.executable, arguments[0], "--help"], text=True, env={"COLUMNS": "80"})
+    assert max(map(len, described.splitlines())) <= 80
     assert soundfile.info(tmp_path / "out.wav").samplerate == 24000
     assert "emma" in done.stdout and "en" in done.stdout
 
 
 @pytest.mark.parametrize(
-    "words", [["--speed", "0"], ["--output", "/no/where.wav"], ["--output", "a.mp3"], ["--voice", __file__]]
-)
-def test_wrong_value_for_speak_py_is_one_error_message(exported, words, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["speak.py", "--text", "One.", *words])
+    "words",
+    [
+        ["--speed", "0.0"], ["--output", "/no/where.wav"], ["--output", "a.mp3"], ["--voice", __file__],
+        ["--temperature", "nan"], ["--top-k", "-1"], ["--top-p", "2.0"],
+        ["--repetition-penalty", "0.0"], ["gpt.onnx"], ["voices.npz"],
+    ],
+)  # fmt: skip
+def test_wrong_value_or_missing_file_is_one_error_message(exported, words, tmp_path, monkeypatch, capsys):
+    folder = shutil.copytree(exported, tmp_path / "copy")
+    if missing := words[1:] == []:
+        (folder / words[0]).unlink()
+    monkeypatch.setattr(sys, "argv", ["speak.py", "--text", "One.", *words * (not missing)])
     with pytest.raises(SystemExit, match="2"):
-        runpy.run_path(str(exported / "speak.py"), run_name="__main__")
+        runpy.run_path(str(folder / "speak.py"), run_name="__main__")
     reported = capsys.readouterr().err.rpartition("error: ")[2]
-    assert words["--speed" not in words] in reported
+    assert words[-1] in reported and (words[0] in reported or words[0] == "--voice")
+
+
+def test_rules_of_speak_py_are_those_of_say():
+    for name, (kind, _, rule, holds) in list(RULES.items())[1:]:
+        for value in map(kind, (-1, 0, 1, 2)):
+            try:
+                SamplingConfig(**{name: value})
+                assert holds(value)
+            except UserError as error:
+                assert not holds(value) and f"must be {rule}. Received: {value}" in str(error)
 
 
 def test_faster_speech_equals_the_model(exported, synthesizer):
@@ -161,12 +183,14 @@ def test_faster_speech_equals_the_model(exported, synthesizer):
 
 def test_eight_bits_are_smaller_and_sample_nearly_the_same_codes(export, exported, monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(exporting, "_other_graphs", lambda *_: ())  # these have float32 weights again
-    assert export(tmp_path / "int8", "--weights", "int8") == 0
+    assert export(folder := tmp_path / "8 bits", "--weights", "int8") == 0
     reported = capsys.readouterr().out
     assert "gpt, states: differs by" in reported and "codes: differs by" in reported
-    assert json.loads((tmp_path / "int8/config.json").read_text())["weights"] == "int8"
-    sizes = [(folder / "gpt.onnx").stat().st_size for folder in (tmp_path / "int8", exported)]
-    assert sizes[0] < 0.8 * sizes[1]
+    assert json.loads((folder / "config.json").read_text())["weights"] == "int8"
+    assert (folder / "gpt.onnx").stat().st_size < 0.8 * (exported / "gpt.onnx").stat().st_size
+    command = next(line for line in reported.splitlines() if "speak.py" in line and "python" in line)
+    subprocess.run(command.replace("python", sys.executable), shell=True, cwd=tmp_path, check=True)
+    assert (tmp_path / "out.wav").is_file()
 
 
 def test_hifigan_is_exported_too():
@@ -337,3 +361,5 @@ def test_exported_voice_speaks_its_own_language(exported, monkeypatch):
     assert heard == ["de_ann", "recording.wav", "de_ann", "de_ann", "en_a"]  # a trained voice before copies from base
     del speaker.voice_languages["de_ann"]
     assert speaker.choose() == ("en_a", "en") and speaker.choose(language="fr") == ("en_a", "fr")
+    speaker.voice_languages["de_ann"], speaker.trained["am_a"] = "de", False
+    assert speaker.choose("recording.wav") == ("recording.wav", "de"), "the only trained language"

@@ -81,6 +81,7 @@ def test_exported_folder_is_served_by_the_packages_of_the_light_image_with_the_s
         found, whole = np.frombuffer(pcm, "<i2").astype(int), np.rint(np.clip(expected, -1, 1) * 32767)
         assert len(found) == len(whole) and np.abs(found - whole).max() <= 1, "windows may round differently"
     assert ask(port, "PUT", "/v1/audio/voices/other", (voices / "me.wav").read_bytes())[0] == 201
+    assert ask(port, "PUT", "/v1/audio/voices/text", b"no audio")[1].count(b"The recording") == 1
     asked |= dict(voice="other")
     assert ask(port, "POST", "/v1/audio/speech", json.dumps(asked))[1] == pcm
     process = Path("/proc", str(pid))

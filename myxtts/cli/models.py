@@ -1,10 +1,11 @@
 """The commands `myxtts convert`, `myxtts export` and `myxtts push`, which convert and upload models."""
 
+import shlex
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from myxtts.cli.arguments import LICENCE, PlainParser, add_model
+from myxtts.cli.arguments import EXAMPLES, LICENCE, PlainParser, add_model
 from myxtts.cli.errors import exits_with_sentence, require_output
 from myxtts.config.checks import require
 from myxtts.devices.tensorflow_start import filter_native_errors, import_tensorflow
@@ -109,6 +110,8 @@ def export(argv: Sequence[str] | None = None) -> int:
     export_model(folder, arguments.output, arguments.format, arguments.weights, arguments.which, tell=print)
     for path in sorted(path for path in Path(arguments.output).rglob("*") if path.is_file()):
         print(f"Wrote {path}: {path.stat().st_size / 1e6:.2f} MB")
+    uses = EXAMPLES["exported"] + EXAMPLES["exported page"] * (arguments.format == "web")
+    print(uses.replace("{folder}", shlex.quote(str(Path(arguments.output).resolve()))), end="")
     return 0
 
 

@@ -51,9 +51,8 @@ def command_line(flags: dict[str, Any]) -> list[str]:
         name = name.replace("-", "_")
         if name in OF_RAY:
             raise UserError(f"{name} is not available for replicas. Set it in Ray Serve (docs/serving.md).")
-        if str(value).lower() != "false":
-            words.append(f"--{name.replace('_', '-')}")
-            words += [] if str(value).lower() == "true" else [str(value)]
+        if (given := str(value).lower()) != "false":
+            words += [f"--{name.replace('_', '-')}", *[str(value)] * (given != "true")]
     return words
 
 

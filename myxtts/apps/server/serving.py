@@ -23,7 +23,6 @@ from myxtts.devices.tensorflow_start import import_tensorflow
 from myxtts.interchange.hub import local_folder
 from myxtts.interchange.onnx.exported import ExportedModel
 from myxtts.storage.base_model import EXPORT, MODELS, kind_of
-from myxtts.storage.files import CheckpointError
 from myxtts.text.language_guess import language_to_read
 
 ANSWER_SECONDS = 2.0
@@ -60,11 +59,7 @@ def _open_exported(run, arguments):
     for name in ("decoder", "engine", "device"):
         if getattr(arguments, name):
             raise UserError(f"--{name} is not for exported models: {run} runs in ONNX Runtime on the CPU.")
-    model = ExportedModel(run)
-    try:
-        model.warm_up(arguments.warm)  # here, so that a damaged graph ends the command
-    except Exception as error:  # the errors of ONNX Runtime have no other common base class
-        raise CheckpointError(f"{run} is not a complete export: {error}. Run `myxtts export` again.") from error
+    model = ExportedModel(run, arguments.warm)
     trained = [name for name, is_own in model.exported.trained.items() if is_own]
     most = min(MOST_IN_TURNS, max(2, MOST_CACHE_BYTES // model.cache_bytes))
     return model, model.speakers, trained, {"most_texts": most}
@@ -118,8 +113,6 @@ def limited_protocol(max_of_address: int) -> type[H11Protocol]:
     opened: dict[H11Protocol, str] = {}  # the oldest first
 
     class Limited(H11Protocol):
-        _deadline = None
-
         def connection_made(self, transport):
             super().connection_made(transport)
             address = self.client[0] if self.client else ""
@@ -136,22 +129,17 @@ def limited_protocol(max_of_address: int) -> type[H11Protocol]:
             before = self.cycle
             super().data_received(data)
             if self.cycle is not before:
-                self._cancel_deadline()
-            elif self._deadline is None and before.response_complete:
+                self._deadline.cancel()
+            elif self._deadline.cancelled() and before.response_complete:
                 self._deadline = self.loop.call_later(HEAD_SECONDS, self.transport.abort)
 
         def connection_lost(self, exc):
             opened.pop(self, None)
-            self._cancel_deadline()
+            self._deadline.cancel()
             super().connection_lost(exc)
 
         def _has_no_request(self):
             return self.cycle is None or self.cycle.response_complete or self.cycle.more_body
-
-        def _cancel_deadline(self):
-            if self._deadline is not None:
-                self._deadline.cancel()
-                self._deadline = None
 
     return Limited
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import base64
-import dataclasses
 import json
 import re
 from collections.abc import AsyncIterator
@@ -148,11 +147,11 @@ def make_job(
     likely = asked or language_to_read(text, settings.language, None, "", languages)[0]
     voice, find = voices.find(request.voice if isinstance(request.voice, str) else request.voice.id, likely)
     language = asked or _choose_language(text, voice.language or settings.language, languages)
-    given = {name: getattr(request, name) for name in _SAMPLING if getattr(request, name) is not None}
     try:
-        sampling = dataclasses.replace(speaker.synthesizer.config.sampling, **given)
+        sampling = speaker.synthesizer.config.sampling.changed({name: getattr(request, name) for name in _SAMPLING})
     except UserError as error:
-        raise ApiError(400, str(error).replace("sampling.", ""), next(iter(given))) from error
+        message = re.sub(r"sampling\.(\w+) \(\S+\)", r"\1", str(error))  # without the flag
+        raise ApiError(400, message, message.partition(" ")[0]) from error
     pieces, after = [], 0.0
     try:
         for part, after in parts:

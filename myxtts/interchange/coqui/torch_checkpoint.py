@@ -98,10 +98,8 @@ class Unpickler:
 
     def __init__(self, source: str, load_storage: Callable[[np.dtype, str, int], np.ndarray] | None = None):
         self.source, self.load_storage = source, load_storage
+        self.require = lambda holds, problem: _require(holds, source, problem)
         self.stack, self.marks, self.memo, self.work, self.num_odd_keys = [], [], {}, 0, 0
-
-    def require(self, holds, problem):
-        _require(holds, self.source, problem)
 
     def run(self, pickled: bytes) -> tuple[Any, int]:
         """Reads the first pickle in `pickled`; returns its value and its length in bytes.

@@ -34,7 +34,7 @@ class ExportedModel:
     Computes speech in the calling thread. Raises `CheckpointError` if a file is missing or damaged.
     """
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, warm: str = "none"):
         try:
             self.exported = exported = speak.Speaker(folder)
             settings = exported.config
@@ -43,6 +43,7 @@ class ExportedModel:
             most_tokens, longest_texts = settings["model"]["max_text_tokens"], settings["longest_texts"]
             self.config = XTTSConfig(sampling=SamplingConfig(**settings["sampling"]))
             self._windows = WindowShape(**settings["windows"]) if settings.get("windows") else None  # older exports
+            self.warm_up(warm)  # here, so that a damaged graph ends the command
         except (OSError, EOFError, ValueError, KeyError, TypeError, BadZipFile) as error:
             raise CheckpointError(f"{folder} is not a complete export: {error}. Run `myxtts export` again.") from error
         self.text_front = TextFront(self.tokenizer, most_tokens, longest_texts)
@@ -69,7 +70,7 @@ class ExportedModel:
         try:
             found = found or self.exported.listen(read_audio(voice).samples, MODEL_SAMPLE_RATE)
         except ValueError as error:
-            raise UserError(f"{voice}: {error}") from error
+            raise UserError(str(error) if isinstance(error, UserError) else f"{voice}: {error}") from error
         return Voice(*(array[None] for array in found))
 
     def _no_voice(self):

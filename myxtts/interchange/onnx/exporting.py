@@ -123,7 +123,6 @@ def settings(synthesizer: Synthesizer, form: str, weights: str) -> dict:
     seconds = config.sampling.reference_chunk_seconds or data.conditioning_seconds[1]
     tokenizer, front = synthesizer.tokenizer, synthesizer.text_front
     sampling = "temperature", "top_k", "top_p", "repetition_penalty"
-    by_espeak = ((code, espeak_voice(code, tokenizer.g2p)) for code in tokenizer.languages)
     return {
         "format": form,
         "weights": weights,
@@ -131,7 +130,7 @@ def settings(synthesizer: Synthesizer, form: str, weights: str) -> dict:
         "languages": {code: get_language(code).char_limit for code in tokenizer.languages},
         "longest_texts": {code: front.longest_text(code) for code in tokenizer.languages},
         "written_as_it_sounds": [code for code in tokenizer.g2p if code in tokenizer.languages],
-        "espeak_voices": {code: voice for code, voice in by_espeak if voice},
+        "espeak_voices": {code: one for code in tokenizer.languages if (one := espeak_voice(code, tokenizer.g2p))},
         "sampling": {name: getattr(config.sampling, name) for name in sampling},
         "model": {name: getattr(synthesizer.model.config, name) for name in MODEL_NUMBERS},
         "windows": window_shape(synthesizer.model.decoder)._asdict(),

@@ -1,11 +1,13 @@
-"""Speaks text with an exported XTTS model. Needs numpy and onnxruntime; models with phonemes need espeakng-loader.
+"""Speaks text with an exported XTTS model. Needs numpy and onnxruntime,
+and espeakng-loader for models that read phonemes, such as `base`.
 
     python speak.py --text "Good morning." --voice NAME --output out.wav
     python speak.py --list-voices
 
-From Python, `Speaker(folder).speak("Good morning.", voice="NAME")` returns float32 samples at `Speaker.sample_rate` Hz.
-A voice is a name from `voices.npz` or the path of a WAV file. Unlike MyXTTS, this script does not expand numbers,
-abbreviations and symbols: write the text as it is spoken.
+From Python: `Speaker(folder).speak("Good morning.", voice="NAME")` returns
+float32 samples at `Speaker.sample_rate` Hz. A voice is a name or a WAV file.
+Unlike MyXTTS, this script does not expand numbers, abbreviations and
+symbols: write the text as it is spoken.
 """
 
 import argparse
@@ -26,6 +28,14 @@ SMALL_BYTES = 10**8
 """File size of the GPT below which one thread is faster than several."""
 CACHE_ROWS = 64
 """The key-value cache grows to the next multiple of this number of positions."""
+RULES = {
+    "speed": (float, "speaking rate", "0.25 to 4.0", lambda value: 0.25 <= value <= 4),
+    "temperature": (float, "sampling temperature, 0 is greedy", "0 or more", lambda value: 0 <= value <= 10**9),
+    "top_k": (int, "codes to sample from, 0 is all", "0 or more", lambda value: 0 <= value <= 10**9),
+    "top_p": (float, "their total probability", "above 0 and at most 1", lambda value: 0 < value <= 1),
+    "repetition_penalty": (float, "1 is none", "above 0", lambda value: 0 < value <= 10**9),
+}
+"""Parameters of `speak`: type, help, and the rule of MyXTTS in words that follow "must be" and as a function."""
 _SENTENCE_END = re.compile(r"(?<=[.!?…؟۔।。！？።])\s+")
 _CLAUSE_END = re.compile(r"[,;:،؛、，；：፣፤፥—–](?=\s|[^\x00-\x7f])|[—–]")
 
@@ -97,12 +107,15 @@ class Speaker:
 
     def run(self, name, **arrays):
         """Runs the graph `name`, which is loaded at its first use, and returns its outputs by name."""
-        if name not in self.sessions:
-            path = str(self.folder / f"{name}.onnx")
-            session = self.runtime.InferenceSession(path, self.options, providers=["CPUExecutionProvider"])
-            self.sessions[name] = session, [output.name for output in session.get_outputs()]
-        session, names = self.sessions[name]
-        return dict(zip(names, session.run(names, arrays)))
+        path = str(self.folder / f"{name}.onnx")
+        try:
+            if name not in self.sessions:
+                session = self.runtime.InferenceSession(path, self.options, providers=["CPUExecutionProvider"])
+                self.sessions[name] = session, [output.name for output in session.get_outputs()]
+            session, names = self.sessions[name]
+            return dict(zip(names, session.run(names, arrays)))
+        except Exception as error:  # the errors of ONNX Runtime have no other common base class
+            raise ValueError(f"{path} cannot be run: {error}") from error
 
     def speak(self, text, voice=None, language=None, seed=0, speed=1.0, **sampling):
         """Speaks a text and returns samples `(S,)` float32.
@@ -110,11 +123,15 @@ class Speaker:
         `choose` gives the defaults of `voice` and `language`. `speed` 2 speaks twice as fast. `sampling` may set
         temperature, top_k, top_p and repetition_penalty.
         """
+        given = dict(sampling, speed=speed)
+        for name, (*_, rule, holds) in RULES.items():
+            if name in given and not holds(given[name]):
+                raise ValueError(f"--{name.replace('_', '-')} must be {rule}. Received: {given[name]}.")
         voice, language = self.choose(voice, language)
         voice, parts = self.voice(voice), []
         for number, sentence in enumerate(self.sentences(text, language)):
             read = self.as_read(sentence, language)
-            if missing := sorted(set(read.replace('"', "").lower()) - set(self.vocabulary.ids) - set(" \n\t")):
+            if missing := sorted(set("".join(read.replace('"', "").lower().split())) - set(self.vocabulary.ids)):
                 print(f"Skipped characters unknown to the model: {' '.join(missing)}", file=sys.stderr)
             ids = self.vocabulary.encode(read, language)
             samples, codes, stopped = self.sentence(ids, *voice, seed, number, speed, **sampling)
@@ -122,26 +139,27 @@ class Speaker:
                 print(f"Cut off after {len(codes)} codes: {sentence}", file=sys.stderr)
             parts += [np.zeros(int(PAUSE_SECONDS * self.sample_rate), np.float32), samples] if parts else [samples]
         if not parts:
-            raise ValueError("The text is empty.")
+            raise ValueError("--text must have letters or digits.")
         return np.concatenate(parts)
 
     def choose(self, voice=None, language=None):
         """Returns `voice` and `language`; replaces None by a voice that fits the language, or the voice's language."""
         own, sounds = self.voice_languages, self.config["written_as_it_sounds"]
-        usual = min(self.config["languages"], key=lambda one: (one in sounds, one != "en"))
+        spoken = {own[name] for name in own if self.trained[name]}  # the model's language, if it is the only one
+        usual = min(self.config["languages"], key=lambda one: (one in sounds, {one} != spoken, one != "en"))
         fit = lambda one, its: (language in (None, its), its not in sounds, self.trained[one], its == usual)
         voice = voice or max(own, key=lambda name: fit(name, own[name]), default="")
         return voice, language or own.get(voice) or usual
 
     def sentence(self, ids, latents, speaker, seed=0, number=0, speed=1.0, **sampling):
         """Speaks a sentence of token `ids`; returns samples `(S,)`, codes, and whether the stop code was sampled."""
-        codes, states, stopped = self.codes(ids, latents, seed, number, **sampling)
-        samples = self.sound(states, speaker, speed) if codes else np.zeros(0, np.float32)
+        states, codes = zip(*self.draw(ids, latents, seed, number, **sampling))
+        samples = self.sound(np.concatenate(states), speaker, speed) if codes[1:] else np.zeros(0, np.float32)
         # A fade at both ends lets sentences join without clicks.
         length = min(int(FADE_SECONDS * self.sample_rate), len(samples))
         ramp = (np.arange(length, dtype=np.float32) + 1) / (length + 1)
         ones = np.ones(len(samples) - length, np.float32)
-        return samples * np.append(ramp, ones) * np.append(ones, ramp[::-1]), codes, stopped
+        return samples * np.append(ramp, ones) * np.append(ones, ramp[::-1]), codes[:-1], codes[-1] is not None
 
     def sentences(self, text, language):
         """Splits a text into pieces that fit the model: one or more sentences, or parts of a long sentence."""
@@ -168,11 +186,6 @@ class Speaker:
         spec = importlib.util.spec_from_file_location("espeak", self.folder / "espeak.py")
         spec.loader.exec_module(module := importlib.util.module_from_spec(spec))
         return module
-
-    def codes(self, ids, latents, seed=0, sentence=0, max_codes=0, **sampling):
-        """Samples a sentence; returns n codes, GPT states `(n + 1, width)`, and whether the stop code was sampled."""
-        states, codes = zip(*self.draw(ids, latents, seed, sentence, max_codes, **sampling))
-        return list(codes[:-1]), np.concatenate(states), codes[-1] is not None
 
     def draw(self, ids, latents, seed=0, sentence=0, max_codes=0, **sampling):
         """Samples a sentence code by code; yields the GPT state `(1, width)` that predicts a code, and the code.
@@ -211,7 +224,7 @@ class Speaker:
         if voice in self.voices:
             return self.voices[voice]
         if not Path(voice).is_file():
-            raise ValueError(f"--voice must be a WAV file or one of {', '.join(self.voices)}. Received: {voice}.")
+            raise ValueError(f"--voice must be a WAV file or a name from --list-voices. Received: {voice}.")
         return self.listen(*read_wav(voice))
 
     def listen(self, samples, sample_rate):
@@ -324,30 +337,30 @@ def read_wav(path):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--text")
-    parser.add_argument("--voice", help="a name from --list-voices, or a WAV file")
-    parser.add_argument("--language")
-    parser.add_argument("--output", default="out.wav")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--threads", type=int, help="0: all cores (default: 1 for a small model, else 0)")
-    parser.add_argument("--list-voices", action="store_true")
-    for name in ("speed", "temperature", "top-k", "top-p", "repetition-penalty"):
-        parser.add_argument(f"--{name}", type=int if name == "top-k" else float, default=argparse.SUPPRESS)
-    arguments = vars(parser.parse_args())
+    layout = dict(usage="%(prog)s --text TEXT [options]", formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = (parser := argparse.ArgumentParser(description=__doc__, **layout)).add_argument
+    add("--text", default="", help="text to speak")
+    add("--voice", metavar="NAME", help="a name from --list-voices, or a WAV file")
+    add("--language", metavar="CODE", help="such as de (default: the voice's)")
+    add("--output", metavar="FILE", default="out.wav", help="WAV file to write (default: out.wav)")
+    add("--seed", metavar="N", type=int, default=0, help="sampling seed (default: 0)")
+    add("--threads", metavar="N", type=int, help="0: all cores (default: 1 for a small model, else 0)")
+    add("--list-voices", action="store_true", help="list the voices and exit")
+    for name, (kind, what, rule, _) in RULES.items():
+        add(f"--{name.replace('_', '-')}", metavar="N", type=kind, default=argparse.SUPPRESS, help=f"{what} ({rule})")
+    arguments, folder = vars(parser.parse_args()), Path(__file__).resolve().parent
     if not importlib.util.find_spec("onnxruntime"):
         parser.error("onnxruntime is missing: pip install numpy onnxruntime")
-    speaker = Speaker(Path(__file__).resolve().parent, arguments.pop("threads"))
+    try:
+        speaker = Speaker(folder, arguments.pop("threads"))
+    except Exception as error:  # the errors of damaged files have no common base class
+        parser.error(f"{folder} is not a complete export. Export the model again. {type(error).__name__}: {error}")
     output, text, voice, language = (arguments.pop(name) for name in ("output", "text", "voice", "language"))
     if arguments.pop("list_voices"):
         return print("\n".join(speaker.voices))
-    if not text or not (voice or speaker.voices):
-        parser.error("--text is required, and --voice if the model has no voices")
-    if not output.lower().endswith(".wav"):
-        parser.error(f"--output must end in .wav. Received: {output}")
+    if not output.lower().endswith(".wav") or not Path(output).absolute().parent.is_dir():
+        parser.error(f"--output must be a .wav file in an existing folder. Received: {output}")
     voice, language = speaker.choose(voice, language and re.split("[-_]", language.lower())[0])  # without a region
-    if not 0.25 <= arguments.get("speed", 1) <= 4:
-        parser.error("--speed must be 0.25 to 4.")
     try:
         samples = speaker.speak(text, voice, language, **arguments)
         with open(output, "wb") as place, wave.open(place) as file:

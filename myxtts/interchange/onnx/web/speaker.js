@@ -10,6 +10,14 @@ const CLAUSE_END = /[,;:،؛、，；：፣፤፥—–](?=\s|[^\x00-\x7f])|[—
 const WORD = /[\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}\u200c\u200d]/u;
 const SPOKEN = /[\p{L}\p{M}\p{N} '’\u200c\u200d]/u;
 const RECORDING = "your recording";
+// As in speak.py: the rule of each number, in words that follow "must be" and as a function.
+const RULES = {
+  speed: ["0.25 to 4.0", (value) => value >= 0.25 && value <= 4],
+  temperature: ["0 or more", (value) => value >= 0 && value <= 1e9],
+  top_k: ["a whole number of 0 or more", (value) => Number.isSafeInteger(value) && value >= 0 && value <= 1e9],
+  top_p: ["above 0 and at most 1", (value) => value > 0 && value <= 1],
+  repetition_penalty: ["above 0", (value) => value > 0 && value <= 1e9],
+};
 const here = (name) => new URL(name, import.meta.url).href;
 const tensor = (type, data, dims) => new ort.Tensor(type, data, dims);
 const floats = (base64) => new Float32Array(Uint8Array.from(atob(base64), (one) => one.charCodeAt(0)).buffer);
@@ -240,8 +248,11 @@ export class Speaker {
     return Object.keys(languages).filter((one) => !transliterated.includes(one));
   }
 
+  // The only language of the training voices, else English.
   get usualLanguage() {
-    return this.languages.includes("en") ? "en" : this.languages[0];
+    const spoken = new Set([...this.voices.values()].filter((one) => one.trained && one.language).map((one) => one.language));
+    const own = spoken.size === 1 ? [...spoken] : [];
+    return [...own, "en", this.languages[0]].find((one) => this.languages.includes(one));
   }
 
   // The default voice, as in speak.py, which prefers voices of the training data to bundled ones.
@@ -255,10 +266,14 @@ export class Speaker {
   async *speak(text, { voice, language, seed = 0, speed = 1, ...sampling } = {}) {
     const named = voice ? this.voices.get(voice) : this.usualVoice(language);
     if (!named) throw new Error(voice ? `There is no voice ${voice}.` : "Choose a voice.");
+    for (const [name, value] of Object.entries({ speed, ...sampling })) {
+      const [rule, holds] = RULES[name] ?? [];
+      if (holds && !holds(value)) throw new Error(`${name} must be ${rule}. Received: ${value}.`);
+    }
     if (!Number.isSafeInteger(seed) || seed < 0) throw new Error("The seed must be a whole number of 0 or more.");
     language = language || named.language || this.usualLanguage;
     const sentences = this.sentences(text, language);
-    if (!sentences.length) throw new Error("The text is empty.");
+    if (!sentences.length) throw new Error("The text must have letters or digits.");
     for (const [number, sentence] of sentences.entries()) {
       const ids = this.vocabulary.encode(this.asRead(sentence, language), language);
       const { codes, states, stopped } = await this.codes(ids, named.latents, seed, number, sampling);
@@ -362,7 +377,7 @@ if (typeof WorkerGlobalScope !== "undefined" && self instanceof WorkerGlobalScop
       ready: true, sampleRate: speaker.sampleRate, pause: speaker.pause, languages: speaker.languages,
       rates: [speaker.config.listening.sample_rate, speaker.config.listening.speaker_sample_rate],
       voices: [...speaker.voices.values()].map(({ name, language }) => ({ name, language })),
-      usual: speaker.usualVoice()?.name,
+      usual: speaker.usualVoice()?.name, usualLanguage: speaker.usualLanguage,
     }),
     (error) => postMessage({ error: String(error.message ?? error) }),
   );
