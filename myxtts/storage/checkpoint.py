@@ -40,16 +40,21 @@ _PLAIN_NAME = re.compile(r"[A-Za-z0-9_]+\.(safetensors|json)")
 _manifest_digest = lambda *content: files.digest_bytes(json.dumps(content, sort_keys=True).encode())
 
 
+_DTYPES = {f"{one[0].upper()}{8 * int(one[1])}": f"<{one}" for one in "f2 f4 f8 i1 i2 i4 i8 u1 u2 u4 u8".split()}
+_DTYPES["BOOL"] = "?"
+"""NumPy data types by their names in safetensors files, without bfloat16 and float8, which NumPy does not have."""
+
+
 def write_tensors(path: AnyPath, arrays: Mapping[str, np.ndarray], values: Iterable[np.ndarray] | None = None) -> None:
     """Writes a safetensors file tensor by tensor; the library's writer would need twice the memory of all tensors.
 
     `values`, by default those of `arrays`, are the tensors to write, in this order, with these shapes and data types.
     """
     # Header of names, shapes and offsets, then the values: https://huggingface.co/docs/safetensors/index#format
-    header, end = {}, 0
+    header, end, names = {}, 0, {np.dtype(dtype): name for name, dtype in _DTYPES.items()}
     for name, array in arrays.items():
-        start, end, dtype = end, end + array.nbytes, f"{array.dtype.kind.upper()}{8 * array.itemsize}"
-        header[name] = {"dtype": dtype, "shape": array.shape, "data_offsets": [start, end]}
+        start, end = end, end + array.nbytes
+        header[name] = {"dtype": names[array.dtype], "shape": array.shape, "data_offsets": [start, end]}
     encoded = json.dumps(header, separators=(",", ":")).encode()
     encoded += b" " * (-len(encoded) % 8)
     with files.write_whole(path) as temporary, open(temporary, "wb") as file:
@@ -58,10 +63,6 @@ def write_tensors(path: AnyPath, arrays: Mapping[str, np.ndarray], values: Itera
             if value.shape != array.shape:
                 raise ValueError(f"{name} must have the shape {array.shape}. Received: {value.shape}.")
             file.write(np.ascontiguousarray(value, array.dtype).data)
-
-
-_DTYPES = {f"{kind.upper()}{8 * size}": f"<{kind}{size}" for kind in "fiu" for size in (1, 2, 4, 8)} | {"BOOL": "?"}
-"""NumPy data types by their names in safetensors files, without bfloat16 and float8, which NumPy does not have."""
 
 
 class StoredTensors(Mapping):

@@ -24,11 +24,11 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--no-token", action="store_true", help="let every user of this machine open the page")
     arguments = parser.parse_args(argv)
     password = os.environ.get(PASSWORD_VARIABLE) or None
-    require_port("--port", arguments.host, arguments.port)
     require_output("--runs", arguments.runs, makes_folders=True)
     require_kind(Path(arguments.runs), "--runs", {*KINDS} - {FILE}, "the folder that contains the runs")
     if arguments.host not in ("127.0.0.1", "localhost", "::1") and not password:
         raise UserError(f"--host {arguments.host} needs a password. Set {PASSWORD_VARIABLE}.")
+    require_port("--port", arguments.host, arguments.port)
     print("Starting the page …", flush=True)  # Gradio takes seconds to import, on a busy machine a minute
     with needing('The page needs: pip install "myxtts[ui]" ({} is missing.)'):
         import uvicorn

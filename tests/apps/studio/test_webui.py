@@ -327,7 +327,7 @@ def test_settings_have_labels_and_the_command_says_that_it_starts_before_slow_im
 
     assert all({*FLAGS} <= {*texts} for texts in TEXTS.values())
     monkeypatch.setitem(sys.modules, "uvicorn", None)
-    assert main(["--runs", str(tmp_path)]) == 2 and "Starting" in capsys.readouterr().out
+    assert main(["--runs", str(tmp_path), "--port", "0"]) == 2 and "Starting" in capsys.readouterr().out
 
 
 @pytest.fixture
