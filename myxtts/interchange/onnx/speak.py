@@ -37,7 +37,7 @@ RULES = {
 }
 """Parameters of `speak`: type, help, and the rule of MyXTTS in words that follow "must be" and as a function."""
 _SENTENCE_END = re.compile(r"(?<=[.!?…؟۔।。！？።])\s+")
-_CLAUSE_END = re.compile(r"[,;:،؛、，；：፣፤፥—–](?=\s|[^\x00-\x7f])|[—–]")
+_CLAUSE_END = re.compile(r"[,;:،؛、，；：፣፤፥—–](?=\s|[^\x00-\x7f])(?!\d)|[—–]")
 
 
 class Vocabulary:
