@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
@@ -11,6 +12,7 @@ from myxtts.audio.files import MEDIA_EXTENSIONS
 from myxtts.config.checks import counted, printable
 from myxtts.data.corpora.base import Place, Reading
 from myxtts.data.corpora.folder import ClipRefused, CorpusError, parts_to_id
+from myxtts.text.languages.fa import normalize_persian
 
 JSON_EXAMPLE = '{"file_name": "a.wav", "text": "Good morning."}'
 _SAMPLE_LINES = 100
@@ -18,15 +20,14 @@ VALIDATION = ("validation", "valid", "val", "dev", "eval", "test")
 """Names of splits that can be used for validation, in order of preference."""
 _NAMES_OF_COLUMN = {
     "id": "file_name,audio_file,audio_filepath,audio_path,wav_path,wav_filename,wav_file,audio,wav,filename,file,path,"
-    "clip,id,datei,dateiname,fichier,archivo,فایل",
-    "text": "text,sentence,transcript,transcription,raw_text,satz,texte,phrase,texto,متن",
-    "normalized": "normalized,normalised,normalized_text,normalised_text,normalized text,normalized_transcription,"
-    "normalized transcription,text_normalized",
+    "clip,id,datei,dateiname,fichier,archivo,نام_فایل,فایل,فایل_صوتی,نام_فایل_صوتی,صوت,مسیر,مسیر_فایل",
+    "text": "text,sentence,transcript,transcription,raw_text,satz,texte,phrase,texto,متن,جمله,متن_جمله,رونوشت",
+    "normalized": "normalized,normalised,normalized_text,normalised_text,normalized_transcription,text_normalized",
     "speaker": "speaker,speaker_name,speaker_id,client_id,sprecher,sprecherin,locuteur,locutrice,hablante,locutor,"
-    "گوینده",
-    "language": "language,lang,locale",
+    "گوینده,نام_گوینده",
+    "language": "language,lang,locale,sprache,langue,idioma,زبان",
 }
-"""Names that the headers of lists use for each column, separated by commas, in order of preference."""
+"""Names in headers of lists for each column, with _ for spaces, separated by commas, in order of preference."""
 
 
 class Dialect(NamedTuple):
@@ -128,7 +129,7 @@ def _first_line(lines):
 
 def names_to_columns(names: Sequence[str]) -> tuple[str | None, ...]:
     """Maps each name in a header to `id`, `text`, `normalized`, `speaker`, `language` or None (unknown or repeated)."""
-    names = [name.strip().lower() for name in names]
+    names = [re.sub("[\\s\u200c]+", "_", normalize_persian(name.strip().lower())) for name in names]
     columns: list[str | None] = [None] * len(names)
     for column, known in _NAMES_OF_COLUMN.items():
         if best := next((name for name in known.split(",") if name in names), None):
@@ -153,8 +154,8 @@ def header_table(reading: Reading, place: Place, path: Path) -> Table | None:
 def content_table(reading: Reading, place: Place, path: Path) -> Table | None:
     """Returns the `Table` of a list whose columns are found by their content; None if no column contains clips.
 
-    The clip column names audio files in at least half of the lines; the text column has the most letters. If there is
-    no header and the clip column is the first, `plain_table` reads the list.
+    The clip column names audio files in at least half of the lines; the text column has the most letters, unless the
+    header names it. If there is no header and the clip column is the first, `plain_table` reads the list.
     """
     lines = reading.folder.read_lines(path)
     sample = [line for line in lines[:_SAMPLE_LINES] if line.strip()]
@@ -175,10 +176,12 @@ def content_table(reading: Reading, place: Place, path: Path) -> Table | None:
         return plain_table(reading, place, path)
     body, width = rows[header is not None :], max(map(len, rows))
     letters = [sum(sum(map(str.isalpha, row[k])) for row in body if len(row) > k) for k in range(width)]
-    letters[column] = -1
-    columns: list[str | None] = [None] * width
-    text = letters.index(max(letters))
-    columns[column], columns[text] = "id", "text"
+    named = names_to_columns(rows[0]) if header is not None else ()
+    columns = [None if one == "id" else one for one in (*named, *[None] * (width - len(named)))]
+    columns[column] = "id"
+    free = [-1 if columns[k] else count for k, count in enumerate(letters)]
+    text = columns.index("text") if "text" in columns else free.index(max(free))
+    columns[text] = "text"
     taken = f"{reading.folder.relative(path)}: column {column + 1} is read as the clip, column {text + 1} as its text"
     reading.notes.append(f"{taken}. To choose others, name columns file, text and speaker in the first line.")
     return _located(reading, place, path, dialect, tuple(columns), header)
@@ -211,7 +214,9 @@ def _is_header(rows, column, found):
     has_name = any(map(str.isalpha, rows[0][column])) if len(rows[0]) == len(rows[-1]) else False
     if found[0] or sum(found) < len(found) - 1 or not has_name:
         return False
-    if all(row[column].strip().lower().endswith(MEDIA_EXTENSIONS) for row in rows[1:]):
+    if any(names_to_columns(rows[0])) or all(
+        row[column].strip().lower().endswith(MEDIA_EXTENSIONS) for row in rows[1:]
+    ):
         return True
     cells = "".join(rows[0])
     return sum(found) >= 3 and len(cells) <= 80 and not any(c.isdigit() or c in ".!?؟…/\\" for c in cells)
