@@ -40,7 +40,7 @@ def test_messages_offer_the_languages_of_a_model_alone():
     with pytest.raises(ValueError, match=r"speaks am, de, not Japanese."):
         get_language("Japanese", ("de", "am"))
     reported = guess_language(["Guten Tag"], "fa", ("fa", "de", "en"))[1]
-    assert reported.endswith("fa. Give --language de or en.")
+    assert reported.endswith("Write it in Persian letters, or give --language de or en.")
     assert guess_language(["سلام"], "en", ("en", "fa"))[0] == "fa"
     assert guess_language([SENTENCES["ru"]], "en", ("en", "fa"))[0] == "ru", "whoever speaks it not says so"
 
@@ -61,7 +61,11 @@ def test_letters_of_one_language_identify_it(code):
 
 def test_letters_of_several_languages_give_a_hint():
     language, reported = guess_language(["سلام"], "en")
-    assert language == "en" and "Arabic letters" in reported and "Give --language ar or fa." in reported
+    assert language == "en" and "Arabic letters" in reported and "give --language ar or fa." in reported
+    assert guess_language(["سلام"], None)[1] == "The text is in Arabic letters. Give --language ar or fa."
+    assert guess_language(["سلام بر همه دوستان"], None)[0] == "fa", "by its words"
+    found, reported = language_to_read("مرحبا بك في بيتنا", None, None, "", ("en", "fa"))
+    assert found == "ar" and "ar (Arabic)" in reported and " en" not in reported
     assert guess_language(["الكتاب على الطاولة في الغرفة. " * 20], "en")[0] == "ar"
     assert guess_language(["Guten Tag"], "fa")[1].startswith("The text is in Latin letters, and Persian ")
     assert guess_language(["Καλημέρα"], "en")[1].endswith("No supported language has them.")
@@ -76,9 +80,9 @@ def test_texts_with_few_or_foreign_letters_keep_their_label(text):
 
 
 def test_data_that_names_no_language_is_read_as_the_only_one_that_fits(tmp_path):
-    corpus = load_corpus(make_corpus(tmp_path, f"a|{SENTENCES['am']}\nb|{SENTENCES['am']}\n"))
+    corpus = load_corpus(make_corpus(tmp_path, f"a|{SENTENCES['am']}\nb|{SENTENCES['am']}\n"), None)
     assert {u.language for u in corpus.utterances} == {"am"}
-    assert "am (Amharic), not as en. 2 clips " in corpus.notes[0]
+    assert "am (Amharic). 2 clips " in corpus.notes[0]
     assert {u.language for u in load_corpus(tmp_path, "amh").utterances} == {"amh"}
 
 

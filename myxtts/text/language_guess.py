@@ -18,29 +18,38 @@ _MOST_TEXTS, _OF_A_CORPUS, _OF_A_SENTENCE = 500, (120, 0.99), (8, 0.9)
 With the one for a sentence, 250 of 255 English, German, French and Spanish sentences were identified, none wrongly."""
 
 
-def guess_language(texts: Iterable[str], language: str, among: Collection[str] | None = None) -> tuple[str, str]:
-    """Checks that the letters of texts fit the expected `language`, and corrects it if only one other language fits.
+def guess_language(texts: Iterable[str], language: str | None, among: Collection[str] | None = None) -> tuple[str, str]:
+    """Checks that the letters of texts fit the expected `language` (None: English), and corrects it if only one fits.
 
-    Languages with a code in `among`, such as those of a model, are preferred to other languages that fit. Returns the
-    code of the language, and a message for users if the letters do not fit `language`, else `""`. A `language` that is
-    not supported is returned unchecked.
+    Languages with a code in `among`, such as those of a model, are preferred to other languages that fit; of those with
+    letters of their own, words choose one. Returns the code of the language, and a message for users if the letters do
+    not fit `language`, else `""`. A `language` that is not supported is returned unchecked.
     """
+    code, texts = language or "en", [*texts]
     try:
-        expected = get_language(language)
+        expected = get_language(code)
     except ValueError:
-        return language, ""
+        return code, ""
     letters = Counter(itertools.islice(filter(str.isalpha, itertools.chain.from_iterable(texts)), _MOST_LETTERS))
     if not letters or _share(letters, expected.scripts) >= _FOREIGN_SHARE:
-        return language, ""
+        return code, ""
     fitting = [one for one in LANGUAGES.values() if _fits(letters, one)]
+    if len(fitting) > 1 and any(one.own_letters for one in fitting):
+        identified = identify_language(texts, [one.code for one in fitting], _OF_A_SENTENCE)
+        fitting = [one for one in fitting if identified in (None, one.code)]
     fitting = [one for one in fitting if among is None or one.code in among] or fitting
     found = f"The text is in {_script(letters.most_common(1)[0][0]).capitalize()} letters"
     if len(fitting) == 1:
         (only,) = fitting
-        return only.code, f"{found}: it is read as {only.code} ({only.name}), not as {language}."
-    used = f"The language in use is {language}. Give --language {' or '.join(one.code for one in fitting)}."
-    hint = used if fitting else "No supported language has them."
-    return language, f"{found}, and {expected.name} is not written in them. {hint}"
+        return only.code, f"{found}: it is read as {only.code} ({only.name}){f', not as {code}' * bool(language)}."
+    if language:
+        found += f", and {expected.name} is not written in them. Write it in {expected.name} letters"
+    if not fitting:
+        return code, f"{found}. No supported language has them."
+    return (
+        code,
+        f"{found}{', or give' if language else '. Give'} --language {' or '.join(one.code for one in fitting)}.",
+    )
 
 
 def identify_language(
@@ -77,7 +86,7 @@ def language_to_read(
     Returns a code, and a message for users about the choice, which names the `speaker`, or "".
     """
     own = None if requested else own
-    language, note = guess_language([text or ""], requested or own or "en", among)
+    language, note = guess_language([text or ""], requested or own, among)
     if not (requested or note):
         language = own or identify_language([text or ""], among or LANGUAGES, _OF_A_SENTENCE) or language
         if own or language != "en":

@@ -154,7 +154,7 @@ def _guess_language(reading):
     """Identifies the language of clips without one, by script or by words; adds notes on languages that seem wrong."""
     unnamed = [clip for clip in reading.utterances if clip.language == reading.language]
     default = reading.language or DEFAULT_LANGUAGE
-    language, note = guess_language((clip.text for clip in unnamed), default)
+    language, note = guess_language((clip.text for clip in unnamed), reading.language)
     if note:
         reading.notes.append(f"{note} {counted(len(unnamed), 'clip')} had no language.")
     elif unnamed and not reading.language:
