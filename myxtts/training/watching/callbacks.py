@@ -42,7 +42,7 @@ class StageStart(NamedTuple):
     """Description of a stage when its training starts, or resumes after `step` optimizer steps.
 
     `num_weights` counts the trained parameters, `batch_size` is in clips, `accumulation` in batches per optimizer step;
-    `step_is_epoch`: one step takes all clips. `preset` is that of the training switches, `placement` describes the devices.
+    `step_is_epoch`: one step takes all clips. `preset` is that of the switches, `placement` describes the devices.
     """
 
     stage: str
