@@ -351,6 +351,7 @@ def test_exported_voice_speaks_its_own_language(exported, monkeypatch):
     speaker, asked, heard = Speaker(exported), [], []
     monkeypatch.setattr(speaker, "sentences", lambda text, language: asked.append(language) or [])
     speaker.config |= {"languages": {"am": 100, "de": 100, "en": 100}, "written_as_it_sounds": ["am"]}
+    speaker.config["language_names"] = {"german": "de"}
     monkeypatch.setattr(speaker, "voice", lambda voice: heard.append(voice) or (None, None))
     speaker.voice_languages = {"am_a": "am", "de_ann": "de", "en_a": "en"}
     speaker.trained = {"am_a": True, "de_ann": True, "en_a": False}
@@ -363,3 +364,4 @@ def test_exported_voice_speaks_its_own_language(exported, monkeypatch):
     assert speaker.choose() == ("en_a", "en") and speaker.choose(language="fr") == ("en_a", "fr")
     speaker.voice_languages["de_ann"], speaker.trained["am_a"] = "de", False
     assert speaker.choose("recording.wav") == ("recording.wav", "de"), "the only trained language"
+    assert speaker.choose("recording.wav", "German") == ("recording.wav", "de")

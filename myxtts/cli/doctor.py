@@ -113,6 +113,6 @@ def report_data(arguments: argparse.Namespace) -> int:
     options |= dict(language=language_code(arguments.language), audio_roots=arguments.audio_root, progress=progress_bar)
     inspection, leaks = check_data(arguments.folder, limits=ClipLimits(min_seconds=low, max_seconds=high), **options)
     print("\n".join([summarize(inspection), *(f"leakage: {leak}" for leak in leaks)]))
-    write_report(inspection, arguments.report)
+    write_report(inspection, arguments.report, "\ufeff")
     print(f"every clip and its reason: {printable(arguments.report)}")
     return int(bool(arguments.strict and (inspection.rejections or leaks))) if inspection.accepted else 2

@@ -153,8 +153,8 @@ def summarize(inspection: Inspection) -> str:
     return "\n".join([*lines, *(f"note: {note}" for note in inspection.notes)])
 
 
-def write_report(inspection: Inspection, path: str | Path):
-    """Writes a CSV file with the verdict and the reasons of each clip."""
+def write_report(inspection: Inspection, path: str | Path, mark: str = ""):
+    """Writes a CSV file with the verdict and the reasons of each clip, after the byte-order mark that Excel needs."""
     warnings = defaultdict(list)
     for warning in inspection.warnings:
         warnings[warning.id].append(warning)
@@ -164,15 +164,15 @@ def write_report(inspection: Inspection, path: str | Path):
         reasons, details = "; ".join(item.reason for item in found), " ".join(item.detail for item in found)
         verdict, audio = "warning" if found else "accepted", relative_path(clip.wav_path, inspection.root)
         rows.append((clip.id, verdict, reasons, details, audio, clip.line, f"{clip.seconds:.3f}"))
-    write_text(path, csv_text((_COLUMNS, *rows), end="\r\n"))
+    write_text(path, mark + csv_text((_COLUMNS, *rows), end="\r\n"))
 
 
 def is_foreign(path: str | Path) -> bool:
     """Returns whether `path` is a non-empty file that `write_report` did not write, so it must not be overwritten."""
     if not os.path.isfile(path):
         return False
-    with open(path, "rb") as file:
-        return file.read(1_024).split(b"\r\n")[0] not in (b"", ",".join(_COLUMNS).encode())
+    with open(path, encoding="utf-8-sig", errors="replace", newline="") as file:
+        return file.read(1_024).split("\r\n")[0] not in ("", ",".join(_COLUMNS))
 
 
 def id_hash(clip_id: str) -> int:

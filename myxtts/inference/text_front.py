@@ -92,7 +92,8 @@ class TextFront:
 
     def _check(self, text: str, language: str, max_tokens: int | None = None) -> None:
         if reason := self._fault(text, language, max_tokens):
-            raise SpeechError(f"{brief(text)} cannot be spoken by this model: {reason.rstrip('.')}.")
+            fault = f"{brief(text)} cannot be spoken by this model: {reason.rstrip('.')}."
+            raise SpeechError(fault if text.strip() else "The text is empty.")
 
     def _fault(self, text, language, max_tokens=None):
         with suppress(ValueError):  # an unsupported language, which the check below reports

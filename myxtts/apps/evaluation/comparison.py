@@ -13,7 +13,7 @@ import numpy as np
 from scipy.stats import binomtest, bootstrap, norm, t
 
 from myxtts.apps.evaluation.sentences import Source
-from myxtts.config.checks import UserError
+from myxtts.config.checks import UserError, counted
 from myxtts.hearing import measuring, networks
 from myxtts.hearing.measuring import Measured, Measurer, Sentence, ends_well, is_usable, pooled
 
@@ -326,5 +326,5 @@ def compare(
         if row.measured:
             rows.append(row)
         elif source.kind in ("model", "files"):
-            raise UserError(f"{source.name} can speak none of the {len(sentences)} sentences.")
+            raise UserError(f"{source.name} can speak none of the {counted(len(sentences), 'sentence')}.")
     return Comparison(rows, list(sentences), measure, measure.similarity_of_strangers(sentences), settings)

@@ -11,7 +11,7 @@ from myxtts.config.checks import UserError, require
 from myxtts.devices.machine import check_device
 from myxtts.inference.choices import add_choices
 from myxtts.interchange.hub import check_model
-from myxtts.storage.base_model import EXPORT, FILE, KINDS, MODELS, require_kind
+from myxtts.storage.base_model import BASE_NAME, EXPORT, FILE, KINDS, MODELS, require_kind
 
 KEY_VARIABLE = "MYXTTS_API_KEY"
 LIMITS = {
@@ -29,7 +29,7 @@ def build_parser() -> argparse.ArgumentParser:
     """Builds the argument parser of `myxtts serve`."""
     about = "Serve a model over HTTP, with an API compatible with OpenAI's."
     parser = PlainParser(prog="myxtts serve", description=about)
-    add_model(parser, "; also the folder of `myxtts export`")
+    add_model(parser, "; also the folder of `myxtts export`", default=BASE_NAME)
     parser.add_argument("--model-name", metavar="NAME", help="the model's name in requests (default: the folder's)")
     network = parser.add_argument_group("network")
     host = "listen address; anything but localhost requires an API key"
@@ -65,8 +65,6 @@ def build_parser() -> argparse.ArgumentParser:
 
 def check_options(arguments: argparse.Namespace) -> str | None:
     """Checks the options and raises `UserError` for invalid ones; returns the API key, or None if there is none."""
-    if arguments.checkpoint is None:
-        raise UserError("--checkpoint must be the folder of a model. Try: myxtts serve --checkpoint runs/mine")
     if arguments.allow_uploads and not os.access(arguments.voices or "", os.W_OK):
         raise UserError("--allow-uploads needs --voices FOLDER, a writable folder.")
     check_device(arguments.device)

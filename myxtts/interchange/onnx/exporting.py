@@ -87,7 +87,7 @@ def export_model(
     require(weights in WEIGHTS, "--weights", f"one of {', '.join(WEIGHTS)}", weights)
     output = Path(output)
     is_free = not output.exists() or output.is_dir() and not any(output.iterdir())
-    require(is_free, "--output", "a new or empty folder", output)
+    require(is_free, "--output", "a new or empty folder", output, "Give another name, or delete this folder first.")
     import_package("onnx")
     import_package("onnxruntime")
     if form == "web":
@@ -122,12 +122,14 @@ def settings(synthesizer: Synthesizer, form: str, weights: str) -> dict:
     config, data = synthesizer.config, synthesizer.config.data
     seconds = config.sampling.reference_chunk_seconds or data.conditioning_seconds[1]
     tokenizer, front = synthesizer.tokenizer, synthesizer.text_front
+    spoken = [get_language(code) for code in tokenizer.languages]
     sampling = "temperature", "top_k", "top_p", "repetition_penalty"
     return {
         "format": form,
         "weights": weights,
         "sample_rate": DECODER_SAMPLE_RATE,
-        "languages": {code: get_language(code).char_limit for code in tokenizer.languages},
+        "languages": {one.code: one.char_limit for one in spoken},
+        "language_names": {name: one.code for one in spoken for name in (one.name.lower(), *one.other_names)},
         "longest_texts": {code: front.longest_text(code) for code in tokenizer.languages},
         "written_as_it_sounds": [code for code in tokenizer.g2p if code in tokenizer.languages],
         "espeak_voices": {code: one for code in tokenizer.languages if (one := espeak_voice(code, tokenizer.g2p))},

@@ -145,6 +145,7 @@ class Speaker:
     def choose(self, voice=None, language=None):
         """Returns `voice` and `language`; replaces None by a voice that fits the language, or the voice's language."""
         own, sounds = self.voice_languages, self.config["written_as_it_sounds"]
+        language = language and self.config.get("language_names", {}).get(language.lower(), language)
         spoken = {own[name] for name in own if self.trained[name]}  # the model's language, if it is the only one
         usual = min(self.config["languages"], key=lambda one: (one in sounds, {one} != spoken, one != "en"))
         fit = lambda one, its: (language in (None, its), its not in sounds, self.trained[one], its == usual)
@@ -341,7 +342,7 @@ def main():
     add = (parser := argparse.ArgumentParser(description=__doc__, **layout)).add_argument
     add("--text", default="", help="text to speak")
     add("--voice", metavar="NAME", help="a name from --list-voices, or a WAV file")
-    add("--language", metavar="CODE", help="such as de (default: the voice's)")
+    add("--language", metavar="CODE", help="such as de or German (default: the voice's)")
     add("--output", metavar="FILE", default="out.wav", help="WAV file to write (default: out.wav)")
     add("--seed", metavar="N", type=int, default=0, help="sampling seed (default: 0)")
     add("--threads", metavar="N", type=int, help="0: all cores (default: 1 for a small model, else 0)")
