@@ -44,12 +44,8 @@ def guess_language(texts: Iterable[str], language: str | None, among: Collection
         return only.code, f"{found}: it is read as {only.code} ({only.name}){f', not as {code}' * bool(language)}."
     if language:
         found += f", and {expected.name} is not written in them. Write it in {expected.name} letters"
-    if not fitting:
-        return code, f"{found}. No supported language has them."
-    return (
-        code,
-        f"{found}{', or give' if language else '. Give'} --language {' or '.join(one.code for one in fitting)}.",
-    )
+    hint = f"{', or give' if language else '. Give'} --language {' or '.join(one.code for one in fitting)}"
+    return code, f"{found}{hint if fitting else '. No supported language has them'}."
 
 
 def identify_language(

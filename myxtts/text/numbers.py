@@ -120,7 +120,7 @@ class SpelledNumbers:
     cardinal: Callable[[int], str]
     """Function from a number, from 0 to `max_integer`, to its words."""
     max_integer: int
-    """Largest number that `cardinal` accepts; larger numbers are read digit by digit."""
+    """Largest number that `cardinal` accepts; larger numbers, and codes such as 00123, are read digit by digit."""
     ordinal_ending: str
     """Regular expression of the ending after an ordinal's digits, which is replaced together with the digits. Text
     that a group of the expression matches is kept, after the words."""
@@ -153,7 +153,8 @@ class SpelledNumbers:
         return _INTEGER.sub(lambda match: self._read_integer(match.group()), text)
 
     def _has_words_for(self, digits: str) -> bool:
-        return len(digits) <= _MAX_SPELLED_DIGITS and int(digits) <= self.max_integer
+        is_code = len(digits) > _MAX_SPELLED_DIGITS or digits[0] == "0" and len(digits) > 4
+        return not is_code and int(digits) <= self.max_integer
 
     def _read_integer(self, digits: str) -> str:
         return self.cardinal(int(digits)) if self._has_words_for(digits) else self._read_digits(digits)

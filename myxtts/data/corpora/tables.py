@@ -178,10 +178,10 @@ def content_table(reading: Reading, place: Place, path: Path) -> Table | None:
     letters = [sum(sum(map(str.isalpha, row[k])) for row in body if len(row) > k) for k in range(width)]
     named = names_to_columns(rows[0]) if header is not None else ()
     columns = [None if one == "id" else one for one in (*named, *[None] * (width - len(named)))]
-    columns[column] = "id"
-    free = [-1 if columns[k] else count for k, count in enumerate(letters)]
-    text = columns.index("text") if "text" in columns else free.index(max(free))
-    columns[text] = "text"
+    columns[column], texts = "id", ("text", "normalized")
+    rank = lambda k: (columns[k] in texts, columns[k] is None, columns[k] != "id", letters[k])
+    text = max(range(width), key=rank)
+    columns[text] = columns[text] if columns[text] in texts else "text"
     taken = f"{reading.folder.relative(path)}: column {column + 1} is read as the clip, column {text + 1} as its text"
     reading.notes.append(f"{taken}. To choose others, name columns file, text and speaker in the first line.")
     return _located(reading, place, path, dialect, tuple(columns), header)
@@ -214,9 +214,8 @@ def _is_header(rows, column, found):
     has_name = any(map(str.isalpha, rows[0][column])) if len(rows[0]) == len(rows[-1]) else False
     if found[0] or sum(found) < len(found) - 1 or not has_name:
         return False
-    if any(names_to_columns(rows[0])) or all(
-        row[column].strip().lower().endswith(MEDIA_EXTENSIONS) for row in rows[1:]
-    ):
+    is_named = any(names_to_columns(rows[0]))
+    if is_named or all(row[column].strip().lower().endswith(MEDIA_EXTENSIONS) for row in rows[1:]):
         return True
     cells = "".join(rows[0])
     return sum(found) >= 3 and len(cells) <= 80 and not any(c.isdigit() or c in ".!?؟…/\\" for c in cells)

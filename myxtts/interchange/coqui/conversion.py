@@ -113,8 +113,9 @@ def import_coqui(files: CoquiFiles, output: Path) -> tuple[XTTSConfig, list[Stor
         TorchCheckpointError: A file is damaged, or contains calls of functions that checkpoints do not need.
     """
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
-        hint = "Give another name, or delete this folder first."
-        raise CheckpointError(f"--output must be a new or empty folder. Received: {output}. {hint}")
+        raise CheckpointError(
+            f"--output must be a new or empty folder. Received: {output}. Name another, or delete it."
+        )
     checkpoint = read_torch_checkpoint(files.model)
     stored = _gather(files, checkpoint)
     tokenizer = XTTSTokenizer.from_file(files.vocab)

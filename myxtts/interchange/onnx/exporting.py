@@ -87,7 +87,7 @@ def export_model(
     require(weights in WEIGHTS, "--weights", f"one of {', '.join(WEIGHTS)}", weights)
     output = Path(output)
     is_free = not output.exists() or output.is_dir() and not any(output.iterdir())
-    require(is_free, "--output", "a new or empty folder", output, "Give another name, or delete this folder first.")
+    require(is_free, "--output", "a new or empty folder", output, "Name another, or delete it.")
     import_package("onnx")
     import_package("onnxruntime")
     if form == "web":

@@ -111,4 +111,14 @@ def described(code: str, cardinal: Callable | None = None, to_ordinal: Callable 
         fields[name] = table(fields[name])
     for name in {"other_names", "scripts"} & {*fields}:
         fields[name] = tuple(fields[name])
-    return Language(**fields | more)
+    fields |= more
+    if rewrites := fields.pop("rewrites", None):
+        fields["normalize"] = partial(_rewrite, fields.get("normalize", str), rewrites)
+    return Language(**fields)
+
+
+def _rewrite(normalize, rewrites, text):
+    text = normalize(text)
+    for pattern, replacement in rewrites:
+        text = re.sub(pattern, replacement, text)
+    return text
