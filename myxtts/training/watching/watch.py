@@ -153,9 +153,9 @@ class Watch:
         self._callbacks, trainer = list(callbacks), self.trainer
         placement = require_placement(trainer.placed_variables().items(), trainer.plan)
         weights = sum(int(tf.size(v.value)) for v in trainer.train_step.trainable().values())
-        training, sizes = trainer.config.training, (trainer.batching.batch_size, trainer.batching.accumulation)
+        training, batching = trainer.config.training, trainer.batching
         progress = trainer.stage.name, trainer.step, total, trainer.config.model.size, weights
-        sizes += (batches_per_epoch <= trainer.batching.accumulation,)
+        sizes = batching.batch_size, batching.accumulation, batches_per_epoch <= batching.accumulation
         self.call("on_start", StageStart(*progress, *sizes, training.optimizations, placement))
 
     def end(self) -> None:
