@@ -64,6 +64,14 @@ def test_both_languages_show_the_same_commands(name):
     assert english == persian
 
 
+@pytest.mark.parametrize("page", [page for page in PAGES if ".fa." in page.name], ids=lambda page: page.name)
+def test_code_on_persian_pages_is_not_turned_round(page):
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    for before, code, after in re.findall("(\u200e?)`([^`]+)`(\u200e?)", text):
+        inner = re.fullmatch(r"[A-Za-z0-9]|[A-Za-z0-9].*[A-Za-z0-9]", code, re.DOTALL)
+        assert inner or (before and after), f"{code!r} needs a left-to-right mark (U+200E) on both sides"
+
+
 def test_messages_on_the_troubleshooting_page_exist():
     page = (ROOT / "docs/troubleshooting.md").read_text(encoding="utf-8")
     for message in re.findall(r"^\| `([^`]+)` \|", page, re.MULTILINE):
