@@ -13,6 +13,7 @@ from myxtts.cli.train import plan
 from myxtts.config.checks import UserError
 from myxtts.data.corpora import TextsMissing, load_corpus
 from myxtts.data.dataset import SpeechDataset
+from myxtts.data.doctor import inspect_corpus, write_report
 from myxtts.runs.setup import check_request
 from myxtts.storage.base_model import BASE_FOLDER
 
@@ -211,9 +212,22 @@ def test_full_path_of_another_machine_is_never_a_clip_of_another_folder(tmp_path
 
 
 def test_list_mixes_names_here_in_a_subfolder_and_of_another_machine(tmp_path):
-    audio(tmp_path, ["1", "3"]), audio(tmp_path / "b", ["2"])
-    text(tmp_path / "list.csv", "1.wav|Good morning.\n2.wav|Where were you?\nC:\\Anna\\3.wav|It rains again.\n")
-    assert len(load_corpus(tmp_path).utterances) == 3
+    audio(tmp_path, ["1", "3"]), audio(tmp_path / "b", ["2", "5"]), audio(tmp_path / "wavs", ["4"])
+    (tmp_path / "circle").symlink_to("circle")
+    names = ["1.wav", "2.wav", "C:\\Anna\\3.wav", "/gone/4.wav", "wavs/../b/5.wav", "../3.wav"]
+    text(tmp_path / "list.csv", rows("{n}|{t}", names=names))
+    assert [clip.id for clip in load_corpus(tmp_path).utterances] == ["1", "2", "3", "4", "b/5"]
+
+
+def test_folder_of_a_run_in_a_data_set_is_no_data(tmp_path):
+    for speaker in "ab":
+        audio(tmp_path / speaker)
+        for name, sentence in zip(NAMES, TEXTS):
+            text(tmp_path / speaker / f"{name}.txt", sentence)
+    corpus = load_corpus(tmp_path)
+    report = text(tmp_path / "checkpoints" / "inspected_0a1b2c3d.json", "{}").with_name("clips_train.csv")
+    write_report(inspect_corpus(corpus), report)
+    assert load_corpus(tmp_path).utterances == corpus.utterances
 
 
 OTHERS = {

@@ -3,6 +3,7 @@
 import csv
 import os
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -108,6 +109,12 @@ def test_every_reason_is_found_and_every_clip_accounted_for_in_the_report_and_th
     assert lines[0] == "clips given: 13, accepted: 7 (0.1 min), rejected: 6, warnings: 7"
     assert lines[1] == "rejected: text wrongly encoded: 3 (first: mojibake)"
     assert "warning: cut ending: 1 (first: cut)" in lines
+
+
+def test_text_with_half_a_surrogate_pair_is_rejected(tmp_path):
+    corpus = make_corpus(tmp_path / "set", {"good": ("hello", speech(), 22050)})
+    half = replace(corpus.utterances[0], text="one \ud83d two")
+    assert found(inspect_corpus(replace(corpus, utterances=(half,))).rejections) == {("good", "text wrongly encoded")}
 
 
 def test_check_of_texts_only_rejects_clips_that_were_accepted_so_far(corpus):

@@ -147,7 +147,7 @@ def test_long_text_is_spoken_in_pieces_that_fit_the_model(synthesizer, voice, bi
 
 @pytest.mark.parametrize(
     "text, language, words",
-    [("", "en", "is empty"), ("   ", "en", "is empty"), ("?!", "en", "no text"), ("one " * 200, "xx", "xx"), ("eins", "de", "German")],
+    [*((text, "en", "text") for text in ("", "   ", "?!")), ("one " * 200, "xx", "xx"), ("eins", "de", "German")],
 )
 def test_text_that_cannot_be_spoken_is_one_error_message(synthesizer, voice, text, language, words):
     with pytest.raises(SpeechError) as error:

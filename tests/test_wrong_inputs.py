@@ -32,6 +32,7 @@ FILES = {
     "lost.yaml": b'include: "\\e[2J.yaml"',
     "data/metadata.csv": b"a|One two.|One two.\nb|Three four.|Three four.\n",
     "full/mine.txt": b"kept",
+    "home/samples/metadata.csv": b"a|One two.\n",
     "model/config.json": b"{}",
     "data/wavs/best_model.pth": b"",
     "base/config.json": b"[",
@@ -54,6 +55,7 @@ def home(tmp_path_factory):
         (home / name).mkdir(parents=True, exist_ok=True)
     for name, content in FILES.items():
         (home / name).write_bytes(content)
+    (home / "loop").symlink_to("loop")
     tone = 0.3 * np.sin(np.arange(22050) / 20).astype(np.float32)
     for name in ("voice.wav", "data/wavs/a.wav", "data/wavs/b.wav"):
         soundfile.write(home / name, tone, 22050)

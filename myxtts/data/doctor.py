@@ -292,8 +292,8 @@ def _finding(root, utterance, reason, detail):
 
 def _encoding_fault(text):
     """Returns `(is_certain, fault)`: whether the encoding is certainly wrong, and a sentence on the fault (or "")."""
-    if "\ufffd" in text:
-        return True, "The text contains U+FFFD, which stands for lost letters."
+    if lost := re.search("[\ufffd\ud800-\udfff]", text):  # U+D800 and above: half of a pair in JSON
+        return True, f"The text contains U+{ord(lost[0]):04X}, which stands for lost letters."
     if control := _CONTROL_CHARACTER.search(text):
         return True, f"The text has the control character U+{ord(control[0]):04X}."
     for encoding in ("cp1252", "latin-1"):

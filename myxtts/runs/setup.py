@@ -27,7 +27,7 @@ from myxtts.interchange.hub import check_model
 from myxtts.storage.base_model import HOMES, require_kind
 from myxtts.storage.checkpoint import CheckpointStore
 from myxtts.storage.files import digest_bytes, digest_file, read_json
-from myxtts.storage.run_folder import GATHERED
+from myxtts.storage.run_folder import GATHERED, RUN_FILES
 from myxtts.text.languages import get_language
 
 SAMPLE_CORPUS = Path("sample_corpus")
@@ -56,8 +56,9 @@ def check_request(config: XTTSConfig, download: bool = False, **devices) -> None
     if training.workers:  # their disks may differ, so the rest is checked after they are connected
         return
     home = require_kind(Path(training.checkpoint_dir), "--checkpoint-dir", HOMES, "a folder to write to")
-    is_data = home.resolve() in [Path(one).resolve() for one in (data.train_data, data.val_data) if one]
-    require(not is_data, "--checkpoint-dir", "another folder than that of the data", str(home))
+    own = [os.path.realpath(home / name) for name in ("", *RUN_FILES, *STAGES)]
+    is_data = any(os.path.realpath(one) in own for one in (data.train_data, data.val_data) if one)
+    require(not is_data, "--checkpoint-dir", "another folder, because the run would write into its data", str(home))
     is_new = training.reset_training or not holds_run(home)
     check_tuning(training, is_new)
     if training.init_from and is_new:

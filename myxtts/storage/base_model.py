@@ -49,7 +49,7 @@ def require_kind(
     if (kind := kind_of(source)) in kinds:
         return base_folder() if kind == BASE_NAME else Path(source)
     forms += ", or the folder of `myxtts export`" * (EXPORT in kinds and forms == FORMS)
-    found = KINDS[kind].format(at=Path(source).resolve())
+    found = KINDS[kind].format(at=Path(os.path.realpath(source)))
     raise CheckpointError(f"{what} must be {forms}. {source or repr('')} {found}.")
 
 

@@ -119,7 +119,7 @@ def files_beside(recording: Path, suffixes: Sequence[str]) -> list[Path]:
 
 def _refuse_other_kinds(root):
     """Raises `CorpusError` with a hint if `root` is missing, an archive, a recording, a spreadsheet or a model."""
-    kind = SETTINGS if (root / "metadata.csv").is_file() else kind_of(root.resolve())
+    kind = SETTINGS if (root / "metadata.csv").is_file() else kind_of(Path(os.path.realpath(root)))
     if str(root).startswith("hf:"):
         what = "is on the hub. `hf download NAME --repo-type dataset --local-dir DIR` fetches it; then give DIR"
     elif not root.exists():
@@ -134,7 +134,7 @@ def _refuse_other_kinds(root):
         what = _OTHER_FILES[MODELS] if kind in (MODEL, RELEASE, TRAINER) else KINDS[kind]
     if what:
         name = printable(str(root))
-        message = f"The data set {name} {what.format(shlex.quote(name), at=root.resolve())}."
+        message = f"The data set {name} {what.format(shlex.quote(name), at=Path(os.path.realpath(root)))}."
         raise TextsMissing(message, root, [root]) if what is _OTHER_FILES[MEDIA_EXTENSIONS] else CorpusError(message)
 
 

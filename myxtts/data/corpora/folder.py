@@ -106,7 +106,7 @@ class CorpusFolder:
     def _find_below(self, place):
         """Returns the subfolders of a folder by the name of each file and folder in them."""
         found: dict[str, list[Path]] = {}
-        for folder in self.subfolders(place):
+        for folder in self._list(place, for_audio=True)[1]:
             with suppress(ClipRefused):
                 for one in itertools.chain(*self._list(folder, for_audio=True)):
                     found.setdefault(os.path.basename(one), []).append(folder)
@@ -121,9 +121,12 @@ class CorpusFolder:
                 entries = [*os.scandir(folder)]
             except OSError as error:
                 raise ClipRefused("unreadable", f"Its folder cannot be listed: {error.strerror}.", folder) from error
+            if folder not in self._roots and any(re.match("inspected_.{8}[.]json", entry.name) for entry in entries):
+                entries = []  # a run's folder in a data set has recordings and lists of its own
             self._links.update(folder / entry.name for entry in entries if entry.is_symlink())
             names = sorted(entry.name for entry in entries if not entry.is_dir(follow_symlinks=False))
-            folders = sorted(folder / entry.name for entry in entries if entry.is_dir() and entry.name[0] != ".")
+            is_folder = lambda entry: os.path.isdir(entry) if entry.is_symlink() else entry.is_dir()
+            folders = sorted(folder / entry.name for entry in entries if is_folder(entry) and entry.name[0] != ".")
             self._listings[folder, for_audio] = {_file_key(name): name for name in names}, folders
         return self._listings[folder, for_audio]
 
@@ -184,20 +187,19 @@ class CorpusFolder:
             detail = f"The id has over {MAX_NAME_CHARACTERS} characters, or control or direction characters."
             raise ClipRefused("bad id", detail)
         name, first = name.replace("\\", "/"), []
-        if self.audio_roots and ".." in name.split("/"):
-            # The audio root may be next to the data set.
+        if climbs := ".." in name.split("/"):  # perhaps back into the data set, or to an audio root
             name = Path(os.path.normpath(self.root / name)).as_posix()
         if root := next((one for one in self._roots if name.startswith(f"{one.as_posix()}/")), None):
             name = name.removeprefix(f"{root.as_posix()}/")
             first = [] if root.resolve() == self.root else [str(root)]
         parts = [part for part in name.split("/") if part not in ("", ".")]
         is_full = name.startswith("/") or re.match("[A-Za-z]:/", name)
-        is_elsewhere = is_full and ".." not in parts and not os.path.exists(name)
+        is_elsewhere = is_full and not climbs and not os.path.exists(name)
         for end in (parts[n:] for n in range(len(parts) if is_elsewhere else 0)):
             inner = (self._list(place.joinpath(*end[:-1]), for_audio=True)[0] for place in self.searched)
             if any(_file_key(end[-1]) in files for files in inner):
                 return end
-        if is_full or ".." in parts:
+        if is_full:
             detail = "The id leads outside the data set; it was not opened. --audio-root allows another folder."
             raise ClipRefused("outside the data set", detail)
         if not parts:

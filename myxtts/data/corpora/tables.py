@@ -5,6 +5,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -40,10 +41,9 @@ class Dialect(NamedTuple):
         """Splits a line into cells; returns None if a quoted cell is not closed."""
         if not self.quoted or '"' not in line:
             return line.split(self.separator)
-        try:
+        with suppress(csv.Error):
             return next(csv.reader([line], delimiter=self.separator, strict=True))
-        except csv.Error:
-            return None
+        return None
 
 
 class Table(NamedTuple):
@@ -91,10 +91,9 @@ class Table(NamedTuple):
 
 def _json_to_cells(line):
     """Returns the known cells of a line of JSON as `{column: cell}`; empty if the line is not an object."""
-    try:
+    row = None
+    with suppress(ValueError, RecursionError):
         row = json.loads(line)
-    except (ValueError, RecursionError):
-        row = None
     row = row if isinstance(row, dict) else {}
     # Numbers may be names of clips or speakers; line breaks become spaces.
     texts = {name: str(value) for name, value in row.items() if isinstance(value, str | int)}
@@ -214,18 +213,17 @@ def _is_header(rows, column, found):
     has_name = any(map(str.isalpha, rows[0][column])) if len(rows[0]) == len(rows[-1]) else False
     if found[0] or sum(found) < len(found) - 1 or not has_name:
         return False
-    is_named = any(names_to_columns(rows[0]))
-    if is_named or all(row[column].strip().lower().endswith(MEDIA_EXTENSIONS) for row in rows[1:]):
-        return True
-    cells = "".join(rows[0])
-    return sum(found) >= 3 and len(cells) <= 80 and not any(c.isdigit() or c in ".!?؟…/\\" for c in cells)
+    cells, is_named = "".join(rows[0]), any(names_to_columns(rows[0]))
+    are_files = all(row[column].strip().lower().endswith(MEDIA_EXTENSIONS) for row in rows[1:])
+    is_short = len(cells) <= 80 and not any(c.isdigit() or c in ".!?؟…/\\" for c in cells)
+    return is_named or are_files or sum(found) >= 3 and is_short
 
 
 def _located(reading, place, path, dialect, columns, header_line=None):
     """Creates a `Table` with its audio folders: `wavs/`, `place` or, for others, subfolders of `place`."""
     table = Table(path, dialect, columns, (place.path / "wavs", place.path), header_line)
     reading.folder.allow_named([*_clip_names(reading, table)])
-    reading.folder.searched.add(place.path)
+    reading.folder.searched.update(table.audio_places)
     return table
 
 

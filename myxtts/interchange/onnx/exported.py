@@ -70,7 +70,7 @@ class ExportedModel:
         try:
             found = found or self.exported.listen(read_audio(voice).samples, MODEL_SAMPLE_RATE)
         except ValueError as error:
-            raise UserError(str(error) if isinstance(error, UserError) else f"{voice}: {error}") from error
+            raise UserError(str(error).replace("The recording", str(voice))) from error
         return Voice(*(array[None] for array in found))
 
     def _no_voice(self):
