@@ -148,7 +148,7 @@ class StageTrainer:
         order = dataset.order(self.stage.name)
         limits = self.stage_config.max_steps, self.config.training.epochs
         total = total_steps(*limits, order.batches_per_epoch, self.batching.accumulation)
-        self.watch.start(callbacks, total, order.batches_per_epoch)
+        self.watch.start(callbacks, total)
         self.train_step.on_micro_batch = partial(self.watch.call, "on_micro_batch", "computed")
         if self.workers.is_chief:
             remove_leftovers(self.store.folder)

@@ -28,8 +28,7 @@ MINUTE = 60.0
 TRIAL_SECONDS = 10.0
 """Step time in seconds above which the estimated time of a step with gradient accumulation is logged, once a stage."""
 HINTS = {
-    "computing": "Data is ready in time. Try --optimizations auto or a larger --batch-size for faster training.",
-    "computing all": "Data is ready in time. Try --optimizations auto for faster training.",
+    "computing": "Data is ready in time. Faster: --optimizations auto, or with more clips than a step takes, a larger --batch-size.",
     "reading": "Raise --num-workers, use a faster disk, or read the samples of `myxtts prepare` (--prepared).",
     "preparing": "Prepare codes once (`myxtts prepare`), or give data work a GPU of its own (--data-gpu, --model-gpu).",
     "copying": "Choose two GPUs with a faster link: `nvidia-smi topo -m` shows it.",
@@ -41,8 +40,8 @@ logger = logging.getLogger(__name__)
 class StageStart(NamedTuple):
     """Description of a stage when its training starts, or resumes after `step` optimizer steps.
 
-    `num_weights` counts the trained parameters, `batch_size` is in clips, `accumulation` in batches per optimizer step;
-    `step_is_epoch`: one step takes all clips. `preset` is that of the switches, `placement` describes the devices.
+    `num_weights` counts the trained parameters, `batch_size` is in clips, `accumulation` in batches per optimizer step.
+    `preset` is the preset of the training switches, `placement` a line that describes the devices of the variables.
     """
 
     stage: str
@@ -52,7 +51,6 @@ class StageStart(NamedTuple):
     num_weights: int
     batch_size: int
     accumulation: int
-    step_is_epoch: bool
     preset: str
     placement: str
 
@@ -119,14 +117,14 @@ def machine_lines(timing: dict[str, float]) -> list[str]:
     return lines
 
 
-def verdict(timing: dict[str, float], step_is_epoch: bool = False) -> str:
+def verdict(timing: dict[str, float]) -> str:
     """Returns sentences with the bottleneck of the run, the share of time spent waiting for data, and advice."""
     stall, bound = timing["stall"], "computing"
     seen = f"the model device waited for data {100 * stall:.1f}% of the time"
     if stall > STALL_WARNING:
         bound = max(("reading", "preparing", "copying"), key=timing.get)
         seen += f", and {bound} batches took {100 * timing[bound]:.0f}% of it"
-    return f"Bound by {bound}: {seen}. {HINTS[bound + ' all' * (step_is_epoch and bound == 'computing')]}"
+    return f"Bound by {bound}: {seen}. {HINTS[bound]}"
 
 
 class ConsoleProgress(Callback):
@@ -215,7 +213,7 @@ class ConsoleProgress(Callback):
             )
         if lines and time.monotonic() > self._verdict_at:
             self._verdict_at = float("inf")
-            self._say(verdict(timing, self._start.step_is_epoch))
+            self._say(verdict(timing))
 
     def on_validation(self, step, losses, is_best, kind="validation"):
         best = " (best so far)" if is_best else ""
@@ -232,7 +230,7 @@ class ConsoleProgress(Callback):
         if lines:
             lines.append(f"Stall: {100 * timing['stall']:.1f}%")
             lines.append(f"Buffer: {timing['buffer']:.1f} of {timing['buffer_capacity']} batches ready on average")
-            lines.append(verdict(timing, self._start.step_is_epoch))
+            lines.append(verdict(timing))
         lines.append(f"Traces of the train step: {end.traces}")
         if end.loss_scale is not None:
             lines.append(f"Loss scale: {end.loss_scale:g}, steps skipped: {end.skipped_steps}")

@@ -148,14 +148,13 @@ class Watch:
             if hasattr(callback, method):
                 getattr(callback, method)(*arguments)
 
-    def start(self, callbacks: Iterable, total: int, batches_per_epoch: int) -> None:
+    def start(self, callbacks: Iterable, total: int) -> None:
         """Sets the callbacks and calls `on_start`. Raises `DeviceError` if a variable is on the wrong device."""
         self._callbacks, trainer = list(callbacks), self.trainer
         placement = require_placement(trainer.placed_variables().items(), trainer.plan)
         weights = sum(int(tf.size(v.value)) for v in trainer.train_step.trainable().values())
-        training, batching = trainer.config.training, trainer.batching
+        training, sizes = trainer.config.training, (trainer.batching.batch_size, trainer.batching.accumulation)
         progress = trainer.stage.name, trainer.step, total, trainer.config.model.size, weights
-        sizes = batching.batch_size, batching.accumulation, batches_per_epoch <= batching.accumulation
         self.call("on_start", StageStart(*progress, *sizes, training.optimizations, placement))
 
     def end(self) -> None:
