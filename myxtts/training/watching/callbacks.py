@@ -28,7 +28,7 @@ MINUTE = 60.0
 TRIAL_SECONDS = 10.0
 """Step time in seconds above which the estimated time of a step with gradient accumulation is logged, once a stage."""
 HINTS = {
-    "computing": "Data is ready in time. Faster: --optimizations auto, or with more clips than a step takes, a larger --batch-size.",
+    "computing": "Data is ready in time. Faster: --optimizations auto or, with enough clips, a larger --batch-size.",
     "reading": "Raise --num-workers, use a faster disk, or read the samples of `myxtts prepare` (--prepared).",
     "preparing": "Prepare codes once (`myxtts prepare`), or give data work a GPU of its own (--data-gpu, --model-gpu).",
     "copying": "Choose two GPUs with a faster link: `nvidia-smi topo -m` shows it.",
