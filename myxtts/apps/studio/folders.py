@@ -14,7 +14,7 @@ from typing import NamedTuple
 from myxtts.apps.studio.processes import Tasks, process_of, trainings
 from myxtts.apps.studio.texts import PageError
 from myxtts.apps.studio.training_form import OWN, config_in
-from myxtts.audio.files import AUDIO_EXTENSIONS
+from myxtts.audio.files import AUDIO_EXTENSIONS, MEDIA_EXTENSIONS
 from myxtts.storage.base_model import BASE_NAME, MODEL, SETTINGS, kind_of
 from myxtts.storage.files import append_line, csv_text, free_path, write_text, write_whole
 
@@ -22,8 +22,6 @@ DATA, EXPORTS, EVALUATION, TRASH = "_data", "_exports", "_evaluation", "_trash"
 """Names of folders next to the runs. No run can have one of these names, because they begin with an underscore."""
 SUBTITLES = (".srt", ".vtt", ".ass")
 TEXT_SUFFIXES = (".txt", ".lab", ".csv", *SUBTITLES)
-LONG_SUFFIXES = (*AUDIO_EXTENSIONS, ".mp4", ".mkv", ".m4a")
-"""Suffixes of recordings that `myxtts make-dataset` can cut into clips. Videos and m4a need ffmpeg."""
 RECORDINGS, BEFORE = ".recordings", ".before"
 """Suffixes of the folder with the long recordings of a data set, and of the backup of a recording that is replaced."""
 VOTES = "_votes.csv"
@@ -51,8 +49,14 @@ class DataSets:
         self.home: Path = home / DATA
 
     def choices(self) -> list[tuple[str, str]]:
-        """Returns (name, folder) of each data set, as the choices of a drop-down."""
-        return [(path.name, str(path)) for path in sorted(self.home.glob("*/")) if path.suffix != RECORDINGS]
+        """Returns (name, folder) of each data set that has clips, as the choices of a drop-down."""
+        found = [path for path in sorted(self.home.glob("[!.]*/")) if path.suffix != RECORDINGS]
+        is_ready = lambda path: self.lists(path) or not (path / "sources").exists()  # else `make-dataset` made no clip
+        return [(path.name, str(path)) for path in found if is_ready(path)]
+
+    def place(self, named: str | None) -> str:
+        """Converts the name of a data set in a form to its folder; any other text is a path and stays."""
+        return dict(self.choices()).get((named or "").strip(), (named or "").strip())
 
     def folder(self, name: str) -> Path:
         """Returns the folder for a data set's name, whether or not it exists. Raises `UserError` for invalid names."""
@@ -71,10 +75,11 @@ class DataSets:
         """
         folder, names = self.folder(name), [Path(file).name for file in files]
         is_cut = is_heard or any(one.lower().endswith(SUBTITLES) for one in names)
-        audio = LONG_SUFFIXES if is_cut else AUDIO_EXTENSIONS
+        audio = MEDIA_EXTENSIONS if is_cut else AUDIO_EXTENSIONS
         for one in names:
             if not one.lower().endswith((*audio, *TEXT_SUFFIXES)):
-                raise PageError("not_audio", ", ".join((*audio, *TEXT_SUFFIXES)), one)
+                key = "convert_first" if one.lower().endswith(MEDIA_EXTENSIONS) else "not_audio"
+                raise PageError(key, one, ", ".join((*audio, *TEXT_SUFFIXES)))
         if not (heard := [one for one in names if one.lower().endswith(audio)]):
             raise PageError("no_files")
         listed = "metadata.csv" in names or (folder / "metadata.csv").is_file()
@@ -110,7 +115,7 @@ class DataSets:
             shutil.copyfile(recording, temporary)
         return folder
 
-    def lists(self, folder: str) -> list[Path]:
+    def lists(self, folder: str | Path) -> list[Path]:
         """Returns the CSV files that list the clips of a data set, if the clips were cut on the page, else []."""
         lists = [Path(folder, name) for name in ("metadata_train.csv", "metadata_eval.csv")]
         return [path for path in lists if path.is_file()] if Path(folder).parent == self.home else []
@@ -148,7 +153,7 @@ class Kept(NamedTuple):
 def kept_in(home: Path) -> dict[str, Kept]:
     """Returns the runs (newest first), data sets, exports and the evaluation, by their paths relative to `home`."""
     found = [("run", home / name) for name in runs_in(home)]
-    patterns = {"data": f"{DATA}/*/", "export": f"{EXPORTS}/*/", "evaluation": f"{EVALUATION}/"}
+    patterns = {"data": f"{DATA}/[!.]*/", "export": f"{EXPORTS}/[!.]*/", "evaluation": f"{EVALUATION}/"}
     found += [(kind, path) for kind, pattern in patterns.items() for path in home.glob(pattern)]
     kept = {}
     for kind, folder in found:

@@ -40,12 +40,11 @@ def data_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
                 add = gr.Button(texts["add_recording"], elem_id="data_add")
                 added = parts.state_line("data_add_notice")
     look = dict(allow_custom_value=True, elem_id="data_folder")
-    folder = gr.Dropdown(studio.data.choices(), value=None, label=texts["train_data"], **look)
+    folder = gr.Dropdown([], value=None, label=texts["train_data"], **look)
+    choices.fresh(folder, lambda: gr.Dropdown(choices=studio.data.choices()))
     examine_on = _checked(studio, texts, choices.language, [folder, language])
 
     def make(name, files, language, recognizer):
-        if "data" in studio.tasks.folders():
-            return studio.tasks.follow("data")
         if not files:
             raise PageError("no_files")
         return studio.make_data_set(name, files, language, (recognizer or "").strip())
@@ -81,6 +80,7 @@ def _checked(studio, texts, page_language, chosen):
         page = gr.HTML(elem_id="data_page")
 
     def examine(folder, language):
+        folder = studio.data.place(folder)
         yield gr.Textbox(studio.check_data(folder, language), visible=True)
         rows = [[place, clip.text] for place, clip in studio.clips(folder, language).items()]
         is_own = bool(studio.data.lists(folder))
@@ -102,7 +102,7 @@ def _checked(studio, texts, page_language, chosen):
 def train_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
     """Fills the tab Train: the settings of a run, buttons to plan, start and stop it, and its state."""
     now = gr.Markdown(elem_id="train_now")
-    name, form, recipe, stages = _form(studio, texts, choices.language)
+    name, form, recipe, stages = _form(studio, texts, choices)
     # The form has its own status line: filling it when the page opens must not clear the message of a button.
     filled = parts.state_line("train_form_notice")
     given = [name, recipe, *form.values()]
@@ -139,26 +139,27 @@ def train_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
     _fill(studio, texts, name, form, recipe, stages, filled)
 
     def opened():
-        training = studio.training()
-        chosen = dict(value=training[0]) if training else {}  # else the typed name stays
-        fresh = (gr.Dropdown(choices=_sources(studio, texts)), gr.Dropdown(choices=studio.data.choices()))
-        return gr.Dropdown(choices=runs_in(studio.home), **chosen), *fresh, _now(studio, texts)
+        chosen = next(iter(studio.training()), gr.skip())  # else the typed name stays
+        return chosen, _now(studio, texts)
 
-    choices.page.load(opened, None, [name, form["init_from"], form["train_data"], now], **shared)
+    choices.page.load(opened, None, [name, now], **shared)
 
 
-def _form(studio, texts, language):
+def _form(studio, texts, choices):
     """Adds the training form; returns the inputs for run name, settings (by flag) and recipe, and the stage table."""
     preset = studio.preset(None, BASE_NAME)
-    lists = dict(allow_custom_value=True)
+
+    def listed(key, label, names, value=None):
+        look = dict(allow_custom_value=True, elem_id=f"train_{key}")
+        box = gr.Dropdown([], value=value, label=texts[label], **look)
+        return choices.fresh(box, lambda: gr.Dropdown(choices=names()))
+
     with gr.Row():
-        name = gr.Dropdown(runs_in(studio.home), value=None, label=texts["new_run"], elem_id="train_run", **lists)
-        source = dict(value=BASE_NAME, label=texts["init_from"], elem_id="train_init_from", **lists)
-        data = dict(value=None, label=texts["train_data"], elem_id="train_train_data", **lists)
+        name = listed("run", "new_run", lambda: runs_in(studio.home))
         form = {
-            "init_from": gr.Dropdown(_sources(studio, texts), **source),
-            "train_data": gr.Dropdown(studio.data.choices(), **data),
-            "language": parts.language_box(texts, "train_language", language),
+            "init_from": listed("init_from", "init_from", lambda: _sources(studio, texts), BASE_NAME),
+            "train_data": listed("train_data", "train_data", studio.data.choices),
+            "language": parts.language_box(texts, "train_language", choices.language),
         }
     look = dict(headers=[texts[key] for key in ("stage", "steps", "batch_size", "rate")], interactive=False)
     stages = gr.Dataframe(preset.stages, label=texts["stages"], elem_id="train_stages", **look)
@@ -234,7 +235,7 @@ def _watch(studio, texts, name, now, state):
         except UserError:
             return _now(studio, texts), *[gr.skip()] * (len(plots) + 3), seen
         words = " · ".join([texts[view.state], *view.facts(texts)])
-        words = texts["in_english"].format(view.failed) if view.failed else words
+        words = texts["in_english"].format(parts.without_paths(view.failed)) if view.failed else words
         newest = view.samples[0] if view.samples else None
         fresh = (run, len(view.metrics), newest, view.log[-200:])
         if fresh == seen:
@@ -258,7 +259,7 @@ def _now(studio, texts):
 
 def models_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
     """Fills the tab Models: a list of runs, data sets and exports, and forms to export and import a model."""
-    _list(studio, texts, choices.tab)
+    _list(studio, texts, choices)
     with gr.Accordion(texts["export"], elem_id="export_box"):
         with gr.Row():
             model = choices.models("run", elem_id="export_run")
@@ -271,16 +272,17 @@ def models_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
         name = f"{tempfile.mkdtemp(dir=download.GRADIO_CACHE)}/{folder.name}"  # deleted like an uploaded file
         return note, gr.update(value=shutil.make_archive(name, "zip", folder.parent, folder.name), visible=True)
 
-    export_on(choices.page, studio.export, [model, weights], [download], exported)
+    choices.refill(export_on(choices.page, studio.export, [model, weights], [download], exported).success)
     with gr.Accordion(texts["import"], open=False, elem_id="import_box"):
         gr.Markdown(texts["import_help"])
         with gr.Row():
             source = gr.Textbox("", label=texts["source"], elem_id="import_source")
             name = gr.Textbox("", label=texts["new_run"], elem_id="import_name")
-        parts.command(studio, texts, "import", "convert")(choices.page, studio.convert, [source, name])
+        import_on = parts.command(studio, texts, "import", "convert")
+        choices.refill(import_on(choices.page, studio.convert, [source, name]).success)
 
 
-def _list(studio, texts, tab):
+def _list(studio, texts, choices):
     """Adds the list of runs, data sets and exports, with a button to move an item to the trash, and one to confirm."""
 
     def rows():
@@ -303,12 +305,13 @@ def _list(studio, texts, tab):
         return texts["really"].format(one.folder.name, one.size), gr.Button(visible=True)
 
     def move(place):
-        return texts["trashed"].format(to_trash(studio.home, place, studio.tasks)), *rows()
+        return texts["trashed"].format(to_trash(studio.home, place, studio.tasks).name), *rows()
 
     act(texts, delete.click, ask, [place], [line, sure], line, api_name="ask_trash")
-    act(texts, sure.click, move, [place], [line, table, place, sure], line, api_name="trash")
+    moved = act(texts, sure.click, move, [place], [line, table, place, sure], line, api_name="trash")
     place.input(lambda: gr.Button(visible=False), None, sure, show_progress="hidden", api_name=False)
-    tab.select(rows, None, [table, place, sure], show_progress="hidden", api_name="models")
+    choices.refill(moved.success)
+    choices.fresh([table, place, sure], rows, "models")
 
 
 def _facts(one, texts):

@@ -45,7 +45,7 @@ class Tasks:
     """Long-running commands, at most one at a time for each name. They continue if the page is closed."""
 
     def __init__(self):
-        self._last: dict[str, tuple[tuple[str, ...], subprocess.Popen, BinaryIO]] = {}
+        self._last: dict[str, tuple[tuple[str, ...], subprocess.Popen, BinaryIO, float]] = {}
         self._lock = threading.Lock()
 
     def follow(self, name: str, *arguments: str) -> Iterator[str]:
@@ -53,14 +53,13 @@ class Tasks:
         and at the end. Without `arguments`, follows the last command under this name, even if it has ended. Raises
         `UserError` if a different command is running under this name, or if the command fails or is cancelled."""
         with self._lock:
-            if arguments and not self.arguments(name):
+            if arguments and arguments != self.arguments(name):
+                self.require_free(name)
                 output = tempfile.TemporaryFile()
-                self._last[name] = arguments, _start(arguments, output), output
-            elif arguments and arguments != self.arguments(name):
-                raise PageError("task_runs")
+                self._last[name] = arguments, _start(arguments, output), output, time.monotonic()
             elif name not in self._last:
                 return
-            _, process, output = self._last[name]
+            _, process, output, _ = self._last[name]
         while (code := process.poll()) is None:
             yield _printed(output)
             time.sleep(POLL_SECONDS)
@@ -72,8 +71,17 @@ class Tasks:
 
     def arguments(self, name: str) -> tuple[str, ...]:
         """Returns the arguments of the command that is running under a name, or () if none is running."""
-        arguments, process, _ = self._last.get(name, ((), None, None))
+        arguments, process, *_ = self._last.get(name, ((), None))
         return arguments if process and process.poll() is None else ()
+
+    def require_free(self, name: str) -> None:
+        """Raises `UserError` with what the running command writes, if a command is running under this name."""
+        if self.arguments(name):
+            raise PageError("task_runs", self.folders().get(name, Path(name)).name.strip("_"))
+
+    def seconds(self, name: str) -> float:
+        """Returns the time since the last command under this name was started."""
+        return time.monotonic() - self._last[name][3]
 
     def folders(self) -> dict[str, Path]:
         """Returns the folder (`--output`) that each running command writes to, by the name under which it runs."""

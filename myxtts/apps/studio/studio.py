@@ -56,7 +56,7 @@ class Studio:
 
     def check_data(self, folder: str, language: str) -> str:
         """Returns the report of `myxtts doctor data` on a folder. Raises `UserError` if the folder has no data set."""
-        if not (folder or "").strip():
+        if not (folder := self.data.place(folder)):
             raise PageError("no_folder")
         silent = lambda folder: nullcontext(lambda done, total: None)
         limits = ClipLimits(max_seconds=DataConfig.max_seconds)  # the default of `myxtts doctor data`
@@ -67,7 +67,7 @@ class Studio:
 
     def clips(self, folder: str, language: str) -> dict[str, Utterance]:
         """Returns up to `MOST_CLIPS` clips of a data set by relative path. Raises `UserError` if there is none."""
-        clips = load_corpus(folder, language).utterances[:MOST_CLIPS]
+        clips = load_corpus(folder := self.data.place(folder), language).utterances[:MOST_CLIPS]
         return {os.path.relpath(clip.wav_path, folder): clip for clip in clips}
 
     def data_language(self, folder: str | None, before: str) -> str:
@@ -90,6 +90,7 @@ class Studio:
         known = recognizer.removeprefix("whisper-") in ("", "pocketsphinx", *WHISPER_SIZES) or "{wav}" in recognizer
         if not (known or recognizer.startswith("hf://") or Path(recognizer).is_dir()):
             raise PageError("no_recognizer", ", ".join(WHISPER_SIZES), recognizer)
+        self.tasks.require_free("data")
         if copies := self.data.keep(name, files, bool(recognizer)):
             flags = [f"--recognizer={recognizer}"] * bool(recognizer)
             flags += [f"--output={self.data.folder(name)}", f"--language={language}"]
@@ -100,6 +101,8 @@ class Studio:
                     copy.unlink(missing_ok=True)
                     with suppress(FileNotFoundError):
                         Path(f"{copy}{BEFORE}").replace(copy)
+                with suppress(OSError):  # it has the recordings of an earlier job
+                    self.data.recordings(name).rmdir()
                 raise
             finally:
                 for copy in copies:
@@ -115,7 +118,8 @@ class Studio:
 
     def flags(self, name: str | None, recipe: str, values: dict[str, Any]) -> list[str]:
         """Converts the values of the form to flags of `myxtts train`."""
-        values = values | dict(init_from=self.source(values["init_from"]))
+        sets = {key: self.data.place(values[key]) for key in ("train_data", "val_data")}
+        values = values | sets | dict(init_from=self.source(values["init_from"]))
         return training_form.training_flags(recipe, self._folder_or_home(name), values)
 
     def _folder_or_home(self, name):

@@ -44,6 +44,9 @@ def test_a_recording_stays_if_another_of_its_name_is_refused(tmp_path, monkeypat
     with pytest.raises(UserError, match="No speech"):
         list(studio.make_data_set("set", [str(tmp_path / name) for name in names], "en"))
     assert {path.name: path.read_text() for path in folder.iterdir()} == dict.fromkeys(names, "old")
+    with pytest.raises(UserError, match="No speech"):
+        list(studio.make_data_set("other", [str(tmp_path / name) for name in names], "en"))
+    assert not studio.data.recordings("other").exists() and len(studio.data.choices()) == 1
 
 
 def test_transcribed_texts_are_corrected_in_the_lists(tmp_path):
@@ -93,8 +96,10 @@ def test_another_page_shows_the_running_tasks_and_copies_nothing(tmp_path, monke
     assert "config.json is damaged" in str(models()[0])
     loads = [one.fn for one in functions if one.targets[0][1] == "load" and one.fn and one.fn.__name__ == "generated"]
     shown = lambda updates: str([update for _, update in zip("12", updates)])
-    for given in (("", None), ("my.set", ["talk.wav"]), ("../other", ["a.exe"])):
-        assert "my.data · " in shown(make(*given, "de", ""))
+    (tmp_path / "talk.wav").write_text("")
+    with pytest.raises(Exception, match=r"my\.data"):  # not joined, because these recordings would be lost
+        list(make("my.set", [str(tmp_path / "talk.wav")], "de", "tiny"))
+    assert not studio.data.recordings("my.set").exists()
     found = str([shown(load()) for load in loads])
     for name in names:
         assert f"my.{name} · " in found
@@ -112,6 +117,8 @@ def test_folders_are_listed_and_moved_to_the_trash(tmp_path, monkeypatch):
     found = kept_in(tmp_path)
     kinds = ["run", "data", "export", "evaluation"]
     assert tuple(found) == places and [one.kind for one in found.values()] == kinds
+    (tmp_path / "_exports/.run-onnx.0123456789ab.myxtts.tmp").mkdir()
+    assert tuple(kept_in(tmp_path)) == places
     assert {one.size for one in found.values()} == {"1.0 MB"}
     (tmp_path / "run/config.json").write_text(f'{{"data": {{"train_data": "{tmp_path}/_data/set"}}}}')
     for place in places[:2]:

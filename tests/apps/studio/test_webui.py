@@ -16,7 +16,7 @@ from myxtts.apps.studio import processes
 from myxtts.apps.studio.folders import DataSets, add_vote, count_votes, named_folder, runs_in
 from myxtts.apps.studio.processes import MAIN_LOSSES, RunView, Tasks, output_path, start_training, stop_training
 from myxtts.apps.studio.studio import Studio
-from myxtts.apps.studio.texts import PREFIX, TEXTS
+from myxtts.apps.studio.texts import PREFIX, TEXTS, PageError
 from myxtts.apps.studio.training_form import FLAGS, OWN, XTTS_V2
 from myxtts.config.checks import UserError
 from myxtts.config.config import DataConfig, ModelConfig, XTTSConfig, config_from_dict
@@ -158,7 +158,16 @@ def test_dropped_files_become_a_data_set(tmp_path):
             data.keep(name, files)
     with pytest.raises(UserError, match="text of the recording"):
         data.add_recording("mine", audio, " ")
+    for suffix, key in {".exe": "not_audio", ".m4a": "convert_first"}.items():
+        with pytest.raises(PageError) as refused:
+            data.keep("mine", [f"/x/a{suffix}"])
+        assert refused.value.key == key
     assert not data.folder("new").exists()
+    for made in ("failed/sources", ".set.0123456789ab.myxtts.tmp"):
+        (data.home / made).mkdir(parents=True)
+    assert [name for name, _ in data.choices()] == ["listed", "mine"] and data.place(" mine ") == str(folder)
+    flags = Studio(tmp_path / "home").flags("new", "", dict.fromkeys(FLAGS) | dict(train_data="mine", val_data="/x"))
+    assert {f"--train-data={folder}", "--val-data=/x"} <= {*flags}
     (folder / "a.txt").write_text("Guten Morgen, der Zug nach Hamburg hat heute Verspätung. " * 3, encoding="utf-8")
     language = lambda name: Studio(tmp_path).data_language(name and str(data.folder(name)), "nl")
     assert [language(name) for name in ("mine", "listed", "new", "")] == ["de", "nl", "nl", "nl"]
@@ -185,8 +194,9 @@ def test_command_is_followed_cancelled_and_fails_with_its_message(monkeypatch):
     following = known.follow("a", "print('begun', flush=True); time.sleep(600)")
     assert next(one for one in following if one) == "begun"
     assert next(known.follow("a", "print('begun', flush=True); time.sleep(600)")) == "begun"  # joins it
-    with pytest.raises(UserError, match="running already"):
+    with pytest.raises(UserError, match="work on a is"):
         next(known.follow("a", "pass"))
+    assert known.seconds("a") > 0
     known.cancel("a")
     with pytest.raises(UserError, match="Cancelled"):
         list(following)
