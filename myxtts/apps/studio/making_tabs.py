@@ -9,14 +9,14 @@ import pandas as pd
 from myxtts.apps.studio import parts, processes
 from myxtts.apps.studio.folders import kept_in, named_folder, removable, runs_in, to_trash
 from myxtts.apps.studio.parts import Choices, act
-from myxtts.apps.studio.studio import Studio
-from myxtts.apps.studio.texts import PageError
+from myxtts.apps.studio.studio import MOST_CLIPS, Studio
 from myxtts.apps.studio.training_form import FLAGS, OWN, XTTS_V2
 from myxtts.config.checks import UserError
 from myxtts.config.config import recipe_names
 from myxtts.config.stages import STAGES
 from myxtts.hearing.recognizers import WHISPER_SIZES
 from myxtts.storage.base_model import BASE_NAME
+from myxtts.text.languages import LANGUAGES
 
 
 def data_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
@@ -44,11 +44,6 @@ def data_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
     choices.fresh(folder, lambda: gr.Dropdown(choices=studio.data.choices()))
     examine_on = _checked(studio, texts, choices.language, [folder, language])
 
-    def make(name, files, language, recognizer):
-        if not files:
-            raise PageError("no_files")
-        return studio.make_data_set(name, files, language, (recognizer or "").strip())
-
     def made(cut, name="", *_):
         made = cut or studio.data.folder(name)
         return texts["made"].format(made.name), gr.Dropdown(studio.data.choices(), value=str(made))
@@ -57,7 +52,7 @@ def data_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
         folder = str(studio.data.add_recording(name, recording, words))
         return gr.Dropdown(studio.data.choices(), value=folder), None, "", texts["added"]
 
-    finished = make_on(choices.page, make, [name, files, language, recognizer], [folder], made)
+    finished = make_on(choices.page, studio.make_data_set, [name, files, language, recognizer], [folder], made)
     examine_on(finished.success, api_name=False)
     places = [folder, recording, words, added]
     act(texts, add.click, record, [name, recording, words], places, added, api_name="add_recording")
@@ -70,31 +65,47 @@ def _checked(studio, texts, page_language, chosen):
     check = gr.Button(texts["check"], elem_id="data_check")
     line, report = parts.state_line("data_notice"), parts.log_box(texts["report"], "data_report", 6)
     with gr.Column(visible=False, elem_id="data_clips_box") as clips_box:
-        look = dict(headers=[texts["clip"], texts["text"]], column_widths=["30%", "70%"], static_columns=[0])
+        headers = [texts[key] for key in ("clip", "text", "doubt")]
+        look = dict(headers=headers, column_widths=["25%", "50%", "25%"], static_columns=[0, 2])
         sound = dict(buttons=["download"], elem_id="data_heard")
         look |= dict(label=texts["texts"], max_height=400, wrap=True, interactive=True, elem_id="data_clips")
-        clips, loaded = gr.Dataframe(type="array", **look), gr.State(("", ()))
+        clips, loaded = gr.Dataframe(type="array", **look), gr.State(("", (), ""))
         heard = gr.Audio(label=texts["clip"], interactive=False, autoplay=True, **sound)
-        save, saved = gr.Button(texts["save_texts"], visible=False, elem_id="data_save"), parts.state_line("data_saved")
+        with gr.Row(visible=False) as save_box:
+            spoken = parts.language_box(texts, "data_spoken", page_language)
+            save = gr.Button(texts["save_texts"], elem_id="data_save")
+        saved = parts.state_line("data_saved")
     with gr.Accordion(texts["page"], open=False, visible=False, elem_id="data_page_box") as page_box:
         page = gr.HTML(elem_id="data_page")
 
     def examine(folder, language):
         folder = studio.data.place(folder)
         yield gr.Textbox(studio.check_data(folder, language), visible=True)
-        rows = [[place, clip.text] for place, clip in studio.clips(folder, language).items()]
-        is_own = bool(studio.data.lists(folder))
+        clips, doubts = studio.clips(folder, language), studio.data.doubts(folder)
+        rows = [[place, clip.text, doubts.get((place, clip.text), "")] for place, clip in clips.items()]
+        rows.sort(key=lambda row: not row[2])
+        is_own, (stated, found) = bool(studio.data.lists(folder)), studio.languages(clips.values())
+        words = texts["checked"].format(len(rows), sum(bool(row[2]) for row in rows))
+        if found and stated in LANGUAGES and found != stated:
+            names = [parts.language_name(texts, code) for code in (found, stated)]
+            words += texts["other_language"].format(*names, texts["save_texts" if is_own else "check"])
         shown = parts.report_view(folder, page_language) if is_own else ""
-        yield gr.skip(), rows, shown, (folder, rows), *(gr.update(visible=bool(of)) for of in (rows, is_own, shown))
+        visible = [gr.update(visible=bool(of)) for of in (rows, is_own, shown)]
+        yield gr.skip(), (rows := rows[:MOST_CLIPS]), shown, (folder, rows, stated), stated, words, *visible
 
     def hear(folder, language, event: gr.SelectData):
         return studio.hear(folder, language, event.row_value[0])
 
-    places = [report, clips, page, loaded, clips_box, save, page_box]
+    def correct(seen, rows, language):
+        count = studio.data.correct(*seen[:2], rows, {seen[2]: language})
+        return texts["texts_saved"].format(count), language
+
+    places = [report, clips, page, loaded, spoken, line, clips_box, save_box, page_box]
     examine_on = lambda event, **options: act(texts, event, examine, chosen, places, line, **options)
     examine_on(check.click, api_name="check_data")
-    correct = lambda seen, rows: (texts["texts_saved"].format(studio.data.correct(*seen, rows)), (seen[0], rows))
-    act(texts, save.click, correct, [loaded, clips], [saved, loaded], saved, api_name="save_texts")
+    places = [saved, chosen[1]]
+    correcting = act(texts, save.click, correct, [loaded, clips, spoken], places, saved, api_name="save_texts")
+    examine_on(correcting.success, api_name=False)
     clips.select(hear, chosen, heard, show_progress="hidden", api_name=False)
     return examine_on
 
@@ -108,7 +119,7 @@ def train_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
     given = [name, recipe, *form.values()]
     shared = dict(show_progress="hidden", api_name=False)
     choices.data["language"].change(lambda language: language, choices.data["language"], form["language"], **shared)
-    listed = lambda *given: (gr.Dropdown(studio.data.choices(), value=given[0]), studio.data_language(*given))
+    listed = lambda *given: (given[0], studio.data_language(*given))
     places = [form["train_data"], form["language"]]
     choices.data["train_data"].change(listed, list(choices.data.values()), places, **shared)
     form["train_data"].input(studio.data_language, places, form["language"], **shared)
@@ -137,12 +148,8 @@ def train_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
     act(texts, stop.click, end, [name], [notice], notice, api_name="stop")
     _watch(studio, texts, name, now, state)
     _fill(studio, texts, name, form, recipe, stages, filled)
-
-    def opened():
-        chosen = next(iter(studio.training()), gr.skip())  # else the typed name stays
-        return chosen, _now(studio, texts)
-
-    choices.page.load(opened, None, [name, now], **shared)
+    # If nothing is training, the typed name stays.
+    choices.page.load(lambda: next(iter(studio.training()), gr.skip()), None, name, **shared)
 
 
 def _form(studio, texts, choices):

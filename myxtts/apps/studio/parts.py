@@ -65,10 +65,15 @@ def log_box(label: str, elem_id: str, lines: int = 8) -> gr.Textbox:
     return gr.Textbox("", label=label, lines=lines, max_lines=24, **look)
 
 
+def language_name(texts: dict[str, str], code: str) -> str:
+    """Returns the name of a language in the language of the page, with its code."""
+    return f"{texts.get(f'language_{code}', LANGUAGES[code].name)} ({code})"
+
+
 def language_box(texts: dict[str, str], elem_id: str, value: str, automatic: bool = False) -> gr.Dropdown:
     """Creates a drop-down of languages. `automatic` adds the option to detect the language (value "")."""
     names = [(texts["automatic"], "")] * automatic
-    names += [(f"{texts.get(f'language_{code}', one.name)} ({code})", code) for code, one in LANGUAGES.items()]
+    names += [(language_name(texts, code), code) for code in LANGUAGES]
     return gr.Dropdown(names, value=value, label=texts["language"], elem_id=elem_id)
 
 

@@ -206,7 +206,7 @@ class RunView:
 
     Attributes:
         failed: Error message of a failed training run; None if it did not fail.
-        state: `training`, `failed` or `not training`.
+        state: `training`, `failed`, `finished`, `stopped` or, before its first training, `not training`.
         stages: Names of the stages that the run trains, in order.
         metrics: Lines of `metrics.jsonl`, each with `kind`, `stage`, `step` and measurements.
         log: The end of `train.log`.
@@ -217,15 +217,17 @@ class RunView:
     def __init__(self, folder: Path):
         self.running: bool = process_of(folder) is not None
         self.failed: str | None = None if self.running else failure(folder)
-        self.state: str = "training" if self.running else "failed" if self.failed else "not training"
         config = config_in(OWN, folder) if (folder / OWN).is_file() else None
         self.stages: list[str] = [row[0] for row in stages_of(config, values_of(config))] if config else []
         self.metrics: list[dict] = read_metrics(folder)
         self.log: str = _end_of(folder / "train.log")
         sounds = [path for path in (folder / "samples").glob("*.wav") if not path.name.startswith("recording_")]
         self.samples: list[Path] = sorted(sounds, key=lambda path: path.stat().st_mtime, reverse=True)
-        parts = [part for part in STAGES if (folder / part).is_dir()]
-        self.checkpoints: dict[str, list[int]] = {part: CheckpointStore(folder / part).steps() for part in parts}
+        stores = {part: CheckpointStore(folder / part) for part in STAGES if (folder / part).is_dir()}
+        self.checkpoints: dict[str, list[int]] = {part: store.steps() for part, store in stores.items()}
+        ends = [stage in stores and (stores[stage].newest_state() or {}).get("finished") for stage in self.stages]
+        idle = "finished" if ends and all(ends) else "stopped" if self.metrics else "not training"
+        self.state: str = "training" if self.running else "failed" if self.failed else idle
 
     def facts(self, texts: dict[str, str]) -> list[str]:
         """Returns the progress and the latest measurements as short texts in the language of `texts`."""
@@ -233,17 +235,21 @@ class RunView:
         stage, step, total = newest["stage"], newest.get("step"), newest.get("total_steps", 0)
         place = [self.stages.index(stage) + 1, len(self.stages)] if stage in self.stages else []
         facts = [texts["stage_of"].format(*place)] if place else []
-        facts += [texts["step_of"].format(stage, f"{step}/{total}")] * bool(stage)
         since = max((n for n, one in enumerate(self.metrics) if self.running and one["kind"] == "start"), default=0)
         lines = [one for one in self.metrics[since:] if one["kind"] == "training" and one["stage"] == stage]
         last = {name: value for name, value in lines[-1].items() if value is not None} if lines else {}
+        last["loss"] = _main_loss(last)  # the one that is plotted
+        said = re.sub(r"^[\d:]+ [A-Z]+ ", "", self.log.rpartition("\n")[2]) if self.running and not lines else ""
+        counted = re.fullmatch(rf"{stage} step (\d+)/\d+", said)  # until there are measurements, about once a minute
+        facts += [texts["step_of"].format(stage, f"{counted[1] if counted else step}/{total}")] * bool(stage)
         if self.running and "steps_per_second" in last:
             left = last.get("stage_seconds_left", (total - step) / last["steps_per_second"])
             facts.append(texts["left"].format(tqdm.format_interval(left)))
             if last.get("seconds_left", left) > left:
                 facts.append(texts["left_in_run"].format(tqdm.format_interval(last["seconds_left"])))
-        facts += [self.log.rpartition("\n")[2]] * (self.running and bool(self.log) and not lines)
-        return facts + [texts[name].format(last[name]) for name in FIGURES if name in last]
+        facts += [said] * (bool(said) and not counted)
+        facts += [texts[name].format(last[name]) for name in FIGURES if last.get(name) is not None]
+        return facts + [texts["go_on"]] * (self.state == "finished")
 
     def curves(self) -> dict[str, list[tuple[int, float, str]]]:
         """Returns the loss curves by stage as points (step, loss, kind), where kind is `training` or `validation`."""
@@ -252,9 +258,13 @@ class RunView:
             points = found.setdefault((line["stage"], line["kind"]), [])
             while points and points[-1][0] >= line["step"]:
                 points.pop()  # the run was rolled back to an earlier step
-            losses = [line[name] for name in MAIN_LOSSES if line.get(name) is not None]
-            points += [(line["step"], loss, line["kind"]) for loss in losses[:1]]
+            points += [(line["step"], _main_loss(line), line["kind"])] * (_main_loss(line) is not None)
         curves = {}
         for stage, points in ((stage, points) for (stage, _), points in found.items() if points):
             curves.setdefault(stage, []).extend(points[:: -(-len(points) // MOST_POINTS) or 1])
         return curves
+
+
+def _main_loss(line):
+    """Returns the main loss in a line of `metrics.jsonl`, or None."""
+    return next((line[name] for name in MAIN_LOSSES if line.get(name) is not None), None)

@@ -66,6 +66,10 @@ def test_transcribed_texts_are_corrected_in_the_lists(tmp_path):
     now = [train.replace('"so ""he"""', "so he"), f"{columns}\n"]
     assert [path.read_text() for path in data.lists(str(folder))] == now
     assert data.correct(str(tmp_path), loaded, loaded) == 0
+    assert data.correct(str(folder), [], [], {"en": "de"}) == 0
+    assert [path.read_text() for path in data.lists(str(folder))] == [one.replace("|en\n", "|de\n") for one in now]
+    (folder / "segments.csv").write_text("detail,clip,text\nunsure,wavs/1.wav,won to.\n,wavs/2.wav,x\nlow,,\n")
+    assert data.doubts(str(folder)) == {("wavs/1.wav", "won to."): "unsure"} and not data.doubts(str(tmp_path))
     data.lists(str(folder))[0].write_text(f"{train}\n\n")  # an editor leaves blank lines
     added = [["wavs/1.wav", "one."], ["wavs/2.wav", ""], ["", "a new row"]]
     assert data.correct(str(folder), rows := [["wavs/1.wav", "one two."], ["wavs/2.wav", 'so "he"']], added) == 2
@@ -140,5 +144,6 @@ def test_folders_are_listed_and_moved_to_the_trash(tmp_path, monkeypatch):
     assert list(kept_in(tmp_path)) == [place for place in places if place != "_data/set"]
     new = SimpleNamespace(pid=1, poll=lambda: None, args=["myxtts", f"--train-data={tmp_path}/_evaluation"])
     monkeypatch.setitem(processes.trainings, tmp_path / "new", new)  # it has no settings yet
+    assert Studio(tmp_path).training() == ["new"]
     with pytest.raises(UserError, match="while new is training"):
         removable(tmp_path, "_evaluation", Tasks())

@@ -20,6 +20,7 @@ from myxtts.apps.studio.texts import PREFIX, TEXTS, PageError
 from myxtts.apps.studio.training_form import FLAGS, OWN, XTTS_V2
 from myxtts.config.checks import UserError
 from myxtts.config.config import DataConfig, ModelConfig, XTTSConfig, config_from_dict
+from myxtts.config.stages import STAGES
 from myxtts.storage.files import append_line, lock, read_json, write_json
 from myxtts.storage.run_folder import own_run_folder
 from myxtts.training.stages.classes import STAGE_CLASSES
@@ -34,11 +35,13 @@ def write_metrics(folder, *lines):
 def test_metrics_of_a_run_give_losses_times_progress_and_the_time_left(tmp_path):
     timing = {"avg_ms": 96.9, "stall": 0.02}
     (tmp_path / "train.log").write_text("17:23:33 INFO dvae step 700/800 | loss 7.0\n")
-    write_metrics(tmp_path, ("dvae", 50, {"loss": 0.8227, **timing}), ("dvae", 100, {"loss": 0.4361, **timing}))
+    mean = {"loss": 9.0, **timing}
+    lines = [("dvae", step, {"reconstruction": loss, **mean}) for step, loss in {50: 0.8227, 100: 0.4361}.items()]
+    write_metrics(tmp_path, *lines)
     view = RunView(tmp_path)
     assert not view.running and view.failed is None and "700/800" in view.log
     facts = "dvae step 100/800 · loss 0.4361 · 97 ms per step · waits for data 2% of the time"
-    assert view.state == "not training" and " · ".join(view.facts(TEXTS["en"])) == facts
+    assert view.state == "stopped" and " · ".join(view.facts(TEXTS["en"])) == facts
     (tmp_path / "train.log").write_bytes(b"\xff\xfe\nINFO x step")
     write_metrics(tmp_path, ("dvae", 150, {"loss": None}))
     assert RunView(tmp_path).facts(TEXTS["en"]) == ["dvae step 150/800"]
@@ -46,15 +49,30 @@ def test_metrics_of_a_run_give_losses_times_progress_and_the_time_left(tmp_path)
     write_metrics(tmp_path, ("gpt", 200, {"loss": 1.0, "steps_per_second": 10.0, "host_mb": 1234.0}))
     (view := RunView(tmp_path)).running = True
     assert view.facts(TEXTS["en"])[:3] == ["stage 2 of 4", "gpt step 200/800", "01:00 left in this stage"]
-    (tmp_path / "train.log").write_text("Making codes")
+    (tmp_path / "train.log").write_text("17:23:33 INFO Making codes")
     append_line(tmp_path / "metrics.jsonl", '{"stage": "vocoder", "total_steps": 1, "step": 0, "kind": "start"}')
     (later := RunView(tmp_path)).running = True
     assert later.facts(TEXTS["en"])[-2:] == ["vocoder step 0/1", "Making codes"]
+    later.log = "17:23:33 INFO vocoder step 1/1"
+    assert later.facts(TEXTS["en"]) == ["vocoder step 1/1"]
     view.metrics[-1]["seconds_left"] = 90.0
     assert view.facts(TEXTS["en"])[3] == "01:30 left in the run"
     assert "memory 1,234 MB" in view.facts(TEXTS["en"]) and "مرحلهٔ 2 از 4" in view.facts(TEXTS["fa"])
     view.metrics.append(view.metrics[-1] | {"kind": "start"})
     assert view.facts(TEXTS["en"])[1:] == ["gpt step 200/800", "INFO x step"], "no times of an earlier start"
+
+
+def test_run_is_finished_when_all_its_stages_are(tmp_path, monkeypatch):
+    write_json(tmp_path / "config.json", XTTSConfig(model=ModelConfig("nano")).to_dict())
+    states = {stage: {"finished": True} for stage in STAGES}
+    store = lambda folder: Mock(newest_state=lambda: states[folder.name], steps=lambda: [1])
+    monkeypatch.setattr(processes, "CheckpointStore", store)
+    assert RunView(tmp_path).state == "not training"
+    for stage in STAGES:
+        (tmp_path / stage).mkdir()
+    assert RunView(tmp_path).state == "finished" and RunView(tmp_path).facts(TEXTS["fa"])
+    states["gpt"] = None
+    assert RunView(tmp_path).state == "not training"
 
 
 def test_curves_have_training_and_validation_loss_without_rolled_back_steps(tmp_path):
