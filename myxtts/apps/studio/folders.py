@@ -68,12 +68,9 @@ class DataSets:
         return self.folder(name).with_name(f"{name}{RECORDINGS}")
 
     def keep(self, name: str, files: Sequence[str] | None, is_heard: bool = False) -> Path | None:
-        """Copies uploaded audio and texts into a data set; returns the folder of copies that must still be cut.
-
-        Uploads with subtitles, or with `is_heard` (a recognizer transcribes them), must be cut and go to a folder in
-        `recordings(name)`; other uploads are finished clips. Raises `UserError` if there is no audio, audio has no
-        text, a file is neither audio nor text, or the data set has the other kind of uploads.
-        """
+        """Copies uploads into a data set. Those with subtitles, or with `is_heard` (a recognizer transcribes them),
+        must still be cut: they go to a folder in `recordings(name)`, which is returned. Raises `UserError` if audio or
+        its text is missing, a file is neither, or the data set has the other kind of uploads."""
         if not files:
             raise PageError("no_files")
         folder, names = self.folder(name), [Path(file).name for file in files]

@@ -16,7 +16,6 @@ from myxtts.config.config import recipe_names
 from myxtts.config.stages import STAGES
 from myxtts.hearing.recognizers import WHISPER_SIZES
 from myxtts.storage.base_model import BASE_NAME
-from myxtts.text.languages import LANGUAGES
 
 
 def data_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
@@ -39,9 +38,8 @@ def data_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
                 words = gr.Textbox("", label=texts["record_text"], elem_id="data_words")
                 add = gr.Button(texts["add_recording"], elem_id="data_add")
                 added = parts.state_line("data_add_notice")
-    look = dict(allow_custom_value=True, elem_id="data_folder")
-    folder = gr.Dropdown([], value=None, label=texts["train_data"], **look)
-    choices.fresh(folder, lambda: gr.Dropdown(choices=studio.data.choices()))
+    look = dict(value=None, allow_custom_value=True, elem_id="data_folder")
+    folder = choices.listed("train_data", studio.data.choices, **look)
     examine_on = _checked(studio, texts, choices.language, [folder, language])
 
     def made(cut, name="", *_):
@@ -71,10 +69,8 @@ def _checked(studio, texts, page_language, chosen):
         look |= dict(label=texts["texts"], max_height=400, wrap=True, interactive=True, elem_id="data_clips")
         clips, loaded = gr.Dataframe(type="array", **look), gr.State(("", (), ""))
         heard = gr.Audio(label=texts["clip"], interactive=False, autoplay=True, **sound)
-        with gr.Row(visible=False) as save_box:
-            spoken = parts.language_box(texts, "data_spoken", page_language)
-            save = gr.Button(texts["save_texts"], elem_id="data_save")
-        saved = parts.state_line("data_saved")
+        spoken = parts.language_box(texts, "data_spoken", page_language)
+        save, saved = gr.Button(texts["save_texts"], visible=False, elem_id="data_save"), parts.state_line("data_saved")
     with gr.Accordion(texts["page"], open=False, visible=False, elem_id="data_page_box") as page_box:
         page = gr.HTML(elem_id="data_page")
 
@@ -86,25 +82,22 @@ def _checked(studio, texts, page_language, chosen):
         rows.sort(key=lambda row: not row[2])
         is_own, (stated, found) = bool(studio.data.lists(folder)), studio.languages(clips.values())
         words = texts["checked"].format(len(rows), sum(bool(row[2]) for row in rows))
-        if found and stated in LANGUAGES and found != stated:
-            names = [parts.language_name(texts, code) for code in (found, stated)]
-            words += texts["other_language"].format(*names, texts["save_texts" if is_own else "check"])
+        names, button = {code: name for name, code in spoken.choices}, texts["save_texts" if is_own else "check"]
+        if found and stated in names and found != stated:
+            words += texts["other_language"].format(names[found], names[stated], button)
         shown = parts.report_view(folder, page_language) if is_own else ""
         visible = [gr.update(visible=bool(of)) for of in (rows, is_own, shown)]
-        yield gr.skip(), (rows := rows[:MOST_CLIPS]), shown, (folder, rows, stated), stated, words, *visible
+        own = gr.Dropdown(value=stated, visible=is_own)
+        yield gr.skip(), (rows := rows[:MOST_CLIPS]), shown, (folder, rows, stated), stated, own, words, *visible
 
     def hear(folder, language, event: gr.SelectData):
         return studio.hear(folder, language, event.row_value[0])
 
-    def correct(seen, rows, language):
-        count = studio.data.correct(*seen[:2], rows, {seen[2]: language})
-        return texts["texts_saved"].format(count), language
-
-    places = [report, clips, page, loaded, spoken, line, clips_box, save_box, page_box]
+    places = [report, clips, page, loaded, chosen[1], spoken, line, clips_box, save, page_box]
     examine_on = lambda event, **options: act(texts, event, examine, chosen, places, line, **options)
     examine_on(check.click, api_name="check_data")
-    places = [saved, chosen[1]]
-    correcting = act(texts, save.click, correct, [loaded, clips, spoken], places, saved, api_name="save_texts")
+    correct = lambda seen, rows, to: texts["texts_saved"].format(studio.data.correct(*seen[:2], rows, {seen[2]: to}))
+    correcting = act(texts, save.click, correct, [loaded, clips, spoken], [saved], saved, api_name="save_texts")
     examine_on(correcting.success, api_name=False)
     clips.select(hear, chosen, heard, show_progress="hidden", api_name=False)
     return examine_on
@@ -155,17 +148,15 @@ def train_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
 def _form(studio, texts, choices):
     """Adds the training form; returns the inputs for run name, settings (by flag) and recipe, and the stage table."""
     preset = studio.preset(None, BASE_NAME)
-
-    def listed(key, label, names, value=None):
-        look = dict(allow_custom_value=True, elem_id=f"train_{key}")
-        box = gr.Dropdown([], value=value, label=texts[label], **look)
-        return choices.fresh(box, lambda: gr.Dropdown(choices=names()))
-
+    lists = dict(allow_custom_value=True)
+    models = lambda: [(texts["nothing"], ""), (texts["base"], BASE_NAME), *runs_in(studio.home), ("XTTS v2", XTTS_V2)]
     with gr.Row():
-        name = listed("run", "new_run", lambda: runs_in(studio.home))
+        name = choices.listed("new_run", lambda: runs_in(studio.home), value=None, elem_id="train_run", **lists)
+        source = dict(value=BASE_NAME, elem_id="train_init_from", **lists)
+        data = dict(value=None, elem_id="train_train_data", **lists)
         form = {
-            "init_from": listed("init_from", "init_from", lambda: _sources(studio, texts), BASE_NAME),
-            "train_data": listed("train_data", "train_data", studio.data.choices),
+            "init_from": choices.listed("init_from", models, **source),
+            "train_data": choices.listed("train_data", studio.data.choices, **data),
             "language": parts.language_box(texts, "train_language", choices.language),
         }
     look = dict(headers=[texts[key] for key in ("stage", "steps", "batch_size", "rate")], interactive=False)
@@ -194,10 +185,6 @@ def _box(name, texts, value):
     if flag.kind in (int, float) and flag.field.default is not None:  # an empty box of numbers would send 0
         return gr.Number(value, precision=0 if flag.kind is int else None, **words)
     return gr.Textbox("" if value is None else str(value), **words)
-
-
-def _sources(studio, texts):
-    return [(texts["nothing"], ""), (texts["base"], BASE_NAME), *runs_in(studio.home), ("XTTS v2", XTTS_V2)]
 
 
 def _fill(studio, texts, name, form, recipe, stages, notice):
@@ -237,31 +224,28 @@ def _watch(studio, texts, name, now, state):
     seen = gr.State(None)
 
     def look_at(run, seen):
+        training = studio.training()
+        running = texts["now"].format(", ".join(training)) if training else texts["none_now"]
         try:
             view = processes.RunView(named_folder(studio.home, run or ""))
         except UserError:
-            return _now(studio, texts), *[gr.skip()] * (len(plots) + 3), seen
+            return running, *[gr.skip()] * (len(plots) + 3), seen
         words = " · ".join([texts[view.state], *view.facts(texts)])
-        words = texts["in_english"].format(parts.without_paths(view.failed)) if view.failed else words
+        words = texts["in_english"].format(parts.PATHS.sub("", view.failed)) if view.failed else words
         newest = view.samples[0] if view.samples else None
         fresh = (run, len(view.metrics), newest, view.log[-200:])
         if fresh == seen:
-            return _now(studio, texts), words, *[gr.skip()] * (len(plots) + 2), seen
+            return running, words, *[gr.skip()] * (len(plots) + 2), seen
         curves, names = view.curves(), {"training": texts["train_loss"], "validation": texts["validation"]}
         lines = [[(step, loss, names[kind]) for step, loss, kind in curves.get(stage, ())] for stage in STAGES]
         plot = lambda rows: gr.LinePlot(pd.DataFrame(rows, columns=["step", "loss", "series"]), visible=bool(rows))
         is_new = seen is None or (seen[0], seen[2]) != (run, newest)
         label = f"{texts['sample']}: {newest.stem}" if newest else None
         heard = gr.Audio(newest and str(newest), label=label, visible=bool(newest)) if is_new else gr.skip()
-        return _now(studio, texts), words, *map(plot, lines), heard, gr.Textbox(view.log, visible=bool(view.log)), fresh
+        return running, words, *map(plot, lines), heard, gr.Textbox(view.log, visible=bool(view.log)), fresh
 
     outputs = [now, state, *plots, sample, log, seen]
     gr.Timer(2.0).tick(look_at, [name, seen], outputs, show_progress="hidden", api_name="state")
-
-
-def _now(studio, texts):
-    training = studio.training()
-    return texts["now"].format(", ".join(training)) if training else texts["none_now"]
 
 
 def models_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
@@ -315,9 +299,9 @@ def _list(studio, texts, choices):
         return texts["trashed"].format(to_trash(studio.home, place, studio.tasks).name), *rows()
 
     act(texts, delete.click, ask, [place], [line, sure], line, api_name="ask_trash")
-    moved = act(texts, sure.click, move, [place], [line, table, place, sure], line, api_name="trash")
+    moved = act(texts, sure.click, move, [place], [line, table, place, sure], line, api_name="trash").success
     place.input(lambda: gr.Button(visible=False), None, sure, show_progress="hidden", api_name=False)
-    choices.refill(moved.success)
+    choices.refill(moved)
     choices.fresh([table, place, sure], rows, "models")
 
 

@@ -19,6 +19,8 @@ from myxtts.text.languages import LANGUAGES
 
 SCRIPTS = {path.stem: path.read_text(encoding="utf-8") for path in Path(__file__).parent.glob("*.js")}
 """JavaScript of the page, by the name of its file."""
+PATHS = re.compile(r"[^\s'\"(`]*/(?:[0-9a-f]{64}|_data|_exports)/(?:[^/\n]+\.recordings/(?:upload[_\d]*/)?)?")
+"""Folders of uploads, data sets and exports in a message, which the page does not show."""
 
 
 def state_line(elem_id: str) -> gr.Markdown:
@@ -44,8 +46,8 @@ def act(texts: dict, event: Callable, run: Callable, inputs: Sequence, outputs: 
             sentence = str(error) if expected and str(error) else f"{type(error).__name__}: {error}"
             if isinstance(error, OSError) and error.strerror:
                 sentence = f"{error.strerror}: {error.filename2 or error.filename}"
-            sentence = without_paths(sentence)
-            shown = error.in_language(texts) if isinstance(error, PageError) else texts["in_english"].format(sentence)
+            english = texts["in_english"].format(PATHS.sub("", sentence))
+            shown = error.in_language(texts) if isinstance(error, PageError) else english
             yield {line: f'<span class="wrong">{html.escape(shown)}</span>'}
             is_covered = getattr(error, "key", "") == "task_runs"  # the progress of what runs takes its place
             raise gr.Error(html.escape(shown), visible=is_covered, print_exception=not expected) from error
@@ -54,26 +56,16 @@ def act(texts: dict, event: Callable, run: Callable, inputs: Sequence, outputs: 
     return event(generated, list(inputs), places, **{"show_progress": "hidden", **options})
 
 
-def without_paths(sentence: str) -> str:
-    """Removes the folders of uploads and of the page's data sets and exports from the paths in a message."""
-    return re.sub(r"[^\s'\"(`]*/(?:[0-9a-f]{64}|_data|_exports)/(?:[^/\n]+\.recordings/)?", "", sentence)
-
-
 def log_box(label: str, elem_id: str, lines: int = 8) -> gr.Textbox:
     """Creates a text box, hidden at first, for the output of a command."""
     look = dict(elem_id=elem_id, elem_classes=["log"], interactive=False, visible=False)
     return gr.Textbox("", label=label, lines=lines, max_lines=24, **look)
 
 
-def language_name(texts: dict[str, str], code: str) -> str:
-    """Returns the name of a language in the language of the page, with its code."""
-    return f"{texts.get(f'language_{code}', LANGUAGES[code].name)} ({code})"
-
-
 def language_box(texts: dict[str, str], elem_id: str, value: str, automatic: bool = False) -> gr.Dropdown:
     """Creates a drop-down of languages. `automatic` adds the option to detect the language (value "")."""
     names = [(texts["automatic"], "")] * automatic
-    names += [(language_name(texts, code), code) for code in LANGUAGES]
+    names += [(f"{texts.get(f'language_{code}', one.name)} ({code})", code) for code, one in LANGUAGES.items()]
     return gr.Dropdown(names, value=value, label=texts["language"], elem_id=elem_id)
 
 
@@ -127,14 +119,18 @@ class Choices:
 
     def models(self, label: str, **options) -> gr.Dropdown:
         """Creates a drop-down of the bundled model, which is the default, and all runs."""
-        box = gr.Dropdown(self._names(), value=BASE_NAME, label=self.texts[label], **options)
-        return self.fresh(box, lambda: gr.Dropdown(choices=self._names()))
+        return self.listed(label, self._names, value=BASE_NAME, **options)
 
-    def fresh(self, lists: Any, fill: Callable, name: str | bool = False) -> Any:
+    def listed(self, label: str, names: Callable[[], list], **options) -> gr.Dropdown:
+        """Creates a drop-down of `names()`, which is kept up to date."""
+        box = gr.Dropdown(names(), label=self.texts[label], **options)
+        self.fresh(box, lambda: gr.Dropdown(choices=names()))
+        return box
+
+    def fresh(self, lists: Any, fill: Callable, name: str | bool = False) -> None:
         """Updates `lists` by `fill()` when the page or the tab is opened and after the events of `refill`."""
         self._fills.append((fill, lists))
         gr.on([self.page.load, self.tab.select], fill, None, lists, show_progress="hidden", api_name=name)
-        return lists
 
     def refill(self, event: Callable) -> None:
         """Updates the lists of all tabs so far after an event that adds or removes a folder."""

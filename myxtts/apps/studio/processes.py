@@ -208,7 +208,7 @@ class RunView:
         failed: Error message of a failed training run; None if it did not fail.
         state: `training`, `failed`, `finished`, `stopped` or, before its first training, `not training`.
         stages: Names of the stages that the run trains, in order.
-        metrics: Lines of `metrics.jsonl`, each with `kind`, `stage`, `step` and measurements.
+        metrics: Lines of `metrics.jsonl`, each with `kind`, `stage`, `step` and measurements; `loss` is the main loss.
         log: The end of `train.log`.
         samples: Audio files of synthesized and resynthesized validation clips, newest first.
         checkpoints: Steps at which checkpoints were saved, by stage.
@@ -220,6 +220,8 @@ class RunView:
         config = config_in(OWN, folder) if (folder / OWN).is_file() else None
         self.stages: list[str] = [row[0] for row in stages_of(config, values_of(config))] if config else []
         self.metrics: list[dict] = read_metrics(folder)
+        for line in self.metrics:
+            line["loss"] = next((line[name] for name in MAIN_LOSSES if line.get(name) is not None), None)
         self.log: str = _end_of(folder / "train.log")
         sounds = [path for path in (folder / "samples").glob("*.wav") if not path.name.startswith("recording_")]
         self.samples: list[Path] = sorted(sounds, key=lambda path: path.stat().st_mtime, reverse=True)
@@ -238,7 +240,6 @@ class RunView:
         since = max((n for n, one in enumerate(self.metrics) if self.running and one["kind"] == "start"), default=0)
         lines = [one for one in self.metrics[since:] if one["kind"] == "training" and one["stage"] == stage]
         last = {name: value for name, value in lines[-1].items() if value is not None} if lines else {}
-        last["loss"] = _main_loss(last)  # the one that is plotted
         said = re.sub(r"^[\d:]+ [A-Z]+ ", "", self.log.rpartition("\n")[2]) if self.running and not lines else ""
         counted = re.fullmatch(rf"{stage} step (\d+)/\d+", said)  # until there are measurements, about once a minute
         facts += [texts["step_of"].format(stage, f"{counted[1] if counted else step}/{total}")] * bool(stage)
@@ -248,8 +249,11 @@ class RunView:
             if last.get("seconds_left", left) > left:
                 facts.append(texts["left_in_run"].format(tqdm.format_interval(last["seconds_left"])))
         facts += [said] * (bool(said) and not counted)
-        facts += [texts[name].format(last[name]) for name in FIGURES if last.get(name) is not None]
-        return facts + [texts["go_on"]] * (self.state == "finished")
+        facts += [texts[name].format(last[name]) for name in FIGURES if name in last]
+        if self.state == "finished":
+            spent = {one["stage"]: one["step"] * one["avg_ms"] / 1000 for one in self.metrics if one.get("avg_ms")}
+            facts += [texts["took"].format(tqdm.format_interval(sum(spent.values())))] * bool(spent) + [texts["go_on"]]
+        return facts
 
     def curves(self) -> dict[str, list[tuple[int, float, str]]]:
         """Returns the loss curves by stage as points (step, loss, kind), where kind is `training` or `validation`."""
@@ -258,13 +262,8 @@ class RunView:
             points = found.setdefault((line["stage"], line["kind"]), [])
             while points and points[-1][0] >= line["step"]:
                 points.pop()  # the run was rolled back to an earlier step
-            points += [(line["step"], _main_loss(line), line["kind"])] * (_main_loss(line) is not None)
+            points += [(line["step"], line["loss"], line["kind"])] * (line["loss"] is not None)
         curves = {}
         for stage, points in ((stage, points) for (stage, _), points in found.items() if points):
             curves.setdefault(stage, []).extend(points[:: -(-len(points) // MOST_POINTS) or 1])
         return curves
-
-
-def _main_loss(line):
-    """Returns the main loss in a line of `metrics.jsonl`, or None."""
-    return next((line[name] for name in MAIN_LOSSES if line.get(name) is not None), None)

@@ -2,6 +2,7 @@
 
 import functools
 import os
+import re
 import shutil
 import threading
 from collections.abc import Collection, Iterator
@@ -130,7 +131,9 @@ class Studio:
         """Returns the output of `myxtts plan` (devices and memory) for flags of `myxtts train`."""
         if f"--init-from={training_form.XTTS_V2}" in flags:  # the plan does not download the model to read its size
             flags = [*flags, f"--model-size={training_form.RELEASED_SIZE}"]
-        return list(processes.Tasks().follow("plan", "plan", *flags))[-1]
+        output = list(processes.Tasks().follow("plan", "plan", *flags))[-1]
+        # Without what only concerns the command line.
+        return re.sub(r" \(--json FILE[^)]*\)|.*--clip-seconds.*\n|\ndocs/benchmarks.*(?s:.*)", "", output)
 
     def speakers(self, language: str, *names: str) -> list[str]:
         """Returns the voices that all models `names` have: those of `language`, then others; trained speakers first."""

@@ -70,9 +70,10 @@ def test_run_is_finished_when_all_its_stages_are(tmp_path, monkeypatch):
     assert RunView(tmp_path).state == "not training"
     for stage in STAGES:
         (tmp_path / stage).mkdir()
-    assert RunView(tmp_path).state == "finished" and RunView(tmp_path).facts(TEXTS["fa"])
+    write_metrics(tmp_path, ("dvae", 100, {"avg_ms": 500.0}), ("gpt", 20, {"avg_ms": 500.0}))
+    assert (view := RunView(tmp_path)).state == "finished" and "01:00" in view.facts(TEXTS["fa"])[-2]
     states["gpt"] = None
-    assert RunView(tmp_path).state == "not training"
+    assert RunView(tmp_path).state == "stopped"
 
 
 def test_curves_have_training_and_validation_loss_without_rolled_back_steps(tmp_path):
@@ -309,7 +310,8 @@ def test_name_of_a_run_cannot_be_a_path(tmp_path, name):
 
 def test_plan_and_data_are_reported_by_the_commands(tmp_path, tiny_corpus):
     studio = Studio(tmp_path)
-    assert "GB" in studio.plan(["--model-size=nano", "--batch-size=2"])
+    planned = studio.plan(["--model-size=nano", "--batch-size=2", f"--train-data={tiny_corpus}"])
+    assert "GB" in planned and "--" not in planned
     assert "accepted: 12" in studio.check_data(str(tiny_corpus), "en") and not list(tmp_path.iterdir())
     for bad in (str(tmp_path / "none"), "--help", ""):
         with pytest.raises(UserError) as reported:
