@@ -87,7 +87,7 @@ def _checked(studio, texts, page_language, chosen):
             words += texts["other_language"].format(names[found], names[stated], button)
         shown = parts.report_view(folder, page_language) if is_own else ""
         visible = [gr.update(visible=bool(of)) for of in (rows, is_own, shown)]
-        own = gr.Dropdown(value=stated, visible=is_own)
+        own = gr.Dropdown(value=stated, label=texts["clips_language"], visible=is_own)
         yield gr.skip(), (rows := rows[:MOST_CLIPS]), shown, (folder, rows, stated), stated, own, words, *visible
 
     def hear(folder, language, event: gr.SelectData):
