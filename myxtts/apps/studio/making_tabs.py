@@ -63,11 +63,10 @@ def _checked(studio, texts, page_language, chosen):
     check = gr.Button(texts["check"], elem_id="data_check")
     line, report = parts.state_line("data_notice"), parts.log_box(texts["report"], "data_report", 6)
     with gr.Column(visible=False, elem_id="data_clips_box") as clips_box:
-        headers = [texts[key] for key in ("clip", "text", "doubt")]
-        look = dict(headers=headers, column_widths=["25%", "50%", "25%"], static_columns=[0, 2])
+        look = dict(headers=[texts[key] for key in ("clip", "text", "doubt")], label=texts["texts"], max_height=400)
+        look |= dict(column_widths=["25%", "50%", "25%"], static_columns=[0, 2], wrap=True, interactive=True)
         sound = dict(buttons=["download"], elem_id="data_heard")
-        look |= dict(label=texts["texts"], max_height=400, wrap=True, interactive=True, elem_id="data_clips")
-        clips, loaded = gr.Dataframe(type="array", **look), gr.State(("", (), ""))
+        clips, loaded = gr.Dataframe(type="array", elem_id="data_clips", **look), gr.State(("", (), ""))
         heard = gr.Audio(label=texts["clip"], interactive=False, autoplay=True, **sound)
         spoken = parts.language_box(texts, "data_spoken", page_language)
         save, saved = gr.Button(texts["save_texts"], visible=False, elem_id="data_save"), parts.state_line("data_saved")

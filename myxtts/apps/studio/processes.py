@@ -71,7 +71,7 @@ class Tasks:
 
     def arguments(self, name: str) -> tuple[str, ...]:
         """Returns the arguments of the command that is running under a name, or () if none is running."""
-        arguments, process, *_ = self._last.get(name, ((), None))
+        arguments, process, *_ = self._last.get(name, ((), None, None, 0.0))
         return arguments if process and process.poll() is None else ()
 
     def require_free(self, name: str) -> None:

@@ -128,12 +128,13 @@ class Studio:
         return named_folder(self.home, name) if name else self.home
 
     def plan(self, flags: list[str]) -> str:
-        """Returns the output of `myxtts plan` (devices and memory) for flags of `myxtts train`."""
+        """Returns the part of the output of `myxtts plan` that concerns the page and this machine."""
         if f"--init-from={training_form.XTTS_V2}" in flags:  # the plan does not download the model to read its size
             flags = [*flags, f"--model-size={training_form.RELEASED_SIZE}"]
         output = list(processes.Tasks().follow("plan", "plan", *flags))[-1]
-        # Without what only concerns the command line.
-        return re.sub(r" \(--json FILE[^)]*\)|.*--clip-seconds.*\n|\ndocs/benchmarks.*(?s:.*)", "", output)
+        for_commands = r" \(--json FILE[^)]*\)|.*--clip-seconds.*\n|\ndocs/benchmarks.*(?s:.*)"
+        for_gpus = r"|\n\nLARGEST BATCH(?s:.*?)(?=\n\n)" * (shutil.which("nvidia-smi") is None)
+        return re.sub(for_commands + for_gpus, "", output)
 
     def speakers(self, language: str, *names: str) -> list[str]:
         """Returns the voices that all models `names` have: those of `language`, then others; trained speakers first."""

@@ -1,6 +1,7 @@
 """Conflicts over the files of a run or data set: two pages, two uploads, or the trash."""
 
 import subprocess
+import time
 from types import SimpleNamespace
 
 import numpy as np
@@ -8,10 +9,10 @@ import pytest
 
 from myxtts.apps.studio import processes
 from myxtts.apps.studio.folders import DataSets, kept_in, removable, to_trash
-from myxtts.apps.studio.processes import Tasks, start_training
+from myxtts.apps.studio.processes import Tasks, output_path, start_training
 from myxtts.apps.studio.studio import Studio
 from myxtts.config.checks import UserError
-from myxtts.storage.files import locked_folder
+from myxtts.storage.files import lock, locked_folder
 from myxtts.storage.run_folder import own_run_folder
 from myxtts.storage.speakers import write_speakers
 
@@ -27,6 +28,20 @@ def test_second_page_that_starts_the_same_run_is_refused(tmp_path, monkeypatch):
                 start_training(folder, [])
         finally:
             process.kill()
+
+
+def test_start_waits_for_the_process_of_a_run_that_has_ended(tmp_path, monkeypatch):
+    folder, started = tmp_path / "run", []
+    monkeypatch.setattr(processes, "_start", lambda arguments, output: started.append(arguments))
+    with open(output_path(folder), "ab") as ending:
+        lock(ending.fileno())
+        monkeypatch.setattr(processes, "ENDING_SECONDS", 0.0)
+        with pytest.raises(UserError, match="training already"):
+            start_training(folder, [])
+        monkeypatch.setattr(processes, "ENDING_SECONDS", 60.0)
+        monkeypatch.setattr(time, "sleep", lambda seconds: ending.close())
+        start_training(folder, [])
+    assert len(started) == 1
 
 
 def test_a_recording_stays_if_another_of_its_name_is_refused(tmp_path, monkeypatch):

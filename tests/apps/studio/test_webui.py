@@ -21,7 +21,7 @@ from myxtts.apps.studio.training_form import FLAGS, OWN, XTTS_V2
 from myxtts.config.checks import UserError
 from myxtts.config.config import DataConfig, ModelConfig, XTTSConfig, config_from_dict
 from myxtts.config.stages import STAGES
-from myxtts.storage.files import append_line, lock, read_json, write_json
+from myxtts.storage.files import append_line, read_json, write_json
 from myxtts.storage.run_folder import own_run_folder
 from myxtts.training.stages.classes import STAGE_CLASSES
 
@@ -35,8 +35,7 @@ def write_metrics(folder, *lines):
 def test_metrics_of_a_run_give_losses_times_progress_and_the_time_left(tmp_path):
     timing = {"avg_ms": 96.9, "stall": 0.02, "loss": 9.0}
     (tmp_path / "train.log").write_text("17:23:33 INFO dvae step 700/800 | loss 7.0\n")
-    losses = ((50, 0.8227), (100, 0.4361))
-    write_metrics(tmp_path, *(("dvae", step, {"reconstruction": loss, **timing}) for step, loss in losses))
+    write_metrics(tmp_path, *(("dvae", n, {"reconstruction": y, **timing}) for n, y in ((50, 0.8227), (100, 0.4361))))
     view = RunView(tmp_path)
     assert not view.running and view.failed is None and "700/800" in view.log
     facts = "dvae step 100/800 · loss 0.4361 · 97 ms per step · waits for data 2% of the time"
@@ -119,20 +118,6 @@ def test_failed_training_reports_the_message_of_the_command(tmp_path):
         assert time.monotonic() < end
         time.sleep(0.1)
     assert "nothing" in failed and "Traceback" not in failed and not failed.startswith("Error:")
-
-
-def test_start_waits_for_the_process_of_a_run_that_has_ended(tmp_path, monkeypatch):
-    folder, started = tmp_path / "run", []
-    monkeypatch.setattr(processes, "_start", lambda arguments, output: started.append(arguments))
-    with open(output_path(folder), "ab") as ending:
-        lock(ending.fileno())
-        monkeypatch.setattr(processes, "ENDING_SECONDS", 0.0)
-        with pytest.raises(UserError, match="training already"):
-            start_training(folder, [])
-        monkeypatch.setattr(processes, "ENDING_SECONDS", 60.0)
-        monkeypatch.setattr(time, "sleep", lambda seconds: ending.close())
-        start_training(folder, [])
-    assert len(started) == 1
 
 
 def test_failure_is_found_by_another_server(tmp_path):
@@ -307,7 +292,7 @@ def test_name_of_a_run_cannot_be_a_path(tmp_path, name):
 def test_plan_and_data_are_reported_by_the_commands(tmp_path, tiny_corpus):
     studio = Studio(tmp_path)
     planned = studio.plan(["--model-size=nano", "--batch-size=2", f"--train-data={tiny_corpus}"])
-    assert "GB" in planned and "--" not in planned
+    assert "MEMORY, MB:" in planned and "--" not in planned
     assert "accepted: 12" in studio.check_data(str(tiny_corpus), "en") and not list(tmp_path.iterdir())
     for bad in (str(tmp_path / "none"), "--help", ""):
         with pytest.raises(UserError) as reported:
