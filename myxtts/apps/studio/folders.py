@@ -1,20 +1,21 @@
 """Files in the home folder of `myxtts ui`: runs, data sets, exports, an evaluation, the trash, and votes on models."""
 
 import csv
-import math
 import os
 import re
 import shutil
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
+
+from scipy.stats import binomtest
 
 from myxtts.apps.studio.processes import Tasks, process_of, trainings
 from myxtts.apps.studio.texts import PageError
 from myxtts.apps.studio.training_form import OWN, config_in
-from myxtts.audio.files import AUDIO_EXTENSIONS
+from myxtts.audio.files import AUDIO_EXTENSIONS, MEDIA_EXTENSIONS
 from myxtts.storage.base_model import BASE_NAME, MODEL, SETTINGS, kind_of
 from myxtts.storage.files import append_line, csv_text, free_path, write_text, write_whole
 
@@ -22,10 +23,8 @@ DATA, EXPORTS, EVALUATION, TRASH = "_data", "_exports", "_evaluation", "_trash"
 """Names of folders next to the runs. No run can have one of these names, because they begin with an underscore."""
 SUBTITLES = (".srt", ".vtt", ".ass")
 TEXT_SUFFIXES = (".txt", ".lab", ".csv", *SUBTITLES)
-LONG_SUFFIXES = (*AUDIO_EXTENSIONS, ".mp4", ".mkv", ".m4a")
-"""Suffixes of recordings that `myxtts make-dataset` can cut into clips. Videos and m4a need ffmpeg."""
-RECORDINGS, BEFORE = ".recordings", ".before"
-"""Suffixes of the folder with the long recordings of a data set, and of the backup of a recording that is replaced."""
+RECORDINGS = ".recordings"
+"""Suffix of the folder with the long recordings of a data set, in a folder for each upload."""
 VOTES = "_votes.csv"
 COLUMNS = ("time", "first", "second", "better", "blind", "text", "seed")
 SAME = "same"
@@ -51,8 +50,14 @@ class DataSets:
         self.home: Path = home / DATA
 
     def choices(self) -> list[tuple[str, str]]:
-        """Returns (name, folder) of each data set, as the choices of a drop-down."""
-        return [(path.name, str(path)) for path in sorted(self.home.glob("*/")) if path.suffix != RECORDINGS]
+        """Returns (name, folder) of each data set that has clips, as the choices of a drop-down."""
+        found = [path for path in sorted(self.home.glob("[!.]*/")) if path.suffix != RECORDINGS]
+        is_ready = lambda path: self.lists(path) or not (path / "sources").exists()  # else `make-dataset` made no clip
+        return [(path.name, str(path)) for path in found if is_ready(path)]
+
+    def place(self, named: str | None) -> str:
+        """Converts the name of a data set in a form to its folder; any other text is a path and stays."""
+        return dict(self.choices()).get((named or "").strip(), (named or "").strip())
 
     def folder(self, name: str) -> Path:
         """Returns the folder for a data set's name, whether or not it exists. Raises `UserError` for invalid names."""
@@ -62,19 +67,19 @@ class DataSets:
         """Returns the folder for the long recordings that a data set is cut from."""
         return self.folder(name).with_name(f"{name}{RECORDINGS}")
 
-    def keep(self, name: str, files: Sequence[str], is_heard: bool = False) -> list[Path]:
-        """Copies uploaded audio and texts into a data set; returns the copies if they must still be cut, otherwise [].
-
-        Uploads with subtitles, or with `is_heard` (a recognizer transcribes them), must be cut and go to
-        `recordings(name)`; other uploads are finished clips. Raises `UserError` if there is no audio, audio has no
-        text, a file is neither audio nor text, or the data set has the other kind of uploads.
-        """
+    def keep(self, name: str, files: Sequence[str] | None, is_heard: bool = False) -> Path | None:
+        """Copies uploads into a data set. Those with subtitles, or with `is_heard` (a recognizer transcribes them),
+        must still be cut: they go to a folder in `recordings(name)`, which is returned. Raises `UserError` if audio or
+        its text is missing, a file is neither, or the data set has the other kind of uploads."""
+        if not files:
+            raise PageError("no_files")
         folder, names = self.folder(name), [Path(file).name for file in files]
         is_cut = is_heard or any(one.lower().endswith(SUBTITLES) for one in names)
-        audio = LONG_SUFFIXES if is_cut else AUDIO_EXTENSIONS
+        audio = MEDIA_EXTENSIONS if is_cut else AUDIO_EXTENSIONS
         for one in names:
             if not one.lower().endswith((*audio, *TEXT_SUFFIXES)):
-                raise PageError("not_audio", ", ".join((*audio, *TEXT_SUFFIXES)), one)
+                key = "convert_first" if one.lower().endswith(MEDIA_EXTENSIONS) else "not_audio"
+                raise PageError(key, one, ", ".join((*audio, *TEXT_SUFFIXES)))
         if not (heard := [one for one in names if one.lower().endswith(audio)]):
             raise PageError("no_files")
         listed = "metadata.csv" in names or (folder / "metadata.csv").is_file()
@@ -83,15 +88,13 @@ class DataSets:
                 raise PageError("no_text_of", stem)
         if folder.exists() and self.recordings(name).exists() != is_cut:
             raise PageError("other_set", name)
-        folder = self.recordings(name) if is_cut else folder
+        folder = free_path(self.recordings(name) / "upload") if is_cut else folder
         copies = [folder / ("wavs" if listed and not is_cut and one in heard else "") / one for one in names]
         for file, copy in zip(files, copies):
             copy.parent.mkdir(parents=True, exist_ok=True)
-            if is_cut and copy.is_file():
-                shutil.copyfile(copy, f"{copy}{BEFORE}")
             with write_whole(copy) as temporary:
                 shutil.copyfile(file, temporary)
-        return copies if is_cut else []
+        return folder if is_cut else None
 
     def add_recording(self, name: str, recording: str | None, text: str) -> Path:
         """Adds one clip and its text to a data set; returns the folder of the data set."""
@@ -110,15 +113,21 @@ class DataSets:
             shutil.copyfile(recording, temporary)
         return folder
 
-    def lists(self, folder: str) -> list[Path]:
+    def lists(self, folder: str | Path) -> list[Path]:
         """Returns the CSV files that list the clips of a data set, if the clips were cut on the page, else []."""
         lists = [Path(folder, name) for name in ("metadata_train.csv", "metadata_eval.csv")]
         return [path for path in lists if path.is_file()] if Path(folder).parent == self.home else []
 
-    def correct(self, folder: str, loaded: Sequence[Sequence[str]], texts: Sequence[Sequence[str]]) -> int:
+    def doubts(self, folder: str) -> dict[tuple[str, str], str]:
+        """Returns why texts were doubtful when the data set was cut, by clip and text."""
+        rows = [row for row in _read_csv(Path(folder, "segments.csv")) if row.get("clip")]
+        return {(row["clip"], row["text"]): row["detail"] for row in rows if row["detail"]}
+
+    def correct(self, folder: str, loaded: Sequence, texts: Sequence, languages: Mapping[str, str] = {}) -> int:
         """Saves edited texts of clips to the CSV lists of a data set, and removes clips whose text is empty. `loaded`
-        are the rows (clip, text) before the edit, `texts` those after it. Returns the number of edits; raises
-        `UserError` if the saved text of an edited clip is no longer the one in `loaded`."""
+        are the rows (clip, text, …) before the edit, `texts` those after it, `languages` the new languages by the old
+        ones. Returns the number of edited texts; raises `UserError` if the saved text of an edited clip is no longer
+        the one in `loaded`."""
         plain = lambda rows: {row[0]: " ".join(str(row[1] or "").replace("|", " ").split()) for row in rows}
         before, given, lists = plain(loaded), plain(texts), {}
         for path in self.lists(folder):
@@ -129,7 +138,8 @@ class DataSets:
         if other := [clip for clip in given if now.get(clip) != before[clip]]:
             raise PageError("changed_elsewhere", other[0])
         for path, rows in lists.items():
-            new = [[row[0], given.get(row[0], row[1]), *row[2:]] for row in rows]
+            spoken = lambda row: [languages.get(one, one) for one in row[3:]]
+            new = [[row[0], given.get(row[0], row[1]), *row[2:3], *spoken(row)] for row in rows]
             write_text(path, csv_text((row for row in new if row[1]), "|"))
         return len(given)
 
@@ -148,7 +158,7 @@ class Kept(NamedTuple):
 def kept_in(home: Path) -> dict[str, Kept]:
     """Returns the runs (newest first), data sets, exports and the evaluation, by their paths relative to `home`."""
     found = [("run", home / name) for name in runs_in(home)]
-    patterns = {"data": f"{DATA}/*/", "export": f"{EXPORTS}/*/", "evaluation": f"{EVALUATION}/"}
+    patterns = {"data": f"{DATA}/[!.]*/", "export": f"{EXPORTS}/[!.]*/", "evaluation": f"{EVALUATION}/"}
     found += [(kind, path) for kind, pattern in patterns.items() for path in home.glob(pattern)]
     kept = {}
     for kind, folder in found:
@@ -200,15 +210,13 @@ def add_vote(home: Path, sides: Sequence[str], better: int | None, blind: bool, 
 def count_votes(home: Path) -> list[list]:
     """Returns a row for each pair of models: both names, the votes for each, the ties, the p-value of a sign test."""
     found: dict[tuple, Counter] = {}
-    lines = (home / VOTES).read_text(encoding="utf-8").splitlines() if (home / VOTES).is_file() else ()
-    for one in csv.DictReader(lines):
+    for one in _read_csv(home / VOTES):
         if one.get("better"):
             found.setdefault(tuple(sorted((one["first"], one["second"]))), Counter())[one["better"]] += 1
     rows = [[*pair, votes[pair[0]], votes[pair[1]], votes[SAME]] for pair, votes in found.items()]
-    return [[*row, _p_value(*row[2:4])] for row in rows]
+    return [[*row, round(binomtest(row[2], row[2] + row[3]).pvalue, 3) if any(row[2:4]) else 1.0] for row in rows]
 
 
-def _p_value(first, second):
-    """Probability of votes as unequal as these, or more so, if both models are equally good."""
-    unequal = sum(math.comb(first + second, count) for count in range(min(first, second) + 1))
-    return round(min(1.0, 2 * unequal / 2 ** (first + second)), 3)
+def _read_csv(path):
+    """Returns the rows of a CSV file with a header, as dictionaries; none if it does not exist."""
+    return csv.DictReader(path.read_text(encoding="utf-8").splitlines() if path.is_file() else ())

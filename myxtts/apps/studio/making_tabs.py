@@ -9,8 +9,7 @@ import pandas as pd
 from myxtts.apps.studio import parts, processes
 from myxtts.apps.studio.folders import kept_in, named_folder, removable, runs_in, to_trash
 from myxtts.apps.studio.parts import Choices, act
-from myxtts.apps.studio.studio import Studio
-from myxtts.apps.studio.texts import PageError
+from myxtts.apps.studio.studio import MOST_CLIPS, Studio
 from myxtts.apps.studio.training_form import FLAGS, OWN, XTTS_V2
 from myxtts.config.checks import UserError
 from myxtts.config.config import recipe_names
@@ -39,16 +38,9 @@ def data_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
                 words = gr.Textbox("", label=texts["record_text"], elem_id="data_words")
                 add = gr.Button(texts["add_recording"], elem_id="data_add")
                 added = parts.state_line("data_add_notice")
-    look = dict(allow_custom_value=True, elem_id="data_folder")
-    folder = gr.Dropdown(studio.data.choices(), value=None, label=texts["train_data"], **look)
+    look = dict(value=None, allow_custom_value=True, elem_id="data_folder")
+    folder = choices.listed("train_data", studio.data.choices, **look)
     examine_on = _checked(studio, texts, choices.language, [folder, language])
-
-    def make(name, files, language, recognizer):
-        if "data" in studio.tasks.folders():
-            return studio.tasks.follow("data")
-        if not files:
-            raise PageError("no_files")
-        return studio.make_data_set(name, files, language, (recognizer or "").strip())
 
     def made(cut, name="", *_):
         made = cut or studio.data.folder(name)
@@ -58,7 +50,7 @@ def data_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
         folder = str(studio.data.add_recording(name, recording, words))
         return gr.Dropdown(studio.data.choices(), value=folder), None, "", texts["added"]
 
-    finished = make_on(choices.page, make, [name, files, language, recognizer], [folder], made)
+    finished = make_on(choices.page, studio.make_data_set, [name, files, language, recognizer], [folder], made)
     examine_on(finished.success, api_name=False)
     places = [folder, recording, words, added]
     act(texts, add.click, record, [name, recording, words], places, added, api_name="add_recording")
@@ -71,30 +63,41 @@ def _checked(studio, texts, page_language, chosen):
     check = gr.Button(texts["check"], elem_id="data_check")
     line, report = parts.state_line("data_notice"), parts.log_box(texts["report"], "data_report", 6)
     with gr.Column(visible=False, elem_id="data_clips_box") as clips_box:
-        look = dict(headers=[texts["clip"], texts["text"]], column_widths=["30%", "70%"], static_columns=[0])
+        look = dict(headers=[texts[key] for key in ("clip", "text", "doubt")], label=texts["texts"], max_height=400)
+        look |= dict(column_widths=["25%", "50%", "25%"], static_columns=[0, 2], wrap=True, interactive=True)
         sound = dict(buttons=["download"], elem_id="data_heard")
-        look |= dict(label=texts["texts"], max_height=400, wrap=True, interactive=True, elem_id="data_clips")
-        clips, loaded = gr.Dataframe(type="array", **look), gr.State(("", ()))
+        clips, loaded = gr.Dataframe(type="array", elem_id="data_clips", **look), gr.State(("", (), ""))
         heard = gr.Audio(label=texts["clip"], interactive=False, autoplay=True, **sound)
+        spoken = parts.language_box(texts, "data_spoken", page_language)
         save, saved = gr.Button(texts["save_texts"], visible=False, elem_id="data_save"), parts.state_line("data_saved")
     with gr.Accordion(texts["page"], open=False, visible=False, elem_id="data_page_box") as page_box:
         page = gr.HTML(elem_id="data_page")
 
     def examine(folder, language):
+        folder = studio.data.place(folder)
         yield gr.Textbox(studio.check_data(folder, language), visible=True)
-        rows = [[place, clip.text] for place, clip in studio.clips(folder, language).items()]
-        is_own = bool(studio.data.lists(folder))
+        clips, doubts = studio.clips(folder, language), studio.data.doubts(folder)
+        rows = [[place, clip.text, doubts.get((place, clip.text), "")] for place, clip in clips.items()]
+        rows.sort(key=lambda row: not row[2])
+        is_own, (stated, found) = bool(studio.data.lists(folder)), studio.languages(clips.values())
+        words = texts["checked"].format(len(rows), sum(bool(row[2]) for row in rows))
+        names, button = {code: name for name, code in spoken.choices}, texts["save_texts" if is_own else "check"]
+        if found and stated in names and found != stated:
+            words += texts["other_language"].format(names[found], names[stated], button)
         shown = parts.report_view(folder, page_language) if is_own else ""
-        yield gr.skip(), rows, shown, (folder, rows), *(gr.update(visible=bool(of)) for of in (rows, is_own, shown))
+        visible = [gr.update(visible=bool(of)) for of in (rows, is_own, shown)]
+        own = gr.Dropdown(value=stated, label=texts["clips_language"], visible=is_own)
+        yield gr.skip(), (rows := rows[:MOST_CLIPS]), shown, (folder, rows, stated), stated, own, words, *visible
 
     def hear(folder, language, event: gr.SelectData):
         return studio.hear(folder, language, event.row_value[0])
 
-    places = [report, clips, page, loaded, clips_box, save, page_box]
+    places = [report, clips, page, loaded, chosen[1], spoken, line, clips_box, save, page_box]
     examine_on = lambda event, **options: act(texts, event, examine, chosen, places, line, **options)
     examine_on(check.click, api_name="check_data")
-    correct = lambda seen, rows: (texts["texts_saved"].format(studio.data.correct(*seen, rows)), (seen[0], rows))
-    act(texts, save.click, correct, [loaded, clips], [saved, loaded], saved, api_name="save_texts")
+    correct = lambda seen, rows, to: texts["texts_saved"].format(studio.data.correct(*seen[:2], rows, {seen[2]: to}))
+    correcting = act(texts, save.click, correct, [loaded, clips, spoken], [saved], saved, api_name="save_texts")
+    examine_on(correcting.success, api_name=False)
     clips.select(hear, chosen, heard, show_progress="hidden", api_name=False)
     return examine_on
 
@@ -102,13 +105,13 @@ def _checked(studio, texts, page_language, chosen):
 def train_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
     """Fills the tab Train: the settings of a run, buttons to plan, start and stop it, and its state."""
     now = gr.Markdown(elem_id="train_now")
-    name, form, recipe, stages = _form(studio, texts, choices.language)
+    name, form, recipe, stages = _form(studio, texts, choices)
     # The form has its own status line: filling it when the page opens must not clear the message of a button.
     filled = parts.state_line("train_form_notice")
     given = [name, recipe, *form.values()]
     shared = dict(show_progress="hidden", api_name=False)
     choices.data["language"].change(lambda language: language, choices.data["language"], form["language"], **shared)
-    listed = lambda *given: (gr.Dropdown(studio.data.choices(), value=given[0]), studio.data_language(*given))
+    listed = lambda *given: (given[0], studio.data_language(*given))
     places = [form["train_data"], form["language"]]
     choices.data["train_data"].change(listed, list(choices.data.values()), places, **shared)
     form["train_data"].input(studio.data_language, places, form["language"], **shared)
@@ -137,28 +140,23 @@ def train_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
     act(texts, stop.click, end, [name], [notice], notice, api_name="stop")
     _watch(studio, texts, name, now, state)
     _fill(studio, texts, name, form, recipe, stages, filled)
-
-    def opened():
-        training = studio.training()
-        chosen = dict(value=training[0]) if training else {}  # else the typed name stays
-        fresh = (gr.Dropdown(choices=_sources(studio, texts)), gr.Dropdown(choices=studio.data.choices()))
-        return gr.Dropdown(choices=runs_in(studio.home), **chosen), *fresh, _now(studio, texts)
-
-    choices.page.load(opened, None, [name, form["init_from"], form["train_data"], now], **shared)
+    # If nothing is training, the typed name stays.
+    choices.page.load(lambda: next(iter(studio.training()), gr.skip()), None, name, **shared)
 
 
-def _form(studio, texts, language):
+def _form(studio, texts, choices):
     """Adds the training form; returns the inputs for run name, settings (by flag) and recipe, and the stage table."""
     preset = studio.preset(None, BASE_NAME)
     lists = dict(allow_custom_value=True)
+    models = lambda: [(texts["nothing"], ""), (texts["base"], BASE_NAME), *runs_in(studio.home), ("XTTS v2", XTTS_V2)]
     with gr.Row():
-        name = gr.Dropdown(runs_in(studio.home), value=None, label=texts["new_run"], elem_id="train_run", **lists)
-        source = dict(value=BASE_NAME, label=texts["init_from"], elem_id="train_init_from", **lists)
-        data = dict(value=None, label=texts["train_data"], elem_id="train_train_data", **lists)
+        name = choices.listed("new_run", lambda: runs_in(studio.home), value=None, elem_id="train_run", **lists)
+        source = dict(value=BASE_NAME, elem_id="train_init_from", **lists)
+        data = dict(value=None, elem_id="train_train_data", **lists)
         form = {
-            "init_from": gr.Dropdown(_sources(studio, texts), **source),
-            "train_data": gr.Dropdown(studio.data.choices(), **data),
-            "language": parts.language_box(texts, "train_language", language),
+            "init_from": choices.listed("init_from", models, **source),
+            "train_data": choices.listed("train_data", studio.data.choices, **data),
+            "language": parts.language_box(texts, "train_language", choices.language),
         }
     look = dict(headers=[texts[key] for key in ("stage", "steps", "batch_size", "rate")], interactive=False)
     stages = gr.Dataframe(preset.stages, label=texts["stages"], elem_id="train_stages", **look)
@@ -186,10 +184,6 @@ def _box(name, texts, value):
     if flag.kind in (int, float) and flag.field.default is not None:  # an empty box of numbers would send 0
         return gr.Number(value, precision=0 if flag.kind is int else None, **words)
     return gr.Textbox("" if value is None else str(value), **words)
-
-
-def _sources(studio, texts):
-    return [(texts["nothing"], ""), (texts["base"], BASE_NAME), *runs_in(studio.home), ("XTTS v2", XTTS_V2)]
 
 
 def _fill(studio, texts, name, form, recipe, stages, notice):
@@ -229,36 +223,33 @@ def _watch(studio, texts, name, now, state):
     seen = gr.State(None)
 
     def look_at(run, seen):
+        training = studio.training()
+        running = texts["now"].format(", ".join(training)) if training else texts["none_now"]
         try:
             view = processes.RunView(named_folder(studio.home, run or ""))
         except UserError:
-            return _now(studio, texts), *[gr.skip()] * (len(plots) + 3), seen
+            return running, *[gr.skip()] * (len(plots) + 3), seen
         words = " · ".join([texts[view.state], *view.facts(texts)])
-        words = texts["in_english"].format(view.failed) if view.failed else words
+        words = texts["in_english"].format(parts.PATHS.sub("", view.failed)) if view.failed else words
         newest = view.samples[0] if view.samples else None
         fresh = (run, len(view.metrics), newest, view.log[-200:])
         if fresh == seen:
-            return _now(studio, texts), words, *[gr.skip()] * (len(plots) + 2), seen
+            return running, words, *[gr.skip()] * (len(plots) + 2), seen
         curves, names = view.curves(), {"training": texts["train_loss"], "validation": texts["validation"]}
         lines = [[(step, loss, names[kind]) for step, loss, kind in curves.get(stage, ())] for stage in STAGES]
         plot = lambda rows: gr.LinePlot(pd.DataFrame(rows, columns=["step", "loss", "series"]), visible=bool(rows))
         is_new = seen is None or (seen[0], seen[2]) != (run, newest)
         label = f"{texts['sample']}: {newest.stem}" if newest else None
         heard = gr.Audio(newest and str(newest), label=label, visible=bool(newest)) if is_new else gr.skip()
-        return _now(studio, texts), words, *map(plot, lines), heard, gr.Textbox(view.log, visible=bool(view.log)), fresh
+        return running, words, *map(plot, lines), heard, gr.Textbox(view.log, visible=bool(view.log)), fresh
 
     outputs = [now, state, *plots, sample, log, seen]
     gr.Timer(2.0).tick(look_at, [name, seen], outputs, show_progress="hidden", api_name="state")
 
 
-def _now(studio, texts):
-    training = studio.training()
-    return texts["now"].format(", ".join(training)) if training else texts["none_now"]
-
-
 def models_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
     """Fills the tab Models: a list of runs, data sets and exports, and forms to export and import a model."""
-    _list(studio, texts, choices.tab)
+    _list(studio, texts, choices)
     with gr.Accordion(texts["export"], elem_id="export_box"):
         with gr.Row():
             model = choices.models("run", elem_id="export_run")
@@ -271,16 +262,17 @@ def models_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
         name = f"{tempfile.mkdtemp(dir=download.GRADIO_CACHE)}/{folder.name}"  # deleted like an uploaded file
         return note, gr.update(value=shutil.make_archive(name, "zip", folder.parent, folder.name), visible=True)
 
-    export_on(choices.page, studio.export, [model, weights], [download], exported)
+    choices.refill(export_on(choices.page, studio.export, [model, weights], [download], exported).success)
     with gr.Accordion(texts["import"], open=False, elem_id="import_box"):
         gr.Markdown(texts["import_help"])
         with gr.Row():
             source = gr.Textbox("", label=texts["source"], elem_id="import_source")
             name = gr.Textbox("", label=texts["new_run"], elem_id="import_name")
-        parts.command(studio, texts, "import", "convert")(choices.page, studio.convert, [source, name])
+        import_on = parts.command(studio, texts, "import", "convert")
+        choices.refill(import_on(choices.page, studio.convert, [source, name]).success)
 
 
-def _list(studio, texts, tab):
+def _list(studio, texts, choices):
     """Adds the list of runs, data sets and exports, with a button to move an item to the trash, and one to confirm."""
 
     def rows():
@@ -303,12 +295,13 @@ def _list(studio, texts, tab):
         return texts["really"].format(one.folder.name, one.size), gr.Button(visible=True)
 
     def move(place):
-        return texts["trashed"].format(to_trash(studio.home, place, studio.tasks)), *rows()
+        return texts["trashed"].format(to_trash(studio.home, place, studio.tasks).name), *rows()
 
     act(texts, delete.click, ask, [place], [line, sure], line, api_name="ask_trash")
-    act(texts, sure.click, move, [place], [line, table, place, sure], line, api_name="trash")
+    moved = act(texts, sure.click, move, [place], [line, table, place, sure], line, api_name="trash").success
     place.input(lambda: gr.Button(visible=False), None, sure, show_progress="hidden", api_name=False)
-    tab.select(rows, None, [table, place, sure], show_progress="hidden", api_name="models")
+    choices.refill(moved)
+    choices.fresh([table, place, sure], rows, "models")
 
 
 def _facts(one, texts):

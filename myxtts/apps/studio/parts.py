@@ -3,9 +3,9 @@
 import html
 import inspect
 import re
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import gradio as gr
 from tqdm import tqdm
@@ -19,6 +19,8 @@ from myxtts.text.languages import LANGUAGES
 
 SCRIPTS = {path.stem: path.read_text(encoding="utf-8") for path in Path(__file__).parent.glob("*.js")}
 """JavaScript of the page, by the name of its file."""
+PATHS = re.compile(r"[^\s'\"(`]*/(?:[0-9a-f]{64}|_data|_exports)/(?:[^/\n]+\.recordings/(?:upload[_\d]*/)?)?")
+"""Folders of uploads, data sets and exports in a message, which the page does not show."""
 
 
 def state_line(elem_id: str) -> gr.Markdown:
@@ -44,9 +46,11 @@ def act(texts: dict, event: Callable, run: Callable, inputs: Sequence, outputs: 
             sentence = str(error) if expected and str(error) else f"{type(error).__name__}: {error}"
             if isinstance(error, OSError) and error.strerror:
                 sentence = f"{error.strerror}: {error.filename2 or error.filename}"
-            shown = error.in_language(texts) if isinstance(error, PageError) else texts["in_english"].format(sentence)
+            english = texts["in_english"].format(PATHS.sub("", sentence))
+            shown = error.in_language(texts) if isinstance(error, PageError) else english
             yield {line: f'<span class="wrong">{html.escape(shown)}</span>'}
-            raise gr.Error(html.escape(shown), visible=False, print_exception=not expected) from error
+            is_covered = getattr(error, "key", "") == "task_runs"  # the progress of what runs takes its place
+            raise gr.Error(html.escape(shown), visible=is_covered, print_exception=not expected) from error
 
     places = list(outputs) if line in outputs else [*outputs, line]
     return event(generated, list(inputs), places, **{"show_progress": "hidden", **options})
@@ -81,10 +85,10 @@ def command(studio: Studio, texts: dict[str, str], name: str, task: str, label: 
 
     def connect(page, start, inputs, outputs=(), end=lambda *_: ("",)):
         def run(*given):
-            folder, begun, output = None, time.monotonic(), ""
+            folder, output = None, ""
             for output in start(*given) if given else studio.tasks.follow(task):
                 folder = studio.tasks.folders().get(task, folder)
-                passed = texts["working"].format(tqdm.format_interval(time.monotonic() - begun))
+                passed = texts["working"].format(tqdm.format_interval(studio.tasks.seconds(task)))
                 words = (folder and folder.name, passed, output.rpartition("\n")[2])
                 yield gr.Textbox(output, visible=True), html.escape(" · ".join(filter(None, words)))
             yield gr.Textbox(output, visible=bool(output)), *(end(folder, *given) if folder or given else ("",))
@@ -111,13 +115,27 @@ class Choices:
         self.studio, self.texts, self.page, self.language = studio, texts, page, language
         self.tab: gr.Tab | None = None
         """The tab that is being built, to which new inputs are added."""
+        self._fills: list[tuple[Callable, Any]] = []
 
     def models(self, label: str, **options) -> gr.Dropdown:
         """Creates a drop-down of the bundled model, which is the default, and all runs."""
-        box = gr.Dropdown(self._names(), value=BASE_NAME, label=self.texts[label], **options)
-        for event in (self.page.load, self.tab.select):
-            event(lambda: gr.Dropdown(choices=self._names()), None, box, show_progress="hidden", api_name=False)
+        return self.listed(label, self._names, value=BASE_NAME, **options)
+
+    def listed(self, label: str, names: Callable[[], list], **options) -> gr.Dropdown:
+        """Creates a drop-down of `names()`, which is kept up to date."""
+        box = gr.Dropdown(names(), label=self.texts[label], **options)
+        self.fresh(box, lambda: gr.Dropdown(choices=names()))
         return box
+
+    def fresh(self, lists: Any, fill: Callable, name: str | bool = False) -> None:
+        """Updates `lists` by `fill()` when the page or the tab is opened and after the events of `refill`."""
+        self._fills.append((fill, lists))
+        gr.on([self.page.load, self.tab.select], fill, None, lists, show_progress="hidden", api_name=name)
+
+    def refill(self, event: Callable) -> None:
+        """Updates the lists of all tabs so far after an event that adds or removes a folder."""
+        for fill, lists in self._fills:
+            event(fill, None, lists, show_progress="hidden", api_name=False)
 
     def voice(self, name: str, *models: gr.Dropdown) -> tuple[gr.Dropdown, gr.Dropdown, gr.Audio]:
         """Creates inputs for the language, for a voice that all `models` have, and for a recording of another voice."""

@@ -45,7 +45,7 @@ class Tasks:
     """Long-running commands, at most one at a time for each name. They continue if the page is closed."""
 
     def __init__(self):
-        self._last: dict[str, tuple[tuple[str, ...], subprocess.Popen, BinaryIO]] = {}
+        self._last: dict[str, tuple[tuple[str, ...], subprocess.Popen, BinaryIO, float]] = {}
         self._lock = threading.Lock()
 
     def follow(self, name: str, *arguments: str) -> Iterator[str]:
@@ -53,14 +53,13 @@ class Tasks:
         and at the end. Without `arguments`, follows the last command under this name, even if it has ended. Raises
         `UserError` if a different command is running under this name, or if the command fails or is cancelled."""
         with self._lock:
-            if arguments and not self.arguments(name):
+            if arguments and arguments != self.arguments(name):
+                self.require_free(name)
                 output = tempfile.TemporaryFile()
-                self._last[name] = arguments, _start(arguments, output), output
-            elif arguments and arguments != self.arguments(name):
-                raise PageError("task_runs")
+                self._last[name] = arguments, _start(arguments, output), output, time.monotonic()
             elif name not in self._last:
                 return
-            _, process, output = self._last[name]
+            _, process, output, _ = self._last[name]
         while (code := process.poll()) is None:
             yield _printed(output)
             time.sleep(POLL_SECONDS)
@@ -72,8 +71,17 @@ class Tasks:
 
     def arguments(self, name: str) -> tuple[str, ...]:
         """Returns the arguments of the command that is running under a name, or () if none is running."""
-        arguments, process, _ = self._last.get(name, ((), None, None))
+        arguments, process, *_ = self._last.get(name, ((), None, None, 0.0))
         return arguments if process and process.poll() is None else ()
+
+    def require_free(self, name: str) -> None:
+        """Raises `UserError` with what the running command writes, if a command is running under this name."""
+        if self.arguments(name):
+            raise PageError("task_runs", self.folders().get(name, Path(name)).name.strip("_"))
+
+    def seconds(self, name: str) -> float:
+        """Returns the time since the last command under this name was started."""
+        return time.monotonic() - self._last[name][3]
 
     def folders(self) -> dict[str, Path]:
         """Returns the folder (`--output`) that each running command writes to, by the name under which it runs."""
@@ -198,9 +206,9 @@ class RunView:
 
     Attributes:
         failed: Error message of a failed training run; None if it did not fail.
-        state: `training`, `failed` or `not training`.
+        state: `training`, `failed`, `finished`, `stopped` or, before its first training, `not training`.
         stages: Names of the stages that the run trains, in order.
-        metrics: Lines of `metrics.jsonl`, each with `kind`, `stage`, `step` and measurements.
+        metrics: Lines of `metrics.jsonl`, each with `kind`, `stage`, `step` and measurements; `loss` is the main loss.
         log: The end of `train.log`.
         samples: Audio files of synthesized and resynthesized validation clips, newest first.
         checkpoints: Steps at which checkpoints were saved, by stage.
@@ -209,15 +217,19 @@ class RunView:
     def __init__(self, folder: Path):
         self.running: bool = process_of(folder) is not None
         self.failed: str | None = None if self.running else failure(folder)
-        self.state: str = "training" if self.running else "failed" if self.failed else "not training"
         config = config_in(OWN, folder) if (folder / OWN).is_file() else None
         self.stages: list[str] = [row[0] for row in stages_of(config, values_of(config))] if config else []
         self.metrics: list[dict] = read_metrics(folder)
+        for line in self.metrics:
+            line["loss"] = next((line[name] for name in MAIN_LOSSES if line.get(name) is not None), None)
         self.log: str = _end_of(folder / "train.log")
         sounds = [path for path in (folder / "samples").glob("*.wav") if not path.name.startswith("recording_")]
         self.samples: list[Path] = sorted(sounds, key=lambda path: path.stat().st_mtime, reverse=True)
-        parts = [part for part in STAGES if (folder / part).is_dir()]
-        self.checkpoints: dict[str, list[int]] = {part: CheckpointStore(folder / part).steps() for part in parts}
+        stores = {part: CheckpointStore(folder / part) for part in STAGES if (folder / part).is_dir()}
+        self.checkpoints: dict[str, list[int]] = {part: store.steps() for part, store in stores.items()}
+        ends = [stage in stores and (stores[stage].newest_state() or {}).get("finished") for stage in self.stages]
+        idle = "finished" if ends and all(ends) else "stopped" if self.metrics else "not training"
+        self.state: str = "training" if self.running else "failed" if self.failed else idle
 
     def facts(self, texts: dict[str, str]) -> list[str]:
         """Returns the progress and the latest measurements as short texts in the language of `texts`."""
@@ -225,17 +237,23 @@ class RunView:
         stage, step, total = newest["stage"], newest.get("step"), newest.get("total_steps", 0)
         place = [self.stages.index(stage) + 1, len(self.stages)] if stage in self.stages else []
         facts = [texts["stage_of"].format(*place)] if place else []
-        facts += [texts["step_of"].format(stage, f"{step}/{total}")] * bool(stage)
         since = max((n for n, one in enumerate(self.metrics) if self.running and one["kind"] == "start"), default=0)
         lines = [one for one in self.metrics[since:] if one["kind"] == "training" and one["stage"] == stage]
         last = {name: value for name, value in lines[-1].items() if value is not None} if lines else {}
+        said = re.sub(r"^[\d:]+ [A-Z]+ ", "", self.log.rpartition("\n")[2]) if self.running and not lines else ""
+        counted = re.fullmatch(rf"{stage} step (\d+)/\d+", said)  # until there are measurements, about once a minute
+        facts += [texts["step_of"].format(stage, f"{counted[1] if counted else step}/{total}")] * bool(stage)
         if self.running and "steps_per_second" in last:
             left = last.get("stage_seconds_left", (total - step) / last["steps_per_second"])
             facts.append(texts["left"].format(tqdm.format_interval(left)))
             if last.get("seconds_left", left) > left:
                 facts.append(texts["left_in_run"].format(tqdm.format_interval(last["seconds_left"])))
-        facts += [self.log.rpartition("\n")[2]] * (self.running and bool(self.log) and not lines)
-        return facts + [texts[name].format(last[name]) for name in FIGURES if name in last]
+        facts += [said] * (bool(said) and not counted)
+        facts += [texts[name].format(last[name]) for name in FIGURES if name in last]
+        if self.state == "finished":
+            spent = {one["stage"]: one["step"] * one["avg_ms"] / 1000 for one in self.metrics if one.get("avg_ms")}
+            facts += [texts["took"].format(tqdm.format_interval(sum(spent.values())))] * bool(spent) + [texts["go_on"]]
+        return facts
 
     def curves(self) -> dict[str, list[tuple[int, float, str]]]:
         """Returns the loss curves by stage as points (step, loss, kind), where kind is `training` or `validation`."""
@@ -244,8 +262,7 @@ class RunView:
             points = found.setdefault((line["stage"], line["kind"]), [])
             while points and points[-1][0] >= line["step"]:
                 points.pop()  # the run was rolled back to an earlier step
-            losses = [line[name] for name in MAIN_LOSSES if line.get(name) is not None]
-            points += [(line["step"], loss, line["kind"]) for loss in losses[:1]]
+            points += [(line["step"], line["loss"], line["kind"])] * (line["loss"] is not None)
         curves = {}
         for stage, points in ((stage, points) for (stage, _), points in found.items() if points):
             curves.setdefault(stage, []).extend(points[:: -(-len(points) // MOST_POINTS) or 1])

@@ -2,18 +2,20 @@
 
 import functools
 import os
+import re
+import shutil
 import threading
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
+from statistics import mode
 from typing import Any
 
 import numpy as np
 
 from myxtts.apps.studio import processes, training_form
-from myxtts.apps.studio.folders import BEFORE, EVALUATION, EXPORTS, DataSets, named_folder, runs_in
+from myxtts.apps.studio.folders import EVALUATION, EXPORTS, DataSets, named_folder, runs_in
 from myxtts.apps.studio.texts import PageError
 from myxtts.audio.files import load_samples, to_int16
 from myxtts.config.checks import UserError
@@ -43,7 +45,9 @@ class Studio:
 
     def training(self) -> list[str]:
         """Returns the names of the runs that are training now, whether or not the page started them."""
-        return [name for name in runs_in(self.home) if processes.process_of(self.home / name)]
+        started = [path.name for path in processes.trainings if path.parent == self.home.resolve()]
+        names = dict.fromkeys([*runs_in(self.home), *started])  # a run that has just started has no settings file
+        return [name for name in names if processes.process_of(self.home / name)]
 
     def folder(self, name: str) -> Path:
         """Returns the folder of a model by name: the bundled model or a run."""
@@ -56,7 +60,7 @@ class Studio:
 
     def check_data(self, folder: str, language: str) -> str:
         """Returns the report of `myxtts doctor data` on a folder. Raises `UserError` if the folder has no data set."""
-        if not (folder or "").strip():
+        if not (folder := self.data.place(folder)):
             raise PageError("no_folder")
         silent = lambda folder: nullcontext(lambda done, total: None)
         limits = ClipLimits(max_seconds=DataConfig.max_seconds)  # the default of `myxtts doctor data`
@@ -66,44 +70,45 @@ class Studio:
         return "\n".join([summarize(found), *(f"leakage: {leak}" for leak in leaks)])
 
     def clips(self, folder: str, language: str) -> dict[str, Utterance]:
-        """Returns up to `MOST_CLIPS` clips of a data set by relative path. Raises `UserError` if there is none."""
-        clips = load_corpus(folder, language).utterances[:MOST_CLIPS]
+        """Returns the clips of a data set by relative path. Raises `UserError` if there is none."""
+        clips = load_corpus(folder := self.data.place(folder), language).utterances
         return {os.path.relpath(clip.wav_path, folder): clip for clip in clips}
 
     def data_language(self, folder: str | None, before: str) -> str:
         """Returns a data set's main language by metadata or else by texts; the last choice, `before`, if unknown."""
         with suppress(UserError, OSError):
-            clips = self.clips(folder, before).values() if folder else ()
-            spoken = Counter(clip.language for clip in clips)
-            stated = max(spoken, key=spoken.get, default=before)
-            found = stated if stated != before else identify_language(clip.text for clip in clips)
+            stated, found = self.languages(self.clips(folder, before).values() if folder else ())
+            found = found if stated == before else stated
             return found if found in LANGUAGES else before
         return before
+
+    def languages(self, clips: Collection[Utterance]) -> tuple[str | None, str | None]:
+        """Returns the language of most clips, and the one of their texts if it is identified."""
+        stated = mode(clip.language for clip in clips) if clips else None
+        return stated, identify_language(clip.text for clip in clips if clip.language == stated)
 
     def hear(self, folder: str, language: str, place: str) -> tuple[int, np.ndarray]:
         """Loads the clip at the relative path `place`; returns the sample rate in Hz and 16-bit samples `(S,)`."""
         return MODEL_SAMPLE_RATE, to_int16(load_samples(self.clips(folder, language)[place].wav_path))
 
-    def make_data_set(self, name: str, files: list[str], language: str, recognizer="") -> Iterator[str]:
+    def make_data_set(self, name: str, files: list[str] | None, language: str, recognizer="") -> Iterator[str]:
         """Makes a data set from uploaded files. With subtitles or a recognizer, runs `myxtts make-dataset` to cut the
-        recordings, and yields its output. If it fails, removes the uploads and restores the files they replaced."""
+        recordings, and yields its output. If it fails, removes the uploads."""
+        recognizer = (recognizer or "").strip()
         known = recognizer.removeprefix("whisper-") in ("", "pocketsphinx", *WHISPER_SIZES) or "{wav}" in recognizer
         if not (known or recognizer.startswith("hf://") or Path(recognizer).is_dir()):
             raise PageError("no_recognizer", ", ".join(WHISPER_SIZES), recognizer)
-        if copies := self.data.keep(name, files, bool(recognizer)):
+        self.tasks.require_free("data")
+        if upload := self.data.keep(name, files, bool(recognizer)):
             flags = [f"--recognizer={recognizer}"] * bool(recognizer)
             flags += [f"--output={self.data.folder(name)}", f"--language={language}"]
             try:
-                yield from self.tasks.follow("data", "make-dataset", str(self.data.recordings(name)), *flags)
-            except UserError as error:
-                for copy in () if isinstance(error, PageError) else copies:
-                    copy.unlink(missing_ok=True)
-                    with suppress(FileNotFoundError):
-                        Path(f"{copy}{BEFORE}").replace(copy)
+                yield from self.tasks.follow("data", "make-dataset", str(upload), *flags)
+            except UserError:
+                shutil.rmtree(upload)
+                if not (self.data.folder(name).exists() or any(upload.parent.iterdir())):
+                    upload.parent.rmdir()
                 raise
-            finally:
-                for copy in copies:
-                    Path(f"{copy}{BEFORE}").unlink(missing_ok=True)
 
     def preset(self, name: str | None, source: str | None, recipe: str | None = None) -> training_form.Preset:
         """Returns the content of the training form for an existing run, or for a new one that starts from `source`."""
@@ -115,17 +120,21 @@ class Studio:
 
     def flags(self, name: str | None, recipe: str, values: dict[str, Any]) -> list[str]:
         """Converts the values of the form to flags of `myxtts train`."""
-        values = values | dict(init_from=self.source(values["init_from"]))
+        sets = {key: self.data.place(values[key]) for key in ("train_data", "val_data")}
+        values = values | sets | dict(init_from=self.source(values["init_from"]))
         return training_form.training_flags(recipe, self._folder_or_home(name), values)
 
     def _folder_or_home(self, name):
         return named_folder(self.home, name) if name else self.home
 
     def plan(self, flags: list[str]) -> str:
-        """Returns the output of `myxtts plan` (devices and memory) for flags of `myxtts train`."""
+        """Returns the part of the output of `myxtts plan` that concerns the page and this machine."""
         if f"--init-from={training_form.XTTS_V2}" in flags:  # the plan does not download the model to read its size
             flags = [*flags, f"--model-size={training_form.RELEASED_SIZE}"]
-        return list(processes.Tasks().follow("plan", "plan", *flags))[-1]
+        output = list(processes.Tasks().follow("plan", "plan", *flags))[-1]
+        for_commands = r" \(--json FILE[^)]*\)|.*--clip-seconds.*\n|\ndocs/benchmarks.*(?s:.*)"
+        for_gpus = r"|\n\nLARGEST BATCH(?s:.*?)(?=\n\n)" * (shutil.which("nvidia-smi") is None)
+        return re.sub(for_commands + for_gpus, "", output)
 
     def speakers(self, language: str, *names: str) -> list[str]:
         """Returns the voices that all models `names` have: those of `language`, then others; trained speakers first."""

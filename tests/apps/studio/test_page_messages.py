@@ -29,6 +29,8 @@ def test_messages_of_commands_follow_a_sentence_in_the_language_of_the_page(lang
 
     said = "--lr 0 must be <more> than 0."
     assert shown(UserError(said)) == f"{intro}{said}" and shown(FileNotFoundError(2, "No", "a")) == f"{intro}No: a"
+    upload = f"/tmp/gradio/{'0a' * 32}/a.wav: /x/_data/my.recordings/b c.wav is no audio"
+    assert shown(UserError(upload)) == f"{intro}a.wav: b c.wav is no audio"
     assert shown(PageError("no_text")) == TEXTS[language]["no_text"]
 
 

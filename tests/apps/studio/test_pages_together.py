@@ -1,6 +1,7 @@
 """Conflicts over the files of a run or data set: two pages, two uploads, or the trash."""
 
 import subprocess
+import time
 from types import SimpleNamespace
 
 import numpy as np
@@ -8,10 +9,10 @@ import pytest
 
 from myxtts.apps.studio import processes
 from myxtts.apps.studio.folders import DataSets, kept_in, removable, to_trash
-from myxtts.apps.studio.processes import Tasks, start_training
+from myxtts.apps.studio.processes import Tasks, output_path, start_training
 from myxtts.apps.studio.studio import Studio
 from myxtts.config.checks import UserError
-from myxtts.storage.files import locked_folder
+from myxtts.storage.files import lock, locked_folder
 from myxtts.storage.run_folder import own_run_folder
 from myxtts.storage.speakers import write_speakers
 
@@ -29,6 +30,20 @@ def test_second_page_that_starts_the_same_run_is_refused(tmp_path, monkeypatch):
             process.kill()
 
 
+def test_start_waits_for_the_process_of_a_run_that_has_ended(tmp_path, monkeypatch):
+    folder, started = tmp_path / "run", []
+    monkeypatch.setattr(processes, "_start", lambda arguments, output: started.append(arguments))
+    with open(output_path(folder), "ab") as ending:
+        lock(ending.fileno())
+        monkeypatch.setattr(processes, "ENDING_SECONDS", 0.0)
+        with pytest.raises(UserError, match="training already"):
+            start_training(folder, [])
+        monkeypatch.setattr(processes, "ENDING_SECONDS", 60.0)
+        monkeypatch.setattr(time, "sleep", lambda seconds: ending.close())
+        start_training(folder, [])
+    assert len(started) == 1
+
+
 def test_a_recording_stays_if_another_of_its_name_is_refused(tmp_path, monkeypatch):
     def refuse(*arguments):
         raise UserError("No speech.")
@@ -44,6 +59,9 @@ def test_a_recording_stays_if_another_of_its_name_is_refused(tmp_path, monkeypat
     with pytest.raises(UserError, match="No speech"):
         list(studio.make_data_set("set", [str(tmp_path / name) for name in names], "en"))
     assert {path.name: path.read_text() for path in folder.iterdir()} == dict.fromkeys(names, "old")
+    with pytest.raises(UserError, match="No speech"):
+        list(studio.make_data_set("other", [str(tmp_path / name) for name in names], "en"))
+    assert not studio.data.recordings("other").exists() and len(studio.data.choices()) == 1
 
 
 def test_transcribed_texts_are_corrected_in_the_lists(tmp_path):
@@ -63,6 +81,10 @@ def test_transcribed_texts_are_corrected_in_the_lists(tmp_path):
     now = [train.replace('"so ""he"""', "so he"), f"{columns}\n"]
     assert [path.read_text() for path in data.lists(str(folder))] == now
     assert data.correct(str(tmp_path), loaded, loaded) == 0
+    assert data.correct(str(folder), [], [], {"en": "de"}) == 0
+    assert [path.read_text() for path in data.lists(str(folder))] == [one.replace("|en\n", "|de\n") for one in now]
+    (folder / "segments.csv").write_text("detail,clip,text\nunsure,wavs/1.wav,won to.\n,wavs/2.wav,x\nlow,,\n")
+    assert data.doubts(str(folder)) == {("wavs/1.wav", "won to."): "unsure"} and not data.doubts(str(tmp_path))
     data.lists(str(folder))[0].write_text(f"{train}\n\n")  # an editor leaves blank lines
     added = [["wavs/1.wav", "one."], ["wavs/2.wav", ""], ["", "a new row"]]
     assert data.correct(str(folder), rows := [["wavs/1.wav", "one two."], ["wavs/2.wav", 'so "he"']], added) == 2
@@ -93,8 +115,10 @@ def test_another_page_shows_the_running_tasks_and_copies_nothing(tmp_path, monke
     assert "config.json is damaged" in str(models()[0])
     loads = [one.fn for one in functions if one.targets[0][1] == "load" and one.fn and one.fn.__name__ == "generated"]
     shown = lambda updates: str([update for _, update in zip("12", updates)])
-    for given in (("", None), ("my.set", ["talk.wav"]), ("../other", ["a.exe"])):
-        assert "my.data · " in shown(make(*given, "de", ""))
+    (tmp_path / "talk.wav").write_text("")
+    with pytest.raises(Exception, match=r"my\.data"):  # not joined, because these recordings would be lost
+        list(make("my.set", [str(tmp_path / "talk.wav")], "de", "tiny"))
+    assert not studio.data.recordings("my.set").exists()
     found = str([shown(load()) for load in loads])
     for name in names:
         assert f"my.{name} · " in found
@@ -112,6 +136,8 @@ def test_folders_are_listed_and_moved_to_the_trash(tmp_path, monkeypatch):
     found = kept_in(tmp_path)
     kinds = ["run", "data", "export", "evaluation"]
     assert tuple(found) == places and [one.kind for one in found.values()] == kinds
+    (tmp_path / "_exports/.run-onnx.0123456789ab.myxtts.tmp").mkdir()
+    assert tuple(kept_in(tmp_path)) == places
     assert {one.size for one in found.values()} == {"1.0 MB"}
     (tmp_path / "run/config.json").write_text(f'{{"data": {{"train_data": "{tmp_path}/_data/set"}}}}')
     for place in places[:2]:
@@ -133,5 +159,6 @@ def test_folders_are_listed_and_moved_to_the_trash(tmp_path, monkeypatch):
     assert list(kept_in(tmp_path)) == [place for place in places if place != "_data/set"]
     new = SimpleNamespace(pid=1, poll=lambda: None, args=["myxtts", f"--train-data={tmp_path}/_evaluation"])
     monkeypatch.setitem(processes.trainings, tmp_path / "new", new)  # it has no settings yet
+    assert Studio(tmp_path).training() == ["new"]
     with pytest.raises(UserError, match="while new is training"):
         removable(tmp_path, "_evaluation", Tasks())

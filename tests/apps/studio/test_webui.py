@@ -20,7 +20,8 @@ from myxtts.apps.studio.texts import PREFIX, TEXTS
 from myxtts.apps.studio.training_form import FLAGS, OWN, XTTS_V2
 from myxtts.config.checks import UserError
 from myxtts.config.config import DataConfig, ModelConfig, XTTSConfig, config_from_dict
-from myxtts.storage.files import append_line, lock, read_json, write_json
+from myxtts.config.stages import STAGES
+from myxtts.storage.files import append_line, read_json, write_json
 from myxtts.storage.run_folder import own_run_folder
 from myxtts.training.stages.classes import STAGE_CLASSES
 
@@ -32,13 +33,13 @@ def write_metrics(folder, *lines):
 
 
 def test_metrics_of_a_run_give_losses_times_progress_and_the_time_left(tmp_path):
-    timing = {"avg_ms": 96.9, "stall": 0.02}
+    timing = {"avg_ms": 96.9, "stall": 0.02, "loss": 9.0}
     (tmp_path / "train.log").write_text("17:23:33 INFO dvae step 700/800 | loss 7.0\n")
-    write_metrics(tmp_path, ("dvae", 50, {"loss": 0.8227, **timing}), ("dvae", 100, {"loss": 0.4361, **timing}))
+    write_metrics(tmp_path, *(("dvae", n, {"reconstruction": y, **timing}) for n, y in ((50, 0.8227), (100, 0.4361))))
     view = RunView(tmp_path)
     assert not view.running and view.failed is None and "700/800" in view.log
     facts = "dvae step 100/800 · loss 0.4361 · 97 ms per step · waits for data 2% of the time"
-    assert view.state == "not training" and " · ".join(view.facts(TEXTS["en"])) == facts
+    assert view.state == "stopped" and " · ".join(view.facts(TEXTS["en"])) == facts
     (tmp_path / "train.log").write_bytes(b"\xff\xfe\nINFO x step")
     write_metrics(tmp_path, ("dvae", 150, {"loss": None}))
     assert RunView(tmp_path).facts(TEXTS["en"]) == ["dvae step 150/800"]
@@ -46,15 +47,31 @@ def test_metrics_of_a_run_give_losses_times_progress_and_the_time_left(tmp_path)
     write_metrics(tmp_path, ("gpt", 200, {"loss": 1.0, "steps_per_second": 10.0, "host_mb": 1234.0}))
     (view := RunView(tmp_path)).running = True
     assert view.facts(TEXTS["en"])[:3] == ["stage 2 of 4", "gpt step 200/800", "01:00 left in this stage"]
-    (tmp_path / "train.log").write_text("Making codes")
+    (tmp_path / "train.log").write_text("17:23:33 INFO Making codes")
     append_line(tmp_path / "metrics.jsonl", '{"stage": "vocoder", "total_steps": 1, "step": 0, "kind": "start"}')
     (later := RunView(tmp_path)).running = True
     assert later.facts(TEXTS["en"])[-2:] == ["vocoder step 0/1", "Making codes"]
+    later.log = "17:23:33 INFO vocoder step 1/1"
+    assert later.facts(TEXTS["en"]) == ["vocoder step 1/1"]
     view.metrics[-1]["seconds_left"] = 90.0
     assert view.facts(TEXTS["en"])[3] == "01:30 left in the run"
     assert "memory 1,234 MB" in view.facts(TEXTS["en"]) and "مرحلهٔ 2 از 4" in view.facts(TEXTS["fa"])
     view.metrics.append(view.metrics[-1] | {"kind": "start"})
     assert view.facts(TEXTS["en"])[1:] == ["gpt step 200/800", "INFO x step"], "no times of an earlier start"
+
+
+def test_run_is_finished_when_all_its_stages_are(tmp_path, monkeypatch):
+    write_json(tmp_path / "config.json", XTTSConfig(model=ModelConfig("nano")).to_dict())
+    states = {stage: {"finished": True} for stage in STAGES}
+    store = lambda folder: Mock(newest_state=lambda: states[folder.name], steps=lambda: [1])
+    monkeypatch.setattr(processes, "CheckpointStore", store)
+    assert RunView(tmp_path).state == "not training"
+    for stage in STAGES:
+        (tmp_path / stage).mkdir()
+    write_metrics(tmp_path, ("dvae", 100, {"avg_ms": 500.0}), ("gpt", 20, {"avg_ms": 500.0}))
+    assert (view := RunView(tmp_path)).state == "finished" and "01:00" in view.facts(TEXTS["fa"])[-2]
+    states["gpt"] = None
+    assert RunView(tmp_path).state == "stopped"
 
 
 def test_curves_have_training_and_validation_loss_without_rolled_back_steps(tmp_path):
@@ -103,20 +120,6 @@ def test_failed_training_reports_the_message_of_the_command(tmp_path):
     assert "nothing" in failed and "Traceback" not in failed and not failed.startswith("Error:")
 
 
-def test_start_waits_for_the_process_of_a_run_that_has_ended(tmp_path, monkeypatch):
-    folder, started = tmp_path / "run", []
-    monkeypatch.setattr(processes, "_start", lambda arguments, output: started.append(arguments))
-    with open(output_path(folder), "ab") as ending:
-        lock(ending.fileno())
-        monkeypatch.setattr(processes, "ENDING_SECONDS", 0.0)
-        with pytest.raises(UserError, match="training already"):
-            start_training(folder, [])
-        monkeypatch.setattr(processes, "ENDING_SECONDS", 60.0)
-        monkeypatch.setattr(time, "sleep", lambda seconds: ending.close())
-        start_training(folder, [])
-    assert len(started) == 1
-
-
 def test_failure_is_found_by_another_server(tmp_path):
     folder = tmp_path / "run"
     folder.mkdir()
@@ -151,6 +154,7 @@ def test_dropped_files_become_a_data_set(tmp_path):
         ("mine", str(given[1])): "Add recordings",
         ("mine", audio, "/x/a.exe"): "a.exe",
         ("new", audio): "a has no text",
+        ("new", "/x/b.m4a"): "b.m4a.*ffmpeg",
     }
     wrong |= {("mine", audio, str(subtitles)): "data set mine", ("../up", audio): "name of a data set"}
     for (name, *files), said in wrong.items():
@@ -159,6 +163,11 @@ def test_dropped_files_become_a_data_set(tmp_path):
     with pytest.raises(UserError, match="text of the recording"):
         data.add_recording("mine", audio, " ")
     assert not data.folder("new").exists()
+    for made in ("failed/sources", ".set.0123456789ab.myxtts.tmp"):
+        (data.home / made).mkdir(parents=True)
+    assert [name for name, _ in data.choices()] == ["listed", "mine"] and data.place(" mine ") == str(folder)
+    flags = Studio(tmp_path / "home").flags("new", "", dict.fromkeys(FLAGS) | dict(train_data="mine", val_data="/x"))
+    assert {f"--train-data={folder}", "--val-data=/x"} <= {*flags}
     (folder / "a.txt").write_text("Guten Morgen, der Zug nach Hamburg hat heute Verspätung. " * 3, encoding="utf-8")
     language = lambda name: Studio(tmp_path).data_language(name and str(data.folder(name)), "nl")
     assert [language(name) for name in ("mine", "listed", "new", "")] == ["de", "nl", "nl", "nl"]
@@ -185,8 +194,9 @@ def test_command_is_followed_cancelled_and_fails_with_its_message(monkeypatch):
     following = known.follow("a", "print('begun', flush=True); time.sleep(600)")
     assert next(one for one in following if one) == "begun"
     assert next(known.follow("a", "print('begun', flush=True); time.sleep(600)")) == "begun"  # joins it
-    with pytest.raises(UserError, match="running already"):
+    with pytest.raises(UserError, match="work on a is"):
         next(known.follow("a", "pass"))
+    assert known.seconds("a") > 0
     known.cancel("a")
     with pytest.raises(UserError, match="Cancelled"):
         list(following)
@@ -281,7 +291,8 @@ def test_name_of_a_run_cannot_be_a_path(tmp_path, name):
 
 def test_plan_and_data_are_reported_by_the_commands(tmp_path, tiny_corpus):
     studio = Studio(tmp_path)
-    assert "GB" in studio.plan(["--model-size=nano", "--batch-size=2"])
+    planned = studio.plan(["--model-size=nano", "--batch-size=2", f"--train-data={tiny_corpus}"])
+    assert "MEMORY, MB:" in planned and "--" not in planned
     assert "accepted: 12" in studio.check_data(str(tiny_corpus), "en") and not list(tmp_path.iterdir())
     for bad in (str(tmp_path / "none"), "--help", ""):
         with pytest.raises(UserError) as reported:
