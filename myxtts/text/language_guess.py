@@ -13,7 +13,7 @@ _MOST_LETTERS = 100_000
 _FEW_LETTERS = 300  # a text with at most this many letters may lack the letters that only its language has
 _FOREIGN_SHARE = 0.3  # maximum share of letters in other scripts: names and quotations
 _OWN_SHARE = 0.005
-_MOST_TEXTS, _OF_A_CORPUS, _OF_A_SENTENCE = 500, (120, 0.99), (8, 0.9)
+_MOST_TEXTS, OF_A_CORPUS, OF_A_SENTENCE = 500, (120, 0.99), (8, 0.9)
 """Limits of `identify_language`: maximum number of texts, and the argument `least` for a corpus and for a sentence.
 With the one for a sentence, 250 of 255 English, German, French and Spanish sentences were identified, none wrongly."""
 
@@ -37,14 +37,14 @@ def guess_language(texts: Iterable[str], language: str, among: Collection[str] |
     found = f"The text is in {_script(letters.most_common(1)[0][0]).capitalize()} letters"
     if len(fitting) == 1:
         (only,) = fitting
-        return only.code, f"{found}: it is read as {only.code} ({only.name}), not as {language}."
+        return only.code, f"{found}, which fit {only.code} ({only.name}), not {language}."
     used = f"The language in use is {language}. Give --language {' or '.join(one.code for one in fitting)}."
     hint = used if fitting else "No supported language has them."
     return language, f"{found}, and {expected.name} is not written in them. {hint}"
 
 
 def identify_language(
-    texts: Iterable[str], among: Collection[str] = LANGUAGES, least: tuple[int, float] = _OF_A_CORPUS
+    texts: Iterable[str], among: Collection[str] = LANGUAGES, least: tuple[int, float] = OF_A_CORPUS
 ) -> str | None:
     """Identifies the language of texts by their words, with langid (Lui and Baldwin 2012).
 
@@ -79,7 +79,7 @@ def language_to_read(
     own = None if requested else own
     language, note = guess_language([text or ""], requested or own or "en", among)
     if not (requested or note):
-        language = own or identify_language([text or ""], among or LANGUAGES, _OF_A_SENTENCE) or language
+        language = own or identify_language([text or ""], among or LANGUAGES, OF_A_SENTENCE) or language
         if own or language != "en":
             why = f"which {speaker or 'the model'} speaks" if own else "by its words"
             name = f"{language} ({get_language(language).name})"

@@ -146,7 +146,7 @@ def make_job(
         raise ApiError(400, str(error), "language") from error
     likely = asked or language_to_read(text, settings.language, None, "", languages)[0]
     voice, find = voices.find(request.voice if isinstance(request.voice, str) else request.voice.id, likely)
-    language = asked or _choose_language(text, voice.language or settings.language, languages)
+    language = _choose_language(text, asked, voice.language or settings.language, languages)
     try:
         sampling = speaker.synthesizer.config.sampling.changed({name: getattr(request, name) for name in _SAMPLING})
     except UserError as error:
@@ -164,10 +164,10 @@ def make_job(
     return SpeechJob(pieces, (lead, after), find, language, sampling, **options)
 
 
-def _choose_language(text, usual, among):
-    """Returns the language to speak: `usual` if it suits the text's letters, else a detected one."""
-    language, note = language_to_read(text, usual, None, "", among)
-    if note and language == (usual or "en"):  # the letters rule it out, and no other language fits
+def _choose_language(text, asked, usual, among):
+    """Returns the language to speak: `asked`, else `usual` if it suits the text's letters, else a detected one."""
+    language, note = language_to_read(text, asked or usual, None, "", among)
+    if note and (asked or language == (usual or "en")):  # the letters rule it out, and no other language fits
         raise ApiError(400, UNPRINTABLE.sub("", note).replace("--language", "language"), "language")
     return language
 

@@ -23,12 +23,12 @@ from myxtts.config.stages import STAGES
 from myxtts.data.corpora import Utterance, load_corpus
 from myxtts.data.doctor import ClipLimits, check_data, summarize
 from myxtts.hearing.recognizers import WHISPER_SIZES
+from myxtts.inference.text_front import open_text_front
 from myxtts.storage.base_model import BASE_NAME, base_folder
-from myxtts.storage.speakers import read_speakers
-from myxtts.text.language_guess import identify_language
+from myxtts.storage.speakers import language_of, read_speakers
+from myxtts.text.language_guess import OF_A_SENTENCE, guess_language, identify_language, language_to_read
 from myxtts.text.languages import LANGUAGES
 
-MOST_CHARACTERS = 4096
 MOST_CLIPS = 500
 """Maximum number of clips that the page lists when it shows a data set."""
 
@@ -127,43 +127,64 @@ class Studio:
             flags = [*flags, f"--model-size={training_form.RELEASED_SIZE}"]
         return list(processes.Tasks().follow("plan", "plan", *flags))[-1]
 
-    def speakers(self, language: str, *names: str) -> list[str]:
-        """Returns the voices that all models `names` have: those of `language`, then others; trained speakers first."""
+    def speakers(self, language: str, *names: str, before: str | None = None) -> list[str]:
+        """Returns the voices that all models `names` have: those of `language`, then others. In both groups, the last
+        choice, `before`, is first, followed by trained speakers."""
         voices, *others = (read_speakers(self.folder(name)) for name in names)
         shared = [one for one in voices if all(one in other for other in others)]
-        return sorted(shared, key=lambda one: (voices[one].language != language, voices[one].clip is None))
+        order = lambda one: (voices[one].language != language, one != before, voices[one].clip is None)
+        return sorted(shared, key=order)
 
-    def language(self, name: str, before: str) -> str:
-        """Returns the language of a model's trained speaker, else `before` if a voice has that language, else ""."""
-        voices = read_speakers(self.folder(name)).values()
-        own = (one.language for one in voices if one.clip)
-        return next(own, before if before in {one.language for one in voices} else "")
+    def languages(self, *names: str) -> list[str]:
+        """Returns the codes of the languages that all models `names` speak. A run without a vocabulary has no limit."""
+        spoken = []
+        for name in names:
+            with suppress(UserError):
+                spoken.append(open_text_front(self.folder(name))[0].tokenizer.languages)
+        return [code for code in LANGUAGES if all(code in one for one in spoken)]
 
-    def speak(self, run: str, text: str, *options, which: str = "best") -> tuple[int, np.ndarray]:
+    def language(self, before: str, *names: str) -> str:
+        """Returns the language of the first model's trained speaker, else `before` if all models speak it, else ""."""
+        own = [one.language for one in read_speakers(self.folder(names[0])).values() if one.clip]
+        return next((one for one in (*own[:1], before) if one in self.languages(*names)), "")
+
+    def reading(self, text: str, language: str, speaker: str | None, *names: str) -> tuple[str, str | None, str]:
+        """Returns the language and voice in which models read a text, and its language by its words if that is another.
+
+        If `language` is "", both are chosen as by `myxtts say`. Raises `UserError` for a text in other letters.
+        """
+        if not text.strip():
+            raise PageError("no_text")
+        among, own = self.languages(*names), language_of(self.folder(names[0]))
+        found, _ = language_to_read(text, language, own, "", among)
+        if found not in among or guess_language([text], language or found, among)[1]:
+            raise PageError("other_letters" if language else "no_language")
+        if not language:
+            speaker = next(iter(self.speakers(found, *names, before=speaker)), None)
+        guessed = identify_language([text], least=OF_A_SENTENCE)
+        return found, speaker, guessed if guessed and guessed != found else ""
+
+    def speak(self, run: str, text: str, *options, which: str = "best", progress=None) -> tuple[int, np.ndarray]:
         """Synthesizes a text, retrying sentences of low confidence; returns sample rate in Hz and int16 samples `(S,)`.
 
         `options` are, in this order: language ("" to detect it), path of a recording of the voice or None, name of a
         voice to use without a recording, seed, temperature (0 for the run's setting), speed. Raises `UserError` if the
-        model cannot speak the text.
+        model cannot speak the text. `progress` is called as by `Synthesizer.batch`.
         """
-        synthesizer, *manner = self._opened(run, text, *options, which=which)
-        speech = synthesizer.speak(text, *manner, retries=1)
+        synthesizer, *manner = self._opened(run, *options, which=which)
+        speech = synthesizer.speak(text, *manner, retries=1, progress=progress)
         return speech.sample_rate, to_int16(speech.samples)
 
     def stream(self, run: str, text: str, *options) -> Iterator[tuple[int, np.ndarray]]:
         """Yields the result of `speak` in parts as soon as they are generated, without retries."""
-        synthesizer, *manner = self._opened(run, text, *options)
+        synthesizer, *manner = self._opened(run, *options)
         for samples in synthesizer.stream(text, *manner, check=False):
             yield synthesizer.sample_rate, to_int16(samples)
 
-    def _opened(self, run, text, language, recording, speaker, seed, temperature=0.0, speed=1.0, which="best"):
+    def _opened(self, run, language, recording, speaker, seed, temperature=0.0, speed=1.0, which="best"):
         """Returns the `Synthesizer` of a run, and the arguments of `Synthesizer.speak` that follow the text."""
-        if not text.strip():
-            raise PageError("no_text")
         if not (recording or speaker):
             raise PageError("no_voice")
-        if len(text) > MOST_CHARACTERS:
-            raise PageError("long_text", MOST_CHARACTERS, len(text))
         folder = self.folder(run)
         if not recording and speaker not in read_speakers(folder):  # even if a file has this name
             raise PageError("other_voice", run, speaker)

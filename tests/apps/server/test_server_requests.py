@@ -9,6 +9,9 @@ pytest.importorskip("uvicorn", reason="needs the extra server")
 
 from live_server import live_server, talkative_synthesizer, write_voices  # noqa: E402
 
+from myxtts.apps.server.gate import ApiError  # noqa: E402
+from myxtts.apps.server.speech import _choose_language  # noqa: E402
+
 GOOD = dict(model="tts-1", input="one.", voice="low", response_format="pcm")
 VOICES = ["../low", "voices/low", "/etc/passwd", "low.wav", "..", ".", "low\x00", "C:\\low", "~", "", " ", "a" * 201]
 FIELDS = [
@@ -50,6 +53,14 @@ def live(tmp_path_factory):
         live.wait_until(lambda: live.speaker.load == (0, 0, 0))
         assert live.speaker.alive
     assert before == {path: path.stat().st_mtime_ns for path in home.rglob("*") if not path.is_symlink()}
+
+
+def test_language_whose_letters_the_text_does_not_have_is_refused():
+    among = ("de", "en", "fa")
+    for text, asked in (("Привет, как дела?", "en"), ("چطور هستید", "en"), ("Guten Tag", "fa")):
+        with pytest.raises(ApiError, match="letters"):
+            _choose_language(text, asked, "en", among)
+    assert _choose_language("چطور هستید", None, "en", among) == "fa"
 
 
 def refused(answer, *allowed):
