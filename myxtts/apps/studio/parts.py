@@ -129,13 +129,12 @@ class Choices:
 
         def voices(before, language, *names):
             found = self.studio.speakers(language or self.language, *names, before=before)
-            look = dict(label=self.texts["voice"], elem_id=f"{name}_speaker")
-            return gr.Dropdown(found, value=next(iter(found), None), **look)
+            value = before if before in found and not language else next(iter(found), None)
+            return gr.Dropdown(found, value=value, label=self.texts["voice"], elem_id=f"{name}_speaker")
 
         def chosen(before, *names):
             language, offered = self.studio.language(before, *names), ["", *self.studio.languages(*names)]
-            box = language_box(self.texts, f"{name}_language", language, offered)
-            return box, voices(None, language, *names)
+            return language_box(self.texts, f"{name}_language", language, offered), voices(None, language, *names)
 
         with gr.Row():
             language, speaker = chosen(self.language, BASE_NAME)
@@ -144,8 +143,8 @@ class Choices:
             recording = gr.Audio(sources=["upload", "microphone"], label=self.texts["voice_file_help"], **look)
 
         given, look = [language, *models], dict(show_progress="hidden", api_name=False)
-        of_models = [one.change for one in models]
-        gr.on(of_models, chosen, given, [language, speaker], **look | dict(api_name=f"{name}_speakers"))
+        outputs = [language, speaker]
+        gr.on([one.change for one in models], chosen, given, outputs, **look | dict(api_name=f"{name}_speakers"))
         language.change(voices, [speaker, *given], speaker, **look)
         return language, speaker, recording
 

@@ -149,7 +149,7 @@ class Studio:
         return next((one for one in (*own[:1], before) if one in self.languages(*names)), "")
 
     def reading(self, text: str, language: str, speaker: str | None, *names: str) -> tuple[str, str | None, str]:
-        """Returns the language and voice in which models read a text, and its language by its words if that is another.
+        """Returns the language and voice to read a text in, and another language if its words are of that one, else "".
 
         If `language` is "", both are chosen as by `myxtts say`. Raises `UserError` for a text in other letters.
         """
