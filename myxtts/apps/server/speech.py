@@ -146,7 +146,10 @@ def make_job(
         raise ApiError(400, str(error), "language") from error
     likely = asked or language_to_read(text, settings.language, None, "", languages)[0]
     voice, find = voices.find(request.voice if isinstance(request.voice, str) else request.voice.id, likely)
-    language = _choose_language(text, asked, voice.language or settings.language, languages)
+    usual = asked or voice.language or settings.language
+    language, note = language_to_read(text, usual, None, "", languages)
+    if note and (asked or language == (usual or "en")):  # only a usual language is replaced by another that fits
+        raise ApiError(400, UNPRINTABLE.sub("", note).replace("--language", "language"), "language")
     try:
         sampling = speaker.synthesizer.config.sampling.changed({name: getattr(request, name) for name in _SAMPLING})
     except UserError as error:
@@ -162,14 +165,6 @@ def make_job(
         raise ApiError(400, str(error)[:500], "input", "cannot_be_spoken") from error
     options = dict(seed=request.seed, speed=request.speed, hurry=request.is_open, id=id)
     return SpeechJob(pieces, (lead, after), find, language, sampling, **options)
-
-
-def _choose_language(text, asked, usual, among):
-    """Returns the language to speak: `asked`, else `usual` if it suits the text's letters, else a detected one."""
-    language, note = language_to_read(text, asked or usual, None, "", among)
-    if note and (asked or language == (usual or "en")):  # the letters rule it out, and no other language fits
-        raise ApiError(400, UNPRINTABLE.sub("", note).replace("--language", "language"), "language")
-    return language
 
 
 class SpeechResponse(Response):

@@ -220,6 +220,7 @@ def _watch(studio, texts, name, now, state):
     """Adds loss curves, the latest sample and the log of the run. They are updated every two seconds."""
     look = dict(x="step", y="loss", color="series", color_title=texts["kind"], height=240, min_width=420, visible=False)
     title = texts["losses"].format
+    look |= dict(colors_in_legend=[texts["train_loss"], texts["validation"]], x_axis_format="d")
     with gr.Row():
         plots = [gr.LinePlot(title=title(stage), elem_id=f"train_losses_{stage}", **look) for stage in STAGES]
     look = dict(interactive=False, buttons=["download"], visible=False, elem_id="train_sample")

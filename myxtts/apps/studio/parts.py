@@ -133,8 +133,9 @@ class Choices:
             return gr.Dropdown(found, value=value, label=self.texts["voice"], elem_id=f"{name}_speaker")
 
         def chosen(before, *names):
-            language, offered = self.studio.language(before, *names), ["", *self.studio.languages(*names)]
-            return language_box(self.texts, f"{name}_language", language, offered), voices(None, language, *names)
+            language, offered = self.studio.languages(before, *names)
+            box = language_box(self.texts, f"{name}_language", language, ["", *offered])
+            return box, voices(None, language, *names)
 
         with gr.Row():
             language, speaker = chosen(self.language, BASE_NAME)
@@ -142,10 +143,9 @@ class Choices:
             look = dict(type="filepath", buttons=["download"], elem_id=f"{name}_recording")
             recording = gr.Audio(sources=["upload", "microphone"], label=self.texts["voice_file_help"], **look)
 
-        given, look = [language, *models], dict(show_progress="hidden", api_name=False)
-        outputs = [language, speaker]
-        gr.on([one.change for one in models], chosen, given, outputs, **look | dict(api_name=f"{name}_speakers"))
-        language.change(voices, [speaker, *given], speaker, **look)
+        given, both, look = [language, *models], [language, speaker], dict(show_progress="hidden")
+        gr.on([one.change for one in models], chosen, given, both, api_name=f"{name}_speakers", **look)
+        language.change(voices, [speaker, *given], speaker, api_name=False, **look)
         return language, speaker, recording
 
     def _names(self):

@@ -11,7 +11,7 @@ import numpy as np
 
 from myxtts.apps.studio import parts
 from myxtts.apps.studio.folders import EVALUATION, add_vote, count_votes
-from myxtts.apps.studio.parts import Choices, act
+from myxtts.apps.studio.parts import Choices, act, hint
 from myxtts.apps.studio.studio import Studio
 from myxtts.apps.studio.texts import PageError
 
@@ -64,7 +64,7 @@ def speak_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
             if streamed:
                 yield texts["so_far"].format(sum(map(len, chunks)) / rate), message_of(speech, rate, chunks), gr.skip()
         samples = np.concatenate(chunks)
-        facts = texts["spoken"].format(len(samples) / rate), texts["hushed"] if stops else parts.hint(texts, doubt)
+        facts = texts["spoken"].format(len(samples) / rate), texts["hushed"] if stops else hint(texts, doubt)
         yield " · ".join(filter(None, facts)), gr.skip(), (rate, samples)
 
     given = [stops, streamed, model, text, language, recording, speaker, seed, temperature, speed]
@@ -80,9 +80,8 @@ def compare_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None
         for number, label in enumerate(("run", "second")):
             with gr.Column():
                 sides.append(choices.models(label, elem_id=f"compare_run_{number}"))
-                look = dict(show_label=False, elem_id=f"compare_which_{number}")
                 kinds = [(texts[one], one) for one in ("best", "last")]
-                sides.append(gr.Radio(kinds, value="best", label=texts["which"], **look))
+                sides.append(gr.Radio(kinds, value="best", label=texts["which"], elem_id=f"compare_which_{number}"))
         with gr.Column():
             language, speaker, recording = choices.voice("compare", *sides[::2])
     text = gr.Textbox(texts["example"], label=texts["text"], lines=2, elem_id="compare_text")
@@ -106,13 +105,11 @@ def compare_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None
         names = [f"{name}@{which}" for name, which in order]
         captions = "AB" if blind else [f"{letter}: {name}" for letter, name in zip("AB", names)]
         heard = dict(sides=names, blind=blind, text=text, seed=int(seed))
-        players = (gr.Audio(value=sound, label=label) for sound, label in zip(spoken, captions))
-        yield *players, heard, parts.hint(texts, doubt)
+        yield *(gr.Audio(value=one, label=label) for one, label in zip(spoken, captions)), heard, hint(texts, doubt)
 
     with gr.Row():
         votes = [gr.Button(texts[key], elem_id=f"vote_{key}") for key in ("vote_a", "vote_b", "vote_same")]
-    headers = [f"{texts[key]} {number}" for key in ("model", "times_better") for number in (1, 2)]
-    headers += [texts["vote_same"], texts["p_value"]]
+    headers = [texts[key] for key in ("model_1", "model_2", "wins_1", "wins_2", "vote_same", "p_value")]
     choices.page.load(None, None, None, js=parts.SCRIPTS["vote_keys"])
     counts = gr.Dataframe(lambda: count_votes(studio.home), label=texts["votes"], headers=headers, interactive=False)
     given = [*sides, text, language, recording, speaker, seed, blind]

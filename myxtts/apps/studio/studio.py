@@ -128,41 +128,35 @@ class Studio:
         return list(processes.Tasks().follow("plan", "plan", *flags))[-1]
 
     def speakers(self, language: str, *names: str, before: str | None = None) -> list[str]:
-        """Returns the voices that all models `names` have: those of `language`, then others. In both groups, the last
-        choice, `before`, is first, followed by trained speakers."""
+        """Returns the voices that all models `names` have: of `language`, then `before`, then trained ones."""
         voices, *others = (read_speakers(self.folder(name)) for name in names)
         shared = [one for one in voices if all(one in other for other in others)]
         order = lambda one: (voices[one].language != language, one != before, voices[one].clip is None)
         return sorted(shared, key=order)
 
-    def languages(self, *names: str) -> list[str]:
-        """Returns the codes of the languages that all models `names` speak. A run without a vocabulary has no limit."""
-        spoken = []
+    def languages(self, before: str, *names: str) -> tuple[str, list[str]]:
+        """Returns the codes of a language to choose and of all languages that all models `names` speak. The first is
+        that of the first model's trained speaker, else `before`; "" if the models do not speak it."""
+        known = [one.language for one in read_speakers(self.folder(names[0])).values() if one.clip]
+        shared = [*LANGUAGES]
         for name in names:
-            with suppress(UserError):
-                spoken.append(open_text_front(self.folder(name))[0].tokenizer.languages)
-        return [code for code in LANGUAGES if all(code in one for one in spoken)]
-
-    def language(self, before: str, *names: str) -> str:
-        """Returns the language of the first model's trained speaker, else `before` if all models speak it, else ""."""
-        own = [one.language for one in read_speakers(self.folder(names[0])).values() if one.clip]
-        return next((one for one in (*own[:1], before) if one in self.languages(*names)), "")
+            with suppress(UserError):  # a run without a vocabulary
+                spoken = open_text_front(self.folder(name))[0].tokenizer.languages
+                shared = [code for code in shared if code in spoken]
+        return next((one for one in (*known[:1], before) if one in shared), ""), shared
 
     def reading(self, text: str, language: str, speaker: str | None, *names: str) -> tuple[str, str | None, str]:
-        """Returns the language and voice to read a text in, and another language if its words are of that one, else "".
-
-        If `language` is "", both are chosen as by `myxtts say`. Raises `UserError` for a text in other letters.
-        """
+        """Returns the language and voice to read a text in, which `myxtts say` would choose without a `language`, and
+        another language if its words are of that one, else "". Raises `UserError` for a text in other letters."""
         if not text.strip():
             raise PageError("no_text")
-        among, own = self.languages(*names), language_of(self.folder(names[0]))
-        found, _ = language_to_read(text, language, own, "", among)
+        _, among = self.languages("", *names)
+        found, _ = language_to_read(text, language, language_of(self.folder(names[0])), "", among)
         if found not in among or guess_language([text], language or found, among)[1]:
             raise PageError("other_letters" if language else "no_language")
-        if not language:
-            speaker = next(iter(self.speakers(found, *names, before=speaker)), None)
-        guessed = identify_language([text], least=OF_A_SENTENCE)
-        return found, speaker, guessed if guessed and guessed != found else ""
+        voices = [speaker] if language else self.speakers(found, *names, before=speaker)
+        guessed = identify_language([text], least=OF_A_SENTENCE) or found
+        return found, next(iter(voices), None), guessed * (guessed != found)
 
     def speak(self, run: str, text: str, *options, which: str = "best", progress=None) -> tuple[int, np.ndarray]:
         """Synthesizes a text, retrying sentences of low confidence; returns sample rate in Hz and int16 samples `(S,)`.
@@ -201,10 +195,9 @@ class Studio:
         """Exports a model for ONNX Runtime to `export_folder`, unless that exists; yields the output of the command."""
         folder = self.export_folder(name, weights)
         folder.parent.mkdir(parents=True, exist_ok=True)
-        if folder.exists():
-            return
         flags = [f"--checkpoint={self.source(name)}", "--format=onnx", f"--weights={weights}", f"--output={folder}"]
-        yield from self.tasks.follow("export", "export", *flags)
+        if not folder.exists():
+            yield from self.tasks.follow("export", "export", *flags)
 
     def export_folder(self, name: str, weights: str) -> Path:
         """Returns the folder to which a model is exported with the given type of weights, `float32` or `int8`."""
