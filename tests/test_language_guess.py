@@ -78,7 +78,7 @@ def test_texts_with_few_or_foreign_letters_keep_their_label(text):
 def test_data_that_names_no_language_is_read_as_the_only_one_that_fits(tmp_path):
     corpus = load_corpus(make_corpus(tmp_path, f"a|{SENTENCES['am']}\nb|{SENTENCES['am']}\n"))
     assert {u.language for u in corpus.utterances} == {"am"}
-    assert "am (Amharic), not as en. 2 clips " in corpus.notes[0]
+    assert "am (Amharic), not en. 2 clips " in corpus.notes[0]
     assert {u.language for u in load_corpus(tmp_path, "amh").utterances} == {"amh"}
 
 

@@ -76,7 +76,6 @@ def language_to_read(
     If none of these is known, the language is English. `guess_language` corrects the choice by the letters of the text.
     Returns a code, and a message for users about the choice, which names the `speaker`, or "".
     """
-    own = None if requested else own
     language, note = guess_language([text or ""], requested or own or "en", among)
     if not (requested or note):
         language = own or identify_language([text or ""], among or LANGUAGES, OF_A_SENTENCE) or language

@@ -133,9 +133,8 @@ class Choices:
             return gr.Dropdown(found, value=value, label=self.texts["voice"], elem_id=f"{name}_speaker")
 
         def chosen(before, *names):
-            language, offered = self.studio.languages(before, *names)
-            box = language_box(self.texts, f"{name}_language", language, ["", *offered])
-            return box, voices(None, language, *names)
+            language, codes = self.studio.languages(before, *names)
+            return language_box(self.texts, f"{name}_language", language, ["", *codes]), voices(None, language, *names)
 
         with gr.Row():
             language, speaker = chosen(self.language, BASE_NAME)

@@ -131,8 +131,7 @@ class Studio:
         """Returns the voices that all models `names` have: of `language`, then `before`, then trained ones."""
         voices, *others = (read_speakers(self.folder(name)) for name in names)
         shared = [one for one in voices if all(one in other for other in others)]
-        order = lambda one: (voices[one].language != language, one != before, voices[one].clip is None)
-        return sorted(shared, key=order)
+        return sorted(shared, key=lambda it: (voices[it].language != language, it != before, voices[it].clip is None))
 
     def languages(self, before: str, *names: str) -> tuple[str, list[str]]:
         """Returns the codes of a language to choose and of all languages that all models `names` speak. The first is
