@@ -220,7 +220,7 @@ def _watch(studio, texts, name, now, state):
     """Adds loss curves, the latest sample and the log of the run. They are updated every two seconds."""
     look = dict(x="step", y="loss", color="series", color_title=texts["kind"], height=240, min_width=420, visible=False)
     title = texts["losses"].format
-    look |= dict(colors_in_legend=[texts["train_loss"], texts["validation"]], x_axis_format="d")
+    look |= dict(x_axis_format="d")
     with gr.Row():
         plots = [gr.LinePlot(title=title(stage), elem_id=f"train_losses_{stage}", **look) for stage in STAGES]
     look = dict(interactive=False, buttons=["download"], visible=False, elem_id="train_sample")
@@ -242,6 +242,8 @@ def _watch(studio, texts, name, now, state):
             return _now(studio, texts), words, *[gr.skip()] * (len(plots) + 2), seen
         curves, names = view.curves(), {"training": texts["train_loss"], "validation": texts["validation"]}
         lines = [[(step, loss, names[kind]) for step, loss, kind in curves.get(stage, ())] for stage in STAGES]
+        # Gradio draws only the curves that a chart has at first.
+        lines = [[(min(rows)[0], None, one) for one in names.values() if rows] + rows for rows in lines]
         plot = lambda rows: gr.LinePlot(pd.DataFrame(rows, columns=["step", "loss", "series"]), visible=bool(rows))
         is_new = seen is None or (seen[0], seen[2]) != (run, newest)
         label = f"{texts['sample']}: {newest.stem}" if newest else None

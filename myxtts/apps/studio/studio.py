@@ -137,12 +137,11 @@ class Studio:
         """Returns the codes of a language to choose and of all languages that all models `names` speak. The first is
         that of the first model's trained speaker, else `before`; "" if the models do not speak it."""
         known = [one.language for one in read_speakers(self.folder(names[0])).values() if one.clip]
-        shared = [*LANGUAGES]
+        shared = {*LANGUAGES}
         for name in names:
             with suppress(UserError):  # a run without a vocabulary
-                spoken = open_text_front(self.folder(name))[0].tokenizer.languages
-                shared = [code for code in shared if code in spoken]
-        return next((one for one in (*known[:1], before) if one in shared), ""), shared
+                shared &= {*open_text_front(self.folder(name))[0].tokenizer.languages}
+        return next((one for one in (*known[:1], before) if one in shared), ""), sorted(shared)
 
     def reading(self, text: str, language: str, speaker: str | None, *names: str) -> tuple[str, str | None, str]:
         """Returns the language and voice to read a text in, which `myxtts say` would choose without a `language`, and
