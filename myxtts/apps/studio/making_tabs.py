@@ -242,8 +242,8 @@ def _watch(studio, texts, name, now, state):
             return _now(studio, texts), words, *[gr.skip()] * (len(plots) + 2), seen
         curves, names = view.curves(), {"training": texts["train_loss"], "validation": texts["validation"]}
         lines = [[(step, loss, names[kind]) for step, loss, kind in curves.get(stage, ())] for stage in STAGES]
-        # Gradio draws only the curves that a chart has at first.
-        lines = [[(min(rows)[0], None, one) for one in names.values() if rows] + rows for rows in lines]
+        for rows in filter(None, lines):  # Gradio draws only the curves that a chart has at first
+            rows += [(rows[0][0], None, one) for one in names.values() if one not in {row[2] for row in rows}]
         plot = lambda rows: gr.LinePlot(pd.DataFrame(rows, columns=["step", "loss", "series"]), visible=bool(rows))
         is_new = seen is None or (seen[0], seen[2]) != (run, newest)
         label = f"{texts['sample']}: {newest.stem}" if newest else None
