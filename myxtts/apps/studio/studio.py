@@ -67,7 +67,7 @@ class Studio:
 
     def clips(self, folder: str, language: str) -> dict[str, Utterance]:
         """Returns up to `MOST_CLIPS` clips of a data set by relative path. Raises `UserError` if there is none."""
-        clips = load_corpus(folder, language).utterances[:MOST_CLIPS]
+        clips = sorted(load_corpus(folder, language).utterances, key=lambda clip: clip.wav_path)[:MOST_CLIPS]
         return {os.path.relpath(clip.wav_path, folder): clip for clip in clips}
 
     def data_language(self, folder: str | None, before: str) -> str:
