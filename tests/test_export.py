@@ -141,6 +141,7 @@ def test_speaking_needs_no_package_of_ours(exported, tmp_path):
     assert done.returncode == 0, done.stderr
     described = subprocess.check_output([sys.executable, arguments[0], "--help"], text=True, env={"COLUMNS": "80"})
     assert max(map(len, described.splitlines())) <= 80
+    assert "--list-voices" in (exported / "README.md").read_text()
     assert soundfile.info(tmp_path / "out.wav").samplerate == 24000
     assert "emma" in done.stdout and "en" in done.stdout
 
@@ -333,10 +334,12 @@ def test_exported_sentences_are_no_longer_than_training_texts(exported, synthesi
 def test_export_that_truncates_a_long_text_is_not_written(export, monkeypatch, tmp_path, capsys):
     for check in ("_other_graphs", "_sentences"):
         monkeypatch.setattr(exporting, check, lambda *_: ())
-    sentences = Speaker.sentences
+    sentences, spoken = Speaker.sentences, Speaker.sentence
+    monkeypatch.setattr(Speaker, "sentence", lambda *given, **values: (*spoken(*given, **values)[:2], False))
     monkeypatch.setattr(Speaker, "sentences", lambda *given: sentences(*given)[:1])
     assert export(tmp_path / "wrong") == 2
-    reported = capsys.readouterr().err
+    printed, reported = capsys.readouterr()
+    assert "ut off" not in printed + reported, "the text of the check has no meaning"
     assert "a long text, pieces: differs" in reported and "a long text, missing audio: differs" in reported
 
 

@@ -13,7 +13,7 @@ _MOST_LETTERS = 100_000
 _FEW_LETTERS = 300  # a text with at most this many letters may lack the letters that only its language has
 _FOREIGN_SHARE = 0.3  # maximum share of letters in other scripts: names and quotations
 _OWN_SHARE = 0.005
-_MOST_TEXTS, _OF_A_CORPUS, _OF_A_SENTENCE = 500, (120, 0.99), (8, 0.9)
+_MOST_TEXTS, OF_A_CORPUS, OF_A_SENTENCE = 500, (120, 0.99), (8, 0.9)
 """Limits of `identify_language`: maximum number of texts, and the argument `least` for a corpus and for a sentence.
 With the one for a sentence, 250 of 255 English, German, French and Spanish sentences were identified, none wrongly."""
 
@@ -49,7 +49,7 @@ def guess_language(texts: Iterable[str], language: str | None, among: Collection
 
 
 def identify_language(
-    texts: Iterable[str], among: Collection[str] = LANGUAGES, least: tuple[int, float] = _OF_A_CORPUS
+    texts: Iterable[str], among: Collection[str] = LANGUAGES, least: tuple[int, float] = OF_A_CORPUS
 ) -> str | None:
     """Identifies the language of texts by their words, with langid (Lui and Baldwin 2012).
 
@@ -81,10 +81,9 @@ def language_to_read(
     If none of these is known, the language is English. `guess_language` corrects the choice by the letters of the text.
     Returns a code, and a message for users about the choice, which names the `speaker`, or "".
     """
-    own = None if requested else own
     language, note = guess_language([text or ""], requested or own, among)
     if not (requested or note):
-        language = own or identify_language([text or ""], among or LANGUAGES, _OF_A_SENTENCE) or language
+        language = own or identify_language([text or ""], among or LANGUAGES, OF_A_SENTENCE) or language
         if own or language != "en":
             why = f"which {speaker or 'the model'} speaks" if own else "by its words"
             name = f"{language} ({get_language(language).name})"

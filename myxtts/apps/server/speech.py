@@ -146,7 +146,10 @@ def make_job(
         raise ApiError(400, str(error), "language") from error
     likely = language_to_read(text, asked, settings.language, "", languages)[0]
     voice, find = voices.find(request.voice if isinstance(request.voice, str) else request.voice.id, likely)
-    language = _choose_language(text, asked, voice.language or settings.language, languages)
+    usual = asked or voice.language or settings.language
+    language, note = language_to_read(text, usual, None, "", languages)
+    if note and language == (usual or "en"):  # its letters rule it out, and no other language fits
+        raise ApiError(400, UNPRINTABLE.sub("", note).replace("--language", "language"), "language")
     try:
         sampling = speaker.synthesizer.config.sampling.changed({name: getattr(request, name) for name in _SAMPLING})
     except UserError as error:
@@ -162,14 +165,6 @@ def make_job(
         raise ApiError(400, str(error)[:500], "input", "cannot_be_spoken") from error
     options = dict(seed=request.seed, speed=request.speed, hurry=request.is_open, id=id)
     return SpeechJob(pieces, (lead, after), find, language, sampling, **options)
-
-
-def _choose_language(text, asked, usual, among):
-    """Returns the language `asked` for, else `usual`, if it suits the text's letters, else a detected one."""
-    language, note = language_to_read(text, asked or usual, None, "", among)
-    if note and not asked and language == (usual or "en"):  # the letters rule it out, and no other language fits
-        raise ApiError(400, UNPRINTABLE.sub("", note).replace("--language", "language"), "language")
-    return language
 
 
 class SpeechResponse(Response):

@@ -125,6 +125,7 @@ def make_page_app(studio: Studio, password: str | None, token: str | None = None
     app = FastAPI(openapi_url=None)
     if not password:
         app.add_middleware(TrustedHostMiddleware, allowed_hosts=["localhost", "127.0.0.1", "[::1]"])
-    app.add_route("/", lambda request: RedirectResponse(f"{PREFIX['en']}/?{request.query_params}"))
+    for path in ("/", "/favicon.ico", "/manifest.json"):  # browsers request the files from the root
+        app.add_route(path, lambda request: RedirectResponse(f"{PREFIX['en']}{request.url.path}?{request.url.query}"))
     mount_page(app, studio, password, token)
     return app

@@ -39,7 +39,7 @@ def runs_in(folder: Path) -> list[str]:
 def named_folder(home: Path, name: str, kind: str = "run") -> Path:
     """Returns `home / name` for a run or data set (`kind` is `run` or `data`); raises `UserError` for invalid names."""
     if name == BASE_NAME or not re.fullmatch(r"[^\W_][\w .-]{0,99}", name or ""):
-        raise PageError(f"bad_name_{kind}", repr(name or ""))
+        raise PageError(f"bad_name_{kind}", repr(name)) if name else PageError(f"no_name_{kind}")
     return home / name
 
 

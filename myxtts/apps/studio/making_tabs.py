@@ -214,6 +214,7 @@ def _watch(studio, texts, name, now, state):
     """Adds loss curves, the latest sample and the log of the run. They are updated every two seconds."""
     look = dict(x="step", y="loss", color="series", color_title=texts["kind"], height=240, min_width=420, visible=False)
     title = texts["losses"].format
+    look |= dict(x_axis_format="d")
     with gr.Row():
         plots = [gr.LinePlot(title=title(stage), elem_id=f"train_losses_{stage}", **look) for stage in STAGES]
     look = dict(interactive=False, buttons=["download"], visible=False, elem_id="train_sample")
@@ -237,6 +238,8 @@ def _watch(studio, texts, name, now, state):
             return running, words, *[gr.skip()] * (len(plots) + 2), seen
         curves, names = view.curves(), {"training": texts["train_loss"], "validation": texts["validation"]}
         lines = [[(step, loss, names[kind]) for step, loss, kind in curves.get(stage, ())] for stage in STAGES]
+        for rows in filter(None, lines):  # Gradio draws only the curves that a chart has at first
+            rows += [(rows[0][0], None, one) for one in names.values() if one not in {row[2] for row in rows}]
         plot = lambda rows: gr.LinePlot(pd.DataFrame(rows, columns=["step", "loss", "series"]), visible=bool(rows))
         is_new = seen is None or (seen[0], seen[2]) != (run, newest)
         label = f"{texts['sample']}: {newest.stem}" if newest else None

@@ -3,7 +3,7 @@
 import html
 import inspect
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -62,11 +62,16 @@ def log_box(label: str, elem_id: str, lines: int = 8) -> gr.Textbox:
     return gr.Textbox("", label=label, lines=lines, max_lines=24, **look)
 
 
-def language_box(texts: dict[str, str], elem_id: str, value: str, automatic: bool = False) -> gr.Dropdown:
-    """Creates a drop-down of languages. `automatic` adds the option to detect the language (value "")."""
-    names = [(texts["automatic"], "")] * automatic
-    names += [(f"{texts.get(f'language_{code}', one.name)} ({code})", code) for code, one in LANGUAGES.items()]
+def language_box(texts: dict[str, str], elem_id: str, value: str, codes: Collection[str] = LANGUAGES) -> gr.Dropdown:
+    """Creates a drop-down of the languages `codes`; "" stands for detecting the language."""
+    named = {code: f"{texts.get(f'language_{code}', one.name)} ({code})" for code, one in LANGUAGES.items()}
+    names = [(named.get(code, texts["automatic"]), code) for code in codes]
     return gr.Dropdown(names, value=value, label=texts["language"], elem_id=elem_id)
+
+
+def hint(texts: dict[str, str], doubt: str) -> str:
+    """Returns a note that the words of a text are of the language `doubt`, or "" if that is ""."""
+    return doubt and texts["seems"].format(texts.get(f"language_{doubt}", LANGUAGES[doubt].name))
 
 
 def command(studio: Studio, texts: dict[str, str], name: str, task: str, label: str = "") -> Callable:
@@ -138,27 +143,26 @@ class Choices:
             event(fill, None, lists, show_progress="hidden", api_name=False)
 
     def voice(self, name: str, *models: gr.Dropdown) -> tuple[gr.Dropdown, gr.Dropdown, gr.Audio]:
-        """Creates inputs for the language, for a voice that all `models` have, and for a recording of another voice."""
-        spoken = self.studio.language(BASE_NAME, self.language)
+        """Creates inputs for a language that all `models` speak, a voice that they have, and a recording of another."""
+
+        def voices(before, language, *names):
+            found = self.studio.speakers(language or self.language, *names, before=before)
+            value = before if before in found and not language else next(iter(found), None)
+            return gr.Dropdown(found, value=value, label=self.texts["voice"], elem_id=f"{name}_speaker")
+
+        def chosen(before, *names):
+            language, codes = self.studio.languages(before, *names)
+            return language_box(self.texts, f"{name}_language", language, ["", *codes]), voices(None, language, *names)
+
         with gr.Row():
-            language = language_box(self.texts, f"{name}_language", spoken, automatic=True)
-            first = self.studio.speakers(self.language, BASE_NAME)
-            speaker = gr.Dropdown(first, value=first[0], label=self.texts["voice"], elem_id=f"{name}_speaker")
+            language, speaker = chosen(self.language, BASE_NAME)
         with gr.Accordion(self.texts["voice_file"], open=False, elem_id=f"{name}_own_voice"):
             look = dict(type="filepath", buttons=["download"], elem_id=f"{name}_recording")
             recording = gr.Audio(sources=["upload", "microphone"], label=self.texts["voice_file_help"], **look)
 
-        def speakers(language, *models):
-            names = self.studio.speakers(language or self.language, *models)
-            return gr.Dropdown(names, value=names[0] if names else None)
-
-        def chosen(language, *models):
-            language = self.studio.language(models[0], language)
-            return language, speakers(language, *models)
-
-        given, look = [language, *models], dict(show_progress="hidden", api_name=False)
-        models[0].change(chosen, given, [language, speaker], **look | dict(api_name=f"{name}_speakers"))
-        gr.on([one.change for one in (language, *models[1:])], speakers, given, speaker, **look)
+        given, both, look = [language, *models], [language, speaker], dict(show_progress="hidden")
+        gr.on([one.change for one in models], chosen, given, both, api_name=f"{name}_speakers", **look)
+        language.change(voices, [speaker, *given], speaker, api_name=False, **look)
         return language, speaker, recording
 
     def _names(self):

@@ -1,17 +1,20 @@
 // Plays each part of the audio in the messages once, and defines `hush`, which stops playback; see `message_of` in speech_tabs.py.
 (message) => {
   window.hush = () => {
-    if (window.myxtts_player) window.myxtts_player.context.close();
-    window.myxtts_player = null;
+    const player = window.myxtts_player;
+    if (!player || player.isHushed) return;
+    player.isHushed = true;  // parts that are still on their way must not play
+    player.context.close();
   };
   if (!message) return;
   const update = JSON.parse(message);
   let player = window.myxtts_player;
   if (!player || player.speech !== update.speech) {
-    if (player) player.context.close();
+    window.hush();
     const context = new AudioContext({sampleRate: update.rate});
     player = window.myxtts_player = {speech: update.speech, next: 0, at: 0, seconds: 0, context: context};
   }
+  if (player.isHushed) return;
   update.parts.forEach((part, index) => {
     if (update.first + index < player.next) return;
     player.next = update.first + index + 1;

@@ -11,7 +11,7 @@ import numpy as np
 
 from myxtts.apps.studio import parts
 from myxtts.apps.studio.folders import EVALUATION, add_vote, count_votes
-from myxtts.apps.studio.parts import Choices, act
+from myxtts.apps.studio.parts import Choices, act, hint
 from myxtts.apps.studio.studio import Studio
 from myxtts.apps.studio.texts import PageError
 
@@ -46,24 +46,31 @@ def speak_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
                 look = dict(info=texts["streamed_help"], elem_id="speak_streamed")
                 streamed = gr.Checkbox(True, label=texts["streamed"], **look)
     message = gr.Textbox("", visible="hidden", elem_id="speak_message")
+    stops = gr.State([])  # gets an item when Stop is pressed: `cancels` of Gradio would lose the audio so far
 
-    def say(streamed, model, text, language, recording, speaker, *values):
+    def say(stops, streamed, model, text, language, recording, speaker, *values):
+        def go_on(done, total):
+            if stops:
+                raise PageError("hushed")
+
+        stops.clear()
         yield texts["speaking"], "", None
-        if not streamed:
-            rate, samples = studio.speak(model, text, language, recording, speaker, *values)
-            yield texts["spoken"].format(len(samples) / rate), "", (rate, samples)
-            return
-        chunks, speech = [], uuid.uuid4().hex
-        for rate, samples in studio.stream(model, text, language, recording, speaker, *values):
+        language, speaker, doubt = studio.reading(text, language, speaker, model)
+        options, chunks, speech = (model, text, language, recording, speaker, *values), [], uuid.uuid4().hex
+        for rate, samples in studio.stream(*options) if streamed else [studio.speak(*options, progress=go_on)]:
             chunks.append(samples)
-            yield texts["so_far"].format(sum(map(len, chunks)) / rate), message_of(speech, rate, chunks), gr.skip()
+            if stops:
+                break
+            if streamed:
+                yield texts["so_far"].format(sum(map(len, chunks)) / rate), message_of(speech, rate, chunks), gr.skip()
         samples = np.concatenate(chunks)
-        yield texts["spoken"].format(len(samples) / rate), gr.skip(), (rate, samples)
+        facts = texts["spoken"].format(len(samples) / rate), texts["hushed"] if stops else hint(texts, doubt)
+        yield " · ".join(filter(None, facts)), gr.skip(), (rate, samples)
 
-    given = [streamed, model, text, language, recording, speaker, seed, temperature, speed]
-    speaking = act(texts, button.click, say, given, [state, message, sound], state, api_name="speak")
+    given = [stops, streamed, model, text, language, recording, speaker, seed, temperature, speed]
+    act(texts, button.click, say, given, [state, message, sound], state, api_name="speak")
     message.change(None, message, None, js=parts.SCRIPTS["play"])
-    hush.click(lambda: texts["hushed"], None, state, js="() => window.hush?.()", cancels=[speaking], api_name=False)
+    hush.click(lambda one: one.append(True), stops, None, js="(one) => (window.hush?.(), [one])", api_name=False)
 
 
 def compare_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
@@ -73,9 +80,8 @@ def compare_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None
         for number, label in enumerate(("run", "second")):
             with gr.Column():
                 sides.append(choices.models(label, elem_id=f"compare_run_{number}"))
-                look = dict(show_label=False, elem_id=f"compare_which_{number}")
                 kinds = [(texts[one], one) for one in ("best", "last")]
-                sides.append(gr.Radio(kinds, value="best", label=texts["which"], **look))
+                sides.append(gr.Radio(kinds, value="best", label=texts["which"], elem_id=f"compare_which_{number}"))
         with gr.Column():
             language, speaker, recording = choices.voice("compare", *sides[::2])
     text = gr.Textbox(texts["example"], label=texts["text"], lines=2, elem_id="compare_text")
@@ -91,6 +97,7 @@ def compare_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None
 
     def compare(first, first_which, second, second_which, text, language, recording, speaker, seed, blind):
         yield *[gr.skip()] * 3, texts["speaking"]
+        language, speaker, doubt = studio.reading(text, language, speaker, first, second)
         order = [(first, first_which), (second, second_which)]
         if blind:
             random.shuffle(order)
@@ -98,11 +105,11 @@ def compare_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None
         names = [f"{name}@{which}" for name, which in order]
         captions = "AB" if blind else [f"{letter}: {name}" for letter, name in zip("AB", names)]
         heard = dict(sides=names, blind=blind, text=text, seed=int(seed))
-        yield *(gr.Audio(value=sound, label=label) for sound, label in zip(spoken, captions)), heard, ""
+        yield *(gr.Audio(value=one, label=label) for one, label in zip(spoken, captions)), heard, hint(texts, doubt)
 
     with gr.Row():
         votes = [gr.Button(texts[key], elem_id=f"vote_{key}") for key in ("vote_a", "vote_b", "vote_same")]
-    headers = [texts[key] for key in ("model", "model", "times_better", "times_better", "vote_same", "p_value")]
+    headers = [texts[key] for key in ("model_1", "model_2", "wins_1", "wins_2", "vote_same", "p_value")]
     choices.page.load(None, None, None, js=parts.SCRIPTS["vote_keys"])
     counts = gr.Dataframe(lambda: count_votes(studio.home), label=texts["votes"], headers=headers, interactive=False)
     given = [*sides, text, language, recording, speaker, seed, blind]

@@ -25,12 +25,12 @@ from myxtts.config.stages import STAGES
 from myxtts.data.corpora import Utterance, load_corpus
 from myxtts.data.doctor import ClipLimits, check_data, summarize
 from myxtts.hearing.recognizers import WHISPER_SIZES
+from myxtts.inference.text_front import open_text_front
 from myxtts.storage.base_model import BASE_NAME, base_folder
-from myxtts.storage.speakers import read_speakers
-from myxtts.text.language_guess import identify_language
+from myxtts.storage.speakers import language_of, read_speakers
+from myxtts.text.language_guess import OF_A_SENTENCE, guess_language, identify_language, language_to_read
 from myxtts.text.languages import LANGUAGES
 
-MOST_CHARACTERS = 4096
 MOST_CLIPS = 500
 """Maximum number of clips that the page lists when it shows a data set."""
 
@@ -70,8 +70,9 @@ class Studio:
         return "\n".join([summarize(found), *(f"leakage: {leak}" for leak in leaks)])
 
     def clips(self, folder: str, language: str) -> dict[str, Utterance]:
-        """Returns the clips of a data set by relative path. Raises `UserError` if there is none."""
-        clips = load_corpus(folder := self.data.place(folder), language).utterances
+        """Returns the clips of a data set by relative path, in order. Raises `UserError` if there is none."""
+        utterances = load_corpus(folder := self.data.place(folder), language).utterances
+        clips = sorted(utterances, key=lambda clip: clip.wav_path)
         return {os.path.relpath(clip.wav_path, folder): clip for clip in clips}
 
     def data_language(self, folder: str | None, before: str) -> str:
@@ -136,43 +137,56 @@ class Studio:
         for_gpus = r"|\n\nLARGEST BATCH(?s:.*?)(?=\n\n)" * (shutil.which("nvidia-smi") is None)
         return re.sub(for_commands + for_gpus, "", output)
 
-    def speakers(self, language: str, *names: str) -> list[str]:
-        """Returns the voices that all models `names` have: those of `language`, then others; trained speakers first."""
+    def speakers(self, language: str, *names: str, before: str | None = None) -> list[str]:
+        """Returns the voices that all models `names` have: of `language`, then `before`, then trained ones."""
         voices, *others = (read_speakers(self.folder(name)) for name in names)
         shared = [one for one in voices if all(one in other for other in others)]
-        return sorted(shared, key=lambda one: (voices[one].language != language, voices[one].clip is None))
+        return sorted(shared, key=lambda it: (voices[it].language != language, it != before, voices[it].clip is None))
 
-    def language(self, name: str, before: str) -> str:
-        """Returns the language of a model's trained speaker, else `before` if a voice has that language, else ""."""
-        voices = read_speakers(self.folder(name)).values()
-        own = (one.language for one in voices if one.clip)
-        return next(own, before if before in {one.language for one in voices} else "")
+    def languages(self, before: str, *names: str) -> tuple[str, list[str]]:
+        """Returns the codes of a language to choose and of all languages that all models `names` speak. The first is
+        that of the first model's trained speaker, else `before`; "" if the models do not speak it."""
+        known = [one.language for one in read_speakers(self.folder(names[0])).values() if one.clip]
+        shared = {*LANGUAGES}
+        for name in names:
+            with suppress(UserError):  # a run without a vocabulary
+                shared &= {*open_text_front(self.folder(name))[0].tokenizer.languages}
+        return next((one for one in (*known[:1], before) if one in shared), ""), sorted(shared)
 
-    def speak(self, run: str, text: str, *options, which: str = "best") -> tuple[int, np.ndarray]:
+    def reading(self, text: str, language: str, speaker: str | None, *names: str) -> tuple[str, str | None, str]:
+        """Returns the language and voice to read a text in, which `myxtts say` would choose without a `language`, and
+        another language if its words are of that one, else "". Raises `UserError` for a text in other letters."""
+        if not text.strip():
+            raise PageError("no_text")
+        _, among = self.languages("", *names)
+        found, _ = language_to_read(text, language, language_of(self.folder(names[0])), "", among)
+        if found not in among or guess_language([text], language or found, among)[1]:
+            raise PageError("other_letters" if language else "no_language")
+        voices = [speaker] if language else self.speakers(found, *names, before=speaker)
+        guessed = identify_language([text], least=OF_A_SENTENCE) or found
+        return found, next(iter(voices), None), guessed * (guessed != found)
+
+    def speak(self, run: str, text: str, *options, which: str = "best", progress=None) -> tuple[int, np.ndarray]:
         """Synthesizes a text, retrying sentences of low confidence; returns sample rate in Hz and int16 samples `(S,)`.
 
         `options` are, in this order: language ("" to detect it), path of a recording of the voice or None, name of a
         voice to use without a recording, seed, temperature (0 for the run's setting), speed. Raises `UserError` if the
-        model cannot speak the text.
+        model cannot speak the text. `progress` is called as by `Synthesizer.batch`.
         """
-        synthesizer, *manner = self._opened(run, text, *options, which=which)
-        speech = synthesizer.speak(text, *manner, retries=1)
+        synthesizer, *manner = self._opened(run, *options, which=which)
+        speech = synthesizer.speak(text, *manner, retries=1, progress=progress)
         return speech.sample_rate, to_int16(speech.samples)
 
     def stream(self, run: str, text: str, *options) -> Iterator[tuple[int, np.ndarray]]:
         """Yields the result of `speak` in parts as soon as they are generated, without retries."""
-        synthesizer, *manner = self._opened(run, text, *options)
+        synthesizer, *manner = self._opened(run, *options)
         for samples in synthesizer.stream(text, *manner, check=False):
             yield synthesizer.sample_rate, to_int16(samples)
 
-    def _opened(self, run, text, language, recording, speaker, seed, temperature=0.0, speed=1.0, which="best"):
+    def _opened(self, run, language, recording, speaker, seed, temperature=0.0, speed=1.0, which="best"):
         """Returns the `Synthesizer` of a run, and the arguments of `Synthesizer.speak` that follow the text."""
-        if not text.strip():
-            raise PageError("no_text")
         if not (recording or speaker):
             raise PageError("no_voice")
-        if len(text) > MOST_CHARACTERS:
-            raise PageError("long_text", MOST_CHARACTERS, len(text))
         folder = self.folder(run)
         if not recording and speaker not in read_speakers(folder):  # even if a file has this name
             raise PageError("other_voice", run, speaker)
@@ -189,10 +203,9 @@ class Studio:
         """Exports a model for ONNX Runtime to `export_folder`, unless that exists; yields the output of the command."""
         folder = self.export_folder(name, weights)
         folder.parent.mkdir(parents=True, exist_ok=True)
-        if folder.exists():
-            return
         flags = [f"--checkpoint={self.source(name)}", "--format=onnx", f"--weights={weights}", f"--output={folder}"]
-        yield from self.tasks.follow("export", "export", *flags)
+        if not folder.exists():
+            yield from self.tasks.follow("export", "export", *flags)
 
     def export_folder(self, name: str, weights: str) -> Path:
         """Returns the folder to which a model is exported with the given type of weights, `float32` or `int8`."""

@@ -71,6 +71,11 @@ def test_invalid_field_is_refused(live, name, value):
     assert error["param"].split(".")[0] == name
 
 
+def test_text_in_other_letters_than_those_of_the_language_is_refused(live):
+    asked = {**GOOD, "input": "Привет, как дела?", "language": "en"}
+    assert refused(live.ask("POST", "/v1/audio/speech", asked))["param"] == "language"
+
+
 @pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
 def test_invalid_body_is_refused(live, body):
     refused(live.ask("POST", "/v1/audio/speech", body))

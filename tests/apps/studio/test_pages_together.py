@@ -11,6 +11,7 @@ from myxtts.apps.studio import processes
 from myxtts.apps.studio.folders import DataSets, kept_in, removable, to_trash
 from myxtts.apps.studio.processes import Tasks, output_path, start_training
 from myxtts.apps.studio.studio import Studio
+from myxtts.apps.studio.texts import TEXTS, PageError
 from myxtts.config.checks import UserError
 from myxtts.storage.files import lock, locked_folder
 from myxtts.storage.run_folder import own_run_folder
@@ -98,6 +99,37 @@ def test_voices_of_a_comparison_are_those_of_both_models(tmp_path):
     shared = studio.speakers("en", "base")[1]
     write_speakers(tmp_path / "run", {"mine": shape, shared: shape})
     assert studio.speakers("en", "base", "run") == studio.speakers("en", "run", "base") == [shared]
+
+
+@pytest.mark.parametrize("text, chosen, found", [
+    ("Привет, как дела?", "en", "other_letters"), ("چطور هستید", "de", "other_letters"), (" ", "en", "no_text"),
+    ("Привет, как дела?", "", "no_language"), ("Guten Morgen, wie geht es?", "en", ("en", "en_Gene", "de")),
+    ("Guten Morgen, wie geht es?", "", ("de", "de_Gene", "")), ("Good morning.", "en", ("en", "en_Gene", "")),
+])  # fmt: skip
+def test_text_is_read_in_a_language_of_the_model_that_its_letters_fit(tmp_path, text, chosen, found):
+    studio = Studio(tmp_path)
+    try:
+        assert studio.reading(text, chosen, "en_Gene", "base") == found
+    except PageError as error:
+        assert error.key == found
+
+
+def test_languages_are_those_of_the_models_and_a_voice_stays_if_it_speaks_the_language(tmp_path):
+    studio = Studio(tmp_path)
+    assert studio.languages("fa", "base", "base") == ("fa", ["am", "de", "en", "es", "fa", "fr"])
+    assert studio.languages("it", "base")[0] == ""
+    first = lambda before: studio.speakers("de", "base", before=before)[0]
+    assert (first("de_f2"), first("en_Gene"), first("?")) == ("de_f2", "de_Gene", "de_Gene")
+
+
+def test_stop_keeps_the_audio_so_far(tmp_path, monkeypatch):
+    build_page = pytest.importorskip("myxtts.apps.studio.app", exc_type=ImportError).build_page
+    studio, stops = Studio(tmp_path), []
+    monkeypatch.setattr(studio, "stream", lambda *_: ((9, np.ones(stops.append(n) or 5)) for n in range(9)))
+    speak = next(one.fn for one in build_page(studio, "en").fns.values() if one.api_name == "speak")
+    *_, last = speak(stops, True, "base", "Good morning.", "en", None, "en_Gene", 0, 0, 1)
+    state, _, (rate, samples) = last.values()
+    assert len(samples) == 5 and TEXTS["en"]["hushed"] in state
 
 
 def test_another_page_shows_the_running_tasks_and_copies_nothing(tmp_path, monkeypatch):
