@@ -55,7 +55,7 @@ def test_every_language_is_known_by_its_names_and_no_name_means_two():
 @pytest.mark.parametrize("code", SENTENCES)
 def test_letters_of_one_language_identify_it(code):
     language, reported = guess_language([SENTENCES[code]], "en")
-    assert language == code and f"{code} ({LANGUAGES[code].name}), not en" in reported
+    assert language == code and f"{code} ({LANGUAGES[code].name}), not as en" in reported
     assert guess_language([SENTENCES[code]], code) == (code, "")
 
 

@@ -35,7 +35,7 @@ def guess_language(texts: Iterable[str], language: str | None, among: Collection
         return code, ""
     fitting = [one for one in LANGUAGES.values() if _fits(letters, one)]
     if len(fitting) > 1 and any(one.own_letters for one in fitting):
-        identified = identify_language(texts, [one.code for one in fitting], _OF_A_SENTENCE)
+        identified = identify_language(texts, [one.code for one in fitting], OF_A_SENTENCE)
         fitting = [one for one in fitting if identified in (None, one.code)]
     fitting = [one for one in fitting if among is None or one.code in among] or fitting
     found = f"The text is in {_script(letters.most_common(1)[0][0]).capitalize()} letters"

@@ -79,7 +79,7 @@ def _checked(studio, texts, page_language, chosen):
         clips, doubts = studio.clips(folder, language), studio.data.doubts(folder)
         rows = [[place, clip.text, doubts.get((place, clip.text), "")] for place, clip in clips.items()]
         rows.sort(key=lambda row: not row[2])
-        is_own, (stated, found) = bool(studio.data.lists(folder)), studio.languages(clips.values())
+        is_own, (stated, found) = bool(studio.data.lists(folder)), studio.clip_languages(clips.values())
         words = texts["checked"].format(len(rows), sum(bool(row[2]) for row in rows))
         names, button = {code: name for name, code in spoken.choices}, texts["save_texts" if is_own else "check"]
         if found and stated in names and found != stated:

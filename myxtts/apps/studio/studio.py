@@ -78,12 +78,12 @@ class Studio:
     def data_language(self, folder: str | None, before: str) -> str:
         """Returns a data set's main language by metadata or else by texts; the last choice, `before`, if unknown."""
         with suppress(UserError, OSError):
-            stated, found = self.languages(self.clips(folder, before).values() if folder else ())
+            stated, found = self.clip_languages(self.clips(folder, before).values() if folder else ())
             found = found if stated == before else stated
             return found if found in LANGUAGES else before
         return before
 
-    def languages(self, clips: Collection[Utterance]) -> tuple[str | None, str | None]:
+    def clip_languages(self, clips: Collection[Utterance]) -> tuple[str | None, str | None]:
         """Returns the language of most clips, and the one of their texts if it is identified."""
         stated = mode(clip.language for clip in clips) if clips else None
         return stated, identify_language(clip.text for clip in clips if clip.language == stated)

@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("starlette", reason="needs the extra server")
 
 from myxtts.apps.server.gate import ApiError  # noqa: E402
-from myxtts.apps.server.speech import _choose_language, plain_text, spoken_parts  # noqa: E402
+from myxtts.apps.server.speech import plain_text, spoken_parts  # noqa: E402
 from myxtts.apps.server.voices import OPENAI_VOICES, VoiceBook  # noqa: E402
 from myxtts.config.checks import UserError  # noqa: E402
 
@@ -40,11 +40,6 @@ def test_cleaning_takes_linear_time(part):
     began = time.process_time()
     spoken_parts(part * (4096 // len(part)))
     assert time.process_time() - began < 0.5
-
-
-@pytest.mark.parametrize("asked, text, language", [("en", "سلام دنیا", "fa"), ("fa", "Salam", "fa")])
-def test_requested_language_gives_way_to_the_only_one_with_the_letters_of_the_text(asked, text, language):
-    assert _choose_language(text, asked, None, ("en", "de", "fa")) == language
 
 
 def book(speakers, *aliases):
