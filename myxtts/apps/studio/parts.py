@@ -36,7 +36,7 @@ def act(texts: dict, event: Callable, run: Callable, inputs: Sequence, outputs: 
     """
 
     def generated(*given):
-        yield {line: ""}
+        yield {line: "" if given else gr.skip()}  # the opening of the page may end after the first click
         try:
             results = run(*given)
             for result in results if inspect.isgenerator(results) else [results]:
@@ -96,7 +96,8 @@ def command(studio: Studio, texts: dict[str, str], name: str, task: str, label: 
                 passed = texts["working"].format(tqdm.format_interval(studio.tasks.seconds(task)))
                 words = (folder and folder.name, passed, output.rpartition("\n")[2])
                 yield gr.Textbox(output, visible=True), html.escape(" · ".join(filter(None, words)))
-            yield gr.Textbox(output, visible=bool(output)), *(end(folder, *given) if folder or given else ("",))
+            if given or output:
+                yield gr.Textbox(output, visible=bool(output)), *(end(folder, *given) if folder or given else ("",))
 
         act(texts, page.load, run, [], [log, line, *outputs], line, api_name=False)
         return act(texts, button.click, run, inputs, [log, line, *outputs], line, api_name=label or name)
