@@ -240,15 +240,15 @@ class RunView:
         since = max((n for n, one in enumerate(self.metrics) if self.running and one["kind"] == "start"), default=0)
         lines = [one for one in self.metrics[since:] if one["kind"] == "training" and one["stage"] == stage]
         last = {name: value for name, value in lines[-1].items() if value is not None} if lines else {}
-        said = re.sub(r"^[\d:]+ [A-Z]+ ", "", self.log.rpartition("\n")[2]) if self.running and not lines else ""
-        counted = re.fullmatch(rf"{stage} step (\d+)/\d+", said)  # until there are measurements, about once a minute
-        facts += [texts["step_of"].format(stage, f"{counted[1] if counted else step}/{total}")] * bool(stage)
+        # Until there are measurements, the log has the step, about once a minute.
+        said = self.log.rpartition("\n")[2].split(" ", 2)[-1] if self.running and not lines else ""
+        done = texts["step_of"].format(stage, f"{max(step or 0, *self.checkpoints.get(stage, ()), 0)}/{total}")
+        facts += [said] if said.startswith(f"{stage} step ") else [done] * bool(stage) + [said] * bool(said)
         if self.running and "steps_per_second" in last:
             left = last.get("stage_seconds_left", (total - step) / last["steps_per_second"])
             facts.append(texts["left"].format(tqdm.format_interval(left)))
             if last.get("seconds_left", left) > left:
                 facts.append(texts["left_in_run"].format(tqdm.format_interval(last["seconds_left"])))
-        facts += [said] * (bool(said) and not counted)
         facts += [texts[name].format(last[name]) for name in FIGURES if name in last]
         if self.state == "finished":
             spent = {one["stage"]: one["step"] * one["avg_ms"] / 1000 for one in self.metrics if one.get("avg_ms")}
