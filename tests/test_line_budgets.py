@@ -9,7 +9,7 @@ BUDGETS = {
     "apps/datasets": 1800,
     "apps/evaluation": 1020,
     "apps/server": 1620,
-    "apps/studio": 1700,
+    "apps/studio": 1710,
     "audio": 850,
     "bundled": 10,
     "cli": 1090,

@@ -118,7 +118,7 @@ def _read(arguments):
     elif arguments.text_file not in (None, "-"):
         text = read_input("--text-file", arguments.text_file, MAX_TEXT_BYTES)
         rows = [re.split("[|\t]", row) for row in text.splitlines() if row.strip()]
-        is_list = all(sum(map(bool, map(str.strip, row))) > 1 for row in rows)
+        is_list = all(len(row[0].split()) == 1 and any(map(str.strip, row[1:])) for row in rows)
         is_list |= Path(arguments.text_file).suffix.lower() in (".csv", ".tsv", ".json", ".jsonl", *SUBTITLES)
         rule, hint = "a text, not a list", "--batch speaks lines id|text; standard input speaks a file as it is."
         require(not is_list, "--text-file", rule, arguments.text_file, hint)

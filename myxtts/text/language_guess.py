@@ -35,7 +35,8 @@ def guess_language(texts: Iterable[str], language: str | None, among: Collection
         return code, ""
     fitting = [one for one in LANGUAGES.values() if _fits(letters, one)]
     if len(fitting) > 1 and any(one.own_letters for one in fitting):
-        identified = identify_language(texts, [one.code for one in fitting], OF_A_SENTENCE)
+        # Shorter texts may be phrases that several languages use, such as ان شاء الله.
+        identified = identify_language(texts, [one.code for one in fitting], (12, 0.9))
         fitting = [one for one in fitting if identified in (None, one.code)]
     fitting = [one for one in fitting if among is None or one.code in among] or fitting
     found = f"The text is in {_script(letters.most_common(1)[0][0]).capitalize()} letters"
@@ -82,12 +83,15 @@ def language_to_read(
     Returns a code, and a message for users about the choice, which names the `speaker`, or "".
     """
     language, note = guess_language([text or ""], requested or own, among)
-    if not (requested or note):
-        language = own or identify_language([text or ""], among or LANGUAGES, OF_A_SENTENCE) or language
-        if own or language != "en":
-            why = f"which {speaker or 'the model'} speaks" if own else "by its words"
-            name = f"{language} ({get_language(language).name})"
-            note = f"The text is read as {name}, {why}; --language chooses another language."
+    if requested or note and language != own:
+        return language, note
+    found = own
+    if note or not own:  # the letters rule `own` out, and several other languages have them
+        found = identify_language([text or ""], among or LANGUAGES, OF_A_SENTENCE)
+    if found and (own or found != "en"):
+        why = f"which {speaker or 'the model'} speaks" if found == own else "by its words"
+        name = f"{found} ({get_language(found).name})"
+        return found, f"The text is read as {name}, {why}; --language chooses another language."
     return language, note
 
 

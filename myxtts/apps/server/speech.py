@@ -20,7 +20,7 @@ from myxtts.config.checks import UNPRINTABLE, UserError
 from myxtts.inference.speech import word_times
 from myxtts.inference.text_front import SpeechError
 from myxtts.text.g2p import ESPEAK
-from myxtts.text.language_guess import language_to_read
+from myxtts.text.language_guess import guess_language, language_to_read
 from myxtts.text.languages import get_language
 
 ALIASES = ("tts-1", "tts-1-hd", "gpt-4o-mini-tts", "kokoro")
@@ -146,9 +146,8 @@ def make_job(
         raise ApiError(400, str(error), "language") from error
     likely = language_to_read(text, asked, settings.language, "", languages)[0]
     voice, find = voices.find(request.voice if isinstance(request.voice, str) else request.voice.id, likely)
-    usual = asked or voice.language or settings.language
-    language, note = language_to_read(text, usual, None, "", languages)
-    if note and language == (usual or "en"):  # its letters rule it out, and no other language fits
+    language, _ = language_to_read(text, asked, voice.language or settings.language, "", languages)
+    if note := guess_language([text], language, languages)[1]:  # several languages have the letters, this one has not
         raise ApiError(400, UNPRINTABLE.sub("", note).replace("--language", "language"), "language")
     try:
         sampling = speaker.synthesizer.config.sampling.changed({name: getattr(request, name) for name in _SAMPLING})

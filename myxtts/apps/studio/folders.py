@@ -86,9 +86,11 @@ class DataSets:
         for stem in () if is_heard or (listed and not is_cut) else [Path(one).stem for one in heard]:
             if not any(one.startswith(f"{stem}.") for one in {*names} - {*heard}):
                 raise PageError("no_text_of", stem)
-        if folder.exists() and self.recordings(name).exists() != is_cut:
+        is_unlisted = "metadata.csv" not in names and (folder / "metadata.csv").is_file()  # the list would hide them
+        if folder.exists() and (self.recordings(name).exists() != is_cut or is_unlisted):
             raise PageError("other_set", name)
         folder = free_path(self.recordings(name) / "upload") if is_cut else folder
+        folder.mkdir(parents=True, exist_ok=not is_cut)
         copies = [folder / ("wavs" if listed and not is_cut and one in heard else "") / one for one in names]
         for file, copy in zip(files, copies):
             copy.parent.mkdir(parents=True, exist_ok=True)
@@ -103,7 +105,7 @@ class DataSets:
         if not text.strip():
             raise PageError("no_words")
         folder, suffix = self.folder(name), Path(recording).suffix.lower()
-        if self.recordings(name).exists():
+        if self.recordings(name).exists() or (folder / "metadata.csv").is_file():
             raise PageError("other_set", name)
         folder.mkdir(parents=True, exist_ok=True)
         number = next(n for n in range(1, 10**6) if not list(folder.glob(f"recorded_{n:04d}.*")))
@@ -120,8 +122,8 @@ class DataSets:
 
     def doubts(self, folder: str) -> dict[tuple[str, str], str]:
         """Returns why texts were doubtful when the data set was cut, by clip and text."""
-        rows = [row for row in _read_csv(Path(folder, "segments.csv")) if row.get("clip")]
-        return {(row["clip"], row["text"]): row["detail"] for row in rows if row["detail"]}
+        rows = [row for row in _read_csv(Path(folder, "segments.csv")) if self.lists(folder) and row["clip"]]
+        return {(row["clip"], row["text"].lstrip("'")): row["detail"] for row in rows if row["detail"]}
 
     def correct(self, folder: str, loaded: Sequence, texts: Sequence, languages: Mapping[str, str] = {}) -> int:
         """Saves edited texts of clips to the CSV lists of a data set, and removes clips whose text is empty. `loaded`

@@ -77,7 +77,7 @@ def _checked(studio, texts, page_language, chosen):
         folder = studio.data.place(folder)
         yield gr.Textbox(studio.check_data(folder, language), visible=True)
         clips, doubts = studio.clips(folder, language), studio.data.doubts(folder)
-        rows = [[place, clip.text, doubts.get((place, clip.text), "")] for place, clip in clips.items()]
+        rows = [[place, clip.text, doubts.get((place, clip.text.lstrip("'")), "")] for place, clip in clips.items()]
         rows.sort(key=lambda row: not row[2])
         is_own, (stated, found) = bool(studio.data.lists(folder)), studio.clip_languages(clips.values())
         words = texts["checked"].format(len(rows), sum(bool(row[2]) for row in rows))
@@ -86,19 +86,23 @@ def _checked(studio, texts, page_language, chosen):
             words += texts["other_language"].format(names[found], names[stated], button)
         shown = parts.report_view(folder, page_language) if is_own else ""
         visible = [gr.update(visible=bool(of)) for of in (rows, is_own, shown)]
-        own = gr.Dropdown(value=stated, label=texts["clips_language"], visible=is_own)
-        yield gr.skip(), (rows := rows[:MOST_CLIPS]), shown, (folder, rows, stated), stated, own, words, *visible
+        known = stated if stated in names else None  # a list may have another language
+        own = gr.Dropdown(value=known, label=texts["clips_language"], visible=is_own)
+        seen = folder, (rows := rows[:MOST_CLIPS]), stated
+        yield gr.skip(), rows, shown, seen, known or gr.skip(), own, words, *visible
 
-    def hear(folder, language, event: gr.SelectData):
-        return studio.hear(folder, language, event.row_value[0])
+    def hear(seen, language, event: gr.SelectData):
+        return studio.hear(seen[0], language, event.row_value[0])
 
     places = [report, clips, page, loaded, chosen[1], spoken, line, clips_box, save, page_box]
     examine_on = lambda event, **options: act(texts, event, examine, chosen, places, line, **options)
     examine_on(check.click, api_name="check_data")
-    correct = lambda seen, rows, to: texts["texts_saved"].format(studio.data.correct(*seen[:2], rows, {seen[2]: to}))
+    correct = lambda seen, rows, to: texts["texts_saved"].format(
+        studio.data.correct(*seen[:2], rows, {seen[2]: to or seen[2]})
+    )
     correcting = act(texts, save.click, correct, [loaded, clips, spoken], [saved], saved, api_name="save_texts")
     examine_on(correcting.success, api_name=False)
-    clips.select(hear, chosen, heard, show_progress="hidden", api_name=False)
+    clips.select(hear, [loaded, chosen[1]], heard, show_progress="hidden", api_name=False)
     return examine_on
 
 

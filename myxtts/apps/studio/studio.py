@@ -94,7 +94,7 @@ class Studio:
 
     def make_data_set(self, name: str, files: list[str] | None, language: str, recognizer="") -> Iterator[str]:
         """Makes a data set from uploaded files. With subtitles or a recognizer, runs `myxtts make-dataset` to cut the
-        recordings, and yields its output. If it fails, removes the uploads."""
+        recordings, and yields its output. If it fails before the set has a clip, removes the uploads."""
         recognizer = (recognizer or "").strip()
         known = recognizer.removeprefix("whisper-") in ("", "pocketsphinx", *WHISPER_SIZES) or "{wav}" in recognizer
         if not (known or recognizer.startswith("hf://") or Path(recognizer).is_dir()):
@@ -106,9 +106,10 @@ class Studio:
             try:
                 yield from self.tasks.follow("data", "make-dataset", str(upload), *flags)
             except UserError:
-                shutil.rmtree(upload)
-                if not (self.data.folder(name).exists() or any(upload.parent.iterdir())):
-                    upload.parent.rmdir()
+                if not self.data.lists(folder := self.data.folder(name)):
+                    shutil.rmtree(upload)
+                    if not (folder.exists() or any(upload.parent.iterdir())):
+                        upload.parent.rmdir()
                 raise
 
     def preset(self, name: str | None, source: str | None, recipe: str | None = None) -> training_form.Preset:

@@ -113,8 +113,9 @@ def load_corpus(
 def files_beside(recording: Path, suffixes: Sequence[str]) -> list[Path]:
     """Returns the files next to a recording with the same name (`talk.srt`, `talk.en.srt`), in order of `suffixes`."""
     alike = lambda one: recording.stem in (one.stem, one.stem.rpartition(".")[0])
-    found = [one for one in recording.parent.iterdir() if one.suffix in suffixes and alike(one) and one.is_file()]
-    return sorted(found, key=lambda one: (suffixes.index(one.suffix), one.stem != recording.stem, one.name))
+    kind = lambda one: one.suffix.lower()
+    found = [one for one in recording.parent.iterdir() if kind(one) in suffixes and alike(one) and one.is_file()]
+    return sorted(found, key=lambda one: (suffixes.index(kind(one)), one.stem != recording.stem, one.name))
 
 
 def _refuse_other_kinds(root):

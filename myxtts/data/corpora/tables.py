@@ -213,10 +213,10 @@ def _is_header(rows, column, found):
     has_name = any(map(str.isalpha, rows[0][column])) if len(rows[0]) == len(rows[-1]) else False
     if found[0] or sum(found) < len(found) - 1 or not has_name:
         return False
-    cells, is_named = "".join(rows[0]), any(names_to_columns(rows[0]))
+    cells, named = "".join(rows[0]), names_to_columns(rows[0])
     are_files = all(row[column].strip().lower().endswith(MEDIA_EXTENSIONS) for row in rows[1:])
     is_short = len(cells) <= 80 and not any(c.isdigit() or c in ".!?؟…/\\" for c in cells)
-    return is_named or are_files or sum(found) >= 3 and is_short
+    return bool(named[column]) or sum(map(bool, named)) > 1 or are_files or sum(found) >= 3 and is_short
 
 
 def _located(reading, place, path, dialect, columns, header_line=None):

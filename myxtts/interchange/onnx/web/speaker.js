@@ -6,7 +6,7 @@ import * as ort from "./ort/ort.wasm.min.mjs";
 
 const PAUSE_SECONDS = 0.25, FADE_SECONDS = 0.005, CACHE_ROWS = 64;
 const SENTENCE_END = /(?<=[.!?…؟۔।。！？።])\s+/;
-const CLAUSE_END = /[,;:،؛、，；：፣፤፥—–](?=\s|[^\x00-\x7f])|[—–]/g;
+const CLAUSE_END = /[,;:،؛、，；：፣፤፥—–](?=\s|[^\x00-\x7f])(?!\p{Nd})|[—–]/gu;
 const WORD = /[\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}\u200c\u200d]/u;
 const SPOKEN = /[\p{L}\p{M}\p{N} '’\u200c\u200d]/u;
 const RECORDING = "your recording";
