@@ -130,13 +130,14 @@ class Choices:
     def listed(self, label: str, names: Callable[[], list], **options) -> gr.Dropdown:
         """Creates a drop-down of `names()`, which is kept up to date."""
         box = gr.Dropdown(names(), label=self.texts[label], **options)
-        self.fresh(box, lambda: gr.Dropdown(choices=names()))
+        self.fresh(box, lambda: gr.Dropdown(choices=names()), is_typed=options.get("allow_custom_value", False))
         return box
 
-    def fresh(self, lists: Any, fill: Callable, name: str | bool = False) -> None:
+    def fresh(self, lists: Any, fill: Callable, name: str | bool = False, is_typed: bool = False) -> None:
         """Updates `lists` by `fill()` when the page or the tab is opened and after the events of `refill`."""
         self._fills.append((fill, lists))
-        gr.on([self.page.load, self.tab.select], fill, None, lists, show_progress="hidden", api_name=name)
+        opened = [self.page.load, self.tab.select][: 1 if is_typed else 2]  # text typed just after would be lost
+        gr.on(opened, fill, None, lists, show_progress="hidden", api_name=name)
 
     def refill(self, event: Callable) -> None:
         """Updates the lists of all tabs so far after an event that adds or removes a folder."""
