@@ -94,7 +94,8 @@ def test_time_of_a_run_is_estimated_from_a_trial_of_its_stages(tmp_path, monkeyp
     assert [*tried([StageWork("dvae", 50, 20), WORKS[1]], memory=GB)] == ["gpt"], "no steps are left"
     monkeypatch.setattr(agenda, "plan_for", lambda: plan_devices(num_gpus=0, virtual_devices=3))
     assert not tried(WORKS, memory=GB), "replicas cannot share one clip"
-    monkeypatch.setattr("psutil.getloadavg", lambda: (1e9, 0.0, 0.0))
+    monkeypatch.setattr("psutil.cpu_percent", lambda: 100.0)
+    monkeypatch.setattr("psutil.Process.cpu_percent", lambda process: 0.0)
     console = RunConsole(Run(config, plan_devices(num_gpus=0)))
     (tmp_path / "earlier").write_bytes(bytes(GB // 3))
     console.on_needs(agenda.Needs(2 * GB, 8 * GB, 8 * GB, GB // 5, GB))

@@ -13,7 +13,7 @@ BUDGETS = {
     "audio": 850,
     "bundled": 10,
     "cli": 1090,
-    "config": 1360,
+    "config": 1370,
     "data": 3060,
     "devices": 1030,
     "distributed": 460,

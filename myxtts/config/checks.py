@@ -70,6 +70,11 @@ def brief(value: object) -> str:
     return f"a {type(value).__name__:.40}"
 
 
+def is_new_or_empty(folder: Path) -> bool:
+    """Returns whether a folder does not exist or has no entries; False for a file."""
+    return not folder.exists() or folder.is_dir() and not any(folder.iterdir())
+
+
 def read_bounded(path: Path, max_bytes: int) -> str:
     """Reads a regular UTF-8 file of at most `max_bytes`, without its byte-order mark.
 

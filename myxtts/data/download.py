@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import pooch
 
+from myxtts.config.checks import is_new_or_empty
 from myxtts.data.corpora import CorpusError
 from myxtts.storage.files import lock, write_whole_folder
 
@@ -45,7 +46,7 @@ def download_ljspeech(folder: str | Path, archive: Archive = LJSPEECH) -> Path:
     folder = Path(folder)
     if (folder / "metadata.csv").is_file():
         return folder
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    if not is_new_or_empty(folder):
         rule = f"--download-ljspeech needs a new or empty folder. {folder} has other files."
         raise CorpusError(f"{rule} Choose another --train-data.")
     part = Path(os.path.realpath(folder)).parent / f"{archive.name}.myxtts-part"

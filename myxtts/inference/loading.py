@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from myxtts.config.checks import UserError
+from myxtts.config.checks import UserError, is_new_or_empty
 from myxtts.inference.text_front import open_text_front
 from myxtts.memory.report import check_claims
 from myxtts.models.layers import blank_weights, shared_array
@@ -84,7 +84,7 @@ def save_to_preset(model: XTTS, folder: str | PathLike) -> None:
     if model.preset is None:
         hint = "Train the model with XTTSTrainer(config, model=model), or set model.preset = (tokenizer, config)."
         raise UserError(f"save_to_preset needs a tokenizer, and this model has none. {hint}")
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    if not is_new_or_empty(folder):
         raise UserError(f"save_to_preset must be given a folder that is empty or does not exist. Received: {folder}.")
     folder.parent.mkdir(parents=True, exist_ok=True)
     tokenizer, config = model.preset[0], replace(model.preset[1], model=model.config)

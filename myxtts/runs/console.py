@@ -37,8 +37,8 @@ class RunConsole(ConsoleProgress, RunListener):
         self.run: Run = run
         self._inspection, self._clip_bar = ExitStack(), None
         self._began, self._seconds, self._needs, self._expected = 0.0, {}, None, None
-        # Share of the cores that other programs use: the load of the last minute, without this process.
-        self._others = (psutil.getloadavg()[0] - time.process_time() / 60) / psutil.cpu_count()
+        self._process = psutil.Process()
+        psutil.cpu_percent(), self._process.cpu_percent()  # the next calls return the use since these
 
     def on_pipeline(self, config: XTTSConfig, plan: DevicePlan):
         stage = "gpt" if config.training.stage == "all" else config.training.stage
@@ -97,8 +97,9 @@ class RunConsole(ConsoleProgress, RunListener):
     def _expect(self, left, how=""):
         self._expected = left, time.monotonic()
         ends = time.strftime("%H:%M", time.localtime(time.time() + left))
-        if self._others > 0.5:
-            how += f". Other programs use about {min(1.0, self._others):.0%} of the cores, which slows the run"
+        others = psutil.cpu_percent() - self._process.cpu_percent() / psutil.cpu_count()
+        if others > 50:
+            how += f". Other programs use about {others:.0f}% of the cores, which slows the run"
         self._say(f"Estimated time for the whole run: {tqdm.format_interval(left)}, until {ends}{how}")
 
     def on_stage(self, stage: str, order):

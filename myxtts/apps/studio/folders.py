@@ -71,9 +71,7 @@ class DataSets:
         """Copies uploads into a data set. Those with subtitles, or with `is_heard` (a recognizer transcribes them),
         must still be cut: they go to a folder in `recordings(name)`, which is returned. Raises `UserError` if audio or
         its text is missing, a file is neither, or the data set has the other kind of uploads."""
-        if not files:
-            raise PageError("no_files")
-        folder, names = self.folder(name), [Path(file).name for file in files]
+        folder, names = self.folder(name), [Path(file).name for file in files or ()]
         is_cut = is_heard or any(one.lower().endswith(SUBTITLES) for one in names)
         audio = MEDIA_EXTENSIONS if is_cut else AUDIO_EXTENSIONS
         for one in names:
@@ -122,8 +120,8 @@ class DataSets:
 
     def doubts(self, folder: str) -> dict[tuple[str, str], str]:
         """Returns why texts were doubtful when the data set was cut, by clip and text."""
-        rows = [row for row in _read_csv(Path(folder, "segments.csv")) if self.lists(folder) and row["clip"]]
-        return {(row["clip"], row["text"].lstrip("'")): row["detail"] for row in rows if row["detail"]}
+        rows = _read_csv(Path(folder, "segments.csv")) if self.lists(folder) else ()
+        return {(row["clip"], row["text"].lstrip("'")): row["detail"] for row in rows if row["clip"] and row["detail"]}
 
     def correct(self, folder: str, loaded: Sequence, texts: Sequence, languages: Mapping[str, str] = {}) -> int:
         """Saves edited texts of clips to the CSV lists of a data set, and removes clips whose text is empty. `loaded`

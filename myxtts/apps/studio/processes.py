@@ -227,8 +227,9 @@ class RunView:
         self.samples: list[Path] = sorted(sounds, key=lambda path: path.stat().st_mtime, reverse=True)
         stores = {part: CheckpointStore(folder / part) for part in STAGES if (folder / part).is_dir()}
         self.checkpoints: dict[str, list[int]] = {part: store.steps() for part, store in stores.items()}
-        ends = [stage in stores and (stores[stage].newest_state() or {}).get("finished") for stage in self.stages]
-        idle = "finished" if ends and all(ends) else "stopped" if self.metrics else "not training"
+        newest = lambda stage: (stage in stores and stores[stage].newest_state()) or {}
+        is_done = not self.running and self.stages and all(newest(stage).get("finished") for stage in self.stages)
+        idle = "finished" if is_done else "stopped" if self.metrics else "not training"
         self.state: str = "training" if self.running else "failed" if self.failed else idle
 
     def facts(self, texts: dict[str, str]) -> list[str]:

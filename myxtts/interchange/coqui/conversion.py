@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from myxtts.audio.files import AudioError
-from myxtts.config.checks import brief
+from myxtts.config.checks import brief, is_new_or_empty, require
 from myxtts.config.config import XTTSConfig
 from myxtts.config.rates import SPEAKER_SAMPLE_RATE
 from myxtts.inference.speech import Voice
@@ -112,10 +112,7 @@ def import_coqui(files: CoquiFiles, output: Path) -> tuple[XTTSConfig, list[Stor
         CheckpointError: A tensor is missing, unknown, misshapen or not finite, or the files belong to different models.
         TorchCheckpointError: A file is damaged, or contains calls of functions that checkpoints do not need.
     """
-    if output.exists() and (not output.is_dir() or any(output.iterdir())):
-        raise CheckpointError(
-            f"--output must be a new or empty folder. Received: {output}. Name another, or delete it."
-        )
+    require(is_new_or_empty(output), "--output", "a new or empty folder", output, "Name another, or delete it.")
     checkpoint = read_torch_checkpoint(files.model)
     stored = _gather(files, checkpoint)
     tokenizer = XTTSTokenizer.from_file(files.vocab)

@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 
 from myxtts.audio.files import AudioError
 from myxtts.audio.mel import CONDITIONING_MEL, SPEAKER_MEL, MelSpectrogram
-from myxtts.config.checks import UserError, require
+from myxtts.config.checks import UserError, is_new_or_empty, require
 from myxtts.config.rates import DECODER_SAMPLE_RATE, MODEL_SAMPLE_RATE, SPEAKER_SAMPLE_RATE
 from myxtts.inference.speech import Voice
 from myxtts.inference.synthesizer import Synthesizer
@@ -88,8 +88,7 @@ def export_model(
     weights = weights or (INT8 if form == "web" else FLOAT32)
     require(weights in WEIGHTS, "--weights", f"one of {', '.join(WEIGHTS)}", weights)
     output = Path(output)
-    is_free = not output.exists() or output.is_dir() and not any(output.iterdir())
-    require(is_free, "--output", "a new or empty folder", output, "Name another, or delete it.")
+    require(is_new_or_empty(output), "--output", "a new or empty folder", output, "Name another, or delete it.")
     import_package("onnx")
     import_package("onnxruntime")
     if form == "web":

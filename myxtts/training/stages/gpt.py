@@ -101,8 +101,9 @@ class GPTObjective(Objective):
 
     def trainable(self):
         named = {name: v for name, v in named_weights(self.gpt).items() if v.trainable}
-        adapted = {name: v for name, v in named.items() if "lora_kernel" in name or name in TEXT_WEIGHTS}
-        return adapted if len(adapted) > len(TEXT_WEIGHTS) else named
+        if not any("lora_kernel" in name for name in named):
+            return named
+        return {name: v for name, v in named.items() if "lora_kernel" in name or name in TEXT_WEIGHTS}
 
     def _streams(self, batch):
         streams = teacher_forcing(self.config.model, batch.text, batch.text_lengths, batch.codes, batch.code_lengths)
