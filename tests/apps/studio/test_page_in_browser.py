@@ -57,7 +57,7 @@ def test_page_opens_with_sound_and_fits_a_laptop_and_a_phone(served):
             page.tab("data")
             assert "رها کنید" in page.wait(lambda: page.find("data_files").text, "Gradio's own words")
             page.click("data_keep")
-            page.wait_notice("فایل‌های صوتی")
+            page.wait_notice("نام مجموعه‌داده")
 
 
 def test_recordings_become_a_data_set_and_a_voice_is_recorded_spoken_and_exported(served, tiny_corpus):
@@ -65,8 +65,10 @@ def test_recordings_become_a_data_set_and_a_voice_is_recorded_spoken_and_exporte
     with Page(served[1], heard=heard) as page:
         page.tab("data")
         page.click("data_keep")
-        page.wait_notice("Add recordings first")
+        page.wait_notice("name of a data set")
         page.write("data_name", "mine")
+        page.click("data_keep")
+        page.wait_notice("Add recordings first")
         page.choose("data_language", "German (de)")
         page.drop("data_files", [tiny_corpus / "metadata.csv", *(tiny_corpus / "wavs").iterdir()])
         page.wait(lambda: len(page.find_all("data_files", "tr.file")) == 13, "13 files")
