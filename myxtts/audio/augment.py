@@ -11,14 +11,14 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 SPEED_RANGE = 0.05
-"""Speed factors are from exp(-SPEED_RANGE) to exp(SPEED_RANGE); they also shift pitch and formants."""
+"""Speed factors are from exp(-SPEED_RANGE) to exp(SPEED_RANGE). A speed change also shifts pitch and formants."""
 GAIN_NEPERS = 0.7
-"""Maximum change of level: 3 dB in `draw_change` (added to the log power), 6 dB in `disturb` (to the log amplitude)."""
+"""Maximum change of level: in `draw_change`, of the log power (3 dB); in `disturb`, of the log amplitude (6 dB)."""
 EQUALIZER_NEPERS = 0.25
-"""Maximum amplitude of each cosine in the random equalizer of `draw_change`: 1.1 dB (added to the log power)."""
+"""Maximum amplitude of each cosine that the random equalizer of `draw_change` adds to the log power: 1.1 dB."""
 EQUALIZER_CURVES = 4
 MICROPHONE_NEPERS = 0.4
-"""Maximum amplitude of each cosine in the random equalizers of `disturb`: 3.5 dB (added to the log amplitude)."""
+"""Maximum amplitude of each cosine that the random equalizers of `disturb` add to the log amplitude: 3.5 dB."""
 NOISE_DECIBELS = (5.0, 40.0)
 """Range of the signal-to-noise ratio in dB."""
 
@@ -81,7 +81,7 @@ def change_speed(wav: tf.Tensor, lengths: tf.Tensor, speed: tf.Tensor) -> tuple[
 
 
 def change_speed_of_loop(wav: tf.Tensor, speed: tf.Tensor) -> tf.Tensor:
-    """Changes the speed of clips `(B, S)` by factors `(B,)`; cuts slower clips to S, loops faster ones."""
+    """Changes the speed of clips `(B, S)` by factors `(B,)`. Slower clips are cut to S samples; faster clips repeat."""
     size = tf.shape(wav)[1]
     at = tf.math.floormod(tf.range(size, dtype=tf.float32)[None] * speed[:, None], tf.cast(size, tf.float32))
     left = tf.minimum(tf.cast(at, tf.int32), size - 1)

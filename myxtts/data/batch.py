@@ -31,14 +31,14 @@ class WaveBatch(NamedTuple):
     target_lengths: object  # `(B,)` int32, in samples at 24 000 Hz
     source_rate: object  # `(B,)` int32, sample rate of the file in Hz
     speaker: object  # `(B,)` int32, index into the sorted speakers of the training set; -1 if unknown
-    # `(B, S / 1024)` int32, zero-padded codes of prepared clips, whose `wav` is empty; width 0 if codes are computed
+    # `(B, S / 1024)` int32, zero-padded codes of prepared clips, for which `wav` is empty; `(B, 0)` for other clips
     codes: object = np.zeros((0, 0), np.int32)
 
 
 WAVE_DTYPES = WaveBatch(*map(np.dtype, "i4 f4 i4 i4 i4 f4 i4 f4 i4 i4 i4 i4".split()))
 WAVE_RANKS = WaveBatch(1, 2, 1, 2, 1, 2, 2, 2, 1, 1, 1, 2)
 TARGET_GRID = (147, 160)
-"""Smallest sample counts with equal duration at 22 050 Hz and 24 000 Hz; slices start at multiples of these counts."""
+"""Smallest numbers of samples with the same duration at 22 050 and 24 000 Hz. Slices start at multiples of them."""
 
 
 def target_width(num_samples: int) -> int:
@@ -87,7 +87,7 @@ class GPTBatch(NamedTuple):
     conditioning_mel: object  # `(B, F, num_mels)` float32, normalized log-mel
     codes: object  # `(B, C)` int32
     code_lengths: object  # `(B,)` int32, `ceil(samples / 1024)`
-    conditioning_codes: object  # `(B, 2)` int32, start and end of the codes in the conditioning clip; not in the loss
+    conditioning_codes: object  # `(B, 2)` int32, span of the codes that the conditioning clip covers; not in the loss
 
 
 class SpeakerBatch(NamedTuple):
@@ -101,7 +101,7 @@ class SpeakerBatch(NamedTuple):
 class DecoderBatch(NamedTuple):
     """Training batch of the waveform decoder: slices of clips, or whole clips in validation.
 
-    A slice has S samples. The F frames are `history_frames` before it, its own, and `lookahead_frames` after it.
+    Each slice has S samples. Its F frames also include the `history_frames` before and the `lookahead_frames` after it.
     """
 
     index: object  # `(B,)` int32
@@ -141,7 +141,7 @@ def check_wave_batch(batch: WaveBatch) -> WaveBatch:
 
 
 class OrderedBatch(NamedTuple):
-    """Clip indices `(B,)` of batch `offset` of an epoch, and the lengths to which its audio and text are padded."""
+    """One batch of an order: its epoch, its number in the epoch, its clips' indices `(B,)`, and its padded lengths."""
 
     epoch: int
     offset: int
@@ -205,7 +205,7 @@ class BatchOrder:
     seed: int
     fixed_samples: int | None = None
     fixed_tokens: int | None = None
-    """Length to which all texts are padded (`fixed_samples` is for audio); None pads each length bucket separately."""
+    """Length to which all texts are padded, like `fixed_samples` for audio; None pads each length bucket separately."""
     extra_samples: int = 0
     """Samples added to the padded length of every clip, to allow random silence before it."""
     start: EpochStart = field(default_factory=EpochStart)
@@ -249,7 +249,7 @@ class BatchOrder:
         return OrderedBatch(epoch, row + before.offset, indices, *self.shapes[bucket])
 
     def _place(self, position):
-        """Returns `(epoch, row, start)`: the batch at `position` is batch `row` of `epoch`, counted from `start`."""
+        """Returns the epoch of a position, the batch's index after that epoch's `EpochStart`, and the `EpochStart`."""
         row = int(position) - self.start.position
         if row < self._in_first_epoch:
             return self.start.epoch, row, self.start
@@ -263,12 +263,12 @@ class BatchOrder:
         return EpochStart(int(position), epoch, row + before.offset, np.concatenate(heard))
 
     def start_at(self, position: int) -> EpochStart:
-        """Returns the start of the epoch that contains `position`, for an order with the same clips and batch size."""
+        """Returns where the epoch of `position` starts, for a new `BatchOrder` with the same clips and batch size."""
         epoch, row, before = self._place(position)
         return self.start if before is self.start else EpochStart(int(position) - row, epoch)
 
     def digest(self) -> str:
-        """Returns a digest of lengths, buckets, batch size and seed. If it changes, resuming leads to other batches."""
+        """Returns a digest of lengths, buckets, batch size and seed. If it changes, resumed runs get other batches."""
         hasher = new_hasher()
         for rows in (self.num_samples, self._bucket, np.asarray(self.shapes), [self.batch_size, self.seed]):
             hasher.update(np.ascontiguousarray(rows, np.int64).tobytes() + b"|")

@@ -36,9 +36,9 @@ from myxtts.text.tokenizer import XTTSTokenizer
 logger = logging.getLogger(__name__)
 
 CLIPS = "clips"
-"""Name, without suffix, of the checkpoint file that records the clips a stage was trained on, see `ClipRecord`."""
+"""Name, without suffix, of the checkpoint file that lists the training clips of a stage; see `ClipRecord`."""
 MAX_SHIFT_SAMPLES = CODE_STRIDE_SAMPLES - 1
-"""Maximum length in samples of the random silence before a training clip, to vary the borders of code frames."""
+"""Maximum random silence before a training clip, in samples. It shifts the audio relative to the code frames."""
 KEPT_SAMPLES = 12 * MODEL_SAMPLE_RATE
 """Maximum length of a speaker's stored recording in samples, twice the default maximum length of conditioning clips."""
 USUAL_SAMPLES = 6 * MODEL_SAMPLE_RATE
@@ -201,7 +201,7 @@ def trained_on(home: Path, config: XTTSConfig) -> set[int]:
 
 
 def _divide(sides, inspection, config):
-    """Returns training and validation clips, from two data sets, the data set's own split, or else a split by hash."""
+    """Returns training and validation clips, the latter from --val-data, else the data set's split, else by hash."""
     trained = trained_on(Path(config.training.checkpoint_dir), config)
     kept = {one.id for one in inspection.accepted if one.validation and id_hash(one.id) not in trained}
     train, held = ([clip for clip in sides[0] if (clip.id in kept) == side] for side in (False, True))
@@ -255,7 +255,7 @@ def _tokenizer(config, utterances):
     except (OSError, ValueError) as error:
         what = "The run's own vocabulary" if own else "--vocabulary"
         raise ConfigError(f"{what} must be a tokenizer file: {error}") from error
-    # A GPT that is copied from --init-from does not learn new tokens: clips that need one are rejected.
+    # A GPT that is copied from --init-from does not learn new tokens: clips that need them are rejected.
     tuned = set(config.training.tune) or {config.training.stage}
     fixed = own or config.training.init_from and tuned <= {"dvae", "decoder"}
     if lacking := [] if fixed else [pair for pair in texts if tokenizer.check(*pair)]:

@@ -26,8 +26,8 @@ MAX_CHARACTERS_PER_SECOND = 40.0
 MIN_CHARACTERS_PER_SECOND = 2.0
 """Speech rate below which a clip has a warning: its transcript may be incomplete, or it contains much silence."""
 _CACHE_FORMAT = 5
-# The last 10 ms of carefully cut recordings, such as LJSpeech and VCTK, have at most 0.13 times the mean level; cut at
-# random places, half of them have more than 0.4. Synthetic voices that end abruptly still end in 10 ms of silence.
+# The last 10 ms of carefully cut recordings, such as LJSpeech and VCTK, have at most 0.13 times the mean level. If they
+# are cut at random places, half have more than 0.4. Synthetic voices that end abruptly still end in 10 ms of silence.
 _CUT_SECONDS = 0.01
 _CUT_LEVEL = 0.5
 _CONTROL_CHARACTER = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f]")
@@ -154,7 +154,7 @@ def summarize(inspection: Inspection) -> str:
 
 
 def write_report(inspection: Inspection, path: str | Path, mark: str = ""):
-    """Writes a CSV file with the verdict and the reasons of each clip, after the byte-order mark that Excel needs."""
+    """Writes a CSV file with the verdict and reasons of each clip. It begins with `mark`: Excel's byte-order mark."""
     warnings = defaultdict(list)
     for warning in inspection.warnings:
         warnings[warning.id].append(warning)
@@ -302,6 +302,6 @@ def _encoding_fault(text):
         except UnicodeError:
             continue
         fault = f"The text looks like UTF-8 read as {encoding}; it may mean {meant[:60]!r}."
-        # One such pair can be correct, a capital and a no-break space as in "ALLÉ !", but not two of them.
+        # One such pair of characters can be correct text: É and a no-break space in "ALLÉ !". Two of them cannot.
         return len(text) - len(meant) > 1, "" if meant == text else fault
     return False, ""

@@ -18,7 +18,7 @@ from myxtts.devices.tensorflow_start import AbandonedThread
 
 @dataclass(frozen=True)
 class Clip:
-    """A checked recording with the tokens of its transcript; `num_samples` and `audio` as in `Utterance`."""
+    """A checked recording with the tokens of its transcript. `num_samples` and `audio` are those of its `Utterance`."""
 
     id: str
     wav_path: str
@@ -30,7 +30,7 @@ class Clip:
 
 
 class SampleCache:
-    """Cache of recordings as 16-bit samples, up to `budget_mb` of memory. Recordings in `prepared` come from shards."""
+    """Cache of recordings as 16-bit samples, up to `budget_mb` MB. Recordings in `prepared` are read from shards."""
 
     def __init__(self, budget_mb: float, prepared: PreparedClips | None = None):
         self._room, self._prepared = budget_mb * 2**20, prepared
@@ -38,7 +38,7 @@ class SampleCache:
         self._lock = threading.Lock()
 
     def load(self, path: str, sample_rate: int = MODEL_SAMPLE_RATE) -> tuple[np.ndarray, int]:
-        """Returns float32 samples `(S,)` at `sample_rate` Hz, rounded to 16 bit, and the sample rate of the source."""
+        """Returns float32 samples `(S,)` at `sample_rate` Hz, rounded to 16 bit, and the rate of the file or shard."""
 
         def read():
             if self._prepared is not None and sample_rate == MODEL_SAMPLE_RATE and path in self._prepared:
@@ -135,7 +135,7 @@ class BatchLoader:
         return check_wave_batch(batch)
 
     def _fill_wav(self, batch, row, clip, rng):
-        """Writes a clip into a row, also at 24 000 Hz if `targets`; returns the samples and their offset in the row."""
+        """Fills a row of `wav` and, if `targets`, of `target_wav`. Returns the samples and their offset in the row."""
         (samples, _), start, room = self.cache.load(clip.wav_path), 0, batch.wav.shape[1]
         if self.crop_samples is not None:
             start = self._start(len(samples), self.crop_samples, rng, TARGET_GRID[0] if self.targets else 1)
@@ -199,7 +199,7 @@ def wave_dataset(
     options.experimental_optimization.map_fusion = True
     options.experimental_optimization.map_parallelization = True
     options.autotune.enabled = True
-    # The shared pool has one thread per core. By default, tf.data chooses how many threads of this pool read.
+    # Not the shared pool, which has one thread per core. By default, tf.data chooses how many private threads read.
     adapts = num_workers == DataConfig.num_workers
     options.threading.private_threadpool_size = num_workers * (1 + adapts)
     positions = tf.data.Dataset.range(start, sys.maxsize if stop is None else stop)

@@ -31,7 +31,7 @@ SAMPLE_RATE = 22050
 TIMEOUT_SECONDS = 300
 WORDS_PER_MINUTE = 165
 UNHEARD_EVERY = 13
-"""Interval at which sentences of a grammar are held out; prime, so that no word occurs in held-out sentences only."""
+"""Every 13th sentence of a grammar is held out. 13 is prime, so that other sentences have the held-out words, too."""
 MANIFEST_FILE = "sample_corpus.json"
 FORMAT_VERSION = 1  # increment if the audio changes; changed voices and sentences are detected
 _SOURCES = Path(__file__).resolve().parents[1] / "bundled" / "sample"
@@ -42,7 +42,7 @@ CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_short), ctypes
 
 
 class Voice(NamedTuple):
-    """Synthetic speaker: language code, and the language, voice variant and pitch (0 to 100) in eSpeak NG."""
+    """Synthetic speaker: name, language code, and the language, voice variant and pitch (0 to 100) in eSpeak NG."""
 
     speaker: str
     language: str
@@ -111,7 +111,7 @@ def make_sample_corpus(root: Path, *, num_clips: int = 880, languages: Sequence[
 
 
 def plan_clips(seed: int, num_clips: int, languages: Sequence[str] = ("en",)) -> list[Clip]:
-    """Assigns random sentences to each voice, without repetition. Raises as `make_sample_corpus` does."""
+    """Assigns random sentences to each voice, without repetition. Raises `ConfigError` as `make_sample_corpus` does."""
     unknown = set(languages).difference(SENTENCES)
     received = ", ".join(sorted(unknown)) or "none"
     require(bool(languages) and not unknown, "The sample corpus", f"in one of {', '.join(SENTENCES)}", received)

@@ -40,7 +40,7 @@ class Record(NamedTuple):
 
 
 class PreparedClip(NamedTuple):
-    """Index entry of a clip: start of its samples' digest, and the records of its codes and samples in the shard."""
+    """Index entry of a clip: its id, the first digits of its samples' digest, and the records of codes and samples."""
 
     id: str
     audio: str
@@ -68,7 +68,7 @@ def write_shard(
         dvae: Digest of the DVAE weights that computed the codes.
         clips: Id, codes `(C,)` int32 and samples `(S,)` int16 of each clip.
         left_out: Id and reason of each clip that cannot be used.
-        audio: Digests of the audio files by clip id, also of `left_out`; if a digest changes, the shard is out of date.
+        audio: Digests of all audio files by clip id, those of `left_out` too. The shard is out of date if one changes.
     """
     name, index, offset = shard_name(number, shards), [], 0
     for suffix in (".tfrecord", ".json"):
@@ -91,7 +91,7 @@ def write_shard(
 
 
 def read_index(folder: Path, number: int, shards: int, dvae: str) -> dict[str, Any] | None:
-    """Returns the index of a shard, None if it is incomplete. Raises `UserError` if its format or DVAE differs."""
+    """Returns the index of a shard, or None if it is incomplete. Raises `UserError` if the format or DVAE differs."""
     name = shard_name(number, shards)
     try:
         index = read_json(folder / f"{name}.json")
@@ -128,7 +128,7 @@ def merge(folder: Path, shards: int, dvae: str) -> list[int]:
 
 
 class PreparedClips:
-    """Reader of the prepared clips in a folder of shards, by the paths of the recordings that were passed to `adopt`.
+    """Reader of the prepared clips in a folder of shards. `adopt` assigns to each clip the path by which it is read.
 
     `name` is used in messages; `dvae` is the digest of the DVAE weights that computed the codes.
     """
@@ -163,10 +163,10 @@ class PreparedClips:
             raise UserError(f"{flag} {folder}: {MANIFEST} {why}. {_AGAIN}, or with another --output.") from None
 
     def adopt(self, clips: Sequence, of: str = "--train-data", also: Self | None = None) -> Self:
-        """Looks up each of `clips` by id, and makes its data readable by recording path; returns this reader.
+        """Finds the prepared data of each of `clips` by id, to read it by the recording's path; returns this reader.
 
-        `of` is the flag that `clips` come from, for messages. The clips of `also`, another reader, are added. Raises
-        `UserError` if a clip is missing or has another length.
+        `of` is the flag that names their data set, for messages. The clips adopted by the reader `also` are added.
+        Raises `UserError` if a clip is missing or its audio has changed.
         """
         for clip in clips:
             if (known := self._clips.get(clip.id)) is None or known[1].audio != clip.audio[:DIGITS]:

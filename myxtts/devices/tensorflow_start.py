@@ -26,7 +26,7 @@ NOISE = (
 """Messages to drop from standard error, as extended regular expressions of `grep -E`."""
 NOISE_WITHOUT_GPU = r"^E[0-9]{4} .*] failed call to cuInit"
 """Message to drop only on machines without a GPU; on other machines, it explains why the GPU cannot be used."""
-# TensorFlow takes the graphs of several models for one function that is traced again and again.
+# TensorFlow mistakes the graphs of several models for one function that is traced again and again.
 logging.getLogger("tensorflow").addFilter(lambda record: "tf.function retracing" not in record.getMessage())
 
 

@@ -69,7 +69,7 @@ class Workers:
         return f"worker {index} ({self.addresses[index]})"
 
     def gather(self, value: Any = None) -> list:
-        """Returns the JSON values that the workers passed, in worker order. Every worker must call `gather`."""
+        """Returns the JSON values that all workers passed to `gather`, in worker order. All workers must call it."""
         if self.count == 1:
             return [value]
         if self._closed.is_set():
@@ -102,7 +102,7 @@ class Workers:
         return self.gather(call() if self.is_chief else None)[0]
 
     def agree(self, event: threading.Event) -> bool:
-        """Sets `event` on all workers, and returns True, if it is set on any of them. All workers must call `agree`."""
+        """If `event` is set on any worker, sets it on all of them and returns True. All workers must call `agree`."""
         if is_set := any(self.gather(event.is_set())):
             event.set()
         return is_set  # not `event.is_set()`, which may have changed since on one worker
@@ -150,7 +150,7 @@ class Workers:
             self._listener.join(LOST_SECONDS)
 
     def _check_health(self):
-        """Checks regularly that the chief (on the chief: all others) responds and `watch`'s deadline has not passed."""
+        """Ends all workers if the chief (on the chief: another worker) is not responding or `watch`'s time is over."""
         while not self._closed.wait(CHECK_SECONDS):
             for peer in range(1, self.count) if self.is_chief else [0]:
                 if why := self._cluster.failure(peer, LOST_SECONDS):

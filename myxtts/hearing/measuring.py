@@ -112,7 +112,7 @@ class Contour(NamedTuple):
 
 
 def contour_of(samples: np.ndarray, sample_rate: int) -> Contour:
-    """Extracts the frame features of `(S,)` float32 samples. The result has one frame if the audio is silent."""
+    """Computes the `Contour` of `(S,)` float32 samples. The result has one frame if the audio is silent."""
     import librosa  # takes a second or two
 
     audio = np.asarray(samples, np.float32)
@@ -170,8 +170,8 @@ class Measured:
 
 @dataclass
 class Measurer:
-    """Computes the metrics of spoken sentences, except those whose model is None. Features of recordings and reference
-    voices are cached."""
+    """Computes the metrics of spoken sentences, except metrics whose model is None. Features of recordings and
+    reference voices are cached."""
 
     recognizer: Recognizer | None = None
     encoder: Encoder | None = None
@@ -221,8 +221,8 @@ class Measurer:
 
 
 def repeated_groups(codes: np.ndarray | None) -> tuple[float, float] | None:
-    """Counts the n-grams of `GROUP` codes in `(C,)`. Returns how many of them occurred earlier, and how many there are;
-    None if there are no codes or too few for an n-gram."""
+    """Returns the number of repeated n-grams of `GROUP` codes in `(C,)`, and the number of all n-grams. Returns None if
+    there are no codes or too few for an n-gram."""
     if codes is None or len(codes) < GROUP:
         return None
     groups = np.lib.stride_tricks.sliding_window_view(np.asarray(codes), GROUP)

@@ -36,7 +36,7 @@ LORA_KERNELS = {"qkv": (1, 3), "output_projection": (1, 1), "mlp_in": (1, 4), "m
 
 @dataclass(frozen=True)
 class Shapes:
-    """Sizes of a padded batch: clips, and per clip, text tokens, codes (no start or stop), and conditioning frames."""
+    """Sizes of a padded batch: clips, and the text tokens, codes (no start or stop) and conditioning frames of each."""
 
     batch: int
     text: int
@@ -145,7 +145,7 @@ def count_gpt(model: ModelConfig) -> int:
 
 
 def count_dvae(model: ModelConfig) -> tuple[int, int]:
-    """Returns the number of the DVAE's trained weights, and of other values: codebook, its averages and `mel_stats`."""
+    """Counts the DVAE's trained weights, and its other values: codebook, codebook averages and `mel_stats`."""
     hidden, wide, vector, mels = model.dvae_hidden, 2 * model.dvae_hidden, model.codebook_width, model.num_mels
     block = 2 * _dense(3 * wide, wide) + _dense(wide, wide)
     encoder = _dense(3 * mels, hidden) + _dense(3 * hidden, wide) + _dense(wide, vector)
@@ -155,7 +155,7 @@ def count_dvae(model: ModelConfig) -> tuple[int, int]:
 
 
 def count_lora(model: ModelConfig, optimizations: Optimizations) -> tuple[int, int]:
-    """Returns the number of weights of LoRA adapters, and that of text embedding and head, which are trained too."""
+    """Counts the weights of the LoRA adapters, and those of text embedding and text head, which are trained too."""
     widths = sum(sum(LORA_KERNELS[target]) for target in optimizations.lora_targets)
     text = model.num_text_tokens * model.width + _dense(model.width, model.num_text_tokens)
     return model.layers * widths * model.width * optimizations.lora_rank, text
@@ -248,7 +248,7 @@ def estimate_gpt(model: ModelConfig, shapes: Shapes, optimizations: Optimization
 
 
 def with_optimizer(trained: int, others: int, optimizations: Optimizations, **terms: int) -> MemoryEstimate:
-    """Returns a `MemoryEstimate` for numbers of trained and of other (frozen) weights; `terms` are remaining fields."""
+    """Creates a `MemoryEstimate` from the numbers of trained and of frozen weights; `terms` are the other fields."""
     return MemoryEstimate(
         parameters=FLOAT * (trained + others),
         slots=2 * FLOAT * trained,

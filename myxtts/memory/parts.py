@@ -1,4 +1,4 @@
-"""Estimates the memory of training the speaker encoder and the waveform decoder, as `memory/estimates.py` does."""
+"""Estimates the memory of training the speaker encoder and the waveform decoder, by `memory/estimates.py`'s method."""
 
 import math
 from dataclasses import replace
@@ -27,7 +27,7 @@ CONTEXT_FRAMES = {"istft": 34, "hifigan": 26}
 
 
 def count_speaker(model: ModelConfig) -> tuple[int, int]:
-    """Returns the number of the speaker encoder's trained weights, and that of its batch-norm statistics."""
+    """Counts the speaker encoder's trained weights, and its batch-norm statistics."""
     inputs = model.speaker_channels[0]
     kernels, normalized, bands = 9 * inputs + inputs, inputs, SPEAKER_NUM_MELS
     for group, (width, count) in enumerate(zip(model.speaker_channels, SPEAKER_BLOCKS, strict=True)):

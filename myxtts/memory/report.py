@@ -26,7 +26,7 @@ ESTIMATES: dict[str, Callable] = {
 }
 """Function that estimates the memory, by stage; all have the arguments of `estimates.estimate_gpt`."""
 SETTLED = {"precision": "float32", "attention": "standard", "gradient_checkpointing": False, "xla": False, "ema": 0.0}
-"""Settings that change the memory. Estimates replace `auto` by the value here, the one that needs most memory."""
+"""Settings that affect memory, with the value that estimates assume for `auto`: the one that needs most memory."""
 SHOWN: dict[str, dict[str, Any]] = {
     "mixed precision": {"precision": "mixed_bfloat16"},
     "gradient checkpointing": {"gradient_checkpointing": True},

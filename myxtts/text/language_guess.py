@@ -14,16 +14,16 @@ _FEW_LETTERS = 300  # a text with at most this many letters may lack the letters
 _FOREIGN_SHARE = 0.3  # maximum share of letters in other scripts: names and quotations
 _OWN_SHARE = 0.005
 _MOST_TEXTS, OF_A_CORPUS, OF_A_SENTENCE = 500, (120, 0.99), (8, 0.9)
-"""Limits of `identify_language`: maximum number of texts, and the argument `least` for a corpus and for a sentence.
-With the one for a sentence, 250 of 255 English, German, French and Spanish sentences were identified, none wrongly."""
+"""Limits of `identify_language`: the maximum number of texts, and the argument `least` for a corpus and a sentence. The
+latter identified 250 of 255 English, German, French and Spanish sentences, none of them wrongly."""
 
 
 def guess_language(texts: Iterable[str], language: str | None, among: Collection[str] | None = None) -> tuple[str, str]:
-    """Checks that the letters of texts fit the expected `language` (None: English), and corrects it if only one fits.
+    """Checks that the letters of texts fit `language` (None: English), and replaces it if exactly one other one fits.
 
-    Languages with a code in `among`, such as those of a model, are preferred to other languages that fit; of those with
-    letters of their own, words choose one. Returns the code of the language, and a message for users if the letters do
-    not fit `language`, else `""`. A `language` that is not supported is returned unchecked.
+    If several others fit, their words may decide, and languages in `among` (codes), such as a model's, are preferred.
+    Returns the code of the language, and a message for users if the letters do not fit `language`, else `""`. A
+    `language` that is not supported is returned unchecked.
     """
     code, texts = language or "en", [*texts]
     try:
@@ -80,7 +80,7 @@ def language_to_read(
     """Chooses the language of a text: `requested`, else `own` (the speaker's or the model's), else the identified one.
 
     If none of these is known, the language is English. `guess_language` corrects the choice by the letters of the text.
-    Returns a code, and a message for users about the choice, which names the `speaker`, or "".
+    Returns a code, and a message for users that explains the choice, or "". `speaker` is a name for the message.
     """
     language, note = guess_language([text or ""], requested or own, among)
     if requested or note and language != own:

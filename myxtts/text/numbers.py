@@ -48,7 +48,7 @@ class Num2Words:
     reads_decimals: bool = True
     """Whether `2,5` is read as a decimal; otherwise it is read as two numbers."""
     to_ordinal: Callable[[int], str] | None = None
-    """Function from a number to the words of its ordinal; by default num2words."""
+    """Function of a number that returns the words of its ordinal; by default num2words."""
     ordinal_suffix: str = ""
     """Ending to add to the cardinal for an ordinal that num2words cannot read."""
 
@@ -118,14 +118,14 @@ class SpelledNumbers:
     """Replaces all ASCII digits in a lower-case text by words, without num2words."""
 
     cardinal: Callable[[int], str]
-    """Function from a number, from 0 to `max_integer`, to its words."""
+    """Function of a number from 0 to `max_integer` that returns its words."""
     max_integer: int
     """Largest number that `cardinal` accepts; larger numbers, and codes such as 00123, are read digit by digit."""
     ordinal_ending: str
     """Regular expression of the ending after an ordinal's digits, which is replaced together with the digits. Text
     that a group of the expression matches is kept, after the words."""
     to_ordinal: Callable[[str, int], str]
-    """Function from the words of a cardinal, and the number, to the words of the ordinal."""
+    """Function of a cardinal's words and its number that returns the words of the ordinal."""
     point: str
     """Word for the decimal point."""
     currencies: dict[str, str]

@@ -74,7 +74,7 @@ class Place(NamedTuple):
     language: str = ""
 
     def below(self, path: Path, **changes) -> Self:
-        """Returns a `Place` for the subfolder `path`, with this path added to `prefix` and with the given `changes`."""
+        """Returns a `Place` for the subfolder `path`: appends its relative path to `prefix`, and applies `changes`."""
         return self._replace(path=path, prefix=f"{self.prefix}{path.relative_to(self.path).as_posix()}/", **changes)
 
 
@@ -97,8 +97,8 @@ class CorpusFormat:
 class Reading:
     """State while one data set is read: its files, and the utterances, rejections and notes found so far.
 
-    `language` is the default for clips without a language, or empty. `formats` are tried on each speaker's folder if a
-    data set consists of such folders.
+    `language` is the default for clips without a language, or empty. If a data set has one folder per speaker,
+    `formats` are tried on each of these folders.
     """
 
     def __init__(self, folder: CorpusFolder, language: str, formats: list[CorpusFormat]):

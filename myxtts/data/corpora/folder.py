@@ -57,7 +57,7 @@ class CorpusFolder:
         written = (Path(os.path.abspath(one)) for one in (root, *audio_roots))
         self._roots = dict.fromkeys([self.root, *self.audio_roots, *written])
         self.linked: set[Path] = set()
-        """Folders with audio outside the data set that the user did not name: links or paths in lists led to them."""
+        """Folders with audio outside the data set that the user did not name, but links or paths in lists lead to."""
         self.searched: set[Path] = {*self.audio_roots}
         """Folders whose subfolders are searched for audio, too."""
         self._listings: dict[tuple[Path, bool], tuple[dict[str, str], list[Path]]] = {}
@@ -71,7 +71,7 @@ class CorpusFolder:
         self._roots |= dict.fromkeys((folder, folder.resolve()))
 
     def allow_named(self, names: Collection[str]):
-        """Allows a folder outside the data set if at least half of the paths `names` are in it and the user owns it."""
+        """Allows the folder outside the data set that holds at least half of the files `names`, if the user owns it."""
         away = [name for name in names if (name[:1] == "/" or ".." in name) and name.lower().endswith(AUDIO_EXTENSIONS)]
         paths = [Path(os.path.normpath(self.root / name)) for name in away]
         outside = [path for path in paths if not any(path.is_relative_to(root) for root in self._roots)]
@@ -104,7 +104,7 @@ class CorpusFolder:
                 yield from self.walk(path, depth - 1)
 
     def _find_below(self, place):
-        """Returns the subfolders of a folder by the name of each file and folder in them."""
+        """Returns `{name: subfolders}`: the subfolders of `place` that contain a file or folder of this name."""
         found: dict[str, list[Path]] = {}
         for folder in self._list(place, for_audio=True)[1]:
             with suppress(ClipRefused):
@@ -139,7 +139,7 @@ class CorpusFolder:
         return {stem for stem, extension in map(os.path.splitext, self.files(folder)) if extension in AUDIO_EXTENSIONS}
 
     def find_audio(self, places: Sequence[Path], parts: list[str]) -> Path:
-        """Returns a clip's audio file, found in `places` or `audio_roots`, or in subfolders of those in `searched`.
+        """Finds a clip's audio file in `places` or `audio_roots`, or in subfolders of those that are in `searched`.
 
         `parts` are the components of the file's path, with or without extension. Raises `ClipRefused` if the file is
         missing, is in several subfolders, or is a link to another user's file outside the data set.
@@ -171,7 +171,7 @@ class CorpusFolder:
         raise ClipRefused("missing file", detail, places[0].joinpath(*parts[:-1], keys[0]))
 
     def has_audio(self, places: Sequence[Path], name: str) -> bool:
-        """Returns whether `find_audio` finds the audio file of the clip that a list of clips calls `name`."""
+        """Returns whether the audio file of the clip `name` in a list exists, even if several subfolders have one."""
         try:
             return bool(self.find_audio(places, self.name_to_parts(name)))
         except ClipRefused as refused:
@@ -181,7 +181,7 @@ class CorpusFolder:
         """Splits the path that a list gives for a clip into components relative to the data set. For a path in one of
         `audio_roots`, the first component is that root. Raises `ClipRefused` if the path is invalid.
 
-        A full path that does not exist, for example of another machine, becomes its longest end that `searched` has.
+        A full path that does not exist, such as another machine's, is cut to its longest trailing part in `searched`.
         """
         if not is_name(name):
             detail = f"The id has over {MAX_NAME_CHARACTERS} characters, or control or direction characters."
@@ -292,6 +292,6 @@ def is_name(text: str) -> bool:
 
 
 def _file_key(name):
-    """Normalizes a file name for look-up: NFC, since macOS decomposes letters; lower-case extension, as in `.wav`."""
+    """Normalizes a file name for look-up: NFC, because macOS decomposes letters, and a lower-case extension."""
     stem, extension = os.path.splitext(unicodedata.normalize("NFC", name))
     return stem + extension.lower()

@@ -245,7 +245,7 @@ def read_vctk(reading: Reading, place: Place) -> bool:
 def read_chapters(reading: Reading, place: Place, suffix: str) -> bool:
     """Reads `SPEAKER/CHAPTER/` folders with texts in files that end with `suffix`; returns False for other layouts.
 
-    `dev-…` folders are for validation, `test-…` folders are unused. If there are no others, all are for training.
+    `dev-…` folders are for validation, `test-…` folders are unused. If there are only these, all are used to train.
     """
     has_texts = lambda path: any(name.endswith(suffix) for name in reading.folder.files(path))
     chapters = [path for path in reading.folder.walk(place.path, 3) if has_texts(path)]

@@ -28,7 +28,7 @@ _NAMES_OF_COLUMN = {
     "گوینده,نام_گوینده",
     "language": "language,lang,locale,sprache,langue,idioma,زبان",
 }
-"""Names in headers of lists for each column, with _ for spaces, separated by commas, in order of preference."""
+"""Names that headers may use for each column, in order of preference, separated by commas; spaces are written _."""
 
 
 class Dialect(NamedTuple):
@@ -112,7 +112,7 @@ def find_dialect(lines: list[str], separator: str) -> Dialect:
 
 
 def _guess_separator(lines):
-    """Returns `|`, or if no line has it, the tab, comma or semicolon that splits most lines into two or three cells."""
+    """Returns the tab, comma or semicolon that splits most lines into 2 or 3 cells, if no line has `|`; else `|`."""
     lines = [line for line in lines if line.strip()]
     for separator in "\t,;" if not any("|" in line for line in lines) else ():
         dialect = Dialect(separator, separator != "\t")
@@ -220,7 +220,7 @@ def _is_header(rows, column, found):
 
 
 def _located(reading, place, path, dialect, columns, header_line=None):
-    """Creates a `Table` with its audio folders: `wavs/`, `place` or, for others, subfolders of `place`."""
+    """Creates a `Table` whose audio is sought in `wavs/`, `place`, their subfolders, and the folder its paths name."""
     table = Table(path, dialect, columns, (place.path / "wavs", place.path), header_line)
     reading.folder.allow_named([*_clip_names(reading, table)])
     reading.folder.searched.update(table.audio_places)
@@ -251,7 +251,7 @@ def read_table(reading: Reading, place: Place, table: Table, left_out: Collectio
 
 
 def _read_speakers(reading, path):
-    """Returns `{id: (speaker, language or "")}` from a `speakers.csv`, or None without the file; notes bad lines."""
+    """Returns `{id: (speaker, language or "")}` from `speakers.csv`, or None without it; adds a note on bad lines."""
     if not reading.folder.has(path.parent, path.name):
         return None
     header, *lines = reading.folder.read_lines(path) or [""]
@@ -295,7 +295,7 @@ def read_split(reading: Reading, place: Place, training: Table, validation: Tabl
 
 
 def read_parts(reading: Reading, place: Place, parts: dict[str, Path], training: str, read: Callable[[Place], object]):
-    """Reads the validation split of `parts` (`{split: folder}`), if any, and `training` with `read`; returns True."""
+    """Calls `read` for a validation split in `parts` (`{split: folder}`), if any, and for `training`; returns True."""
     validation, *others = [name for name in VALIDATION if name in parts and name != training] or [None]
     for name in others:
         reading.notes.append(f"The folder {reading.folder.relative(parts[name])} is not used.")

@@ -2,7 +2,7 @@
 
 Seventeen are the languages of XTTS v2 (Casanova et al. 2024, "XTTS: a Massively Multilingual Zero-Shot Text-to-Speech
 Model", section 3). Their tables and character limits follow Coqui's, errors included (`co.` is always "company"), so
-that token ids agree with released checkpoints. In Persian and Amharic, too, the limit stands for about 17 s of speech.
+that token ids agree with released checkpoints. The limits of Persian and Amharic are also about 17 s of speech.
 """
 
 import difflib
@@ -29,7 +29,7 @@ def register_language(language: Language) -> None:
 def get_language(code: str, among: Collection[str] | None = None) -> Language:
     """Finds a language by code or name (`fa`, `fas`, `Persian`, `farsi`). Regions (`zh_CN`) and case are ignored.
 
-    Raises `ValueError` if the language is not in `among`, by default all; the message lists the codes in it.
+    Raises `ValueError`, with a list of the codes in `among` (default: all), if the language is not one of them.
     """
     by_name = {name: one for one in LANGUAGES.values() for name in (one.code, one.name.lower(), *one.other_names)}
     name = code.strip().replace("_", "-").lower()

@@ -54,7 +54,7 @@ class Language:
     own_letters: str = ""
     """Letters that no other language of the same scripts has."""
     phonemize: Callable[[str, str], str] | None = None
-    """Function from cleaned text and alphabet, `"latin"` or `"ipa"`, to phonemes; None if there are no rules."""
+    """Function of cleaned text and alphabet (`"latin"` or `"ipa"`) that returns phonemes; None without rules."""
 
     def __post_init__(self):
         object.__setattr__(self, "tag", self.tag or f"[{self.code}]")
@@ -94,8 +94,8 @@ DESCRIPTIONS: dict[str, dict[str, Any]] = tomllib.loads(
 def described(code: str, cardinal: Callable | None = None, to_ordinal: Callable | None = None, **more: Any) -> Language:
     """Creates the language `code` from its entry in `languages.toml`; `more` sets fields that an entry cannot contain.
 
-    `SpelledNumbers` reads the numbers if `cardinal` is given or the entry has words for numbers, else `Num2Words`; both
-    get `to_ordinal`.
+    Numbers are read by `SpelledNumbers` if `cardinal` is given or the entry has words for numbers, else by `Num2Words`.
+    `to_ordinal` is passed to either.
     """
     fields = {"code": code} | DESCRIPTIONS[code]
     numbers = fields.pop("numbers", {}) | {"to_ordinal": to_ordinal}

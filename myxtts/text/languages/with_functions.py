@@ -22,7 +22,7 @@ _CZECH_ORDINALS = dict(zip(_CZECH_NUMBERS, _CZECH_WORDS, strict=True))
 
 
 def czech_ordinal(number: int) -> str:
-    """Returns the words of a Czech ordinal, which num2words lacks: a cardinal, followed by tens and ones as ordinals.
+    """Returns the words of a Czech ordinal, which num2words lacks. Tens and ones are ordinals, the rest is a cardinal.
 
     Round numbers above ten thousand are read as cardinals, because their ordinals are not in use.
     """
