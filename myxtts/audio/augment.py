@@ -68,7 +68,7 @@ def limit_speed(speed: tf.Tensor, lengths: tf.Tensor, room: Any) -> tf.Tensor:
 def change_speed(wav: tf.Tensor, lengths: tf.Tensor, speed: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Changes the speed of padded clips `(B, S)` float32 by linear interpolation.
 
-    `lengths`, `(B,)` int32, are the samples without padding; `speed` `(B,)` are factors. Returns zero-padded clips
+    `lengths`, `(B,)` int32, count samples without padding; `speed`, `(B,)`, are factors. Returns zero-padded clips
     `(B, S)` and their new lengths. Clips that become longer than S are cut; `limit_speed` prevents this.
     """
     room = tf.shape(wav)[1]

@@ -113,7 +113,7 @@ class DecoderBatch(NamedTuple):
 
 
 class BatchError(ValueError):
-    """A batch whose shapes, dtypes or lengths are invalid."""
+    """Raised for a batch with invalid shapes, dtypes or lengths."""
 
 
 def check_wave_batch(batch: WaveBatch) -> WaveBatch:

@@ -75,7 +75,7 @@ class SpeechDataset:
     def open(cls, config: XTTSConfig, progress: Callable[[int, int], None] | None = None) -> Self:
         """Reads, checks and splits the corpora in `config.data`.
 
-        Lists every clip, with the reasons of rejections, in `clips_train.csv` in the checkpoint folder. The vocabulary
+        Lists every clip, with reasons of rejections, in `clips_*.csv` files in the checkpoint folder. The vocabulary
         is the resumed run's, else `data.vocabulary`, else trained on the corpus. Calls `progress(done, total)` while
         recordings are checked. Raises `ConfigError` or `CorpusError` if the settings or a corpus cannot be used.
         """

@@ -154,7 +154,7 @@ def summarize(inspection: Inspection) -> str:
 
 
 def write_report(inspection: Inspection, path: str | Path, mark: str = ""):
-    """Writes a CSV file with the verdict and reasons of each clip. It begins with `mark`: Excel's byte-order mark."""
+    """Writes a CSV file with the verdict and reasons of each clip. `mark` is the byte-order mark for Excel, or ""."""
     warnings = defaultdict(list)
     for warning in inspection.warnings:
         warnings[warning.id].append(warning)

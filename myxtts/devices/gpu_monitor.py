@@ -57,7 +57,7 @@ class GPUUsage:
 
 @dataclass(frozen=True)
 class GPUReport:
-    """Usage of each monitored GPU; without any, `unavailable_reason` says why no GPU was monitored."""
+    """Usage of each monitored GPU. If no GPU was monitored, `unavailable_reason` gives the reason."""
 
     gpus: tuple[GPUUsage, ...]
     unavailable_reason: str | None = None

@@ -240,7 +240,7 @@ def rounds_to_tf32(device: str) -> bool:
 
 
 def _compute_capability(device):
-    """Returns the lowest compute capability of the training GPUs, `device` and those after it; None if unknown."""
+    """Returns the lowest compute capability of the training GPUs: `device` and all after it. None if unknown."""
     import tensorflow as tf
 
     gpus, parts = tf.config.get_visible_devices("GPU"), tf.config.get_logical_device_configuration

@@ -36,7 +36,7 @@ Parts = dict[str, tuple[float, float]]
 
 @dataclass(frozen=True)
 class Sentence:
-    """A test sentence: its text, the voice to speak it with and, if there is one, a recording of it."""
+    """A test sentence: its text, the voice that speaks it and, if there is one, a recording of the text."""
 
     id: str
     text: str

@@ -145,7 +145,7 @@ def count_gpt(model: ModelConfig) -> int:
 
 
 def count_dvae(model: ModelConfig) -> tuple[int, int]:
-    """Counts the DVAE's trained weights, and its other values: codebook, codebook averages and `mel_stats`."""
+    """Returns two counts: the DVAE's trained weights, and its codebook, codebook averages and `mel_stats`."""
     hidden, wide, vector, mels = model.dvae_hidden, 2 * model.dvae_hidden, model.codebook_width, model.num_mels
     block = 2 * _dense(3 * wide, wide) + _dense(wide, wide)
     encoder = _dense(3 * mels, hidden) + _dense(3 * hidden, wide) + _dense(wide, vector)
@@ -155,7 +155,7 @@ def count_dvae(model: ModelConfig) -> tuple[int, int]:
 
 
 def count_lora(model: ModelConfig, optimizations: Optimizations) -> tuple[int, int]:
-    """Counts the weights of the LoRA adapters, and those of text embedding and text head, which are trained too."""
+    """Returns two counts: the weights of LoRA adapters, and of text embedding and head, which are trained, too."""
     widths = sum(sum(LORA_KERNELS[target]) for target in optimizations.lora_targets)
     text = model.num_text_tokens * model.width + _dense(model.width, model.num_text_tokens)
     return model.layers * widths * model.width * optimizations.lora_rank, text

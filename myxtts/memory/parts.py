@@ -27,7 +27,7 @@ CONTEXT_FRAMES = {"istft": 34, "hifigan": 26}
 
 
 def count_speaker(model: ModelConfig) -> tuple[int, int]:
-    """Counts the speaker encoder's trained weights, and its batch-norm statistics."""
+    """Returns two counts: the speaker encoder's trained weights, and its batch-norm statistics."""
     inputs = model.speaker_channels[0]
     kernels, normalized, bands = 9 * inputs + inputs, inputs, SPEAKER_NUM_MELS
     for group, (width, count) in enumerate(zip(model.speaker_channels, SPEAKER_BLOCKS, strict=True)):

@@ -86,7 +86,7 @@ def memory_report(config: XTTSConfig, stage: str, clip_seconds: float | None, gp
     Args:
         config: Configuration with `model.num_text_tokens` set.
         clip_seconds: Duration of the longest clip (default: `data.max_seconds`).
-        gpus_gb: Memory sizes of GPUs in GB, for each of which to find the largest batch.
+        gpus_gb: GPU memory sizes in GB. The largest batch is found for each size.
     """
     estimate, settings, model = ESTIMATES.get(stage), config.stage(stage), config.model
     require(estimate is not None, "--stage", f"one of {', '.join(ESTIMATES)} to estimate its memory", stage)

@@ -14,14 +14,14 @@ _FEW_LETTERS = 300  # a text with at most this many letters may lack the letters
 _FOREIGN_SHARE = 0.3  # maximum share of letters in other scripts: names and quotations
 _OWN_SHARE = 0.005
 _MOST_TEXTS, OF_A_CORPUS, OF_A_SENTENCE = 500, (120, 0.99), (8, 0.9)
-"""Limits of `identify_language`: the maximum number of texts, and the argument `least` for a corpus and a sentence. The
-latter identified 250 of 255 English, German, French and Spanish sentences, none of them wrongly."""
+"""Limits of `identify_language`: the maximum number of texts, and the argument `least` for a corpus and a sentence.
+With the latter, 250 of 255 English, German, French and Spanish sentences were identified, and none wrongly."""
 
 
 def guess_language(texts: Iterable[str], language: str | None, among: Collection[str] | None = None) -> tuple[str, str]:
-    """Checks that the letters of texts fit `language` (None: English), and replaces it if exactly one other one fits.
+    """Checks that the letters of texts fit `language` (None: English), and replaces it if only one other language fits.
 
-    If several others fit, their words may decide, and languages in `among` (codes), such as a model's, are preferred.
+    If several others fit, the words may decide. Languages with a code in `among`, such as a model's, are preferred.
     Returns the code of the language, and a message for users if the letters do not fit `language`, else `""`. A
     `language` that is not supported is returned unchecked.
     """

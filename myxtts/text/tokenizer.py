@@ -300,7 +300,7 @@ class XTTSTokenizer:
         return None
 
     def with_known_letters(self, text: str, language: str) -> str:
-        """Removes diacritics from letters that the vocabulary lacks (`naïve` becomes `naive`); for synthesis only."""
+        """Removes diacritics from letters that the vocabulary lacks (`naïve` becomes `naive`), for synthesis only."""
         language = get_language(language)
         unknown = set(self._unknown(self._clean(text, language), language))
 

@@ -15,8 +15,8 @@ class Utterance:
     """One clip with its transcript.
 
     `id` is unique within the corpus. `line` is the line number in the list of clips, if any. `validation` is True for
-    clips of the data set's own validation split. `num_samples` is the length at 22 050 Hz, 0 until audio is read;
-    `audio` is a digest of these samples in 16 bits.
+    clips of the data set's own validation split. `num_samples` is the length at 22 050 Hz, and `audio`
+    a digest of the samples in 16 bits; they are 0 and empty until the audio is read.
     """
 
     id: str

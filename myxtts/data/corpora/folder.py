@@ -139,7 +139,7 @@ class CorpusFolder:
         return {stem for stem, extension in map(os.path.splitext, self.files(folder)) if extension in AUDIO_EXTENSIONS}
 
     def find_audio(self, places: Sequence[Path], parts: list[str]) -> Path:
-        """Finds a clip's audio file in `places` or `audio_roots`, or in subfolders of those that are in `searched`.
+        """Finds a clip's audio file in `places` or `audio_roots` or, for folders in `searched`, in their subfolders.
 
         `parts` are the components of the file's path, with or without extension. Raises `ClipRefused` if the file is
         missing, is in several subfolders, or is a link to another user's file outside the data set.
@@ -181,7 +181,7 @@ class CorpusFolder:
         """Splits the path that a list gives for a clip into components relative to the data set. For a path in one of
         `audio_roots`, the first component is that root. Raises `ClipRefused` if the path is invalid.
 
-        A full path that does not exist, such as another machine's, is cut to its longest trailing part in `searched`.
+        A full path that does not exist here is cut to its longest end that exists in one of the folders `searched`.
         """
         if not is_name(name):
             detail = f"The id has over {MAX_NAME_CHARACTERS} characters, or control or direction characters."

@@ -82,7 +82,7 @@ def read_finetune_webui(reading: Reading, place: Place) -> bool:
 
 
 def read_common_voice(reading: Reading, place: Place) -> bool:
-    """Reads Common Voice: `train.tsv` or else `validated.tsv`, dev and test lists; returns False for other layouts."""
+    """Reads the lists of Common Voice: train (else validated), dev and test; returns False for other layouts."""
     files = reading.folder.files(place.path)
     training = [name for name in ("train.tsv", "validated.tsv") if name in files]
     if not training or place.path / "clips" not in reading.folder.subfolders(place.path):
@@ -284,7 +284,7 @@ def read_mls(reading: Reading, place: Place) -> bool:
 def read_m_ailabs(reading: Reading, place: Place) -> bool:
     """Reads M-AILABS: books such as `de_DE/by_book/female/SPEAKER/BOOK/`, each with a `metadata.csv` and `wavs/`.
 
-    Returns False for other layouts. Books may be directly in the folder only if the folder's path contains `by_book` or
+    Returns False for other layouts. A folder whose subfolders are books is read only if its path contains `by_book` or
     the user chose this format.
     """
     folder = reading.folder
