@@ -214,7 +214,7 @@ def _open(path, max_seconds=None):
     except soundfile.LibsndfileError as error:
         reason = "not audio" if error.code == _UNRECOGNIZED else "broken header"
         raise AudioError(path, reason, f"it cannot be opened: {error.error_string}") from error
-    file.seekable = lambda: False  # after each block soundfile would seek, where an MP3 decoder lacks earlier bits
+    file.seekable = lambda: False  # prevents a seek after each block, which leaves an MP3 decoder without earlier bits
     with file:
         check_header(path, file)
         limit = MAX_SECONDS if max_seconds is None else min(max_seconds, MAX_SECONDS)

@@ -249,7 +249,7 @@ class BatchOrder:
         return OrderedBatch(epoch, row + before.offset, indices, *self.shapes[bucket])
 
     def _place(self, position):
-        """Returns the epoch of a position, the batch's index after that epoch's `EpochStart`, and the `EpochStart`."""
+        """Returns a position's epoch, its batch's index in `_epoch_batches(epoch)`, and the epoch's `EpochStart`."""
         row = int(position) - self.start.position
         if row < self._in_first_epoch:
             return self.start.epoch, row, self.start

@@ -201,7 +201,7 @@ def trained_on(home: Path, config: XTTSConfig) -> set[int]:
 
 
 def _divide(sides, inspection, config):
-    """Returns training and validation clips, the latter from --val-data, else the data set's split, else by hash."""
+    """Returns training and validation clips. Validation uses --val-data, else the data set's own split, else a hash."""
     trained = trained_on(Path(config.training.checkpoint_dir), config)
     kept = {one.id for one in inspection.accepted if one.validation and id_hash(one.id) not in trained}
     train, held = ([clip for clip in sides[0] if (clip.id in kept) == side] for side in (False, True))

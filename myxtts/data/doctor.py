@@ -243,7 +243,7 @@ def _examine(path, limits, known):
     level = np.sqrt(np.mean(np.square(ending)) / np.mean(np.square(samples)))
     if level > _CUT_LEVEL:
         warnings.append(f"cut ending: its last {1000 * _CUT_SECONDS:g} ms are at {level:.1f} times its mean level.")
-    # The digest is of 16-bit samples, so that copies in other sample formats have the same one.
+    # The digest is of 16-bit samples, so that copies in other sample formats have the same digest.
     digest = digest_bytes(to_int16(samples).tobytes())
     return _Verdict(*content, "", "", len(samples), recording.original_sample_rate, digest, warnings)
 

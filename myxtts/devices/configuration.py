@@ -175,7 +175,7 @@ def _require_build(tf, accelerator):
 
 def _narrow_environment(plan):
     """In Multi-GPU Mode, sets `CUDA_VISIBLE_DEVICES` if TensorFlow is not yet imported; returns whether it did."""
-    # After that, GPUs in descending order are an error, because `set_visible_devices` numbers them in ascending order.
+    # Once it is imported, GPUs in descending order are an error: `set_visible_devices` numbers them in ascending order.
     if not (plan.is_dual and plan.visible_ids):
         return False
     if "tensorflow" not in sys.modules:

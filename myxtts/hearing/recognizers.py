@@ -233,12 +233,12 @@ def normalized(text: str, language: str) -> str:
 
 
 def character_errors(expected: str, found: str, language: str) -> tuple[int, int]:
-    """Returns the character edit distance of the normalized texts, and the number of characters in `expected`."""
+    """Returns the character edit distance of the normalized texts, and the length of the normalized `expected`."""
     expected, found = normalized(expected, language), normalized(found, language)
     return Levenshtein.distance(expected, found), len(expected)
 
 
 def word_errors(expected: str, found: str, language: str) -> tuple[int, int]:
-    """Returns the word edit distance of the normalized texts, and the number of words in `expected`."""
+    """Returns the word edit distance of the normalized texts, and the number of words in the normalized `expected`."""
     expected, found = normalized(expected, language).split(), normalized(found, language).split()
     return Levenshtein.distance(expected, found), len(expected)

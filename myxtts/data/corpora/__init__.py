@@ -111,7 +111,7 @@ def load_corpus(
 
 
 def files_beside(recording: Path, suffixes: Sequence[str]) -> list[Path]:
-    """Returns the files next to a recording with the same name (`talk.srt`, `talk.en.srt`), in order of `suffixes`."""
+    """Returns the files beside a recording that have its name (`talk.srt`, `talk.en.srt`), in order of `suffixes`."""
     alike = lambda one: recording.stem in (one.stem, one.stem.rpartition(".")[0])
     kind = lambda one: one.suffix.lower()
     found = [one for one in recording.parent.iterdir() if kind(one) in suffixes and alike(one) and one.is_file()]

@@ -57,7 +57,7 @@ class CorpusFolder:
         written = (Path(os.path.abspath(one)) for one in (root, *audio_roots))
         self._roots = dict.fromkeys([self.root, *self.audio_roots, *written])
         self.linked: set[Path] = set()
-        """Folders with audio outside the data set that the user did not name, but links or paths in lists lead to."""
+        """Folders outside the data set from which audio is read, because links or paths in lists lead there."""
         self.searched: set[Path] = {*self.audio_roots}
         """Folders whose subfolders are searched for audio, too."""
         self._listings: dict[tuple[Path, bool], tuple[dict[str, str], list[Path]]] = {}
