@@ -38,7 +38,7 @@ class SampleCache:
         self._lock = threading.Lock()
 
     def load(self, path: str, sample_rate: int = MODEL_SAMPLE_RATE) -> tuple[np.ndarray, int]:
-        """Returns float32 samples `(S,)` at `sample_rate` Hz, rounded to 16 bit, and the source's own sample rate."""
+        """Returns float32 samples `(S,)` at `sample_rate` Hz, rounded to 16 bit, and the rate of the file or shard."""
 
         def read():
             if self._prepared is not None and sample_rate == MODEL_SAMPLE_RATE and path in self._prepared:

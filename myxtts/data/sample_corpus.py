@@ -111,7 +111,7 @@ def make_sample_corpus(root: Path, *, num_clips: int = 880, languages: Sequence[
 
 
 def plan_clips(seed: int, num_clips: int, languages: Sequence[str] = ("en",)) -> list[Clip]:
-    """Assigns random sentences to each voice, without repetition. Raises `ConfigError` as `make_sample_corpus` does."""
+    """Assigns random sentences to each voice, without repetition. Raises `ConfigError` for a bad number or language."""
     unknown = set(languages).difference(SENTENCES)
     received = ", ".join(sorted(unknown)) or "none"
     require(bool(languages) and not unknown, "The sample corpus", f"in one of {', '.join(SENTENCES)}", received)
