@@ -88,7 +88,7 @@ def read_input(flag: str, path: str, max_bytes: int) -> str:
 
 
 def language_code(name: str | None, among: Collection[str] | None = None) -> str | None:
-    """Returns the code for the value of `--language`, if any. Raises `UserError`, listing `among`, if unknown."""
+    """Returns the code for a value of `--language`; None for None. Raises `UserError` for a language not in `among`."""
     from myxtts.text.languages import get_language  # takes long to import
 
     try:

@@ -92,7 +92,7 @@ class DecoderConfig(StageConfig):
     speaker_weight: float = setting(0.0, at_least=0)
     """Weight of the speaker consistency loss, 1 - cosine similarity (YourTTS: 9); requires `frames` of at least 1 s."""
     spectral_share: float = setting(0.5, at_least=0, at_most=1)
-    """If training starts from random weights: fraction of the steps before discriminators are used; 1 for never."""
+    """From random weights: fraction of the steps, at the start, that use no discriminators; 1 for all steps."""
     discriminator_warmup: float = setting(0.2, at_least=0, at_most=1)
     """With `init_from`: fraction of the steps, at the start, that train only the discriminators."""
 
@@ -120,11 +120,11 @@ class StageEntry:
     speakers: bool = False
     """Whether the batches contain speaker ids."""
     codes: bool = False
-    """Whether batches have codes instead of audio, if clips were encoded by `myxtts prepare` and are not augmented."""
+    """Whether batches have codes instead of audio if `myxtts prepare` encoded the clips. Augmentation turns it off."""
     cost: float = 1.0
     """Step time per clip relative to the GPT stage, for the time forecast (measured with `nano` on two cores)."""
     follows: tuple[str, ...] = ()
-    """Stages of `builds_on` that may be trained again after this one. When resumed, this one uses their new weights."""
+    """Stages of `builds_on` that may be trained again after this stage, which uses their new weights when resumed."""
 
 
 STAGES: dict[str, StageEntry] = {}
