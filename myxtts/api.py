@@ -87,7 +87,7 @@ def open_run(config: Configuration = None, *, callbacks: Sequence = (), quiet: b
 def naming_arguments(parser: Callable | None = None) -> Iterator[None]:
     """Adds a note to a `UserError` raised in the block: the Python argument for each flag in the error message.
 
-    `parser` builds the argument parser with the flags. For None, the parser of `myxtts train`, it also names settings.
+    `parser` builds the parser that has the flags. None means that of `myxtts train`; the note then names settings, too.
     """
     try:
         yield

@@ -19,7 +19,7 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 def exits_with_sentence(main: Callable) -> Callable:
     """Decorates a command's `main`, so that it prints errors that a user can fix and returns an exit code for them.
 
-    The code is the error's `exit_code` or 2; after Ctrl-C, 130. In distributed training, `end_process` exits with it.
+    The code is the error's `exit_code`, else 2; 130 after Ctrl-C. In distributed training, `end_process` gets the code.
     """
 
     @functools.wraps(main)

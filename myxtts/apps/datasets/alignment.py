@@ -219,7 +219,7 @@ def match_words(heard: Sequence[str], text: Sequence[str]) -> list[int]:
 
 
 def _spread(words, spans):
-    """Estimates the times of `words`: shares the time in the `spans` (start, end) of speech out by word length."""
+    """Estimates the times of `words`: divides the time of the speech `spans` (start, end) among them by word length."""
     starts, ends = np.array(spans, float).T
     spoken = np.concatenate([[0], np.cumsum(ends - starts)])
     places = np.concatenate([[0], np.cumsum([len(word) for word in words])]) * spoken[-1]
@@ -230,7 +230,7 @@ def _spread(words, spans):
 
 
 def _fill_gaps(times, letters, pace, most):
-    """Estimates the `times` that are None in gaps whose texts suit their length and have at most `most` letters."""
+    """Fills gaps (runs of None) in `times` with estimates, where the texts suit the gap and have up to `most` letters."""
     filled, known = list(times), [index for index, time in enumerate(times) if time is not None]
     for left, right in zip(known, known[1:]):
         start, end, counts = times[left][1], times[right][0], letters[left + 1 : right]

@@ -33,7 +33,7 @@ _BLOCK_SHARE, _LEAST_BLOCK_SECONDS, _MOST_BLOCK_SECONDS = 0.1, 20.0, 120.0
 class SetFolder:
     """A data set on disk, opened by `open_set`. Adding a recording does not change the CSV lines of other recordings.
 
-    Each recording has a JSON record in `sources/`, written last: a recording without one is processed again.
+    Each recording has a JSON record in `sources/`. It is written last, so an interrupted recording is processed again.
     """
 
     def __init__(self, path: Path):
@@ -48,7 +48,7 @@ class SetFolder:
         return sorted(map(files.read_json, (self.path / SOURCES).glob("*.json")), key=lambda record: record["number"])
 
     def hold_back(self, record: dict[str, Any], share: float, seed: int) -> None:
-        """Marks about `share` of a recording for validation, in whole periods, because adjacent clips are alike."""
+        """Marks about `share` of a recording for validation: whole periods, because adjacent clips are alike."""
         rate, blocks = record["sample_rate"], defaultdict(list)
         length = np.clip(_BLOCK_SHARE * record["num_samples"] / rate, _LEAST_BLOCK_SECONDS, _MOST_BLOCK_SECONDS)
         for row in record["rows"]:

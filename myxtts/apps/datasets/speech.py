@@ -56,7 +56,8 @@ class Edges(NamedTuple):
     """Boundaries of N segments of speech, in frames `(N,)`, and the frames at which clips can be cut.
 
     The speech is in `[starts, ends)`. A clip is cut at `begins` of its first segment and at `finishes` of its last one.
-    `pauses`, `(N + 1,)` seconds, are before, between and after the segments; the first and the last are infinite.
+    `pauses` are the lengths of the pauses before, between and after the segments, `(N + 1,)` seconds; the first and the
+    last are infinite.
     """
 
     starts: np.ndarray
@@ -110,7 +111,7 @@ def smooth_levels(levels_db: np.ndarray, frames: int) -> np.ndarray:
 
 
 def find_edges(segments: np.ndarray, levels_db: np.ndarray, frame_seconds: float) -> Edges:
-    """Returns where clips can be cut between segments `(N, 2)`: at a quiet frame of a pause, at two if it is long."""
+    """Finds frames at which clips can be cut around `segments` `(N, 2)`: one in a short pause, two in a long one."""
     frames = lambda seconds: max(1, round(seconds / frame_seconds))
     after, before = (list(map(frames, pair)) for pair in (_AFTER_SPEECH_SECONDS, _BEFORE_SPEECH_SECONDS))
     levels, begins, finishes = smooth_levels(levels_db, _QUIET_FRAMES), [], []
@@ -133,8 +134,7 @@ def choose_clips(
     """Combines neighboring atoms into clips of minimum cost by dynamic programming.
 
     A clip costs more if it is much shorter or longer than six seconds, is cut in a short pause or within a sentence, or
-    contains a long pause. Returns `(first, last, start, end)` of each clip: its atoms have the indices
-    `[first, last)`, its frames are `[start, end)`.
+    contains a long pause. Returns `(first, last, start, end)` of each clip: indices of atoms and frames, ends excluded.
     """
     best, choice = [0.0], [None]
     longest = max_seconds - 2 * _LEAST_PAD_SECONDS

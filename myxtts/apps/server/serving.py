@@ -105,10 +105,10 @@ def log_as_json() -> None:
 
 
 def limited_protocol(max_of_address: int) -> type[H11Protocol]:
-    """Returns a uvicorn protocol class that limits connections, and ends those without a request in `HEAD_SECONDS`.
+    """Returns a uvicorn protocol class that limits connections, and closes those without a request in `HEAD_SECONDS`.
 
     The limits are `max_of_address` connections per address (0: no limit) and `MOST_CONNECTIONS` in total. Above them, a
-    new connection replaces the oldest one that is not waiting for a response. If all of them wait, it is closed.
+    new connection replaces the oldest one that is not waiting for a response; if there is none, the new one is closed.
     """
     opened: dict[H11Protocol, str] = {}  # the oldest first
 

@@ -71,7 +71,7 @@ class VoiceBook:
             raise UserError(f"--voice-map must name voices of the server. There is no voice {min(unknown)}.")
 
     def all(self) -> dict[str, ServedVoice]:
-        """Returns all voices by name. Of equal names, a `.voice` file hides a recording, and a file a stored voice."""
+        """Returns all voices by name. Files have priority over stored voices, and `.voice` files over recordings."""
         found = {}
         for path in sorted(self.folder.iterdir()) if self.folder else ():
             is_voice = path.suffix in (VOICE_SUFFIX, *AUDIO_EXTENSIONS) and VOICE_NAME.fullmatch(path.stem)
@@ -134,7 +134,7 @@ class VoiceBook:
 
 
 def _stand_in(name, voices, language):
-    """Returns the served voice that replaces an empty name, or a name of OpenAI's or Kokoro's; else `name` itself."""
+    """Returns a voice's name for an empty `name` or the name of a voice of OpenAI or Kokoro; else returns `name`."""
     kind, spoken, place = OPENAI_VOICES.get(name, ""), (language, None), 0
     if kind:
         place = [one for one in OPENAI_VOICES if OPENAI_VOICES[one] == kind].index(name)

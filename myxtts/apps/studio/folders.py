@@ -56,7 +56,7 @@ class DataSets:
         return [(path.name, str(path)) for path in found if is_ready(path)]
 
     def place(self, named: str | None) -> str:
-        """Returns the folder of the data set that the user named; any other text is a path, which it returns."""
+        """Returns the folder of the data set called `named`. Any other text is considered a path, and returned."""
         return dict(self.choices()).get((named or "").strip(), (named or "").strip())
 
     def folder(self, name: str) -> Path:

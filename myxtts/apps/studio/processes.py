@@ -135,7 +135,7 @@ def require_free(folder: Path) -> None:
 
 
 def process_of(folder: Path) -> int | None:
-    """Like `trainer_of`, but also finds a process that the page started and that has not yet locked the folder."""
+    """Returns the id of the process that is training in a folder, or that this server started for it, or None."""
     process = trainings.get(folder.resolve())
     return trainer_of(folder) or (process.pid if process is not None and process.poll() is None else None)
 

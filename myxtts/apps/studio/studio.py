@@ -70,7 +70,7 @@ class Studio:
         return "\n".join([summarize(found), *(f"leakage: {leak}" for leak in leaks)])
 
     def clips(self, folder: str, language: str) -> dict[str, Utterance]:
-        """Returns the clips of a data set by relative path, in order. Raises `UserError` if there is none."""
+        """Returns the clips of a data set by their relative paths, sorted. Raises `UserError` if there is none."""
         utterances = load_corpus(folder := self.data.place(folder), language).utterances
         clips = sorted(utterances, key=lambda clip: clip.wav_path)
         return {os.path.relpath(clip.wav_path, folder): clip for clip in clips}
@@ -84,7 +84,7 @@ class Studio:
         return before
 
     def clip_languages(self, clips: Collection[Utterance]) -> tuple[str | None, str | None]:
-        """Returns the language label of most clips, and the language identified from their texts, or None."""
+        """Returns the language label of most clips, and the language identified from their texts; None if unknown."""
         stated = mode(clip.language for clip in clips) if clips else None
         return stated, identify_language(clip.text for clip in clips if clip.language == stated)
 
@@ -156,7 +156,7 @@ class Studio:
 
     def reading(self, text: str, language: str, speaker: str | None, *names: str) -> tuple[str, str | None, str]:
         """Returns the language and voice to read a text in, and the language of its words if that is another one, else
-        "". Without a `language`, chooses it as `myxtts say` does. Raises `UserError` for a text in other letters."""
+        "". Without a `language`, chooses one like `myxtts say`. Raises `UserError` for letters of other languages."""
         if not text.strip():
             raise PageError("no_text")
         _, among = self.languages("", *names)
