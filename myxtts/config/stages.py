@@ -36,7 +36,7 @@ class StageConfig(Settings):
     gradient_clip: float = setting(1.0, at_least=0)
     """Maximum global norm of the gradient; 0 turns clipping off."""
     crop_seconds: float | None = setting(None, above=0, hint="Leave it out to train on whole clips.")
-    """In stages that can crop, maximum length in seconds of a random slice of a clip; None trains on whole clips."""
+    """Maximum length in seconds of random slices of clips, in stages that can crop; None trains on whole clips."""
 
 
 @dataclass
@@ -120,7 +120,7 @@ class StageEntry:
     speakers: bool = False
     """Whether the batches contain speaker ids."""
     codes: bool = False
-    """Whether batches have codes instead of audio if `myxtts prepare` encoded the clips. Augmentation turns it off."""
+    """Whether batches have codes instead of audio if `myxtts prepare` encoded the clips and they are not augmented."""
     cost: float = 1.0
     """Step time per clip relative to the GPT stage, for the time forecast (measured with `nano` on two cores)."""
     follows: tuple[str, ...] = ()

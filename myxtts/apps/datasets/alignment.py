@@ -230,7 +230,7 @@ def _spread(words, spans):
 
 
 def _fill_gaps(times, letters, pace, most):
-    """Fills gaps (runs of None) in `times` with estimates, where the texts suit the gap and have up to `most` letters."""
+    """Fills gaps (runs of None) in `times` with estimates, if the texts suit the gap and have up to `most` letters."""
     filled, known = list(times), [index for index, time in enumerate(times) if time is not None]
     for left, right in zip(known, known[1:]):
         start, end, counts = times[left][1], times[right][0], letters[left + 1 : right]

@@ -30,7 +30,7 @@ MISSING = {
 
 
 class Metric(NamedTuple):
-    """A metric of the report: `scale` times a ratio of sums. Each sentence adds to numerator and denominator."""
+    """A metric of the report: the sum of the sentences' numerators over that of their denominators, times `scale`."""
 
     name: str
     title: str
