@@ -56,8 +56,7 @@ class Edges(NamedTuple):
     """Boundaries of N segments of speech, in frames `(N,)`, and the frames at which clips can be cut.
 
     The speech is in `[starts, ends)`. A clip is cut at `begins` of its first segment and at `finishes` of its last one.
-    `pauses` are the lengths of the pauses before, between and after the segments, `(N + 1,)` seconds; the first and the
-    last are infinite.
+    `pauses` are the durations of the pauses around the segments, `(N + 1,)` seconds; the first and last are infinite.
     """
 
     starts: np.ndarray
@@ -134,7 +133,8 @@ def choose_clips(
     """Combines neighboring atoms into clips of minimum cost by dynamic programming.
 
     A clip costs more if it is much shorter or longer than six seconds, is cut in a short pause or within a sentence, or
-    contains a long pause. Returns `(first, last, start, end)` of each clip: indices of atoms and frames, ends excluded.
+    contains a long pause. Returns `(first, last, start, end)` of each clip: its atoms have the indices
+    `[first, last)`, its frames are `[start, end)`.
     """
     best, choice = [0.0], [None]
     longest = max_seconds - 2 * _LEAST_PAD_SECONDS

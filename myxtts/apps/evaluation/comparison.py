@@ -313,7 +313,7 @@ def compare(
 ) -> Comparison:
     """Measures the speech of all sources. Raises `UserError` if a source can speak none of the sentences.
 
-    `on_measured` is called with the row after each measurement; only the latest measurement in the row has audio then.
+    `on_measured` is called with the row after each measurement, while only the row's latest measurement has audio.
     """
     rows = []
     for source in sources:

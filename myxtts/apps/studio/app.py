@@ -108,7 +108,7 @@ def _in_language(language, send):
 
 
 def mount_page(app: FastAPI, studio: Studio, password: str | None, token: str | None) -> None:
-    """Mounts the page in each language on an app. If `password` is None, the token protects it instead (see `Door`)."""
+    """Mounts the page in each language on an app. `password` protects it, or if that is None, `token` (see `Door`)."""
     studio.home.mkdir(parents=True, exist_ok=True)
     app.add_middleware(Door, token=None if password else token)
     for language, prefix in PREFIX.items():

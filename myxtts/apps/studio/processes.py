@@ -30,7 +30,7 @@ ENDING_SECONDS = 60.0
 FIGURES = ("loss", "avg_ms", "stall", "host_mb", "model_gpu_mb")
 """Measurements in `metrics.jsonl` that the page shows, in order."""
 MAIN_LOSSES = ("mel", "codes", "reconstruction", "speaker")
-"""Losses in `metrics.jsonl` that the page plots: the main loss of a stage has one of these names."""
+"""Names of the main losses of the stages in `metrics.jsonl`, which the page plots."""
 MOST_POINTS = 600
 """Maximum number of points per loss curve; longer curves are thinned out."""
 ENDED = (-signal.SIGTERM, 128 + signal.SIGTERM)

@@ -145,8 +145,8 @@ class Studio:
         return sorted(shared, key=lambda it: (voices[it].language != language, it != before, voices[it].clip is None))
 
     def languages(self, before: str, *names: str) -> tuple[str, list[str]]:
-        """Returns a default language, and the languages that all models `names` speak, as codes. The default is that
-        of the first model's trained speaker, else `before`; "" if a model speaks neither."""
+        """Returns the code of a default language, and the codes of all languages that every model in `names` speaks.
+        The default is the language of the first model's trained speaker, else `before`; "" if one speaks neither."""
         known = [one.language for one in read_speakers(self.folder(names[0])).values() if one.clip]
         shared = {*LANGUAGES}
         for name in names:
