@@ -92,9 +92,9 @@ class DecoderConfig(StageConfig):
     speaker_weight: float = setting(0.0, at_least=0)
     """Weight of the speaker consistency loss, 1 - cosine similarity (YourTTS: 9); requires `frames` of at least 1 s."""
     spectral_share: float = setting(0.5, at_least=0, at_most=1)
-    """Fraction of the steps, at the start, without discriminators; 1 for all. Used if `discriminator_warmup` is not."""
+    """Fraction of the steps, at the start, that use no discriminators; 1 for all. See also `discriminator_warmup`."""
     discriminator_warmup: float = setting(0.2, at_least=0, at_most=1)
-    """With `init_from` and `stage: decoder`: fraction of the steps, at the start, for the discriminators alone."""
+    """With `init_from` and `stage: decoder`: fraction of the steps that first train the discriminators alone."""
 
 
 @dataclass(frozen=True)

@@ -235,7 +235,7 @@ def _copies(synthesizer, recorded):
 def copy_speech(
     synthesizer: Synthesizer, samples: np.ndarray, voice: Voice, text_ids: Sequence[int]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Resynthesizes a recording from its own codes, as an upper bound for the quality of codes that the GPT generates.
+    """Resynthesizes a recording from its own codes. Speech from codes that the GPT samples can hardly sound better.
 
     Args:
         samples: Recording, `(S,)` at 22 050 Hz.

@@ -139,7 +139,7 @@ class Studio:
         return re.sub(for_commands + for_gpus, "", output)
 
     def speakers(self, language: str, *names: str, before: str | None = None) -> list[str]:
-        """Returns the voices that all models `names` have, sorted: those of `language`, then `before`, then trained."""
+        """Returns the voices that all models `names` have: first those of `language`, then `before` and trained ones."""
         voices, *others = (read_speakers(self.folder(name)) for name in names)
         shared = [one for one in voices if all(one in other for other in others)]
         return sorted(shared, key=lambda it: (voices[it].language != language, it != before, voices[it].clip is None))
