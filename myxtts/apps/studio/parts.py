@@ -134,7 +134,7 @@ class Choices:
         return box
 
     def fresh(self, lists: Any, fill: Callable, name: str | bool = False, is_typed: bool = False) -> None:
-        """Updates `lists` by `fill()` when the page or (unless `is_typed`) the tab opens, and after `refill` events."""
+        """Updates the components `lists` by `fill()` when the page or their tab opens, and after `refill` events."""
         self._fills.append((fill, lists))
         opened = [self.page.load, self.tab.select][: 1 if is_typed else 2]  # text typed just after would be lost
         gr.on(opened, fill, None, lists, show_progress="hidden", api_name=name)

@@ -139,7 +139,7 @@ class Studio:
         return re.sub(for_commands + for_gpus, "", output)
 
     def speakers(self, language: str, *names: str, before: str | None = None) -> list[str]:
-        """Returns the voices that all models `names` have: first those of `language`, then `before` and trained ones."""
+        """Returns the voices that all models `names` have: first those of `language`, then `before`, then trained."""
         voices, *others = (read_speakers(self.folder(name)) for name in names)
         shared = [one for one in voices if all(one in other for other in others)]
         return sorted(shared, key=lambda it: (voices[it].language != language, it != before, voices[it].clip is None))
@@ -155,8 +155,8 @@ class Studio:
         return next((one for one in (*known[:1], before) if one in shared), ""), sorted(shared)
 
     def reading(self, text: str, language: str, speaker: str | None, *names: str) -> tuple[str, str | None, str]:
-        """Returns the language and voice to read a text in, and the language of its words if that is another one, else
-        "". Without a `language`, chooses one like `myxtts say`. Raises `UserError` for letters of other languages."""
+        """Returns language and voice to read a text in, and the language of its words if that is different, else "".
+        Without a `language`, chooses one as `myxtts say` does. Raises `UserError` if the language lacks the letters."""
         if not text.strip():
             raise PageError("no_text")
         _, among = self.languages("", *names)
