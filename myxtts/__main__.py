@@ -85,7 +85,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _end(number, frame):
-    """Raises SystemExit on SIGTERM to remove incomplete files. A timer repeats the signal until the process ends."""
+    """Raises SystemExit on SIGTERM, so that cleanup code runs. A timer repeats the signal until the process ends."""
     # The exception can be lost where native code calls Python, for example during an import.
     signal.signal(signal.SIGALRM, lambda alarm, frame: signal.raise_signal(number))
     signal.setitimer(signal.ITIMER_REAL, END_SECONDS)

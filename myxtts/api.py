@@ -87,7 +87,7 @@ def open_run(config: Configuration = None, *, callbacks: Sequence = (), quiet: b
 def naming_arguments(parser: Callable | None = None) -> Iterator[None]:
     """Adds a note to a `UserError` raised in the block: the Python argument for each flag in the error message.
 
-    `parser` builds the parser of the flags. None is for flags of `myxtts train`, whose settings the note names, too.
+    `parser` builds the parser that has the flags. None means that of `myxtts train`; the note then names settings, too.
     """
     try:
         yield
@@ -239,9 +239,9 @@ def _require_sense(named, config, start):
 
 
 def _config_of_source(source, requested):
-    """Returns the settings of the model that `source`, a value of --init-from, names; None for a model on the hub.
+    """Returns the settings of the model at `source`, a value of --init-from; None for a model on the hub.
 
-    Raises `ConfigError` if `requested`, a value of --model-size, is not the size of this model; None is not checked.
+    Raises `ConfigError` if the model does not have the size `requested`, a value of --model-size. None means any size.
     """
     from myxtts.interchange import hub  # imports NumPy, which other plans do not need
     from myxtts.storage.run_folder import read_config

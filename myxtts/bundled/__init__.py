@@ -1,1 +1,1 @@
-"""The bundled model: data only; `CARD.md` says what it is."""
+"""The bundled model: a package of data files without code, described in `base/CARD.md`."""

@@ -19,7 +19,7 @@ UNUSED = {
     "workers are": MEASURING,
     "the machine is": ("worker_index",),
 }
-"""Options that each check does not use and rejects. Keys are for the error message "left out when … checked"."""
+"""Options that each check rejects, because it does not use them. The error says "left out when KEY checked"."""
 
 
 def build_parser() -> argparse.ArgumentParser:

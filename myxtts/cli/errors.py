@@ -19,7 +19,7 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 def exits_with_sentence(main: Callable) -> Callable:
     """Decorates a command's `main`, so that it prints errors that a user can fix and returns an exit code for them.
 
-    The code is the error's `exit_code` or 2; after Ctrl-C, 130. In distributed training, `end_process` exits with it.
+    The code is the error's `exit_code`, else 2; 130 after Ctrl-C. In distributed training, `end_process` gets the code.
     """
 
     @functools.wraps(main)
@@ -88,7 +88,7 @@ def read_input(flag: str, path: str, max_bytes: int) -> str:
 
 
 def language_code(name: str | None, among: Collection[str] | None = None) -> str | None:
-    """Returns the code for the value of `--language`, if any. Raises `UserError`, listing `among`, if unknown."""
+    """Returns the code for a value of `--language`; None for None. Raises `UserError` for a language not in `among`."""
     from myxtts.text.languages import get_language  # takes long to import
 
     try:

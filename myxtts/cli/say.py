@@ -108,7 +108,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _read(arguments):
-    """Returns what to speak, `(text, None)` or, for --batch, `(None, lines)`; adds derived values to `arguments`."""
+    """Returns the input, `(text, None)`, or `(None, lines)` for --batch. Adds language and sampling to `arguments`."""
     setup_logging()
     text = lines = None
     if arguments.batch:

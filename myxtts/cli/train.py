@@ -47,7 +47,7 @@ def _given(arguments, flags: Iterable[Flag]) -> dict[str, Any]:
 
 @exits_with_sentence
 def main(argv: list[str] | None = None) -> int:
-    """Starts or resumes training; returns the exit code. Without `argv`, as for `train_main.py`, uses `sys.argv`."""
+    """Starts or resumes training; returns the exit code. An `argv` of None means `sys.argv` of `train_main.py`."""
     arguments = (build_parser("train_main.py") if argv is None else build_parser()).parse_args(argv)
     config_from_arguments(arguments)  # reports wrong settings before the slow imports
     filter_native_errors()
@@ -140,7 +140,7 @@ def prepare_parser() -> PlainParser:
 
 @exits_with_sentence
 def prepare(argv: list[str] | None = None) -> int:
-    """Encodes a training set and writes it in shards, except for shards that exist already; returns the exit code."""
+    """Encodes a training set and writes the shards that do not exist yet; returns the exit code."""
     arguments = prepare_parser().parse_args(argv)
     require_output("--output", arguments.output, makes_folders=True)
     from myxtts.interchange.hub import local_folder

@@ -124,7 +124,7 @@ SAMPLE = "sample.yaml"
 _MAX_FILE_BYTES = 64 * 2**10
 _MAX_FILES = 100
 _MAX_VALUES = 10_000
-"""Maximum number of values in a YAML file. Recipes need about 1 % of it, of `_MAX_FILE_BYTES` and of `_MAX_FILES`."""
+"""Maximum number of values in a YAML file. Recipes need about 1 % of this limit and of the two limits above."""
 _UNREADABLE = (ArithmeticError, AttributeError, LookupError, OSError, RuntimeError, TypeError, ValueError)
 """Errors of an unreadable YAML file. PyYAML raises any of them for invalid values such as `!!int ""`."""
 
@@ -144,7 +144,7 @@ def find_recipe(path: str | os.PathLike) -> Path:
 def config_from_dict(values: dict) -> XTTSConfig:
     """Builds an `XTTSConfig` from nested dictionaries. Raises `ConfigError` for an unknown setting or invalid value.
 
-    A removed setting with its former default, as in `config.json` of older runs, is ignored.
+    Ignores a removed setting that has its former default, because `config.json` of older runs contains it.
     """
     sections = {one.name: one.default_factory for one in fields(XTTSConfig)}
     values = _mapping(values, "The configuration")

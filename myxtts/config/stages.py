@@ -36,7 +36,7 @@ class StageConfig(Settings):
     gradient_clip: float = setting(1.0, at_least=0)
     """Maximum global norm of the gradient; 0 turns clipping off."""
     crop_seconds: float | None = setting(None, above=0, hint="Leave it out to train on whole clips.")
-    """In stages that can crop, maximum length in seconds of a random slice of a clip; None trains on whole clips."""
+    """Maximum length in seconds of random slices of clips, in stages that can crop; None trains on whole clips."""
 
 
 @dataclass
@@ -92,9 +92,9 @@ class DecoderConfig(StageConfig):
     speaker_weight: float = setting(0.0, at_least=0)
     """Weight of the speaker consistency loss, 1 - cosine similarity (YourTTS: 9); requires `frames` of at least 1 s."""
     spectral_share: float = setting(0.5, at_least=0, at_most=1)
-    """If training starts from random weights: fraction of the steps before discriminators are used; 1 for never."""
+    """Fraction of the steps, at the start, that use no discriminators; 1 for all. See also `discriminator_warmup`."""
     discriminator_warmup: float = setting(0.2, at_least=0, at_most=1)
-    """With `init_from`: fraction of the steps, at the start, that train only the discriminators."""
+    """With `init_from` and `stage: decoder`: fraction of the steps that first train the discriminators alone."""
 
 
 @dataclass(frozen=True)
@@ -120,11 +120,11 @@ class StageEntry:
     speakers: bool = False
     """Whether the batches contain speaker ids."""
     codes: bool = False
-    """Whether batches have codes instead of audio, if clips were encoded by `myxtts prepare` and are not augmented."""
+    """Whether batches have codes instead of audio if `myxtts prepare` encoded the clips and they are not augmented."""
     cost: float = 1.0
     """Step time per clip relative to the GPT stage, for the time forecast (measured with `nano` on two cores)."""
     follows: tuple[str, ...] = ()
-    """Stages of `builds_on` that may be trained again after this one. When resumed, this one uses their new weights."""
+    """Stages of `builds_on` that may be trained again after this stage, which uses their new weights when resumed."""
 
 
 STAGES: dict[str, StageEntry] = {}

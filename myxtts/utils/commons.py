@@ -50,7 +50,7 @@ def folded(line: str, width: int = 0) -> str:
 
     Lines such as `a | b | c` are wrapped at the separators, others at spaces. Long words and commands are not broken.
     """
-    # Users paste commands into a shell: those in backticks, and those that fill a line, perhaps after its title.
+    # Commands in backticks, or in lines of their own (perhaps after a title), stay whole, so that users can paste them.
     whole = r"`[^`]+`|^( *--|([\w ]+: {2,}| *)(myxtts|python|tensorboard) ).*"
     line = re.sub(whole, lambda command: command[0].replace(" ", "\0"), line)
     lines, joint, width = [], " | " if " | " in line else " ", width or line_width()

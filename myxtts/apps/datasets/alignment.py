@@ -18,7 +18,7 @@ from myxtts.hearing.recognizers import Recognizer, normalized
 from myxtts.inference.speech import Word
 
 LOW_CONFIDENCE = "low-confidence text"
-"""The `reason` of an `Atom` whose text may not be what is spoken."""
+"""The `reason` of an `Atom` whose text may differ from its speech."""
 NOT_HEARD = "text not recognized"
 """The `fault` of a `Piece` that the recognizer did not find in the recording."""
 _NEAR_SECONDS = 0.25  # tolerance around the times of a piece
@@ -88,10 +88,10 @@ def _has_both(atom):
 
 
 def fits_better_than_chance(atoms: Sequence[Atom], starts: np.ndarray, ends: np.ndarray, num_pieces: int) -> bool:
-    """Whether the texts of `atoms` fit the durations of their speech far better than the texts in a wrong order would.
+    """Whether the texts suit the durations of their speech far better than the same texts in a wrong order.
 
-    If not, the result of `align` is implausible. True if there are too few texts to decide. `starts` and `ends` are the
-    times of the segments, `(N,)` seconds.
+    If not, `atoms`, the result of `align`, are probably wrong. Returns True if there are too few texts to decide.
+    `starts` and `ends` are the times of the segments, `(N,)` seconds. `num_pieces` is the number of texts.
     """
     paired = [one for one in atoms if _has_both(one)]
     if num_pieces < _TELLING_PIECES or len(paired) < _TELLING_GROUPS:
@@ -115,7 +115,7 @@ def _deviations(seconds, counts):
 
 
 def _links(starts, ends, pieces):
-    """Returns the pieces spoken in each segment, `{segment: (first, end)}`, and (segment, piece) pairs that overlap."""
+    """Returns the pieces spoken in each segment, `{segment: (first, end)}`, and overlapping (segment, piece) pairs."""
     times = np.array([(piece.start, piece.end) for piece in pieces]).reshape(-1, 2)
     latest = np.maximum.accumulate(times[:, 1])
     links, touches = {}, []
@@ -140,7 +140,7 @@ def find_sentences(
 ) -> list[Piece]:
     """Locates the sentences of a transcript in a recording with a recognizer; returns them with start and end times.
 
-    A sentence that was not recognized gets a `fault`, and the gap between the sentences around it as its time span. If
+    A sentence that was not recognized gets a `fault`, and its times span the gap between its recognized neighbors. If
     the recognizer returns no word times, these are estimated. `segments` are start and end frames of speech, `(N, 2)`.
 
     Raises:
@@ -170,7 +170,7 @@ def with_times(pieces: Sequence[Piece], times: Sequence[tuple[float, float] | No
     """Returns the sentences with the given times, corrected so that no sentence starts before the previous one ends.
 
     `times` has each sentence's start and end in seconds, or None if it was not recognized. Such a sentence gets a
-    `fault`, and the gap between the sentences around it as its time span. `seconds` is the recording's duration.
+    `fault`, and its times span the gap between its recognized neighbors. `seconds` is the recording's duration.
 
     Raises:
         UserError: Too few sentences were recognized.
@@ -219,7 +219,7 @@ def match_words(heard: Sequence[str], text: Sequence[str]) -> list[int]:
 
 
 def _spread(words, spans):
-    """Returns `words` with estimated times: divides the speech `spans` (start, end) in proportion to word length."""
+    """Estimates the times of `words`: divides the time of the speech `spans` (start, end) among them by word length."""
     starts, ends = np.array(spans, float).T
     spoken = np.concatenate([[0], np.cumsum(ends - starts)])
     places = np.concatenate([[0], np.cumsum([len(word) for word in words])]) * spoken[-1]
@@ -230,7 +230,7 @@ def _spread(words, spans):
 
 
 def _fill_gaps(times, letters, pace, most):
-    """Returns `times` with estimates for each run of None whose texts suit the gap and have at most `most` letters."""
+    """Fills gaps (runs of None) in `times` with estimates, if the texts suit the gap and have up to `most` letters."""
     filled, known = list(times), [index for index, time in enumerate(times) if time is not None]
     for left, right in zip(known, known[1:]):
         start, end, counts = times[left][1], times[right][0], letters[left + 1 : right]

@@ -55,7 +55,7 @@ class ClipFacts:
         dynamics_db: Difference between the 90th and the 10th percentile of the level during speech.
         characters_per_second: Letters and digits per second of speech.
         dnsmos: Overall DNSMOS, 1 to 5; None if not requested.
-        voice_change: Speaker similarity of the two most different parts of the clip; None if it was not measured.
+        voice_change: Lowest speaker similarity of the parts before and after a point in the clip; None if not measured.
         word_probability: The lowest probability that the recognizer gave to a word; 1 if it reports no probabilities.
     """
 
@@ -137,7 +137,7 @@ def steadiness(survey: Survey, start: int, end: int) -> str:
 
 
 def _rate_deviations(clips):
-    """Returns the median speech rate in letters per second and the robust z-score of each clip's rate, `(N,)`."""
+    """Returns the median speech rate in letters per second, and each clip's absolute robust z-score, `(N,)`."""
     rates = np.array([clip.facts.characters_per_second for clip in clips])
     spoken = rates[rates > 0]
     if len(spoken) < _LEAST_CLIPS_FOR_RATE:

@@ -176,7 +176,7 @@ def plan_source(
 
 
 def _with_pauses(clips, left, num_samples):
-    """Returns `clips` and dropped segments `left` (cut where they overlap), sorted by time, with pauses in the gaps."""
+    """Returns `clips` and dropped segments `left`, sorted by time, with pauses in gaps; shortens `left` at overlaps."""
     segments, position = [], 0
     for one in [*sorted([*clips, *left], key=lambda one: one.start), Segment(num_samples, num_samples)]:
         start, end = max(position, one.start), min(one.end, num_samples)

@@ -31,9 +31,9 @@ _BLOCK_SHARE, _LEAST_BLOCK_SECONDS, _MOST_BLOCK_SECONDS = 0.1, 20.0, 120.0
 
 
 class SetFolder:
-    """A data set on disk, opened by `open_set`. Adding a recording does not change the CSV lines of the others.
+    """A data set on disk, opened by `open_set`. Adding a recording does not change the CSV lines of other recordings.
 
-    Each recording has a JSON record in `sources/`, written last: a recording without one is processed again.
+    Each recording has a JSON record in `sources/`. It is written last, so an interrupted recording is processed again.
     """
 
     def __init__(self, path: Path):
@@ -48,7 +48,7 @@ class SetFolder:
         return sorted(map(files.read_json, (self.path / SOURCES).glob("*.json")), key=lambda record: record["number"])
 
     def hold_back(self, record: dict[str, Any], share: float, seed: int) -> None:
-        """Marks about `share` of a recording for validation, in whole random periods, as adjacent clips are alike."""
+        """Marks about `share` of a recording for validation: whole periods, because adjacent clips are alike."""
         rate, blocks = record["sample_rate"], defaultdict(list)
         length = np.clip(_BLOCK_SHARE * record["num_samples"] / rate, _LEAST_BLOCK_SECONDS, _MOST_BLOCK_SECONDS)
         for row in record["rows"]:
@@ -154,7 +154,7 @@ def describe(record: dict[str, Any]) -> str:
 
 
 def clips_of(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Returns the rows of all clips with `seconds` and `speaker` added, the doubtful, noisy and cut-off clips first."""
+    """Returns the row of each clip in `records`, with `seconds` and `speaker` added, sorted from worst to best."""
     clips = []
     for record in records:
         kept = [row for row in record["rows"] if row["clip"]]
@@ -169,7 +169,7 @@ def clips_of(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def describe_doubts(clips: Sequence[dict[str, Any]], speaker: str) -> list[str]:
-    """Returns lines for the user: the number of a speaker's doubtful texts, and the worst of them; [] without any."""
+    """Returns lines for the user: how many texts of a speaker are doubtful, then the worst of them; [] if none is."""
     found = [clip for clip in clips if clip["detail"] and clip["speaker"] == speaker]
     found.sort(key=lambda clip: clip["facts"].get("word_probability", 1.0))
     lines = [f"  {one['clip']}, {one['seconds']:.1f} s, {one['detail']}: {one['text'][:100]}" for one in found[:_WORST]]
@@ -202,7 +202,7 @@ def write_report(folder: Path, records: Sequence[dict[str, Any]]) -> None:
 
 
 def _minute(record, start):
-    """Returns what the report draws for the minute at second `start`: time, (kind, x, width, title) boxes, waveform."""
+    """Returns a minute of the report's timeline: start time, boxes (kind, x, width, title), and SVG waveform."""
     rate, step, scale, boxes = record["sample_rate"], record["envelope_seconds"], _WIDTH / _ROW_SECONDS, []
     for row in record["rows"]:
         low, high = row["start"] / rate - start, row["end"] / rate - start

@@ -42,7 +42,7 @@ _DIP_SECONDS = 0.5
 class Atom:
     """Smallest unit that clips consist of: the segments of speech with indices `[first, last)`, and their text.
 
-    `reason` tells why they must not be in a clip, or is "" if they may. Segments in one atom are never separated.
+    `reason` tells why the atom must not be in a clip; "" if it may. The segments of an atom are never separated.
     """
 
     first: int
@@ -56,7 +56,7 @@ class Edges(NamedTuple):
     """Boundaries of N segments of speech, in frames `(N,)`, and the frames at which clips can be cut.
 
     The speech is in `[starts, ends)`. A clip is cut at `begins` of its first segment and at `finishes` of its last one.
-    `pauses`, `(N + 1,)` seconds, are before, between and after the segments; the first and the last are infinite.
+    `pauses` are the durations of the pauses around the segments, `(N + 1,)` seconds; the first and last are infinite.
     """
 
     starts: np.ndarray
@@ -69,11 +69,11 @@ class Edges(NamedTuple):
 def find_speech(levels_db: np.ndarray, probabilities: np.ndarray | None, frame_seconds: float) -> np.ndarray:
     """Returns which frames contain speech, `(F,)` bool. `levels_db` and `probabilities` (optional) are `(F,)` too.
 
-    Speech is a run of frames that all exceed a low threshold, and of which at least one exceeds a high threshold. The
-    high threshold is 12 dB (less at low SNR) above the noise floor, which is the 10th percentile of the levels in the
-    30 s around a frame, but never lower than 38 dB below their 95th percentile, so that noise after digital silence is
-    not detected. The low threshold is at most 4 dB below the high one. With `probabilities` of speech from a
-    network, frames that are not near probable speech are excluded.
+    Speech is a run of frames that all exceed a low threshold, and at least one of them a high threshold. In the 30 s
+    around a frame, the noise floor is the 10th percentile of the levels, and the speech level the 95th. The high
+    threshold is 12 dB above the noise floor, or less at low SNR. It is at least the speech level minus 38 dB, so that
+    noise after digital silence is not detected. The low threshold is at most 4 dB below the high one. If a network's
+    `probabilities` of speech are given, frames that are not near probable speech are excluded.
     """
     levels = smooth_levels(levels_db, 3)
     window, step = (max(1, round(seconds / frame_seconds)) for seconds in (_WINDOW_SECONDS, _WINDOW_STEP_SECONDS))
@@ -100,7 +100,7 @@ def to_stretches(speech: np.ndarray, frame_seconds: float) -> np.ndarray:
 
 
 def _hysteresis(values, begins, ends):
-    """Returns `(F,)` bool: True in each run of values above `ends` of which at least one is also above `begins`."""
+    """Returns `(F,)` bool: True in each run of values above `ends` that contains a value above `begins`."""
     return binary_propagation((values > begins) & (values > ends), mask=values > ends)
 
 
@@ -110,7 +110,7 @@ def smooth_levels(levels_db: np.ndarray, frames: int) -> np.ndarray:
 
 
 def find_edges(segments: np.ndarray, levels_db: np.ndarray, frame_seconds: float) -> Edges:
-    """Returns where segments `(N, 2)` of speech can be cut: at the quietest frame of a pause, at two if it is long."""
+    """Finds frames at which clips can be cut around `segments` `(N, 2)`: one in a short pause, two in a long one."""
     frames = lambda seconds: max(1, round(seconds / frame_seconds))
     after, before = (list(map(frames, pair)) for pair in (_AFTER_SPEECH_SECONDS, _BEFORE_SPEECH_SECONDS))
     levels, begins, finishes = smooth_levels(levels_db, _QUIET_FRAMES), [], []

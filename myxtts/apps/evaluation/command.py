@@ -27,7 +27,7 @@ SENTENCES, QUICK_SENTENCES, MOST_SENTENCES = 200, 30, 10_000
 
 
 class Subject(NamedTuple):
-    """What to evaluate: a model and which of its checkpoints (`best` or `last`), or a folder of audio files."""
+    """A model or a folder of audio files to evaluate. `which` is the checkpoint of the model, `best` or `last`."""
 
     folder: Path
     which: str

@@ -1,6 +1,6 @@
 """Metrics of an evaluation: measured sentences, confidence intervals, differences and the best model.
 
-The statistics treat sentences as independent, but not several syntheses of one sentence with different seeds.
+The statistics assume that sentences are independent, but that syntheses of one sentence with several seeds are not.
 """
 
 import math
@@ -30,7 +30,7 @@ MISSING = {
 
 
 class Metric(NamedTuple):
-    """A metric of the report: `scale` times a ratio of sums. Each sentence adds to numerator and denominator."""
+    """A metric of the report: the sum of the sentences' numerators over that of their denominators, times `scale`."""
 
     name: str
     title: str
@@ -42,7 +42,7 @@ class Metric(NamedTuple):
     """What the metric needs besides the audio: a key of `MISSING`, or "" for nothing."""
     meaning: str = ""
     is_share: bool = False
-    """Whether the metric is a proportion of samples, so that each numerator is 0 or 1 and each denominator 1."""
+    """Whether the metric is a proportion of syntheses, so that each numerator is 0 or 1 and each denominator is 1."""
     measure: Callable[[Measured], tuple[float, float] | None] | None = None
     """Function that computes numerator and denominator for a sentence; None if `Measurer` computes the metric."""
 
@@ -109,7 +109,7 @@ def ratio(parts: np.ndarray, wholes: np.ndarray) -> Estimate:
 
 
 def ratio_difference(first: tuple[np.ndarray, np.ndarray], second: tuple[np.ndarray, np.ndarray]) -> Estimate:
-    """Estimates the second ratio minus the first by a paired bootstrap. Each is a pair (numerators, denominators)."""
+    """Estimates the second ratio minus the first by a paired bootstrap. Each ratio is (numerators, denominators)."""
     statistic = lambda a, b, c, d, axis=-1: c.sum(axis) / d.sum(axis) - a.sum(axis) / b.sum(axis)
     return _bootstrapped(statistic, *first, *second)
 
@@ -216,7 +216,7 @@ class Comparison:
 
     @cached_property
     def differences(self) -> list[dict[str, Estimate]]:
-        """For each row of `compared` after the first: its metrics minus those of the first, `[{metric: estimate}]`."""
+        """Metrics of each row of `compared` but the first, minus those of the first row, `[{metric: estimate}]`."""
         first, *others = self.compared or [None]
         difference = lambda row: {one.name: found for one in METRICS if (found := self.difference(first, row, one))}
         return [difference(row) for row in others]
@@ -262,7 +262,7 @@ class Comparison:
         return {metric.name for metric in METRICS if metric.needs == "recognizer"} if self.not_judged() else set()
 
     def groups(self) -> dict[str, set[str]]:
-        """Groups sentence ids by whether the speaker was seen in training; {} if all are seen, or all unseen."""
+        """Groups sentence ids by whether the speaker was seen in training; {} unless both groups have sentences."""
         seen, others = ({one.id for one in self.sentences if one.seen is kind} for kind in (True, False))
         return {"seen speakers": seen, "unseen speakers": others} if seen and others else {}
 
@@ -295,7 +295,7 @@ class Comparison:
         return able, "; ".join(reasons)
 
     def _eligible(self, row):
-        """Whether a row ends its sentences properly and in the right voice, if the speaker similarity is known."""
+        """Whether a row ends its sentences properly, and in the right voice as far as the similarity is known."""
         if not ends_well(self.value(row, "limit"), self.value(row, "length")):
             return False
         own, same = self.value(row, "similarity"), self.recordings and self.value(self.recordings, "similarity")
@@ -313,7 +313,7 @@ def compare(
 ) -> Comparison:
     """Measures the speech of all sources. Raises `UserError` if a source can speak none of the sentences.
 
-    `on_measured` is called with the row after each measurement; only the latest measurement in the row has audio then.
+    `on_measured` is called with the row after each measurement, while only the row's latest measurement has audio.
     """
     rows = []
     for source in sources:

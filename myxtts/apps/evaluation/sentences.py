@@ -150,7 +150,7 @@ def _espeak_data(folder, language):
 
 
 def clips_of_run(run: Path, utterances: Sequence[Utterance], folder: Path) -> tuple[set[str], set[str]]:
-    """Returns the ids of clips that a run was trained on or rejected, as two sets; both empty if it used other data."""
+    """Returns the ids of clips that a run was trained on, and those that it rejected; both empty for other data."""
     config, ids, rejects = read_config(run), {one.id for one in utterances}, {}
     is_here = lambda path: path is not None and Path(path).resolve() == folder.resolve()
     name = "validation" if is_here(config.data.val_data) and not is_here(config.data.train_data) else "train"
@@ -174,7 +174,7 @@ def _usable_seconds(clip):
 
 
 def _in_voices(sentences, voices):
-    """Assigns `voices` to the sentences in turn; returns the sentences without their recordings in other voices."""
+    """Assigns `voices` to the sentences in turn, and removes the sentences' recordings, which have other voices."""
     return [
         replace(one, speaker=Path(voice).stem, voice=str(voice), recording=None, seen=None)
         for one, voice in zip(sentences, np.resize(list(voices), len(sentences)))
@@ -235,7 +235,7 @@ def _copies(synthesizer, recorded):
 def copy_speech(
     synthesizer: Synthesizer, samples: np.ndarray, voice: Voice, text_ids: Sequence[int]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Resynthesizes a recording from its own codes. Speech from codes that the GPT generates cannot sound better.
+    """Resynthesizes a recording from its own codes. Speech from codes that the GPT samples can hardly sound better.
 
     Args:
         samples: Recording, `(S,)` at 22 050 Hz.

@@ -45,7 +45,7 @@ def application(flags: dict[str, Any]) -> Any:
 
 
 def command_line(flags: dict[str, Any]) -> list[str]:
-    """Converts a dict of flags to command-line arguments of `myxtts serve`; True is a flag without a value."""
+    """Converts flags to arguments of `myxtts serve`. True makes a flag without a value, and False omits the flag."""
     words = []
     for name, value in flags.items():
         name = name.replace("-", "_")

@@ -36,7 +36,7 @@ MOST_CONNECTIONS = 500
 
 
 def open_model(arguments: argparse.Namespace, key: str | None) -> tuple[FastAPI, Speaker, VoiceBook, ServerSettings]:
-    """Loads the model and builds app, speaker, voices and settings. Exported models do not need TensorFlow."""
+    """Loads the model; returns the app, speaker, voices and settings. Exported models do not need TensorFlow."""
     run = local_folder(arguments.checkpoint, arguments.accept_licence, kinds=(*MODELS, EXPORT))
     model, speakers, trained, options = (_open_exported if kind_of(run) == EXPORT else _open_trained)(run, arguments)
     requested, spoken = arguments.language, {speakers[name] for name in trained}
@@ -105,10 +105,10 @@ def log_as_json() -> None:
 
 
 def limited_protocol(max_of_address: int) -> type[H11Protocol]:
-    """Returns a uvicorn protocol class that limits connections; slow clients are disconnected after `HEAD_SECONDS`.
+    """Returns a uvicorn protocol class that limits connections, and closes those without a request in `HEAD_SECONDS`.
 
-    A new connection above `max_of_address` per address (0: no limit), or above `MOST_CONNECTIONS` in total,
-    replaces the oldest one that is not waiting for a response. If all are waiting, the new connection is closed.
+    The limits are `max_of_address` connections per address (0: no limit) and `MOST_CONNECTIONS` in total. Above them, a
+    new connection replaces the oldest one that is not waiting for a response; if there is none, the new one is closed.
     """
     opened: dict[H11Protocol, str] = {}  # the oldest first
 

@@ -265,7 +265,7 @@ class Speaker:
                 if not self._waiting:
                     break
                 job = self._waiting.popleft()
-                # Short calls would delay queued texts by more than this text gains.
+                # Short calls bring the first audio sooner, but delay queued texts by more than that.
                 hurry = job.hurry and not self._waiting
             job.begun = time.monotonic()
             try:

@@ -213,7 +213,7 @@ class SpeechResponse(Response):
             # Audio that was cut off gets no proper end, so that no client takes it for complete.
 
     async def _parts(self) -> AsyncIterator[tuple[bytes, bool]]:
-        """Yields the parts of the response's body, each with whether it is the last one."""
+        """Yields the body of the response in parts, as (content, whether it is the last part) pairs."""
         self.speaker.submit(self.job)
         while (samples := await self.job.next()) is not None:
             if content := self.encoder.add(samples):

@@ -53,8 +53,8 @@ class VoiceBook:
         speakers: Language of each voice that is stored with the model, by name.
         folder: Folder with one file per voice; files may be added or changed at any time. None means no folder.
         aliases: Voice for each additional name; the name "" sets the default voice. OpenAI's and Kokoro's names work
-            without an alias: they select a voice of the same sex, if there is one, in the language of the text or, for
-            Kokoro, in the language of the Kokoro voice.
+            without an alias. They select a voice of the same sex, if there is one. Its language is that of the text for
+            OpenAI's names, and that of the Kokoro voice for Kokoro's names.
 
     Raises:
         UserError: The folder does not exist, or an alias does not name a voice.
@@ -71,7 +71,7 @@ class VoiceBook:
             raise UserError(f"--voice-map must name voices of the server. There is no voice {min(unknown)}.")
 
     def all(self) -> dict[str, ServedVoice]:
-        """Returns all voices by name. Of equal names, `.voice` files win over recordings, files over stored voices."""
+        """Returns all voices by name. Files have priority over stored voices, and `.voice` files over recordings."""
         found = {}
         for path in sorted(self.folder.iterdir()) if self.folder else ():
             is_voice = path.suffix in (VOICE_SUFFIX, *AUDIO_EXTENSIONS) and VOICE_NAME.fullmatch(path.stem)
@@ -134,7 +134,7 @@ class VoiceBook:
 
 
 def _stand_in(name, voices, language):
-    """Returns the name of a voice to use for an empty name or a name of OpenAI's or Kokoro's, else `name` itself."""
+    """Returns a voice's name for an empty `name` or the name of a voice of OpenAI or Kokoro; else returns `name`."""
     kind, spoken, place = OPENAI_VOICES.get(name, ""), (language, None), 0
     if kind:
         place = [one for one in OPENAI_VOICES if OPENAI_VOICES[one] == kind].index(name)

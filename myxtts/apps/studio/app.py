@@ -95,7 +95,7 @@ class Door:
 
 
 def _in_language(language, send):
-    """Wraps ASGI's `send` so that Gradio's own labels ("Drop file here") are in `language`, not the browser's."""
+    """Wraps ASGI's `send` so that Gradio's own labels ("Drop file here") are in `language`, not in the browser's."""
     script = f"<head><script>Object.defineProperty(navigator, 'language', {{get: () => '{language}'}})</script>"
 
     async def changed(message):
@@ -108,7 +108,7 @@ def _in_language(language, send):
 
 
 def mount_page(app: FastAPI, studio: Studio, password: str | None, token: str | None) -> None:
-    """Mounts the page in each language on an app, protected by the password or, without one, the token (see `Door`)."""
+    """Mounts the page in each language on an app. `password` protects it, or if that is None, `token` (see `Door`)."""
     studio.home.mkdir(parents=True, exist_ok=True)
     app.add_middleware(Door, token=None if password else token)
     for language, prefix in PREFIX.items():

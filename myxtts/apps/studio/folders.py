@@ -24,7 +24,7 @@ DATA, EXPORTS, EVALUATION, TRASH = "_data", "_exports", "_evaluation", "_trash"
 SUBTITLES = (".srt", ".vtt", ".ass")
 TEXT_SUFFIXES = (".txt", ".lab", ".csv", *SUBTITLES)
 RECORDINGS = ".recordings"
-"""Suffix of the folder with the long recordings of a data set, in a folder for each upload."""
+"""Suffix of a data set's folder for long recordings, which has a subfolder for each upload."""
 VOTES = "_votes.csv"
 COLUMNS = ("time", "first", "second", "better", "blind", "text", "seed")
 SAME = "same"
@@ -56,7 +56,7 @@ class DataSets:
         return [(path.name, str(path)) for path in found if is_ready(path)]
 
     def place(self, named: str | None) -> str:
-        """Converts the name of a data set in a form to its folder; any other text is a path and stays."""
+        """Returns the folder of the data set called `named`. Any other text is considered a path, and returned."""
         return dict(self.choices()).get((named or "").strip(), (named or "").strip())
 
     def folder(self, name: str) -> Path:
@@ -68,9 +68,9 @@ class DataSets:
         return self.folder(name).with_name(f"{name}{RECORDINGS}")
 
     def keep(self, name: str, files: Sequence[str] | None, is_heard: bool = False) -> Path | None:
-        """Copies uploads into a data set. Those with subtitles, or with `is_heard` (a recognizer transcribes them),
-        must still be cut: they go to a folder in `recordings(name)`, which is returned. Raises `UserError` if audio or
-        its text is missing, a file is neither, or the data set has the other kind of uploads."""
+        """Copies uploads into a data set. With subtitles, or if a recognizer will transcribe them (`is_heard`), they
+        are long recordings: they go to a new folder in `recordings(name)`, which is returned. Otherwise, they are clips
+        with texts; returns None. Raises `UserError` for missing or wrong files, or if the set has the other kind."""
         folder, names = self.folder(name), [Path(file).name for file in files or ()]
         is_cut = is_heard or any(one.lower().endswith(SUBTITLES) for one in names)
         audio = MEDIA_EXTENSIONS if is_cut else AUDIO_EXTENSIONS
@@ -119,15 +119,15 @@ class DataSets:
         return [path for path in lists if path.is_file()] if Path(folder).parent == self.home else []
 
     def doubts(self, folder: str) -> dict[tuple[str, str], str]:
-        """Returns why texts were doubtful when the data set was cut, by clip and text."""
+        """Returns why a text was doubtful when the data set was cut, `{(clip, text): reason}`."""
         rows = _read_csv(Path(folder, "segments.csv")) if self.lists(folder) else ()
         return {(row["clip"], row["text"].lstrip("'")): row["detail"] for row in rows if row["clip"] and row["detail"]}
 
     def correct(self, folder: str, loaded: Sequence, texts: Sequence, languages: Mapping[str, str] = {}) -> int:
-        """Saves edited texts of clips to the CSV lists of a data set, and removes clips whose text is empty. `loaded`
-        are the rows (clip, text, …) before the edit, `texts` those after it, `languages` the new languages by the old
-        ones. Returns the number of edited texts; raises `UserError` if the saved text of an edited clip is no longer
-        the one in `loaded`."""
+        """Saves edited texts of clips to the CSV lists of a data set, and removes clips whose text is now empty.
+        `loaded` and `texts` are the rows (clip, text, …) before and after the edit. `languages` maps old language codes
+        to new ones. Returns the number of edited texts. Raises `UserError` if the list no longer has the text that an
+        edited clip has in `loaded`."""
         plain = lambda rows: {row[0]: " ".join(str(row[1] or "").replace("|", " ").split()) for row in rows}
         before, given, lists = plain(loaded), plain(texts), {}
         for path in self.lists(folder):

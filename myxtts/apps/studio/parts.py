@@ -20,7 +20,7 @@ from myxtts.text.languages import LANGUAGES
 SCRIPTS = {path.stem: path.read_text(encoding="utf-8") for path in Path(__file__).parent.glob("*.js")}
 """JavaScript of the page, by the name of its file."""
 PATHS = re.compile(r"[^\s'\"(`]*/(?:[0-9a-f]{64}|_data|_exports)/(?:[^/\n]+\.recordings/(?:upload[_\d]*/)?)?")
-"""Folders of uploads, data sets and exports in a message, which the page does not show."""
+"""Pattern for the folders of uploads, data sets and exports, which are removed from messages."""
 
 
 def state_line(elem_id: str) -> gr.Markdown:
@@ -29,14 +29,14 @@ def state_line(elem_id: str) -> gr.Markdown:
 
 
 def act(texts: dict, event: Callable, run: Callable, inputs: Sequence, outputs: Sequence, line: gr.Markdown, **options):
-    """Makes an event of a component call the function or generator `run`; returns a `gradio.events.Dependency`.
+    """Connects an event of a component to the function or generator `run`; returns a `gradio.events.Dependency`.
 
     An error is shown in `line`, which may be one of the outputs, until the next call. A message that exists
     only in English is preceded by a note in the page's language. Events chained by `success` do not run after an error.
     """
 
     def generated(*given):
-        yield {line: "" if given else gr.skip()}  # the opening of the page may end after the first click
+        yield {line: "" if given else gr.skip()}  # the page may open late, and must not clear the message of a click
         try:
             results = run(*given)
             for result in results if inspect.isgenerator(results) else [results]:
@@ -49,7 +49,7 @@ def act(texts: dict, event: Callable, run: Callable, inputs: Sequence, outputs: 
             english = texts["in_english"].format(PATHS.sub("", sentence))
             shown = error.in_language(texts) if isinstance(error, PageError) else english
             yield {line: f'<span class="wrong">{html.escape(shown)}</span>'}
-            is_covered = getattr(error, "key", "") == "task_runs"  # the progress of what runs takes its place
+            is_covered = getattr(error, "key", "") == "task_runs"  # `line` shows the progress of the running command
             raise gr.Error(html.escape(shown), visible=is_covered, print_exception=not expected) from error
 
     places = list(outputs) if line in outputs else [*outputs, line]
@@ -70,7 +70,7 @@ def language_box(texts: dict[str, str], elem_id: str, value: str, codes: Collect
 
 
 def hint(texts: dict[str, str], doubt: str) -> str:
-    """Returns a note that the words of a text are of the language `doubt`, or "" if that is ""."""
+    """Returns a note that a text seems to be in the language `doubt`; "" if `doubt` is ""."""
     return doubt and texts["seems"].format(texts.get(f"language_{doubt}", LANGUAGES[doubt].name))
 
 
@@ -78,9 +78,9 @@ def command(studio: Studio, texts: dict[str, str], name: str, task: str, label: 
     """Adds buttons to run and cancel a command, a line for its state (elapsed time, last printed line), and its log.
 
     Returns a function `connect(page, start, inputs, outputs, end)`, which makes the run button call `start(*inputs)`.
-    This generator must run the command as `task` of `Tasks` and yield the output so far. When the command has ended,
-    `end(folder, *inputs)` returns the final state and the values of `outputs`; `folder` is the command's `--output`,
-    None if no command ran. A newly opened page shows the command that is running, or the last one.
+    The generator `start` must run the command under the name `task` in `Tasks`, and yield its output so far. After the
+    command, `end(folder, *inputs)` must return the final state and the values of `outputs`; `folder` is the command's
+    `--output`, None if no command ran. A newly opened page shows the command that is running, or the last one.
     """
     with gr.Row():
         button = gr.Button(texts[label or name], variant="primary", elem_id=name)
@@ -134,18 +134,18 @@ class Choices:
         return box
 
     def fresh(self, lists: Any, fill: Callable, name: str | bool = False, is_typed: bool = False) -> None:
-        """Updates `lists` by `fill()` when the page or the tab is opened and after the events of `refill`."""
+        """Updates the components `lists` by `fill()` when the page or their tab opens, and after `refill` events."""
         self._fills.append((fill, lists))
         opened = [self.page.load, self.tab.select][: 1 if is_typed else 2]  # text typed just after would be lost
         gr.on(opened, fill, None, lists, show_progress="hidden", api_name=name)
 
     def refill(self, event: Callable) -> None:
-        """Updates the lists of all tabs so far after an event that adds or removes a folder."""
+        """Updates all lists created so far after an event that adds or removes a folder."""
         for fill, lists in self._fills:
             event(fill, None, lists, show_progress="hidden", api_name=False)
 
     def voice(self, name: str, *models: gr.Dropdown) -> tuple[gr.Dropdown, gr.Dropdown, gr.Audio]:
-        """Creates inputs for a language that all `models` speak, a voice that they have, and a recording of another."""
+        """Creates inputs for a language and a voice that all `models` have, and for a recording of another voice."""
 
         def voices(before, language, *names):
             found = self.studio.speakers(language or self.language, *names, before=before)

@@ -30,7 +30,7 @@ ENDING_SECONDS = 60.0
 FIGURES = ("loss", "avg_ms", "stall", "host_mb", "model_gpu_mb")
 """Measurements in `metrics.jsonl` that the page shows, in order."""
 MAIN_LOSSES = ("mel", "codes", "reconstruction", "speaker")
-"""Losses in `metrics.jsonl` that the page plots: the main loss of a stage has one of these names."""
+"""Names of the main losses of the stages in `metrics.jsonl`, which the page plots."""
 MOST_POINTS = 600
 """Maximum number of points per loss curve; longer curves are thinned out."""
 ENDED = (-signal.SIGTERM, 128 + signal.SIGTERM)
@@ -75,7 +75,7 @@ class Tasks:
         return arguments if process and process.poll() is None else ()
 
     def require_free(self, name: str) -> None:
-        """Raises `UserError` with what the running command writes, if a command is running under this name."""
+        """Raises `UserError`, which names the output folder, if a command is running under this name."""
         if self.arguments(name):
             raise PageError("task_runs", self.folders().get(name, Path(name)).name.strip("_"))
 
@@ -84,7 +84,7 @@ class Tasks:
         return time.monotonic() - self._last[name][3]
 
     def folders(self) -> dict[str, Path]:
-        """Returns the folder (`--output`) that each running command writes to, by the name under which it runs."""
+        """Returns the output folder (`--output`) of each running command, by the name under which it runs."""
         words = {name: word for name in [*self._last] for word in self.arguments(name) if word.startswith("--output=")}
         return {name: Path(word.partition("=")[2]) for name, word in words.items()}
 
@@ -97,7 +97,7 @@ class Tasks:
 
 
 def start_training(folder: Path, flags: Sequence[str]) -> None:
-    """Starts `myxtts train` in a folder. It outlives the page and its server. Raises the errors of `require_free`."""
+    """Starts `myxtts train` in a folder. The process outlives the server. Raises `UserError` if one runs there."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     require_free(folder)
     with open(output_path(folder), "ab") as output:
@@ -118,10 +118,10 @@ def start_training(folder: Path, flags: Sequence[str]) -> None:
 
 
 def stop_training(folder: Path) -> None:
-    """Stops the training run in a folder after its current step and a checkpoint, or at once if no step has begun.
+    """Stops the training run in a folder: after the current step, with a checkpoint, or at once before its first step.
 
-    Sends SIGTERM, because a run whose server was started in the background (`&`) ignores SIGINT until training begins.
-    Raises `UserError` if no run is training in the folder.
+    Sends SIGTERM, because if the server was started in the background (`&`), its runs ignore SIGINT until training
+    begins. Raises `UserError` if no run is training in the folder.
     """
     if (process := process_of(folder)) is None:
         raise PageError("no_training", folder.name)
@@ -135,13 +135,13 @@ def require_free(folder: Path) -> None:
 
 
 def process_of(folder: Path) -> int | None:
-    """Like `trainer_of`, but also finds a process that the page has started and that has not locked the folder yet."""
+    """Returns the id of the process that is training in a folder, or that this server started for it, or None."""
     process = trainings.get(folder.resolve())
     return trainer_of(folder) or (process.pid if process is not None and process.poll() is None else None)
 
 
 def trainer_of(folder: Path) -> int | None:
-    """Returns the id of the process that is training in a folder (has locked it), whoever started it, or None."""
+    """Returns the id of the process that has locked a folder to train in it, no matter who started it, or None."""
     try:  # a training locks its folder, see `storage.run_folder`
         status = folder.stat()
         locks = Path("/proc/locks").read_text(encoding="ascii").splitlines()

@@ -27,7 +27,7 @@ def message_of(speech: str, sample_rate: int, chunks: Sequence[np.ndarray]) -> s
 
 
 def speak_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
-    """Fills the tab Speak, which synthesizes a text and plays it, by default while it is generated."""
+    """Fills the tab Speak, which synthesizes a text and plays the audio, by default while it is generated."""
     with gr.Row():
         with gr.Column(scale=3):
             text = gr.Textbox(texts["example"], label=texts["text"], lines=4, elem_id="speak_text")

@@ -54,7 +54,7 @@ class Studio:
         return base_folder() if name == BASE_NAME else named_folder(self.home, name)
 
     def source(self, named: str | None) -> str:
-        """Converts a model name in the form to a value of `--init-from`: a run's folder, or else the name itself."""
+        """Converts the model name that the user gave to a value of `--init-from`: a run's folder, else the name."""
         named = (named or "").strip()
         return str((self.home / named).resolve()) if named in runs_in(self.home) else named
 
@@ -70,13 +70,13 @@ class Studio:
         return "\n".join([summarize(found), *(f"leakage: {leak}" for leak in leaks)])
 
     def clips(self, folder: str, language: str) -> dict[str, Utterance]:
-        """Returns the clips of a data set by relative path, in order. Raises `UserError` if there is none."""
+        """Returns the clips of a data set by their relative paths, sorted. Raises `UserError` if there is none."""
         utterances = load_corpus(folder := self.data.place(folder), language).utterances
         clips = sorted(utterances, key=lambda clip: clip.wav_path)
         return {os.path.relpath(clip.wav_path, folder): clip for clip in clips}
 
     def data_language(self, folder: str | None, before: str) -> str:
-        """Returns a data set's main language by metadata or else by texts; the last choice, `before`, if unknown."""
+        """Returns a data set's main language from its metadata or else its texts; `before` if it is unknown."""
         with suppress(UserError, OSError):
             stated, found = self.clip_languages(self.clips(folder, before).values() if folder else ())
             found = found if stated == before else stated
@@ -84,7 +84,7 @@ class Studio:
         return before
 
     def clip_languages(self, clips: Collection[Utterance]) -> tuple[str | None, str | None]:
-        """Returns the language of most clips, and the one of their texts if it is identified."""
+        """Returns the language label of most clips, and the language identified from their texts; None if unknown."""
         stated = mode(clip.language for clip in clips) if clips else None
         return stated, identify_language(clip.text for clip in clips if clip.language == stated)
 
@@ -139,14 +139,14 @@ class Studio:
         return re.sub(for_commands + for_gpus, "", output)
 
     def speakers(self, language: str, *names: str, before: str | None = None) -> list[str]:
-        """Returns the voices that all models `names` have: of `language`, then `before`, then trained ones."""
+        """Returns the voices that all models `names` have: first those of `language`, then `before`, then trained."""
         voices, *others = (read_speakers(self.folder(name)) for name in names)
         shared = [one for one in voices if all(one in other for other in others)]
         return sorted(shared, key=lambda it: (voices[it].language != language, it != before, voices[it].clip is None))
 
     def languages(self, before: str, *names: str) -> tuple[str, list[str]]:
-        """Returns the codes of a language to choose and of all languages that all models `names` speak. The first is
-        that of the first model's trained speaker, else `before`; "" if the models do not speak it."""
+        """Returns the code of a default language, and the codes of all languages that every model in `names` speaks.
+        The default is the language of the first model's trained speaker, else `before`; "" if one speaks neither."""
         known = [one.language for one in read_speakers(self.folder(names[0])).values() if one.clip]
         shared = {*LANGUAGES}
         for name in names:
@@ -155,8 +155,8 @@ class Studio:
         return next((one for one in (*known[:1], before) if one in shared), ""), sorted(shared)
 
     def reading(self, text: str, language: str, speaker: str | None, *names: str) -> tuple[str, str | None, str]:
-        """Returns the language and voice to read a text in, which `myxtts say` would choose without a `language`, and
-        another language if its words are of that one, else "". Raises `UserError` for a text in other letters."""
+        """Returns language and voice to read a text in, and the language of its words if that is different, else "".
+        Without a `language`, chooses one as `myxtts say` does. Raises `UserError` if the language lacks the letters."""
         if not text.strip():
             raise PageError("no_text")
         _, among = self.languages("", *names)

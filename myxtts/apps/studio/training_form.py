@@ -74,7 +74,7 @@ def config_in(recipe: str, folder: Path) -> XTTSConfig:
 
 
 def values_of(config: XTTSConfig) -> dict[str, Any]:
-    """Converts a configuration to values of the form. A flag with several settings that differ gets None."""
+    """Converts a configuration to values of the form. A flag that changes several settings gets None if they differ."""
     values = {name: _value_in(config, flag.settings[0]) for name, flag in FLAGS.items()}
     return values | dict(language=config.data.language or DEFAULT_LANGUAGE)
 
