@@ -85,7 +85,7 @@ class StageTrainer:
             self.adopt_batching()
         self.preparation = self.stage.make_preparation(self.data_device, self.data_device == self.model_device)
         self.stop_requested = threading.Event()
-        """Set this event, in any thread or signal handler, to save a checkpoint and end training after this step."""
+        """Event to set, in any thread or signal handler, to end training with a checkpoint after the current step."""
         self.pipeline_depth: int = config.training.pipeline_depth
         """Number of batches in the pipeline: one in preparation, one in training, and the others ready in a buffer."""
         self.enable_async_pipeline = True
@@ -273,8 +273,8 @@ class StageTrainer:
     def noise(self, dataset: SpeechDataset, size: int | None = None, pick: Callable = max):
         """Returns a prepared batch of noise with the shape of a training batch, to measure time and memory.
 
-        `size` is the number of clips (default: this worker's share). Their length is that of the longest training batch
-        or, with `pick=min`, of the shortest.
+        `size` is the number of clips (default: this worker's share). `pick` selects the lengths of audio and text from
+        those of all training batches; the default is the maximum.
         """
         size, loader = size or self.batching.batch_size // self.workers.count, dataset.train_loader(self.stage.name)
         lengths = (pick(lengths) for lengths in zip(*loader.order.shapes))

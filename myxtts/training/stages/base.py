@@ -38,7 +38,7 @@ class Objective(ABC):
     phase = ""
     """Current phase of the stage (`Stage.phase`), which may select losses; set before the losses are traced."""
     compiles_blocks = False
-    """Whether the objective itself compiles blocks of the network with XLA, so that the train step does not."""
+    """Whether the objective itself compiles the network's blocks with XLA. If so, the train step does not."""
     network: keras.Layer
     """Model whose weights are trained."""
 
@@ -68,7 +68,7 @@ class Update(NamedTuple):
     """Prefix of the names of this update's variables and losses in checkpoints and logs; empty for the main update."""
     objective: Objective
     settings: StageConfig
-    """Settings of optimizer and clipping. The stage's learning-rate schedule is scaled to `settings.learning_rate`."""
+    """Settings of optimizer and clipping. The stage's learning-rate schedule is scaled to the peak `learning_rate`."""
     phases: tuple[str, ...] | None = None
     """Phases of the stage in which the update runs; None means all."""
     averaged: bool = True
@@ -93,7 +93,7 @@ class Stage(ABC):
     takes_init_from = False
     """Whether a new run can load the part's weights from another run (`--init-from`)."""
     tuned_with_all = True
-    """Whether a run of all stages with `--init-from` fine-tunes this part by default. If False, it stays unchanged."""
+    """Whether a run of all stages with `--init-from` fine-tunes the part by default, or leaves it unchanged."""
 
     def __init__(self, config: XTTSConfig, foundations: dict[str, XTTS]):
         missing = [name for name in STAGES[self.name].builds_on if name not in foundations]
@@ -141,7 +141,7 @@ class Stage(ABC):
         """Returns the updates of one step; called after `build`, in the strategy's scope, on the model device."""
 
     def phase(self, step: int, total: int) -> str:
-        """Returns the phase of `step` of `total`, which selects updates and losses. By default, there is only one."""
+        """Returns the phase at `step` of `total`, which selects updates and losses. By default, there is one phase."""
         return ""
 
     def validated(self, objectives: list[Objective]) -> list[Objective]:

@@ -121,10 +121,10 @@ class DVAEPreparation(Preparation):
 
 
 def sample_of_all(vectors: tf.Tensor, number: int, seed: tf.Tensor) -> tf.Tensor:
-    """Samples `number` vectors of all replicas, with replacement; must be called in the replica context.
+    """Samples `number` of the vectors of all replicas, with replacement; must be called in the replica context.
 
-    `vectors` is `(N, width)`, where N may differ between replicas. All replicas return the same `(number, width)`, the
-    vectors that a single replica with the whole batch would sample.
+    `vectors` are this replica's, `(N, width)`; N may differ between replicas. Returns `(number, width)`, equal on all
+    replicas, and equal to the sample of a single replica with the whole batch.
     """
     context = tf.distribute.get_replica_context()
     replicas, this = context.num_replicas_in_sync, context.replica_id_in_sync_group
