@@ -205,7 +205,7 @@ class CodeEngine:
         self._pack(parts)
 
     def _read(self, joining):
-        """Runs the GPT on the prompts of B new sentences; returns the state and the cache's mask of keys, `(B, P)`."""
+        """Runs the GPT on the prompts of B new sentences; returns the state and the key mask of its cache, `(B, P)`."""
         texts = [mark_text(stream.ids, self.config) for stream in joining]
         text = keras.utils.pad_sequences(texts, padding="post")
         text_mask = np.arange(text.shape[1]) < np.array([len(ids) for ids in texts])[:, None]
