@@ -21,7 +21,7 @@ far (at the end, one latent more than codes), and returns the next samples `(S,)
 
 
 class WindowShape(NamedTuple):
-    """Properties of a waveform decoder that `Windows` needs, copied from the decoder's attributes of the same names."""
+    """Properties of a waveform decoder that `Windows` needs, copied from the decoder's members of the same names."""
 
     factors: Sequence[float]
     hop_length: int

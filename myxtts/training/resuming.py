@@ -78,7 +78,7 @@ class TrainingState:
     """Other objects to save, by name. Each has a method `state()`, which returns JSON values, and `restore(state)`."""
 
     def improves(self, by: str, value: float) -> bool:
-        """If `by` is `best_by` and `value` is the lowest so far, sets `best` and returns True; else returns False."""
+        """Updates `best` if the criterion `by` is `best_by` and its `value` is the lowest so far; returns whether it did."""
         if by != self.best_by or not math.isfinite(value) or self.best is not None and value >= self.best[0]:
             return False
         self.best = (value, self.step)

@@ -37,7 +37,7 @@ class StageTrainer:
     """Trains one stage of XTTS, given the trained models that the stage depends on.
 
     Args:
-        config: Configuration of a `SpeechDataset`, which fills in values such as `model.num_text_tokens`.
+        config: The `config` of a `SpeechDataset`, in which values such as `model.num_text_tokens` are filled in.
         stage: Name of the stage.
         plan: Devices that prepare data and train.
         foundations: Frozen models of the stages that this stage depends on, by stage name, on the data device.
@@ -266,7 +266,7 @@ class StageTrainer:
         return batch
 
     def stream(self, dataset: SpeechDataset, start: int, stop: int) -> Iterable:
-        """Returns the `WaveBatch`es `start` to `stop - 1` of a data set on the data device, before preparation."""
+        """Returns the `WaveBatch`es `start` to `stop - 1` of a data set, on the data device and not yet prepared."""
         depth = prefetch_depth(self.config, self.plan, self.stage.name)
         return dataset.stream(self.stage.name, self.data_device, start, stop, depth)
 

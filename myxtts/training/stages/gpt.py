@@ -242,7 +242,7 @@ def off_diagonal(attention: tf.Tensor, text_lengths: tf.Tensor, code_lengths: tf
 
 
 def conditioning_target_mask(mask: tf.Tensor, conditioning_codes: tf.Tensor) -> tf.Tensor:
-    """Returns a target mask `(B, T)` bool with the codes that are part of the conditioning clip set to False.
+    """Returns the target mask `(B, T)` bool, set to False at the codes that are part of the conditioning clip.
 
     `conditioning_codes` is `(B, 2)` int32: the index of the first such code, and that of the last one plus 1. (Coqui's
     code masks only the last row of the batch, and counts in units of 256 samples.)

@@ -26,7 +26,7 @@ STEP_WIDTH = 80
 MINUTE = 60.0
 """Seconds between lines of progress if there is no progress bar; also the time until a stage's bottleneck is logged."""
 TRIAL_SECONDS = 10.0
-"""A step with gradient accumulation that may take longer than this, in seconds, is announced once per stage."""
+"""If a step with gradient accumulation may take more seconds than this, its estimated time is printed, once a stage."""
 HINTS = {
     "computing": "Data is ready in time. Faster: --optimizations auto or, with enough clips, a larger --batch-size.",
     "reading": "Raise --num-workers, use a faster disk, or read the samples of `myxtts prepare` (--prepared).",

@@ -71,7 +71,7 @@ class PipelineTimes(NamedTuple):
 
 
 def open_trainer(config: XTTSConfig, plan: DevicePlan, folder: PathLike) -> tuple[StageTrainer, SpeechDataset]:
-    """Opens the data set and creates a GPT trainer for timing, with an untrained DVAE. Writes to `folder`."""
+    """Opens the data set and creates a GPT trainer for timing, with an untrained DVAE, in the run folder `folder`."""
     dataset = SpeechDataset.open(_fresh(config, folder))
     return noise_trainer(dataset.config, plan, folder), dataset
 
@@ -82,7 +82,7 @@ def _fresh(config, folder):
 
 
 def noise_trainer(config: XTTSConfig, plan: DevicePlan, folder: PathLike, stage: str = "gpt") -> StageTrainer:
-    """Creates a trainer for timing a stage; the models that the stage depends on are untrained. Writes to `folder`."""
+    """Creates a trainer for timing a stage, on untrained models of the stages before it; `folder` is its run folder."""
     with tf.device(plan.data_device):
         below = {name: XTTS(config.model, parts=(STAGE_CLASSES[name].part,)) for name in STAGES[stage].builds_on}
     return StageTrainer(_fresh(config, folder), stage, plan, below)
