@@ -82,7 +82,7 @@ class Verdict:
     """Result of the self-check of a sentence."""
 
     confidence: float = 1.0
-    """Lowest score of all checks, from 0 (certain fault) to 1; if calibrated, of the probability and of the faults."""
+    """Lowest score of all checks, from 0 (certain fault) to 1 (no fault found); for calibrated models, see `judge`."""
     reason: str = ""
     """Main cause of low confidence, the fault with the lowest score; empty if there are no `doubts`."""
     doubts: tuple[str, ...] = ()

@@ -141,7 +141,7 @@ class Synthesizer:
         """Speaks a text of any length, sentence by sentence; see `batch` for errors and all other arguments.
 
         Args:
-            language: Code, such as `fa`. None takes the speaker's, that of all training speakers, or a detected one.
+            language: Code (`fa`). None chooses it by the voice, the training speakers, or the text, in that order.
             engine: Name in `choices.ENGINES`; None uses the engine that was chosen at loading.
             drawing: Values that override `sampling`: `temperature`, `top_k`, `top_p`, `repetition_penalty`.
         """

@@ -78,7 +78,7 @@ class TrainingState:
     """Other objects to save, by name. Each has a method `state()`, which returns JSON values, and `restore(state)`."""
 
     def improves(self, by: str, value: float) -> bool:
-        """Updates `best` if the criterion `by` is `best_by` and its `value` is the lowest so far; returns whether it did."""
+        """Updates `best` if the criterion `by` is `best_by`, and `value` its lowest so far; returns whether it did."""
         if by != self.best_by or not math.isfinite(value) or self.best is not None and value >= self.best[0]:
             return False
         self.best = (value, self.step)
@@ -174,7 +174,7 @@ class ClipRecord:
     digest: str
     """Digest of the clips and of the settings that order them. Equal digests and equal `start` give equal batches."""
     start: EpochStart
-    """Start of the epoch in which the checkpoint was saved. If the clips are unchanged, the same order starts here."""
+    """Start of the epoch in which the checkpoint was saved. With unchanged clips, the order is rebuilt from it."""
     cut: EpochStart
     """Start of a new order, if the clips changed: the checkpoint's position, and the clips used so far in the epoch."""
 

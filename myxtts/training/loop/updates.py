@@ -89,7 +89,7 @@ class UpdateRule:
         return tf.add_n([weight * sums[name] / tf.maximum(counts[name], 1.0) for name, weight in weights])
 
     def _gradients(self, batch, counts, seed, phase):
-        """Returns the gradients of the weighted loss on one replica's batch, the sum of each loss, and statistics."""
+        """Returns gradients of the weighted loss, the sum of each loss, and statistics, all for one replica's batch."""
         self.objective.phase = phase
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             values = [v.value for v in self.variables]
