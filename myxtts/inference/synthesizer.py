@@ -158,7 +158,7 @@ class Synthesizer:
         name = voice if isinstance(voice, str) and voice in self.speakers else ""
         own = language_of(self.folder, name) if self.folder else None
         language, note = language_to_read(text, None, own, name, self.tokenizer.languages)
-        voice = self.as_voice(voice, language)  # a wrong voice is an error before the note
+        voice = self.as_voice(voice, language)  # raises its errors before the note is logged
         logger.log(logging.INFO if note else logging.DEBUG, "%s", note.replace("--language", "language"))
         return voice, language
 

@@ -108,7 +108,7 @@ class Stage(ABC):
 
     @staticmethod
     def nothing_to_learn(dataset: SpeechDataset) -> str | None:
-        """Returns a log message with the reason if these clips cannot train the stage, else None."""
+        """Returns the reason, for the log, if the clips of the data set cannot train the stage; else None."""
         return None
 
     def outputs_to_score(self, batch: NamedTuple) -> tuple[np.ndarray, ...] | None:
@@ -134,7 +134,7 @@ class Stage(ABC):
             assign_by_name(self.model.part_weights(self.part), starting, "--init-from")
 
     def measure(self, dataset: SpeechDataset) -> None:
-        """Sets weights that are statistics of the recordings if they are not set yet; all workers get equal values."""
+        """Sets weights that are statistics of the data, such as the mel scale, unless they are set. Equal on all workers."""
 
     @abstractmethod
     def updates(self, settings: StageConfig) -> list[Update]:

@@ -69,7 +69,7 @@ class DVAEStage(Stage):
         vectors = tf.boolean_mask(vectors, mask)
         candidates = sample_of_all(vectors, quantizer.num_codes, seed)
         average = tf.reduce_sum(quantizer.cluster_size) / quantizer.num_codes
-        # The step skips a batch with NaN; it must not enter the codebook here.
+        # The step will skip a batch with NaN, so its vectors must not enter the codebook here.
         candidates = tf.where(tf.math.is_finite(candidates), candidates, quantizer.codebook)
         quantizer.revive(candidates, tf.maximum(DEAD_CODE_SHARE * average, 1e-4))
 

@@ -34,7 +34,7 @@ class GPTStage(Stage):
         super().build(model, switches, starting)
         # On a CPU, one program for the whole step is twice as fast or more.
         self.compiles_blocks = switches.xla and not runs_on_cpu(self.model.gpt.text_embedding.value.device)
-        recomputes = switches.gradient_checkpointing and not self.compiles_blocks  # which always recompute
+        recomputes = switches.gradient_checkpointing and not self.compiles_blocks  # they always recompute
         self.model.gpt.set_memory_use(switches.attention, recompute if recomputes else None)
         settings = self.config.training.gpt
         self.lora = add_lora(self.model.gpt, settings) if settings.lora_rank else {}
