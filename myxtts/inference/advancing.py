@@ -76,7 +76,7 @@ class CompiledBlock:
 
 
 class TensorflowSteps:
-    """Runs the GPT for `CodeEngine`, as TensorFlow graphs that are traced once for all shapes. See also `OnnxSteps`.
+    """Runs the GPT for `CodeEngine` in TensorFlow graphs, traced once for all shapes. `OnnxSteps` has the same methods.
 
     Args:
         compiled: Whether XLA compiles `draw`: True always, False never, None only for shapes passed to `compile`.
@@ -129,7 +129,7 @@ class TensorflowSteps:
             return self._read(latents, text, text_mask)
 
     def move(self, state: RowState, rows: list[int], start: int, end: int, before: int, after: int) -> RowState:
-        """Returns the sentences `rows`, with cache positions `start:end`, padded by `before` and `after` positions."""
+        """Returns the state of the sentences `rows`. The cache is cut to `start:end`, and padded on both sides."""
         with tf.device(self._device):
             numbers = (tf.constant(number) for number in (start, end, before, after))
             return self._move()(state, tf.constant(rows), *numbers)

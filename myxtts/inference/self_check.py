@@ -27,7 +27,7 @@ DOUBT = 0.5
 CONFIDENCE_FILE = "confidence.json"
 """File in a model's folder that holds its `Calibration`."""
 BEYOND_BAND = 1.0, 1.05
-"""A duration outside its usual range by the first of these factors has a score of 1 (no fault); by the second, 0.5."""
+"""A duration that exceeds or falls below its usual range by the first factor scores 1 (no fault), by the second 0.5."""
 LEAST_FOLLOWING = 0.5
 """Minimum evenness and sharpness of attention (see `features`). Attention below it is ignored as unreliable."""
 Listener = Callable[[np.ndarray, int, str, str], float]

@@ -59,7 +59,7 @@ def teacher_forcing(
     Args:
         text, codes: `(B, L)` and `(B, C)` int32; the values of padding do not matter.
         text_lengths, code_lengths: Lengths without padding, `(B,)` int32.
-        bug_compatible: Whether to hide the text's `[STOP]` from attention, as the reference does, but only in training.
+        bug_compatible: Whether to hide the text's `[STOP]` from attention; the reference does, only in training.
     """
     text_lengths, code_lengths = text_lengths[:, None], code_lengths[:, None]
 

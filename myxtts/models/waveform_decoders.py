@@ -199,7 +199,7 @@ class ConvNextBlock(Layer):
 
     Args:
         inner_width: Width of the MLP's hidden layer.
-        causal: Whether outputs do not depend on later inputs.
+        causal: Whether each output depends only on the same and earlier inputs.
         scale: Initial layer scale, the learned factor of the residual branch.
 
     Call arguments: `x` `(B, T, width)`; `condition` `(B, width)`, which scales and shifts the output of the norm;

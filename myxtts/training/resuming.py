@@ -49,7 +49,7 @@ class TrainingState:
     """Progress of a stage's training; only the trainer changes it."""
 
     lineage: dict = field(default_factory=dict)
-    """Digests of the models that the stage depends on, by stage. Must equal the checkpoint's, except in `follows`."""
+    """Digests of the models that the stage depends on, by stage. A checkpoint must have the same; but see `follows`."""
     follows: tuple[str, ...] = ()
     """Stages in `lineage` whose digest may differ from that in the checkpoint (`StageEntry.follows`)."""
     step: int = 0
@@ -188,7 +188,7 @@ class ClipRecord:
 
     @classmethod
     def restore(cls, arrays: dict[str, np.ndarray], state: dict, position: int, where: str) -> "ClipRecord":
-        """Recreates a record from `saved()`. Raises `CheckpointError` if it is damaged or of another `position`."""
+        """Recreates a saved record. Raises `CheckpointError` if it is damaged or of another `position`."""
         numbers = [state.get(name) for name in ("start", "cut")]
         is_whole = all(isinstance(place, list) and len(place) == 3 and all(map(is_count, place)) for place in numbers)
         dtypes = {name: (array.dtype.name, array.ndim) for name, array in arrays.items()}

@@ -87,7 +87,7 @@ class Batching:
         return {"batch_size": self.batch_size, "parts": self.parts, "accumulation": self.accumulation}
 
     def restore(self, state: dict) -> None:
-        """Restores a saved `state`. Uses its sizes only if `automatic`, its `parts` only for an equal batch size."""
+        """Restores a saved `state`: sizes only if `automatic`, and `parts` only if the batch size is the saved one."""
         batch_size, accumulation, parts = (int(state[name]) for name in ("batch_size", "accumulation", "parts"))
         if min(batch_size, accumulation, parts) < 1 or batch_size % parts:
             raise ValueError(f"a batch of {batch_size} clips cannot be split into {parts} parts")

@@ -38,7 +38,7 @@ class Objective(ABC):
     phase = ""
     """Current phase of the stage (`Stage.phase`), which may select losses; set before the losses are traced."""
     compiles_blocks = False
-    """Whether the objective itself compiles the network's blocks with XLA. If so, the train step does not."""
+    """Whether the objective itself compiles its blocks with XLA; the train step then does not compile gradients."""
     network: keras.Layer
     """Model whose weights are trained."""
 
@@ -134,7 +134,7 @@ class Stage(ABC):
             assign_by_name(self.model.part_weights(self.part), starting, "--init-from")
 
     def measure(self, dataset: SpeechDataset) -> None:
-        """Sets weights that are statistics of the data, such as the mel scale, unless they are set. Equal on all workers."""
+        """Sets weights that are statistics of the recordings, unless they are set. All workers get equal values."""
 
     @abstractmethod
     def updates(self, settings: StageConfig) -> list[Update]:

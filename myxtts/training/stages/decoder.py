@@ -209,7 +209,7 @@ class DecoderPreparation(GPTPreparation):
     """Converts waveforms to a `DecoderBatch`, with the frozen DVAE, GPT and speaker encoder, as in synthesis.
 
     The GPT is conditioned on another recording of the speaker, if there is one. The speaker vector comes from a random
-    segment of that recording or, half of the time, of the clip itself, so that a clip has more than one vector.
+    segment of that recording or, half of the time, of the clip itself, so that the vector of a clip varies.
     The decoder `grid` defines the frame rate, and the number of context frames around a slice.
     """
 

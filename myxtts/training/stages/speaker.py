@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 FEWEST_CLIPS = 4
 """Minimum number of training clips of a speaker. The encoder would memorize speakers with fewer clips."""
 FEWEST_TO_HOLD_OUT, HELD_OUT_SHARE = 4, 0.1
-"""With at least `FEWEST_TO_HOLD_OUT` speakers, this share of them, but at least one, is held out for validation."""
+"""With `FEWEST_TO_HOLD_OUT` speakers or more, `HELD_OUT_SHARE` of them, at least one, is held out for validation."""
 JUDGED_CLIPS = 60
 """Maximum number of validation clips per held-out speaker."""
 SPEEDS = (1.0, 0.9, 1.1)
@@ -90,7 +90,7 @@ class SpeakerStage(Stage):
         return self.model.speaker_encoder(batch.mel).numpy(), batch.speaker.numpy()
 
     def score(self, outputs):
-        """Returns `eer`, the equal-error rate over pairs with a held-out speaker, or over all pairs without one."""
+        """Returns `eer`, the equal-error rate over pairs with a held-out speaker or, if none is held out, all pairs."""
         vectors, speakers = (np.concatenate(arrays) for arrays in zip(*outputs))
         active = self.active.numpy() > 0
         held_out = ~active[np.maximum(speakers, 0)]
