@@ -59,7 +59,7 @@ def teacher_forcing(
     Args:
         text, codes: `(B, L)` and `(B, C)` int32; the values of padding do not matter.
         text_lengths, code_lengths: Lengths without padding, `(B,)` int32.
-        bug_compatible: Whether to hide the text's `[STOP]` from attention; the reference does, only in training.
+        bug_compatible: Whether to hide the text's `[STOP]` from attention, as the reference does in training only.
     """
     text_lengths, code_lengths = text_lengths[:, None], code_lengths[:, None]
 
@@ -288,8 +288,8 @@ def penalize_repetition(logits: Tensor, seen: Tensor, penalty: Tensor) -> Tensor
 def filter_logits(logits: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
     """Applies temperature, top-k and top-p (Holtzman et al. 2020, section 3.1) to logits `(B, V)`.
 
-    Removed logits become -1e30. Top-k also keeps logits equal to the k-th; top-p keeps at least one logit. A `top_k` of
-    0 and a `top_p` of 1 remove none.
+    Removed logits become -1e30. Top-k keeps all logits equal to the k-th largest; top-p keeps at least one. A `top_k`
+    of 0 and a `top_p` of 1 remove none.
     """
     top_k, top_p = ops.convert_to_tensor(top_k, "int32"), ops.convert_to_tensor(top_p, "float32")
     logits = logits / temperature
