@@ -51,7 +51,7 @@ class Request(NamedTuple):
 
 
 def graph_of(function: Callable, signature: list, compiled: bool = False) -> Callable:
-    """Returns a function without arguments that returns the concrete graph of `function`, traced at the first call.
+    """Returns a function `() -> graph`, which traces `function` to a concrete graph at its first call.
 
     Calling a concrete graph avoids the lookup of a `tf.function`, which takes as long as a step of a small model.
     """
@@ -76,7 +76,7 @@ class CompiledBlock:
 
 
 class TensorflowSteps:
-    """GPT steps as TensorFlow graphs, each traced once for all shapes. `OnnxSteps` has the same methods.
+    """Runs the GPT for `CodeEngine` in TensorFlow graphs, traced once for all shapes. `OnnxSteps` has the same methods.
 
     Args:
         compiled: Whether XLA compiles `draw`: True always, False never, None only for shapes passed to `compile`.
@@ -124,12 +124,12 @@ class TensorflowSteps:
             self._read = tf.function(self._read_prompts, input_signature=prompt, autograph=False)
 
     def read(self, latents: np.ndarray, text: np.ndarray, text_mask: np.ndarray) -> RowState:
-        """Returns the state after prompts of latents `(B, N, width)`, text `(B, L)` with its mask, and a start code."""
+        """Runs the GPT on latents `(B, N, width)`, text `(B, L)` with a mask, and a start code; returns the state."""
         with tf.device(self._device):
             return self._read(latents, text, text_mask)
 
     def move(self, state: RowState, rows: list[int], start: int, end: int, before: int, after: int) -> RowState:
-        """Selects the sentences `rows` and cache positions `start:end`, padded by `before` and `after` positions."""
+        """Returns the state of the sentences `rows`. The cache is cut to `start:end`, and padded on both sides."""
         with tf.device(self._device):
             numbers = (tf.constant(number) for number in (start, end, before, after))
             return self._move()(state, tf.constant(rows), *numbers)

@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 MOST_ROWS = 8
 """Maximum number of sentences in a batch; larger batches need more memory and are slower per code."""
 FIRST_STEPS = 4
-"""Codes sampled per call while a sentence with `hurry` has fewer than `FIRST_CODES`, so that its audio starts early."""
+"""Codes per call while a sentence with `hurry` has fewer than `FIRST_CODES` codes, so that its audio starts early."""
 IDLE_SECONDS = 0.2
 """Idle time in seconds after which the engine's thread ends; the next stream starts another thread."""
 CACHE_SIZES = (64, 128, 192, 256, 384, 512, 640, 768, 1024)
@@ -205,7 +205,7 @@ class CodeEngine:
         self._pack(parts)
 
     def _read(self, joining):
-        """Runs the GPT on the prompts of B new sentences; returns the state and the cache's mask of keys, `(B, P)`."""
+        """Runs the GPT on the prompts of B new sentences; returns the state and the key mask of its cache, `(B, P)`."""
         texts = [mark_text(stream.ids, self.config) for stream in joining]
         text = keras.utils.pad_sequences(texts, padding="post")
         text_mask = np.arange(text.shape[1]) < np.array([len(ids) for ids in texts])[:, None]

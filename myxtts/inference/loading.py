@@ -25,7 +25,7 @@ def load_model(folder: str | PathLike, which: str = "best", only_speech: bool = 
     Args:
         folder: Folder of a run or of `myxtts convert`.
         which: `best` or `last` checkpoint of GPT and waveform decoder; other parts always load the last one.
-        only_speech: Whether to leave out the DVAE if the model has a waveform decoder and can speak without a DVAE.
+        only_speech: Whether to leave out the DVAE, which a model with a waveform decoder does not need to speak.
 
     Raises:
         CheckpointError: The model lacks a part that it needs to speak, or a file is missing or damaged.
@@ -56,7 +56,7 @@ def load_model(folder: str | PathLike, which: str = "best", only_speech: bool = 
                 _assign(stats, {MEL_STATS: store.open(step)[MEL_STATS]}, where)
             else:
                 _assign(model.part_weights(part), store.open(step), where)
-            if part == "gpt" and "dvae" not in stores:  # its checkpoint has the mel statistics in a file of their own
+            if part == "gpt" and "dvae" not in stores:  # whose checkpoint has the mel statistics in a separate file
                 _assign(stats, store.open(step, MEL_STATS), where)
     codes_from = stores["gpt"].read_state(steps["gpt"]).get("lineage", {}).get("dvae")
     if "dvae" in stores and codes_from and codes_from != stores["dvae"].digest(steps["dvae"]):

@@ -1,8 +1,8 @@
 """Self-check of spoken sentences: finds loops, babble, skipped words, early stops and missing stops.
 
 Each rule returns a score: 1 means no fault, 0.5 a fault with a probability of one half, 0 a certain fault. The
-thresholds were tuned on half of a set of artificial faults (docs/benchmarks.md). For a model with a `Calibration`, the
-confidence is the estimated probability that a speech recognizer understands the sentence (docs/base.md).
+thresholds were tuned on half of a set of artificial faults (docs/benchmarks.md). With a `Calibration`, the
+confidence is the probability that a speech recognizer understands the sentence (docs/base.md), or a lower score.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,11 +23,11 @@ CODE_SECONDS = CODE_STRIDE_SAMPLES / MODEL_SAMPLE_RATE
 LOOP_CODES, LOOP_TURNS, LONGEST_LOOP = 32, 4, 24
 """A loop has at least `LOOP_CODES` codes (1.5 s) and `LOOP_TURNS` repetitions, of at most `LONGEST_LOOP` codes each."""
 DOUBT = 0.5
-"""Score below which a fault is listed. Without a `Calibration`, confidence below which a sentence is flagged."""
+"""Score below which a check reports a fault. Without a `Calibration`, confidence below which a sentence is flagged."""
 CONFIDENCE_FILE = "confidence.json"
 """File in a model's folder that holds its `Calibration`."""
 BEYOND_BAND = 1.0, 1.05
-"""Factors by which a duration exceeds or falls below the usual range, for a score of 1 (no fault) and one of 0.5."""
+"""A duration that exceeds or falls below its usual range by the first factor scores 1 (no fault), by the second 0.5."""
 LEAST_FOLLOWING = 0.5
 """Minimum evenness and sharpness of attention (see `features`). Attention below it is ignored as unreliable."""
 Listener = Callable[[np.ndarray, int, str, str], float]
@@ -51,8 +51,7 @@ class Reading(NamedTuple):
 class Calibration(NamedTuple):
     """Logistic regression from the `features` of a sentence to the probability that a recognizer understands it.
 
-    `utilities/base/calibrate_confidence.py` fits it for the bundled model. A calibration is only valid for the weights
-    and language codes that it was fitted on.
+    `utilities/base/calibrate_confidence.py` fits it to the bundled model. It is invalid for other weights or languages.
     """
 
     languages: list[str]
@@ -75,7 +74,8 @@ class Calibration(NamedTuple):
 
 
 def features(reading: Reading) -> dict[str, float]:
-    """Returns the inputs of a `Calibration`: how evenly, how sharply and how fully the attention follows the text."""
+    """Returns the inputs of a `Calibration`: `evenness` (correlation of time and text position of the attention),
+    `sharpness` (its maximum for each code, averaged) and `coverage` (its maximum for each text token, averaged)."""
     attention = reading.attention
     evenness, sharpness = _evenness(attention), attention.max(axis=1).mean()
     coverage = attention[:, 1:-1].max(axis=0).mean() if attention.shape[1] > 2 else 0.0
@@ -101,7 +101,7 @@ def judge(
         reading: Second pass of the GPT; None skips the checks that need it.
         wrong_share: CER, 0 to 1, measured by a `Listener`; None without a listener.
         unspoken_share: Proportion of the letters of the text for which the model has no token.
-        calibration: Makes the confidence a probability; requires `reading`.
+        calibration: Gives the probability of being understood, which replaces scores of 0.5 or more; needs `reading`.
     """
     if not len(codes):
         return Verdict(confidence=0.0, reason="empty", doubts=("empty",))
@@ -166,7 +166,7 @@ def longest_loop(codes: np.ndarray) -> int:
 
 
 class SecondReading:
-    """Computes the `Reading` of a sentence with a second pass of the GPT; `traced` traces this pass to a graph."""
+    """Computes the `Reading` of a sentence with a second pass of the GPT, which is traced to a graph if `traced`."""
 
     def __init__(self, gpt: GPT, traced: bool = True):
         self.gpt, self._read = gpt, self._pass

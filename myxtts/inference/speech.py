@@ -82,7 +82,7 @@ class Verdict:
     """Result of the self-check of a sentence."""
 
     confidence: float = 1.0
-    """Lowest score of all checks, from 0 (certain fault) to 1 (no fault found)."""
+    """Lowest score of all checks, from 0 (certain fault) to 1 (no fault found); for calibrated models, see `judge`."""
     reason: str = ""
     """Main cause of low confidence, the fault with the lowest score; empty if there are no `doubts`."""
     doubts: tuple[str, ...] = ()
@@ -217,7 +217,7 @@ def silence(seconds: float, sample_rate: int) -> np.ndarray:
 
 
 SILENT = 0.05
-"""Threshold of the silence before and after a sentence, as a fraction of the RMS of the loudest frame."""
+"""RMS below which frames before and after a sentence are silence, as a fraction of that of the loudest frame."""
 WORD_GAP, COMMA_PAUSE = 0.6, 3.0
 """Durations of a word boundary and of a pause at punctuation, as multiples of the duration of a phoneme or letter."""
 

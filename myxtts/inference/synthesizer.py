@@ -74,7 +74,7 @@ class Synthesizer:
         self.engine = CodeEngine(TensorflowSteps(model.gpt, config.model, compiled, traced), config.model)
         self.read_again = SecondReading(model.gpt, traced)
         self.engine_name, self.make_steps = "tensorflow", None
-        """Name of the engine in use, and function that creates GPT steps for a name in `choices.ENGINES`, or None."""
+        """Name of the engine in use; function that creates the GPT steps of another engine by name, or None."""
         self._engines = {"tensorflow": self.engine}
         codes = [tf.TensorSpec([None, None], tf.int32)]
         self._to_mel = tf.function(lambda codes: model.denormalize_mel(model.dvae.decode(codes)), input_signature=codes)
@@ -141,7 +141,7 @@ class Synthesizer:
         """Speaks a text of any length, sentence by sentence; see `batch` for errors and all other arguments.
 
         Args:
-            language: Code, such as `fa`; None: the language of the speaker or of all training speakers, else detected.
+            language: Code (`fa`). None chooses it by the voice, the training speakers, or the text, in that order.
             engine: Name in `choices.ENGINES`; None uses the engine that was chosen at loading.
             drawing: Values that override `sampling`: `temperature`, `top_k`, `top_p`, `repetition_penalty`.
         """
@@ -158,7 +158,7 @@ class Synthesizer:
         name = voice if isinstance(voice, str) and voice in self.speakers else ""
         own = language_of(self.folder, name) if self.folder else None
         language, note = language_to_read(text, None, own, name, self.tokenizer.languages)
-        voice = self.as_voice(voice, language)  # a wrong voice is an error before the note
+        voice = self.as_voice(voice, language)  # raises its errors before the note is logged
         logger.log(logging.INFO if note else logging.DEBUG, "%s", note.replace("--language", "language"))
         return voice, language
 
@@ -231,7 +231,7 @@ class Synthesizer:
         check: bool = True,
         hurry: bool = True,
     ) -> SpeechStream:
-        """Speaks like `speak`, but returns an iterator over audio: parts of sentences, or whole ones with Griffin-Lim.
+        """Speaks like `speak`, but returns an iterator over audio: parts of sentences or, with Griffin-Lim, whole ones.
 
         Args:
             text: A text, or the pieces that `text_front.pieces` splits it into.

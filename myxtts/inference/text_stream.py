@@ -167,10 +167,10 @@ class Sentence:
 class SpeechStream(Spoken):
     """Iterator that yields the audio of a text part by part, as `(S,)` float32, as soon as a part is decoded.
 
-    To poll instead of iterating, call `open`, then `more` whenever `ready()` is true until `finished`, and always
-    `close`. `pieces` grows with each sentence that is spoken and checked. A sentence is checked after the audio of the
-    next one has begun, so that checks delay no audio. Unlike `Synthesizer.speak`, a stream never retries a sentence.
-    The arguments are explained in `Synthesizer.stream`.
+    To poll instead of iterating, call `open`; until `finished`, call `more` whenever `ready()` is true; always call
+    `close` at the end. `pieces` grows with each sentence that is spoken and checked. A sentence is checked when the
+    audio of the next one has begun, so that checks delay no audio. Unlike `Synthesizer.speak`, a stream never retries
+    a sentence. The arguments are explained in `Synthesizer.stream`.
     """
 
     def __init__(self, synthesizer: "Synthesizer", pieces: Sequence[Piece], manner: Manner, hurry=True, check=True):
@@ -203,7 +203,7 @@ class SpeechStream(Spoken):
         self._sentences[0].open(self._hurry)
 
     def look_ahead(self) -> None:
-        """Queues the next sentence once enough codes of the current sentence are sampled to start its audio."""
+        """Queues the next sentence if enough codes are sampled to start the audio of the current one."""
         stream = self._sentences[self._number].stream
         following = self._sentences[self._number + 1 : self._number + 2]
         if following and following[0].stream is None and (stream.finished or len(stream.codes) >= FIRST_CODES):

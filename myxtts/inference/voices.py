@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 SHORTEST_CHUNK_SAMPLES = int(0.33 * MODEL_SAMPLE_RATE)
 """Minimum number of samples that a voice needs. A last chunk of fewer samples is dropped, as in the released model."""
 Recording = str | Path | np.ndarray
-"""An audio file, or `(S,)` float32 samples at 22 050 Hz."""
+"""Path of an audio file, or `(S,)` float32 samples at 22 050 Hz."""
 
 
 class VoiceEncoder:

@@ -13,7 +13,7 @@ LATER_FRAMES = 64
 long as the one before, up to `MOST_FRAMES`. Long windows save time, because each window decodes its context again."""
 MOST_FRAMES = 172
 FIRST_CODES = 8
-"""Number of codes that must be sampled before the first window can be decoded."""
+"""Number of sampled codes after which the first window can be decoded."""
 NO_SAMPLES = np.zeros(0, np.float32)
 Sounding = Callable[[list[int], np.ndarray, bool], np.ndarray]
 """Decoder of one sentence, `(codes, latents, ended) -> samples`. It receives all codes and GPT latents `(n, width)` so
@@ -21,7 +21,7 @@ far (at the end, one latent more than codes), and returns the next samples `(S,)
 
 
 class WindowShape(NamedTuple):
-    """Properties of a waveform decoder that `Windows` needs, copied from the decoder's attributes of the same names."""
+    """Properties of a waveform decoder that `Windows` needs, copied from the decoder's members of the same names."""
 
     factors: Sequence[float]
     hop_length: int

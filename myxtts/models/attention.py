@@ -206,7 +206,7 @@ def attend(
 
 
 class CausalSelfAttention(Layer):
-    """Causal self-attention of GPT-2, with a joint projection to queries, keys and values and an output projection.
+    """Causal self-attention of GPT-2: one projection to queries, keys and values, attention, and an output projection.
 
     Args:
         dropout: Dropout rate of the attention probabilities.
@@ -221,7 +221,7 @@ class CausalSelfAttention(Layer):
         self.output_projection = normal_linear(width, width, "output_projection", output_stddev, policy)
 
     def attend_and_project(self, qkv: Tensor, key_mask, seed, use: MemoryUse) -> tuple[Tensor, Tensor, Tensor]:
-        """Returns output `(B, T, width)`, keys and values `(B, heads, T, D)`, given `qkv`, the projected input."""
+        """Returns output `(B, T, width)`, keys and values `(B, heads, T, D)`. `qkv` is the projected input."""
         query, key, value = self._split(qkv)
         attended = attend(use, query, key, value, key_mask, True, self.dropout, seed)
         return self.output_projection(merge_heads(attended), seed=seed), key, value

@@ -59,7 +59,7 @@ class ConditioningEncoder(Layer):
 
 
 class PerceiverLayer(Layer):
-    """Attention of latents to themselves and to a context, then an MLP with an exact (erf) GELU as gate.
+    """Attention of latents to themselves and to a context, then an MLP gated by an exact (erf) GELU.
 
     Call arguments: `latents` `(B, N, width)`; `context` `(B, T, width)`. Returns latents of the same shape.
     """

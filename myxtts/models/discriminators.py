@@ -36,9 +36,9 @@ def short_time_spectrum(wav: Tensor, n_fft: int) -> tuple[Tensor, Tensor]:
 
 
 PERIODS = (2, 3, 5, 7, 11)
-"""Periods of the period discriminators in samples."""
+"""Periods of the period discriminators, in samples."""
 RESOLUTIONS = (512, 1024, 2048)
-"""FFT lengths of the spectrum discriminators in samples."""
+"""FFT lengths of the spectrum discriminators, in samples."""
 PERIOD_CHANNELS = (32, 128, 512, 1024, 1024)
 SPECTRUM_CHANNELS = (32, 32, 32, 32, 32)
 FEWEST_CHANNELS = 4
@@ -111,7 +111,7 @@ class Discriminators(Layer):
     S must be static and a multiple of 512.
 
     Args:
-        divisor: Divides the papers' channel numbers to save time, as discriminators take most of a training step.
+        divisor: Divisor of the papers' channel numbers. It saves time: discriminators take most of a training step.
         periods: Period of each `PeriodDiscriminator`.
         resolutions: FFT length of each `SpectrumDiscriminator`.
     """

@@ -69,7 +69,7 @@ class VectorQuantizer(Layer):
 
         Args:
             candidates: A possible replacement for each code, `(num_codes, width)`.
-            threshold: Scalar; codes whose moving average of the count per step is below it are replaced.
+            threshold: Scalar; a code is replaced if the moving average of its count per step is below it.
         """
         dead = ops.cast(ops.convert_to_tensor(self.cluster_size) < threshold, "float32")
         keep, candidates = 1.0 - dead, ops.cast(candidates, "float32")

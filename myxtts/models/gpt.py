@@ -24,8 +24,8 @@ LONGEST_PERIOD = 1000.0
 def sinusoids(shape: Shape, dtype=None) -> Tensor:
     """Keras initializer of position embeddings `(rows, width)`: sinusoids (Vaswani et al. 2017, section 3.5).
 
-    Their RMS is half that of initial token embeddings. With the random values of the reference implementation, which
-    are fifty times smaller, a model learns the alignment of text and audio far more slowly.
+    Their RMS is half that of initial token embeddings. With the smaller random values of the reference implementation
+    (standard deviation 0.02), a model learns the alignment of text and audio far more slowly.
     """
     rows, width = shape
     half = (width + 1) // 2
@@ -59,7 +59,7 @@ def teacher_forcing(
     Args:
         text, codes: `(B, L)` and `(B, C)` int32; the values of padding do not matter.
         text_lengths, code_lengths: Lengths without padding, `(B,)` int32.
-        bug_compatible: Hide the text's `[STOP]` from attention; the reference does so in training but not in inference.
+        bug_compatible: Whether to hide the text's `[STOP]` from attention, as the reference does in training only.
     """
     text_lengths, code_lengths = text_lengths[:, None], code_lengths[:, None]
 
@@ -128,8 +128,8 @@ class GPT(Layer):
 
         Args:
             attention: Implementation of attention, `STANDARD` or `MEMORY_EFFICIENT`.
-            recompute: Called as `recompute(function, block=name)` for each part of a block; returns the function with
-                gradient checkpointing. None turns checkpointing off.
+            recompute: Function `recompute(function, block=name)` that returns `function`, a part of the block `name`,
+                with gradient checkpointing. None turns checkpointing off.
         """
         for name, blocks in (("block", self.blocks), ("conditioning_block", self.conditioning_encoder.blocks)):
             for number, block in enumerate(blocks):
@@ -245,7 +245,7 @@ class GPT(Layer):
 
         Args:
             codes: Last code of each sentence, `(B,)` int32.
-            index: Number of codes before them, without the start code: `(B,)` or scalar int32.
+            index: Number of codes before the last one, without the start code: `(B,)` or scalar int32.
             position: Cache position to write, scalar int32. Any free one works: position embeddings depend on `index`.
             run_block: `TransformerBlock.advance`, or a replacement with the same arguments and results.
 
@@ -288,8 +288,8 @@ def penalize_repetition(logits: Tensor, seen: Tensor, penalty: Tensor) -> Tensor
 def filter_logits(logits: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
     """Applies temperature, top-k and top-p (Holtzman et al. 2020, section 3.1) to logits `(B, V)`.
 
-    Removed logits become -1e30. Top-k also keeps logits equal to the k-th; top-p keeps at least one logit. A `top_k` of
-    0 and a `top_p` of 1 remove none.
+    Removed logits become -1e30. Top-k keeps all logits equal to the k-th largest; top-p keeps at least one. A `top_k`
+    of 0 and a `top_p` of 1 remove none.
     """
     top_k, top_p = ops.convert_to_tensor(top_k, "int32"), ops.convert_to_tensor(top_p, "float32")
     logits = logits / temperature

@@ -1,4 +1,4 @@
-"""Dropout, dense layers, norms and convolutions with the padding and the initial weights of PyTorch and GPT-2."""
+"""Basic layers: dropout, dense layers, norms and convolutions, padded and initialized as in PyTorch or GPT-2."""
 
 import functools
 import math
@@ -159,7 +159,7 @@ def normal(stddev: float) -> Any:
 
 
 def shared_array(value: Any) -> np.ndarray:
-    """Returns a tensor or Keras variable as an array without a copy. Later assignments do not change the array."""
+    """Returns the value of a tensor or Keras variable as an array, without a copy. Later changes do not affect it."""
     held = value.value if isinstance(value, keras.Variable) else value
     return np.asarray(held.read_value() if hasattr(held, "read_value") else held)  # `asarray` copies a variable
 

@@ -17,7 +17,7 @@ from myxtts.models.layers import Conv2D, Layer, Tensor, dense
 class BatchNormalization(Layer):
     """Batch normalization of `(..., channels)` in float32 (Ioffe and Szegedy 2015).
 
-    A float32 sum over a whole batch of spectrograms has an error of about 1e-5, which depends on the batch split.
+    A float32 sum over a whole batch of spectrograms has an error of about 1e-5, which changes if the batch is split.
     So means are computed axis by axis (Higham 1993, "The accuracy of floating point summation"), and variances from
     deviations from the mean (Chan, Golub and LeVeque 1983, "Algorithms for computing the sample variance").
 
@@ -25,7 +25,7 @@ class BatchNormalization(Layer):
     """
 
     momentum, epsilon = 0.9, 1e-5
-    """Weight of the old value in a moving statistic, 1 minus PyTorch's momentum; addend of variances."""
+    """Weight of the old value in a moving statistic (1 minus PyTorch's momentum), and constant added to variances."""
 
     def __init__(self, channels: int, **kwargs):
         super().__init__(**kwargs)

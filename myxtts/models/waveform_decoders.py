@@ -50,8 +50,8 @@ class WaveformDecoder(Layer):
     def frames_to_samples(self, frames: Tensor, speaker: Tensor, present: Tensor | None = None) -> Tensor:
         """Generates audio `(B, F hop_length)` in [-1, 1] from frames `(B, F, width)` and speaker vectors `(B, D)`.
 
-        Part of a sentence gives the same samples as the whole one, except in the first `history_frames` frames (unless
-        the sentence starts there) and the last `lookahead_frames` frames (unless it ends there).
+        The frames of a part of a sentence give the same samples as in the whole sentence, except the first
+        `history_frames` (unless the sentence starts there) and the last `lookahead_frames` (unless it ends there).
 
         `present` `(B, F)` bool is False for padding, which then does not affect other frames; None without padding.
         """
@@ -199,7 +199,7 @@ class ConvNextBlock(Layer):
 
     Args:
         inner_width: Width of the MLP's hidden layer.
-        causal: Whether outputs do not depend on later inputs.
+        causal: Whether each output depends only on the same and earlier inputs.
         scale: Initial layer scale, the learned factor of the residual branch.
 
     Call arguments: `x` `(B, T, width)`; `condition` `(B, width)`, which scales and shifts the output of the norm;

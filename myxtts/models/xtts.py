@@ -17,7 +17,7 @@ from myxtts.models.speaker_encoder import make_speaker_encoder
 from myxtts.models.waveform_decoders import make_decoder
 
 LAYERS = {"dvae": "dvae", "gpt": "gpt", "speaker": "speaker_encoder", "decoder": "decoder"}
-"""Attribute of `XTTS` that holds each part; also the prefix of the part's weight names in checkpoints."""
+"""Attribute of `XTTS` for each part of the model; also the prefix of the part's weight names in checkpoints."""
 PARTS = tuple(LAYERS)
 """Names of the model's parts, each of which has its own checkpoints."""
 
@@ -28,7 +28,7 @@ class XTTS(keras.Model):
     All weights are created in the constructor, on the current device and in the current strategy scope.
 
     Args:
-        config: Shape of the model, or its fields; if `num_text_tokens` is 0, it is set to `DEFAULT_TEXT_TOKENS`.
+        config: `ModelConfig` or its fields; if `num_text_tokens` is 0, it is set to `DEFAULT_TEXT_TOKENS`.
         parts: Parts to create, from `PARTS`.
         precision: Keras dtype policy of the layers.
 
@@ -94,7 +94,7 @@ class XTTS(keras.Model):
 
         Args:
             folder: A folder, or `hf://owner/name[@revision]` for a model on the hub, which is converted if necessary.
-            accept_licence: Accepts the licence of a hub model without a prompt.
+            accept_licence: Whether to accept the licence of a hub model without a prompt.
 
         Raises:
             CheckpointError: A file is missing or damaged.
@@ -119,7 +119,7 @@ class XTTS(keras.Model):
         return {"config": asdict(self.config), "parts": list(self.parts), "precision": self.dtype_policy.name}
 
     def compile(self, *args, **kwargs):
-        """Raises NotImplementedError, as do `fit` and `save`; the message names what to use instead."""
+        """Raises NotImplementedError, as do `fit` and `save`; the message names the methods to use instead."""
         raise NotImplementedError(
             "XTTS does not support Keras's compile, fit and save: training needs codes of a frozen DVAE and several "
             "losses, and a saved model needs a tokenizer. Use XTTSTrainer(config, model=model).train() or "

@@ -41,7 +41,7 @@ class MemoryIsolatedDualGPUTrainer(XTTSTrainer):
 
     @property
     def step_times(self) -> list[float]:
-        """Duration of each step so far, in seconds, without the warm-up steps, which trace graphs."""
+        """Duration in seconds of each step so far, except the warm-up steps, which trace graphs."""
         return self.clock.step_times
 
     def optimize_dataset_for_dual_gpu(

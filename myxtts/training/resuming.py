@@ -49,7 +49,7 @@ class TrainingState:
     """Progress of a stage's training; only the trainer changes it."""
 
     lineage: dict = field(default_factory=dict)
-    """Digest of each model that the stage depends on, by stage name; checkpoints with other digests are rejected."""
+    """Digests of the models that the stage depends on, by stage. A checkpoint must have the same; but see `follows`."""
     follows: tuple[str, ...] = ()
     """Stages in `lineage` whose digest may differ from that in the checkpoint (`StageEntry.follows`)."""
     step: int = 0
@@ -78,7 +78,7 @@ class TrainingState:
     """Other objects to save, by name. Each has a method `state()`, which returns JSON values, and `restore(state)`."""
 
     def improves(self, by: str, value: float) -> bool:
-        """Updates `best` if `by` equals `best_by` and `value` is the lowest so far; returns whether it was updated."""
+        """Updates `best` if the criterion `by` is `best_by`, and `value` its lowest so far; returns whether it did."""
         if by != self.best_by or not math.isfinite(value) or self.best is not None and value >= self.best[0]:
             return False
         self.best = (value, self.step)
@@ -120,7 +120,7 @@ class TrainingState:
                 part.restore(saved["parts"][name])
 
     def take_up(self, dataset: SpeechDataset, stage: str) -> SpeechDataset:
-        """Returns the data set, ordered to continue from this state; resets `best` if validation clips changed."""
+        """Returns the data set with its order continued from this state. If validation clips changed, resets `best`."""
         before, self.validation = self.validation, data_digest(dataset.validation)
         if before not in (None, self.validation):
             logger.warning("The validation clips changed since the checkpoint; the best validation loss starts over.")
@@ -172,9 +172,9 @@ class ClipRecord:
     identities: np.ndarray
     """Digest of each clip's id, `(N,)` uint64."""
     digest: str
-    """Digest of the clips and of what determines their order, except `start`. Equal digests mean equal batches."""
+    """Digest of the clips and of the settings that order them. Equal digests and equal `start` give equal batches."""
     start: EpochStart
-    """Start of the checkpoint's epoch. If the clips are unchanged, the same order is rebuilt from it."""
+    """Start of the epoch in which the checkpoint was saved. With unchanged clips, the order is rebuilt from it."""
     cut: EpochStart
     """Start of a new order, if the clips changed: the checkpoint's position, and the clips used so far in the epoch."""
 
@@ -188,7 +188,7 @@ class ClipRecord:
 
     @classmethod
     def restore(cls, arrays: dict[str, np.ndarray], state: dict, position: int, where: str) -> "ClipRecord":
-        """Recreates a record from `saved()`. Raises `CheckpointError` if the data are damaged or not of `position`."""
+        """Recreates a saved record. Raises `CheckpointError` if it is damaged or of another `position`."""
         numbers = [state.get(name) for name in ("start", "cut")]
         is_whole = all(isinstance(place, list) and len(place) == 3 and all(map(is_count, place)) for place in numbers)
         dtypes = {name: (array.dtype.name, array.ndim) for name, array in arrays.items()}
@@ -202,7 +202,7 @@ class ClipRecord:
 
 
 class OrderedClips:
-    """Training clips of a run and the order of a stage's batches. Indices in a batch are positions in `clips`."""
+    """Training clips of a run and the order of a stage's batches. Batches contain indices into the argument `clips`."""
 
     def __init__(self, clips: Sequence[Clip], order: BatchOrder):
         self.identities = np.array([id_hash(clip.id) for clip in clips], np.uint64)

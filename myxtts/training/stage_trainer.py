@@ -37,7 +37,7 @@ class StageTrainer:
     """Trains one stage of XTTS, given the trained models that the stage depends on.
 
     Args:
-        config: Configuration of a `SpeechDataset`, which fills in values such as `model.num_text_tokens`.
+        config: The `config` of a `SpeechDataset`, in which values such as `model.num_text_tokens` are filled in.
         stage: Name of the stage.
         plan: Devices that prepare data and train.
         foundations: Frozen models of the stages that this stage depends on, by stage name, on the data device.
@@ -85,7 +85,7 @@ class StageTrainer:
             self.adopt_batching()
         self.preparation = self.stage.make_preparation(self.data_device, self.data_device == self.model_device)
         self.stop_requested = threading.Event()
-        """Set this event, in any thread or signal handler, to save a checkpoint and end training after this step."""
+        """Event to set, in any thread or signal handler, to end training with a checkpoint after the current step."""
         self.pipeline_depth: int = config.training.pipeline_depth
         """Number of batches in the pipeline: one in preparation, one in training, and the others ready in a buffer."""
         self.enable_async_pipeline = True
@@ -266,15 +266,15 @@ class StageTrainer:
         return batch
 
     def stream(self, dataset: SpeechDataset, start: int, stop: int) -> Iterable:
-        """Returns the `WaveBatch`es `start` to `stop - 1` of a data set on the data device, before preparation."""
+        """Returns the `WaveBatch`es `start` to `stop - 1` of a data set, on the data device and not yet prepared."""
         depth = prefetch_depth(self.config, self.plan, self.stage.name)
         return dataset.stream(self.stage.name, self.data_device, start, stop, depth)
 
     def noise(self, dataset: SpeechDataset, size: int | None = None, pick: Callable = max):
         """Returns a prepared batch of noise with the shape of a training batch, to measure time and memory.
 
-        `size` is the number of clips (default: this worker's share). Their length is that of the longest training batch
-        or, with `pick=min`, of the shortest.
+        `size` is the number of clips (default: this worker's share). `pick` selects the lengths of audio and text from
+        those of all training batches; the default is the maximum.
         """
         size, loader = size or self.batching.batch_size // self.workers.count, dataset.train_loader(self.stage.name)
         lengths = (pick(lengths) for lengths in zip(*loader.order.shapes))

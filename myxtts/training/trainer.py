@@ -18,8 +18,8 @@ from myxtts.training.stage_trainer import StageTrainer
 class XTTSTrainer(StageTrainer):
     """Trains one stage of XTTS on the recordings in `data.train_data`.
 
-    Loads the recordings and creates the tokenizer. `train` first trains the stages that this stage depends on, unless
-    `training.checkpoint_dir` or `model` has them.
+    Loads the recordings and creates the tokenizer. `train` first trains the models that this stage depends on, unless
+    they are in `training.checkpoint_dir` or in `model`.
 
     Args:
         config: Configuration. `data.data_gpu` and `data.model_gpu` select the devices.

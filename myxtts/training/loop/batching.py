@@ -27,8 +27,8 @@ MB = 2**20
 class Batching:
     """Takes optimizer steps; when memory runs out, splits batches into more parts and repeats the step.
 
-    Checkpoints contain the batch size and the number of parts, so that a resumed run splits batches the same way and,
-    if `automatic`, uses the batch size that was found by trial.
+    Checkpoints contain the number of parts, so that a resumed run splits batches in the same way. They also contain the
+    batch size, which a resumed run uses if `automatic`, that is, if the batch size was found by trial.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Batching:
         return {"batch_size": self.batch_size, "parts": self.parts, "accumulation": self.accumulation}
 
     def restore(self, state: dict) -> None:
-        """Restores `state`: the batch size if `automatic`, and `parts` if the batch size now equals the saved one."""
+        """Restores a saved `state`: sizes only if `automatic`, and `parts` only if the batch size is the saved one."""
         batch_size, accumulation, parts = (int(state[name]) for name in ("batch_size", "accumulation", "parts"))
         if min(batch_size, accumulation, parts) < 1 or batch_size % parts:
             raise ValueError(f"a batch of {batch_size} clips cannot be split into {parts} parts")

@@ -1,4 +1,4 @@
-"""XLA compilation of a network's blocks, which share one pair of programs per shape."""
+"""Compiles a network's blocks with XLA: all blocks share a forward and a backward program for each shape."""
 
 import keras
 import tensorflow as tf
@@ -7,7 +7,7 @@ from myxtts.models.layers import Layer, Tensor
 from myxtts.training.loop.switches import RECOMPUTED
 
 SEED_BITS = 21
-"""Number of low bits in a dropout seed's second number that hold the step; the higher bits hold the block number."""
+"""The second number of a dropout seed holds the step in its low `SEED_BITS` bits, and the block number above them."""
 
 
 class CompiledBlocks(Layer):
@@ -20,8 +20,8 @@ class CompiledBlocks(Layer):
     Args:
         prefix: Prefix of the blocks' names in name scopes.
 
-    Call arguments: `x` is the input of the block with index `number`; `options` are the other arguments of the block,
-    tensors or None, of which `seed` is `(2,)` int32.
+    Call arguments: `x`, the input of the block; `number`, the index of the block; `options`, the other arguments of the
+    block, which are tensors or None. The option `seed` is `(2,)` int32.
     """
 
     def __init__(self, blocks: list[keras.Layer], prefix: str = ""):

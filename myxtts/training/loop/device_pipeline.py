@@ -60,8 +60,8 @@ def _prepared(waves, prepare, transfer, start, seconds, now):
 class DevicePipeline(Iterator, AbstractContextManager):
     """Iterator over prepared batches: batch N + 1 is prepared while the consumer uses batch N.
 
-    A producer thread reads batches (on the host), prepares them (data device) and copies them (model device). It only
-    waits while `capacity` batches are ready. `__next__` raises the thread's errors with their traceback. The thread
+    A producer thread reads batches (on the host), prepares them (data device) and copies them (model device). It waits
+    while the buffer holds `capacity` batches. `__next__` raises the thread's errors with their traceback. The thread
     ends with the `with` block, or when the pipeline is garbage-collected.
 
     Args:
@@ -74,12 +74,12 @@ class DevicePipeline(Iterator, AbstractContextManager):
 
     def __init__(self, batches: Iterable, prepare: Callable, transfer: Callable, capacity: int = 1, start: int = 0):
         self.capacity, self.seconds, self._now = capacity, Counter(), SimpleNamespace(phase="reading")
-        """`seconds` has the producer's time in each of the `PHASES` and, as `stall`, the consumer's waiting time."""
+        """`seconds` counts the producer's time in each of the `PHASES`, and the consumer's waiting time as `stall`."""
         self._batches = _prepared(batches, prepare, transfer, start, self.seconds, self._now)
         self._ready, self._stop = queue.Queue(maxsize=capacity), threading.Event()
         work = self._batches, self._ready, self._stop
         self._producer = threading.Thread(target=_produce, args=work, name="myxtts-data-device", daemon=True)
-        # For a Ctrl-C outside of the `with` block; the thread holds no reference to the pipeline, so this ends it.
+        # Ends the thread after a Ctrl-C outside of the `with` block: the thread holds no reference to the pipeline.
         weakref.finalize(self, self._stop.set)
         if capacity:
             self._producer.start()
@@ -154,7 +154,7 @@ def copy_to(batch: NamedTuple, device: str) -> NamedTuple:
 
 
 class StepClock:
-    """Measures the time of optimizer steps, without the first `warmup_steps` (which are slower) and `paused` blocks."""
+    """Measures the duration of steps. Leaves out the first `warmup_steps`, which are slower, and `paused` blocks."""
 
     def __init__(self, warmup_steps: int = 3):
         self.warmup_steps, self.step_times = warmup_steps, []
@@ -190,8 +190,8 @@ class StepClock:
 
         Returns:
             `avg_ms`, `std_ms`, `steps_per_second`, `variation` (std / mean), `buffer` (mean fill), `buffer_capacity`;
-            and as shares of the time of all steps: `stall` (waiting for data), and `reading`, `preparing` and `copying`
-            of the producer.
+            and shares of the time of all steps: `stall`, the time spent waiting for data, and `reading`, `preparing`
+            and `copying`, the time of the producer in these phases.
         """
         first = 0 if whole_run else self._reported
         times = np.array(self.step_times[first:])
@@ -210,7 +210,7 @@ class StepClock:
 
 
 def timing_of_all(timing: dict[str, float], workers: Workers) -> dict[str, float]:
-    """Returns a `StepClock.report` with added figures of each worker (`worker_0_stall`). All workers must call this."""
+    """Adds figures of each worker, such as `worker_0_stall`, to a `StepClock.report`. All workers must call this."""
     for index, one in enumerate(workers.gather(timing) if workers.count > 1 else ()):
         names = ("avg_ms", "stall", "buffer") if timing and one else ()
         timing = timing | {f"worker_{index}_{name}": one[name] for name in names}
@@ -249,7 +249,7 @@ class Replicas:
             yield
 
     def adopt(self, model: keras.Model) -> None:
-        """Prepares a model from outside of `scope` for training. Raises `ConfigError` if it is on the wrong device."""
+        """Prepares a model from outside `scope` for training. Raises `ConfigError` for several or wrong devices."""
         hint = "Save it with model.save_to_preset(FOLDER) and give training.init_from=FOLDER to myxtts.train()."
         require(self.count == 1, "model=", "trained on one device", f"{self.count} devices", hint)
         device, found = self.devices[0], {short_name(variable.value.device) for variable in model.variables}

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 SLOWER_BY = 1.05
 """Memory-efficient attention is chosen if its time is at most this multiple of the time of standard attention."""
 STEPS_PER_PROGRAM = 2000
-"""Number of steps after which compiling a batch shape with XLA pays off, except in tiny models: on an H100, compiling a
-shape of the GPT took 65 to 100 s, and saved 0.1 s per step (0.01 s with the model size nano)."""
+"""Number of steps after which compiling a batch shape with XLA pays off, except in tiny models. Measured for the GPT on
+an H100: a shape takes 65 to 100 s to compile, and saves 0.1 s per step (0.01 s with the model size nano)."""
 RESUMED = "as in the resumed checkpoint"
 REPEATS = 3
 RECOMPUTED = "recomputed_"
@@ -37,7 +37,7 @@ RECOMPUTED = "recomputed_"
 class Switches(SimpleNamespace):
     """Training switches as applied on this machine: an attribute for each of `config.training.SWITCHES`.
 
-    `requested` is the result of `requested_switches`; `reasons` is `{switch: explanation}`, for some switches.
+    `requested` is the result of `requested_switches`; `reasons` explains some of the applied values, by switch.
     """
 
     def applied(self) -> dict:
@@ -197,7 +197,7 @@ def weights_first(function: Callable) -> Callable:
 PRODUCTS = ("MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum", "Conv2D")
 """Names of the operations that mixed precision applies to: matrix products and convolutions."""
 WATCHED_AVERAGES = 8
-"""The ledger compares this number of weight averages, the smallest ones, before and after the first step."""
+"""Number of weight averages that the ledger compares before and after the first step: the smallest ones."""
 
 _RECOMPUTED = re.compile(rf"(?:^|/){RECOMPUTED}((?:conditioning_)?block_\d+)(?:_\d+)?/")
 _ATTENTION = re.compile(rf"^(?:replica_\d+/)?(.*?)({'|'.join(ATTENTION_SCOPES.values())})(?:_\d+)?/")
@@ -232,7 +232,7 @@ class Ledger(dict[str, LedgerRow]):
 
 
 class LedgerKeeper:
-    """Creates the ledger from the first step of a trainer. Must be created before that step."""
+    """Creates a trainer's `Ledger` after the first step. Must itself be created before that step, to observe it."""
 
     def __init__(self, trainer: "StageTrainer"):
         self.trainer, self.step, self.switches = trainer, trainer.train_step, trainer.switches

@@ -22,7 +22,7 @@ class UpdateRule:
     Args:
         scaled: Turns on dynamic loss scaling, which float16 needs (Micikevicius et al. 2018, section 3.2).
         ema: Decay of the weight averages, in `[0, 1)`; 0 keeps none.
-        stage_learning_rate: Peak of the stage's learning rate, which is rescaled to the peak in `update.settings`.
+        stage_learning_rate: Peak of the stage's schedule, which this update scales to the peak in `update.settings`.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class UpdateRule:
         return self.phases is None or phase in self.phases
 
     def named(self, values: dict) -> dict:
-        """Returns `values` with the name of the update as a prefix of their names, as in checkpoints and logs."""
+        """Returns `values` with their names prefixed by the update's name, as in checkpoints and logs."""
         return {f"{self.name}/{name}": value for name, value in values.items()} if self.name else values
 
     def state_variables(self) -> dict[str, tf.Variable]:
@@ -89,7 +89,7 @@ class UpdateRule:
         return tf.add_n([weight * sums[name] / tf.maximum(counts[name], 1.0) for name, weight in weights])
 
     def _gradients(self, batch, counts, seed, phase):
-        """Returns the gradients of the weighted loss on one replica's batch, the sum of each loss, and statistics."""
+        """Returns gradients of the weighted loss, the sum of each loss, and statistics, all for one replica's batch."""
         self.objective.phase = phase
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             values = [v.value for v in self.variables]
@@ -110,7 +110,7 @@ class UpdateRule:
         return self.all_reduce(gradients)
 
     def update(self, gradients: list, sums: dict, counts: dict, statistics: dict) -> dict[str, tf.Tensor]:
-        """Clips and applies gradients that are summed over replicas, unless they or the loss are not finite.
+        """Clips and applies gradients, which are summed over replicas, if they and the loss are finite.
 
         Returns:
             Scalars by name: each loss, `loss` (weighted), `gradient_norm`, `finite`, `clip_factor`.
@@ -223,7 +223,7 @@ class AdamW(keras.optimizers.AdamW):
 
 
 def total_steps(max_steps: int | None, epochs: int, batches_per_epoch: int, accumulation: int) -> int:
-    """Returns the number of optimizer steps of a stage: `max_steps`, or the steps of `epochs` epochs."""
+    """Returns the number of optimizer steps of a stage: `max_steps` if given, else the steps of `epochs` epochs."""
     return max_steps or max(1, epochs * batches_per_epoch // accumulation)
 
 

@@ -38,7 +38,7 @@ class Objective(ABC):
     phase = ""
     """Current phase of the stage (`Stage.phase`), which may select losses; set before the losses are traced."""
     compiles_blocks = False
-    """Whether the objective itself compiles blocks of the network with XLA, so that the train step does not."""
+    """Whether the objective itself compiles its blocks with XLA; the train step then does not compile gradients."""
     network: keras.Layer
     """Model whose weights are trained."""
 
@@ -68,7 +68,7 @@ class Update(NamedTuple):
     """Prefix of the names of this update's variables and losses in checkpoints and logs; empty for the main update."""
     objective: Objective
     settings: StageConfig
-    """Settings of optimizer and clipping. The stage's learning-rate schedule is scaled to `settings.learning_rate`."""
+    """Settings of optimizer and clipping. The stage's learning-rate schedule is scaled to the peak `learning_rate`."""
     phases: tuple[str, ...] | None = None
     """Phases of the stage in which the update runs; None means all."""
     averaged: bool = True
@@ -93,7 +93,7 @@ class Stage(ABC):
     takes_init_from = False
     """Whether a new run can load the part's weights from another run (`--init-from`)."""
     tuned_with_all = True
-    """Whether a run of all stages with `--init-from` fine-tunes this part by default. If False, it stays unchanged."""
+    """Whether a run of all stages with `--init-from` fine-tunes the part by default, or leaves it unchanged."""
 
     def __init__(self, config: XTTSConfig, foundations: dict[str, XTTS]):
         missing = [name for name in STAGES[self.name].builds_on if name not in foundations]
@@ -108,7 +108,7 @@ class Stage(ABC):
 
     @staticmethod
     def nothing_to_learn(dataset: SpeechDataset) -> str | None:
-        """Returns a log message with the reason if these clips cannot train the stage, else None."""
+        """Returns the reason, for the log, if the clips of the data set cannot train the stage; else None."""
         return None
 
     def outputs_to_score(self, batch: NamedTuple) -> tuple[np.ndarray, ...] | None:
@@ -134,14 +134,14 @@ class Stage(ABC):
             assign_by_name(self.model.part_weights(self.part), starting, "--init-from")
 
     def measure(self, dataset: SpeechDataset) -> None:
-        """Sets weights that are statistics of the recordings if they are not set yet; all workers get equal values."""
+        """Sets weights that are statistics of the recordings, unless they are set. All workers get equal values."""
 
     @abstractmethod
     def updates(self, settings: StageConfig) -> list[Update]:
         """Returns the updates of one step; called after `build`, in the strategy's scope, on the model device."""
 
     def phase(self, step: int, total: int) -> str:
-        """Returns the phase of `step` of `total`, which selects updates and losses. By default, there is only one."""
+        """Returns the phase at `step` of `total`, which selects updates and losses. By default, there is one phase."""
         return ""
 
     def validated(self, objectives: list[Objective]) -> list[Objective]:

@@ -209,7 +209,7 @@ class DecoderPreparation(GPTPreparation):
     """Converts waveforms to a `DecoderBatch`, with the frozen DVAE, GPT and speaker encoder, as in synthesis.
 
     The GPT is conditioned on another recording of the speaker, if there is one. The speaker vector comes from a random
-    segment of that recording or, half of the time, of the clip itself, so that no clip always has the same vector.
+    segment of that recording or, half of the time, of the clip itself, so that the vector of a clip varies.
     The decoder `grid` defines the frame rate, and the number of context frames around a slice.
     """
 
@@ -332,9 +332,9 @@ def _mean(x):
 def score_loss(decoder_type: str, maps: Maps, real: bool) -> tf.Tensor:
     """Computes the adversarial loss `(B,)` of the scores, averaged over each map and summed over discriminators.
 
-    If `real` is true, high scores give a low loss. This is the loss of discriminators on recordings, and of the decoder
-    on generated audio. Otherwise, low scores give a low loss. `hifigan` uses least squares (Mao et al. 2017, equation
-    2; HiFi-GAN, equation 1), `istft` the hinge loss (Lim and Ye 2017; Vocos, section 3.3).
+    If `real` is true, high scores give a low loss, as for discriminators on recordings and for the decoder on generated
+    audio; otherwise, low scores do. `hifigan` uses least squares (Mao et al. 2017, equation 2; HiFi-GAN, equation 1),
+    `istft` the hinge loss (Lim and Ye 2017; Vocos, section 3.3).
     """
     scores = [tf.cast(one[-1], tf.float32) for one in maps]
     if decoder_type == "hifigan":

@@ -69,7 +69,7 @@ class DVAEStage(Stage):
         vectors = tf.boolean_mask(vectors, mask)
         candidates = sample_of_all(vectors, quantizer.num_codes, seed)
         average = tf.reduce_sum(quantizer.cluster_size) / quantizer.num_codes
-        # The step skips a batch with NaN; it must not enter the codebook here.
+        # The step will skip a batch with NaN, so its vectors must not enter the codebook here.
         candidates = tf.where(tf.math.is_finite(candidates), candidates, quantizer.codebook)
         quantizer.revive(candidates, tf.maximum(DEAD_CODE_SHARE * average, 1e-4))
 
@@ -121,10 +121,10 @@ class DVAEPreparation(Preparation):
 
 
 def sample_of_all(vectors: tf.Tensor, number: int, seed: tf.Tensor) -> tf.Tensor:
-    """Samples `number` vectors of all replicas, with replacement; must be called in the replica context.
+    """Samples `number` of the vectors of all replicas, with replacement; must be called in the replica context.
 
-    `vectors` is `(N, width)`, where N may differ between replicas. All replicas return the same `(number, width)`, the
-    vectors that a single replica with the whole batch would sample.
+    `vectors` are this replica's, `(N, width)`; N may differ between replicas. Returns `(number, width)`, equal on all
+    replicas, and equal to the sample of a single replica with the whole batch.
     """
     context = tf.distribute.get_replica_context()
     replicas, this = context.num_replicas_in_sync, context.replica_id_in_sync_group

@@ -34,7 +34,7 @@ class GPTStage(Stage):
         super().build(model, switches, starting)
         # On a CPU, one program for the whole step is twice as fast or more.
         self.compiles_blocks = switches.xla and not runs_on_cpu(self.model.gpt.text_embedding.value.device)
-        recomputes = switches.gradient_checkpointing and not self.compiles_blocks  # which always recompute
+        recomputes = switches.gradient_checkpointing and not self.compiles_blocks  # they always recompute
         self.model.gpt.set_memory_use(switches.attention, recompute if recomputes else None)
         settings = self.config.training.gpt
         self.lora = add_lora(self.model.gpt, settings) if settings.lora_rank else {}
@@ -242,7 +242,7 @@ def off_diagonal(attention: tf.Tensor, text_lengths: tf.Tensor, code_lengths: tf
 
 
 def conditioning_target_mask(mask: tf.Tensor, conditioning_codes: tf.Tensor) -> tf.Tensor:
-    """Returns a target mask, `(B, T)` bool, without the codes that are part of the conditioning clip.
+    """Returns the target mask `(B, T)` bool, set to False at the codes that are part of the conditioning clip.
 
     `conditioning_codes` is `(B, 2)` int32: the index of the first such code, and that of the last one plus 1. (Coqui's
     code masks only the last row of the batch, and counts in units of 256 samples.)

@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 FEWEST_CLIPS = 4
 """Minimum number of training clips of a speaker. The encoder would memorize speakers with fewer clips."""
 FEWEST_TO_HOLD_OUT, HELD_OUT_SHARE = 4, 0.1
-"""Minimum number of speakers for holding out some for validation, and the share to hold out (at least one speaker)."""
+"""With `FEWEST_TO_HOLD_OUT` speakers or more, `HELD_OUT_SHARE` of them, at least one, is held out for validation."""
 JUDGED_CLIPS = 60
 """Maximum number of validation clips per held-out speaker."""
 SPEEDS = (1.0, 0.9, 1.1)
@@ -50,7 +50,7 @@ class SpeakerStage(Stage):
         shape = len(SPEEDS) * max(1, self.config.data.num_speakers), self.config.model.speaker_width
         self.classifier = AngularMarginClassifier(*shape, name=CLASSIFIER)
         self.active = tf.Variable(tf.ones(shape[:1]), trainable=False, name="active")
-        """1 for trained and 0 for held-out speakers, repeated for each of `SPEEDS`, `(len(SPEEDS) * speakers,)`."""
+        """`(len(SPEEDS) * speakers,)`: 1 for trained and 0 for other speakers, repeated for each of `SPEEDS`."""
         if tf.distribute.get_strategy().num_replicas_in_sync > 1:
             for layer in self.model.speaker_encoder._flatten_layers():
                 if isinstance(layer, BatchNormalization):

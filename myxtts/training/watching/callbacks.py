@@ -24,9 +24,9 @@ STALL_WARNING = 0.05
 STEP_WIDTH = 80
 """Width to which log lines of steps are wrapped on a terminal, in characters."""
 MINUTE = 60.0
-"""Without a progress bar, a line of progress is printed after this many seconds. After as many, a stage is judged."""
+"""Seconds between lines of progress if there is no progress bar; also the time until a stage's bottleneck is logged."""
 TRIAL_SECONDS = 10.0
-"""Step time in seconds above which the estimated time of a step with gradient accumulation is logged, once a stage."""
+"""If a step with gradient accumulation may take more seconds than this, its estimated time is printed, once a stage."""
 HINTS = {
     "computing": "Data is ready in time. Faster: --optimizations auto or, with enough clips, a larger --batch-size.",
     "reading": "Raise --num-workers, use a faster disk, or read the samples of `myxtts prepare` (--prepared).",
@@ -77,7 +77,7 @@ class Callback:
     - `on_waiting(seconds)`: in Multi-GPU Mode, before training waits `seconds` to give the data pipeline a head start.
     - `on_running()`: in Multi-GPU Mode, when the pipeline is filled.
     - `on_ledger(ledger: Ledger)`: after the first step that changed the weights.
-    - `on_micro_batch(what, done, count)`: when `done` of the `count` batches of a step are read or computed (`what`).
+    - `on_micro_batch(what, done, count)`: when `done` of a step's `count` batches are `what`: `read` or `computed`.
     - `on_step(step)`: after every step.
     - `on_log(step, losses, timing)`: every `training.log_every_steps`. `losses` are means since the last call; `timing`
       has `StepClock.report`, memory in MB (`host_mb`, `model_gpu_mb`) and GPU utilization (`model_gpu_percent`).

@@ -1,4 +1,4 @@
-"""Measures the time of training steps, in the whole pipeline with overlapping phases or, on noise, without overlap."""
+"""Measures the time of training steps: in the whole pipeline, whose phases overlap, or on noise without overlap."""
 
 import tempfile
 import time
@@ -71,7 +71,7 @@ class PipelineTimes(NamedTuple):
 
 
 def open_trainer(config: XTTSConfig, plan: DevicePlan, folder: PathLike) -> tuple[StageTrainer, SpeechDataset]:
-    """Opens the data set and creates a GPT trainer for timing, with an untrained DVAE. Writes to `folder`."""
+    """Opens the data set and creates a GPT trainer for timing, with an untrained DVAE, in the run folder `folder`."""
     dataset = SpeechDataset.open(_fresh(config, folder))
     return noise_trainer(dataset.config, plan, folder), dataset
 
@@ -82,7 +82,7 @@ def _fresh(config, folder):
 
 
 def noise_trainer(config: XTTSConfig, plan: DevicePlan, folder: PathLike, stage: str = "gpt") -> StageTrainer:
-    """Creates a trainer for timing a stage; the models that the stage depends on are untrained. Writes to `folder`."""
+    """Creates a trainer for timing a stage, on untrained models of the stages before it; `folder` is its run folder."""
     with tf.device(plan.data_device):
         below = {name: XTTS(config.model, parts=(STAGE_CLASSES[name].part,)) for name in STAGES[stage].builds_on}
     return StageTrainer(_fresh(config, folder), stage, plan, below)
@@ -131,7 +131,7 @@ def timed(times: list[float], call: Callable, *arguments) -> Any:
 
 
 def synthetic_waves(config: XTTSConfig, seconds: float, batch_size: int) -> WaveBatch:
-    """Creates a batch of noise of `seconds` (limited to the model's maximum), with random texts of typical length."""
+    """Creates a batch of noise clips of `seconds` or the model's maximum, with random texts of typical length."""
     samples = min(int(seconds * MODEL_SAMPLE_RATE), config.max_samples) // CODE_STRIDE_SAMPLES * CODE_STRIDE_SAMPLES
     tokens = min(int(TOKENS_PER_SECOND * seconds), config.data.max_text_length)
     conditioning = int(config.data.conditioning_seconds[1] * MODEL_SAMPLE_RATE)
@@ -142,7 +142,7 @@ def synthetic_waves(config: XTTSConfig, seconds: float, batch_size: int) -> Wave
 def measure_training(
     config: XTTSConfig, plan: DevicePlan, folder: PathLike, clip_seconds: float, budget_seconds: float
 ) -> list[float]:
-    """Times training steps on noise, without overlap but with data preparation; returns the seconds of each step.
+    """Times training steps on noise, each with data preparation and without overlap; returns the seconds of each.
 
     Steps are timed for `budget_seconds`, but at least one. The first step, which traces the graphs, is not counted.
     """
@@ -160,7 +160,7 @@ def measure_training(
 
 
 def try_stage(dataset: SpeechDataset, stage: str, plan: DevicePlan) -> tuple[float, float] | None:
-    """Estimates the time of a training batch by a few eager steps on noise, with one clip or several clips per batch.
+    """Estimates the time of a training batch from a few eager steps on noise: some with one clip, some with several.
 
     Returns:
         The seconds of an eager step on one clip, mostly Python overhead, and the seconds of a training batch, both

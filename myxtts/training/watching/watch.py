@@ -52,7 +52,7 @@ class DivergenceGuard:
         self._row.clear()
 
     def record(self, step: int, clips: list[np.ndarray], losses: dict[str, float]) -> None:
-        """Counts a step as bad unless `losses["finite"]`. `clips` are the clip indices of each batch of the step."""
+        """Records a step, which is bad if `losses["finite"]` is false. `clips` are the clip indices of each batch."""
         if losses["finite"]:
             self._in_row = 0
             self._row.clear()
@@ -62,15 +62,15 @@ class DivergenceGuard:
         self._row.append({"step": step, "clips": np.concatenate(clips).tolist(), "not_finite": broken})
 
     def bad_steps(self) -> list[dict]:
-        """Returns the bad steps if training has diverged, else []: `step`, `clips`, `not_finite` (names of losses)."""
+        """Returns `step`, `clips`, `not_finite` (names of losses) per bad step if training has diverged, else []."""
         return list(self._row) if self._in_row >= self.limit else []
 
 
 class OvertrainingDetector:
     """Early stopping (Prechelt 1998) that distinguishes overtraining from a plateau.
 
-    A validation counts as overtrained if its loss is higher than at the best validation, although the training loss
-    (mean since the previous validation) is lower than it was then. A new best resets the count. `update` warns when the
+    A validation counts as overtrained if, compared with the best validation, its loss is higher although the training
+    loss (mean since the previous validation) is lower. A new best resets the count. `update` warns when the
     count reaches half of `patience`, and sets `stopped` at `patience`. With a patience of 0, it only warns.
     """
 
@@ -133,11 +133,11 @@ class Watch:
         self.divergence = DivergenceGuard(training.max_bad_steps)
         self.overtraining = OvertrainingDetector(training.overtraining_patience)
         self.speech_judge: Callable[[int], dict] | None = None
-        """Function that evaluates speech, given the step; returns metrics with `score`, which is better if lower."""
+        """Function `step -> metrics` that evaluates speech, or None; a lower value of the metric `score` is better."""
         self.monitor: GPUMonitor | None = None
         """Monitor of the GPUs in use, set by the run; None reports no GPU memory and utilization."""
         self.ledger_keeper: LedgerKeeper | None = None
-        """Creator of the `Ledger`; must be set before the first step, to check that this step moves weight averages."""
+        """Creates the `Ledger`. Must be set before the first step, to check that it changes the weight averages."""
         objectives = trainer.stage.validated([rule.objective for rule in trainer.train_step.rules])
         self._evaluator = Evaluator(trainer.stage, objectives, trainer.replicas)
         self._callbacks, self._unread, self._recent = [], [], []
@@ -190,7 +190,7 @@ class Watch:
             )
 
     def read(self) -> None:
-        """Copies the losses of the last steps to the host and records them. Rarely called, as it has to synchronize."""
+        """Copies the losses of the last steps to the host and records them. Called rarely: it waits for the device."""
         for step, clips, tensors in self._unread:
             losses = {name: float(value) for name, value in tensors.items()}
             self._recent.append(losses)
@@ -206,7 +206,7 @@ class Watch:
         self._recent.clear()
 
     def _report_divergence(self, bad_steps, dataset):
-        """Writes the bad steps to a file, or to the log if that fails; returns where, as the subject of a message."""
+        """Writes the bad steps to a file, or to the log if that fails; returns the place by name, for a message."""
         trainer, stage, clips = self.trainer, self.trainer.stage.name, dataset.train
         if not trainer.workers.is_chief:
             return "The log of worker 0"
