@@ -159,7 +159,7 @@ class RunConsole(ConsoleProgress, RunListener):
         return sum(file.stat().st_size for file in self.run.folder.rglob("*") if file.is_file())
 
     def _reached(self):
-        """Returns `[line]`, which compares used time, memory and disk with the estimates; [] without estimates."""
+        """Returns a list with one line that compares used time, memory and disk with the estimates; [] without them."""
         if self._needs is None or self._expected is None:
             return []
         expected, began = self._expected

@@ -36,7 +36,7 @@ MOST_CLIP_BYTES = 8 * 2**20
 
 
 def settle_origin(config: XTTSConfig) -> tuple[XTTSConfig, XTTSConfig | None]:
-    """Fills in the settings that define a run's origin: those of the existing run, or for a new run those requested.
+    """Fills in the settings of a run's origin: from the existing run in the folder or, for a new run, from the request.
 
     Returns the configuration, and the settings of the existing run (None for a new run). Raises `UserError` if the
     request differs from the origin of the existing run, or if a needed part is missing in `training.init_from`.
@@ -168,7 +168,7 @@ def _continued(config, began):
 
 
 def adopt(config: XTTSConfig) -> XTTSConfig:
-    """Fills in settings from the model `training.init_from`: shape, sampling and, unless another is set, vocabulary.
+    """Fills in settings of the model `training.init_from`: shape, sampling and, unless requested, vocabulary and g2p.
 
     Raises `CheckpointError` if the model lacks a needed part, and `ConfigError` if the settings do not fit the model.
     """

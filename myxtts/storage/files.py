@@ -90,7 +90,7 @@ def write_whole(path: AnyPath) -> Iterator[Path]:
 
 @contextmanager
 def _named(path, temporary=None):
-    """Sets the file name of an `OSError` in a `with` block to `path`, if the error names `temporary` or no file."""
+    """Makes an `OSError` that is raised in the block name `path` if it names `temporary` or no file."""
     try:
         yield
     except OSError as error:

@@ -222,7 +222,7 @@ def _write_parts(folder, stored, tensors, config, files, with_dvae):
 
 
 def _finite_weights(tensors, stored):
-    """Yields the MyXTTS weight that each of `tensors` becomes; raises `CheckpointError` if one is not finite."""
+    """Converts `tensors` to MyXTTS weights and yields them in order; raises `CheckpointError` if one is not finite."""
     for tensor in tensors:
         value = coqui.to_ours([stored[name].array for name in tensor.names], tensor.layout)
         if not np.isfinite(value).all():

@@ -19,7 +19,7 @@ WEIGHTS = (FLOAT32, INT8)
 BLOCK = 32
 """Number of int8 weights that share a scale. Rounding changes a weight by at most 0.4 % of the largest of these."""
 LARGE_BYTES = 4096
-"""Size in bytes from which ONNX Runtime gets arrays outside the graph; graph optimization uses the smaller arrays."""
+"""Minimum size in bytes of arrays that `session` passes outside of the graph; graph optimization uses the others."""
 
 
 def import_package(name: str) -> ModuleType:
