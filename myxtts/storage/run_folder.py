@@ -49,7 +49,7 @@ _REPORTS = (LOG, "inspected_*.json", "clips_*.csv", "diverged_*.json")
 
 
 def chosen_step(store: CheckpointStore, part: str, which: str = "best") -> int:
-    """Returns the step of the checkpoint to load: the best if `which` is `best` and `part` in `JUDGED`, else the last."""
+    """Returns the step of the checkpoint to load: the best if `which` is `best` and `part` in `JUDGED`, or the last."""
     best = store.best_step() if which == "best" and part in JUDGED else None
     return store.steps()[-1] if best is None else best
 
