@@ -1,7 +1,7 @@
 """Simulates a kill, a failure or a power cut at each file-system operation of some code in turn.
 
-Operations are calls of `os` functions that change files, opening a file for writing, and each `write` to it. `fsync`
-does not wait for a disk.
+An operation is a call of an `os` function that changes files, the opening of a file for writing, or a `write` to it.
+`fsync` does not wait for a disk.
 """
 
 import builtins

@@ -10,7 +10,7 @@ from urllib.parse import unquote, urlsplit
 
 
 class SmallHub:
-    """Repositories by name, `{path: content}`; `requests` lists the requests, `(method, path, headers)`."""
+    """Runs the hub in a `with` block. `repositories`: `{name: {path: content}}`; `requests`: (method, path, headers)."""
 
     def __init__(self):
         self.repositories, self.requests, self.gated = {}, [], set()

@@ -103,7 +103,7 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 def prepare(folder: Path, quick: bool) -> None:
-    """Creates the files that the pages name, in `folder`; leaves out trained runs if `quick`."""
+    """Creates the files and runs that the pages use in `folder`; if `quick`, only the files."""
     folder.mkdir(parents=True, exist_ok=True)
     if not quick and not (folder / "checkpoints/samples").is_dir():
         command = [sys.executable, *adapted("README", FIRST_COMMAND)[0].split()[1:]]
@@ -258,7 +258,7 @@ def is_close(shown: str, found: str, after: str) -> bool:
 
 
 def missing_files(page: str, folder: Path) -> list[str]:
-    """Returns errors for paths on a page that do not exist, and for its tables of files that do not match a folder."""
+    """Returns errors for paths on a page that do not exist, and for differences of its file tables from the folders."""
     text, missing = adapted(page, text_of(page))[0], []
     for path in re.findall(r"`((?:checkpoints|runs/\w+)/[\w./*-]+)`", text):
         missing += [] if any(folder.glob(path)) else [f"{page}: {path} does not exist"]

@@ -60,7 +60,7 @@ class StageWork:
     needed_by: tuple[str, ...] = ()
     """Stages that were trained on the weights of this one, and would be unusable if the weights changed."""
     stays: str = ""
-    """Why the stage cannot continue, if `needed_by` is not the reason: end of the text of `describe`; else empty."""
+    """Why the stage cannot continue, as text for `describe`; empty if it can, or if only `needed_by` prevents it."""
     origin: str | None = None
     """Model that the initial weights are from; None for random weights."""
 

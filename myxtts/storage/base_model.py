@@ -66,12 +66,12 @@ def base_folder() -> Path:
 
 
 def model_name(folder: AnyPath) -> str:
-    """Returns a model's folder as options take it: `base` for the bundled model, else a path, such as `./base`."""
+    """Returns the value that selects a model in options: `base` for the bundled model, else a path, such as `./base`."""
     return BASE_NAME if is_base(folder) else "./base" if str(folder) == BASE_NAME else str(folder)
 
 
 def default_speaker(folder: AnyPath, language: str) -> str | None:
-    """Returns a run's only training speaker; for the bundled model, a voice, if possible in `language`; else None."""
+    """Returns the default voice: a run's only speaker or, for `base`, a voice, preferably in `language`. Or None."""
     from myxtts.storage.speakers import read_speakers  # imports NumPy, which plans do not need
 
     speakers = read_speakers(folder)

@@ -121,7 +121,7 @@ def write_manifest(folder: Path, entries: Mapping[str, dict]) -> None:
 
 
 def read_manifest(folder: Path) -> dict[str, dict]:
-    """Reads a checkpoint's manifest and returns its entries. Raises `CheckpointVersionError` for another `FORMAT`.
+    """Reads a checkpoint's manifest and returns its entries. Raises `CheckpointVersionError` if its format differs.
 
     Raises `CheckpointError` if the manifest is missing or damaged, or if it lists a file outside of the folder.
     """
@@ -158,7 +158,7 @@ def _check_file(file, entry):
 
 
 class CheckpointStore:
-    """Checkpoints of one stage, in a folder that the first `write` creates. Keeps the newest `keep` and the best."""
+    """Checkpoints of one stage in a folder, which `write` creates. Keeps the newest `keep` checkpoints and the best."""
 
     def __init__(self, folder: AnyPath, keep: int = 2):
         self.folder = Path(folder)

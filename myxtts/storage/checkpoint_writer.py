@@ -18,9 +18,9 @@ LAST_TRY_PAUSE_SECONDS = 5.0
 class CheckpointWriter:
     """Writes the checkpoints of a `CheckpointStore` in a background thread, one at a time.
 
-    The method call after a failed write reports its error. An `OSError` is logged, but after `SAVE_TRIES` of them in a
-    row, raises `CheckpointError`; other errors are raised. Nothing else may write to the store. At the end of a `with`
-    block, the writer waits for the current write, except after Ctrl-C.
+    The method call after a failed write reports the error: it logs an `OSError`, raises `CheckpointError` after
+    `SAVE_TRIES` of them in a row, and raises other errors as they are. Nothing else may write to the store. At the end
+    of a `with` block, the writer waits for the current write, except after Ctrl-C.
     """
 
     def __init__(self, store: CheckpointStore):
@@ -32,7 +32,7 @@ class CheckpointWriter:
         self._failures = 0
 
     def start(self, step: int, tensors: dict[str, dict], state: dict, best: bool = False, copies=None) -> None:
-        """Waits for the current write, then starts a new one. Arrays and state must not change until it has ended.
+        """Waits for the current write, then starts a new one. Arrays and state must not change until the new one ends.
 
         Raises `CheckpointError` if `SAVE_TRIES` checkpoints in a row could not be written.
         """

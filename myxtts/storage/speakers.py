@@ -37,7 +37,7 @@ class StoredSpeaker:
 
 
 def write_speakers(folder: AnyPath, speakers: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> None:
-    """Writes `{name: (latents, vector)}` to a file: `(1, num_latents, width)` and `(1, speaker_width)`, float32."""
+    """Writes voices `{name: (latents, vector)}`: `(1, num_latents, width)` and `(1, speaker_width)`, both float32."""
     arrays = {name + end: one for name, both in speakers.items() for end, one in zip((_LATENTS, _VECTOR), both)}
     write_tensors(Path(folder) / SPEAKERS_FILE, arrays)
 
@@ -86,7 +86,7 @@ def language_of(folder: AnyPath, name: str | None = None) -> str | None:
 
 
 def read_speaker(folder: AnyPath, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Returns latents and vector of a voice, shaped as in `write_speakers`. Raises `CheckpointError` if not stored."""
+    """Returns latents and vector of a voice, shaped as in `write_speakers`. Raises `CheckpointError` if it has none."""
     if name not in speaker_names(folder):
         find_speaker(folder, name)
         raise CheckpointError(f"The voice {name} in {folder} is a recording; it has no latents in {SPEAKERS_FILE}.")

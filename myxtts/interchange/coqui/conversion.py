@@ -206,7 +206,7 @@ def _check_front_end(stored):
 
 
 def _write_parts(folder, stored, tensors, config, files, with_dvae):
-    """Writes one checkpoint per part of the model; `mel_stats` is stored with the DVAE, or else with the GPT."""
+    """Writes one checkpoint per part of the model. Stores `mel_stats` with the DVAE or, if there is none, the GPT."""
     parts = {}
     for tensor in tensors:
         part, file = (tensor.part, "model") if with_dvae or tensor.part != "dvae" else ("gpt", MEL_STATS)

@@ -121,7 +121,7 @@ _KINDS = {
 
 
 def _tensors(part, theirs, ours, rows):
-    """Yields the `Tensor`s of `rows`, `("kind released_name our_name", *shape)`, with prefixes for the two names."""
+    """Yields the `Tensor`s of `rows`, `("kind released_name our_name", *shape)`; `theirs`, `ours` prefix the names."""
     for row, *shape in rows:
         kind, name, weight = row.split()
         for ends, our_end, layout, axis in _KINDS[kind]:

@@ -114,7 +114,7 @@ class Builder:
         return Tensor(self, f"{kind}_{self._count}")
 
     def count(self, length: Any) -> Tensor:
-        """Returns the integers 0, 1, … below `length`, a tensor `(1,)` int64."""
+        """Returns the integers from 0 to `length` - 1, where `length` is a tensor `(1,)` int64."""
         return self.op("Range", 0, self.op("Squeeze", length), 1)
 
     def linear(self, x: Tensor, layer: Any, activation: str | None = None) -> Tensor:

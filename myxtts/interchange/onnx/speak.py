@@ -143,7 +143,7 @@ class Speaker:
         return np.concatenate(parts)
 
     def choose(self, voice=None, language=None):
-        """Returns voice and language. A missing voice is chosen to fit the language, a missing language, the voice."""
+        """Returns voice and language. Chooses a missing voice by the language, and a missing language by the voice."""
         own, sounds = self.voice_languages, self.config["written_as_it_sounds"]
         language = language and self.config.get("language_names", {}).get(language.lower(), language)
         spoken = {own[name] for name in own if self.trained[name]}  # the model's language, if it is the only one
