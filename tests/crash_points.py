@@ -181,7 +181,7 @@ class Disk:
         _apply(self.names, operation)
 
     def cut_power(self, mode: str, seed: int) -> None:
-        """Resets the folder to its state on the disk; the mode, of `POWER_CUTS`, tells which later names are kept."""
+        """Resets the folder to its state on the disk; `mode` of `POWER_CUTS` selects which unsynced renames remain."""
         some = random.Random(seed).randint(self.num_kept, len(self.log))
         names = dict(self.before)
         for operation in self.log[: dict(zip(POWER_CUTS, (self.num_kept, some, len(self.log))))[mode]]:

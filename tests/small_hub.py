@@ -10,7 +10,7 @@ from urllib.parse import unquote, urlsplit
 
 
 class SmallHub:
-    """Runs the hub in a `with` block. `repositories`: `{name: {path: content}}`; `requests`: (method, path, headers)."""
+    """Runs the hub in a block. `repositories` is `{name: {path: content}}`; `requests` has (method, path, headers)."""
 
     def __init__(self):
         self.repositories, self.requests, self.gated = {}, [], set()

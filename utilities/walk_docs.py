@@ -85,7 +85,7 @@ SKIPPED = (
 QUICK = r"^(?!.*runs/).*(say --text|doctor data (?!set)|plan --model|base --format onnx|--subtitles)"
 """Pattern of the commands that `--quick` runs, which need no model, or only the bundled one."""
 OWN_RUNS = ("python", "finetune", "migration", "decoder")
-"""Pages that create their own `runs/mine`, which is called `runs/PAGE` here, each from another model."""
+"""Pages that create a `runs/mine` from another model than README; commands get `runs/PAGE` in its place."""
 SERVERS = {"myxtts serve": 8000, "myxtts ui": 7860, "http.server": 8000}
 """Port of each command that starts a server, which runs until the end of the page."""
 MADE = r"(?:--output|--output-folder|--json|--plot|--save-voice|--subtitles|--checkpoint-dir)[ =](\S+)"
@@ -103,7 +103,7 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 def prepare(folder: Path, quick: bool) -> None:
-    """Creates the files and runs that the pages use in `folder`; if `quick`, only the files."""
+    """Fills `folder` with the files and runs that the pages use; if `quick`, only with the files."""
     folder.mkdir(parents=True, exist_ok=True)
     if not quick and not (folder / "checkpoints/samples").is_dir():
         command = [sys.executable, *adapted("README", FIRST_COMMAND)[0].split()[1:]]

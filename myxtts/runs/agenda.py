@@ -203,7 +203,7 @@ class Needs(NamedTuple):
     disk_free: int
 
     def describe(self) -> str:
-        """Returns these numbers as a line for the user."""
+        """Formats needed and free memory and disk space as a line for the user."""
         memory, free, _, disk, disk_free = (f"{count / BYTES_PER_GB:.1f} GB" for count in self)
         more = ", less than that: see --batch-size" if self.memory > self.memory_free else ""
         return f"Needs about {memory} of memory ({free} free{more}) and {disk} of disk ({disk_free} free)"

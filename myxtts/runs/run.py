@@ -128,8 +128,8 @@ class Run:
     def export(self, output: str | Path, weights: str = "float32", which: str = "best") -> Path:
         """Exports the `best` or `last` checkpoint to ONNX, for synthesis without MyXTTS; returns the folder.
 
-        `weights` is `float32`, or `int8` for the GPT's matrices. Raises `UserError` if the GPT is not trained yet, or
-        if the folder is not empty.
+        `weights` is the number format of the GPT's matrices, `float32` or `int8`. Raises `UserError` if the GPT is not
+        trained yet, or if `output` is not empty.
         """
         from myxtts.interchange.onnx.exporting import export_model
 
@@ -241,7 +241,7 @@ class Run:
 
 
 class _LogFile(logging.FileHandler):
-    """Log file handler that reports only the first error, such as a full disk, to the other handlers."""
+    """Log file handler. If it cannot write, such as to a full disk, it logs this once, by the other handlers."""
 
     _failed = False
 

@@ -66,7 +66,7 @@ def base_folder() -> Path:
 
 
 def model_name(folder: AnyPath) -> str:
-    """Returns the value that selects a model in options: `base` for the bundled model, else a path, such as `./base`."""
+    """Returns the value that selects a model in options: `base` for the bundled model, else a path like `./base`."""
     return BASE_NAME if is_base(folder) else "./base" if str(folder) == BASE_NAME else str(folder)
 
 

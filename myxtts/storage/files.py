@@ -198,7 +198,7 @@ def parse_json(text: str | bytes, path: AnyPath) -> Any:
 
 
 def free_path(path: Path) -> Path:
-    """Returns `path`, or the first of `path_2`, `path_3`, … that does not exist."""
+    """Returns `path` if it does not exist, else the first of `path_2`, `path_3`, … that does not."""
     paths = itertools.chain([path], (path.with_name(f"{path.name}_{number}") for number in itertools.count(2)))
     return next(free for free in paths if not os.path.lexists(free))
 
