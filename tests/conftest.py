@@ -21,7 +21,7 @@ gc.set_threshold(20_000, 20, 20)
 
 @pytest.fixture(scope="session")
 def tiny_corpus(tmp_path_factory):
-    """Folder of twelve speech-like clips of two speakers: LJSpeech layout, `speakers.csv`. Tests must not change it."""
+    """LJSpeech folder with `speakers.csv`: twelve speech-like clips of two speakers. Tests must not change it."""
     return make_tiny_corpus(tmp_path_factory.mktemp("tiny_corpus"))
 
 

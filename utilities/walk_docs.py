@@ -187,7 +187,7 @@ def printing_values(program: str) -> tuple[str, str]:
 
 
 def reason_to_skip(code: str) -> str | None:
-    """Returns why a part is skipped, or None."""
+    """Returns the reason why a part is skipped; None if it is not."""
     return next((why for pattern, why in SKIPPED if re.search(pattern, code)), None)
 
 

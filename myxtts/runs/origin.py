@@ -57,7 +57,7 @@ def settle_origin(config: XTTSConfig) -> tuple[XTTSConfig, XTTSConfig | None]:
 
 
 def run_in(folder: Path) -> XTTSConfig | None:
-    """Returns the settings of the run in a folder; None if there is no run, or a run without settings."""
+    """Returns the settings of the run in a folder; None if there is no run, or if the run has no settings."""
     known = (folder / "config.json").is_file() or "config" in (CheckpointStore(folder / "gpt").newest_state() or {})
     return read_config(folder) if known and holds_run(folder) else None
 

@@ -141,7 +141,7 @@ class Run:
 
         Args:
             voice: As in `Synthesizer.speak`; by default held-out recordings, see `runs.samples.held_out_voice`.
-            language: Language code of the text; by default that of the recording, or as in `Synthesizer.speak`.
+            language: Language code. By default, that of the held-out recordings; with `voice`, see `Synthesizer.speak`.
             seed: Sampling seed.
             options: Other arguments of `Synthesizer.speak`, such as `temperature`.
 

@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 VOCABULARY = "vocab.json"
 MEL_STATS = "mel_stats"
-"""Name of the tensor with the scale of each mel band, and of its file in GPT checkpoints of runs without a DVAE."""
+"""Name of the tensor with the scale of each mel band; also of its file, in GPT checkpoints of runs without a DVAE."""
 JUDGED = ("gpt", "decoder")
 """Stages whose best checkpoint is used for speech; of other stages, the last checkpoint is used."""
 TAKEN_FROM = "taken_from"

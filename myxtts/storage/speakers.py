@@ -79,7 +79,7 @@ def find_speaker(folder: AnyPath, name: str) -> StoredSpeaker:
 
 
 def language_of(folder: AnyPath, name: str | None = None) -> str | None:
-    """Returns the language of the voice `name`, or the only language of the training speakers; None if not known."""
+    """Returns the language of a voice; without a `name`, the common one of all training speakers. None if unknown."""
     speakers = [find_speaker(folder, name)] if name else read_speakers(folder).values()
     languages = {one.language for one in speakers if name or one.clip}
     return languages.pop() if len(languages) == 1 else None

@@ -38,7 +38,7 @@ CASES = ("subtitles", "again", "transcript", "shuffled subtitles", "shuffled tra
 
 @dataclass
 class Truth:
-    """Known content of a recording. Spans are `(start, end)` in seconds; `odd` are those of segments without text."""
+    """Known content of a recording. Spans are `(start, end)` in seconds; `odd` has spans of segments without text."""
 
     seconds: float = 0.0
     sentences: list = field(default_factory=list)
@@ -199,7 +199,7 @@ def judge(truth: Truth, folder: Path) -> dict[str, float]:
 def is_clause(start: float, end: float, text: str, spoken: Sequence[tuple[float, float, str]]) -> bool:
     """Whether a clip is a clause of the sentences `spoken`, cut at a pause of the speaker.
 
-    The relative position of the clip's text in the text of the sentences must be about that of the clip in their audio.
+    The clip must have about the same relative position in the text of the sentences as in their audio.
     """
     whole = " ".join(one for _, _, one in spoken)
     first = whole.find(text)

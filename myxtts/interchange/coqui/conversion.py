@@ -46,11 +46,11 @@ class CoquiFiles:
     """File with the weights: a released model, a checkpoint of Coqui's trainer, or a bare state dict."""
     vocab: Path
     dvae: Path | None = None
-    """Weights of the DVAE. If None, those in `model` are used, if any: checkpoints of Coqui's trainer can have them."""
+    """File with the weights of the DVAE. If None, uses the DVAE in `model`, which Coqui's trainer can store there."""
     mel_stats: Path | None = None
     speakers: Path | None = None
     config: Path | None = None
-    """`config.json`. If None, the settings in `model` are used, or those of XTTS v2 if it has none."""
+    """`config.json`. If None, uses the settings in `model` or, if `model` has none, the settings of XTTS v2."""
 
     @classmethod
     def of(cls, model: Path, **given: Path | None) -> "CoquiFiles":
