@@ -61,7 +61,7 @@ def two_stages(tiny_yaml):
         del STAGES[name]
     yield
     STAGES.clear()
-    STAGES.update(before)  # in their order, which counts
+    STAGES.update(before)  # in their order, which matters
 
 
 @pytest.fixture(scope="session")

@@ -220,7 +220,7 @@ def crash_everywhere(
     Returns:
         The number of operations of `act`.
     """
-    monkeypatch.setattr(os, "fsync", os.fstat)  # for what is prepared and checked as well
+    monkeypatch.setattr(os, "fsync", os.fstat)  # also in `prepare` and `check`
     prepared = prepare()
     with monkeypatch.context() as patch:
         points = CrashPoints(patch)

@@ -1,4 +1,4 @@
-"""Results of the tokenizer of coqui-tts 0.28.0 for a thousand sentences; commit 202e875 has the script for them."""
+"""Results of the tokenizer of coqui-tts 0.28.0 for a thousand sentences; commit 202e875 contains the script."""
 
 import hashlib
 import importlib.metadata

@@ -226,7 +226,7 @@ def find_needs(config: XTTSConfig, works: Sequence[StageWork], dataset: SpeechDa
         frozen = sum(estimate(config.model, shapes).parameters for estimate in below)
         if plan.visible_ids:
             memory = max(memory, found.peak + frozen)
-        else:  # on a CPU, TensorFlow keeps some of what earlier stages needed
+        else:  # on a CPU, TensorFlow keeps some memory of earlier stages
             kept, memory = kept + min(memory, found.peak), max(memory, found.peak)
             scratch = int(CPU_SCRATCH * (found.peak - found.resident))
             more = max(more, frozen + scratch + int(BYTES_PER_SECOND * batch * longest))

@@ -38,7 +38,7 @@ class RunConsole(ConsoleProgress, RunListener):
         self._inspection, self._clip_bar = ExitStack(), None
         self._began, self._seconds, self._needs, self._expected = 0.0, {}, None, None
         self._process = psutil.Process()
-        psutil.cpu_percent(), self._process.cpu_percent()  # the next calls return the use since these
+        psutil.cpu_percent(), self._process.cpu_percent()  # later calls return the CPU use since this one
 
     def on_pipeline(self, config: XTTSConfig, plan: DevicePlan):
         stage = "gpt" if config.training.stage == "all" else config.training.stage

@@ -192,7 +192,7 @@ class StageAlone:
             rows, needed = model.config.num_text_tokens, self.dataset.config.model.num_text_tokens
             hint = f"Make the model with ModelConfig(num_text_tokens={needed}), or lower data.vocabulary_size."
             require(needed <= rows, "The vocabulary", f"at most {rows} tokens, as in the model", needed, hint)
-            shape = replace(self.dataset.config.model, num_text_tokens=rows)  # it may have more than are used
+            shape = replace(self.dataset.config.model, num_text_tokens=rows)  # the model may have more rows than tokens
             self.dataset.config = replace(self.dataset.config, model=shape)
         below = set(STAGES[stage].builds_on)
         for name in reversed(STAGES):

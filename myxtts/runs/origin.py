@@ -212,7 +212,7 @@ def with_shape(config: XTTSConfig, stored: XTTSConfig) -> XTTSConfig:
     tenths = (model.max_codes * CODE_STRIDE_SAMPLES - 1) // (MODEL_SAMPLE_RATE // 10)
     most = {"max_text_length": model.max_text_tokens, "max_seconds": tenths / 10}
     if data.max_mel_frames is not None:
-        del most["max_seconds"]  # the frames are the limit
+        del most["max_seconds"]  # it limits the duration instead
     defaults = {one.name: one.default for one in fields(data)}
     lower = {name: value for name, value in most.items() if getattr(data, name) == defaults[name] > value}
     for name, value in lower.items():

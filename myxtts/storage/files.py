@@ -118,7 +118,7 @@ def write_whole_folder(path: AnyPath, sync: bool = True, replaced_name: str | No
             for written in (*temporary.rglob("*"), temporary) if sync else ():
                 sync_path(written)
             if path.exists():
-                shutil.rmtree(replaced, ignore_errors=True)  # from an earlier kill
+                shutil.rmtree(replaced, ignore_errors=True)  # left by a killed process
                 os.replace(path, replaced)
             os.replace(temporary, path)
             if sync:
@@ -253,7 +253,7 @@ def claimed(path: Path, number: int, waits: bool) -> Iterator[bool]:
     with open(path, "ab") as file:
         try:
             fcntl.lockf(file, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB), 1, number)
-        except (BlockingIOError, PermissionError):  # POSIX permits either
+        except (BlockingIOError, PermissionError):  # POSIX permits either error
             is_ours = False
         except OSError as error:
             logger.warning("%s cannot be locked (%s): let only one process at a time write.", path, error.strerror)

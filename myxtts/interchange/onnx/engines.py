@@ -60,7 +60,7 @@ class OnnxSteps:
         self.config, self._longest = config, int(gpt.audio_positions.shape[0]) - 1
         self._reading = build_reading(gpt, config, weights).session(threads)
         with suppress(AttributeError):  # a C library other than glibc
-            ctypes.CDLL(None).malloc_trim(0)  # returns what building needed, for XTTS v2 a gigabyte
+            ctypes.CDLL(None).malloc_trim(0)  # frees the memory that building needed, a gigabyte for XTTS v2
         # Sorting a thousand scores is fastest in one thread.
         self._drawing = build_drawing(config).session(1)
 

@@ -257,7 +257,7 @@ def _long_text(speaker, synthesizer, random):
     voice = next((one for name, one in speaker.voices.items() if speaker.voice_languages[name] == language), None)
     voice = voice or (_normal(random, config.num_latents, config.width), _normal(random, config.speaker_width))
     speaker.voices["checked"] = voice
-    with redirect_stderr(io.StringIO()) as unread, redirect_stdout(unread):  # warnings about speech without a meaning
+    with redirect_stderr(io.StringIO()) as unread, redirect_stdout(unread):  # hides warnings about meaningless speech
         spoken = speaker.speak(text, "checked", language)
         stream = synthesizer.stream(text, Voice(*(part[None] for part in voice)), language, check=False)
         expected = sum(map(len, stream))
