@@ -74,7 +74,7 @@ def released(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def converted(released):
-    """The output of `myxtts convert` for `released`, within its folder. Tests must not change it."""
+    """Folder with the output of `myxtts convert` for `released`. Tests must not change it."""
     from released_model import convert
 
     assert convert("--from-coqui", released / "model.pth", "--output", released / "converted") == 0

@@ -239,7 +239,7 @@ STATE, MANIFEST = (f"step_00000001/{name}.json" for name in ("state", "manifest"
 
 @st.composite
 def checkpoints(draw):
-    """Draws a checkpoint with one changed JSON file; for a file `sign`, `read_checkpoint` updates the manifest."""
+    """Draws a checkpoint with one changed JSON file; a file `sign` makes `read_checkpoint` update the checksums."""
     name = draw(st.sampled_from([STATE, MANIFEST, "best.json"]))
     altered = draw(altered_json(json.loads(CHECKPOINT[name])))
     return CHECKPOINT | {name: altered} | ({"sign": b""} if draw(st.booleans()) else {})

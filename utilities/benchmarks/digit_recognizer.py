@@ -128,7 +128,7 @@ def build_network() -> keras.Model:
 
 
 class DigitRecognizer:
-    """Recognizes the digit in each clip of a list, or that a clip has no word."""
+    """Recognizes the digit in each clip of a list; can also answer that a clip has no word."""
 
     def __init__(self, network: keras.Model):
         self.network = network
