@@ -144,7 +144,7 @@ class Profile:
 
     @property
     def efficiency(self):
-        """Overlap efficiency: the longer of data work and training, divided by the step time; at most 1."""
+        """Overlap efficiency: the longer of data work and training, divided by the step time. 1 is ideal."""
         return max(data_seconds(self.phases), self.phases["train"]) / self.pipeline.mean
 
     @property
