@@ -310,8 +310,8 @@ def reference_of(dataset: SpeechDataset, clip: Clip) -> str:
 def held_out_voice(dataset: SpeechDataset, language: str | None = None) -> list[Clip]:
     """Returns clips of one speaker to use as a voice, usually a single validation clip.
 
-    Chooses the longest clip within the limits `data.conditioning_seconds`, in `language` if possible. If that clip is
-    shorter than the lower limit, adds other clips of the same speaker until the limit is reached.
+    Chooses the longest clip within the limits `data.conditioning_seconds`, else the longest of all, in `language` if
+    possible. If it is shorter than the lower limit, adds clips of the same speaker until the limit is reached.
     """
     low, high = dataset.config.data.conditioning_seconds
     seconds = lambda clip: clip.num_samples / MODEL_SAMPLE_RATE
