@@ -101,11 +101,11 @@ class Page:
         raise AssertionError(f"{what} did not come: {last or self.shown()}")
 
     def find(self, elem_id, inside=""):
-        """Returns the element, or an element inside it."""
+        """Returns the element with an id or, given a selector `inside`, the first match in it."""
         return self.driver.find_element("css selector", within(elem_id, inside))
 
     def find_all(self, elem_id, inside):
-        """Returns all matching elements inside an element."""
+        """Returns all elements that match the selector `inside` in the element with an id."""
         return self.driver.find_elements("css selector", within(elem_id, inside))
 
     def tab(self, name):
