@@ -21,7 +21,7 @@ gc.set_threshold(20_000, 20, 20)
 
 @pytest.fixture(scope="session")
 def tiny_corpus(tmp_path_factory):
-    """Folder of twelve speech-like clips of two speakers: LJSpeech layout, `speakers.csv`. Tests must not change it."""
+    """LJSpeech folder with `speakers.csv`: twelve speech-like clips of two speakers. Tests must not change it."""
     return make_tiny_corpus(tmp_path_factory.mktemp("tiny_corpus"))
 
 
@@ -39,7 +39,7 @@ def tiny_yaml(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def log_as_before():
-    """Restores the package's logging: commands send it to standard output, where `caplog` does not see it."""
+    """Restores the package's logging after commands, which redirect it to standard output, unseen by `caplog`."""
     log = logging.getLogger("myxtts")
     handlers, level, propagate = log.handlers[:], log.level, log.propagate
     yield
@@ -61,7 +61,7 @@ def two_stages(tiny_yaml):
         del STAGES[name]
     yield
     STAGES.clear()
-    STAGES.update(before)  # in their order, which counts
+    STAGES.update(before)  # in their order, which matters
 
 
 @pytest.fixture(scope="session")
@@ -74,7 +74,7 @@ def released(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def converted(released):
-    """The output of `myxtts convert` for `released`, within its folder. Tests must not change it."""
+    """Folder with the output of `myxtts convert` for `released`. Tests must not change it."""
     from released_model import convert
 
     assert convert("--from-coqui", released / "model.pth", "--output", released / "converted") == 0
@@ -83,7 +83,7 @@ def converted(released):
 
 @pytest.fixture(scope="module")
 def eagerly():
-    """Traced functions run as plain Python; see `untraced`."""
+    """Runs traced functions as plain Python in the tests of a module; see `untraced`."""
     with untraced():
         yield
 
@@ -98,7 +98,7 @@ def devices_as_before(monkeypatch):
 
 @pytest.fixture
 def without_griffin_lim(monkeypatch):
-    """Replaces Griffin-Lim, which takes most of the time, for tests of codes or lengths only."""
+    """Replaces Griffin-Lim, which takes most of the time, by constant audio, for tests of only codes or lengths."""
     from myxtts.inference import text_stream
 
     monkeypatch.setattr(text_stream, "log_mel_to_wav", lambda mel: np.full(256 * len(mel), 0.1, np.float32))

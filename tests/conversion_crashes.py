@@ -19,7 +19,7 @@ def digests(folder):
 
 
 def crash_conversion(monkeypatch, work: Path, released: Path, direction: str, every: int = 1) -> int:
-    """Converts a released model (`in`) or weights (`out`) repeatedly, each time with a crash at a later operation.
+    """Imports (`direction` `in`) or exports (`out`) a model repeatedly, each time with a crash at a later operation.
 
     Raises:
         AssertionError: A crash left an incomplete output.

@@ -1,7 +1,7 @@
 """Simulates a kill, a failure or a power cut at each file-system operation of some code in turn.
 
-Operations are functions of `os`, files that Python opens for writing, each `write` to them, and the safetensors
-library's writer. None of them waits for a disk.
+An operation is a call of an `os` function that changes files, the opening of a file for writing, or a `write` to it.
+`fsync` does not wait for a disk.
 """
 
 import builtins
@@ -24,8 +24,8 @@ LASTING = {
     "disk broken": ((errno.EIO,), (*CREATING, *GROWING, *MOVING)),
     "read-only": ((errno.EROFS,), (*CREATING, *GROWING, *MOVING)),
 }
-"""Failures from one operation on: the errors, which alternate with the number of the first operation, and the
-operations that fail. A full disk can still rename."""
+"""Failures that last from one operation on, as (errors, operations that fail): the number of the first operation
+decides which of the errors is raised. A full disk can still rename."""
 KILLS = ("killed before", "killed half-way")
 """A kill after an operation is the same as a kill before the next one."""
 MODES = (*KILLS, "fails once", *LASTING)
@@ -132,11 +132,11 @@ class _File:
 
 
 class Disk:
-    """State of a folder after a power cut: each file has its content at its last `fsync`; operations on names before
-    the folder's last `fsync` took effect, and perhaps later ones, in their order.
+    """State of a folder after a power cut. A file has its content at its last `fsync`. Names are as they were at the
+    folder's last `fsync`, or after one of the later operations on names.
 
-    Journaling file systems (ext4 with data=ordered, XFS) guarantee this order of names, but content that was not
-    synced may be lost, so that a file is empty.
+    Journaling file systems (ext4 with data=ordered, XFS) guarantee the order of operations on names. They may lose
+    content that was not synced, so that a file is empty.
     """
 
     def __init__(self, root: Path):
@@ -181,7 +181,7 @@ class Disk:
         _apply(self.names, operation)
 
     def cut_power(self, mode: str, seed: int) -> None:
-        """Reduces the folder to what the disk has kept; some modes of `POWER_CUTS` keep more names."""
+        """Resets the folder to its state on the disk; `mode` of `POWER_CUTS` selects which unsynced renames remain."""
         some = random.Random(seed).randint(self.num_kept, len(self.log))
         names = dict(self.before)
         for operation in self.log[: dict(zip(POWER_CUTS, (self.num_kept, some, len(self.log))))[mode]]:
@@ -210,7 +210,7 @@ def _apply(names, operation):
 def crash_everywhere(
     monkeypatch, prepare: Callable, act: Callable, check: Callable, modes=MODES, folder: Callable = None, every: int = 1
 ) -> int:
-    """Calls `check(prepared, act's result or what it raised)` after a crash at each operation of `act(prepared)`.
+    """Runs `act(prepared)` with a crash at each operation in turn, and then `check(prepared, result or error of act)`.
 
     Args:
         folder: Returns the folder of `prepared`. If given, power cuts are simulated too; `check` then gets "power cut"
@@ -218,9 +218,9 @@ def crash_everywhere(
         every: Tests only every n-th operation, for code with thousands of them.
 
     Returns:
-        The operations of `act`.
+        The number of operations of `act`.
     """
-    monkeypatch.setattr(os, "fsync", os.fstat)  # for what is prepared and checked as well
+    monkeypatch.setattr(os, "fsync", os.fstat)  # also in `prepare` and `check`
     prepared = prepare()
     with monkeypatch.context() as patch:
         points = CrashPoints(patch)

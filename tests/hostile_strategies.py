@@ -42,7 +42,7 @@ values = st.recursive(
 
 @st.composite
 def damaged(draw, content: bytes):
-    """`content` with bytes changed, removed, repeated or inserted; near enough to a valid file to be partly parsed."""
+    """Draws `content` with some bytes changed, removed, repeated or inserted, so few that parsers read a part of it."""
     content = bytearray(content)
     for _ in range(draw(st.integers(0, 4))):
         start = draw(st.integers(0, max(0, len(content) - 1)))
@@ -65,7 +65,7 @@ def damaged(draw, content: bytes):
 
 @st.composite
 def altered_json(draw, document):
-    """`document` as JSON, with some of its values replaced or removed, and perhaps damaged as bytes."""
+    """Draws `document` as JSON bytes, with some values replaced or removed; sometimes the bytes are damaged, too."""
     document = json.loads(json.dumps(document))
     for _ in range(draw(st.integers(0, 3))):
         place = document
@@ -96,7 +96,7 @@ rows = st.lists(cells, min_size=1, max_size=5)
 
 @st.composite
 def corpora(draw):
-    """A folder in any of the layouts, or in several of them."""
+    """Draws the files of a corpus in any of the layouts, or in several of them at once."""
     lines = draw(st.lists(rows, max_size=8))
     separators = st.sampled_from(["|", "|", "|", ",", "\t"])
     text = draw(st.sampled_from(["\n", "\r\n", "\r"])).join(draw(separators).join(row) for row in lines)
@@ -156,7 +156,7 @@ OPCODES = b"(.0125FIJKLMNPQRSTUVXabcdeghijloqrstu}]\x80\x81\x82\x85\x86\x87\x88\
 
 @st.composite
 def checkpoint_files(draw):
-    """A `.pth` that is damaged as a whole, or a valid archive with a damaged, invented or arbitrary pickle."""
+    """Draws a `.pth` file that is damaged as a whole, or a valid one with a damaged, invented or arbitrary pickle."""
     kind = draw(st.integers(0, 3))
     if kind == 0:
         return {"model.pth": draw(damaged(RELEASED))}
@@ -239,7 +239,7 @@ STATE, MANIFEST = (f"step_00000001/{name}.json" for name in ("state", "manifest"
 
 @st.composite
 def checkpoints(draw):
-    """A checkpoint with one changed JSON file; with `sign`, the manifest has its digest."""
+    """Draws a checkpoint with one changed JSON file; a file `sign` makes `read_checkpoint` update the checksums."""
     name = draw(st.sampled_from([STATE, MANIFEST, "best.json"]))
     altered = draw(altered_json(json.loads(CHECKPOINT[name])))
     return CHECKPOINT | {name: altered} | ({"sign": b""} if draw(st.booleans()) else {})

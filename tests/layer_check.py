@@ -16,8 +16,8 @@ def check_layer(
 ):
     """Checks the requirements on all layers.
 
-    1. `from_config(get_config())`, through JSON, gives a layer with the same weights by path and shape, and with the
-       same values the same output.
+    1. `from_config(get_config())`, through JSON, gives a layer whose weights have the same paths and shapes. With the
+       values of the original, it has the same output.
     2. Symbolic shapes equal the real ones, with all axes known and with `dynamic_axes` unknown.
     3. The gradient reaches every trainable weight. Weights are moved off their initial values first, so that layers
        which start at zero are tested, too.
@@ -28,9 +28,9 @@ def check_layer(
         inputs: One array, or a tuple of arrays passed by position.
         call_kwargs: Further keyword arguments of the call; arrays or plain values.
         trainable: Whether the layer must have trainable weights; False asserts that it has none.
-        dynamic_axes: One tuple per input of axes whose length may be unknown. By default axis 0, and axis 1 of
+        dynamic_axes: For each input, a tuple of the axes whose length may be unknown. By default axis 0, and axis 1 of
             integer inputs and of inputs with three axes or more.
-        mixed_output_dtype: Dtype of floating outputs under a mixed policy, where it is not the compute dtype.
+        mixed_output_dtype: Dtype of floating outputs under a mixed policy, if it is not the compute dtype.
         unreached: Prefix of the names of trainable weights that must have no gradient.
 
     Returns:
@@ -123,7 +123,7 @@ def _default_dynamic_axes(inputs):
 
 
 def _relative_shapes(layer):
-    """`(name below the layer, shape)` of each weight, in order; the layer's own name may differ between instances."""
+    """Returns `(name, shape)` of each weight; the name excludes that of the layer, which differs between instances."""
     return [(name, tuple(weight.shape)) for name, weight in named_weights(layer).items()]
 
 

@@ -20,7 +20,7 @@ _in_helper = False
 
 
 def on_logical_devices(test):
-    """Decorates a module-level function: it runs in the helper process. Arguments and result must be picklable."""
+    """Decorator that runs a module-level function in the helper process. Arguments and result must be picklable."""
 
     @functools.wraps(test)
     def run(*arguments, **keywords):
@@ -61,7 +61,7 @@ def _call(module, name, arguments, keywords):
 
 
 def plan_of(mode):
-    """The `DevicePlan` of `single`, `dual`, `isolated` or `mirrored` (two replicas) on the helper's devices."""
+    """Returns the `DevicePlan` of `single`, `dual`, `isolated` or `mirrored` (two replicas) on the helper's devices."""
     from myxtts.devices.configuration import plan_devices
 
     if mode == "single":

@@ -1,4 +1,4 @@
-"""The page in a real browser: its own server, and what a user does with mouse and keyboard."""
+"""Runs the web page on its own server in a real browser, and uses it by mouse and keyboard."""
 
 import os
 import signal
@@ -58,7 +58,7 @@ def chromium(flags=(), size=(1100, 1400)):
 
 
 def within(elem_id, inside):
-    """Returns a selector for content of an element; several selectors are separated by commas."""
+    """Returns a CSS selector for elements in an element that match `inside`: selectors separated by commas."""
     return ", ".join(f"#{elem_id} {one}".strip() for one in inside.split(","))
 
 
@@ -101,15 +101,15 @@ class Page:
         raise AssertionError(f"{what} did not come: {last or self.shown()}")
 
     def find(self, elem_id, inside=""):
-        """Returns the element, or an element inside it."""
+        """Returns the element with an id or, given a selector `inside`, the first match in it."""
         return self.driver.find_element("css selector", within(elem_id, inside))
 
     def find_all(self, elem_id, inside):
-        """Returns all matching elements inside an element."""
+        """Returns all elements that match the selector `inside` in the element with an id."""
         return self.driver.find_elements("css selector", within(elem_id, inside))
 
     def tab(self, name):
-        """Opens a tab; in a narrow window it is in a menu."""
+        """Opens a tab, from the menu if the window is too narrow to show it."""
         if not self.driver.find_elements("css selector", f"#tab_{name}-button"):
             self.driver.find_element("css selector", ".overflow-menu > button").click()
             hidden = self.driver.find_elements("css selector", ".overflow-dropdown button")
@@ -144,7 +144,7 @@ class Page:
         self.driver.execute_script("arguments[0].blur()", box)
 
     def choose(self, elem_id, text):
-        """Chooses from a drop-down list; repeats this if the list was reloaded in the meantime."""
+        """Chooses from a drop-down list; tries again if the list was reloaded in the meantime."""
         from selenium.webdriver.common.keys import Keys
 
         def chosen():
@@ -186,7 +186,7 @@ class Page:
         return self.wait(lambda: all(word in self.shown() for word in words) and self.shown(), f"{words}", seconds)
 
     def seconds_of(self, elem_id):
-        """Returns the duration of the audio in a player, in seconds; 0 for none."""
+        """Returns the duration that a player shows, as text; 1 if it has audio but shows no duration, 0 if no audio."""
         found = self.find_all(elem_id, "audio, #duration")
         return len(found) and (found[-1].text or 1)
 

@@ -9,7 +9,7 @@ from myxtts.training.stages.gpt import GPTObjective, conditioning_target_mask
 
 
 class ReferenceObjective(GPTObjective):
-    """The GPT's objective with the reference's hidden text stop, and with the gradients of training."""
+    """The GPT's objective with the text's stop token hidden from attention, as the reference does in training."""
 
     def __init__(self, model, config):
         super().__init__(model, config)
@@ -29,7 +29,7 @@ class ReferenceObjective(GPTObjective):
         return {name: float(mean) for name, mean in means.items()}, 0.01 * means["text"] + means["codes"]
 
     def gradients(self, batch):
-        """Returns the weighted loss, and its gradients by our names."""
+        """Returns the weighted loss, and its gradients by the names of weights in MyXTTS."""
         variables = self.trainable()
         with tf.GradientTape() as tape:
             _, loss = self.losses(batch)
@@ -38,7 +38,7 @@ class ReferenceObjective(GPTObjective):
 
 
 def recipe_optimizer(variables):
-    """The optimizer of the reference's recipe at learning rate 1e-3, for variables by our names."""
+    """Returns the optimizer of the reference's recipe, with learning rate 1e-3, for `{name in MyXTTS: variable}`."""
     optimizer = AdamW(1e-3, weight_decay=1e-2, beta_1=0.9, beta_2=0.96, epsilon=1e-8)
     optimizer.exclude_from_weight_decay(var_list=[v for name, v in variables.items() if no_weight_decay(name)])
     optimizer.build(list(variables.values()))
@@ -46,7 +46,7 @@ def recipe_optimizer(variables):
 
 
 def channels_last(array):
-    """`(B, C, T)` as a tensor `(B, T, C)`."""
+    """Converts an array `(B, C, T)` to a tensor `(B, T, C)`."""
     return tf.constant(np.ascontiguousarray(np.asarray(array).transpose(0, 2, 1)))
 
 
@@ -58,7 +58,7 @@ def difference(actual, expected):
 
 
 def greedy_codes(gpt, latents, text_inputs, sampling, config, max_codes):
-    """Decodes one row greedily with a cache; as in the reference, some codes count as already seen at the start."""
+    """Decodes one row greedily with a cache; as in the reference, two codes count as already sampled at the start."""
     logits, _, state = gpt.prefill(latents, text_inputs, tf.ones(text_inputs.shape, tf.bool), max_codes)
     num_prompt = state.key_mask.shape[1] - max_codes
     seen = np.zeros((1, config.num_audio_tokens), bool)

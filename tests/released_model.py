@@ -23,7 +23,7 @@ SETTINGS |= dict(gpt_cond_len=20, gpt_cond_chunk_len=5)
 
 
 def state_dicts(config):
-    """Returns `model.pth` and `dvae.pth` in the released layout, with random weights seeded by their names."""
+    """Returns the tensors of `model.pth` and of `dvae.pth` in the released layout, random values seeded by name."""
 
     def drawn(tensors):
         return {

@@ -1,4 +1,4 @@
-"""A small model hub on the loopback interface for `huggingface_hub`, which can break connections on demand."""
+"""A local server that `huggingface_hub` uses as model hub; it can break connections and alter files on demand."""
 
 import base64
 import hashlib
@@ -10,14 +10,14 @@ from urllib.parse import unquote, urlsplit
 
 
 class SmallHub:
-    """Repositories by name, `{path: content}`; `requests` lists the requests, `(method, path, headers)`."""
+    """Runs the hub in a block. `repositories` is `{name: {path: content}}`; `requests` has (method, path, headers)."""
 
     def __init__(self):
         self.repositories, self.requests, self.gated = {}, [], set()
         self.cut_after = {}
-        """Number of bytes after which the next response with a file breaks off, by path."""
+        """By path of a file: number of bytes after which the next response with this file breaks off."""
         self.altered = {}
-        """Content that is sent instead of a file's own, by path."""
+        """By path of a file: content that is sent instead of the file's own."""
         hub = self
 
         class Handler(_Handler):
@@ -42,13 +42,13 @@ class SmallHub:
         self.repositories[name] = {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
 
     def commit(self, name):
-        """The one commit of a repository: a digest of its content."""
+        """Returns the hash of a repository's only commit, a digest of its content."""
         content = sorted((path, git_digest(data)) for path, data in self.repositories[name].items())
         return hashlib.sha1(json.dumps(content).encode()).hexdigest()
 
 
 def git_digest(content):
-    """SHA-1 of a file, computed like git's."""
+    """Returns the SHA-1 of a file, as git computes it."""
     return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
 
 
@@ -58,7 +58,7 @@ def is_large(path):
 
 
 def digest(path, content):
-    """Digest of a file's content, the value of the header ETag."""
+    """Returns the digest of a file's content for the header ETag."""
     return hashlib.sha256(content).hexdigest() if is_large(path) else git_digest(content)
 
 

@@ -73,11 +73,11 @@ def stand_in_machine(num_gpus, nvml=True, memory_mb=24000, **environment):
         num_gpus: Number of GPUs; their boards are called "0", "1", ...
         nvml: Whether NVML can be read.
         memory_mb: Memory of each GPU.
-        environment: Variables of the user, such as `CUDA_VISIBLE_DEVICES`; the package's others are unset.
+        environment: Environment variables to set, such as `CUDA_VISIBLE_DEVICES`; other device variables are unset.
 
     Yields:
-        A function that returns the stand-in TensorFlow after its import. `boards()` of it lists the board of each
-        logical GPU, and `state` holds the configuration.
+        A function that returns the stand-in TensorFlow after its import. Its function `boards()` lists the board of
+        each logical GPU, and its attribute `state` holds the configuration.
     """
 
     def list_gpus():

@@ -1,4 +1,4 @@
-"""Results of the tokenizer of coqui-tts 0.28.0 for a thousand sentences; the script is in git until 202e875."""
+"""Results of the tokenizer of coqui-tts 0.28.0 for a thousand sentences; commit 202e875 contains the script."""
 
 import hashlib
 import importlib.metadata
@@ -12,12 +12,12 @@ _NEEDED_PACKAGES = {"ja": ("cutlet", "unidic-lite"), "zh-cn": ("pypinyin",), "ko
 
 
 def digest(value):
-    """Returns the first eight hexadecimal digits of the SHA-256 of a value's JSON, as in the file."""
+    """Returns the first eight hexadecimal digits of the SHA-256 of a value's JSON, as in `text_reference.json`."""
     return hashlib.sha256(json.dumps(value, ensure_ascii=False).encode()).hexdigest()[:8]
 
 
 def skip_without_packages(language):
-    """Skips a test whose language needs a package that is missing or not of the version the file was made with."""
+    """Skips a test if a package for its language is missing, or is not of the version that made `REFERENCE`."""
     for package in _NEEDED_PACKAGES.get(language, ("num2words",)):
         try:
             version = importlib.metadata.version(package)

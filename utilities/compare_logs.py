@@ -88,7 +88,7 @@ def _unfolded(lines):
 
 
 def _split_runs(lines):
-    """Splits the lines of a log into runs, which begin with their batch size; a final report may have one, too."""
+    """Splits the lines of a log into runs. A line with a batch size begins a run, unless it is in a final report."""
     starts = [i for i, line in enumerate(lines) if BATCH_SIZE.search(line)]
     bounds = [0]
     for start, end in zip(starts, [*starts[1:], None]):
@@ -128,7 +128,7 @@ def _figures(text):
 
 
 def _summarize(steps):
-    """Combines the figures of all step lines of a run; each line covers the same number of steps."""
+    """Combines the figures of a run's step lines, each of which covers the same number of steps."""
     columns = {name: [step[name] for step in steps if name in step] for name in PATTERNS}
     summary = {name: sum(values) / len(values) for name, values in columns.items() if values}
     means, stds = columns["mean_step_ms"], columns["std_step_ms"]
@@ -149,7 +149,7 @@ def _summarize(steps):
 
 
 def speed_up(baseline, optimized):
-    """Returns the ratio of the throughputs, or None, and their unit: samples/s if both runs have it, else steps/s."""
+    """Returns the ratio of throughputs (None if unknown) and their unit: samples/s if both logs have it, or steps/s."""
     for field, unit in (("samples_per_second", "samples/s"), ("steps_per_second", "steps/s")):
         before, after = baseline[field], optimized[field]
         if before and after is not None:

@@ -28,7 +28,7 @@ LOAD_LIMIT = 0.20
 TRANSFER_LIMIT = 0.15
 TRAIN_LIMIT = 0.50
 VARIATION_LIMIT = 0.30
-"""Limits beyond which a `Verdict` is given: fractions of the sum of the phases, and std / mean of the step time."""
+"""Limits beyond which `judge` reports a bottleneck: of phases / sum of phases, and of std / mean of the step time."""
 PLOTTED_STEPS = 12
 TITLES = {"load": "Data loading", "preprocess": "Preprocessing", "transfer": "Transfer", "train": "Training"}
 
@@ -144,7 +144,7 @@ class Profile:
 
     @property
     def efficiency(self):
-        """Overlap efficiency: the longer of data work and training, divided by the step time; at most 1."""
+        """Overlap efficiency: the longer of data work and training, divided by the step time. 1 is ideal."""
         return max(data_seconds(self.phases), self.phases["train"]) / self.pipeline.mean
 
     @property
@@ -154,7 +154,7 @@ class Profile:
 
     @property
     def busy(self):
-        """Fractions of the time that the data device prepared or copied batches, and that the model device trained."""
+        """Fractions of the time in which the data device prepared or copied batches, and the model device trained."""
         return self.pipeline.busy({"preprocess", "transfer"}), self.pipeline.busy({"train"})
 
     def as_dict(self):

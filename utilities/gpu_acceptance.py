@@ -3,8 +3,8 @@
     python utilities/gpu_acceptance.py --data-gpu 0 --model-gpu 1 --minutes 20
     python utilities/gpu_acceptance.py --virtual-devices 2 --model-size nano --minutes 5
 
-Both flags may name the same GPU; each role then has its own memory limit. Takes the flags of train_main.py; the default
-data is the sample corpus. Each case runs in its own process: the profiler, dual_gpu_bottleneck_profiler.py, with
+Both GPU flags may name the same GPU; each role then has its own memory limit. Takes the flags of train_main.py
+and trains on the sample corpus by default. Each case runs in its own process: dual_gpu_bottleneck_profiler.py with
 different flags; a run that is resumed; and a long run whose memory and threads are monitored. Writes hardware, versions
 and figures, but no paths, to gpu_report.md and gpu_report.json in --report. The exit code is 1 if a target is missed.
 """
@@ -228,7 +228,7 @@ def judge(found: dict[str, dict[str, dict]], is_virtual: bool) -> list[Judgement
 
 
 def _judged(target, figures, verdict):
-    """Creates a judgement by `verdict(figures)`, which returns the value as text, and True, False or None (unknown)."""
+    """Returns a judgement. `verdict(figures)` gives the value as text, and whether it meets the target, or None."""
     lack = "not measured" if not figures else figures.get("error") or figures.get("skipped")
     if lack:
         return Judgement(target, lack, "fail" if "error" in figures else "not judged")

@@ -85,7 +85,7 @@ SKIPPED = (
 QUICK = r"^(?!.*runs/).*(say --text|doctor data (?!set)|plan --model|base --format onnx|--subtitles)"
 """Pattern of the commands that `--quick` runs, which need no model, or only the bundled one."""
 OWN_RUNS = ("python", "finetune", "migration", "decoder")
-"""Pages that create their own `runs/mine`, which is called `runs/PAGE` here, each from another model."""
+"""Pages that create a `runs/mine` from another model than README; commands get `runs/PAGE` in its place."""
 SERVERS = {"myxtts serve": 8000, "myxtts ui": 7860, "http.server": 8000}
 """Port of each command that starts a server, which runs until the end of the page."""
 MADE = r"(?:--output|--output-folder|--json|--plot|--save-voice|--subtitles|--checkpoint-dir)[ =](\S+)"
@@ -103,7 +103,7 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 def prepare(folder: Path, quick: bool) -> None:
-    """Creates the files that the pages name, in `folder`; leaves out trained runs if `quick`."""
+    """Fills `folder` with the files and runs that the pages use; if `quick`, only with the files."""
     folder.mkdir(parents=True, exist_ok=True)
     if not quick and not (folder / "checkpoints/samples").is_dir():
         command = [sys.executable, *adapted("README", FIRST_COMMAND)[0].split()[1:]]
@@ -187,7 +187,7 @@ def printing_values(program: str) -> tuple[str, str]:
 
 
 def reason_to_skip(code: str) -> str | None:
-    """Returns why a part is skipped, or None."""
+    """Returns the reason why a part is skipped; None if it is not."""
     return next((why for pattern, why in SKIPPED if re.search(pattern, code)), None)
 
 
@@ -258,7 +258,7 @@ def is_close(shown: str, found: str, after: str) -> bool:
 
 
 def missing_files(page: str, folder: Path) -> list[str]:
-    """Returns errors for paths on a page that do not exist, and for its tables of files that do not match a folder."""
+    """Returns errors for paths on a page that do not exist, and for differences of its file tables from the folders."""
     text, missing = adapted(page, text_of(page))[0], []
     for path in re.findall(r"`((?:checkpoints|runs/\w+)/[\w./*-]+)`", text):
         missing += [] if any(folder.glob(path)) else [f"{page}: {path} does not exist"]

@@ -289,7 +289,7 @@ def _lists(origin):
 
 
 def _stages(origin):
-    """Yields each stage, its last and best step (False if the weights were copied), and its losses with their step."""
+    """Yields `(stage, (last step, best step), step of the losses, losses)`; the second is False for copied weights."""
     for stage in STAGES:
         store = CheckpointStore(origin / stage)
         if steps := store.steps():

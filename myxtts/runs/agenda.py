@@ -36,14 +36,14 @@ logger = logging.getLogger(__name__)
 WARMUP_STEPS, TIMED_STEPS = 3, 5
 """Number of steps at the start of a stage that are not timed, and number of timed steps before the first estimate."""
 LEAST_TO_TRY, MOST_TO_TRY = 40, 8 * BYTES_PER_GB
-"""Limits of the runs whose time is estimated by trial steps: minimum number of steps, and maximum memory in bytes."""
+"""Minimum number of steps and maximum memory in bytes of a run whose time `try_run` estimates by trial steps."""
 OPENING, STOP_SECONDS, CLOSING_SECONDS = 22, 3, 25
-"""Time to open a stage, in units of an eager step on one clip; for a validation, in CPU seconds; and for the speech at
-the end of a stage, in CPU seconds. Fitted to fine-tuning runs of `base` (docs/benchmarks.md)."""
+"""Durations for `try_run`, fitted to fine-tuning runs of `base` (docs/benchmarks.md): opening a stage, in units of an
+eager step on one clip; one validation, in CPU seconds; the speech at the end of a stage, in CPU seconds."""
 CPU_RUNTIME_BYTES, CPU_SCRATCH, BYTES_PER_SECOND, MOST_KEPT = int(0.4 * BYTES_PER_GB), 0.2, 5_000_000, BYTES_PER_GB
-"""Memory for training on a CPU: of TensorFlow after tracing, in bytes; of scratch buffers, as a fraction of a step's
-memory; of data preparation, in bytes per second of audio in a batch; and the most that earlier stages leave allocated,
-in bytes. The first three were fitted to ten runs (docs/benchmarks.md)."""
+"""Terms of the memory estimate on a CPU: TensorFlow after tracing, in bytes; scratch buffers, as a fraction of the
+temporary memory of a step; data preparation, in bytes per second of audio in a batch; and the maximum that earlier
+stages leave allocated, in bytes. The first three were fitted to ten runs (docs/benchmarks.md)."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class StageWork:
     needed_by: tuple[str, ...] = ()
     """Stages that were trained on the weights of this one, and would be unusable if the weights changed."""
     stays: str = ""
-    """End of a message that tells why the stage cannot continue, if the reason is not `needed_by`; otherwise empty."""
+    """Why the stage cannot continue, as text for `describe`; empty if it can, or if only `needed_by` prevents it."""
     origin: str | None = None
     """Model that the initial weights are from; None for random weights."""
 
@@ -93,7 +93,7 @@ class StageWork:
 
     @property
     def obstacle(self) -> tuple[str, str]:
-        """Why `needed_by` keeps the stage from continuing, and how to start the stage over: two parts of a message."""
+        """Two parts of a message: how the stages in `needed_by` prevent training, and how to start this stage over."""
         stages = f"{listed(self.needed_by)} {'was' if len(self.needed_by) == 1 else 'were'}"
         restart = f"--reset-training --stage {self.stage} starts it over and sets aside what depends on it"
         return f"{stages} trained on it", restart
@@ -117,10 +117,10 @@ def listed(names: Sequence[str]) -> str:
 def make_agenda(
     config: XTTSConfig, dataset: SpeechDataset, reset: Sequence[str] = (), taken: Sequence[str] = ()
 ) -> list[StageWork]:
-    """Returns the work on each stage, or only on `training.stage`. Damaged checkpoints are renamed, not used.
+    """Returns the work on `training.stage`, or on every stage if it is `all`. Renames damaged checkpoints.
 
-    `reset` are stages to start over, `taken` finished stages that the run will copy from `training.init_from`. Raises
-    `UserError` if further training of `training.stage` would make the stages that depend on it unusable.
+    `reset` lists stages to start over. `taken` lists finished stages that the run will copy from `training.init_from`.
+    Raises `UserError` if further training of `training.stage` would make the stages that depend on it unusable.
     """
     training = config.training
     stores = {name: CheckpointStore(f"{training.checkpoint_dir}/{name}") for name in STAGES}
@@ -194,7 +194,7 @@ def _stays(training, stage, states, stores):
 
 
 class Needs(NamedTuple):
-    """Bytes of memory and disk: what a run needs at most, what is free, and the installed memory (`memory_in_all`)."""
+    """Estimated memory and disk space that a run needs, the free amounts, and the total memory, all in bytes."""
 
     memory: int
     memory_free: int
@@ -203,15 +203,15 @@ class Needs(NamedTuple):
     disk_free: int
 
     def describe(self) -> str:
-        """Returns these numbers as a line for the user."""
+        """Formats needed and free memory and disk space as a line for the user."""
         memory, free, _, disk, disk_free = (f"{count / BYTES_PER_GB:.1f} GB" for count in self)
         more = ", less than that: see --batch-size" if self.memory > self.memory_free else ""
         return f"Needs about {memory} of memory ({free} free{more}) and {disk} of disk ({disk_free} free)"
 
 
 def find_needs(config: XTTSConfig, works: Sequence[StageWork], dataset: SpeechDataset) -> Needs | None:
-    """Estimates memory and disk for the stages to train; None without such stages. Raises `UserError` if a run does
-    not fit into the free disk space or the installed memory."""
+    """Estimates the memory and disk space to train the stages; returns None if no stage is to be trained. Raises
+    `UserError` if the run does not fit into the free disk space or the total memory."""
     memory, kept, more, disk, largest, training, plan = 0, 0, 0, 0, 0, config.training, plan_for()
     shares = max(1, len(training.workers)) * plan.num_replicas
     longest = max((clip.num_samples for clip in dataset.train), default=config.max_samples) / MODEL_SAMPLE_RATE
@@ -226,7 +226,7 @@ def find_needs(config: XTTSConfig, works: Sequence[StageWork], dataset: SpeechDa
         frozen = sum(estimate(config.model, shapes).parameters for estimate in below)
         if plan.visible_ids:
             memory = max(memory, found.peak + frozen)
-        else:  # on a CPU, TensorFlow keeps some of what earlier stages needed
+        else:  # on a CPU, TensorFlow keeps some memory of earlier stages
             kept, memory = kept + min(memory, found.peak), max(memory, found.peak)
             scratch = int(CPU_SCRATCH * (found.peak - found.resident))
             more = max(more, frozen + scratch + int(BYTES_PER_SECOND * batch * longest))
@@ -258,7 +258,7 @@ def find_needs(config: XTTSConfig, works: Sequence[StageWork], dataset: SpeechDa
 
 
 def try_run(works: Sequence[StageWork], dataset: SpeechDataset, needs: Needs) -> dict[str, tuple[float, float]]:
-    """Estimates `{stage: (seconds per step, seconds in all)}` by trial steps; {} for short, large or GPU runs."""
+    """Returns `{stage: (seconds per step, seconds of the stage)}` from trial steps; {} for short, large or GPU runs."""
     training, plan, tried, times = dataset.config.training, plan_for(), {}, {}
     steps = {work.stage: max(0, work.total - (work.step or 0)) for work in works if work.trains}
     is_plain = len(plan.model_devices) == 1 and not plan.visible_ids  # devices cannot share the clip of a trial
@@ -278,11 +278,11 @@ def try_run(works: Sequence[StageWork], dataset: SpeechDataset, needs: Needs) ->
 
 
 class TimeLeft(Callback):
-    """Adds the remaining time of the stage and of the run to the `timing` that later callbacks get in `on_log`.
+    """Adds the remaining seconds of the stage and of the run to `timing` in `on_log`, for the callbacks after this one.
 
-    If `try_run` estimated the time of later stages, this estimate is multiplied by the ratio of measured to estimated
-    time in the current stage; it is first added to both times, so that a few short steps hardly change the ratio. If
-    not, the time of later stages is extrapolated from this stage by steps, clips per step and `StageEntry.cost`.
+    The estimates of `try_run` for later stages are multiplied by the ratio of measured to estimated time so far. Both
+    times include the estimate for later stages, so that a few short steps hardly change the ratio. Without `try_run`,
+    the time of later stages is extrapolated from this stage by steps, clips per step and `StageEntry.cost`.
     """
 
     def __init__(self, config: XTTSConfig):

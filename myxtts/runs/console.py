@@ -38,7 +38,7 @@ class RunConsole(ConsoleProgress, RunListener):
         self._inspection, self._clip_bar = ExitStack(), None
         self._began, self._seconds, self._needs, self._expected = 0.0, {}, None, None
         self._process = psutil.Process()
-        psutil.cpu_percent(), self._process.cpu_percent()  # the next calls return the use since these
+        psutil.cpu_percent(), self._process.cpu_percent()  # later calls return the CPU use since this one
 
     def on_pipeline(self, config: XTTSConfig, plan: DevicePlan):
         stage = "gpt" if config.training.stage == "all" else config.training.stage
@@ -159,7 +159,7 @@ class RunConsole(ConsoleProgress, RunListener):
         return sum(file.stat().st_size for file in self.run.folder.rglob("*") if file.is_file())
 
     def _reached(self):
-        """Returns `[line]`, which compares used time, memory and disk with the estimates; [] without estimates."""
+        """Returns a list with one line that compares used time, memory and disk with the estimates; [] without them."""
         if self._needs is None or self._expected is None:
             return []
         expected, began = self._expected

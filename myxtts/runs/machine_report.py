@@ -1,4 +1,4 @@
-"""Report of `myxtts doctor`: on the machine, TensorFlow, `auto` settings and training speed, or on several workers."""
+"""Reports of `myxtts doctor`: on one machine (hardware, TensorFlow, `auto` settings, speed), or on several workers."""
 
 import os
 import platform
@@ -33,7 +33,7 @@ SLOW_DISK = 20 * 2**20
 SUMS_MB, REPEATS, MESSAGES = (1, 4, 16, 64, 256), 5, 50
 """Sizes in MB of the all-reduces that `examine_workers` times, repetitions of each, and number of timed messages."""
 TEXT_TOKENS = 5000
-"""Vocabulary size that is assumed to compute the size of each GPT's gradients."""
+"""Vocabulary size that `_sums` assumes when it computes the size of the gradients of each GPT."""
 
 
 def examine(config: XTTSConfig, seconds: float, folder: str, data_files: Sequence[str] = ()) -> dict[str, Any]:
@@ -85,7 +85,7 @@ def examine(config: XTTSConfig, seconds: float, folder: str, data_files: Sequenc
 
 
 def _automatic(config, plan, found, measures):
-    """Returns by name: the largest batch sizes, the precision that `auto` selects and, if `measures`, the attention."""
+    """Returns the `auto` choices by name: precision, attention (unknown unless `measures`), and largest batch sizes."""
     from myxtts.training.loop.switches import choose_attention
 
     policy, reason = choose_precision("auto", plan.model_device)

@@ -67,15 +67,15 @@ def open_run(config: XTTSConfig, notify: Callable = lambda *facts: None) -> tupl
 
     Args:
         config: Settings as requested.
-        notify: Function that is called with the name and the arguments of each `RunListener` event. No file is moved or
-            written before or during the events up to `on_trial`.
+        notify: Function that is called with the name and the arguments of each `RunListener` event. Up to `on_trial`,
+            the function `open_run` only writes reports and renames damaged checkpoints.
 
     Returns:
         The data set, whose `config` has the complete settings of the run, and the work on each stage.
 
     Raises:
         UserError: The folder has a different run, the model in --init-from lacks a part, the recordings are unusable,
-            or the request would make existing stages unusable. In these cases, no file has been moved or written.
+            or the request would make existing stages unusable. Settings and intact checkpoints are then unchanged.
     """
     config, began = settle_origin(config)
     training, home = config.training, Path(config.training.checkpoint_dir)
@@ -133,7 +133,7 @@ def check_same_model(before: ModelConfig, config: XTTSConfig) -> None:
 
 
 def open_stage(stage: str, plan: DevicePlan, dataset: SpeechDataset) -> tuple[StageTrainer, list]:
-    """Returns the trainer of a stage, and the callbacks that write logs and samples (none on workers but the chief)."""
+    """Returns the trainer of a stage, and its callbacks that write logs and samples; only the chief has callbacks."""
     kind, config, settings = STAGE_CLASSES[stage], dataset.config, dataset.config.training
     foundations, lineage = load_foundations(config, stage, plan.data_device)
     trainer = StageTrainer(config, stage, plan, foundations, lineage)
@@ -192,7 +192,7 @@ class StageAlone:
             rows, needed = model.config.num_text_tokens, self.dataset.config.model.num_text_tokens
             hint = f"Make the model with ModelConfig(num_text_tokens={needed}), or lower data.vocabulary_size."
             require(needed <= rows, "The vocabulary", f"at most {rows} tokens, as in the model", needed, hint)
-            shape = replace(self.dataset.config.model, num_text_tokens=rows)  # it may have more than are used
+            shape = replace(self.dataset.config.model, num_text_tokens=rows)  # the model may have more rows than tokens
             self.dataset.config = replace(self.dataset.config, model=shape)
         below = set(STAGES[stage].builds_on)
         for name in reversed(STAGES):
@@ -202,7 +202,7 @@ class StageAlone:
         is_done = lambda name: last[name] is not None and stores[name].read_state(last[name])["finished"]
         self._missing = [name for name in stores if not is_done(name)]
         self.foundations: dict[str, XTTS] = {}
-        """Models that the stage depends on, by stage. If one is missing, all are untrained before `train_missing`."""
+        """Models that the stage depends on, by stage. If one is missing, all are untrained until `train_missing`."""
         self.lineage: dict[str, str] = {}
         """Digests of the weights of `foundations`, by stage."""
         if not self._missing:

@@ -36,7 +36,7 @@ MOST_CLIP_BYTES = 8 * 2**20
 
 
 def settle_origin(config: XTTSConfig) -> tuple[XTTSConfig, XTTSConfig | None]:
-    """Fills in the settings that define a run's origin: those of the existing run, or for a new run those requested.
+    """Fills in the settings of a run's origin: from the existing run in the folder or, for a new run, from the request.
 
     Returns the configuration, and the settings of the existing run (None for a new run). Raises `UserError` if the
     request differs from the origin of the existing run, or if a needed part is missing in `training.init_from`.
@@ -57,7 +57,7 @@ def settle_origin(config: XTTSConfig) -> tuple[XTTSConfig, XTTSConfig | None]:
 
 
 def run_in(folder: Path) -> XTTSConfig | None:
-    """Returns the settings of the run in a folder; None if there is no run, or a run without settings."""
+    """Returns the settings of the run in a folder; None if there is no run, or if the run has no settings."""
     known = (folder / "config.json").is_file() or "config" in (CheckpointStore(folder / "gpt").newest_state() or {})
     return read_config(folder) if known and holds_run(folder) else None
 
@@ -168,7 +168,7 @@ def _continued(config, began):
 
 
 def adopt(config: XTTSConfig) -> XTTSConfig:
-    """Fills in settings from the model `training.init_from`: shape, sampling and, unless another is set, vocabulary.
+    """Fills in settings of the model `training.init_from`: shape, sampling and, unless requested, vocabulary and g2p.
 
     Raises `CheckpointError` if the model lacks a needed part, and `ConfigError` if the settings do not fit the model.
     """
@@ -212,7 +212,7 @@ def with_shape(config: XTTSConfig, stored: XTTSConfig) -> XTTSConfig:
     tenths = (model.max_codes * CODE_STRIDE_SAMPLES - 1) // (MODEL_SAMPLE_RATE // 10)
     most = {"max_text_length": model.max_text_tokens, "max_seconds": tenths / 10}
     if data.max_mel_frames is not None:
-        del most["max_seconds"]  # the frames are the limit
+        del most["max_seconds"]  # it limits the duration instead
     defaults = {one.name: one.default for one in fields(data)}
     lower = {name: value for name, value in most.items() if getattr(data, name) == defaults[name] > value}
     for name, value in lower.items():

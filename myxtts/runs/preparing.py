@@ -88,7 +88,7 @@ def prepare(
 
 
 def _make_alone(numbers, make, lock, tell):
-    """Calls `make` for each shard number. Shards that other processes have locked come last, after waiting for them."""
+    """Calls `make(number)` for each shard. Waits for shards that other processes have locked, and makes them last."""
     for waits in (False, True):
         of_others = []
         for number in numbers:
@@ -102,7 +102,7 @@ def _make_alone(numbers, make, lock, tell):
 
 
 def _encoded(utterances, preparation) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
-    """Yields id, codes `(C,)` (as the GPT stage would compute them) and samples `(S,)` int16 of each clip."""
+    """Yields for each clip: its id, the codes `(C,)` that the GPT stage would compute, and the samples `(S,)` int16."""
     cache = SampleCache(0)
     for utterance in utterances:
         samples, _ = cache.load(str(utterance.wav_path))

@@ -33,15 +33,15 @@ if TYPE_CHECKING:
 class RunListener:
     """Base class of objects that are notified of the events of a run.
 
-    Subclasses define any of the methods below. A run calls these in the thread of `Run.train`, and also the methods of
-    `training.watching.callbacks.Callback`, which report the steps of a stage.
+    Subclasses define any of the methods below, which a run calls in the thread of `Run.train`. A run also calls the
+    methods of `training.watching.callbacks.Callback`, which report the steps of a stage.
 
     - `on_pipeline(config, plan)`: the folder is locked and the devices are known.
     - `on_inspection(done, total)`: `done` of `total` recordings were checked.
     - `on_corpus(dataset)`: the recordings were read into a `data.dataset.SpeechDataset`.
-    - `on_agenda(works)`: the agenda, a `runs.agenda.StageWork` per stage, is known; no file has been changed yet.
+    - `on_agenda(works)`: the agenda, a `runs.agenda.StageWork` per stage, is known; nothing was trained or reset yet.
     - `on_needs(needs)`: the needed memory and disk, a `runs.agenda.Needs`, were estimated.
-    - `on_trial(times)`: the time was estimated: `{stage: (seconds per step, seconds in all)}`.
+    - `on_trial(times)`: the time was estimated: `{stage: (seconds per step, seconds of the stage)}`.
     - `on_stage(stage, order)`: the stage is about to start; `order` is the `data.batch.BatchOrder` of its batches.
     - `on_set_aside(stage, folder)`: the stage starts over, and its checkpoints were moved to `folder`.
     - `on_stopped(stage)`: the run was stopped in this stage.
@@ -96,7 +96,7 @@ class Run:
 
     @property
     def history(self) -> dict[str, list[dict[str, float]]]:
-        """Validation losses up to the newest checkpoint, by stage: one dictionary with `step` per validation."""
+        """Validation losses by stage, up to the newest checkpoint: a dictionary of `step` and losses per validation."""
         last = self.last_steps.items()
         return {stage: CheckpointStore(self.folder / stage).read_state(step).get("history", []) for stage, step in last}
 
@@ -128,8 +128,8 @@ class Run:
     def export(self, output: str | Path, weights: str = "float32", which: str = "best") -> Path:
         """Exports the `best` or `last` checkpoint to ONNX, for synthesis without MyXTTS; returns the folder.
 
-        `weights` is `float32`, or `int8` for the GPT's matrices. Raises `UserError` if the GPT is not trained yet, or
-        if the folder is not empty.
+        `weights` is the number format of the GPT's matrices, `float32` or `int8`. Raises `UserError` if the GPT is not
+        trained yet, or if `output` is not empty.
         """
         from myxtts.interchange.onnx.exporting import export_model
 
@@ -141,7 +141,7 @@ class Run:
 
         Args:
             voice: As in `Synthesizer.speak`; by default held-out recordings, see `runs.samples.held_out_voice`.
-            language: Language code of the text; by default that of the recording, or as in `Synthesizer.speak`.
+            language: Language code. By default, that of the held-out recordings; with `voice`, see `Synthesizer.speak`.
             seed: Sampling seed.
             options: Other arguments of `Synthesizer.speak`, such as `temperature`.
 
@@ -161,7 +161,7 @@ class Run:
         return self._synthesizer.speak(text, voice, language, seed=seed, **options)
 
     def stop(self):
-        """Stops `train` in another thread: it finishes the current step, writes a checkpoint and returns."""
+        """Makes `train`, running in another thread, finish the current step, write a checkpoint and return."""
         self._stop.set()
         if trainer := self.trainer:
             trainer.stop_requested.set()
@@ -241,7 +241,7 @@ class Run:
 
 
 class _LogFile(logging.FileHandler):
-    """Log file handler that reports only the first error, such as a full disk, to the other handlers."""
+    """Log file handler. If it cannot write, such as to a full disk, it logs this once, by the other handlers."""
 
     _failed = False
 
@@ -298,7 +298,7 @@ def stops_on_signals(trainer) -> Iterator[None]:
 
 @contextmanager
 def _logging_to(handler) -> Iterator[None]:
-    """During a `with` block, logs the package's messages from level INFO on to `handler`; closes it at the end."""
+    """Sends the package's log messages of level INFO and above to `handler` during the block, and then closes it."""
     logger = logging.getLogger(LOGGER_NAME)
     level = logger.level
     logger.setLevel(min(level or logging.INFO, logging.INFO))

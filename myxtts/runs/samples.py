@@ -302,7 +302,7 @@ def speak_last_words(config: XTTSConfig, dataset: SpeechDataset, device: str) ->
 
 
 def reference_of(dataset: SpeechDataset, clip: Clip) -> str:
-    """Returns the path of the longest training clip with the speaker and language of `clip`; without one, of `clip`."""
+    """Returns the path of the longest training clip with the speaker and language of `clip`, or else that of `clip`."""
     same = [one for one in dataset.train if (one.speaker, one.language) == (clip.speaker, clip.language)]
     return max(same or [clip], key=lambda other: other.num_samples).wav_path
 
@@ -310,8 +310,8 @@ def reference_of(dataset: SpeechDataset, clip: Clip) -> str:
 def held_out_voice(dataset: SpeechDataset, language: str | None = None) -> list[Clip]:
     """Returns clips of one speaker to use as a voice, usually a single validation clip.
 
-    Chooses the longest clip within the limits `data.conditioning_seconds`, in `language` if possible. If all clips are
-    too short, adds other clips of the speaker of the longest one until the minimum duration is reached.
+    Chooses the longest clip within the limits `data.conditioning_seconds`, else the longest of all, in `language` if
+    possible. If it is shorter than the lower limit, adds clips of the same speaker until the limit is reached.
     """
     low, high = dataset.config.data.conditioning_seconds
     seconds = lambda clip: clip.num_samples / MODEL_SAMPLE_RATE

@@ -33,7 +33,7 @@ from myxtts.text.languages import get_language
 SAMPLE_CORPUS = Path("sample_corpus")
 TUNE = "training.tune (--tune)"
 NUM_CLOSING_TEXTS = 4
-"""Number of sentences that a model trained on the sample corpus speaks at the end of its run; none is in the corpus."""
+"""Number of sentences, not in the sample corpus, that a model trained on this corpus speaks at the end of its run."""
 MEASURED_STEPS = 12
 """Number of training steps that `--device-plan auto` times for each device plan."""
 
@@ -138,7 +138,7 @@ def with_workers(config: XTTSConfig) -> XTTSConfig:
 
 
 def _with_data(config, download):
-    """Returns `config` with data to train on: LJSpeech if `download`, a new sample corpus if it names no data."""
+    """Fills in `data.train_data`: LJSpeech if `download`, else the given data, else a new sample corpus."""
     folder = config.data.train_data
     if download:
         from myxtts.data.download import download_ljspeech

@@ -7,7 +7,7 @@ from pathlib import Path
 from myxtts.storage.files import AnyPath, CheckpointError
 
 BASE_NAME = "base"
-"""Name of the bundled model wherever a model folder is expected; `./base` is an ordinary folder."""
+"""Name of the bundled model in options that take a model folder; `./base` is an ordinary folder."""
 BASE_FOLDER: Path = Path(__file__).resolve().parents[1] / "bundled" / "base"
 EXPORT, STAGE, MODEL, SETTINGS = "gpt.onnx", "*step_[0-9]*/manifest.json", "*/*step_[0-9]*/manifest.json", "config.json"
 RELEASE, TRAINER, RUNS, FOLDER, FILE, NEW = "model.pth", "best_model.pth", "*/config.json", "**", "file", "new"
@@ -25,7 +25,7 @@ KINDS = {
     FILE: "is a file, or a path below one",
     NEW: "is not a folder or a file",
 }
-"""Kinds of paths, with a text for errors. Most are glob patterns; the first that matches in a folder is its kind."""
+"""Error text for each kind of path. Most kinds are glob patterns; a folder is of the first kind that matches in it."""
 MODELS, PLACES = (BASE_NAME, MODEL, SETTINGS), (RUNS, FOLDER, NEW)
 HOMES = (*PLACES, MODEL, SETTINGS, "model.bin", "model.safetensors")
 """Kinds of paths that are allowed as the folder of a run (`--checkpoint-dir`)."""
@@ -33,7 +33,7 @@ FORMS = "the folder of a training run, of `myxtts convert` or of XTTS v2, base, 
 
 
 def kind_of(source: AnyPath) -> str:
-    """Returns the kind of a path, or of a name such as `base`: a key of `KINDS`. A `Path` object is never a name."""
+    """Returns the kind, a key of `KINDS`, of a path or of the string `base`; `Path("base")` is an ordinary path."""
     path = Path(source)
     other = FILE if any(map(os.path.isfile, (path, *path.parents))) else NEW
     return BASE_NAME if is_base(source) else next((mark for mark in KINDS if source and any(path.glob(mark))), other)
@@ -44,7 +44,7 @@ def require_kind(
 ) -> Path:
     """Returns the folder of a model, given its path or `base`. Raises `CheckpointError` if its kind is not in `kinds`.
 
-    The error message names the option `what` and the option's permitted values, `forms`.
+    In the error message, `what` is the name of the option, and `forms` describes its permitted values.
     """
     if (kind := kind_of(source)) in kinds:
         return base_folder() if kind == BASE_NAME else Path(source)
@@ -66,12 +66,12 @@ def base_folder() -> Path:
 
 
 def model_name(folder: AnyPath) -> str:
-    """Returns how options name a model: `base` for the bundled model, else the path of the folder, such as `./base`."""
+    """Returns the value that selects a model in options: `base` for the bundled model, else a path like `./base`."""
     return BASE_NAME if is_base(folder) else "./base" if str(folder) == BASE_NAME else str(folder)
 
 
 def default_speaker(folder: AnyPath, language: str) -> str | None:
-    """Returns a run's only training speaker, or the bundled model's first voice in `language` (or any), else None."""
+    """Returns the default voice: a run's only speaker or, for `base`, a voice, preferably in `language`. Or None."""
     from myxtts.storage.speakers import read_speakers  # imports NumPy, which plans do not need
 
     speakers = read_speakers(folder)

@@ -48,7 +48,7 @@ _DTYPES["BOOL"] = "?"
 def write_tensors(path: AnyPath, arrays: Mapping[str, np.ndarray], values: Iterable[np.ndarray] | None = None) -> None:
     """Writes a safetensors file tensor by tensor; the library's writer would need twice the memory of all tensors.
 
-    `values`, by default those of `arrays`, are the tensors to write, in this order, with these shapes and data types.
+    `arrays` determines names, order, shapes and data types. `values` yields the values; by default, those of `arrays`.
     """
     # Header of names, shapes and offsets, then the values: https://huggingface.co/docs/safetensors/index#format
     header, end, names = {}, 0, {np.dtype(dtype): name for name, dtype in _DTYPES.items()}
@@ -66,7 +66,7 @@ def write_tensors(path: AnyPath, arrays: Mapping[str, np.ndarray], values: Itera
 
 
 class StoredTensors(Mapping):
-    """Tensors of a safetensors file by name; each is read when it is looked up.
+    """Mapping of names to the tensors in a safetensors file; a tensor is read only when it is looked up.
 
     The constructor and lookups raise `CheckpointError` if the file is missing or damaged. Lookups also raise it for
     data types that NumPy does not have.
@@ -121,7 +121,7 @@ def write_manifest(folder: Path, entries: Mapping[str, dict]) -> None:
 
 
 def read_manifest(folder: Path) -> dict[str, dict]:
-    """Reads a checkpoint's manifest and returns its entries. Raises `CheckpointVersionError` for another `FORMAT`.
+    """Reads a checkpoint's manifest and returns its entries. Raises `CheckpointVersionError` if its format differs.
 
     Raises `CheckpointError` if the manifest is missing or damaged, or if it lists a file outside of the folder.
     """
@@ -158,7 +158,7 @@ def _check_file(file, entry):
 
 
 class CheckpointStore:
-    """Checkpoints of one stage, in a folder that the first `write` creates. Keeps the newest `keep` and the best."""
+    """Checkpoints of one stage in a folder, which `write` creates. Keeps the newest `keep` checkpoints and the best."""
 
     def __init__(self, folder: AnyPath, keep: int = 2):
         self.folder = Path(folder)

@@ -10,7 +10,7 @@ from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
 logger = logging.getLogger(__name__)
 
 SAVE_TRIES = 3
-"""Number of failed writes in a row that ends a run, and number of attempts to write the last checkpoint."""
+"""Number of writes that must fail in a row to end a run; also the number of attempts to write the last checkpoint."""
 LAST_TRY_PAUSE_SECONDS = 5.0
 """Pause between attempts to write the last checkpoint, since a lost network mount often comes back."""
 
@@ -18,9 +18,9 @@ LAST_TRY_PAUSE_SECONDS = 5.0
 class CheckpointWriter:
     """Writes the checkpoints of a `CheckpointStore` in a background thread, one at a time.
 
-    Errors of a write are reported by the next method call: it logs an `OSError`, up to `SAVE_TRIES - 1` times in a row,
-    and raises any other error. Nothing else may write to the store. At the end of a `with` block, the writer waits for
-    the current write, except after Ctrl-C.
+    The method call after a failed write reports the error: it logs an `OSError`, raises `CheckpointError` after
+    `SAVE_TRIES` of them in a row, and raises other errors as they are. Nothing else may write to the store. At the end
+    of a `with` block, the writer waits for the current write, except after Ctrl-C.
     """
 
     def __init__(self, store: CheckpointStore):
@@ -32,7 +32,7 @@ class CheckpointWriter:
         self._failures = 0
 
     def start(self, step: int, tensors: dict[str, dict], state: dict, best: bool = False, copies=None) -> None:
-        """Waits for the current write, then starts a new one. Arrays and state must not change until it has ended.
+        """Waits for the current write, then starts a new one. Arrays and state must not change until the new one ends.
 
         Raises `CheckpointError` if `SAVE_TRIES` checkpoints in a row could not be written.
         """

@@ -90,7 +90,7 @@ def write_whole(path: AnyPath) -> Iterator[Path]:
 
 @contextmanager
 def _named(path, temporary=None):
-    """Sets the file name of an `OSError` in a `with` block to `path`, if the error names `temporary` or no file."""
+    """Makes an `OSError` that is raised in the block name `path` if it names `temporary` or no file."""
     try:
         yield
     except OSError as error:
@@ -118,7 +118,7 @@ def write_whole_folder(path: AnyPath, sync: bool = True, replaced_name: str | No
             for written in (*temporary.rglob("*"), temporary) if sync else ():
                 sync_path(written)
             if path.exists():
-                shutil.rmtree(replaced, ignore_errors=True)  # from an earlier kill
+                shutil.rmtree(replaced, ignore_errors=True)  # left by a killed process
                 os.replace(path, replaced)
             os.replace(temporary, path)
             if sync:
@@ -198,7 +198,7 @@ def parse_json(text: str | bytes, path: AnyPath) -> Any:
 
 
 def free_path(path: Path) -> Path:
-    """Returns `path`, or the first of `path_2`, `path_3`, … that does not exist."""
+    """Returns `path` if it does not exist, else the first of `path_2`, `path_3`, … that does not."""
     paths = itertools.chain([path], (path.with_name(f"{path.name}_{number}") for number in itertools.count(2)))
     return next(free for free in paths if not os.path.lexists(free))
 
@@ -253,7 +253,7 @@ def claimed(path: Path, number: int, waits: bool) -> Iterator[bool]:
     with open(path, "ab") as file:
         try:
             fcntl.lockf(file, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB), 1, number)
-        except (BlockingIOError, PermissionError):  # POSIX permits either
+        except (BlockingIOError, PermissionError):  # POSIX permits either error
             is_ours = False
         except OSError as error:
             logger.warning("%s cannot be locked (%s): let only one process at a time write.", path, error.strerror)

@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 VOCABULARY = "vocab.json"
 MEL_STATS = "mel_stats"
-"""Name of the tensor with the scale of each mel band, and of its file in GPT checkpoints of runs without a DVAE."""
+"""Name of the tensor with the scale of each mel band; also of its file, in GPT checkpoints of runs without a DVAE."""
 JUDGED = ("gpt", "decoder")
 """Stages whose best checkpoint is used for speech; of other stages, the last checkpoint is used."""
 TAKEN_FROM = "taken_from"
@@ -49,13 +49,13 @@ _REPORTS = (LOG, "inspected_*.json", "clips_*.csv", "diverged_*.json")
 
 
 def chosen_step(store: CheckpointStore, part: str, which: str = "best") -> int:
-    """Returns the step to load: `best` or `last` for a stage in `JUDGED`, else the last. `store` must not be empty."""
+    """Returns the step of the checkpoint to load: the best if `which` is `best` and `part` in `JUDGED`, or the last."""
     best = store.best_step() if which == "best" and part in JUDGED else None
     return store.steps()[-1] if best is None else best
 
 
 def require_trained(folder: Path, what: str) -> None:
-    """Raises `CheckpointError` unless the newest checkpoint in a stage's folder, which `what` needs, is finished."""
+    """Raises `CheckpointError`, for the option `what`, unless the newest checkpoint in a stage's folder is finished."""
     name, state = folder.name, CheckpointStore(folder).newest_state()
     if state is None:
         fault = f"{what} needs a trained {name}, and {folder.parent} has none"
@@ -73,7 +73,7 @@ def is_start(state: dict | None) -> bool:
 
 
 def read_config(folder: Path) -> XTTSConfig:
-    """Reads a run's settings, those of the GPT from the GPT's checkpoint. Raises `CheckpointError` without settings."""
+    """Reads a run's settings; those of the GPT come from its checkpoint. Raises `CheckpointError` if there are none."""
     store, path = CheckpointStore(folder / "gpt"), folder / _CONFIG
     state = store.newest_state()
     own = None if state is None else config_of(state, str(store.folder))
@@ -106,7 +106,7 @@ def vocabulary_path(folder: Path) -> Path:
 def own_run_folder(folder: AnyPath) -> Iterator[Path]:
     """Context manager that creates a run's folder if necessary, locks it, and cleans up after a killed run.
 
-    If the block raises a `UserError` and a new folder contains at most a log, the folder is removed again. Raises
+    If the block raises a `UserError`, removes a folder that it created, unless it contains more than a log. Raises
     `CheckpointError` if the folder cannot be written to, is in use by another run, or contains links.
     """
     folder = require_kind(Path(folder), "--checkpoint-dir", HOMES, "a folder to write to")

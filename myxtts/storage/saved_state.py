@@ -27,7 +27,7 @@ class SavedState(dict):
 
 
 def is_count(value: Any) -> bool:
-    """Returns whether a JSON value is a whole number from 0, such as a step or a position."""
+    """Returns whether a JSON value is an integer that is not negative, such as a step or a position."""
     return type(value) is int and 0 <= value < _MOST
 
 
@@ -56,7 +56,7 @@ def checked_state(values: dict, path: Path) -> SavedState:
 
 @contextmanager
 def refusing_damage(where: str) -> Iterator[None]:
-    """Converts errors from invalid values in the block to `CheckpointError`; `where` names the source of the values."""
+    """Converts errors that invalid values cause in a `with` block to `CheckpointError`; `where` names their source."""
     try:
         yield
     except (TypeError, ValueError, OverflowError) as error:
@@ -64,7 +64,7 @@ def refusing_damage(where: str) -> Iterator[None]:
 
 
 def config_of(state: dict[str, Any], where: str) -> XTTSConfig | None:
-    """Returns the settings in a checkpoint's state, or None. Raises `CheckpointError` if they are not valid."""
+    """Returns the settings stored in a checkpoint's state; None without any. Raises `CheckpointError` if not valid."""
     if "config" not in state:
         return None
     try:

@@ -26,18 +26,18 @@ FEW_NAMES = 5
 
 @dataclass(frozen=True)
 class StoredSpeaker:
-    """Stored voice: the recording `clip`; if that is None, latents that `read_speaker` reads from `SPEAKERS_FILE`."""
+    """Stored voice: either a recording, `clip`, or latents in `SPEAKERS_FILE`, which `read_speaker` reads."""
 
     clip: Path | None = None
     """FLAC file with some seconds of a training speaker; None for latents."""
     language: str | None = None
     """Language of `clip`. For latents, the prefix of the voice's name (`fr_f2`), if it is a language of the model."""
     sources: tuple[str, ...] = ()
-    """Training clips that `clip` was made from: strings with the id of the clip and the start of its file's digest."""
+    """Training clips that the recording consists of, as strings with a clip's id and the start of its file's digest."""
 
 
 def write_speakers(folder: AnyPath, speakers: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> None:
-    """Writes voices to `SPEAKERS_FILE`: latents `(1, num_latents, width)`, vector `(1, speaker_width)`, float32."""
+    """Writes voices `{name: (latents, vector)}`: `(1, num_latents, width)` and `(1, speaker_width)`, both float32."""
     arrays = {name + end: one for name, both in speakers.items() for end, one in zip((_LATENTS, _VECTOR), both)}
     write_tensors(Path(folder) / SPEAKERS_FILE, arrays)
 
@@ -79,14 +79,14 @@ def find_speaker(folder: AnyPath, name: str) -> StoredSpeaker:
 
 
 def language_of(folder: AnyPath, name: str | None = None) -> str | None:
-    """Returns the language of a stored voice; without a `name`, that of all training speakers. None if unknown."""
+    """Returns the language of a voice; without a `name`, the common one of all training speakers. None if unknown."""
     speakers = [find_speaker(folder, name)] if name else read_speakers(folder).values()
     languages = {one.language for one in speakers if name or one.clip}
     return languages.pop() if len(languages) == 1 else None
 
 
 def read_speaker(folder: AnyPath, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Returns latents and vector of a voice, shaped as in `write_speakers`. Raises `CheckpointError` if not stored."""
+    """Returns latents and vector of a voice, shaped as in `write_speakers`. Raises `CheckpointError` if it has none."""
     if name not in speaker_names(folder):
         find_speaker(folder, name)
         raise CheckpointError(f"The voice {name} in {folder} is a recording; it has no latents in {SPEAKERS_FILE}.")

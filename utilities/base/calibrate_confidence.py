@@ -40,13 +40,13 @@ PENALTY = 0.01
 
 
 def measured(synthesizer: Synthesizer, listener: Listening) -> Iterator[dict]:
-    """Yields a row for each spoken sentence: its text's `number`, `kind`, CER (`wrong`) and `features`."""
+    """Yields a row for each spoken sentence: `number` of its text, `kind`, CER (`wrong`) and `features`."""
     lines = (line.split("|", 1) for line in SENTENCES.read_text(encoding="utf-8").splitlines())
     texts = [text for language, text in lines if language == LANGUAGE]
     voices = [synthesizer.as_voice(stored_voice(BASE_FOLDER, name, synthesizer.voice)) for name in VOICES]
 
     def spoken(kind, numbers, seed, claimed=lambda number: number):
-        """Speaks sentences by number and yields their rows, each paired with the text number `claimed(number)`."""
+        """Speaks the sentences `numbers`; yields a row for each, compared with the text number `claimed(number)`."""
         own = [voices[number // 2 % 2] for number in numbers]
         said = [texts[number] for number in numbers]
         speeches = synthesizer.batch(said, own, [LANGUAGE] * len(said), seed=seed)
@@ -74,7 +74,7 @@ def measured(synthesizer: Synthesizer, listener: Listening) -> Iterator[dict]:
 
 
 def fitted(rows: list[dict]) -> Calibration:
-    """Fits a logistic regression of `understood` on the standardized features, with a small L2 penalty."""
+    """Fits a logistic regression that predicts from the features whether a sentence is understood, with L2 penalty."""
     names = list(rows[0]["features"])
     values = np.array([[row["features"][name] for name in names] for row in rows])
     signs = np.where([row["wrong"] <= UNDERSTOOD for row in rows], 1.0, -1.0)
@@ -118,7 +118,7 @@ def tables(rows: list[dict]) -> str:
 
 
 def main() -> int:
-    """Measures unless `--work` exists, writes the coefficients and prints the tables."""
+    """Measures speech unless the file `--work` exists, writes the coefficients and prints the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--recognizer", required=True, help="Whisper size base or larger, or another recognizer")
     parser.add_argument("--work", type=Path, default=Path("confidence_rows.json"), help="file of the measurements")

@@ -44,7 +44,7 @@ def power_spectrum(samples: np.ndarray, sample_rate: int) -> np.ndarray:
 
 
 def place(spectra: Sequence[np.ndarray], shares: np.ndarray) -> np.ndarray:
-    """Pads each spectrum to `(B, WINDOW_FRAMES, NUM_BINS)`, with `shares` of the added silence before it."""
+    """Pads spectra with silence to `(B, WINDOW_FRAMES, NUM_BINS)`; `shares` is the fraction of it before each one."""
     windows = np.zeros((len(spectra), WINDOW_FRAMES, NUM_BINS), np.float32)
     for window, spectrum, share in zip(windows, spectra, shares, strict=True):
         start = int(share * (WINDOW_FRAMES - len(spectrum)))
@@ -128,7 +128,7 @@ def build_network() -> keras.Model:
 
 
 class DigitRecognizer:
-    """Recognizes the digit in each of several clips, or None for no word."""
+    """Recognizes the digit in each clip of a list; can also answer that a clip has no word."""
 
     def __init__(self, network: keras.Model):
         self.network = network
@@ -202,7 +202,7 @@ def through_griffin_lim(wave: np.ndarray) -> np.ndarray:
 
 
 def damaged(waves: Sequence[np.ndarray], sample_rate: int) -> Iterator[tuple[str, list[np.ndarray]]]:
-    """Yields `(kind of damage, damaged clips)` from weak to strong, after the undamaged clips."""
+    """Yields `(kind of damage, damaged clips)`, first without damage, then from weak to strong damage."""
     rng = np.random.default_rng(0)
     yield "as recorded", list(waves)
     yield "mel and Griffin-Lim", [through_griffin_lim(wave) for wave in waves]

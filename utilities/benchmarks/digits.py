@@ -187,7 +187,7 @@ def print_row(row: Row, scores: Scores) -> None:
 
 
 def figures(results: dict[str, Scores]) -> dict[str, tuple[float, float]]:
-    """Returns the figures that have goals, `{name: (value, goal)}`, given the scores by name of the row."""
+    """Returns `{name: (value, goal)}` for the figures that have goals; `results` has the scores of each row by name."""
     spoken, before = results["free speech"], results.get("free speech, Griffin-Lim")
     values = {"digits, %": 100 * spoken.digits.mean()}
     if spoken.voices is not None:

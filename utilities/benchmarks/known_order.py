@@ -39,7 +39,7 @@ def noisy(said: Sequence[Spoken]) -> Iterator[Spoken]:
 
 
 def cut_short(said: Sequence[Spoken]) -> Iterator[Spoken]:
-    """Yields the first `KEPT_SHARE` of each sentence."""
+    """Yields the beginning of each sentence, the fraction `KEPT_SHARE` of its duration."""
     for one in said:
         yield replace(one, samples=one.samples[: int(KEPT_SHARE * len(one.samples))])
 

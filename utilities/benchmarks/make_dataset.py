@@ -38,7 +38,7 @@ CASES = ("subtitles", "again", "transcript", "shuffled subtitles", "shuffled tra
 
 @dataclass
 class Truth:
-    """Known content of a recording. Spans are `(start, end)` in seconds; `odd` are those of segments without text."""
+    """Known content of a recording. Spans are `(start, end)` in seconds; `odd` has spans of segments without text."""
 
     seconds: float = 0.0
     sentences: list = field(default_factory=list)
@@ -159,7 +159,7 @@ def run(recording: Path, text: Path, output: Path, language: str, more: Sequence
 
 
 def judge(truth: Truth, folder: Path) -> dict[str, float]:
-    """Returns the figures of a data set by name: fractions, the number `words cut`, and the seconds `unaccounted`."""
+    """Returns figures of a data set by name: fractions, except `words cut`, a count, and `unaccounted`, in seconds."""
     with open(folder / "segments.csv", encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     clips = [(float(row["start_seconds"]), float(row["end_seconds"]), row["text"]) for row in rows if row["clip"]]
@@ -199,7 +199,7 @@ def judge(truth: Truth, folder: Path) -> dict[str, float]:
 def is_clause(start: float, end: float, text: str, spoken: Sequence[tuple[float, float, str]]) -> bool:
     """Whether a clip is a clause of the sentences `spoken`, cut at a pause of the speaker.
 
-    Its text must be at the same relative position in their texts as its audio is in their audio.
+    The clip must have about the same relative position in the text of the sentences as in their audio.
     """
     whole = " ".join(one for _, _, one in spoken)
     first = whole.find(text)

@@ -42,7 +42,7 @@ CASES = {
     "all three": Optimizations("mixed_bfloat16", True, "memory-efficient"),
     "accumulation of 2": Optimizations(accumulation=2),
 }
-"""Cases of the GPT stage; other stages use those without attention and gradient checkpointing."""
+"""Cases of the GPT stage; other stages leave out the cases with attention or gradient checkpointing."""
 HEADER = (
     "size,switches,stays (measured),estimated,step (measured),estimated,peak (measured),estimated,error (goal: 15 %)"
 )

@@ -170,7 +170,7 @@ def speaking_model(size):
 
 
 def config_of(shape, **options):
-    """Returns a model's configuration; `shape` has its numbers of layers and heads, and its width."""
+    """Returns a model's configuration; `shape` has the fields `layers`, `width` and `heads`."""
     released = dict(num_text_tokens=cases.NUM_TEXT_TOKENS, start_text_token=261, conditioning_heads=shape["heads"])
     return ModelConfig("big", **released, **shape, **options)
 

@@ -8,9 +8,9 @@ validation, with its step. The workers start each stage from the earlier stages 
 come from that stage only. Shapes are tiny, learning rates as for the size normal, augmentation is on and dropout off,
 because replicas have different dropout masks.
 
-Sums are computed in another order, and rounding errors grow with the steps, exponentially if a large learning rate
-makes codes change: at 3e-3, ten times its rate here, the DVAE's loss differed by 1e-5 after 80 steps. `--rate 0.01`
-uses a hundredth of the rates; differences that remain are not rounding errors.
+Workers compute sums in another order. The rounding errors grow with the steps, exponentially if a large learning rate
+makes codes change: with a rate of 3e-3, ten times that used here, the DVAE's loss differed by 1e-5 after 80 steps.
+`--rate 0.01` uses a hundredth of the rates; differences that remain are not rounding errors.
 """
 
 import argparse
@@ -35,7 +35,7 @@ LARGEST_DIFFERENCE = 1e-5
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """Settings and flags of a case; `one`, if not None, replaces `flags` for the single process."""
+    """Settings and flags of a case. For the single process, `one` replaces `flags` unless it is None."""
 
     training: dict = dataclasses.field(default_factory=dict)
     stage: dict = dataclasses.field(default_factory=dict)

@@ -46,11 +46,11 @@ class CoquiFiles:
     """File with the weights: a released model, a checkpoint of Coqui's trainer, or a bare state dict."""
     vocab: Path
     dvae: Path | None = None
-    """Weights of the DVAE. If None, those in `model` are used, if any: checkpoints of Coqui's trainer can have them."""
+    """File with the weights of the DVAE. If None, uses the DVAE in `model`, which Coqui's trainer can store there."""
     mel_stats: Path | None = None
     speakers: Path | None = None
     config: Path | None = None
-    """`config.json`. If None, the settings in `model` are used, or those of XTTS v2 if it has none."""
+    """`config.json`. If None, uses the settings in `model` or, if `model` has none, the settings of XTTS v2."""
 
     @classmethod
     def of(cls, model: Path, **given: Path | None) -> "CoquiFiles":
@@ -206,7 +206,7 @@ def _check_front_end(stored):
 
 
 def _write_parts(folder, stored, tensors, config, files, with_dvae):
-    """Writes one checkpoint per part of the model; `mel_stats` is stored with the DVAE, or else with the GPT."""
+    """Writes one checkpoint per part of the model. Stores `mel_stats` with the DVAE or, if there is none, the GPT."""
     parts = {}
     for tensor in tensors:
         part, file = (tensor.part, "model") if with_dvae or tensor.part != "dvae" else ("gpt", MEL_STATS)
@@ -222,7 +222,7 @@ def _write_parts(folder, stored, tensors, config, files, with_dvae):
 
 
 def _finite_weights(tensors, stored):
-    """Yields the MyXTTS weight that each of `tensors` becomes; raises `CheckpointError` if one is not finite."""
+    """Converts `tensors` to MyXTTS weights and yields them in order; raises `CheckpointError` if one is not finite."""
     for tensor in tensors:
         value = coqui.to_ours([stored[name].array for name in tensor.names], tensor.layout)
         if not np.isfinite(value).all():

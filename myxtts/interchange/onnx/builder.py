@@ -19,7 +19,7 @@ WEIGHTS = (FLOAT32, INT8)
 BLOCK = 32
 """Number of int8 weights that share a scale. Rounding changes a weight by at most 0.4 % of the largest of these."""
 LARGE_BYTES = 4096
-"""Size in bytes from which ONNX Runtime gets arrays outside the graph; graph optimization uses the smaller arrays."""
+"""Minimum size in bytes of arrays that `session` passes outside of the graph; graph optimization uses the others."""
 
 
 def import_package(name: str) -> ModuleType:
@@ -114,7 +114,7 @@ class Builder:
         return Tensor(self, f"{kind}_{self._count}")
 
     def count(self, length: Any) -> Tensor:
-        """Returns the integers 0, 1, … below `length`, a tensor `(1,)` int64."""
+        """Returns the integers from 0 to `length` - 1, where `length` is a tensor `(1,)` int64."""
         return self.op("Range", 0, self.op("Squeeze", length), 1)
 
     def linear(self, x: Tensor, layer: Any, activation: str | None = None) -> Tensor:

@@ -60,12 +60,12 @@ class OnnxSteps:
         self.config, self._longest = config, int(gpt.audio_positions.shape[0]) - 1
         self._reading = build_reading(gpt, config, weights).session(threads)
         with suppress(AttributeError):  # a C library other than glibc
-            ctypes.CDLL(None).malloc_trim(0)  # returns what building needed, for XTTS v2 a gigabyte
+            ctypes.CDLL(None).malloc_trim(0)  # frees the memory that building needed, a gigabyte for XTTS v2
         # Sorting a thousand scores is fastest in one thread.
         self._drawing = build_drawing(config).session(1)
 
     def read(self, latents: np.ndarray, text: np.ndarray, text_mask: np.ndarray) -> RowState:
-        """Returns the state after a prompt: latents `(B, N, width)`, text `(B, L)` with bool mask, and start code."""
+        """Reads latents `(B, N, width)`, text `(B, L)` with a bool mask, and the start code; returns the new state."""
         config, rows = self.config, len(text)
         depth = config.width // config.heads
         keys = [np.zeros((rows, config.heads, depth, 1), np.float32)] * config.layers
@@ -83,8 +83,8 @@ class OnnxSteps:
         return self._reading.run(None, arrays)
 
     def move(self, state: RowState, rows: list[int], start: int, end: int, before: int, after: int) -> RowState:
-        """Returns the state of sentences `rows` with cache positions `start:end`, and with `before` and `after` empty
-        positions added at the start and at the end of the cache."""
+        """Returns the state of the sentences `rows`. Its cache consists of `before` empty positions, the positions
+        `start:end` of the old cache, and `after` empty positions."""
         room = (before, after)
         keys = tuple(np.pad(one[rows][..., start:end], ((0, 0),) * 3 + (room,)) for one in state.keys)
         values = tuple(np.pad(one[rows][:, :, start:end], ((0, 0),) * 2 + (room, (0, 0))) for one in state.values)

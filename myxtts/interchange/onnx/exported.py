@@ -88,7 +88,7 @@ class ExportedModel:
         return ExportedStream(self, text, Manner(*manner))
 
     def sounding(self, voice: Voice, speed: float) -> Sounding:
-        """Returns the decoder of a sentence. Without `windows` in `config.json`, it decodes the sentence as a whole."""
+        """Returns a function that decodes a sentence in windows or, without `windows` in `config.json`, as a whole."""
         exported = self.exported
         if self._windows is None:
             whole = lambda latents: exported.sound(latents, voice.speaker[0], speed)

@@ -41,8 +41,8 @@ MODEL_NUMBERS = (
 LIMITS = {"float32": 1e-4, "int8": 0.1}
 """By number format: largest allowed RMS error of a graph's output, relative to the RMS of the Keras model's output."""
 ROUNDING, ROUNDINGS = 1e-7, 5.0
-"""Encoders can amplify rounding errors, which differ between processors. So the output of an encoder may differ by
-`ROUNDINGS` times the change that noise in the audio causes, where `ROUNDING` is the relative size of the noise."""
+"""Tolerance for encoders, which can amplify rounding errors that differ between processors. An encoder's output may
+differ by `ROUNDINGS` times the change that noise of the relative size `ROUNDING` in the audio causes."""
 NUM_SENTENCES, MOST_CODES = 8, 48
 """Number of sentences on which the exported GPT is compared with the original, and maximum codes per sentence."""
 MOST_OTHER_CODES = 0.25
@@ -257,7 +257,7 @@ def _long_text(speaker, synthesizer, random):
     voice = next((one for name, one in speaker.voices.items() if speaker.voice_languages[name] == language), None)
     voice = voice or (_normal(random, config.num_latents, config.width), _normal(random, config.speaker_width))
     speaker.voices["checked"] = voice
-    with redirect_stderr(io.StringIO()) as unread, redirect_stdout(unread):  # warnings about speech without a meaning
+    with redirect_stderr(io.StringIO()) as unread, redirect_stdout(unread):  # hides warnings about meaningless speech
         spoken = speaker.speak(text, "checked", language)
         stream = synthesizer.stream(text, Voice(*(part[None] for part in voice)), language, check=False)
         expected = sum(map(len, stream))

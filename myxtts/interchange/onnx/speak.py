@@ -35,7 +35,7 @@ RULES = {
     "top_p": (float, "their total probability", "above 0 and at most 1", lambda value: 0 < value <= 1),
     "repetition_penalty": (float, "1 is none", "above 0", lambda value: 0 < value <= 10**9),
 }
-"""Parameters of `speak`: type, help, and the rule of MyXTTS in words that follow "must be" and as a function."""
+"""Parameters of `speak` by name: type, help text, permitted range as text, and a function that checks the range."""
 _SENTENCE_END = re.compile(r"(?<=[.!?…؟۔।。！？።])\s+")
 _CLAUSE_END = re.compile(r"[,;:،؛、，；：፣፤፥—–](?=\s|[^\x00-\x7f])(?!\d)|[—–]")
 
@@ -143,7 +143,7 @@ class Speaker:
         return np.concatenate(parts)
 
     def choose(self, voice=None, language=None):
-        """Returns `voice` and `language`; replaces None by a voice that fits the language, or the voice's language."""
+        """Returns voice and language. Chooses a missing voice by the language, and a missing language by the voice."""
         own, sounds = self.voice_languages, self.config["written_as_it_sounds"]
         language = language and self.config.get("language_names", {}).get(language.lower(), language)
         spoken = {own[name] for name in own if self.trained[name]}  # the model's language, if it is the only one
@@ -211,7 +211,7 @@ class Speaker:
         yield hidden, None
 
     def sampling_values(self, **sampling):
-        """Returns all sampling settings as inputs of the graph `draw`: `sampling`, else the defaults of the model."""
+        """Returns `sampling`, completed by the model's default settings, as inputs of the graph `draw`, by name."""
         kind = lambda name: np.int32 if name == "top_k" else np.float32
         return {name: np.array([[one]], kind(name)) for name, one in {**self.config["sampling"], **sampling}.items()}
 

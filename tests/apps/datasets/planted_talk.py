@@ -23,7 +23,7 @@ class Planted:
     texts: list
 
     def write_srt(self, path, offset=0.0, drift=0.0):
-        """Returns cues that are `offset` seconds late and too slow by the factor `drift`."""
+        """Writes subtitles whose times are `offset` seconds late, and then multiplied by `1 + drift`."""
         blocks = []
         for number, ((start, end), text) in enumerate(zip(self.spoken, self.texts), 1):
             times = (
@@ -35,15 +35,15 @@ class Planted:
 
 
 def syllables(sound):
-    """Level changes of 20 dB, nine times a second, which speech has and music has not."""
+    """Returns gains `(S,)` that vary by 20 dB nine times a second, as the level of speech does, unlike music."""
     return 0.1 + 0.9 * np.abs(np.cos(2 * np.pi * 4.5 * np.arange(len(sound)) / RATE))
 
 
 def plant(path, count=24, seed=0, extra=None):
     """Writes `count` sentences of 1.2 to 4 s with pauses of 0.3 to 1 s between them.
 
-    Each consists of buzzes with gaps of 60 ms, shorter than any pause. `extra` is `(index, samples)`: audio before
-    a sentence that no text contains.
+    Each consists of buzzes with gaps of 60 ms, shorter than any pause. `extra` is `(index, samples)`: audio without
+    text, which is inserted before the sentence `index`.
     """
     random, parts, spoken, texts, position = np.random.default_rng(seed), [], [], [], 0
 

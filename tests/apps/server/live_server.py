@@ -18,13 +18,13 @@ from myxtts.text.tokenizer import XTTSTokenizer
 
 
 def talkative_synthesizer():
-    """A random model with a waveform decoder that seldom stops before its limit of codes."""
+    """Returns a synthesizer with a random model, which seldom stops before the maximum number of codes."""
     tokenizer = XTTSTokenizer.train([(f"{word}.", "en") for word in WORDS])
     return make_synthesizer(tokenizer, "istft", ("dvae", "gpt", "speaker", "decoder"), 63, compiled=False)
 
 
 def write_voices(folder):
-    """Two recordings; returns the folder."""
+    """Creates `folder`, writes the recordings `low.wav` and `high.wav` into it, and returns it."""
     folder.mkdir()
     for name, pitch_hz in (("low", 110), ("high", 220)):
         write_audio(folder / f"{name}.wav", voiced(1.0, pitch_hz, 1), 22050)
