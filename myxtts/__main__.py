@@ -48,10 +48,10 @@ OTHER_NAMES = {
     **dict.fromkeys(("eval", "test", "benchmark"), "evaluate"),
     **dict.fromkeys(("import", "download"), "convert"),
 }
-"""Command names of other programs, each with the subcommand that the error about an unknown command suggests."""
+"""Command names that other programs use, each with the subcommand that `myxtts` suggests instead."""
 
 END_SECONDS = 1.0
-"""Seconds after which a process that SIGTERM has not ended sends the signal to itself again."""
+"""Seconds after which SIGTERM is repeated if the process has not ended yet."""
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -87,7 +87,7 @@ def open_run(config: Configuration = None, *, callbacks: Sequence = (), quiet: b
 def naming_arguments(parser: Callable | None = None) -> Iterator[None]:
     """Adds a note to a `UserError` raised in the block: the Python argument for each flag in the error message.
 
-    `parser` builds the parser that has the flags. None means that of `myxtts train`; the note then names settings, too.
+    `parser` is a function that builds the command's parser. For `myxtts train` (None), the note also names settings.
     """
     try:
         yield

@@ -19,7 +19,7 @@ UNUSED = {
     "workers are": MEASURING,
     "the machine is": ("worker_index",),
 }
-"""Options that each check rejects, because it does not use them. The error says "left out when KEY checked"."""
+"""Options that each check rejects, because it does not use them. The keys complete the error "left out when …"."""
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -35,7 +35,7 @@ from myxtts.utils.commons import progress_bar, setup_logging
 
 MAX_TEXT_BYTES = 16 * 2**20
 SHORT_TEXT = 400
-"""Length in characters up to which a text is spoken without tracing all graphs, because tracing would take longer."""
+"""Texts of up to this many characters are spoken without tracing all graphs, which would take longer than it saves."""
 MAX_LIST_BYTES = 64 * 2**20
 SPOKEN_FILE = "spoken.json"
 """File in the output folder that tells which audio files are up to date: digests of text, voice and settings by id."""

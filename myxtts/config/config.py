@@ -124,7 +124,7 @@ SAMPLE = "sample.yaml"
 _MAX_FILE_BYTES = 64 * 2**10
 _MAX_FILES = 100
 _MAX_VALUES = 10_000
-"""Maximum number of values in a YAML file. Recipes need about 1 % of this limit and of the two limits above."""
+"""Maximum number of values in a YAML file. Recipes need about 1 % of it, of `_MAX_FILES` and of `_MAX_FILE_BYTES`."""
 _UNREADABLE = (ArithmeticError, AttributeError, LookupError, OSError, RuntimeError, TypeError, ValueError)
 """Errors of an unreadable YAML file. PyYAML raises any of them for invalid values such as `!!int ""`."""
 

@@ -67,8 +67,8 @@ class DataConfig(Settings):
     batch_size: int = setting(
         16, at_least=1, at_most=65536, flag="--batch-size", page="main", metavar="N|auto", group="training"
     )
-    """Clips per batch. `auto` uses the largest batch that fits in memory; gradient accumulation keeps the number of
-    clips per optimizer step at the value of --config or the default."""
+    """Clips per batch. `auto` finds the largest batch that fits in memory, and adjusts gradient accumulation so that an
+    optimizer step has as many clips as without this flag."""
     conditioning_seconds: tuple[float, float] = setting((3.0, 6.0), above=0, at_most=600)
     """Minimum and maximum length of the conditioning clip in seconds; lowered for data sets of shorter clips."""
     conditioning_source: str = setting(

@@ -94,7 +94,7 @@ class DecoderConfig(StageConfig):
     spectral_share: float = setting(0.5, at_least=0, at_most=1)
     """Fraction of the steps, at the start, that use no discriminators; 1 for all. See also `discriminator_warmup`."""
     discriminator_warmup: float = setting(0.2, at_least=0, at_most=1)
-    """With `init_from` and `stage: decoder`: fraction of the steps that first train the discriminators alone."""
+    """With `init_from` and `stage: decoder`: fraction of the steps, at the start, that train only discriminators."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class StageEntry:
     settings: type[StageConfig] = StageConfig
     """Class of the stage's settings."""
     defaults: Mapping[str, object] = field(default_factory=dict)
-    """Default values of the stage's settings, where they differ from those of the class `settings`."""
+    """Default values of this stage that replace those of its settings class, such as `max_steps`."""
     can_crop: bool = False
     """Whether the stage can be trained on slices of clips."""
     conditioned: bool = False
@@ -124,7 +124,7 @@ class StageEntry:
     cost: float = 1.0
     """Step time per clip relative to the GPT stage, for the time forecast (measured with `nano` on two cores)."""
     follows: tuple[str, ...] = ()
-    """Stages of `builds_on` that may be trained again after this stage, which uses their new weights when resumed."""
+    """Stages of `builds_on` that may be trained further after this one. It then resumes with their new weights."""
 
 
 STAGES: dict[str, StageEntry] = {}

@@ -106,7 +106,7 @@ class TrainingConfig(Settings):
     stage: str = setting("all", one_of=lambda: (*STAGES, "all"), of_run=True, flag="--stage", page="main")
     """Stage to train; `all` trains all missing stages in order."""
     leave_out: tuple[str, ...] = setting((), one_of=lambda: STAGES, of_run=True)
-    """Stages that `stage: all` does not train, unless they already have a checkpoint."""
+    """Stages that `stage: all` skips. Stages that already have a checkpoint are trained anyway."""
     epochs: int = setting(500, at_least=1, flag="--epochs", page="main")
     """Maximum number of epochs of a stage without --max-steps."""
     stages: dict[str, StageConfig] = field(default_factory=dict)
@@ -182,7 +182,7 @@ class TrainingConfig(Settings):
     max_validation_batches: int = setting(32, at_least=1)
     """Maximum number of validation batches."""
     pipeline_depth: int = setting(3, at_least=3, at_most=1000)
-    """Number of batches in the pipeline: one in preparation, one in training, and the others ready in a buffer."""
+    """Number of batches in the pipeline: one in preparation, one in training, and the rest in a buffer in between."""
     max_bad_steps: int = setting(20, at_least=1)
     """Number of steps in a row with a non-finite loss or gradient after which a run counts as diverged."""
     divergence_returns: int = setting(3, at_least=0)

@@ -14,8 +14,8 @@ _FEW_LETTERS = 300  # a text with at most this many letters may lack the letters
 _FOREIGN_SHARE = 0.3  # maximum share of letters in other scripts: names and quotations
 _OWN_SHARE = 0.005
 _MOST_TEXTS, OF_A_CORPUS, OF_A_SENTENCE = 500, (120, 0.99), (8, 0.9)
-"""Limits of `identify_language`: the maximum number of texts, and the argument `least` for a corpus and a sentence.
-With the latter, 250 of 255 English, German, French and Spanish sentences were identified, and none wrongly."""
+"""Limits of `identify_language`: maximum number of texts, and values of `least` (letters, probability) for two uses.
+With `OF_A_SENTENCE`, 250 of 255 English, German, French and Spanish sentences were identified, and none wrongly."""
 
 
 def guess_language(texts: Iterable[str], language: str | None, among: Collection[str] | None = None) -> tuple[str, str]:
@@ -80,7 +80,7 @@ def language_to_read(
     """Chooses the language of a text: `requested`, else `own` (the speaker's or the model's), else the identified one.
 
     If none of these is known, the language is English. `guess_language` corrects the choice by the letters of the text.
-    Returns a code, and a message for users that explains the choice, or "". `speaker` is a name for the message.
+    Returns a code, and a message for users that explains the choice, or ""; the message names the `speaker`.
     """
     language, note = guess_language([text or ""], requested or own, among)
     if requested or note and language != own:

@@ -50,7 +50,7 @@ class Num2Words:
     to_ordinal: Callable[[int], str] | None = None
     """Function of a number that returns the words of its ordinal; by default num2words."""
     ordinal_suffix: str = ""
-    """Ending to add to the cardinal for an ordinal that num2words cannot read."""
+    """Ending that makes a cardinal an ordinal, for ordinals that num2words cannot read."""
 
     def __call__(self, text: str) -> str:
         text = _THOUSANDS[self.thousands].sub(lambda match: match.group().replace(self.thousands, ""), text)
@@ -122,8 +122,8 @@ class SpelledNumbers:
     max_integer: int
     """Largest number that `cardinal` accepts; larger numbers, and codes such as 00123, are read digit by digit."""
     ordinal_ending: str
-    """Regular expression of the ending after an ordinal's digits, which is replaced together with the digits. Text
-    that a group of the expression matches is kept, after the words."""
+    """Regular expression of the ending that makes digits an ordinal. Words replace the digits and the ending, except
+    for text in a group of the expression, which follows the words."""
     to_ordinal: Callable[[str, int], str]
     """Function of a cardinal's words and its number that returns the words of the ordinal."""
     point: str

@@ -73,8 +73,8 @@ def measure_rates(spoken: Iterable[tuple[str, str, float]]) -> dict[str, SpeechR
 def longest_texts(rates: dict[str, SpeechRate], origin: str | None = None) -> dict[str, int]:
     """Returns the number of characters of the longest training text in each language; empty if unknown.
 
-    `rates` are the rates of the run's own recordings. `origin` is the model that the run started from: the texts of the
-    bundled model are included; those of any other model are unknown, so that the result is empty.
+    `rates` are measured on the run's own recordings. `origin` is the model that the run started from, if any. If it is
+    the bundled model, its training texts count too. The texts of other models are unknown, so the result is empty.
     """
     if origin is not None and not is_base(origin):
         return {}

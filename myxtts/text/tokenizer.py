@@ -115,7 +115,7 @@ class Vocabulary(NamedTuple):
 
 
 def learn_merges(words: list[tuple[list[str], int]], new_characters: set[str], limit: int) -> list[tuple[str, str]]:
-    """Learns at most `limit` BPE merges from `words`, a list of `(tokens, count)`; merges these tokens in place, too.
+    """Learns at most `limit` BPE merges from `words`, pairs `(tokens, count)`, and applies them to the lists `tokens`.
 
     Only token pairs with a character in `new_characters` are merged: other merges would change the ids of text that the
     vocabulary covers. The most frequent pair comes first (ties: by code point). Pairs that occur once are not merged.

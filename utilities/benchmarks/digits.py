@@ -161,7 +161,7 @@ class NearestVoice:
 
 
 def score(row: Row, recognizer: DigitRecognizer, nearest: NearestVoice | None, dnsmos: DNSMOS | None) -> Scores:
-    """Recognizes the digits and voices in the clips of a row; None instead of a model leaves out its scores."""
+    """Scores the clips of a row: recognized digits and voices, and DNSMOS. Without its model, a score is None."""
     waves, (speakers, digits) = row.waves, zip(*row.names)
     digits = np.array(recognizer(waves, row.sample_rate)) == np.array(digits)
     voices = nearest and np.array([nearest(wave, row.sample_rate) for wave in waves]) == np.array(speakers)

@@ -65,7 +65,7 @@ class Server:
         return found
 
     def load(self) -> dict:
-        """Returns the response of `/ready`: whether the server is ready, and how many texts wait or are spoken."""
+        """Returns the response of `/ready`: whether the server is ready, and its numbers of queued and active texts."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=3600)
         connection.request("GET", "/ready")
         return json.loads(connection.getresponse().read())

@@ -115,7 +115,7 @@ def _deviations(seconds, counts):
 
 
 def _links(starts, ends, pieces):
-    """Returns the pieces spoken in each segment, `{segment: (first, end)}`, and overlapping (segment, piece) pairs."""
+    """Finds which pieces each segment contains, `{segment: (first, end)}`, and all (segment, piece) that touch."""
     times = np.array([(piece.start, piece.end) for piece in pieces]).reshape(-1, 2)
     latest = np.maximum.accumulate(times[:, 1])
     links, touches = {}, []
@@ -230,7 +230,7 @@ def _spread(words, spans):
 
 
 def _fill_gaps(times, letters, pace, most):
-    """Fills gaps (runs of None) in `times` with estimates, if the texts suit the gap and have up to `most` letters."""
+    """Replaces None in `times` by estimates where the texts fit into the gap and have at most `most` letters."""
     filled, known = list(times), [index for index, time in enumerate(times) if time is not None]
     for left, right in zip(known, known[1:]):
         start, end, counts = times[left][1], times[right][0], letters[left + 1 : right]

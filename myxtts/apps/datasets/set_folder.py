@@ -48,7 +48,7 @@ class SetFolder:
         return sorted(map(files.read_json, (self.path / SOURCES).glob("*.json")), key=lambda record: record["number"])
 
     def hold_back(self, record: dict[str, Any], share: float, seed: int) -> None:
-        """Marks about `share` of a recording for validation: whole periods, because adjacent clips are alike."""
+        """Marks whole blocks of time, about `share` of them, for validation, because adjacent clips are alike."""
         rate, blocks = record["sample_rate"], defaultdict(list)
         length = np.clip(_BLOCK_SHARE * record["num_samples"] / rate, _LEAST_BLOCK_SECONDS, _MOST_BLOCK_SECONDS)
         for row in record["rows"]:
@@ -87,7 +87,7 @@ class SetFolder:
         self.path_of(source_id, ".heard").unlink(missing_ok=True)
 
     def _append(self, name, columns, lines, start, separator):
-        """Writes the lines of a recording to a CSV list, in place of all lines that begin with `start`."""
+        """Replaces a recording's lines in a CSV list by new ones; the old ones are all that begin with `start`."""
         kept = [line for line in self._lines(name) if not line.startswith(start)]
         if not kept and not lines:
             (self.path / name).unlink(missing_ok=True)

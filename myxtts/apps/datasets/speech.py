@@ -10,7 +10,7 @@ from scipy.ndimage import binary_dilation, binary_propagation, uniform_filter1d
 SILENCE_DB = -90.0
 """Level of silence in dBFS, about the amplitude of one step in 16-bit audio. Lower levels are raised to this value."""
 MIN_PAUSE_SECONDS = 0.2
-"""Minimum length of a pause. Shorter silences are ignored, because there is one at the start of every plosive."""
+"""Minimum length of a pause. Shorter silences are ignored, because every plosive begins with a silence."""
 MIN_SPEECH_SECONDS = 0.08
 """Minimum length of a segment of speech. Shorter sounds are considered clicks."""
 
@@ -55,7 +55,7 @@ class Atom:
 class Edges(NamedTuple):
     """Boundaries of N segments of speech, in frames `(N,)`, and the frames at which clips can be cut.
 
-    The speech is in `[starts, ends)`. A clip is cut at `begins` of its first segment and at `finishes` of its last one.
+    The speech is in `[starts, ends)`. A clip lasts from `begins` of its first segment to `finishes` of its last one.
     `pauses` are the durations of the pauses around the segments, `(N + 1,)` seconds; the first and last are infinite.
     """
 
@@ -67,13 +67,13 @@ class Edges(NamedTuple):
 
 
 def find_speech(levels_db: np.ndarray, probabilities: np.ndarray | None, frame_seconds: float) -> np.ndarray:
-    """Returns which frames contain speech, `(F,)` bool. `levels_db` and `probabilities` (optional) are `(F,)` too.
+    """Returns which frames contain speech, `(F,)` bool, from their levels and optional network output (both `(F,)`).
 
-    Speech is a run of frames that all exceed a low threshold, and at least one of them a high threshold. In the 30 s
-    around a frame, the noise floor is the 10th percentile of the levels, and the speech level the 95th. The high
-    threshold is 12 dB above the noise floor, or less at low SNR. It is at least the speech level minus 38 dB, so that
-    noise after digital silence is not detected. The low threshold is at most 4 dB below the high one. If a network's
-    `probabilities` of speech are given, frames that are not near probable speech are excluded.
+    Speech is a run of frames above a low threshold that has at least one frame above a high threshold. The thresholds
+    follow the levels in the 30 s around a frame: the 10th percentile is the noise floor, the 95th the speech level. The
+    high threshold is 12 dB above the noise floor (less at low SNR), but at least the speech level minus 38 dB, so that
+    noise after digital silence is not detected. The low threshold is at most 4 dB below the high one. With
+    `probabilities`, a network's probabilities of speech, frames that are not near probable speech are excluded.
     """
     levels = smooth_levels(levels_db, 3)
     window, step = (max(1, round(seconds / frame_seconds)) for seconds in (_WINDOW_SECONDS, _WINDOW_STEP_SECONDS))
@@ -110,7 +110,7 @@ def smooth_levels(levels_db: np.ndarray, frames: int) -> np.ndarray:
 
 
 def find_edges(segments: np.ndarray, levels_db: np.ndarray, frame_seconds: float) -> Edges:
-    """Finds frames at which clips can be cut around `segments` `(N, 2)`: one in a short pause, two in a long one."""
+    """Finds where clips can be cut around `segments` `(N, 2)`: once in a short pause, near both ends of a long one."""
     frames = lambda seconds: max(1, round(seconds / frame_seconds))
     after, before = (list(map(frames, pair)) for pair in (_AFTER_SPEECH_SECONDS, _BEFORE_SPEECH_SECONDS))
     levels, begins, finishes = smooth_levels(levels_db, _QUIET_FRAMES), [], []

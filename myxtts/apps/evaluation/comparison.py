@@ -1,6 +1,6 @@
 """Metrics of an evaluation: measured sentences, confidence intervals, differences and the best model.
 
-The statistics assume that sentences are independent, but that syntheses of one sentence with several seeds are not.
+The statistics treat sentences as independent, but not the syntheses of one sentence with several seeds.
 """
 
 import math
@@ -30,7 +30,7 @@ MISSING = {
 
 
 class Metric(NamedTuple):
-    """A metric of the report: the sum of the sentences' numerators over that of their denominators, times `scale`."""
+    """A metric of the report: `scale` times the ratio of two sums over sentences, numerators over denominators."""
 
     name: str
     title: str
@@ -117,9 +117,9 @@ def ratio_difference(first: tuple[np.ndarray, np.ndarray], second: tuple[np.ndar
 def share(hits: np.ndarray, totals: np.ndarray) -> Estimate:
     """Estimates the proportion of hits with Wilson's confidence interval, which is also valid near 0 and 1.
 
-    `hits` and `totals`, `(N,)`, are the number of hits and of trials of each sentence. The number of trials in Wilson's
-    formula is Kish's effective sample size, from the variance between sentences. If all sentences have the same
-    proportion, the interval is Clopper and Pearson's, with one trial per sentence.
+    `hits` and `totals`, `(N,)`, are the hits and the trials of each sentence. Because trials of one sentence are
+    dependent, Wilson's formula gets the effective number of trials (Kish), from the variance between sentences. If all
+    sentences have the same proportion, the interval is Clopper and Pearson's, with one trial per sentence.
     """
     value, count = float(hits.sum() / totals.sum()), len(hits)
     if count < 2:
@@ -216,7 +216,7 @@ class Comparison:
 
     @cached_property
     def differences(self) -> list[dict[str, Estimate]]:
-        """Metrics of each row of `compared` but the first, minus those of the first row, `[{metric: estimate}]`."""
+        """Metrics of the other rows of `compared` minus those of its first row, `[{metric: estimate} for each]`."""
         first, *others = self.compared or [None]
         difference = lambda row: {one.name: found for one in METRICS if (found := self.difference(first, row, one))}
         return [difference(row) for row in others]
@@ -258,7 +258,7 @@ class Comparison:
         return f"not judged: the CER of the recognizer on recordings is {100 * error:.1f} %, above the limit of {limit}"
 
     def unjudged(self) -> set[str]:
-        """Returns the names of the metrics that are unreliable according to `not_judged`: CER and WER, or none."""
+        """Returns `cer` and `wer` if the recognizer is too inaccurate (see `not_judged`), else an empty set."""
         return {metric.name for metric in METRICS if metric.needs == "recognizer"} if self.not_judged() else set()
 
     def groups(self) -> dict[str, set[str]]:
@@ -269,8 +269,8 @@ class Comparison:
     def best(self) -> tuple[list[Row], str] | None:
         """Returns the best rows and the reasons in words; None if there is only one row to compare.
 
-        Candidates are the rows that finish their sentences in the right voice; if there is none, all rows. Each metric
-        of `DECIDING` in turn removes the candidates that are significantly worse than the best one.
+        Candidates are the rows with complete sentences and a similar voice (see `_eligible`), or all rows if none is.
+        Each metric of `DECIDING` in turn removes the candidates that are significantly worse than the best one.
         """
         if len(self.compared) < 2:
             return None
@@ -295,7 +295,7 @@ class Comparison:
         return able, "; ".join(reasons)
 
     def _eligible(self, row):
-        """Whether a row ends its sentences properly, and in the right voice as far as the similarity is known."""
+        """Whether a row's sentences end properly (see `ends_well`) and its voice is similar enough or not measured."""
         if not ends_well(self.value(row, "limit"), self.value(row, "length")):
             return False
         own, same = self.value(row, "similarity"), self.recordings and self.value(self.recordings, "similarity")
@@ -313,7 +313,7 @@ def compare(
 ) -> Comparison:
     """Measures the speech of all sources. Raises `UserError` if a source can speak none of the sentences.
 
-    `on_measured` is called with the row after each measurement, while only the row's latest measurement has audio.
+    `on_measured(row)` is called after each measurement. It can save the audio of the latest, which is then discarded.
     """
     rows = []
     for source in sources:

@@ -19,7 +19,7 @@ from myxtts.storage.files import csv_text, write_json, write_text, write_whole_f
 NOT_AVAILABLE, NOT_JUDGED = "not available", "not judged"
 COLUMNS = ("row", "kind", "group", "metric", "unit", "value", "low", "high", "sentences", "judged")
 MOST_SENTENCES, WORST = 40, 10
-"""Maximum numbers of sentences with audio on the page: the same ones for all sources, and the worst of each model."""
+"""Sentences with audio on the page: at most `MOST_SENTENCES`, from all sources, and each model's `WORST` worst ones."""
 BAR_WIDTH = 160
 SHOWN_EVERY = 20
 """Number of sentences between progress messages."""

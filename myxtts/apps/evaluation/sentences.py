@@ -36,7 +36,7 @@ MOST_TEXT_BYTES = 4 * 2**20
 MOST_SECONDS = 30.0
 """Maximum length of a test recording or reference recording of a data set; longer ones are left out."""
 KNOWN_SHARE = 0.5
-"""A run is assumed to have used a data set if their lists of clips share at least this fraction of the shorter list."""
+"""Minimum share of common clip ids, in the shorter list, to assume that a run was trained on a data set."""
 
 
 def choose_sentences(
@@ -150,7 +150,7 @@ def _espeak_data(folder, language):
 
 
 def clips_of_run(run: Path, utterances: Sequence[Utterance], folder: Path) -> tuple[set[str], set[str]]:
-    """Returns the ids of clips that a run was trained on, and those that it rejected; both empty for other data."""
+    """Returns the ids of clips that a run was trained on, and that it rejected; both empty if it used other data."""
     config, ids, rejects = read_config(run), {one.id for one in utterances}, {}
     is_here = lambda path: path is not None and Path(path).resolve() == folder.resolve()
     name = "validation" if is_here(config.data.val_data) and not is_here(config.data.train_data) else "train"
@@ -195,8 +195,8 @@ class Source:
 def rows_to_speak(
     judged: Sequence[Subject], sentences: Sequence[Sentence], seeds: Sequence[int], decoder: str | None = None
 ) -> list[Source]:
-    """Returns one source of speech per row of the report: the recordings of the sentences, then all of `judged`. Before
-    each model comes its resynthesis of the recordings."""
+    """Returns the sources of speech in the order of the report's rows: the recordings of the sentences, then all of
+    `judged`, each model after its resynthesis of the recordings."""
     recorded = [one for one in sentences if one.recording]
     read = lambda: (Spoken(one, 0, load_samples(one.recording), MODEL_SAMPLE_RATE) for one in recorded)
     found = [Source("recordings", "recordings", read)] if recorded else []
@@ -235,7 +235,7 @@ def _copies(synthesizer, recorded):
 def copy_speech(
     synthesizer: Synthesizer, samples: np.ndarray, voice: Voice, text_ids: Sequence[int]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Resynthesizes a recording from its own codes. Speech from codes that the GPT samples can hardly sound better.
+    """Resynthesizes a recording from its own codes, as an upper bound for speech from codes that the GPT samples.
 
     Args:
         samples: Recording, `(S,)` at 22 050 Hz.

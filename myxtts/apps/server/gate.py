@@ -25,7 +25,7 @@ SPEECH, CAPTIONED, VOICES = "/v1/audio/speech", "/dev/captioned_speech", "/v1/au
 PAGE = "/ui"
 """Path prefix of the web UI (`--ui`), which has its own size limits and password."""
 OPEN_PATHS = ("/", "/docs", "/openapi.json", "/health", "/ready")
-"""Paths that need no API key, because they reveal nothing private: start page, documentation, health and load."""
+"""Paths that need no API key, because they reveal nothing private, such as documentation and the server's load."""
 MOST_UPLOAD_BYTES = 20 * 2**20
 _LOCAL_HOST = re.compile(r"(localhost|127(\.\d{1,3}){3}|\[::1\])(:\d+)?")
 _REQUEST_ID = re.compile(r"[\w.-]{1,80}", re.ASCII)

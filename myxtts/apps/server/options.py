@@ -22,7 +22,7 @@ LIMITS = {
     "--max-connections": (100, 0, 10_000, "maximum open connections per client address; 0 for no limit"),
     "--grace-seconds": (30, 0, 3600, "time limit for active requests at shutdown"),
 }
-"""Numeric options: (default, minimum, maximum, help text) of each."""
+"""Numeric options by flag: (default, minimum, maximum, help text)."""
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -26,7 +26,7 @@ from myxtts.storage.base_model import EXPORT, MODELS, kind_of
 from myxtts.text.language_guess import language_to_read
 
 ANSWER_SECONDS = 2.0
-"""Minimum time at shutdown for sending responses to requests that were aborted."""
+"""Minimum time at shutdown for sending error responses to the requests whose texts were not finished."""
 HEAD_SECONDS = 10.0
 """Time limit for receiving the request line and headers of a request."""
 MOST_IN_TURNS, MOST_CACHE_BYTES = 32, 2**30

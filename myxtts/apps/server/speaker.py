@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 _stopping = partial(ApiError, 503, "The server is stopping.", code="stopping", retry_after_seconds=5)
 
 MOST_ROWS = 8
-"""Maximum number of texts spoken at once, and batch size of the engine (`code_engine.CodeEngine`) in sentences."""
+"""Default limit of texts spoken at once; also the engine's batch size in sentences (`code_engine.MOST_ROWS`)."""
 SECONDS_OF_A_TEXT = 5.0
 """First estimate of the time to speak a text, from which the header `Retry-After` of a rejection is computed."""
 FIRST_SOUND_SECONDS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10, 20, 40, 80)

@@ -53,8 +53,8 @@ class VoiceBook:
         speakers: Language of each voice that is stored with the model, by name.
         folder: Folder with one file per voice; files may be added or changed at any time. None means no folder.
         aliases: Voice for each additional name; the name "" sets the default voice. OpenAI's and Kokoro's names work
-            without an alias. They select a voice of the same sex, if there is one. Its language is that of the text for
-            OpenAI's names, and that of the Kokoro voice for Kokoro's names.
+            without an alias: each selects a voice of the same language and, among these, of the same sex, if there is
+            one. OpenAI's voices have no language of their own; the language of the text is used instead.
 
     Raises:
         UserError: The folder does not exist, or an alias does not name a voice.
@@ -134,7 +134,7 @@ class VoiceBook:
 
 
 def _stand_in(name, voices, language):
-    """Returns a voice's name for an empty `name` or the name of a voice of OpenAI or Kokoro; else returns `name`."""
+    """Replaces an empty `name`, or that of an OpenAI or Kokoro voice, by the name of one of `voices`; keeps others."""
     kind, spoken, place = OPENAI_VOICES.get(name, ""), (language, None), 0
     if kind:
         place = [one for one in OPENAI_VOICES if OPENAI_VOICES[one] == kind].index(name)

@@ -24,7 +24,7 @@ DATA, EXPORTS, EVALUATION, TRASH = "_data", "_exports", "_evaluation", "_trash"
 SUBTITLES = (".srt", ".vtt", ".ass")
 TEXT_SUFFIXES = (".txt", ".lab", ".csv", *SUBTITLES)
 RECORDINGS = ".recordings"
-"""Suffix of a data set's folder for long recordings, which has a subfolder for each upload."""
+"""End of the name of the folder with a data set's long recordings, which has a subfolder for each upload."""
 VOTES = "_votes.csv"
 COLUMNS = ("time", "first", "second", "better", "blind", "text", "seed")
 SAME = "same"
@@ -68,9 +68,9 @@ class DataSets:
         return self.folder(name).with_name(f"{name}{RECORDINGS}")
 
     def keep(self, name: str, files: Sequence[str] | None, is_heard: bool = False) -> Path | None:
-        """Copies uploads into a data set. With subtitles, or if a recognizer will transcribe them (`is_heard`), they
-        are long recordings: they go to a new folder in `recordings(name)`, which is returned. Otherwise, they are clips
-        with texts; returns None. Raises `UserError` for missing or wrong files, or if the set has the other kind."""
+        """Copies uploaded files into a data set. With subtitles, or for a recognizer (`is_heard`), they are long
+        recordings: they go to a new folder in `recordings(name)`, which is returned. Otherwise, they are clips with
+        texts, and None is returned. Raises `UserError` for missing or wrong files, and for a set of the other kind."""
         folder, names = self.folder(name), [Path(file).name for file in files or ()]
         is_cut = is_heard or any(one.lower().endswith(SUBTITLES) for one in names)
         audio = MEDIA_EXTENSIONS if is_cut else AUDIO_EXTENSIONS
@@ -126,8 +126,8 @@ class DataSets:
     def correct(self, folder: str, loaded: Sequence, texts: Sequence, languages: Mapping[str, str] = {}) -> int:
         """Saves edited texts of clips to the CSV lists of a data set, and removes clips whose text is now empty.
         `loaded` and `texts` are the rows (clip, text, …) before and after the edit. `languages` maps old language codes
-        to new ones. Returns the number of edited texts. Raises `UserError` if the list no longer has the text that an
-        edited clip has in `loaded`."""
+        to new ones. Returns the number of edited texts. Raises `UserError` if the text of an edited clip has been
+        changed on disk since it was loaded."""
         plain = lambda rows: {row[0]: " ".join(str(row[1] or "").replace("|", " ").split()) for row in rows}
         before, given, lists = plain(loaded), plain(texts), {}
         for path in self.lists(folder):

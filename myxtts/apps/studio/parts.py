@@ -77,10 +77,10 @@ def hint(texts: dict[str, str], doubt: str) -> str:
 def command(studio: Studio, texts: dict[str, str], name: str, task: str, label: str = "") -> Callable:
     """Adds buttons to run and cancel a command, a line for its state (elapsed time, last printed line), and its log.
 
-    Returns a function `connect(page, start, inputs, outputs, end)`, which makes the run button call `start(*inputs)`.
-    The generator `start` must run the command under the name `task` in `Tasks`, and yield its output so far. After the
-    command, `end(folder, *inputs)` must return the final state and the values of `outputs`; `folder` is the command's
-    `--output`, None if no command ran. A newly opened page shows the command that is running, or the last one.
+    Returns a function `connect(page, start, inputs, outputs, end)` that gives the run button its action: the generator
+    `start(*inputs)` must run a command under the name `task` in `Tasks`, and yield its output so far. Then
+    `end(folder, *inputs)` must return the final text of the line and the values of `outputs`; `folder` is the command's
+    `--output`, None if no command ran. A newly opened page shows the running command, or else the last one.
     """
     with gr.Row():
         button = gr.Button(texts[label or name], variant="primary", elem_id=name)
@@ -134,7 +134,7 @@ class Choices:
         return box
 
     def fresh(self, lists: Any, fill: Callable, name: str | bool = False, is_typed: bool = False) -> None:
-        """Updates the components `lists` by `fill()` when the page or their tab opens, and after `refill` events."""
+        """Updates `lists` with `fill()` when the page or (not if `is_typed`) the tab opens, and after `refill`."""
         self._fills.append((fill, lists))
         opened = [self.page.load, self.tab.select][: 1 if is_typed else 2]  # text typed just after would be lost
         gr.on(opened, fill, None, lists, show_progress="hidden", api_name=name)

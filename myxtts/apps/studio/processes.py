@@ -118,7 +118,7 @@ def start_training(folder: Path, flags: Sequence[str]) -> None:
 
 
 def stop_training(folder: Path) -> None:
-    """Stops the training run in a folder: after the current step, with a checkpoint, or at once before its first step.
+    """Stops the training run in a folder: after its current step, with a checkpoint; if it has not begun, at once.
 
     Sends SIGTERM, because if the server was started in the background (`&`), its runs ignore SIGINT until training
     begins. Raises `UserError` if no run is training in the folder.
@@ -135,7 +135,7 @@ def require_free(folder: Path) -> None:
 
 
 def process_of(folder: Path) -> int | None:
-    """Returns the id of the process that is training in a folder, or that this server started for it, or None."""
+    """Returns the id of the process that trains in a folder, or that this server started to do so; None without one."""
     process = trainings.get(folder.resolve())
     return trainer_of(folder) or (process.pid if process is not None and process.poll() is None else None)
 
@@ -187,7 +187,7 @@ def _start(arguments, output):
 
 
 def _end_of(path):
-    """Returns the end of a text file as `_printed` does; "" if the file does not exist."""
+    """Returns the end of a text file, cleaned by `_printed`; "" if the file does not exist."""
     with suppress(OSError), open(path, "rb") as file:
         return _printed(file)
     return ""

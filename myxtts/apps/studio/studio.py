@@ -76,7 +76,7 @@ class Studio:
         return {os.path.relpath(clip.wav_path, folder): clip for clip in clips}
 
     def data_language(self, folder: str | None, before: str) -> str:
-        """Returns a data set's main language from its metadata or else its texts; `before` if it is unknown."""
+        """Returns a data set's main language by its labels or else its texts; `before`, the current one, if unknown."""
         with suppress(UserError, OSError):
             stated, found = self.clip_languages(self.clips(folder, before).values() if folder else ())
             found = found if stated == before else stated
@@ -84,7 +84,7 @@ class Studio:
         return before
 
     def clip_languages(self, clips: Collection[Utterance]) -> tuple[str | None, str | None]:
-        """Returns the language label of most clips, and the language identified from their texts; None if unknown."""
+        """Returns the most common language label, and the language of these clips by their words; each may be None."""
         stated = mode(clip.language for clip in clips) if clips else None
         return stated, identify_language(clip.text for clip in clips if clip.language == stated)
 
@@ -130,7 +130,7 @@ class Studio:
         return named_folder(self.home, name) if name else self.home
 
     def plan(self, flags: list[str]) -> str:
-        """Returns the part of the output of `myxtts plan` that concerns the page and this machine."""
+        """Returns the output of `myxtts plan` without hints on flags and, if there is no GPU, batches for GPUs."""
         if f"--init-from={training_form.XTTS_V2}" in flags:  # the plan does not download the model to read its size
             flags = [*flags, f"--model-size={training_form.RELEASED_SIZE}"]
         output = list(processes.Tasks().follow("plan", "plan", *flags))[-1]
@@ -139,14 +139,14 @@ class Studio:
         return re.sub(for_commands + for_gpus, "", output)
 
     def speakers(self, language: str, *names: str, before: str | None = None) -> list[str]:
-        """Returns the voices that all models `names` have: first those of `language`, then `before`, then trained."""
+        """Returns the voices that all models `names` have. Sort keys: in `language`, is `before`, is a trained one."""
         voices, *others = (read_speakers(self.folder(name)) for name in names)
         shared = [one for one in voices if all(one in other for other in others)]
         return sorted(shared, key=lambda it: (voices[it].language != language, it != before, voices[it].clip is None))
 
     def languages(self, before: str, *names: str) -> tuple[str, list[str]]:
         """Returns the code of a default language, and the codes of all languages that every model in `names` speaks.
-        The default is the language of the first model's trained speaker, else `before`; "" if one speaks neither."""
+        The default is that of the first model's trained speaker or else `before`, if all models speak it, or ""."""
         known = [one.language for one in read_speakers(self.folder(names[0])).values() if one.clip]
         shared = {*LANGUAGES}
         for name in names:
@@ -155,8 +155,8 @@ class Studio:
         return next((one for one in (*known[:1], before) if one in shared), ""), sorted(shared)
 
     def reading(self, text: str, language: str, speaker: str | None, *names: str) -> tuple[str, str | None, str]:
-        """Returns language and voice to read a text in, and the language of its words if that is different, else "".
-        Without a `language`, chooses one as `myxtts say` does. Raises `UserError` if the language lacks the letters."""
+        """Returns language and voice to read a text in, and the language that its words suggest ("" if it is the same).
+        Without `language`, chooses one as `myxtts say` does. Raises `UserError` for letters that the language lacks."""
         if not text.strip():
             raise PageError("no_text")
         _, among = self.languages("", *names)

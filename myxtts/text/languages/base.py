@@ -48,7 +48,7 @@ class Language:
     other_names: tuple[str, ...] = ()
     """Lower-case ISO 639-2 and 639-3 codes, and names in the language itself."""
     scripts: tuple[str, ...] = ("LATIN",)
-    """Names of scripts, as in Unicode names of letters. All but very short texts have letters of the first script."""
+    """Names of scripts, as in Unicode names of letters. Nearly every text has letters of the first script."""
     letters: str = ""
     """Lower-case letters and marks of cleaned text, without `,.?!` and, in Latin scripts, without a–z."""
     own_letters: str = ""
