@@ -126,8 +126,8 @@ def probe_files(folder: AnyPath, paths: Iterable[AnyPath], most_bytes: int = 64 
     """Measures the free space of a folder's disk, and the speed of reading the files `paths`, up to `most_bytes`.
 
     Returns:
-        `folder`; `free`, in bytes; `read_per_second`, in bytes, None if it was not measured; and `note`, which says
-        what was read, or why nothing was read.
+        Dictionary of the `folder`; `free` bytes; `read_per_second`, bytes per second (None: not measured); and `note`,
+        a text on what was read, or why nothing was read.
     """
     count, total, seconds, note = 0, 0, 0.0, "not measured: no files"
     if not hasattr(os, "posix_fadvise"):
