@@ -20,7 +20,7 @@ from myxtts.config.rates import MODEL_SAMPLE_RATE
 from myxtts.storage.files import AnyPath
 
 AUDIO_EXTENSIONS = (".wav", ".flac", ".ogg", ".opus", ".mp3")
-"""Extensions of audio files, in the order in which they are tried for file names without one."""
+"""Extensions of audio files. A file name without an extension is tried with each of these, in this order."""
 MEDIA_EXTENSIONS = (*AUDIO_EXTENSIONS, *".aac .aif .aiff .avi .m4a .m4b .mka .mkv .mov .mp4 .webm .wma".split())
 """Extensions of audio and video files that ffmpeg can decode."""
 MIN_SAMPLE_RATE = 4_000
@@ -226,7 +226,7 @@ def _open(path, max_seconds=None):
 
 
 def check_header(path: AnyPath, file: soundfile.SoundFile, is_stream: bool = False) -> None:
-    """Raises `AudioError` if the header of an open file is unsupported or, unless `is_stream`, lacks the length."""
+    """Raises `AudioError` for an unsupported rate, channel count or length; `is_stream` permits an unknown length."""
     _check_sample_rate(path, file.samplerate)
     if file.channels > MAX_CHANNELS:
         raise AudioError(path, "unsupported", f"it has {file.channels} channels; at most {MAX_CHANNELS} are supported.")
@@ -264,7 +264,7 @@ def _read_frames(path, file):
 
 
 def _mix_to_mono(path, frames):
-    """Mixes `(S, C)` samples to mono; returns the mix `(S,)` in `[-1, 1]`, and the peak before scaling."""
+    """Mixes `(S, C)` samples to mono, scaled to `[-1, 1]` if louder; returns the mix `(S,)` and the original peak."""
     peak = check_peak(path, frames)
     if peak > 1:
         frames = frames / peak

@@ -97,7 +97,7 @@ _TINY = np.float32(1e-10)
 
 
 def _pooled(filters):
-    """Returns the slice of frequency bins that any of the `filters` `(bins, bands)` uses, and the filters within it."""
+    """Crops `filters` `(bins, bands)` to the frequency bins that they use; returns the slice of bins and the result."""
     reached = np.flatnonzero(filters.any(axis=1))
     bins = slice(int(reached[0]), int(reached[-1]) + 1)
     return bins, filters[bins]

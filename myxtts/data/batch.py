@@ -17,7 +17,7 @@ from myxtts.storage.files import new_hasher
 class WaveBatch(NamedTuple):
     """Padded batch of B clips from the host: S audio samples, L text tokens and R conditioning samples per clip.
 
-    Audio is at 22 050 Hz, except `target_wav`. The last five fields are zero or empty if the stage does not use them.
+    Audio is at 22 050 Hz, except `target_wav`. This and later fields are zero or empty if the stage does not use them.
     """
 
     index: object  # `(B,)` int32, positions of the clips in the data set
@@ -50,7 +50,7 @@ def target_width(num_samples: int) -> int:
 def zero_batch(
     rows: int, num_samples: int, num_tokens: int, voice_samples: int = 0, targets: bool = False, prepared: bool = False
 ) -> WaveBatch:
-    """Creates a `WaveBatch` of zeros. If `prepared`, `wav` is empty, and `codes` covers `num_samples` samples."""
+    """Creates a `WaveBatch` of zeros with room for `num_samples` per clip: as `codes` if `prepared`, else as `wav`."""
     wav, codes = (0, num_samples // CODE_STRIDE_SAMPLES) if prepared else (num_samples, 0)
     target = target_width(num_samples) if targets else 0
     widths = (), (wav,), (), (num_tokens,), (), (voice_samples,), (2,), (target,), (), (), (), (codes,)
@@ -205,7 +205,7 @@ class BatchOrder:
     seed: int
     fixed_samples: int | None = None
     fixed_tokens: int | None = None
-    """Length to which all texts are padded, like `fixed_samples` for audio; None pads each length bucket separately."""
+    """Number of tokens to which texts are padded (audio: `fixed_samples`); None pads each length bucket separately."""
     extra_samples: int = 0
     """Samples added to the padded length of every clip, to allow random silence before it."""
     start: EpochStart = field(default_factory=EpochStart)
@@ -263,7 +263,7 @@ class BatchOrder:
         return EpochStart(int(position), epoch, row + before.offset, np.concatenate(heard))
 
     def start_at(self, position: int) -> EpochStart:
-        """Returns where the epoch of `position` starts, for a new `BatchOrder` with the same clips and batch size."""
+        """Returns the start of the epoch that contains `position`. From there, an equal order has the same batches."""
         epoch, row, before = self._place(position)
         return self.start if before is self.start else EpochStart(int(position) - row, epoch)
 

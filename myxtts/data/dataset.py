@@ -213,7 +213,7 @@ def _divide(sides, inspection, config):
 
 
 def conditioning_seconds(data: DataConfig, clips: Sequence[Clip]) -> tuple[float, float]:
-    """Returns `data.conditioning_seconds`, capped at the 95th percentile of clip lengths if padding repeats clips."""
+    """Returns `data.conditioning_seconds`, lowered to the 95th percentile of clip lengths if padding repeats clips."""
     if data.conditioning_padding != "repeat":
         return data.conditioning_seconds
     longest = np.percentile([clip.num_samples for clip in clips], 95) / MODEL_SAMPLE_RATE

@@ -74,7 +74,7 @@ class ConditioningRule:
     padding: str
     """How a shorter conditioning clip is padded to `max_samples`: `repeat` or `zeros`."""
     grid: int = 1
-    """Conditioning clips start at multiples of `grid`. Lengths below `max_samples` are rounded down to multiples."""
+    """Step in samples: a clip's start, and its length if below `max_samples`, are rounded down to multiples of it."""
 
 
 @dataclass(eq=False)

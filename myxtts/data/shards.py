@@ -128,7 +128,7 @@ def merge(folder: Path, shards: int, dvae: str) -> list[int]:
 
 
 class PreparedClips:
-    """Reader of the prepared clips in a folder of shards. `adopt` assigns to each clip the path by which it is read.
+    """Reader of the prepared clips in a folder of shards. After `adopt`, a clip is read by the path of its recording.
 
     `name` is used in messages; `dvae` is the digest of the DVAE weights that computed the codes.
     """
@@ -163,9 +163,9 @@ class PreparedClips:
             raise UserError(f"{flag} {folder}: {MANIFEST} {why}. {_AGAIN}, or with another --output.") from None
 
     def adopt(self, clips: Sequence, of: str = "--train-data", also: Self | None = None) -> Self:
-        """Finds the prepared data of each of `clips` by id, to read it by the recording's path; returns this reader.
+        """Selects the clips that can be read by the paths of their recordings, and returns this reader.
 
-        `of` is the flag that names their data set, for messages. The clips adopted by the reader `also` are added.
+        These are `clips`, found by id, and those of the reader `also`. `of` is their data set's flag, for messages.
         Raises `UserError` if a clip is missing or its audio has changed.
         """
         for clip in clips:

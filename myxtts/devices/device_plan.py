@@ -32,7 +32,7 @@ class DevicePlan:
     model_devices: tuple[str, ...]
     """TensorFlow names of the devices that train, one per replica."""
     data_gpu: int | None = None
-    """Index, among those visible to this process, of the GPU or virtual device for data; None without GPUs."""
+    """GPU or virtual device for data, by its index among those visible to this process; None without GPUs."""
     model_gpus: tuple[int, ...] = ()
     """Indices of the model GPUs or virtual devices, in the order of `model_devices`."""
     visible: tuple[int, ...] = ()

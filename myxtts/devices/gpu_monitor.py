@@ -63,7 +63,7 @@ class GPUReport:
     unavailable_reason: str | None = None
 
     def figures(self, roles: Sequence[str]) -> dict[str, float]:
-        """Returns maximum memory and mean utilization of GPUs by role: `data_gpu_mb` and, if known, `data_gpu_percent`.
+        """Returns maximum memory and, if known, mean utilization per role: `data_gpu_mb`, `data_gpu_percent` and so on.
 
         `roles` has the role of each monitored GPU, in the order of the report, such as `("data", "model")`.
         """

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from typing import NoReturn
 
 SPARED = ("jax", "sklearn", "matplotlib")
-"""Optional packages that TensorFlow and Keras import if installed; they take a third of the import time."""
+"""Optional packages that `import_sparingly` hides from TensorFlow; they take a third of the import time."""
 GPU_DRIVER_PLACES = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg", "/dev/kfd")
 """Device files of GPU drivers, by which a machine with a GPU is recognized without TensorFlow."""
 NOISE = (

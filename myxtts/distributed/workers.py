@@ -119,7 +119,7 @@ class Workers:
             raise UserError(f"All workers must have the same {what}. {found}. {hint}")
 
     def watch(self, seconds: float | None) -> None:
-        """Sets a deadline in `seconds`, at which all workers end as if one had been lost; None removes the deadline."""
+        """Ends all workers after `seconds`, as if one was lost, unless `watch` is called again; None cancels this."""
         self._deadline = (time.monotonic() + seconds, seconds) if seconds else (math.inf, 0.0)
 
     def raise_lost(self, error: BaseException) -> None:
@@ -150,7 +150,7 @@ class Workers:
             self._listener.join(LOST_SECONDS)
 
     def _check_health(self):
-        """Ends all workers if the chief (on the chief: another worker) is not responding or `watch`'s time is over."""
+        """Ends all workers if one is lost or `watch`'s time is over. The chief checks the others, which check it."""
         while not self._closed.wait(CHECK_SECONDS):
             for peer in range(1, self.count) if self.is_chief else [0]:
                 if why := self._cluster.failure(peer, LOST_SECONDS):

@@ -1,9 +1,9 @@
 """Estimates the memory of training the GPT and the DVAE from `ModelConfig`, without TensorFlow.
 
 Weights are counted exactly, layer by layer. Activations are the tensors of the forward pass that the backward pass
-reads; docstrings list them, with W for the model width. XLA is assumed to act as on GPUs: the blocks of the GPT keep
-only their inputs, but other stages need no less memory. The peak of a step is the largest of three: the start of the
-backward pass (all activations), the update (all gradients), and the start of the conditioning encoder's backward pass.
+reads; docstrings list them, with W for the model width. XLA is assumed to act as on GPUs: it makes the GPT's blocks
+keep only their inputs, and saves nothing in other stages. A step's peak is at one of three points: the start of the
+backward pass (all activations), the start of the conditioning encoder's backward pass, or the update (all gradients).
 `utilities/benchmarks/memory_estimate.py` compares estimates with measured peaks.
 """
 
@@ -36,7 +36,7 @@ LORA_KERNELS = {"qkv": (1, 3), "output_projection": (1, 1), "mlp_in": (1, 4), "m
 
 @dataclass(frozen=True)
 class Shapes:
-    """Sizes of a padded batch: clips, and the text tokens, codes (no start or stop) and conditioning frames of each."""
+    """Sizes of a padded batch: clips; and per clip, text tokens, codes (no start or stop) and conditioning frames."""
 
     batch: int
     text: int

@@ -15,7 +15,7 @@ TAPS, EXPANSION = 7, 3
 PERIODS, PERIOD_CHANNELS = (2, 3, 5, 7, 11), (32, 128, 512, 1024, 1024)
 RESOLUTIONS, SPECTRUM_CHANNELS = (512, 1024, 2048), (32, 32, 32, 32, 32)
 FEWEST_CHANNELS = 4
-"""Minimum number of channels of a layer. All sizes up to here are copies of constants in the package `models`."""
+"""Minimum number of channels of a layer. This and the constants above are copied from the package `models`."""
 DIVISORS = {"nano": 8, "tiny": 4, "small": 2}
 """Number by which the discriminators' channels are divided, by model size; 1 for other sizes."""
 KEPT_MAPS = 1.94

@@ -67,8 +67,8 @@ def open_run(config: XTTSConfig, notify: Callable = lambda *facts: None) -> tupl
 
     Args:
         config: Settings as requested.
-        notify: Function that is called with the name and the arguments of each `RunListener` event. Up to `on_trial`,
-            the function `open_run` only writes reports and renames damaged checkpoints.
+        notify: Function that is called with the name and the arguments of each `RunListener` event. Until the event
+            `on_trial` has been sent, only reports are written and damaged checkpoints renamed.
 
     Returns:
         The data set, whose `config` has the complete settings of the run, and the work on each stage.
@@ -202,7 +202,7 @@ class StageAlone:
         is_done = lambda name: last[name] is not None and stores[name].read_state(last[name])["finished"]
         self._missing = [name for name in stores if not is_done(name)]
         self.foundations: dict[str, XTTS] = {}
-        """Models that the stage depends on, by stage. If one is missing, all are untrained until `train_missing`."""
+        """Models that the stage depends on, by stage. If any must be trained first, `train_missing` loads all."""
         self.lineage: dict[str, str] = {}
         """Digests of the weights of `foundations`, by stage."""
         if not self._missing:

@@ -89,9 +89,9 @@ def taken_parts(config: XTTSConfig) -> list[str]:
 
 
 def bring_in(config: XTTSConfig, taken: Sequence[str], is_new: bool) -> None:
-    """Writes a checkpoint of step 0, with weights of `training.init_from`, for each stage that has no checkpoint.
+    """Copies weights of `training.init_from` into a run: a checkpoint of step 0 for each part that has none.
 
-    The parts in `taken` are copied unchanged, the others for fine-tuning. If `is_new`, the voices are copied, too.
+    Parts in `taken` stay unchanged. Stages to fine-tune get rows for new text tokens. If `is_new`, copies voices, too.
     """
     home, training = Path(config.training.checkpoint_dir), config.training
     tuned = [name for name in tuned_stages(config) if name not in training.leave_out]

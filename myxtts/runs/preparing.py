@@ -88,7 +88,7 @@ def prepare(
 
 
 def _make_alone(numbers, make, lock, tell):
-    """Calls `make(number)` for each shard. Waits for shards that other processes have locked, and makes them last."""
+    """Locks each shard and calls `make(number)`; shards that other processes have locked come last, once free."""
     for waits in (False, True):
         of_others = []
         for number in numbers:

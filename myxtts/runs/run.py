@@ -96,7 +96,7 @@ class Run:
 
     @property
     def history(self) -> dict[str, list[dict[str, float]]]:
-        """Validation losses by stage, up to the newest checkpoint: a dictionary of `step` and losses per validation."""
+        """Validation losses up to the newest checkpoint: by stage, a list of dictionaries with `step` and losses."""
         last = self.last_steps.items()
         return {stage: CheckpointStore(self.folder / stage).read_state(step).get("history", []) for stage, step in last}
 

@@ -302,7 +302,7 @@ def speak_last_words(config: XTTSConfig, dataset: SpeechDataset, device: str) ->
 
 
 def reference_of(dataset: SpeechDataset, clip: Clip) -> str:
-    """Returns the path of the longest training clip with the speaker and language of `clip`, or else that of `clip`."""
+    """Returns the path of the longest training clip with `clip`'s speaker and language; if none, the path of `clip`."""
     same = [one for one in dataset.train if (one.speaker, one.language) == (clip.speaker, clip.language)]
     return max(same or [clip], key=lambda other: other.num_samples).wav_path
 
@@ -310,8 +310,8 @@ def reference_of(dataset: SpeechDataset, clip: Clip) -> str:
 def held_out_voice(dataset: SpeechDataset, language: str | None = None) -> list[Clip]:
     """Returns clips of one speaker to use as a voice, usually a single validation clip.
 
-    Chooses the longest clip within the limits `data.conditioning_seconds`, else the longest of all, in `language` if
-    possible. If it is shorter than the lower limit, adds clips of the same speaker until the limit is reached.
+    Prefers clips in `language`, then clips within the limits `data.conditioning_seconds`, then the longest one. If that
+    is shorter than the lower limit, adds clips of the same speaker until they reach the limit together.
     """
     low, high = dataset.config.data.conditioning_seconds
     seconds = lambda clip: clip.num_samples / MODEL_SAMPLE_RATE
@@ -378,7 +378,7 @@ class SpeechJudge:
         return {"score": score + (not ends_well(found["limit"], found["length"])) * UNENDED_SCORE, **values}
 
     def _measure_own(self):
-        """Returns two lists of `[id, metrics]`: of synthesized speech and, in the first call, of the recordings."""
+        """Returns lists of `[id, metrics]` of this worker's sentences: synthesized and, in the first call, recorded."""
         own = self._sentences[self._workers.index :: self._workers.count]
         spoken, recorded = speak_all(self._make_synthesizer(), own, [self._seed]), ()
         if self._trusts_recognizer is None:

@@ -33,7 +33,7 @@ from myxtts.text.languages import get_language
 SAMPLE_CORPUS = Path("sample_corpus")
 TUNE = "training.tune (--tune)"
 NUM_CLOSING_TEXTS = 4
-"""Number of sentences, not in the sample corpus, that a model trained on this corpus speaks at the end of its run."""
+"""Number of held-out sentences that a model trained on the sample corpus speaks at the end of its run."""
 MEASURED_STEPS = 12
 """Number of training steps that `--device-plan auto` times for each device plan."""
 

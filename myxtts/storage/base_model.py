@@ -25,7 +25,7 @@ KINDS = {
     FILE: "is a file, or a path below one",
     NEW: "is not a folder or a file",
 }
-"""Error text for each kind of path. Most kinds are glob patterns; a folder is of the first kind that matches in it."""
+"""Error text for each kind of path. Keys are glob patterns; a folder's kind is the first one that matches in it."""
 MODELS, PLACES = (BASE_NAME, MODEL, SETTINGS), (RUNS, FOLDER, NEW)
 HOMES = (*PLACES, MODEL, SETTINGS, "model.bin", "model.safetensors")
 """Kinds of paths that are allowed as the folder of a run (`--checkpoint-dir`)."""
@@ -66,12 +66,12 @@ def base_folder() -> Path:
 
 
 def model_name(folder: AnyPath) -> str:
-    """Returns the value that selects a model in options: `base` for the bundled model, else a path like `./base`."""
+    """Returns the option value for a model: `base` for the bundled one, else a path (`./base` for a folder `base`)."""
     return BASE_NAME if is_base(folder) else "./base" if str(folder) == BASE_NAME else str(folder)
 
 
 def default_speaker(folder: AnyPath, language: str) -> str | None:
-    """Returns the default voice: a run's only speaker or, for `base`, a voice, preferably in `language`. Or None."""
+    """Returns the default voice: a run's only speaker; for `base`, a voice, if possible in `language`; else None."""
     from myxtts.storage.speakers import read_speakers  # imports NumPy, which plans do not need
 
     speakers = read_speakers(folder)

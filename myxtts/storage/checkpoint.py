@@ -48,7 +48,7 @@ _DTYPES["BOOL"] = "?"
 def write_tensors(path: AnyPath, arrays: Mapping[str, np.ndarray], values: Iterable[np.ndarray] | None = None) -> None:
     """Writes a safetensors file tensor by tensor; the library's writer would need twice the memory of all tensors.
 
-    `arrays` determines names, order, shapes and data types. `values` yields the values; by default, those of `arrays`.
+    `arrays` has the names, in order, and the shapes and data types; also the values, unless `values` yields others.
     """
     # Header of names, shapes and offsets, then the values: https://huggingface.co/docs/safetensors/index#format
     header, end, names = {}, 0, {np.dtype(dtype): name for name, dtype in _DTYPES.items()}

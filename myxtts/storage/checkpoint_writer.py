@@ -18,9 +18,9 @@ LAST_TRY_PAUSE_SECONDS = 5.0
 class CheckpointWriter:
     """Writes the checkpoints of a `CheckpointStore` in a background thread, one at a time.
 
-    The method call after a failed write reports the error: it logs an `OSError`, raises `CheckpointError` after
-    `SAVE_TRIES` of them in a row, and raises other errors as they are. Nothing else may write to the store. At the end
-    of a `with` block, the writer waits for the current write, except after Ctrl-C.
+    If a write fails, the next method call reports it. An `OSError` is logged, but `SAVE_TRIES` of them in a row raise a
+    `CheckpointError`; other errors are raised as they are. Nothing else may write to the store. At the end of a `with`
+    block, the writer waits for the current write, except after Ctrl-C.
     """
 
     def __init__(self, store: CheckpointStore):

@@ -90,7 +90,7 @@ def write_whole(path: AnyPath) -> Iterator[Path]:
 
 @contextmanager
 def _named(path, temporary=None):
-    """Makes an `OSError` that is raised in the block name `path` if it names `temporary` or no file."""
+    """If the block raises an `OSError` with the file name `temporary` or none, changes its file name to `path`."""
     try:
         yield
     except OSError as error:
@@ -105,7 +105,7 @@ def write_whole_folder(path: AnyPath, sync: bool = True, replaced_name: str | No
 
     Args:
         sync: Whether to wait until all files are on the disk, a few milliseconds per file.
-        replaced_name: Temporary name of the old folder, by which the caller can find it if the process was killed.
+        replaced_name: Name of the old folder until it is deleted, by which it can be found if the process is killed.
     """
     path = Path(os.path.realpath(path))
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 VOCABULARY = "vocab.json"
 MEL_STATS = "mel_stats"
-"""Name of the tensor with the scale of each mel band; also of its file, in GPT checkpoints of runs without a DVAE."""
+"""Name of the tensor with the scale of each mel band. Without a DVAE, the GPT's checkpoint has it as a file."""
 JUDGED = ("gpt", "decoder")
 """Stages whose best checkpoint is used for speech; of other stages, the last checkpoint is used."""
 TAKEN_FROM = "taken_from"
@@ -49,13 +49,13 @@ _REPORTS = (LOG, "inspected_*.json", "clips_*.csv", "diverged_*.json")
 
 
 def chosen_step(store: CheckpointStore, part: str, which: str = "best") -> int:
-    """Returns the step of the checkpoint to load: the best if `which` is `best` and `part` in `JUDGED`, or the last."""
+    """Returns the step to load: the best if it is known, `which` is `best` and `part` is in `JUDGED`; else the last."""
     best = store.best_step() if which == "best" and part in JUDGED else None
     return store.steps()[-1] if best is None else best
 
 
 def require_trained(folder: Path, what: str) -> None:
-    """Raises `CheckpointError`, for the option `what`, unless the newest checkpoint in a stage's folder is finished."""
+    """Raises `CheckpointError` unless a stage's newest checkpoint is finished; `what` is the subject of the message."""
     name, state = folder.name, CheckpointStore(folder).newest_state()
     if state is None:
         fault = f"{what} needs a trained {name}, and {folder.parent} has none"

@@ -26,7 +26,7 @@ FEW_NAMES = 5
 
 @dataclass(frozen=True)
 class StoredSpeaker:
-    """Stored voice: either a recording, `clip`, or latents in `SPEAKERS_FILE`, which `read_speaker` reads."""
+    """Stored voice of a model. It is either the recording `clip` or, if `clip` is None, latents in `SPEAKERS_FILE`."""
 
     clip: Path | None = None
     """FLAC file with some seconds of a training speaker; None for latents."""
@@ -79,14 +79,14 @@ def find_speaker(folder: AnyPath, name: str) -> StoredSpeaker:
 
 
 def language_of(folder: AnyPath, name: str | None = None) -> str | None:
-    """Returns the language of a voice; without a `name`, the common one of all training speakers. None if unknown."""
+    """Returns the language of voice `name` or, by default, of all training speakers; None if unknown or not unique."""
     speakers = [find_speaker(folder, name)] if name else read_speakers(folder).values()
     languages = {one.language for one in speakers if name or one.clip}
     return languages.pop() if len(languages) == 1 else None
 
 
 def read_speaker(folder: AnyPath, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Returns latents and vector of a voice, shaped as in `write_speakers`. Raises `CheckpointError` if it has none."""
+    """Returns latents and vector of a voice (as in `write_speakers`). Raises `CheckpointError` if it has no latents."""
     if name not in speaker_names(folder):
         find_speaker(folder, name)
         raise CheckpointError(f"The voice {name} in {folder} is a recording; it has no latents in {SPEAKERS_FILE}.")
@@ -115,7 +115,7 @@ def write_speaker_clips(folder: AnyPath, clips: Mapping[str, tuple[bytes, str, t
 
 
 def read_clips(home: Path) -> dict[str, StoredSpeaker]:
-    """Returns the speakers in the index file of a `SPEAKER_CLIPS` folder, by name; recordings may be missing."""
+    """Returns `{speaker: voice}` from the index of a `SPEAKER_CLIPS` folder; does not check that recordings exist."""
     if not (home / _INDEX).is_file():
         return {}
     entries, speakers = files.read_json(home / _INDEX), {}

@@ -59,7 +59,7 @@ class CorpusFolder:
         self.linked: set[Path] = set()
         """Folders outside the data set from which audio is read, because links or paths in lists lead there."""
         self.searched: set[Path] = {*self.audio_roots}
-        """Folders whose subfolders are searched for audio, too."""
+        """Folders in which audio files may also be one level down, in a subfolder."""
         self._listings: dict[tuple[Path, bool], tuple[dict[str, str], list[Path]]] = {}
         self._links: set[Path] = set()
         # Formats read a list twice: to recognize it, and to read its clips.
@@ -71,7 +71,7 @@ class CorpusFolder:
         self._roots |= dict.fromkeys((folder, folder.resolve()))
 
     def allow_named(self, names: Collection[str]):
-        """Allows the folder outside the data set that holds at least half of the files `names`, if the user owns it."""
+        """If at least half of the paths lead outside the data set, allows their common folder if the user owns it."""
         away = [name for name in names if (name[:1] == "/" or ".." in name) and name.lower().endswith(AUDIO_EXTENSIONS)]
         paths = [Path(os.path.normpath(self.root / name)) for name in away]
         outside = [path for path in paths if not any(path.is_relative_to(root) for root in self._roots)]
@@ -139,7 +139,7 @@ class CorpusFolder:
         return {stem for stem, extension in map(os.path.splitext, self.files(folder)) if extension in AUDIO_EXTENSIONS}
 
     def find_audio(self, places: Sequence[Path], parts: list[str]) -> Path:
-        """Finds a clip's audio file in `places` or `audio_roots` or, for folders in `searched`, in their subfolders.
+        """Finds a clip's audio file in `places`, in `audio_roots`, or in subfolders of those that are in `searched`.
 
         `parts` are the components of the file's path, with or without extension. Raises `ClipRefused` if the file is
         missing, is in several subfolders, or is a link to another user's file outside the data set.
@@ -171,7 +171,7 @@ class CorpusFolder:
         raise ClipRefused("missing file", detail, places[0].joinpath(*parts[:-1], keys[0]))
 
     def has_audio(self, places: Sequence[Path], name: str) -> bool:
-        """Returns whether the audio file of the clip `name` in a list exists, even if several subfolders have one."""
+        """Returns whether there is an audio file for the clip `name` of a list; there may be several, in subfolders."""
         try:
             return bool(self.find_audio(places, self.name_to_parts(name)))
         except ClipRefused as refused:
@@ -181,7 +181,7 @@ class CorpusFolder:
         """Splits the path that a list gives for a clip into components relative to the data set. For a path in one of
         `audio_roots`, the first component is that root. Raises `ClipRefused` if the path is invalid.
 
-        A full path that does not exist here is cut to its longest end that exists in one of the folders `searched`.
+        If an absolute path does not exist, its leading folders are dropped until the rest exists in one of `searched`.
         """
         if not is_name(name):
             detail = f"The id has over {MAX_NAME_CHARACTERS} characters, or control or direction characters."

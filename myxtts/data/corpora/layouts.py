@@ -82,7 +82,7 @@ def read_finetune_webui(reading: Reading, place: Place) -> bool:
 
 
 def read_common_voice(reading: Reading, place: Place) -> bool:
-    """Reads the lists of Common Voice: train (else validated), dev and test; returns False for other layouts."""
+    """Reads Common Voice: `train.tsv` or else `validated.tsv`, dev and test lists; returns False for other layouts."""
     files = reading.folder.files(place.path)
     training = [name for name in ("train.tsv", "validated.tsv") if name in files]
     if not training or place.path / "clips" not in reading.folder.subfolders(place.path):
@@ -169,7 +169,7 @@ def _find_lists(reading, place, folder):
 
 
 def read_kaldi(reading: Reading, place: Place) -> bool:
-    """Reads a Kaldi folder (`wav.scp`, `text`, `utt2spk`), and runs no commands; returns False for other layouts."""
+    """Reads a Kaldi folder (`wav.scp`, `text`, `utt2spk`) without running commands; returns False for other layouts."""
     path, folder = place.path / "wav.scp", reading.folder
     if place.list_path and place.list_path.name != path.name or not folder.has(place.path, path.name, "text"):
         return False
@@ -245,7 +245,7 @@ def read_vctk(reading: Reading, place: Place) -> bool:
 def read_chapters(reading: Reading, place: Place, suffix: str) -> bool:
     """Reads `SPEAKER/CHAPTER/` folders with texts in files that end with `suffix`; returns False for other layouts.
 
-    `dev-…` folders are for validation, `test-…` folders are unused. If there are only these, all are used to train.
+    `dev-…` folders are for validation, `test-…` folders are unused. Without any other folders, both are for training.
     """
     has_texts = lambda path: any(name.endswith(suffix) for name in reading.folder.files(path))
     chapters = [path for path in reading.folder.walk(place.path, 3) if has_texts(path)]

@@ -112,7 +112,7 @@ def find_dialect(lines: list[str], separator: str) -> Dialect:
 
 
 def _guess_separator(lines):
-    """Returns the tab, comma or semicolon that splits most lines into 2 or 3 cells, if no line has `|`; else `|`."""
+    """Returns tab, comma or semicolon if it splits most lines into 2 or 3 cells and no line has `|`; otherwise `|`."""
     lines = [line for line in lines if line.strip()]
     for separator in "\t,;" if not any("|" in line for line in lines) else ():
         dialect = Dialect(separator, separator != "\t")
@@ -153,8 +153,8 @@ def header_table(reading: Reading, place: Place, path: Path) -> Table | None:
 def content_table(reading: Reading, place: Place, path: Path) -> Table | None:
     """Returns the `Table` of a list whose columns are found by their content; None if no column contains clips.
 
-    The clip column names audio files in at least half of the lines; the text column has the most letters, unless the
-    header names it. If there is no header and the clip column is the first, `plain_table` reads the list.
+    At least half of the cells in the clip column name audio files. The text column is the header's, else the one with
+    the most letters. If there is no header and the first of up to 4 columns has clips, `plain_table` reads the list.
     """
     lines = reading.folder.read_lines(path)
     sample = [line for line in lines[:_SAMPLE_LINES] if line.strip()]
@@ -220,7 +220,7 @@ def _is_header(rows, column, found):
 
 
 def _located(reading, place, path, dialect, columns, header_line=None):
-    """Creates a `Table` whose audio is sought in `wavs/`, `place`, their subfolders, and the folder its paths name."""
+    """Creates a `Table`; its audio is in `wavs/`, `place`, subfolders of these, or the folder that most paths name."""
     table = Table(path, dialect, columns, (place.path / "wavs", place.path), header_line)
     reading.folder.allow_named([*_clip_names(reading, table)])
     reading.folder.searched.update(table.audio_places)
@@ -251,7 +251,7 @@ def read_table(reading: Reading, place: Place, table: Table, left_out: Collectio
 
 
 def _read_speakers(reading, path):
-    """Returns `{id: (speaker, language or "")}` from `speakers.csv`, or None without it; adds a note on bad lines."""
+    """Returns `{id: (speaker, language or "")}` from `speakers.csv`, noting bad lines; None if the file is missing."""
     if not reading.folder.has(path.parent, path.name):
         return None
     header, *lines = reading.folder.read_lines(path) or [""]
@@ -295,7 +295,7 @@ def read_split(reading: Reading, place: Place, training: Table, validation: Tabl
 
 
 def read_parts(reading: Reading, place: Place, parts: dict[str, Path], training: str, read: Callable[[Place], object]):
-    """Calls `read` for a validation split in `parts` (`{split: folder}`), if any, and for `training`; returns True."""
+    """Calls `read` for two splits of `parts` (`{split: folder}`): validation, if there is one, and `training`."""
     validation, *others = [name for name in VALIDATION if name in parts and name != training] or [None]
     for name in others:
         reading.notes.append(f"The folder {reading.folder.relative(parts[name])} is not used.")
