@@ -26,10 +26,10 @@ FEW_NAMES = 5
 
 @dataclass(frozen=True)
 class StoredSpeaker:
-    """Stored voice: either a recording, `clip`, or latents in `SPEAKERS_FILE`, which `read_speaker` reads."""
+    """Stored voice: the recording in the file `clip` or, if that is None, latents that `read_speaker` reads."""
 
     clip: Path | None = None
-    """FLAC file with some seconds of a training speaker; None for latents."""
+    """FLAC file with some seconds of a training speaker; None for a voice that is stored as latents."""
     language: str | None = None
     """Language of `clip`. For latents, the prefix of the voice's name (`fr_f2`), if it is a language of the model."""
     sources: tuple[str, ...] = ()

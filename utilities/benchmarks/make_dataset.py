@@ -5,8 +5,8 @@
 `DATA` has corpora in the LJSpeech layout, and `fsdd` with recordings of single words. Clips of a corpus are joined with
 pauses of 0.3 to 1.2 s and room noise. Between them are chords, noise, speech without text, and pairs of sentences
 spoken at once. The figures are: cuts within 50 ms of a pause; words that are cut; the detected offset and drift of
-subtitles that are 1.4 s late and 0.1 % too slow; speech with exactly its text, with a clause of it and with a wrong
-text; equality of two runs; memory and CPU time. With shuffled texts, as a control, the figures must be worse.
+subtitles that are 1.4 s late and 0.1 % too slow; speech that got exactly its text, a clause of it or a wrong text;
+whether two runs are equal; memory and CPU time. With shuffled texts, as a control, the figures must be worse.
 """
 
 import argparse
