@@ -52,7 +52,7 @@ MEANINGLESS = "virtual devices: their speed and memory say nothing about GPUs"
 
 @dataclass(frozen=True)
 class Case:
-    """A measurement. Its `tool` is `profile` (the profiler), `resume` (a run that is resumed) or `soak` (a long run)."""
+    """A measurement. Its `tool` is `profile` (the profiler), `resume` (resumes a run) or `soak` (a long run)."""
 
     group: str
     name: str

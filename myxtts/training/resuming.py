@@ -92,7 +92,7 @@ class TrainingState:
         return self.improves("evaluation", score)
 
     def as_dict(self) -> dict:
-        """Returns the state, except for `step`, clips and `follows`, as JSON values for a checkpoint."""
+        """Returns the state, except for `step`, `follows`, `clips` and `record`, as JSON values for a checkpoint."""
         names = "finished lineage best best_by stale_evaluations least_score position validation".split()
         parts = {name: part.state() for name, part in self.parts.items()}
         return {name: getattr(self, name) for name in names} | {"history": list(self.history), "parts": parts}

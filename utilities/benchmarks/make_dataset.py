@@ -123,7 +123,7 @@ def plant(folder: Path, path: Path, seconds: float, seed: int) -> Truth:
 
 
 def at_once(first: tuple, second: tuple, start: float, truth: Truth) -> np.ndarray:
-    """Returns two sentences, the second half a second after the first, and adds their cues to `truth`."""
+    """Mixes two sentences, of which the second starts 0.5 s after the first, and adds their cues to `truth`."""
     (a, rate, text_a, _), (b, _, text_b, _) = first, second
     later = rate // 2
     sound = np.zeros(max(len(a), later + len(b)), np.float32)
