@@ -52,7 +52,7 @@ MEANINGLESS = "virtual devices: their speed and memory say nothing about GPUs"
 
 @dataclass(frozen=True)
 class Case:
-    """A measurement. `tool` is `profile` (the profiler with additional flags), `resume`, or `soak` (a long run)."""
+    """A measurement. Its `tool` is `profile` (the profiler), `resume` (resumes a run) or `soak` (a long run)."""
 
     group: str
     name: str
@@ -228,7 +228,7 @@ def judge(found: dict[str, dict[str, dict]], is_virtual: bool) -> list[Judgement
 
 
 def _judged(target, figures, verdict):
-    """Returns a judgement. `verdict(figures)` gives the value as text, and whether it meets the target, or None."""
+    """Judges figures. `verdict(figures)` returns the value as text, and whether it meets the target (None: unknown)."""
     lack = "not measured" if not figures else figures.get("error") or figures.get("skipped")
     if lack:
         return Judgement(target, lack, "fail" if "error" in figures else "not judged")

@@ -155,9 +155,9 @@ def text_of(page: str) -> str:
 
 
 def parts_of(page: str) -> list[tuple[str, str, str, str]]:
-    """Returns `(first line, "sh" or "python", code, shown output)` of each part of a page.
+    """Splits a page into parts to run: `(title for messages, "sh" or "python", code, output shown on the page)`.
 
-    Each line of a shell block is a part. The Python blocks share variables and are one part.
+    Each line of a shell block is a part. The Python blocks share variables and are one part, except skipped blocks.
     """
     parts, programs = [], []
     block = r"```(sh|python)\n(.*?)\n```(?:\n+```text\n(.*?)\n```)?"

@@ -129,7 +129,7 @@ class TensorflowSteps:
             return self._read(latents, text, text_mask)
 
     def move(self, state: RowState, rows: list[int], start: int, end: int, before: int, after: int) -> RowState:
-        """Returns the state of the sentences `rows`. The cache is cut to `start:end`, and padded on both sides."""
+        """Returns the state of the sentences `rows`; cuts the cache to `start:end`, pads it by `before` and `after`."""
         with tf.device(self._device):
             numbers = (tf.constant(number) for number in (start, end, before, after))
             return self._move()(state, tf.constant(rows), *numbers)

@@ -1,8 +1,8 @@
 """Self-check of spoken sentences: finds loops, babble, skipped words, early stops and missing stops.
 
-Each rule returns a score: 1 means no fault, 0.5 a fault with a probability of one half, 0 a certain fault. The
-thresholds were tuned on half of a set of artificial faults (docs/benchmarks.md). With a `Calibration`, the
-confidence is the probability that a speech recognizer understands the sentence (docs/base.md), or a lower score.
+Each rule returns a score: 1 means no fault, 0.5 a fault with a probability of one half, 0 a certain fault. Thresholds
+were tuned on half of a set of artificial faults (docs/benchmarks.md). The lowest score is the confidence. A
+`Calibration` replaces scores of 0.5 or more by the probability that a recognizer understands the text (docs/base.md).
 """
 
 from collections.abc import Callable, Sequence
@@ -27,7 +27,7 @@ DOUBT = 0.5
 CONFIDENCE_FILE = "confidence.json"
 """File in a model's folder that holds its `Calibration`."""
 BEYOND_BAND = 1.0, 1.05
-"""A duration that exceeds or falls below its usual range by the first factor scores 1 (no fault), by the second 0.5."""
+"""Factors by which a duration may be above or below its usual range: up to the first it scores 1, at the second 0.5."""
 LEAST_FOLLOWING = 0.5
 """Minimum evenness and sharpness of attention (see `features`). Attention below it is ignored as unreliable."""
 Listener = Callable[[np.ndarray, int, str, str], float]
@@ -101,7 +101,7 @@ def judge(
         reading: Second pass of the GPT; None skips the checks that need it.
         wrong_share: CER, 0 to 1, measured by a `Listener`; None without a listener.
         unspoken_share: Proportion of the letters of the text for which the model has no token.
-        calibration: Gives the probability of being understood, which replaces scores of 0.5 or more; needs `reading`.
+        calibration: Replaces scores of 0.5 or more by the probability of being understood; needs `reading`.
     """
     if not len(codes):
         return Verdict(confidence=0.0, reason="empty", doubts=("empty",))

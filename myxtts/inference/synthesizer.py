@@ -74,7 +74,7 @@ class Synthesizer:
         self.engine = CodeEngine(TensorflowSteps(model.gpt, config.model, compiled, traced), config.model)
         self.read_again = SecondReading(model.gpt, traced)
         self.engine_name, self.make_steps = "tensorflow", None
-        """Name of the engine in use; function that creates the GPT steps of another engine by name, or None."""
+        """`engine_name` is the engine in use; `make_steps(name)`, if not None, creates the GPT steps of another one."""
         self._engines = {"tensorflow": self.engine}
         codes = [tf.TensorSpec([None, None], tf.int32)]
         self._to_mel = tf.function(lambda codes: model.denormalize_mel(model.dvae.decode(codes)), input_signature=codes)
@@ -308,7 +308,7 @@ class Synthesizer:
             self.engine.compile_all()
 
     def _checked(self, voice, where):
-        """Returns `voice`; raises `SpeechError` if it does not fit the model. The message calls the voice `where`."""
+        """Returns `voice`; raises `SpeechError` if it does not fit the model. `where` names the voice in messages."""
         config, used = self.config.model, 2 if isinstance(self.to_waveform, LatentDecoder) else 1
         arrays = [voice.latents, voice.speaker][:used]
         shapes = [(1, config.num_latents, config.width), (1, config.speaker_width)][:used]

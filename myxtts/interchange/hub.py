@@ -145,7 +145,7 @@ def ask_on_terminal(question: str) -> bool | None:
 
 
 def describe_licence(source: str, terms: Path) -> tuple[bool, str]:
-    """Returns whether the model card in the folder `terms` names a licence, and a text on the licence for the user."""
+    """Describes the licence in the folder `terms`: whether the model card names one, and a text for the user."""
     from huggingface_hub.repocard import metadata_load
 
     try:
@@ -289,7 +289,7 @@ def _lists(origin):
 
 
 def _stages(origin):
-    """Yields `(stage, (last step, best step), step of the losses, losses)`; the second is False for copied weights."""
+    """Yields `(stage, steps, step of the losses, losses)`; `steps` is (last, best), or False for copied weights."""
     for stage in STAGES:
         store = CheckpointStore(origin / stage)
         if steps := store.steps():

@@ -93,11 +93,11 @@ class _Chunks:
         return ops.cast(query_gradient * self.scale, dtype), key_gradient, value_gradient
 
     def _loop(self, chunk, after, *carried):
-        """Calls `chunk(index, start, after, *carried) -> (after, *carried)` for each chunk; returns the last `carried`.
+        """Processes the chunks one after another, to need the memory of one chunk only; returns the last `carried`.
 
-        `after` is a zero that is computed from the previous chunk and added to the keys and the dropout seed. Without
-        this dependency, the backend could compute all chunks in parallel and need as much memory as `attention`. Slice
-        bounds do not depend on `after`, because XLA evaluates them at compile time.
+        `chunk(index, start, after, *carried)` processes a chunk and returns `(after, *carried)` for the next one. To
+        keep the backend from computing chunks in parallel, the next chunk adds `after`, a zero, to its keys and dropout
+        seed. Slice bounds do not depend on `after`, because XLA evaluates them at compile time.
         """
         count = (self.num_keys + CHUNK - 1) // CHUNK
         if isinstance(count, int):
@@ -149,7 +149,7 @@ class MemoryUse(NamedTuple):
     form: str = STANDARD
     """Implementation of attention: `STANDARD` or `MEMORY_EFFICIENT`."""
     segment: Callable[[Callable], Callable] = lambda function: function
-    """Wraps a part of the block for gradient checkpointing. By default, activations are stored, not recomputed."""
+    """Function that adds gradient checkpointing to a part of the block; by default, it returns the part unchanged."""
 
 
 def split_heads(x: Tensor, heads: int) -> Tensor:

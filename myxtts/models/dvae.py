@@ -34,7 +34,7 @@ class VectorQuantizer(Layer):
         return ops.take(self.codebook, codes, axis=0)
 
     def nearest(self, vectors: Tensor) -> Tensor:
-        """Returns the code of the codebook vector nearest to each vector: `(..., width)` -> `(...)` int32."""
+        """Returns each vector's code, the index of the nearest codebook vector: `(..., width)` -> `(...)` int32."""
         vectors, codebook = ops.cast(vectors, "float32"), ops.convert_to_tensor(self.codebook)
         # Squared distances, without the squared norms of the vectors.
         distances = ops.sum(ops.square(codebook), axis=-1) - 2.0 * ops.matmul(vectors, ops.transpose(codebook))

@@ -35,7 +35,7 @@ def sinusoids(shape: Shape, dtype=None) -> Tensor:
 
 
 class TeacherForcing(NamedTuple):
-    """Inputs and targets of a training batch: `(B, L + 2)` for L text tokens, `(B, C + 5)` for C codes.
+    """Inputs, targets and masks of a training batch: `(B, L + 2)` for L text tokens, `(B, C + 5)` for C codes.
 
     Inputs have a start token in front and stop tokens instead of padding; targets are the inputs shifted by one. Target
     masks are True where the loss counts: at the text and one stop token, and at the codes and four stop tokens.

@@ -29,7 +29,7 @@ class WaveformDecoder(Layer):
     """
 
     code_stride = CODE_STRIDE_SAMPLES
-    """Samples at `MODEL_SAMPLE_RATE` that a latent stands for."""
+    """Number of samples at `MODEL_SAMPLE_RATE` per latent."""
     hop_length: int
     """Samples per frame."""
     history_frames: int

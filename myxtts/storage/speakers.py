@@ -29,7 +29,7 @@ class StoredSpeaker:
     """Stored voice of a model. It is either the recording `clip` or, if `clip` is None, latents in `SPEAKERS_FILE`."""
 
     clip: Path | None = None
-    """FLAC file with some seconds of a training speaker; None for latents."""
+    """FLAC file with some seconds of a training speaker; None for a voice that is stored as latents."""
     language: str | None = None
     """Language of `clip`. For latents, the prefix of the voice's name (`fr_f2`), if it is a language of the model."""
     sources: tuple[str, ...] = ()

@@ -1,7 +1,7 @@
 """Saves and resumes the training of a stage, and loads the models of earlier stages that it depends on.
 
-Random values depend only on the seed and a position (docs/architecture.md), so weights, optimizer state and positions
-are enough to resume. Other objects whose state must be saved are in `TrainingState.parts`.
+Checkpoints have no state of random generators, because random values depend only on the seed and a position
+(docs/architecture.md). `TrainingState.parts` are the objects, besides weights and optimizers, whose state is saved.
 """
 
 import json
@@ -49,9 +49,9 @@ class TrainingState:
     """Progress of a stage's training; only the trainer changes it."""
 
     lineage: dict = field(default_factory=dict)
-    """Digests of the models that the stage depends on, by stage. A checkpoint must have the same; but see `follows`."""
+    """Digests of the models that the stage depends on, by stage. Resuming requires equal ones, except for `follows`."""
     follows: tuple[str, ...] = ()
-    """Stages in `lineage` whose digest may differ from that in the checkpoint (`StageEntry.follows`)."""
+    """Stages in `lineage` whose models may have been trained further since the checkpoint (`StageEntry.follows`)."""
     step: int = 0
     """Number of optimizer steps taken."""
     position: int = 0
@@ -78,7 +78,7 @@ class TrainingState:
     """Other objects to save, by name. Each has a method `state()`, which returns JSON values, and `restore(state)`."""
 
     def improves(self, by: str, value: float) -> bool:
-        """Updates `best` if the criterion `by` is `best_by`, and `value` its lowest so far; returns whether it did."""
+        """Updates `best` if `best_by` equals `by` and `value` is lower than the best so far; returns whether it did."""
         if by != self.best_by or not math.isfinite(value) or self.best is not None and value >= self.best[0]:
             return False
         self.best = (value, self.step)
@@ -92,7 +92,7 @@ class TrainingState:
         return self.improves("evaluation", score)
 
     def as_dict(self) -> dict:
-        """Returns the state, except for `step`, clips and `follows`, as JSON values for a checkpoint."""
+        """Returns the state, except for `step`, `follows`, `clips` and `record`, as JSON values for a checkpoint."""
         names = "finished lineage best best_by stale_evaluations least_score position validation".split()
         parts = {name: part.state() for name, part in self.parts.items()}
         return {name: getattr(self, name) for name in names} | {"history": list(self.history), "parts": parts}
@@ -120,7 +120,7 @@ class TrainingState:
                 part.restore(saved["parts"][name])
 
     def take_up(self, dataset: SpeechDataset, stage: str) -> SpeechDataset:
-        """Returns the data set with its order continued from this state. If validation clips changed, resets `best`."""
+        """Returns the data set, with its batch order continued. Resets `best` if the validation clips changed."""
         before, self.validation = self.validation, data_digest(dataset.validation)
         if before not in (None, self.validation):
             logger.warning("The validation clips changed since the checkpoint; the best validation loss starts over.")
@@ -176,7 +176,7 @@ class ClipRecord:
     start: EpochStart
     """Start of the epoch in which the checkpoint was saved. With unchanged clips, the order is rebuilt from it."""
     cut: EpochStart
-    """Start of a new order, if the clips changed: the checkpoint's position, and the clips used so far in the epoch."""
+    """Start of the order if the clips changed: the checkpoint's position, and the clips already used in the epoch."""
 
     def saved(self) -> tuple[dict[str, np.ndarray], dict]:
         """Converts the record to tensors for the checkpoint file `CLIPS`, and JSON values for the state file."""
@@ -202,7 +202,7 @@ class ClipRecord:
 
 
 class OrderedClips:
-    """Training clips of a run and the order of a stage's batches. Batches contain indices into the argument `clips`."""
+    """Training clips of a run and a stage's batch order; batches contain indices into `clips`."""
 
     def __init__(self, clips: Sequence[Clip], order: BatchOrder):
         self.identities = np.array([id_hash(clip.id) for clip in clips], np.uint64)

@@ -21,14 +21,14 @@ from myxtts.data.sample_corpus import SENTENCES, SpeechJob, speak_to_files, unhe
 LANGUAGES = {"en": "en-us", "de": "de", "es": "es", "fr": "fr", "fa": "fa", "am": "am"}
 """eSpeak NG's name of each language, by language code."""
 PITCHES = {"Gene": (43, 47), "f2": (43, 47)}
-"""Pitch range of each eSpeak NG voice variant, a man and a woman; narrow, since codes represent pitch poorly."""
+"""Pitch range of each voice variant of eSpeak NG, a man and a woman. Narrow ranges, as codes represent pitch poorly."""
 WORDS_PER_MINUTE = (140, 185)
 CLIPS = {"en": 32000, "de": 3000, "es": 3000, "fr": 3000, "fa": 3000, "am": 3000}
 """Number of clips of each language, half of them in each voice."""
 FREQUENT_WORDS = 20000
 WORD_LETTERS = (1, 14)
 WORDS_A_SENTENCE = (1, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 8, 9, 10)
-"""Sentence lengths, sampled uniformly."""
+"""Numbers of words per sentence, one of which is sampled uniformly for each sentence."""
 GRAMMAR_SHARE = 0.1
 EXAMPLE_SHARE = 0.5
 """Fraction of the English clips that are example sentences of WordNet."""
@@ -40,7 +40,7 @@ ENDS = {"am": ("።", "።", "፧"), "fa": (".", ".", "؟", "!")}
 COMMAS = {"am": "፣", "fa": "،"}
 JOBS_A_PROCESS = 2000
 FIDEL = range(0x1208, 0x1328)
-"""Code points of the Ethiopic syllables; the first seven of each eight are common."""
+"""Code points of the Ethiopic syllables, in groups of eight; the last one of each group is rare."""
 
 
 def words_of(language: str) -> tuple[list[str], list[float]]:
@@ -68,7 +68,7 @@ def random_sentences(language: str, count: int, seed: str) -> list[str]:
 
 
 def evaluated(text: str) -> str:
-    """Returns the words of a sentence in lower case, for comparison with the sentences that evaluate the model."""
+    """Returns the words of a sentence in lower case, for comparison with the model's evaluation sentences."""
     return " ".join(re.findall(r"\w+", text.lower()))
 
 

@@ -26,15 +26,15 @@ from myxtts.storage.files import read_json, write_json
 SENTENCES = Path(__file__).with_name("confidence_sentences.txt")
 """File with lines `language|sentence`, written before the model spoke any of them."""
 LANGUAGE, VOICES = "en", ("en_Gene", "en_f2")
-"""Language and voices. In English, small Whisper models understand eSpeak NG, which spoke the training corpus, well."""
+"""Language and voices. eSpeak NG spoke the training corpus; small Whisper models understand its English well."""
 UNDERSTOOD = 1 / 3
 """Highest CER of a sentence that counts as understood."""
 SPOILT = {"gpt": (0.1, 0.2, 0.35), "decoder": (0.15, 0.3)}
-"""By part: standard deviations of the noise on each weight, relative to the standard deviation of the weight."""
+"""Standard deviations of the noise on the weights of each part, as fractions of each weight's standard deviation."""
 AS_TRAINED, SEEDS = "as trained", 4
-"""`kind` of the sentences that the model speaks without noise on its weights, and how often it speaks each of them."""
+"""`kind` of sentences spoken without noise on the weights, and the number of times that each of them is spoken."""
 FLAGGED = 0.08
-"""Fraction of the understood sentences that the threshold flags; on other texts, up to a tenth is acceptable."""
+"""The threshold flags this fraction of the understood sentences; on other texts, up to a tenth is acceptable."""
 PENALTY = 0.01
 """Weight of the L2 penalty on the coefficients of the standardized features."""
 

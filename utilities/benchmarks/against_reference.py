@@ -10,9 +10,8 @@ The reference is `coqui-tts` 0.28.0 with PyTorch for CPU, in an environment of i
 
 If `torchaudio` was built for CUDA, remove its `.so` files. Each implementation runs in one process, pinned to the same
 cores. Their outputs are compared first; then they run alternately, and the ratio is the median over pairs of runs.
-`--list` names the cases; `--append` adds the tables to docs/benchmarks.md.
-
-    python utilities/benchmarks/against_reference.py --reference-python … --cases 'gpt-small*' 'codes-nano*' --repeats 1
+`--list` names the cases, `--cases 'gpt-small*' --repeats 1` quickly runs some of them, and `--append` adds the tables
+to docs/benchmarks.md.
 """
 
 import argparse
@@ -30,7 +29,7 @@ FOLDER = Path(__file__).resolve().parent
 TRAINING = ("gpt-*", "features", "latents", "vocoder")
 HEADER = ["what", "ours", "reference", "ratio", "range", "goal"]
 LARGEST_SHARE_APART = 0.01
-"""Largest accepted fraction of values that differ, since rounding changes codes where two vectors are equally near."""
+"""Largest accepted fraction of differing values. Rounding changes a code if two codebook vectors are equally near."""
 
 
 def check_same_work(case, ours, theirs):

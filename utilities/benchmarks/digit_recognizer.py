@@ -44,7 +44,7 @@ def power_spectrum(samples: np.ndarray, sample_rate: int) -> np.ndarray:
 
 
 def place(spectra: Sequence[np.ndarray], shares: np.ndarray) -> np.ndarray:
-    """Pads spectra with silence to `(B, WINDOW_FRAMES, NUM_BINS)`; `shares` is the fraction of it before each one."""
+    """Pads spectra with silence to `(B, WINDOW_FRAMES, NUM_BINS)`; `shares` are the fractions to put before each."""
     windows = np.zeros((len(spectra), WINDOW_FRAMES, NUM_BINS), np.float32)
     for window, spectrum, share in zip(windows, spectra, shares, strict=True):
         start = int(share * (WINDOW_FRAMES - len(spectrum)))

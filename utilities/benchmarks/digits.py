@@ -50,7 +50,7 @@ class Row(NamedTuple):
 
 
 class Scores(NamedTuple):
-    """Whether digit and voice of each clip were recognized, `(clips,)` bool, and mean DNSMOS score; None if unknown."""
+    """Whether digit and voice of each clip were recognized, `(clips,)` bool; mean DNSMOS score. None: not measured."""
 
     digits: np.ndarray
     voices: np.ndarray | None

@@ -4,10 +4,10 @@
     python utilities/benchmarks/faults.py --kills 100                    all parts
     python utilities/benchmarks/faults.py --only kills --workers 2 --hangs 5
 
-- `kills`: a run is interrupted at random moments by SIGKILL, SIGTERM or Ctrl-C (`--hangs`: with several workers, also
-  by SIGSTOP of one) and resumed by the same command until it is complete. All losses and the final weights and
-  optimizers must equal those of an uninterrupted run bit for bit, without leftover files or processes. Ctrl-C and
-  SIGTERM must end a run within 5 s; if a worker is lost, the others must end within a minute.
+- `kills`: a run is interrupted at random moments by SIGKILL, SIGTERM or Ctrl-C, and resumed by the same command until
+  it is complete. `--hangs` also suspends one of several workers. All losses and the final weights and optimizers must
+  equal those of an uninterrupted run bit for bit, without leftover files or processes. Ctrl-C and SIGTERM must end a
+  run within 5 s; if a worker is lost, the others must end within a minute.
 - `folders`: the folder of a run is moved or copied while it trains; run and copy must end with the same weights.
 - `damage`: the newest of two checkpoints is truncated, has a bit flipped or loses a file; the older one must be used.
 

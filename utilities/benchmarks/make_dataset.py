@@ -5,8 +5,8 @@
 `DATA` has corpora in the LJSpeech layout, and `fsdd` with recordings of single words. Clips of a corpus are joined with
 pauses of 0.3 to 1.2 s and room noise. Between them are chords, noise, speech without text, and pairs of sentences
 spoken at once. The figures are: cuts within 50 ms of a pause; words that are cut; the detected offset and drift of
-subtitles that are 1.4 s late and 0.1 % too slow; speech with exactly its text, with a clause of it and with a wrong
-text; equality of two runs; memory and CPU time. With shuffled texts, as a control, the figures must be worse.
+subtitles that are 1.4 s late and 0.1 % too slow; speech that got exactly its text, a clause of it or a wrong text;
+whether two runs are equal; memory and CPU time. With shuffled texts, as a control, the figures must be worse.
 """
 
 import argparse
@@ -123,7 +123,7 @@ def plant(folder: Path, path: Path, seconds: float, seed: int) -> Truth:
 
 
 def at_once(first: tuple, second: tuple, start: float, truth: Truth) -> np.ndarray:
-    """Returns two sentences, the second half a second after the first, and adds their cues to `truth`."""
+    """Mixes two sentences, of which the second starts 0.5 s after the first, and adds their cues to `truth`."""
     (a, rate, text_a, _), (b, _, text_b, _) = first, second
     later = rate // 2
     sound = np.zeros(max(len(a), later + len(b)), np.float32)

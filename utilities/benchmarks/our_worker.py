@@ -146,13 +146,13 @@ class OurWorker:
 
 
 class Speaking(NamedTuple):
-    """A model whose output bias prevents the stop code, and inputs to run it on."""
+    """A model that never predicts the stop code, because its bias is low, and inputs for the model."""
 
     model: XTTS
     inputs: dict
     voice: Voice
     states: np.ndarray
-    """GPT latents of given codes, computed before the bias was changed; both implementations must agree on them."""
+    """GPT latents of the input codes, computed before the bias was lowered, to compare with those of the reference."""
 
 
 @functools.lru_cache(1)

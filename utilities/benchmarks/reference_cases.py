@@ -33,7 +33,7 @@ SPOKEN_SAMPLING = dict(temperature=0.75, top_k=50, top_p=0.85, repetition_penalt
 
 
 class Case(NamedTuple):
-    """One comparison, which is a row of the table."""
+    """A computation whose time in MyXTTS is compared with the reference's; it is a row of the table of results."""
 
     what: str
     """Title of the row."""
@@ -44,7 +44,7 @@ class Case(NamedTuple):
     goal: float
     """Target for the reference's time divided by the time of MyXTTS."""
     tolerance: float
-    """Largest accepted difference of the two outputs, relative to the largest value."""
+    """Largest accepted difference between the outputs of MyXTTS and the reference, relative to the largest value."""
 
 
 CASES = {

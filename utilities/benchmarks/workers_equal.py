@@ -35,7 +35,7 @@ LARGEST_DIFFERENCE = 1e-5
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """Settings and flags of a case. For the single process, `one` replaces `flags` unless it is None."""
+    """Settings and flags of the runs to compare; `one` has the single process's flags, if they differ from `flags`."""
 
     training: dict = dataclasses.field(default_factory=dict)
     stage: dict = dataclasses.field(default_factory=dict)

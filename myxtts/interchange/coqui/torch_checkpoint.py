@@ -43,7 +43,7 @@ _OPCODES = frozenset(
 )
 """Pickle opcodes that are allowed: those that `torch.save` writes, and those for plain objects with attributes."""
 _KEYS = {"SETITEM": slice(0, 1), "SETITEMS": slice(0, None, 2), "DICT": slice(0, None, 2), "ADDITEMS": slice(None)}
-"""By opcode: the operands that are hashed, because they become dictionary keys or set items."""
+"""Slice of each opcode's operands that are hashed, because they become dictionary keys or set items."""
 _LITERALS = {"EMPTY_LIST": [], "EMPTY_TUPLE": (), "EMPTY_DICT": {}, "EMPTY_SET": set()}
 _LITERALS |= {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
 _STORAGE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
@@ -217,7 +217,7 @@ class Unpickler:
 
 
 def _literal(name, argument):
-    """Returns the `_Cell` that an opcode without stack operands pushes; the value is a constant or from `argument`."""
+    """Returns the `_Cell` that an opcode pushes without reading the stack: its argument or a fixed value."""
     if name in _LITERALS:
         return _Cell(copy.copy(_LITERALS[name]))
     if name == "GLOBAL":

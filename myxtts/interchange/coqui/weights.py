@@ -116,12 +116,12 @@ _KINDS = {
     "norm": _NORM,
     "batch_norm": _NORM + _STATISTICS,
 }
-"""Tensors of each kind of layer: (suffix of the released name, suffix of the MyXTTS name, layout, axis). For a bias,
-`axis` is the output axis of the released kernel: 1 in GPT-2 and transposed convolutions, else 0. Otherwise, None."""
+"""Tensors of each kind of layer: (suffix of the released name, suffix of the MyXTTS name, layout, axis). Only a bias
+has an axis: the output axis of the released kernel, which is 1 in GPT-2 and transposed convolutions, else 0."""
 
 
 def _tensors(part, theirs, ours, rows):
-    """Yields the `Tensor`s of `rows`, `("kind released_name our_name", *shape)`; `theirs`, `ours` prefix the names."""
+    """Yields a `Tensor` per row `("kind released_name our_name", *shape)`; `theirs`, `ours` are name prefixes."""
     for row, *shape in rows:
         kind, name, weight = row.split()
         for ends, our_end, layout, axis in _KINDS[kind]:

@@ -17,9 +17,9 @@ FLOAT32, INT8 = "float32", "int8"
 WEIGHTS = (FLOAT32, INT8)
 """Number formats for the matrices of linear layers."""
 BLOCK = 32
-"""Number of int8 weights that share a scale. Rounding changes a weight by at most 0.4 % of the largest of these."""
+"""Number of int8 weights that share a scale. Rounding changes each by at most 0.4 % of the largest one."""
 LARGE_BYTES = 4096
-"""Minimum size in bytes of arrays that `session` passes outside of the graph; graph optimization uses the others."""
+"""Size in bytes from which `session` keeps arrays out of the graph. Graph optimization only sees smaller arrays."""
 
 
 def import_package(name: str) -> ModuleType:

@@ -49,9 +49,9 @@ class ExportedModel:
         self.text_front = TextFront(self.tokenizer, most_tokens, longest_texts)
         self.sample_rate: int = exported.sample_rate
         self.engine, self.changed = self, threading.Condition()
-        """Condition on which the server waits for new codes. Nothing notifies it, as no other thread samples codes."""
+        """The server waits on `engine.changed` for new codes. Nothing notifies it, as no other thread samples codes."""
         self.speakers = {name: language or None for name, language in exported.voice_languages.items()}
-        """Language code of each stored voice, by name; None if unknown."""
+        """Names of the stored voices, each with its language code; None for a voice whose language is unknown."""
 
     @property
     def cache_bytes(self) -> int:

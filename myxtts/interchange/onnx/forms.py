@@ -1,4 +1,4 @@
-"""Formats of `myxtts export --format`, and the files that each adds to the graphs and `speak.py`."""
+"""Formats of `myxtts export --format`: `onnx`, and `web`, which adds a web page to the exported folder."""
 
 import base64
 import hashlib
@@ -91,4 +91,4 @@ FORMATS = {
     "onnx": ("graphs and speak.py", lambda *_: None),
     "web": ("onnx with a demo page that runs in the browser", write_page),
 }
-"""Help text of each format, and a function with the parameters of `write_page` that adds the files of the format."""
+"""By format: help text, and a function, called like `write_page`, that adds files other than graphs and `speak.py`."""

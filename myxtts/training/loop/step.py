@@ -46,7 +46,7 @@ class TrainStep:
         self.phase, self.micro_batches = "", 0
         """`phase` is the stage's phase for the next steps; `micro_batches` the number of batches in the last step."""
         self.on_micro_batch: Callable[[int, int], None] = lambda done, count: None
-        """Called with `(done, count)` after each micro-batch, if a step has several; both count over all updates."""
+        """If a step has several micro-batches, called after each with `(done, count)`, added up over its updates."""
         self.xla, self._begun = xla, 0
         self.forget_traces()
 

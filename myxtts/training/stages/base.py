@@ -68,7 +68,7 @@ class Update(NamedTuple):
     """Prefix of the names of this update's variables and losses in checkpoints and logs; empty for the main update."""
     objective: Objective
     settings: StageConfig
-    """Settings of optimizer and clipping. The stage's learning-rate schedule is scaled to the peak `learning_rate`."""
+    """Settings of optimizer and clipping. The peak learning rate is from here, the schedule is that of the stage."""
     phases: tuple[str, ...] | None = None
     """Phases of the stage in which the update runs; None means all."""
     averaged: bool = True

@@ -210,7 +210,7 @@ class DecoderPreparation(GPTPreparation):
 
     The GPT is conditioned on another recording of the speaker, if there is one. The speaker vector comes from a random
     segment of that recording or, half of the time, of the clip itself, so that the vector of a clip varies.
-    The decoder `grid` defines the frame rate, and the number of context frames around a slice.
+    Slices have the frame rate and the context (`history_frames`, `lookahead_frames`) of the decoder, `grid`.
     """
 
     def __init__(self, foundations: dict[str, XTTS], device: str, config: XTTSConfig, grid: WaveformDecoder):
@@ -238,7 +238,7 @@ class DecoderPreparation(GPTPreparation):
         return DecoderBatch(batch.index, frames, present, speaker, target, batch.source_rate)
 
     def _frames(self, batch, position):
-        """Returns latents on the decoder's frame grid, `(B, F, width)`, and the number of frames of each clip."""
+        """Returns latents interpolated to decoder frames, `(B, F, width)`, and the number of frames of each clip."""
         model, prepared = self.config.model, super().make_batch(batch, position)
         streams = teacher_forcing(model, prepared.text, prepared.text_lengths, prepared.codes, prepared.code_lengths)
         # As in synthesis, n codes have n + 1 latents: the last one predicts the end.

@@ -157,8 +157,8 @@ MASKING_SITE = 1023
 class GPTPreparation(Preparation):
     """Converts waveforms to a `GPTBatch`, with codes of the frozen DVAE unless the batch already has codes.
 
-    Silence of `margin_codes` codes is appended before encoding. If these are fewer than `DVAE.reach`, the last codes of
-    the longest clips depend on the padded length of the batch.
+    Before encoding, silence with the duration of `margin_codes` codes is appended to clips. If it is shorter than
+    `DVAE.reach`, the last codes of the longest clips depend on the padded length of the batch.
     """
 
     def __init__(self, model, device, augment, seed, margin_codes=0):
@@ -220,7 +220,7 @@ def lora_row(settings: GPTConfig, trained: dict) -> LedgerRow:
 
 
 DIAGONAL_WIDTH = 0.2
-"""Width g of the diagonal band in which attention has little loss, as a share of the text (Tachibana et al.: 0.2)."""
+"""Width g of the diagonal band in the guided-attention loss, as a fraction of the text (Tachibana et al.: 0.2)."""
 
 
 def off_diagonal(attention: tf.Tensor, text_lengths: tf.Tensor, code_lengths: tf.Tensor) -> tf.Tensor:

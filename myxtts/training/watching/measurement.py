@@ -26,7 +26,7 @@ from myxtts.training.stage_trainer import StageTrainer
 from myxtts.training.stages.classes import STAGE_CLASSES
 
 PHASE_STEPS = 20
-"""Number of points in a run at which `try_stage` looks up the stage's phase, to weight each phase by its length."""
+"""Number of evenly spaced points in a stage at which `try_stage` counts phases, to weight each phase by its length."""
 COMPILED_SHARES = 0.3, 0.5
 """Ratios of compiled to eager time, for batch preparation and train step; fitted to five runs (docs/benchmarks.md)."""
 ONE_CORE = 1.8
@@ -82,7 +82,7 @@ def _fresh(config, folder):
 
 
 def noise_trainer(config: XTTSConfig, plan: DevicePlan, folder: PathLike, stage: str = "gpt") -> StageTrainer:
-    """Creates a trainer for timing a stage, on untrained models of the stages before it; `folder` is its run folder."""
+    """Creates a trainer for timing a stage, with untrained models of earlier stages, in the run folder `folder`."""
     with tf.device(plan.data_device):
         below = {name: XTTS(config.model, parts=(STAGE_CLASSES[name].part,)) for name in STAGES[stage].builds_on}
     return StageTrainer(_fresh(config, folder), stage, plan, below)
@@ -131,7 +131,7 @@ def timed(times: list[float], call: Callable, *arguments) -> Any:
 
 
 def synthetic_waves(config: XTTSConfig, seconds: float, batch_size: int) -> WaveBatch:
-    """Creates a batch of noise clips of `seconds` or the model's maximum, with random texts of typical length."""
+    """Creates a batch of noise clips of `seconds`, at most the model's maximum, with random texts of typical length."""
     samples = min(int(seconds * MODEL_SAMPLE_RATE), config.max_samples) // CODE_STRIDE_SAMPLES * CODE_STRIDE_SAMPLES
     tokens = min(int(TOKENS_PER_SECOND * seconds), config.data.max_text_length)
     conditioning = int(config.data.conditioning_seconds[1] * MODEL_SAMPLE_RATE)
