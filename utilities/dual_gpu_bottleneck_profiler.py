@@ -248,8 +248,8 @@ class DualGPUBottleneckProfiler:
     Args:
         trainer: `XTTSTrainer` of any stage, without gradient accumulation.
         dataset: `SpeechDataset`.
-        num_steps: Steps of each of the two measurements.
-        monitor: `GPUMonitor` of the second measurement (default: a new one for the trainer's GPUs).
+        num_steps: Steps of each of the two measurements: first phase by phase, then the whole pipeline.
+        monitor: `GPUMonitor` of the pipeline measurement (default: a new one for the trainer's GPUs).
     """
 
     def __init__(self, trainer, dataset, num_steps=100, monitor=None):

@@ -129,7 +129,7 @@ def environment() -> dict[str, str]:
 
 
 def main() -> int:
-    """Prints a line for each combination of source, door and language; returns 1 if one failed."""
+    """Fine-tunes from each source in each language by each interface; prints a line each, returns 1 if one failed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--work", type=Path, required=True, help="folder for data and runs")
     for name, choices in (("sources", tuple(SOURCES)), ("doors", DOORS), ("languages", LANGUAGES)):

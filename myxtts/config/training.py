@@ -106,7 +106,7 @@ class TrainingConfig(Settings):
     stage: str = setting("all", one_of=lambda: (*STAGES, "all"), of_run=True, flag="--stage", page="main")
     """Stage to train; `all` trains all missing stages in order."""
     leave_out: tuple[str, ...] = setting((), one_of=lambda: STAGES, of_run=True)
-    """Stages that `stage: all` skips. Stages that already have a checkpoint are trained anyway."""
+    """Stages that `stage: all` does not start. A stage that already has a checkpoint is continued even if listed."""
     epochs: int = setting(500, at_least=1, flag="--epochs", page="main")
     """Maximum number of epochs of a stage without --max-steps."""
     stages: dict[str, StageConfig] = field(default_factory=dict)

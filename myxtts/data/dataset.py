@@ -42,7 +42,7 @@ MAX_SHIFT_SAMPLES = CODE_STRIDE_SAMPLES - 1
 KEPT_SAMPLES = 12 * MODEL_SAMPLE_RATE
 """Maximum length of a speaker's stored recording in samples, twice the default maximum length of conditioning clips."""
 USUAL_SAMPLES = 6 * MODEL_SAMPLE_RATE
-"""Preferred length in samples of clips for stored recordings: long clips have pauses, short ones are often one word."""
+"""Preferred length in samples of a speaker's stored clips: longer ones have pauses, shorter ones often one word."""
 MOST_CLIPS = 24
 MOST_SPEAKERS = 200
 """Maximum number of speakers with a stored recording, about 50 MB in total."""

@@ -213,7 +213,7 @@ class CodeEngine:
         return state, np.pad(text_mask, ((0, 0), (self.config.num_latents, 1)), constant_values=True)
 
     def _pack(self, parts):
-        """Joins parts `(state, key mask (B, F), rows of the state)` into one batch, whose keys end at one position."""
+        """Joins parts `(state, key mask (B, F), rows to keep)` into one batch; all its keys end at one position."""
         # Position embeddings are part of the GPT's input, so keys may move within the cache.
         filled = max(mask.shape[1] for _, mask, _ in parts)
         size = _cache_size(filled + MOST_CODES)

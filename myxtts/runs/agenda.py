@@ -93,7 +93,7 @@ class StageWork:
 
     @property
     def obstacle(self) -> tuple[str, str]:
-        """Two parts of a message: how the stages in `needed_by` prevent training, and how to start this stage over."""
+        """Two parts of an error message: which stages were trained on this one, and how to start this stage over."""
         stages = f"{listed(self.needed_by)} {'was' if len(self.needed_by) == 1 else 'were'}"
         restart = f"--reset-training --stage {self.stage} starts it over and sets aside what depends on it"
         return f"{stages} trained on it", restart

@@ -67,8 +67,8 @@ def open_run(config: XTTSConfig, notify: Callable = lambda *facts: None) -> tupl
 
     Args:
         config: Settings as requested.
-        notify: Function that is called with the name and the arguments of each `RunListener` event. Until the event
-            `on_trial` has been sent, only reports are written and damaged checkpoints renamed.
+        notify: Function that is called with the name and the arguments of each `RunListener` event. Up to the event
+            `on_trial`, the folder stays as it was, except for reports and renamed damaged checkpoints.
 
     Returns:
         The data set, whose `config` has the complete settings of the run, and the work on each stage.

@@ -197,9 +197,9 @@ def judge(truth: Truth, folder: Path) -> dict[str, float]:
 
 
 def is_clause(start: float, end: float, text: str, spoken: Sequence[tuple[float, float, str]]) -> bool:
-    """Whether a clip is a clause of the sentences `spoken`, cut at a pause of the speaker.
+    """Whether a clip is a part of the sentences `spoken` that was cut where the speaker paused.
 
-    The clip must have about the same relative position in the text of the sentences as in their audio.
+    Its text must be in their text at about the same relative position as its audio in their audio.
     """
     whole = " ".join(one for _, _, one in spoken)
     first = whole.find(text)

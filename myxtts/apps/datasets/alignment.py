@@ -230,7 +230,7 @@ def _spread(words, spans):
 
 
 def _fill_gaps(times, letters, pace, most):
-    """Replaces None in `times` by estimates where the texts fit into the gap and have at most `most` letters."""
+    """Estimates missing `times` (None) from `letters` and `pace`, in gaps that fit and have at most `most` letters."""
     filled, known = list(times), [index for index, time in enumerate(times) if time is not None]
     for left, right in zip(known, known[1:]):
         start, end, counts = times[left][1], times[right][0], letters[left + 1 : right]

@@ -170,8 +170,8 @@ def clips_of(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def describe_doubts(clips: Sequence[dict[str, Any]], speaker: str) -> list[str]:
     """Returns lines for the user: how many texts of a speaker are doubtful, then the worst of them; [] if none is."""
-    found = [clip for clip in clips if clip["detail"] and clip["speaker"] == speaker]
-    found.sort(key=lambda clip: clip["facts"].get("word_probability", 1.0))
+    clips = [clip for clip in clips if clip["speaker"] == speaker]
+    found = sorted((one for one in clips if one["detail"]), key=lambda one: one["facts"].get("word_probability", 1.0))
     lines = [f"  {one['clip']}, {one['seconds']:.1f} s, {one['detail']}: {one['text'][:100]}" for one in found[:_WORST]]
     head = f"Doubtful texts: {len(found)} of {counted(len(clips), 'clip')}; {SEGMENTS} lists all. The worst:"
     return [head, *lines] if found else []

@@ -87,7 +87,7 @@ def _bars(estimates):
 
 
 class Line(NamedTuple):
-    """Line of a results table, for one metric: the text of each cell, and the estimate that the text shows."""
+    """Line of a results table, for one metric: each cell as text, and as the estimate that was formatted."""
 
     metric: Metric
     cells: list[str]

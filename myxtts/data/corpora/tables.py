@@ -154,7 +154,7 @@ def content_table(reading: Reading, place: Place, path: Path) -> Table | None:
     """Returns the `Table` of a list whose columns are found by their content; None if no column contains clips.
 
     At least half of the cells in the clip column name audio files. The text column is the header's, else the one with
-    the most letters. If there is no header and the first of up to 4 columns has clips, `plain_table` reads the list.
+    the most letters. Lists without a header that have clips in the first of up to 4 columns are left to `plain_table`.
     """
     lines = reading.folder.read_lines(path)
     sample = [line for line in lines[:_SAMPLE_LINES] if line.strip()]

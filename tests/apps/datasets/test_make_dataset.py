@@ -20,6 +20,7 @@ from myxtts import __main__ as command
 from myxtts.apps.datasets.checks import ClipFacts, Segment, judge, listen
 from myxtts.apps.datasets.command import build_parser, open_options
 from myxtts.apps.datasets.make import make_dataset
+from myxtts.apps.datasets.set_folder import describe_doubts
 from myxtts.cli.arguments import keywords
 from myxtts.config.checks import UserError
 from myxtts.data.corpora import load_corpus
@@ -234,6 +235,8 @@ def test_doubtful_clips_are_listed_with_the_reason_the_worst_ten_on_the_screen(p
     shown = re.compile(r"  (wavs/\S+), \d+\.\d s, recognizer unsure of 'some' \(0\.1\d of 1\): some words")
     clips = [shown.fullmatch(line)[1] for line in lines]
     assert clips == [row["clip"] for row in doubtful[:-4:-1]]
+    one = dict(clip="a", detail="unsure", speaker="emma", facts={}, seconds=1.0, text="x")
+    assert " 1 of 1 clip;" in describe_doubts([one, one | dict(speaker="theo")], "emma")[0]
 
 
 def test_transcript_without_recognized_words_is_refused(planted, tmp_path):
