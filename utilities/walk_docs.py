@@ -279,7 +279,7 @@ def walk(page: str, folder: Path, quick: bool) -> list[str]:
             continue
         start, skipped, (command, reasons) = time.monotonic(), reason_to_skip(code), adapted(page, code)
         place = (re.findall(r"--checkpoint-dir[ =](\S+)", command) or ["checkpoints"])[-1]
-        steps = 1 + max([3, *(int(path.name[5:]) for path in (folder / place).glob("*/step_*"))])
+        steps = 1 + max([3, *(int(path.name[5:]) for path in (folder / place).glob("*/step_*/"))])
         command = command.replace("--max-steps 4", f"--max-steps {steps}")  # an earlier page may have trained this run
         status, printed, wrong = 0, "", []
         if not skipped and (match := re.search("|".join(SERVERS), command)):
