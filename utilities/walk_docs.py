@@ -16,8 +16,8 @@ The files that a command names with `--output` and similar options must exist af
 memory, speeds and percentages must agree within a factor of five, other fractions within a tenth, integers exactly.
 
 The working folder starts with the result of README's first command, a data set of a few clips, and files with the names
-that the pages use. Runs take a few steps. `STAND_INS` replaces what this machine lacks, such as GPUs or the hub, and
-`SKIPPED` excludes parts; the reasons are printed. README must come before the pages that use its `runs/mine`.
+that the pages use. Training takes a few new steps. `STAND_INS` replaces what this machine lacks, such as GPUs or the
+hub, and `SKIPPED` excludes parts; the reasons are printed. README must come before the pages that use its `runs/mine`.
 """
 
 import argparse
@@ -106,21 +106,19 @@ def prepare(folder: Path, quick: bool) -> None:
     """Fills `folder` with the files and runs that the pages use; if `quick`, only with the files."""
     folder.mkdir(parents=True, exist_ok=True)
     if not quick and not (folder / "checkpoints/samples").is_dir():
-        command = [sys.executable, *adapted("README", FIRST_COMMAND)[0].split()[1:]]
-        subprocess.run(command, cwd=folder, check=True)
+        run(adapted("README", FIRST_COMMAND)[0], "sh", folder)
     if (folder / "recordings").is_dir():
         return
-    data = make_sample_corpus(folder / "DIR", num_clips=40)
-    for name in ("recordings", "finetune_models/dataset"):
-        shutil.copytree(data, folder / name)
+    data, webui = make_sample_corpus(folder / "DIR", num_clips=40), "finetune_models/dataset"
+    shutil.copytree(data, folder / "recordings")
+    shutil.copytree(data / "wavs", folder / webui / "wavs")
     known = XTTSTokenizer.train([("the quick brown fox jumps over the lazy dog, '.?!-", "en"), ("", "fa")])
     limits = dict(num_text_tokens=known.num_tokens, max_text_tokens=200, max_audio_tokens=260)
     write_release(folder / "XTTS-v2", replace(RELEASED_SHAPE, **limits))
     known.save(folder / "XTTS-v2/vocab.json")
     XTTSTokenizer.train([("Pack my box, with five dozen liquor jugs.", "en")]).save(folder / "vocab.json")
     paths = sorted((data / "wavs").glob("*.wav"))[:12]
-    lines = (data / "metadata.csv").read_text(encoding="utf-8").splitlines()
-    known = dict(line.split("|")[:2] for line in lines)
+    known = dict(line.split("|")[:2] for line in (data / "metadata.csv").read_text(encoding="utf-8").splitlines())
     texts, rate = [known[path.stem] for path in paths], soundfile.info(paths[0]).samplerate
     clips = [soundfile.read(path)[0] for path in paths]
     for name in ("voice", "me", "me_again", "a", "b", "other"):
@@ -136,14 +134,16 @@ def prepare(folder: Path, quick: bool) -> None:
     files = {"talk.srt": "\n".join(cues), "book.txt": " ".join(texts), "FILE": "data: {augment: false}\n"}
     files |= {"lines.txt": "".join(rows), "spoken_by_others/metadata.csv": "".join(["file|text\n", *rows])}
     files |= dict.fromkeys(("hear.sh", "my-recognizer"), f"#!/bin/sh\necho '{texts[0]}'\n")
-    for path in paths[:3]:
-        (folder / "spoken_by_others").mkdir(exist_ok=True)
-        shutil.copyfile(path, folder / "spoken_by_others" / path.name)
-    (folder / "docs").mkdir()
-    shutil.copyfile(NOTEBOOK, folder / "docs" / NOTEBOOK.name)
+    files |= {f"docs/{NOTEBOOK.name}": NOTEBOOK.read_text(encoding="utf-8"), f"{webui}/lang.txt": "en\n"}
+    listed = [f"wavs/{name}.wav|{text}|coqui\n" for name, text in known.items()]
+    for name, part in (("train", listed[4:]), ("eval", listed[:4])):
+        files[f"{webui}/metadata_{name}.csv"] = "".join(["audio_file|text|speaker_name\n", *part])
     for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(content, encoding="utf-8")
         (folder / name).chmod(0o755)
+    for path in paths[:3]:
+        shutil.copyfile(path, folder / "spoken_by_others" / path.name)
     for name in () if quick else ("a", "b", "before", "after"):
         shutil.copytree(folder / "checkpoints", folder / "runs" / name)
 
@@ -259,9 +259,8 @@ def is_close(shown: str, found: str, after: str) -> bool:
 
 def missing_files(page: str, folder: Path) -> list[str]:
     """Returns errors for paths on a page that do not exist, and for differences of its file tables from the folders."""
-    text, missing = adapted(page, text_of(page))[0], []
-    for path in re.findall(r"`((?:checkpoints|runs/\w+)/[\w./*-]+)`", text):
-        missing += [] if any(folder.glob(path)) else [f"{page}: {path} does not exist"]
+    text, paths = adapted(page, text_of(page))[0], r"`((?:checkpoints|runs/\w+)/[\w./*-]+)`"
+    missing = [f"{page}: {path} does not exist" for path in re.findall(paths, text) if not any(folder.glob(path))]
     for name, rows in re.findall(r"^\| file in `([^`]+)` .*\n\|.*\n((?:\|.*\n)+)", text, re.MULTILINE):
         names = "".join(row[: row.find(" | ")] for row in rows.splitlines())
         listed = {file.rstrip("/") for file in re.findall("`([^`]+)`", names)}
@@ -279,6 +278,9 @@ def walk(page: str, folder: Path, quick: bool) -> list[str]:
         if quick and not re.search(QUICK, first):
             continue
         start, skipped, (command, reasons) = time.monotonic(), reason_to_skip(code), adapted(page, code)
+        place = (re.findall(r"--checkpoint-dir[ =](\S+)", command) or ["checkpoints"])[-1]
+        steps = 1 + max([3, *(int(path.name[5:]) for path in (folder / place).glob("*/step_*/"))])
+        command = command.replace("--max-steps 4", f"--max-steps {steps}")  # an earlier page may have trained this run
         status, printed, wrong = 0, "", []
         if not skipped and (match := re.search("|".join(SERVERS), command)):
             stop(server)
@@ -288,6 +290,7 @@ def walk(page: str, folder: Path, quick: bool) -> list[str]:
         if not skipped and not status:
             made = re.findall(MADE, command)
             wrong = [f"{name} was not made" for name in made if not (folder / name.strip("'\"")).exists()]
+            wrong += ["nothing was trained"] * ("Already trained." in printed)
             wrong += missing_line(adapted(page, shown)[0], printed)
             if NOTEBOOK.name in command:
                 lines = re.sub(r"(?m)^(?:[\s\d].*|([^\d:|]*).*)$", r"\1…", text_of_cells(NOTEBOOK))

@@ -42,6 +42,8 @@ SOURCES = {
     "release": "finetune_xtts_v2.yaml",
 }
 """Recipe for each source of weights; None for the default settings."""
+ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "2"}
+"""Environment variables for subprocesses, which import this checkout."""
 DOORS, LANGUAGES, STEPS, MOST_DIFFERENCE = ("command", "python", "page"), ("en", "fa", "am"), 2, 2
 
 
@@ -103,7 +105,7 @@ def serve(model: Path, text: str, voice: str, language: str) -> np.ndarray:
     """Returns the speech of a text by `myxtts serve`, `(S,)` int16."""
     port = free_port()
     words = [sys.executable, "-m", "myxtts", "serve", f"--checkpoint={model}", f"--port={port}", "--warm=none"]
-    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env=environment()) as server:
+    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT) as server:
         try:
             while "Listening" not in (line := server.stderr.readline()):
                 assert line, "the server did not start"
@@ -118,14 +120,9 @@ def serve(model: Path, text: str, voice: str, language: str) -> np.ndarray:
 
 def run(*words: str) -> None:
     """Runs a command; raises RuntimeError with its error output if it fails."""
-    done = subprocess.run(words, capture_output=True, text=True, env=environment(), stdin=subprocess.DEVNULL)
+    done = subprocess.run(words, capture_output=True, text=True, env=ENVIRONMENT, stdin=subprocess.DEVNULL)
     if done.returncode:
         raise RuntimeError(f"{' '.join(words[1:5])} … ended with {done.returncode}: {done.stderr[-600:]}")
-
-
-def environment() -> dict[str, str]:
-    """Returns environment variables for a subprocess that imports this checkout."""
-    return os.environ | {"PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "2"}
 
 
 def main() -> int:

@@ -160,7 +160,7 @@ def coqui_settings(config: XTTSConfig, languages: Iterable[str]) -> dict[str, An
     fixed = {name: (getattr(model, name), getattr(released, name)) for name in _SHAPES_BY_DESIGN}
     fixed["conditioning_heads"] = model.conditioning_heads, model.heads
     if wrong := [f"model.{name} is {value} and not {only}" for name, (value, only) in fixed.items() if value != only]:
-        hint = "Supported are converted models, the sizes normal and big, and smaller ones with decoder_type hifigan."
+        hint = "Supported are converted models, the sizes normal and big, and small with decoder_type hifigan."
         raise CheckpointError(f"coqui-tts does not support this model's shape: {', '.join(wrong)}. {hint}")
     numbers = "num_audio_tokens start_audio_token stop_audio_token start_text_token stop_text_token max_audio_tokens"
     arguments = {f"gpt_{name}": getattr(model, name) for name in ("layers", "max_text_tokens", *numbers.split())} | {
