@@ -202,7 +202,7 @@ def from_preset(folder: str | os.PathLike, accept_licence: bool = False, which: 
         return load_model(local_folder(folder, accept_licence, "folder"), which)
 
 
-def _requested(config, named, start):
+def _requested(config, named, start) -> XTTSConfig:
     """Returns the settings for `train` and `plan`. Raises `UserError` if they have no effect or exclude each other."""
     config = configure(config, **named)
     data, training = config.data, config.training
