@@ -77,10 +77,10 @@ def write_shard(
     bytes_of = lambda content: tf.train.Feature(bytes_list=tf.train.BytesList(value=[content]))
     with write_whole(path) as temporary, tf.io.TFRecordWriter(str(temporary)) as writer:
         for clip_id, codes, samples in clips:
-            records, name_of_clip = [], bytes_of(clip_id.encode("utf-8", "surrogatepass"))
+            records, own = [], bytes_of(clip_id.encode("utf-8", "surrogatepass"))
             codes = tf.train.Feature(int64_list=tf.train.Int64List(value=codes.tolist()))
             for kind, feature in (("codes", codes), ("samples", bytes_of(samples.astype("<i2").tobytes()))):
-                features = tf.train.Features(feature={"id": name_of_clip, kind: feature})
+                features = tf.train.Features(feature={"id": own, kind: feature})
                 example = tf.train.Example(features=features).SerializeToString()
                 with _os_errors(path):
                     writer.write(example)
