@@ -13,7 +13,6 @@ from myxtts.config.checks import ConfigError, UserError, printable, require, say
 from myxtts.config.config import SAMPLE, XTTSConfig, config_from_dict, find_recipe, read_yaml
 from myxtts.config.flags import all_flags, start_options, with_named
 from myxtts.config.model import DEFAULT_TEXT_TOKENS
-from myxtts.config.stages import STAGES
 from myxtts.devices.device_plan import plan_devices
 from myxtts.devices.tensorflow_start import import_sparingly, starting_quietly
 
@@ -52,17 +51,15 @@ def configure(config: Configuration = None, **named) -> XTTSConfig:
 def open_run(config: Configuration = None, *, callbacks: Sequence = (), quiet: bool = False, **named) -> "Run":
     """Checks the options, configures the devices, and returns a run that is ready to train. Arguments as in `train`."""
     start = start_options(named)
-    config = configure(config, **named)
+    config = _requested(config, named, start)
     from myxtts.data.corpora import TextsMissing
-    from myxtts.runs.setup import check_request, require_run, transcribe, with_own_data
+    from myxtts.runs.setup import check_request, require_run, transcribe
 
-    if not start.download:
-        config = with_own_data(config)
-    if start.resume:
-        if not named.get("init_from"):  # an init_from in a recipe is only for the start of the run
-            config = replace(config, training=replace(config.training, init_from=None))
+    if start.resume:  # an init_from in a recipe is only for the start of the run
+        config = replace(config, training=replace(config.training, init_from=None))
         require_run(config)
-    _require_sense(named, config, start)
+    if config.training.init_from and named.get("model_size"):
+        _config_of_source(config.training.init_from, named["model_size"])
     try:
         check_request(config, start.download, **start.devices)
     except TextsMissing as missing:
@@ -149,10 +146,8 @@ def plan(
     from myxtts.memory.estimates import RESERVED_GB
     from myxtts.memory.report import memory_report
 
-    start, gpus = start_options(named), [*(gpu_memory or PLANNED_GPUS_GB)]
-    data = (config := configure(config, **named)).data
-    # The plan may be for another machine: only contradictions are errors.
-    plan_devices(num_gpus=1024, data_gpu=data.data_gpu, model_gpu=data.model_gpu, **start.devices)
+    gpus = [*(gpu_memory or PLANNED_GPUS_GB)]
+    config = _requested(config, named, start_options(named))
     what, rule = "clip_seconds (--clip-seconds)", f"above 0 and at most {MOST_SECONDS}"
     require(clip_seconds is None or 0 < clip_seconds <= MOST_SECONDS, what, rule, f"{clip_seconds or 0:g}")
     require(text_tokens > 0, "text_tokens (--text-tokens)", "above 0", text_tokens)
@@ -207,9 +202,21 @@ def from_preset(folder: str | os.PathLike, accept_licence: bool = False, which: 
         return load_model(local_folder(folder, accept_licence, "folder"), which)
 
 
-def _require_sense(named, config, start):
-    """Raises `ConfigError` if options have no effect, exclude each other, or need a stage that is not trained."""
-    recordings, gpus = config.data.train_data, (config.data.data_gpu, config.data.model_gpu)
+def _requested(config, named, start) -> XTTSConfig:
+    """Returns the settings for `train` and `plan`. Raises `UserError` if they have no effect or exclude each other."""
+    config = configure(config, **named)
+    data, training = config.data, config.training
+    has_run = (Path(training.checkpoint_dir) / "config.json").is_file()
+    if has_run or data.train_data or data.val_data or training.tune or training.gpt.lora_rank:
+        from myxtts.runs.setup import check_settings, with_own_data  # imports NumPy, which other plans do not need
+
+        config = config if start.download else with_own_data(config)
+        check_settings(config)
+    recordings, gpus = config.data.train_data, (data.data_gpu, data.model_gpu)
+    if start.resume and named.get("init_from"):
+        raise ConfigError("--resume continues a run and --init-from starts one: leave out one of them.")
+    if start.download and recordings is None:
+        raise ConfigError("--download-ljspeech needs --train-data, the folder for LJSpeech.")
     if named.get("language") is not None and not recordings:
         rule = "--language is the language of the recordings in --train-data, which is missing"
         hint = "Add --train-data DIR, or leave out --language; --sample-languages is for the sample corpus"
@@ -220,7 +227,6 @@ def _require_sense(named, config, start):
     if start.device_plan and (gpus != (None, None) or start.model_gpus or start.memory_isolation):
         flags = "--data-gpu, --model-gpu, --model-gpus and --enable-memory-isolation"
         raise ConfigError(f"--device-plan auto selects the devices. Leave out {flags}, or --device-plan.")
-    training = config.training
     needed = {
         "--memory-budget": ("memory_budget", training.automatic_batch_size, "--batch-size auto"),
         "--evaluation-patience": ("evaluation_patience", training.evaluate_every_steps, "--evaluate-every N"),
@@ -228,14 +234,9 @@ def _require_sense(named, config, start):
     for flag, (name, holds, other) in needed.items():
         if named.get(name) and not holds:
             raise ConfigError(f"{flag} {named[name]} has no effect without {other}. Add it, or leave out {flag}.")
-    from myxtts.storage.run_folder import GATHERED, require_trained  # imports NumPy
-
-    home = Path(training.checkpoint_dir)
-    for name in STAGES[training.stage].builds_on if training.stage != "all" and not training.workers else ():
-        if not (home / GATHERED).is_dir() and not (training.init_from and name not in training.tune):
-            require_trained(home / name, f"The {training.stage} stage")
-    if training.init_from and named.get("model_size"):
-        _config_of_source(training.init_from, named["model_size"])
+    # A plan may be for another machine, with more GPUs; `check_request` counts those of this one.
+    plan_devices(num_gpus=1024, data_gpu=gpus[0], model_gpu=gpus[1], **start.devices)
+    return config
 
 
 def _config_of_source(source, requested):

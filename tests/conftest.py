@@ -9,7 +9,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import numpy as np
 import pytest
-from tiny import make_tiny_corpus, tiny_run_config, untraced
+from tiny import WORDS, make_tiny_corpus, tiny_run_config, untraced
 
 import myxtts  # noqa: F401  before TensorFlow, so that tests compute with oneDNN as users do
 
@@ -23,6 +23,14 @@ gc.set_threshold(20_000, 20, 20)
 def tiny_corpus(tmp_path_factory):
     """LJSpeech folder with `speakers.csv`: twelve speech-like clips of two speakers. Tests must not change it."""
     return make_tiny_corpus(tmp_path_factory.mktemp("tiny_corpus"))
+
+
+@pytest.fixture(scope="session")
+def tokenizer():
+    """A tokenizer for the words of the tiny corpus. Tests must not change it."""
+    from myxtts.text.tokenizer import XTTSTokenizer
+
+    return XTTSTokenizer.train([(f"{word}.", "en") for word in WORDS])
 
 
 @pytest.fixture(scope="session")

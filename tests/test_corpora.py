@@ -51,8 +51,8 @@ def test_audio_is_found_by_id_in_other_formats_other_places_and_other_spellings(
     decomposed = unicodedata.normalize("NFD", "é")
     make_corpus(
         tmp_path,
-        f"a|one\nb.mp3|two\nsub/c|three\nwavs/d.wav|four\n{tmp_path}/e|five\né|six\ng\\h|seven\n",
-        ["a.flac", "b.mp3", "sub/c.ogg", "d", decomposed, "g/h"],
+        f"a|one\nb.mp3|two\nsub/c|three\nwavs/d.wav|four\n{tmp_path}/e|five\né|six\ng\\h|seven\né/é|eight\n",
+        ["a.flac", "b.mp3", "sub/c.ogg", "d", decomposed, "g/h", f"{decomposed}/{decomposed}"],
     )
     make_corpus(tmp_path, None, ["e"], folder=".")
     os.rename(tmp_path / "wavs" / "d.wav", tmp_path / "wavs" / "d.WAV")
@@ -66,8 +66,9 @@ def test_audio_is_found_by_id_in_other_formats_other_places_and_other_spellings(
         "e.wav",
         f"wavs/{decomposed}.wav",
         "wavs/g/h.wav",
+        f"wavs/{decomposed}/{decomposed}.wav",
     ]
-    assert [u.id for u in corpus.utterances] == ["a", "b", "sub/c", "d", "e", "é", "g/h"]
+    assert [u.id for u in corpus.utterances] == ["a", "b", "sub/c", "d", "e", "é", "g/h", "é/é"]
 
 
 @pytest.mark.parametrize(

@@ -46,9 +46,8 @@ GREEDY = dict(temperature=0.0, top_k=0, top_p=1.0, repetition_penalty=1.0)
 
 
 @pytest.fixture(scope="module")
-def synthesizer():
+def synthesizer(tokenizer):
     keras.utils.set_random_seed(0)
-    tokenizer = XTTSTokenizer.train([(f"{word}.", "en") for word in WORDS])
     config = tiny_run_config(model={"num_text_tokens": tokenizer.num_tokens, "layers": 1})  # tracing takes longest
     model = XTTS(config.model, parts=("gpt", "speaker", "decoder"))
     random = np.random.default_rng(0)
@@ -151,7 +150,7 @@ def test_speaking_needs_no_package_of_ours(exported, tmp_path):
     [
         ["--speed", "0.0"], ["--output", "/no/where.wav"], ["--output", "a.mp3"], ["--voice", __file__],
         ["--temperature", "nan"], ["--top-k", "-1"], ["--top-p", "2.0"],
-        ["--repetition-penalty", "0.0"], ["gpt.onnx"], ["voices.npz"],
+        ["--repetition-penalty", "0.0"], ["gpt.onnx"], ["voices.npz"], ["--threads", "9999"], ["--threads", "-1"],
     ],
 )  # fmt: skip
 def test_wrong_value_or_missing_file_is_one_error_message(exported, words, tmp_path, monkeypatch, capsys):
@@ -343,11 +342,15 @@ def test_export_that_truncates_a_long_text_is_not_written(export, monkeypatch, t
     assert "a long text, pieces: differs" in reported and "a long text, missing audio: differs" in reported
 
 
-def test_exported_model_reads_phonemes_if_it_was_trained_on_them(exported):
+def test_exported_model_reads_phonemes_if_it_was_trained_on_them(exported, tmp_path):
     speaker = Speaker(exported)
     assert speaker.as_read("Hello, world.", "en") == "Hello, world."
     speaker.config["espeak_voices"] = {"en": "en-us"}
     assert speaker.as_read("Hello, world.", "en") == "həlˈoʊ, wˈɜːld."
+    (tmp_path / "espeak.py").write_text((exported / "espeak.py").read_text()[:1200])
+    (speaker := Speaker(exported)).folder, speaker.config["espeak_voices"] = tmp_path, {"en": "en-us"}
+    with pytest.raises(RuntimeError, match="espeak.py is damaged"):
+        speaker.as_read("Hello, world.", "en")
 
 
 def test_exported_voice_speaks_its_own_language(exported, monkeypatch):

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import soundfile
 from command_helpers import sentence_of
-from tiny import WORDS, tiny_run_config, voiced, write_run
+from tiny import tiny_run_config, voiced, write_run
 
 from myxtts.audio.encoding import write_audio
 from myxtts.audio.files import read_audio
@@ -24,16 +24,14 @@ from myxtts.inference.synthesizer import Synthesizer
 from myxtts.inference.voices import Voice
 from myxtts.models.xtts import XTTS
 from myxtts.storage.checkpoint import CheckpointStore
-from myxtts.text.tokenizer import XTTSTokenizer
 
 pytestmark = pytest.mark.usefixtures("without_griffin_lim")
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+def folder(tmp_path_factory, tokenizer):
     """A model that speaks by Griffin-Lim, and a recording."""
     keras.utils.set_random_seed(0)
-    tokenizer = XTTSTokenizer.train([(f"{word}.", "en") for word in WORDS])
     config = tiny_run_config(model={"num_text_tokens": tokenizer.num_tokens})
     folder = write_run(tmp_path_factory.mktemp("say") / "run", XTTS(config.model), tokenizer, config)
     write_audio(folder.parent / "me.wav", voiced(1.0, 150, 1), 22050)

@@ -5,7 +5,7 @@ import re
 import keras
 import numpy as np
 import pytest
-from tiny import WORDS, tiny_model_config, tiny_run_config, voiced
+from tiny import tiny_model_config, tiny_run_config, voiced
 
 from myxtts.config.config import SamplingConfig
 from myxtts.data.dataset import SpeechDataset
@@ -192,9 +192,8 @@ def test_speech_rates_are_stored_with_the_weights_and_a_damaged_file_is_ignored(
     assert read_rates(tmp_path) == {} and "rule of thumb" in caplog.text
 
 
-def test_flagged_sentence_is_sampled_again_and_the_highest_confidence_wins(without_griffin_lim, monkeypatch):
+def test_flagged_sentence_is_sampled_again_and_the_highest_confidence_wins(without_griffin_lim, tokenizer, monkeypatch):
     keras.utils.set_random_seed(0)
-    tokenizer = XTTSTokenizer.train([(f"{word}.", "en") for word in WORDS])
     config = tiny_run_config(model={"num_text_tokens": tokenizer.num_tokens})
     synthesizer = speaking.Synthesizer(XTTS(config.model), tokenizer, config)
     voice, sampling, judged = synthesizer.voice(voiced(0.5, 150, 1)), SamplingConfig(), []

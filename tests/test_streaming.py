@@ -6,7 +6,7 @@ import time
 import keras
 import numpy as np
 import pytest
-from tiny import WORDS, tiny_run_config, voiced
+from tiny import tiny_run_config, voiced
 
 from myxtts.config.config import SamplingConfig
 from myxtts.inference import text_stream
@@ -18,15 +18,9 @@ from myxtts.inference.text_stream import Sentence
 from myxtts.inference.windows import spoken_faster
 from myxtts.models.waveform_decoders import interpolate_linearly
 from myxtts.models.xtts import XTTS
-from myxtts.text.tokenizer import XTTSTokenizer
 
 TEXT = "one two three four five six. six five four. one."
 SAMPLED = SamplingConfig(temperature=1.0, top_k=0, top_p=1.0, repetition_penalty=1.0)
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    return XTTSTokenizer.train([(f"{word}.", "en") for word in WORDS])
 
 
 def make_synthesizer(tokenizer, decoder_type, parts=("gpt", "speaker", "decoder"), max_audio_tokens=103, **options):

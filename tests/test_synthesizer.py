@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import soundfile
 from safetensors.numpy import save_file
-from tiny import WORDS, tiny_model_config, tiny_run_config, voiced, write_run
+from tiny import tiny_model_config, tiny_run_config, voiced, write_run
 
 from myxtts.config.checks import UserError
 from myxtts.config.config import SamplingConfig
@@ -23,14 +23,8 @@ from myxtts.memory.report import check_claims
 from myxtts.models.xtts import PARTS, XTTS
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
 from myxtts.storage.speakers import write_speaker_clips, write_speakers
-from myxtts.text.tokenizer import XTTSTokenizer
 
 GREEDY = SamplingConfig(temperature=0.0, repetition_penalty=1.0)
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    return XTTSTokenizer.train([(f"{word}.", "en") for word in WORDS])
 
 
 @pytest.fixture(scope="module")

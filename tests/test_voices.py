@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import soundfile
 import tensorflow as tf
-from tiny import WORDS, tiny_run_config, voiced
+from tiny import tiny_run_config, voiced
 
 from myxtts.audio.files import AudioError
 from myxtts.config.checks import UserError
@@ -15,7 +15,6 @@ from myxtts.config.rates import MODEL_SAMPLE_RATE
 from myxtts.inference.voices import Voice, VoiceEncoder
 from myxtts.models.xtts import XTTS
 from myxtts.storage.files import CheckpointError
-from myxtts.text.tokenizer import XTTSTokenizer
 
 
 def drawn(seed, speaker=True):
@@ -54,9 +53,8 @@ def test_blend_is_the_weighted_mean():
         Voice.blend([one, drawn(1, speaker=False)])
 
 
-def test_voice_is_cached_by_the_content_of_its_recordings(tmp_path, monkeypatch):
+def test_voice_is_cached_by_the_content_of_its_recordings(tmp_path, tokenizer, monkeypatch):
     keras.utils.set_random_seed(0)
-    tokenizer = XTTSTokenizer.train([(f"{word}.", "en") for word in WORDS])
     config = tiny_run_config(model={"num_text_tokens": tokenizer.num_tokens})
     listen, made = VoiceEncoder(XTTS(config.model, parts=("gpt",)), config, remember=2), []
     encode = listen._encode

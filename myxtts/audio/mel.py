@@ -250,7 +250,9 @@ def log_mel_to_wav(log_mel: Any, num_iterations: int = 60, seed: int = 0) -> np.
     energy = np.maximum(_overlap_add(np.broadcast_to(np.square(window), (len(mel), len(window)))), _TINY)
     previous = 0.0
     for iteration in range(num_iterations):
-        consistent = _wav_to_spectrum(_spectrum_to_wav(spectrum, window, energy), window)
+        padded = np.pad(_spectrum_to_wav(spectrum, window, energy), len(window) // 2, mode="reflect")
+        frames = np.lib.stride_tricks.sliding_window_view(padded, len(window))[:: DVAE_MEL.hop_length]
+        consistent = scipy.fft.rfft(frames * window)
         if iteration >= num_iterations // 2:
             magnitude = np.sqrt(_pooling_to(mel, filters, np.square(consistent.real) + np.square(consistent.imag)))
         accelerated = consistent + _MOMENTUM * (consistent - previous) if iteration else consistent
@@ -265,13 +267,6 @@ def _pooling_to(mel, filters, power):
     # matrix factorization", 2001). Unlike least squares, it weights all bands equally and keeps the spectrum smooth.
     ratio = mel / np.maximum(power @ filters, _TINY)
     return power * (ratio @ filters.T / np.maximum(filters.sum(axis=1), _TINY))
-
-
-def _wav_to_spectrum(wav, window):
-    """Converts a waveform `(S,)` to complex spectra `(F, 1 + n_fft // 2)`, with the framing of `MelSpectrogram`."""
-    padded = np.pad(wav, len(window) // 2, mode="reflect")
-    frames = np.lib.stride_tricks.sliding_window_view(padded, len(window))[:: DVAE_MEL.hop_length]
-    return scipy.fft.rfft(frames * window)
 
 
 def _spectrum_to_wav(spectrum, window, energy):

@@ -8,7 +8,7 @@ from typing import Any
 from myxtts import api
 from myxtts.cli.arguments import LICENCE, PlainParser, add_flags
 from myxtts.cli.errors import exits_with_sentence, require_output
-from myxtts.config.checks import UserError, printable, require, say
+from myxtts.config.checks import UserError, printable, require
 from myxtts.config.config import XTTSConfig
 from myxtts.config.flags import Flag, all_flags
 from myxtts.config.model import DEFAULT_TEXT_TOKENS
@@ -65,7 +65,8 @@ def plan_parser() -> argparse.ArgumentParser:
     parser = build_parser("myxtts plan")
     parser.description = (
         f"Predict the memory of training a stage ({api.PLANNED_STAGE} unless --stage names one) with the flags of\n"
-        "train_main.py: by purpose, with and without each optimization, and the largest batch for common GPUs."
+        "train_main.py: by purpose, with and without each optimization, and the largest batch for common GPUs.\n"
+        "No recordings are read. `myxtts train` prints the memory of its whole process, and the time, before it begins."
     )
     add = parser.add_argument_group("plan").add_argument
     longest = "longest clip of the data (default: data.max_seconds, the longest that training accepts)"
@@ -84,7 +85,6 @@ def plan(argv: Sequence[str] | None = None) -> int:
     require_output("--json", arguments.json)
     if recordings := arguments.folder or arguments.train_data:
         require(os.path.exists(recordings), "--train-data", "a file or a folder", printable(recordings))
-        say("The recordings are not read; --clip-seconds gives the length of the longest clip.")
     given = {name: getattr(arguments, name) for name in ("clip_seconds", "text_tokens", "gpu_memory")}
     report = api.plan(**_given(arguments, all_flags()), **given)
     print(report)

@@ -74,10 +74,14 @@ def write_shard(
     for suffix in (".tfrecord", ".json"):
         remove_leftovers(folder, name + suffix)
     path = folder / f"{name}.tfrecord"
+    bytes_of = lambda content: tf.train.Feature(bytes_list=tf.train.BytesList(value=[content]))
     with write_whole(path) as temporary, tf.io.TFRecordWriter(str(temporary)) as writer:
         for clip_id, codes, samples in clips:
-            records = []
-            for example in _examples(clip_id, codes, samples):
+            records, own = [], bytes_of(clip_id.encode("utf-8", "surrogatepass"))
+            codes = tf.train.Feature(int64_list=tf.train.Int64List(value=codes.tolist()))
+            for kind, feature in (("codes", codes), ("samples", bytes_of(samples.astype("<i2").tobytes()))):
+                features = tf.train.Features(feature={"id": own, kind: feature})
+                example = tf.train.Example(features=features).SerializeToString()
                 with _os_errors(path):
                     writer.write(example)
                 records.append(Record(offset + _RECORD_HEADER_BYTES, len(example), zlib.crc32(example)))
@@ -200,14 +204,6 @@ class PreparedClips:
         if zlib.crc32(content) != record.crc32:
             raise AudioError(shard, "damaged", f"it is damaged: the checksum of {clip.id} is wrong; {hint}.")
         return tf.train.Example.FromString(content).features.feature[kind]
-
-
-def _examples(clip_id, codes, samples):
-    bytes_of = lambda content: tf.train.Feature(bytes_list=tf.train.BytesList(value=[content]))
-    name = bytes_of(clip_id.encode("utf-8", "surrogatepass"))
-    codes = tf.train.Feature(int64_list=tf.train.Int64List(value=codes.tolist()))
-    for kind, feature in (("codes", codes), ("samples", bytes_of(samples.astype("<i2").tobytes()))):
-        yield tf.train.Example(features=tf.train.Features(feature={"id": name, kind: feature})).SerializeToString()
 
 
 def _file_size(path):

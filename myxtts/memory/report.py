@@ -62,7 +62,7 @@ class MemoryReport(dict[str, Any]):
         columns = shutil.get_terminal_size((80, 24)).columns
         terms = TERMS[-max(1, (columns - width - 9) // 13) :]
         title = f"{self['stage'].upper()} stage, size {self['model_size']}; longest clip {longest}"
-        lines = [textwrap.fill(title, columns), "", "MEMORY, MB (--json FILE has all columns):"]
+        lines = [textwrap.fill(title, columns), "", "MEMORY, MB:"]
         lines += [f"  {'':{width}}  batch" + "".join(f"{term:>13}" for term in terms)]
         sizes = ["", f"LARGEST BATCH by GPU memory, {RESERVED_GB:g} GB of it left to CUDA and its libraries:"]
         sizes += [f"  {'':{width}}" + "".join(f"{gb:>5g} GB" for gb in variants["none"]["largest_batch"])]
@@ -75,8 +75,6 @@ class MemoryReport(dict[str, Any]):
         notes = [settle(name, value or "off") for name, value in self["settled"].items()]
         frozen = [f"the frozen {name.upper()} ({size / 2**20:,.0f} MB)" for name, size in self["frozen_bytes"].items()]
         notes += [f"On one device, add {' and '.join([*frozen, 'the data work'])}."]
-        notes += ["docs/benchmarks.md compares estimates with measured peaks."]
-        notes += ["`myxtts train` prints the memory of its whole process, and the time, before it begins."]
         return "\n".join([*lines, *sizes, "", *(textwrap.fill(note, columns) for note in notes)])
 
 

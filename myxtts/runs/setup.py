@@ -27,7 +27,7 @@ from myxtts.interchange.hub import check_model
 from myxtts.storage.base_model import HOMES, require_kind
 from myxtts.storage.checkpoint import CheckpointStore
 from myxtts.storage.files import digest_bytes, digest_file, read_json
-from myxtts.storage.run_folder import GATHERED, RUN_FILES
+from myxtts.storage.run_folder import GATHERED, RUN_FILES, require_trained
 from myxtts.text.languages import get_language
 
 SAMPLE_CORPUS = Path("sample_corpus")
@@ -49,19 +49,13 @@ def check_request(config: XTTSConfig, download: bool = False, **devices) -> None
     check_devices(data.data_gpu, data.model_gpu, **devices)
     if training.evaluation_recognizer:
         settle_recognizer(training.evaluation_recognizer)
-    try:
-        get_language(data.language or "en")
-    except ValueError as error:
-        raise ConfigError(f"--language: {error}") from None
     if training.workers:  # their disks may differ, so the rest is checked after they are connected
         return
     home = require_kind(Path(training.checkpoint_dir), "--checkpoint-dir", HOMES, "a folder to write to")
-    own = [os.path.realpath(home / name) for name in ("", *RUN_FILES, *STAGES)]
-    is_data = any(os.path.realpath(one) in own for one in (data.train_data, data.val_data) if one)
-    require(not is_data, "--checkpoint-dir", "another folder, because the run would write into its data", str(home))
-    is_new = training.reset_training or not holds_run(home)
-    check_tuning(training, is_new)
-    if training.init_from and is_new:
+    for name in STAGES[training.stage].builds_on if training.stage != "all" else ():
+        if not (home / GATHERED).is_dir() and not (training.init_from and name not in training.tune):
+            require_trained(home / name, f"The {training.stage} stage")
+    if training.init_from and (training.reset_training or not holds_run(home)):
         check_model(training.init_from, "--init-from")
     if data.vocabulary and not (os.path.isfile(data.vocabulary) or holds_run(home)):
         raise ConfigError(f"--vocabulary must be a tokenizer file: {printable(data.vocabulary)} is not one.")
@@ -76,6 +70,19 @@ def check_request(config: XTTSConfig, download: bool = False, **devices) -> None
             raise ConfigError(f"--val-data must have texts: {missing}") from None
     if data.train_data and not download:
         load_corpus(data.train_data, *how)
+
+
+def check_settings(config: XTTSConfig) -> None:
+    """Raises `UserError` if settings of a run contradict each other or name an unknown language."""
+    data, training, home = config.data, config.training, Path(config.training.checkpoint_dir)
+    try:
+        get_language(data.language or "en")
+    except ValueError as error:
+        raise ConfigError(f"--language: {error}") from None
+    own = [os.path.realpath(home / name) for name in ("", *RUN_FILES, *STAGES)]
+    is_data = any(os.path.realpath(one) in own for one in (data.train_data, data.val_data) if one)
+    require(not is_data, "--checkpoint-dir", "another folder, because the run would write into its data", str(home))
+    check_tuning(training, training.reset_training or not holds_run(home))
 
 
 def check_tuning(training: TrainingConfig, is_new: bool) -> None:
@@ -143,8 +150,6 @@ def _with_data(config, download):
     if download:
         from myxtts.data.download import download_ljspeech
 
-        if folder is None:
-            raise UserError("--download-ljspeech needs --train-data, the folder for LJSpeech.")
         folder = download_ljspeech(folder)
     elif folder is None:
         languages = tuple(SENTENCES) if config.data.sample_languages == ("all",) else config.data.sample_languages
@@ -169,8 +174,6 @@ def holds_run(folder: Path) -> bool:
 def require_run(config: XTTSConfig) -> None:
     """Raises `UserError` unless `--checkpoint-dir` contains a run to resume."""
     home = Path(config.training.checkpoint_dir)
-    if config.training.init_from:
-        raise UserError("--resume continues a run and --init-from starts one: leave out one of them.")
     if not holds_run(home):
         raise UserError(f"--resume needs a run, but {home} has none. Give its --checkpoint-dir, or leave out --resume.")
     if not any(store.has_sound() for store in _stores(home)):

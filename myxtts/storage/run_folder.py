@@ -16,7 +16,7 @@ from itertools import chain
 from pathlib import Path
 
 from myxtts.config.checks import UserError
-from myxtts.config.config import XTTSConfig, config_from_dict
+from myxtts.config.config import XTTSConfig
 from myxtts.config.stages import STAGES
 from myxtts.storage import files
 from myxtts.storage.base_model import HOMES, require_kind
@@ -80,7 +80,7 @@ def read_config(folder: Path) -> XTTSConfig:
     if own is not None and not path.exists():
         logger.warning("%s is missing: using the settings in the checkpoints of %s.", path, store.folder)
         return own
-    config = config_from_dict(files.read_json(path))
+    config = config_of({"config": files.read_json(path)}, str(path))
     if own is None:  # older checkpoints contain no settings
         return config
     model = {name: value for name, value in vars(own.model).items() if not name.startswith(_OF_OTHER_PARTS)}

@@ -40,20 +40,16 @@ def ensure_gpu_placement(tensor: Any) -> Any:
         return tf.identity(tensor)
 
 
-def line_width() -> int:
-    """Returns `LINE_WIDTH`, or the width of the terminal if it is narrower."""
-    return min(LINE_WIDTH, shutil.get_terminal_size((LINE_WIDTH, 24)).columns) if sys.stdout.isatty() else LINE_WIDTH
-
-
 def folded(line: str, width: int = 0) -> str:
-    """Wraps a line at `width` characters (0: `line_width()`) and indents continuation lines by two spaces.
+    """Wraps a line at `width` characters (0: those of the terminal, at most `LINE_WIDTH`); indents continuation lines.
 
     Lines such as `a | b | c` are wrapped at the separators, others at spaces. Long words and commands are not broken.
     """
     # Commands in backticks, or in lines of their own (perhaps after a title), stay whole, so that users can paste them.
     whole = r"`[^`]+`|^( *--|([\w ]+: {2,}| *)(myxtts|python|tensorboard) ).*"
     line = re.sub(whole, lambda command: command[0].replace(" ", "\0"), line)
-    lines, joint, width = [], " | " if " | " in line else " ", width or line_width()
+    shown = shutil.get_terminal_size((LINE_WIDTH, 24)).columns if sys.stdout.isatty() else LINE_WIDTH
+    lines, joint, width = [], " | " if " | " in line else " ", width or min(LINE_WIDTH, shown)
     for part in line.split(joint) if len(line) > width else [line]:
         if lines and len(lines[-1]) + len(joint) + len(part) <= width:
             lines[-1] += joint + part
@@ -63,12 +59,10 @@ def folded(line: str, width: int = 0) -> str:
 
 
 def folded_on_terminal(text: str, stream: TextIO) -> str:
-    """Wraps a text and colors a leading `Error` or `WARNING` if `stream` is a terminal; else returns it unchanged."""
-    return _colored("\n".join(map(folded, text.split("\n")))) if stream.isatty() else text
-
-
-def _colored(text: str) -> str:
-    """Colors a leading `Error` or `WARNING`, unless `NO_COLOR` is set or the terminal has no colors."""
+    """Wraps a text if `stream` is a terminal, and colors a leading `Error` or `WARNING` if it has colors."""
+    if not stream.isatty():
+        return text
+    text = "\n".join(map(folded, text.split("\n")))
     plain = os.environ.get("NO_COLOR") or os.environ.get("TERM", "dumb") == "dumb"
     return text if plain else re.sub(r"^([\d:]{8} )?(Error|ERROR|WARNING)\b", "\\1\x1b[1;31m\\2\x1b[0m", text)
 

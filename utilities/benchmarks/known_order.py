@@ -98,9 +98,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     first, copy, run = rows_to_speak(judged, sentences, [0])
     sources = [*with_broken(first), copy, *([run] if arguments.quick else with_broken(run))]
     recognizer = arguments.recognizer and open_recognizer(arguments.recognizer)
-    tools = Measurer(recognizer, find_encoder(), None if arguments.quick else DNSMOS.load())
+    measurer = Measurer(recognizer, find_encoder(), None if arguments.quick else DNSMOS.load())
     comparison = compare(
-        sources, sentences, tools, {}, lambda row: print(f"\r{row.name} {len(row.measured)}", file=sys.stderr)
+        sources, sentences, measurer, {}, lambda row: print(f"\r{row.name} {len(row.measured)}", file=sys.stderr)
     )
     for row in comparison.rows:
         own = next((one for one in comparison.rows if row.name in {f"{one.name}, {name}" for name in BROKEN}), None)

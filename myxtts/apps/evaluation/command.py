@@ -158,7 +158,7 @@ def _evaluate(arguments, judged):
     options = arguments.data, arguments.texts, arguments.voices, arguments.language, count
     with configure_for_speech(arguments.device), tempfile.TemporaryDirectory() as folder:
         recognizer = arguments.recognizer and open_recognizer(arguments.recognizer)
-        tools = Measurer(recognizer, find_encoder(arguments.speaker_encoder), DNSMOS.load())
+        measurer = Measurer(recognizer, find_encoder(arguments.speaker_encoder), DNSMOS.load())
         sentences = choose_sentences(judged, *options, Path(folder))
         seeds = range(arguments.seed, arguments.seed + arguments.seeds) if any(one.is_model for one in judged) else [0]
         sources = rows_to_speak(judged, sentences, seeds, arguments.decoder)
@@ -170,5 +170,5 @@ def _evaluate(arguments, judged):
             **{name: getattr(arguments, name) for name in ("seed", "data", "texts", "recognizer", "decoder")},
         }
         print(f"{counted(len(sentences), 'sentence')}, {', '.join(source.name for source in sources)}", flush=True)
-        table = evaluate_into(Path(arguments.output), sources, sentences, tools, settings)
+        table = evaluate_into(Path(arguments.output), sources, sentences, measurer, settings)
         print(f"\n{table}\n\nWrote {printable(str(Path(arguments.output).resolve() / PAGE))}")

@@ -195,7 +195,7 @@ class Comparison:
 
     rows: list[Row]
     sentences: list[Sentence]
-    tools: Measurer
+    measurer: Measurer
     strangers: float | None = None
     """Mean similarity between recordings of different speakers, the baseline of speaker similarity; None if unknown."""
     settings: dict = field(default_factory=dict)
@@ -245,7 +245,7 @@ class Comparison:
 
     def missing(self) -> dict[str, str]:
         """Returns how to enable each metric that is not available, by metric name."""
-        has = {name for name in MISSING if getattr(self.tools, name, None)}
+        has = {name for name in MISSING if getattr(self.measurer, name, None)}
         has |= {"recordings"} if any(one.recording for one in self.sentences) else set()
         return {one.name: MISSING[one.needs] for one in METRICS if one.needs and one.needs not in has}
 
@@ -307,7 +307,7 @@ class Comparison:
 def compare(
     sources: Iterable[Source],
     sentences: Sequence[Sentence],
-    measure: Measurer,
+    measurer: Measurer,
     settings: dict,
     on_measured: Callable[[Row], None] = lambda row: None,
 ) -> Comparison:
@@ -319,7 +319,7 @@ def compare(
     for source in sources:
         row = Row(source.name, source.kind)
         for spoken in source.speak():
-            row.measured.append(one := measure(spoken))
+            row.measured.append(one := measurer(spoken))
             one.parts |= {each.name: found for each in METRICS if each.measure and (found := each.measure(one))}
             on_measured(row)
             row.measured[-1].spoken = replace(spoken, samples=spoken.samples[:0])  # saves about 1 MB per sentence
@@ -327,4 +327,4 @@ def compare(
             rows.append(row)
         elif source.kind in ("model", "files"):
             raise UserError(f"{source.name} can speak none of the {counted(len(sentences), 'sentence')}.")
-    return Comparison(rows, list(sentences), measure, measure.similarity_of_strangers(sentences), settings)
+    return Comparison(rows, list(sentences), measurer, measurer.similarity_of_strangers(sentences), settings)

@@ -26,7 +26,7 @@ SHOWN_EVERY = 20
 
 
 def evaluate_into(
-    folder: Path, sources: Sequence[Source], sentences: Sequence[Sentence], tools: Measurer, settings: dict
+    folder: Path, sources: Sequence[Source], sentences: Sequence[Sentence], measurer: Measurer, settings: dict
 ) -> str:
     """Evaluates the sources and writes `evaluation.json`, `evaluation.csv`, and `report.html` with audio files.
 
@@ -44,7 +44,7 @@ def evaluate_into(
             if len(row.measured) % SHOWN_EVERY == 1:
                 print(f"{printable(row.name)}: {len(row.measured)} …", file=sys.stderr, flush=True)
 
-        comparison = compare(sources, sentences, tools, settings, keep)
+        comparison = compare(sources, sentences, measurer, settings, keep)
         shown, kept = {one.id for one in spread(comparison.sentences, MOST_SENTENCES)}, {}
         for row in comparison.rows:  # the page plays the same sentences from all rows, and each model's worst
             some = [one for key, one in row.first_times.items() if key in shown]
@@ -152,7 +152,7 @@ def notes(comparison: Comparison) -> list[str]:
         found.append("No model is significantly better than the others." if all_tie else f"Best: {names} ({why}).")
     if why := comparison.not_judged():
         found.append(why[:1].upper() + why[1:] + ".")
-    elif comparison.tools.recognizer and not comparison.recordings:
+    elif comparison.measurer.recognizer and not comparison.recordings:
         found.append("The error rate of the recognizer itself is unknown: these sentences have no recordings.")
     if comparison.strangers is not None:
         found.append(f"Similarity of recordings of different speakers: {comparison.strangers:.3f}.")

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from myxtts.cli.arguments import PlainParser, add_model
-from myxtts.cli.errors import language_code, read_input, require_port
+from myxtts.cli.errors import read_input, require_port
 from myxtts.config.checks import UserError, require
 from myxtts.devices.machine import check_device
 from myxtts.inference.choices import add_choices
@@ -77,7 +77,6 @@ def check_options(arguments: argparse.Namespace) -> str | None:
     for flag, (_, least, most, _) in LIMITS.items():
         value = getattr(arguments, flag[2:].replace("-", "_"))
         require(least <= value <= most, flag, f"{least} to {most}", value)
-    arguments.language = language_code(arguments.language or None)
     key = arguments.api_key if arguments.api_key is not None else os.environ.get(KEY_VARIABLE) or None
     if arguments.api_key_file:
         key = read_input("--api-key-file", arguments.api_key_file, 2**16).splitlines()[0].strip()

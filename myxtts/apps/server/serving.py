@@ -23,7 +23,9 @@ from myxtts.devices.tensorflow_start import import_tensorflow
 from myxtts.interchange.hub import local_folder
 from myxtts.interchange.onnx.exported import ExportedModel
 from myxtts.storage.base_model import EXPORT, MODELS, kind_of
+from myxtts.storage.run_folder import vocabulary_path
 from myxtts.text.language_guess import language_to_read
+from myxtts.text.tokenizer import XTTSTokenizer
 
 ANSWER_SECONDS = 2.0
 """Minimum time at shutdown for sending error responses to the requests whose texts were not finished."""
@@ -38,9 +40,10 @@ MOST_CONNECTIONS = 500
 def open_model(arguments: argparse.Namespace, key: str | None) -> tuple[FastAPI, Speaker, VoiceBook, ServerSettings]:
     """Loads the model; returns the app, speaker, voices and settings. Exported models do not need TensorFlow."""
     run = local_folder(arguments.checkpoint, arguments.accept_licence, kinds=(*MODELS, EXPORT))
+    if requested := arguments.language:
+        requested = language_code(requested, XTTSTokenizer.from_file(vocabulary_path(run)).languages)
     model, speakers, trained, options = (_open_exported if kind_of(run) == EXPORT else _open_trained)(run, arguments)
-    requested, spoken = arguments.language, {speakers[name] for name in trained}
-    language = language_code(requested, model.tokenizer.languages) or (spoken.pop() if len(spoken) == 1 else None)
+    language = requested or (speakers[trained[0]] if len({speakers[name] for name in trained}) == 1 else None)
     if arguments.warm != "none" and not language:
         language_to_read("Loads the words of all languages.", None, None, "")
     # If there is one trained speaker, it is the default voice, as in `myxtts say`.
@@ -111,6 +114,7 @@ def limited_protocol(max_of_address: int) -> type[H11Protocol]:
     new connection replaces the oldest one that is not waiting for a response; if there is none, the new one is closed.
     """
     opened: dict[H11Protocol, str] = {}  # the oldest first
+    has_no_request = lambda one: one.cycle is None or one.cycle.response_complete or one.cycle.more_body
 
     class Limited(H11Protocol):
         def connection_made(self, transport):
@@ -120,7 +124,7 @@ def limited_protocol(max_of_address: int) -> type[H11Protocol]:
             crowd = same if 0 < max_of_address <= len(same) else list(opened) if len(opened) >= MOST_CONNECTIONS else ()
             opened[self] = address
             if crowd:
-                oldest = next((one for one in crowd if one._has_no_request()), self)
+                oldest = next((one for one in crowd if has_no_request(one)), self)
                 del opened[oldest]
                 oldest.transport.abort()
             self._deadline = self.loop.call_later(HEAD_SECONDS, transport.abort)
@@ -137,9 +141,6 @@ def limited_protocol(max_of_address: int) -> type[H11Protocol]:
             opened.pop(self, None)
             self._deadline.cancel()
             super().connection_lost(exc)
-
-        def _has_no_request(self):
-            return self.cycle is None or self.cycle.response_complete or self.cycle.more_body
 
     return Limited
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from scipy.stats import binomtest
 
-from myxtts.apps.studio.processes import Tasks, process_of, trainings
+from myxtts.apps.studio.processes import Tasks, output_path, process_of, status_of, trainings
 from myxtts.apps.studio.texts import PageError
 from myxtts.apps.studio.training_form import OWN, config_in
 from myxtts.audio.files import AUDIO_EXTENSIONS, MEDIA_EXTENSIONS
@@ -33,7 +33,7 @@ SAME = "same"
 def runs_in(folder: Path) -> list[str]:
     """Returns the names of the runs in a folder, newest first."""
     found = [path.parent for path in folder.glob(f"*/{SETTINGS}") if kind_of(path.parent) in (MODEL, SETTINGS)]
-    return [path.name for path in sorted(found, key=lambda path: path.stat().st_mtime, reverse=True)]
+    return [path.name for path in sorted(found, key=lambda path: status_of(path).st_mtime, reverse=True)]
 
 
 def named_folder(home: Path, name: str, kind: str = "run") -> Path:
@@ -160,14 +160,21 @@ def kept_in(home: Path) -> dict[str, Kept]:
     found = [("run", home / name) for name in runs_in(home)]
     patterns = {"data": f"{DATA}/[!.]*/", "export": f"{EXPORTS}/[!.]*/", "evaluation": f"{EVALUATION}/"}
     found += [(kind, path) for kind, pattern in patterns.items() for path in home.glob(pattern)]
-    kept = {}
-    for kind, folder in found:
-        files = [Path(place, name).lstat() for place, _, names in os.walk(folder) for name in names]
+    kept, recordings = {}, {part for kind, folder in found for part in _parts(kind, folder)[:-1]}
+    for kind, folder in ((kind, folder) for kind, folder in found if folder not in recordings):
+        walks = (os.walk(part) for part in _parts(kind, folder))
+        files = [status_of(Path(place, name)) for walk in walks for place, _, names in walk for name in names]
         megabytes = sum(one.st_size for one in files) / 2**20
         size = f"{megabytes / 1024:.1f} GB" if megabytes >= 1000 else f"{megabytes:.1f} MB"
-        changed = time.localtime(max([one.st_mtime for one in files], default=folder.stat().st_mtime))
+        changed = time.localtime(max([one.st_mtime for one in files], default=status_of(folder).st_mtime))
         kept[str(folder.relative_to(home))] = Kept(kind, folder, size, time.strftime("%Y-%m-%d %H:%M", changed))
     return kept
+
+
+def _parts(kind, folder):
+    """Returns the paths of an item: long recordings of a data set or output of a run, if any; then its folder."""
+    beside = {"data": folder.with_name(f"{folder.name}{RECORDINGS}"), "run": output_path(folder)}
+    return [path for path in (beside.get(kind), folder) if path and (path.exists() or path == folder)]
 
 
 def removable(home: Path, place: str | None, tasks: Tasks) -> Kept:
@@ -180,7 +187,7 @@ def removable(home: Path, place: str | None, tasks: Tasks) -> Kept:
         else:  # a new run: its command names what it will use
             named = [word.partition("=")[2] for word in trainings[run].args[1:]]
         used = [Path(path).resolve() for path in (run, *filter(None, named))]
-        if any(path.is_relative_to(one.folder.resolve()) for path in used):
+        if any(path.is_relative_to(part.resolve()) for path in used for part in _parts(one.kind, one.folder)):
             raise PageError("in_use", one.folder.name, run.name)
     written = one.folder.with_name(one.folder.name.removesuffix(RECORDINGS))
     if written in tasks.folders().values() or process_of(written):  # which another server may have started
@@ -189,13 +196,11 @@ def removable(home: Path, place: str | None, tasks: Tasks) -> Kept:
 
 
 def to_trash(home: Path, place: str | None, tasks: Tasks) -> Path:
-    """Moves an item of `kept_in`, and the long recordings of a data set, to the trash folder; returns the new path."""
+    """Moves an item of `kept_in`, with the files beside its folder, to the trash; returns the folder's new path."""
     one = removable(home, place, tasks)
     (home / TRASH).mkdir(exist_ok=True)
-    for folder in (one.folder.with_name(f"{one.folder.name}{RECORDINGS}"), one.folder)[one.kind != "data" :]:
-        if folder.is_dir():
-            moved = folder.replace(free_path(home / TRASH / folder.name))
-    return moved
+    trainings.pop(one.folder.resolve(), None)  # how its training ended does not concern a new run of this name
+    return [path.replace(free_path(home / TRASH / path.name)) for path in _parts(one.kind, one.folder)][-1]
 
 
 def add_vote(home: Path, sides: Sequence[str], better: int | None, blind: bool, text: str, seed: int) -> None:

@@ -97,9 +97,8 @@ def _checked(studio, texts, page_language, chosen):
     places = [report, clips, page, loaded, chosen[1], spoken, line, clips_box, save, page_box]
     examine_on = lambda event, **options: act(texts, event, examine, chosen, places, line, **options)
     examine_on(check.click, api_name="check_data")
-    correct = lambda seen, rows, to: texts["texts_saved"].format(
-        studio.data.correct(*seen[:2], rows, {seen[2]: to or seen[2]})
-    )
+    count_edits = lambda seen, rows, to: studio.data.correct(*seen[:2], rows, {seen[2]: to or seen[2]})
+    correct = lambda *given: texts["texts_saved"].format(count_edits(*given))
     correcting = act(texts, save.click, correct, [loaded, clips, spoken], [saved], saved, api_name="save_texts")
     examine_on(correcting.success, api_name=False)
     clips.select(hear, [loaded, chosen[1]], heard, show_progress="hidden", api_name=False)
@@ -316,7 +315,7 @@ def _facts(one, texts):
         return ""
     try:
         view = processes.RunView(one.folder)
-    except UserError as error:  # such as damaged settings, which must not hide the other items
+    except (UserError, OSError) as error:  # such as damaged settings, which must not hide the other items
         return str(error)
     steps = [f"{part} {', '.join(map(str, steps))}" for part, steps in view.checkpoints.items() if steps]
     return " · ".join([texts[view.state], *view.facts(texts)[:3], f"{texts['checkpoints']}: {' · '.join(steps)}"])

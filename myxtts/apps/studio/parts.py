@@ -125,7 +125,8 @@ class Choices:
 
     def models(self, label: str, **options) -> gr.Dropdown:
         """Creates a drop-down of the bundled model, which is the default, and all runs."""
-        return self.listed(label, self._names, value=BASE_NAME, **options)
+        names = lambda: [(self.texts["base"], BASE_NAME), *runs_in(self.studio.home)]
+        return self.listed(label, names, value=BASE_NAME, **options)
 
     def listed(self, label: str, names: Callable[[], list], **options) -> gr.Dropdown:
         """Creates a drop-down of `names()`, which is kept up to date."""
@@ -166,6 +167,3 @@ class Choices:
         gr.on([one.change for one in models], chosen, given, both, api_name=f"{name}_speakers", **look)
         language.change(voices, [speaker, *given], speaker, api_name=False, **look)
         return language, speaker, recording
-
-    def _names(self):
-        return [(self.texts["base"], BASE_NAME), *runs_in(self.studio.home)]

@@ -135,33 +135,28 @@ def require_free(folder: Path) -> None:
 
 
 def process_of(folder: Path) -> int | None:
-    """Returns the id of the process that trains in a folder, or that this server started to do so; None without one."""
+    """Returns the id of the process that trains in a folder: has locked it or, if the page started it, soon will."""
     process = trainings.get(folder.resolve())
-    return trainer_of(folder) or (process.pid if process is not None and process.poll() is None else None)
-
-
-def trainer_of(folder: Path) -> int | None:
-    """Returns the id of the process that has locked a folder to train in it, no matter who started it, or None."""
-    try:  # a training locks its folder, see `storage.run_folder`
+    own = process.pid if process is not None and process.poll() is None else None
+    try:
         status = folder.stat()
         locks = Path("/proc/locks").read_text(encoding="ascii").splitlines()
     except OSError:
-        return None
+        return own
     for fields in map(str.split, locks):
         if "FLOCK" in fields and fields[-3].rpartition(":")[2] == str(status.st_ino):
             # A file on another file system may have the same inode number.
             with suppress(OSError):  # the process has ended, or belongs to another user
                 if any(os.path.samestat(status, one.stat()) for one in Path(f"/proc/{fields[-4]}/fd").iterdir()):
                     return int(fields[-4])
-    return None
+    return own
 
 
 def failure(folder: Path) -> str | None:
     """Returns the error message of the last training run that the page started in a folder; None if it did not fail."""
     process, path, metrics = trainings.get(folder.resolve()), output_path(folder), folder / METRICS
-    if process is not None and process.poll() in (None, 0, *ENDED):
-        return None
-    if process is None and path.exists() and metrics.exists() and metrics.stat().st_mtime > path.stat().st_mtime:
+    went_on = status_of(metrics).st_mtime > status_of(path).st_mtime  # in a training that was started elsewhere
+    if went_on if process is None else process.poll() in (None, 0, *ENDED):
         return None
     output = _end_of(path)
     return sentence_of(output) if process is not None or "\nError: " in f"\n{output}" else None
@@ -170,6 +165,13 @@ def failure(folder: Path) -> str | None:
 def output_path(folder: Path) -> Path:
     """Returns the path of the file with the output of a training run that the page started."""
     return folder.with_name(f"{folder.name}.output.txt")
+
+
+def status_of(path: Path) -> os.stat_result:
+    """Returns the status of a file or link; all values are 0 if it has vanished, as old checkpoints of a run do."""
+    with suppress(OSError):
+        return path.lstat()
+    return os.stat_result((0,) * 10)
 
 
 def sentence_of(output: str) -> str:
@@ -224,7 +226,7 @@ class RunView:
             line["loss"] = next((line[name] for name in MAIN_LOSSES if line.get(name) is not None), None)
         self.log: str = _end_of(folder / "train.log")
         sounds = [path for path in (folder / "samples").glob("*.wav") if not path.name.startswith("recording_")]
-        self.samples: list[Path] = sorted(sounds, key=lambda path: path.stat().st_mtime, reverse=True)
+        self.samples: list[Path] = sorted(sounds, key=lambda path: status_of(path).st_mtime, reverse=True)
         stores = {part: CheckpointStore(folder / part) for part in STAGES if (folder / part).is_dir()}
         self.checkpoints: dict[str, list[int]] = {part: store.steps() for part, store in stores.items()}
         newest = lambda stage: (stage in stores and stores[stage].newest_state()) or {}

@@ -2,7 +2,6 @@
 
 import functools
 import os
-import re
 import shutil
 import threading
 from collections.abc import Collection, Iterator
@@ -130,13 +129,12 @@ class Studio:
         return named_folder(self.home, name) if name else self.home
 
     def plan(self, flags: list[str]) -> str:
-        """Returns the output of `myxtts plan` without hints on flags and, if there is no GPU, batches for GPUs."""
+        """Returns the output of `myxtts plan`; if there is no GPU, without the paragraph on batches for GPUs."""
         if f"--init-from={training_form.XTTS_V2}" in flags:  # the plan does not download the model to read its size
             flags = [*flags, f"--model-size={training_form.RELEASED_SIZE}"]
-        output = list(processes.Tasks().follow("plan", "plan", *flags))[-1]
-        for_commands = r" \(--json FILE[^)]*\)|.*--clip-seconds.*\n|\ndocs/benchmarks.*(?s:.*)"
-        for_gpus = r"|\n\nLARGEST BATCH(?s:.*?)(?=\n\n)" * (shutil.which("nvidia-smi") is None)
-        return re.sub(for_commands + for_gpus, "", output)
+        *_, printed = processes.Tasks().follow("plan", "plan", *flags)
+        has_gpu = shutil.which("nvidia-smi") is not None
+        return "\n\n".join(one for one in printed.split("\n\n") if has_gpu or not one.startswith("LARGEST BATCH"))
 
     def speakers(self, language: str, *names: str, before: str | None = None) -> list[str]:
         """Returns the voices that all models `names` have. Sort keys: in `language`, is `before`, is a trained one."""

@@ -83,9 +83,8 @@ def load_corpus(
     reading = Reading(CorpusFolder(home, audio_roots), language or "", inner)
     folder = reading.folder.root
     place = Place(folder, "", folder.name, None if root.is_dir() else folder / root.name)
-    candidates = [form for form in chosen if form.takes_list or not place.list_path]
     try:
-        layout = next((form.name for form in candidates if form.read(reading, place)), None)
+        layout = reading.read((form for form in chosen if form.takes_list or not place.list_path), place)
     except ClipRefused as refused:
         raise CorpusError(f"The data set {root} cannot be read. {refused.detail}") from refused
     except CorpusError as error:

@@ -1,6 +1,6 @@
 """Data types of the corpus formats: utterances, problems with clips, and the `Reading` that collects both."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -87,9 +87,9 @@ class CorpusFormat:
     """Order in which formats are tried, lowest first."""
     hint: str
     """Description of the layout in error messages, which follows the words "a folder with"."""
-    read: Callable[["Reading", Place], bool]
-    """Function that reads a `Place`. It returns False for another layout; else it adds clips or rejections and returns
-    True. Raises `CorpusError` if a list cannot be read, and `ClipRefused` if the folder must not be opened."""
+    read: Callable[["Reading", Place], object]
+    """Function that reads a `Place`: adds its clips and rejections, or nothing if it has another layout. Raises
+    `CorpusError` if a list cannot be read, and `ClipRefused` if the folder must not be opened."""
     takes_list: bool = False
     """Whether `read` can also read a single list, `place.list_path`, instead of a folder."""
 
@@ -107,6 +107,15 @@ class Reading:
         self.rejections: list[Finding] = []
         self.notes: list[str] = []
         self._first_uses: dict[str, Utterance] = {}
+
+    def read(self, formats: Iterable[CorpusFormat], place: Place) -> str | None:
+        """Reads a place with the first of `formats` that finds clips in it; returns the format's name, or None."""
+        before = len(self.utterances) + len(self.rejections)
+        for form in formats:
+            form.read(self, place)
+            if len(self.utterances) + len(self.rejections) > before:
+                return form.name
+        return None
 
     @contextmanager
     def clip(self, name: str, line: int | None, path: Path) -> Iterator[None]:

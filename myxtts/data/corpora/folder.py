@@ -64,6 +64,7 @@ class CorpusFolder:
         self._links: set[Path] = set()
         # Formats read a list twice: to recognize it, and to read its clips.
         self.read_lines, self._below = lru_cache(maxsize=2)(self._read_lines), cache(self._find_below)
+        self._on_disk = cache(self._find_on_disk)
 
     def allow(self, folder: Path):
         """Adds a folder to `audio_roots`, so that audio files in it may be opened."""
@@ -109,11 +110,18 @@ class CorpusFolder:
         for folder in self._list(place, for_audio=True)[1]:
             with suppress(ClipRefused):
                 for one in itertools.chain(*self._list(folder, for_audio=True)):
-                    found.setdefault(os.path.basename(one), []).append(folder)
+                    found.setdefault(_file_key(os.path.basename(one)), []).append(folder)
         return found
 
+    def _find_on_disk(self, folder):
+        """Returns a folder's path with the Unicode forms of the names on the disk; the same path if it is missing."""
+        if os.path.isdir(folder) or not any(folder.is_relative_to(root) for root in self._roots):
+            return folder
+        beside, key = self._list(folder.parent, for_audio=True)[1], _file_key(folder.name)
+        return next((one for one in beside if _file_key(one.name) == key), folder)
+
     def _list(self, folder, for_audio=False):
-        if (folder, for_audio) not in self._listings:
+        if ((folder := self._on_disk(folder)), for_audio) not in self._listings:
             if not os.path.isdir(folder):
                 return {}, []
             self._check_links(folder, for_audio)
@@ -149,9 +157,9 @@ class CorpusFolder:
         keys = [_file_key(one) for one in ([parts[-1]] if is_audio else [stem + kind for kind in AUDIO_EXTENSIONS])]
         direct, found = dict.fromkeys((*places, *self.audio_roots)), {}
         searched, names = [place for place in direct if place in self.searched], parts[:1] if parts[1:] else keys
-        below = (place for name in names for one in searched for place in self._below(one).get(name, ()))
+        below = (place for name in names for one in searched for place in self._below(one).get(_file_key(name), ()))
         for place in itertools.chain(direct, below):
-            files, _ = self._list(folder := place.joinpath(*parts[:-1]), for_audio=True)
+            files, _ = self._list(folder := self._on_disk(place.joinpath(*parts[:-1])), for_audio=True)
             if key := next((key for key in keys if key in files), None):
                 path = folder / files[key]
                 # The folder was checked when it was listed, so only links need a check.
@@ -222,11 +230,11 @@ class CorpusFolder:
     def read_text(self, path: Path, max_bytes: int) -> str:
         """Reads a UTF-8 file (or UTF-16 with a byte-order mark) and converts its line ends to `\\n`.
 
-        The name in `path` may be normalized (see `files`). Raises `CorpusError` if the file is outside the data set,
+        The names in `path` may be normalized (see `files`). Raises `CorpusError` if the file is outside the data set,
         unreadable, larger than `max_bytes` or in another encoding.
         """
         try:
-            path = path.with_name(self.files(path.parent).get(path.name, path.name))
+            path = self._on_disk(path.parent) / self.files(path.parent).get(path.name, path.name)
             self._check_links(path)
             # Checked before the file is opened, because opening a pipe would wait for a writer.
             if not stat.S_ISREG(os.stat(path).st_mode):

@@ -22,18 +22,17 @@ _ROLES = {
 }
 
 
-def read_datasets(reading: Reading, place: Place) -> bool:
-    """Reads a Hugging Face `Dataset` or `DatasetDict` that `save_to_disk` wrote; returns False for other layouts."""
+def read_datasets(reading: Reading, place: Place) -> None:
+    """Reads a Hugging Face `Dataset` or `DatasetDict` that `save_to_disk` wrote."""
     if not {_STATE, _SPLITS} & {*reading.folder.files(place.path)}:
-        return False
+        return
     if not reading.folder.has(place.path, _SPLITS):
-        _read_saved(reading, place)
-        return True
+        return _read_saved(reading, place)
     names = {path.name: path for path in reading.folder.subfolders(place.path) if reading.folder.has(path, _STATE)}
     if not names:
         raise ClipRefused("unreadable", f"{_SPLITS} exists, but no part of the data set does.")
     training = "train" if "train" in names else next(iter(names))
-    return tables.read_parts(reading, place, names, training, lambda part: _read_saved(reading, part))
+    tables.read_parts(reading, place, names, training, lambda part: _read_saved(reading, part))
 
 
 def _read_saved(reading, place):
@@ -76,28 +75,29 @@ def _with_language(reading, place):
     return place._replace(language=reading.folder.read_text(path, 100).strip()) if is_there else place
 
 
-def read_finetune_webui(reading: Reading, place: Place) -> bool:
-    """Reads `metadata_train.csv` and `metadata_eval.csv` of xtts-finetune-webui; returns False for other layouts."""
-    return reading.folder.has(place.path, "metadata_train.csv") and read_lists(reading, _with_language(reading, place))
+def read_finetune_webui(reading: Reading, place: Place) -> None:
+    """Reads `metadata_train.csv` and `metadata_eval.csv` of xtts-finetune-webui."""
+    if reading.folder.has(place.path, "metadata_train.csv"):
+        read_lists(reading, _with_language(reading, place))
 
 
-def read_common_voice(reading: Reading, place: Place) -> bool:
-    """Reads Common Voice: `train.tsv` or else `validated.tsv`, dev and test lists; returns False for other layouts."""
+def read_common_voice(reading: Reading, place: Place) -> None:
+    """Reads Common Voice: `train.tsv` or else `validated.tsv`, dev and test lists."""
     files = reading.folder.files(place.path)
     training = [name for name in ("train.tsv", "validated.tsv") if name in files]
     if not training or place.path / "clips" not in reading.folder.subfolders(place.path):
-        return False
+        return
     lists = [training[0], *(name for name in ("dev.tsv", "test.tsv") if name in files)]
     table, *others = (tables.header_table(reading, place, place.path / name) for name in lists)
     if not table:
         raise ClipRefused("unreadable", f"{training[0]} has no header with the columns path and sentence.")
     if training[1:]:
         reading.notes.append("validated.tsv has more clips than train.tsv; to train on them, give that file.")
-    return tables.read_split(reading, place, table, *(others[:1] or [None]), [*filter(None, others[1:])])
+    tables.read_split(reading, place, table, *(others[:1] or [None]), [*filter(None, others[1:])])
 
 
-def read_audiofolder(reading: Reading, place: Place) -> bool:
-    """Reads the metadata of a Hugging Face AudioFolder or of each of its splits; returns False for other layouts."""
+def read_audiofolder(reading: Reading, place: Place) -> None:
+    """Reads the metadata of a Hugging Face AudioFolder or of each of its splits."""
     names = ("metadata.jsonl", "metadata.csv")
     list_of = lambda path: next((path / name for name in names if reading.folder.has(path, name)), None)
 
@@ -105,7 +105,7 @@ def read_audiofolder(reading: Reading, place: Place) -> bool:
         path = list_of(part.path)
         if (table := tables.header_table(reading, part, path)) is None:
             raise CorpusError(f"{path} must begin with a line that names its columns, such as file_name,transcription.")
-        return tables.read_table(reading, part, table)
+        tables.read_table(reading, part, table)
 
     if reading.folder.has(place.path, "metadata.jsonl"):
         return read(place)
@@ -114,30 +114,28 @@ def read_audiofolder(reading: Reading, place: Place) -> bool:
         parts = {path.name: path for path in folders if list_of(path)}
         if "train" in parts:
             return tables.read_parts(reading, root, parts, "train", read)
-    return False
 
 
-def read_header(reading: Reading, place: Place) -> bool:
-    """Reads a list whose header names at least a clip column and a text column; returns False without such a list."""
+def read_header(reading: Reading, place: Place) -> None:
+    """Reads a list whose header names at least a clip column and a text column."""
     files = reading.folder.files(place.path)
     usual = [place.path / name for name in ("metadata.csv", "metadata.tsv", "metadata.txt") if name in files]
     for path in [place.list_path] if place.list_path else usual:
         if table := tables.header_table(reading, place, path):
             return tables.read_table(reading, _with_language(reading, place), table)
-    return False
 
 
-def read_ljspeech(reading: Reading, place: Place) -> bool:
-    """Reads a list without a known header, and finds its columns by content. Returns False if there is no list."""
+def read_ljspeech(reading: Reading, place: Place) -> None:
+    """Reads a list without a known header, and finds its columns by content."""
     path = place.list_path or place.path / "metadata.csv"
     if not reading.folder.has(path.parent, path.name):
-        return False
+        return
     table = tables.content_table(reading, place, path) or tables.plain_table(reading, place, path)
-    return tables.read_table(reading, place, table)
+    tables.read_table(reading, place, table)
 
 
-def read_lists(reading: Reading, place: Place) -> bool:
-    """Reads a folder's only list, or its lists for training and validation; returns False if there are no lists."""
+def read_lists(reading: Reading, place: Place) -> None:
+    """Reads a folder's only list, or its lists for training and validation."""
     folder = reading.folder
     is_of_lists = lambda path: not (folder.audio_stems(path) or folder.subfolders(path))
     folders = (place.path, *filter(is_of_lists, folder.walk(place.path, 1)))
@@ -145,12 +143,12 @@ def read_lists(reading: Reading, place: Place) -> bool:
     roles = {role: [path for path in lists if rule.search(path.stem.lower())] for role, rule in _ROLES.items()}
     training = roles["training"] or ([*lists] if len(lists) == 1 else [])
     if not lists:
-        return False
+        return
     if len(training) != 1:
         names = ", ".join(sorted(path.name for path in lists))
         raise CorpusError(f"{place.path} has several lists: {names}. Give the one to train on.")
     held, tests = roles["validation"][:1] or [None], (lists[path] for path in roles["test"])
-    return tables.read_split(reading, place, lists[training[0]], lists.get(held[0]), [*tests])
+    tables.read_split(reading, place, lists[training[0]], lists.get(held[0]), [*tests])
 
 
 def _find_lists(reading, place, folder):
@@ -168,11 +166,11 @@ def _find_lists(reading, place, folder):
     return {path: table for path, table in found.items() if table}
 
 
-def read_kaldi(reading: Reading, place: Place) -> bool:
-    """Reads a Kaldi folder (`wav.scp`, `text`, `utt2spk`) without running commands; returns False for other layouts."""
+def read_kaldi(reading: Reading, place: Place) -> None:
+    """Reads a Kaldi folder (`wav.scp`, `text`, `utt2spk`) without running commands."""
     path, folder = place.path / "wav.scp", reading.folder
     if place.list_path and place.list_path.name != path.name or not folder.has(place.path, path.name, "text"):
-        return False
+        return
     if folder.has(place.path, "segments"):
         hint = "Cut them first (Kaldi: utils/data/extract_wav_segments_data_dir.sh), and give the folder that it makes."
         raise CorpusError(f"{place.path} has a file named segments: its clips are parts of long recordings. {hint}")
@@ -198,20 +196,18 @@ def read_kaldi(reading: Reading, place: Place) -> bool:
                 raise ClipRefused("no text", "The file text has no line for this utterance.")
             cells = {"id": source, "text": texts[key], "speaker": speakers.get(key, place.speaker)}
             reading.add(place, cells, number, (place.path,), name=key)
-    return True
 
 
-def read_text_files(reading: Reading, place: Place, suffix: str = ".txt") -> bool:
-    """Reads pairs of audio and text files with equal names, and rejects unpaired files. Returns False without pairs."""
+def read_text_files(reading: Reading, place: Place, suffix: str = ".txt") -> None:
+    """Reads pairs of audio and text files with equal names, and rejects unpaired files, if there are pairs."""
     audio = reading.folder.audio_stems(place.path)
     texts = {name.removesuffix(suffix) for name in reading.folder.files(place.path) if name.endswith(suffix)}
     if suffix == ".txt" and audio.isdisjoint(texts):  # the texts are not transcripts
-        return False
+        return
     for stem in sorted(audio | texts):
         transcript = place.path / f"{stem}{suffix}"
         with reading.clip(place.prefix + stem, None, transcript):
             _add_pair(reading, place, place.path / stem, transcript, stem)
-    return True
 
 
 def _add_pair(reading, place, audio, transcript, name):
@@ -226,8 +222,8 @@ def _add_pair(reading, place, audio, transcript, name):
     reading.add(place, {"id": audio.name, "text": text, "speaker": place.speaker}, None, (audio.parent,), name=name)
 
 
-def read_vctk(reading: Reading, place: Place) -> bool:
-    """Reads VCTK: texts in `txt/SPEAKER/`, `mic1` audio in `wav48/SPEAKER/`; returns False for other layouts."""
+def read_vctk(reading: Reading, place: Place) -> None:
+    """Reads VCTK: texts in `txt/SPEAKER/`, `mic1` audio in `wav48/SPEAKER/`."""
     folders = {path.name: path for path in reading.folder.subfolders(place.path)}
     audio = next((folders[k] for k in ("wav48_silence_trimmed", "wav48", "wav16", "wav") if k in folders), None)
     speakers = reading.folder.subfolders(audio) if audio and "txt" in folders else []
@@ -239,11 +235,10 @@ def read_vctk(reading: Reading, place: Place) -> bool:
             name = f"{path.name}/{stem.removesuffix('_mic1').removesuffix('_mic2')}"
             with reading.clip(f"{place.prefix}{path.name}/{stem}", None, path / stem):
                 _add_pair(reading, part, path / stem, folders["txt"] / f"{name}.txt", name)
-    return bool(speakers)
 
 
-def read_chapters(reading: Reading, place: Place, suffix: str) -> bool:
-    """Reads `SPEAKER/CHAPTER/` folders with texts in files that end with `suffix`; returns False for other layouts.
+def read_chapters(reading: Reading, place: Place, suffix: str) -> None:
+    """Reads `SPEAKER/CHAPTER/` folders with texts in files that end with `suffix`.
 
     `dev-…` folders are for validation, `test-…` folders are unused. Without any other folders, both are for training.
     """
@@ -265,34 +260,31 @@ def read_chapters(reading: Reading, place: Place, suffix: str) -> bool:
                     reading.add(part, {"id": clip, "text": text, "speaker": part.speaker}, number, (path,))
     if tests:
         reading.notes.append("The folders test-… are not used.")
-    return bool(chapters)
 
 
-def read_mls(reading: Reading, place: Place) -> bool:
-    """Reads Multilingual LibriSpeech: `audio/` and `transcripts.txt` (clip, text); returns False for other layouts."""
+def read_mls(reading: Reading, place: Place) -> None:
+    """Reads Multilingual LibriSpeech: `audio/` and `transcripts.txt` (clip, text)."""
     path, audio = place.path / "transcripts.txt", place.path / "audio"
     if not (reading.folder.has(place.path, path.name) and audio in reading.folder.subfolders(place.path)):
-        return False
+        return
     for number, line in enumerate(reading.folder.read_lines(path), 1):
         clip, _, text = line.partition("\t")
         speaker, book = [*clip.split("_"), "", ""][:2]
         with reading.clip(clip, number, path):
             reading.add(place, {"id": f"{speaker}/{book}/{clip}", "text": text, "speaker": speaker}, number, (audio,))
-    return True
 
 
-def read_m_ailabs(reading: Reading, place: Place) -> bool:
+def read_m_ailabs(reading: Reading, place: Place) -> None:
     """Reads M-AILABS: books such as `de_DE/by_book/female/SPEAKER/BOOK/`, each with a `metadata.csv` and `wavs/`.
 
-    Returns False for other layouts. A folder whose subfolders are books is read only if its path contains `by_book` or
-    the user chose this format.
+    A folder whose subfolders are books is read only if its path contains `by_book` or the user chose this format.
     """
     folder = reading.folder
     is_book = lambda path: folder.has(path, "metadata.csv") and path / "wavs" in folder.subfolders(path)
     books = [path for path in folder.walk(place.path, 5) if is_book(path)]
     is_named = len(reading.formats) == 1 or "by_book" in place.path.parts
     if not is_named and any(path.parent == place.path for path in books):
-        return False
+        return
     for path in books:
         parts = path.parts[-6:]
         if parts[-2] == "mix":
@@ -301,18 +293,17 @@ def read_m_ailabs(reading: Reading, place: Place) -> bool:
             locale = next((part for part in parts if _LOCALE.fullmatch(part)), "")
             book = place.below(path, speaker=parts[-2], language=locale)
             tables.read_table(reading, book, tables.plain_table(reading, book, path / "metadata.csv"))
-    return bool(books and (reading.utterances or reading.rejections))
 
 
-def read_speaker_folders(reading: Reading, place: Place) -> bool:
-    """Reads a folder's subfolders, one per speaker and of any layout; returns False if the folder has no subfolders."""
+def read_speaker_folders(reading: Reading, place: Place) -> None:
+    """Reads a folder's subfolders, one per speaker and of any layout."""
     folders = reading.folder.subfolders(place.path) if place.path == reading.folder.root else []
-    read = lambda part: any(form.read(reading, part) for form in reading.formats)
+    read = partial(reading.read, reading.formats)
     parts = {path.name: path for path in folders}
     if "train" in parts:
         tables.read_parts(reading, place, parts, "train", read)
         if reading.utterances or reading.rejections:
-            return True
+            return
     for path in folders:
         try:
             if is_name(path.name) and read(place.below(path, speaker=path.name)):
@@ -321,7 +312,6 @@ def read_speaker_folders(reading: Reading, place: Place) -> bool:
         except ClipRefused as refused:
             why = refused.detail
         reading.notes.append(f"The folder {reading.folder.relative(path)} was left out: {why}")
-    return bool(folders)
 
 
 _CHAPTERS = "SPEAKER/CHAPTER/ with {} files"

@@ -227,8 +227,8 @@ def _located(reading, place, path, dialect, columns, header_line=None):
     return table
 
 
-def read_table(reading: Reading, place: Place, table: Table, left_out: Collection[str] = ()) -> bool:
-    """Adds an utterance or a rejection for every line but the header and the clips in `left_out`; returns True."""
+def read_table(reading: Reading, place: Place, table: Table, left_out: Collection[str] = ()) -> None:
+    """Adds an utterance or a rejection for every line but the header and the clips in `left_out`."""
     lines = reading.folder.read_lines(table.path)
     if _first_line(lines) is None or table.header_line == len(lines) - 1:
         example = "such as " + JSON_EXAMPLE if table.dialect is None else "'id|text|normalized text'"
@@ -247,7 +247,6 @@ def read_table(reading: Reading, place: Place, table: Table, left_out: Collectio
             continue
         with reading.clip(name, index + 1, table.path):
             reading.add(place, table.cells_of(line), index + 1, table.audio_places, speakers)
-    return True
 
 
 def _read_speakers(reading, path):
@@ -275,7 +274,7 @@ def _read_speakers(reading, path):
 def read_split(reading: Reading, place: Place, training: Table, validation: Table | None, others: Sequence[Table]):
     """Reads a training and a validation list. Skips training clips that are also in the validation list or `others`.
 
-    `others` are test lists. A validation or test list that contains all training clips is ignored. Returns True.
+    `others` are test lists. A validation or test list that contains all training clips is ignored.
     """
     named, kept_back, relative = _clip_names(reading, training), set(), reading.folder.relative
     for table in filter(None, (validation, *others)):
@@ -291,7 +290,7 @@ def read_split(reading: Reading, place: Place, training: Table, validation: Tabl
     if common := named & kept_back:
         clips = f"{counted(len(common), 'clip')} of {relative(training.path)}"
         reading.notes.append(f"{clips} skipped: also in a list for validation or tests.")
-    return read_table(reading, place, training, kept_back)
+    read_table(reading, place, training, kept_back)
 
 
 def read_parts(reading: Reading, place: Place, parts: dict[str, Path], training: str, read: Callable[[Place], object]):
@@ -301,7 +300,6 @@ def read_parts(reading: Reading, place: Place, parts: dict[str, Path], training:
         reading.notes.append(f"The folder {reading.folder.relative(parts[name])} is not used.")
     for name in filter(None, (validation, training)):
         read(place.below(parts[name], validation=name == validation))
-    return True
 
 
 def _clip_names(reading, table):

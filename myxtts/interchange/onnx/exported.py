@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from zipfile import BadZipFile
 
 import numpy as np
 
@@ -40,13 +39,12 @@ class ExportedModel:
             settings = exported.config
             as_it_sounds = [*settings["written_as_it_sounds"], *[ESPEAK] * bool(settings["espeak_voices"])]
             self.tokenizer = XTTSTokenizer.from_file(folder / "vocab.json").with_g2p(as_it_sounds)
-            most_tokens, longest_texts = settings["model"]["max_text_tokens"], settings["longest_texts"]
+            self.text_front = TextFront(self.tokenizer, settings["model"]["max_text_tokens"], settings["longest_texts"])
             self.config = XTTSConfig(sampling=SamplingConfig(**settings["sampling"]))
             self._windows = WindowShape(**settings["windows"]) if settings.get("windows") else None  # older exports
             self.warm_up(warm)  # here, so that a damaged graph ends the command
-        except (OSError, EOFError, ValueError, KeyError, TypeError, BadZipFile) as error:
+        except (OSError, ValueError, LookupError, TypeError, RuntimeError) as error:
             raise CheckpointError(f"{folder} is not a complete export: {error}. Run `myxtts export` again.") from error
-        self.text_front = TextFront(self.tokenizer, most_tokens, longest_texts)
         self.sample_rate: int = exported.sample_rate
         self.engine, self.changed = self, threading.Condition()
         """The server waits on `engine.changed` for new codes. Nothing notifies it, as no other thread samples codes."""
@@ -79,9 +77,10 @@ class ExportedModel:
         return [np.zeros([self.exported.model[name] for name in names], np.float32) for names in shapes]
 
     def warm_up(self, which: str = "short", check: bool = False) -> None:
-        """Loads the graphs that synthesis needs, unless `which` is `none`; `check` is ignored."""
+        """Loads and runs all graphs, unless `which` is `none`; `check` is ignored."""
         if which != "none":
             self.exported.sentence([], *self._no_voice(), max_codes=2)
+            self.exported.listen(np.zeros(MODEL_SAMPLE_RATE, np.float32), MODEL_SAMPLE_RATE)
 
     def stream(self, text: Sequence[Piece], *manner, check: bool = False, hurry: bool = True) -> "ExportedStream":
         """Starts to speak a text, like `Synthesizer.stream`; `check` and `hurry` are ignored."""

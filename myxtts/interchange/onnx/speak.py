@@ -93,20 +93,23 @@ class Speaker:
         import onnxruntime
 
         self.folder = folder = Path(folder)
-        self.config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        self.model, self.sample_rate = self.config["model"], self.config["sample_rate"]
-        self.vocabulary = Vocabulary(folder / "vocab.json")
         self.runtime, self.sessions, self.options = onnxruntime, {}, onnxruntime.SessionOptions()
         is_small = sum(path.stat().st_size for path in folder.glob("gpt.*")) < SMALL_BYTES
         self.options.intra_op_num_threads = int(is_small) if threads is None else threads
-        with np.load(folder / "voices.npz") as voices:
-            names = voices["names"].tolist()
-            self.voices = dict(zip(names, zip(voices["latents"], voices["speakers"])))
-            self.voice_languages = dict(zip(names, voices["languages"].tolist()))
-            self.trained = dict(zip(names, voices.get("trained", [False] * len(names))))  # older exports have none
+        try:
+            self.config = json.loads((path := folder / "config.json").read_text(encoding="utf-8"))
+            self.model, self.sample_rate = self.config["model"], self.config["sample_rate"]
+            self.vocabulary = Vocabulary(path := folder / "vocab.json")
+            with np.load(path := folder / "voices.npz") as voices:
+                names = voices["names"].tolist()
+                self.voices = dict(zip(names, zip(voices["latents"], voices["speakers"])))
+                self.voice_languages = dict(zip(names, voices["languages"].tolist()))
+                self.trained = dict(zip(names, voices.get("trained", [False] * len(names))))  # older exports have none
+        except Exception as error:  # the errors of damaged files have no common base class
+            raise ValueError(f"{path} is missing or damaged: {type(error).__name__}: {error}") from error
 
     def run(self, name, **arrays):
-        """Runs the graph `name`, which is loaded at its first use, and returns its outputs by name."""
+        """Runs the graph `name`, loaded at its first use; returns outputs by name. Raises `RuntimeError` if damaged."""
         path = str(self.folder / f"{name}.onnx")
         try:
             if name not in self.sessions:
@@ -115,7 +118,7 @@ class Speaker:
             session, names = self.sessions[name]
             return dict(zip(names, session.run(names, arrays)))
         except Exception as error:  # the errors of ONNX Runtime have no other common base class
-            raise ValueError(f"{path} cannot be run: {error}") from error
+            raise RuntimeError(f"{path} cannot be run: {error}") from error
 
     def speak(self, text, voice=None, language=None, seed=0, speed=1.0, **sampling):
         """Speaks a text and returns samples `(S,)` float32.
@@ -179,7 +182,10 @@ class Speaker:
     def as_read(self, sentence, language):
         """Converts a sentence to phonemes if the model was trained on eSpeak's phonemes, else returns it unchanged."""
         voice = self.config["espeak_voices"].get(language)
-        return self.espeak.text_to_ipa(sentence.lower(), voice) if voice else sentence
+        try:
+            return "".join(self.espeak.text_to_ipa(sentence.lower(), voice)) if voice else sentence
+        except (SyntaxError, NameError, AttributeError, TypeError) as error:  # a file that was cut
+            raise RuntimeError(f"{self.folder / 'espeak.py'} is damaged: {error!r}") from error
 
     @cached_property
     def espeak(self):
@@ -340,7 +346,7 @@ def read_wav(path):
 def main():
     layout = dict(usage="%(prog)s --text TEXT [options]", formatter_class=argparse.RawDescriptionHelpFormatter)
     add = (parser := argparse.ArgumentParser(description=__doc__, **layout)).add_argument
-    add("--text", default="", help="text to speak")
+    add("--text", default="", help='text to speak; "$(cat FILE)" is that of a file')
     add("--voice", metavar="NAME", help="a name from --list-voices, or a WAV file")
     add("--language", metavar="CODE", help="such as de or German (default: the voice's)")
     add("--output", metavar="FILE", default="out.wav", help="WAV file to write (default: out.wav)")
@@ -350,12 +356,14 @@ def main():
     for name, (kind, what, rule, _) in RULES.items():
         add(f"--{name.replace('_', '-')}", metavar="N", type=kind, default=argparse.SUPPRESS, help=f"{what} ({rule})")
     arguments, folder = vars(parser.parse_args()), Path(__file__).resolve().parent
+    if not 0 <= (arguments["threads"] or 0) <= 256:
+        parser.error(f"--threads must be 0 to 256. Received: {arguments['threads']}")
     if not importlib.util.find_spec("onnxruntime"):
         parser.error("onnxruntime is missing: pip install numpy onnxruntime")
     try:
         speaker = Speaker(folder, arguments.pop("threads"))
-    except Exception as error:  # the errors of damaged files have no common base class
-        parser.error(f"{folder} is not a complete export. Export the model again. {type(error).__name__}: {error}")
+    except ValueError as error:
+        parser.error(f"{folder} is not a complete export. Export the model again. {error}")
     output, text, voice, language = (arguments.pop(name) for name in ("output", "text", "voice", "language"))
     if arguments.pop("list_voices"):
         return print("\n".join(speaker.voices))
@@ -367,7 +375,7 @@ def main():
         with open(output, "wb") as place, wave.open(place) as file:
             file.setparams((1, 2, speaker.sample_rate, 0, "NONE", ""))
             file.writeframes(np.rint(np.clip(samples, -1, 1) * 32767).astype("<i2").tobytes())
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, RuntimeError) as error:
         parser.error(str(error))
     print(f"Wrote {output}: {len(samples) / speaker.sample_rate:.2f} s, voice {voice}, language {language}")
 

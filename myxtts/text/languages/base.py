@@ -119,6 +119,6 @@ def described(code: str, cardinal: Callable | None = None, to_ordinal: Callable 
 
 def _rewrite(normalize, rewrites, text):
     text = normalize(text)
-    for pattern, replacement in rewrites:
-        text = re.sub(pattern, replacement, text)
+    for pattern, *inner, replacement in rewrites:
+        text = re.sub(pattern, (lambda match: re.sub(*inner, replacement, match[0])) if inner else replacement, text)
     return text

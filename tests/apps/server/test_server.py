@@ -332,7 +332,7 @@ def test_only_trained_speaker_is_the_default_voice_and_has_the_names_of_openai(s
     assert settings.language == "en", "of all training speakers"
     assert [voices.find(name, "de")[0].name for name in ("", "alloy", "onyx", "nova")] == ["emma"] * 3 + ["de_f1"]
     given = options.build_parser().parse_args(["--port", "0", "--language", "German"])
-    assert options.check_options(given) is None and (given.language, given.checkpoint) == ("de", "base")
+    assert options.check_options(given) is None and (given.language, given.checkpoint) == ("German", "base")
 
 
 def test_uploaded_voice_is_kept_and_spoken_with(synthesizer, folders, tmp_path, monkeypatch):

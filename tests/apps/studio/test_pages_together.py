@@ -159,7 +159,7 @@ def test_another_page_shows_the_running_tasks_and_copies_nothing(tmp_path, monke
 
 def test_folders_are_listed_and_moved_to_the_trash(tmp_path, monkeypatch):
     places = ("run", "_data/set", "_exports/run-onnx-int8", "_evaluation")
-    for place in places:
+    for place in (*places, "_data/set.recordings"):
         (tmp_path / place).mkdir(parents=True)
         (tmp_path / place / ("config.json" if place == "run" else "x.wav")).write_text("{}" + " " * 2**20)
     for place in ("an_export/gpt.onnx", "an_export/config.json", "whisper/model.bin", "whisper/config.json"):
@@ -170,7 +170,7 @@ def test_folders_are_listed_and_moved_to_the_trash(tmp_path, monkeypatch):
     assert tuple(found) == places and [one.kind for one in found.values()] == kinds
     (tmp_path / "_exports/.run-onnx.0123456789ab.myxtts.tmp").mkdir()
     assert tuple(kept_in(tmp_path)) == places
-    assert {one.size for one in found.values()} == {"1.0 MB"}
+    assert [one.size for one in found.values()] == ["1.0 MB", "2.0 MB", "1.0 MB", "1.0 MB"]
     (tmp_path / "run/config.json").write_text(f'{{"data": {{"train_data": "{tmp_path}/_data/set"}}}}')
     for place in places[:2]:
         with own_run_folder(tmp_path / "run"), pytest.raises(UserError, match="trash while run is training"):
@@ -184,13 +184,18 @@ def test_folders_are_listed_and_moved_to_the_trash(tmp_path, monkeypatch):
         with pytest.raises(UserError):
             to_trash(tmp_path, bad, Tasks())
     (tmp_path / "run.recordings").mkdir()
+    output_path(tmp_path / "run").write_text("Error: no memory")
+    monkeypatch.setitem(processes.trainings, tmp_path / "run", SimpleNamespace(poll=lambda: 2))
     assert to_trash(tmp_path, "run", Tasks()) == tmp_path / "_trash/run" and (tmp_path / "run.recordings").is_dir()
     (tmp_path / "_trash/run").replace(tmp_path / "run")
+    assert processes.RunView(tmp_path / "run").failed is None
     assert to_trash(tmp_path, "_data/set", Tasks()) == tmp_path / "_trash/set"
-    assert (tmp_path / "_trash/set/x.wav").is_file()
+    assert (tmp_path / "_trash/set/x.wav").is_file() and (tmp_path / "_trash/set.recordings/x.wav").is_file()
     assert list(kept_in(tmp_path)) == [place for place in places if place != "_data/set"]
     new = SimpleNamespace(pid=1, poll=lambda: None, args=["myxtts", f"--train-data={tmp_path}/_evaluation"])
     monkeypatch.setitem(processes.trainings, tmp_path / "new", new)  # it has no settings yet
     assert Studio(tmp_path).training() == ["new"]
     with pytest.raises(UserError, match="while new is training"):
         removable(tmp_path, "_evaluation", Tasks())
+    monkeypatch.setattr("os.walk", lambda folder: [(folder, [], ["vanished"])])
+    assert {one.size for one in kept_in(tmp_path).values()} == {"0.0 MB"}

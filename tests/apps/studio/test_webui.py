@@ -91,23 +91,21 @@ def test_training_process_of_a_folder_is_found_by_any_process(tmp_path):
     holds += "from myxtts.storage.run_folder import own_run_folder\n"
     holds += f"with own_run_folder({str(folder)!r}):\n"
     holds += " print('held', flush=True); time.sleep(600)"
-    process = subprocess.Popen([sys.executable, "-c", holds], stdout=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout.readline() == "held\n" and processes.trainer_of(folder) == process.pid
-        assert RunView(folder).running
-        with pytest.raises(UserError, match="training already"):
-            start_training(folder, [])
-        stop_training(folder)
-        process.wait(60)
-    finally:
-        process.kill()
-        process.stdout.close()
-        process.wait()
-    assert processes.trainer_of(folder) is None
+    with subprocess.Popen([sys.executable, "-c", holds], stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout.readline() == "held\n" and processes.process_of(folder) == process.pid
+            assert RunView(folder).running
+            with pytest.raises(UserError, match="training already"):
+                start_training(folder, [])
+            stop_training(folder)
+            process.wait(60)
+        finally:
+            process.kill()
+    assert processes.process_of(folder) is None
     with pytest.raises(UserError, match="is not training"):
         stop_training(folder)
     with own_run_folder(folder):
-        assert processes.trainer_of(folder) is not None
+        assert processes.process_of(folder) is not None
 
 
 def test_failed_training_reports_the_message_of_the_command(tmp_path):
@@ -330,7 +328,7 @@ def test_speaker_of_a_request_cannot_be_a_file(tmp_path):
 def test_lock_of_a_file_with_the_same_inode_elsewhere_is_not_a_run(tmp_path, monkeypatch):
     lock = f"1: FLOCK  ADVISORY  WRITE {os.getpid()} 00:99:{tmp_path.stat().st_ino} 0 EOF"
     monkeypatch.setattr("pathlib.Path.read_text", lambda path, **how: lock)
-    assert processes.trainer_of(tmp_path) is None
+    assert processes.process_of(tmp_path) is None
 
 
 def test_settings_have_labels_and_the_command_says_that_it_starts_before_slow_imports(tmp_path, capsys, monkeypatch):
