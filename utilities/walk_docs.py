@@ -58,6 +58,7 @@ STAND_INS = (
     (r"Ana Florence", "Ana Ruiz", "voice of the stand-in"),
     (r" +6681x1024", "…x64", ""),
     (r"--data-gpu 0 --model-gpu 1", "--data-gpu 0 --model-gpu 1 --virtual-devices 2", "logical CPU devices"),
+    (r"(--transcript .*--recognizer) base", r"\1 pocketsphinx", "recognizer without a download"),
     (r"--recognizer base", f'--recognizer "{RECOGNIZER}"', "recognizer without a download"),
     (r'open_recognizer\(\s*"base"\s*\)', f'open_recognizer("{RECOGNIZER}")', "recognizer without a download"),
     (r"talk\.mp4", "talk.wav", "audio instead of video"),
@@ -78,7 +79,6 @@ SKIPPED = (
     (r"--worker-index 1", "started with the other worker"),
     (r"^import subprocess", "needs a Ray cluster"),
     (r"utilities/base/|utilities/benchmarks/", "takes hours, or another recognizer"),
-    (r"--transcript", "needs a recognizer that tells the times of words"),
     (r"gpu_acceptance", "needs GPUs"),
     (r'^"""Swedish', "a test adds this language"),
 )
