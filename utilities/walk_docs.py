@@ -58,6 +58,7 @@ STAND_INS = (
     (r"Ana Florence", "Ana Ruiz", "voice of the stand-in"),
     (r" +6681x1024", "…x64", ""),
     (r"--data-gpu 0 --model-gpu 1", "--data-gpu 0 --model-gpu 1 --virtual-devices 2", "logical CPU devices"),
+    (r"(--transcript .*--recognizer) base", r"\1 pocketsphinx", "recognizer without a download"),
     (r"--recognizer base", f'--recognizer "{RECOGNIZER}"', "recognizer without a download"),
     (r'open_recognizer\(\s*"base"\s*\)', f'open_recognizer("{RECOGNIZER}")', "recognizer without a download"),
     (r"talk\.mp4", "talk.wav", "audio instead of video"),
@@ -78,7 +79,6 @@ SKIPPED = (
     (r"--worker-index 1", "started with the other worker"),
     (r"^import subprocess", "needs a Ray cluster"),
     (r"utilities/base/|utilities/benchmarks/", "takes hours, or another recognizer"),
-    (r"--transcript", "needs a recognizer that tells the times of words"),
     (r"gpu_acceptance", "needs GPUs"),
     (r'^"""Swedish', "a test adds this language"),
 )
@@ -243,10 +243,9 @@ def matches(shown: str, printed: str) -> bool:
     words = re.split(f"(…|{NUMBER})", " ".join(shown.split()))
     patterns = [re.escape(word).replace(r"\ ", r"\s+") for word in words]
     patterns[1::2] = [".*?" if word == "…" else f"({NUMBER})" for word in words[1::2]]
-    if not (match := re.fullmatch("".join(patterns), printed.strip())):
-        return False
+    match = re.fullmatch("".join(patterns), printed.strip())
     numbers = [(word, after) for word, after in zip(words[1::2], words[2::2]) if word != "…"]
-    return all(is_close(word, found, after) for (word, after), found in zip(numbers, match.groups()))
+    return bool(match) and all(is_close(word, found, after) for (word, after), found in zip(numbers, match.groups()))
 
 
 def is_close(shown: str, found: str, after: str) -> bool:
@@ -319,6 +318,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--pages", nargs="+", choices=PAGES, default=PAGES)
     parser.add_argument("--quick", action="store_true", help="only commands that need no training")
     arguments = parser.parse_args(argv)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs of a shell ignore it, and so do servers
     folder = arguments.work.resolve()
     prepare(folder, arguments.quick)
     failures = [failure for page in arguments.pages for failure in walk(page, folder, arguments.quick)]
