@@ -77,7 +77,8 @@ class Synthesizer:
         """Name of the engine in use, and function that creates GPT steps for a name in `choices.ENGINES`, or None."""
         self._engines = {"tensorflow": self.engine}
         codes = [tf.TensorSpec([None, None], tf.int32)]
-        self._to_mel = tf.function(lambda codes: model.denormalize_mel(model.dvae.decode(codes)), input_signature=codes)
+        to_mel = lambda codes: model.denormalize_mel(model.dvae.decode(codes))
+        self._to_mel = tf.function(to_mel, input_signature=codes, autograph=False)
         require(decoder in (None, *DECODERS), "decoder", f"one of {', '.join(DECODERS)}", decoder)
         part = DECODERS.get(decoder)
         if part and part not in model.parts:
