@@ -154,8 +154,8 @@ def plan(
     require(min(gpus) > RESERVED_GB, "gpu_memory (--gpu-memory)", f"above {RESERVED_GB:g}", f"{min(gpus):g}")
     name = config.training.init_from
     if source := name and _config_of_source(name, named.get("model_size")):
-        with starting_quietly():
-            from myxtts.runs.origin import with_shape
+        from myxtts.runs.setup import with_shape
+
         config, text_tokens = with_shape(config, source), max(text_tokens, source.model.num_text_tokens)
     elif name:
         say(f"{name} is not downloaded, so the plan is for --model-size {config.model.size}; XTTS v2 has size big.")

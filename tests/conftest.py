@@ -12,6 +12,10 @@ import pytest
 from tiny import WORDS, make_tiny_corpus, tiny_run_config, untraced
 
 import myxtts  # noqa: F401  before TensorFlow, so that tests compute with oneDNN as users do
+from myxtts.devices.tensorflow_start import import_sparingly
+
+if "PYTEST_XDIST_WORKER" in os.environ:  # most files need TensorFlow, none the packages that it loads if they are there
+    import_sparingly()
 
 # Imported modules and traced graphs are many small objects that stay in memory: without this, garbage collection takes
 # a twelfth of the time.

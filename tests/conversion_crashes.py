@@ -5,17 +5,12 @@ import shutil
 from pathlib import Path
 
 import numpy as np
-from crash_points import crash_everywhere
+from crash_points import crash_everywhere, digests
 
 from myxtts.interchange.coqui import conversion
 from myxtts.interchange.coqui.conversion import CoquiFiles, export_coqui, import_coqui
 from myxtts.interchange.coqui.torch_checkpoint import read_torch_checkpoint
 from myxtts.storage.files import remove_leftovers
-
-
-def digests(folder):
-    """Returns the content of each file in a folder, by relative path."""
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def crash_conversion(monkeypatch, work: Path, released: Path, direction: str, every: int = 1) -> int:
@@ -65,4 +60,4 @@ def crash_conversion(monkeypatch, work: Path, released: Path, direction: str, ev
     first = make()
     convert(first)
     expected = digests(first)
-    return crash_everywhere(monkeypatch, make, convert, check, folder=lambda folder: folder, every=every)
+    return crash_everywhere(monkeypatch, make, convert, check, every=every)

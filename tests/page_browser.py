@@ -44,14 +44,14 @@ def page_server(home, port):
         process.wait(60)
 
 
-def chromium(flags=(), size=(1100, 1400)):
+def chromium(flags=()):
     """Returns a headless Chromium window; end it with `quit`."""
     from selenium import webdriver
     from selenium.webdriver.chrome.service import Service
 
     options = webdriver.ChromeOptions()
     options.binary_location = CHROMIUM
-    usual = ["--headless=new", "--no-sandbox", "--disable-dev-shm-usage", f"--window-size={size[0]},{size[1]}"]
+    usual = ["--headless=new", "--no-sandbox", "--disable-dev-shm-usage"]
     for flag in (*usual, *flags):
         options.add_argument(flag)
     return webdriver.Chrome(options=options, service=Service(DRIVER))
@@ -63,17 +63,13 @@ def within(elem_id, inside):
 
 
 class Page:
-    """A Chromium window that shows the page.
+    """A new window of a browser that shows the page."""
 
-    Args:
-        heard: WAV file that replaces the microphone.
-    """
-
-    def __init__(self, port, language="en", heard=None, size=(1100, 1400)):
-        flags = ["--use-fake-ui-for-media-stream", "--use-fake-device-for-media-stream"]
-        flags += [f"--use-file-for-fake-audio-capture={heard}"] if heard else []
-        self.driver = chromium(flags, size)
-        self.driver.set_page_load_timeout(300)
+    def __init__(self, driver, port, language="en", size=(1100, 1400)):
+        self.driver, self.before = driver, driver.current_window_handle
+        driver.switch_to.new_window("window")
+        driver.set_window_size(*size)
+        driver.set_page_load_timeout(300)
         self.address = f"http://127.0.0.1:{port}/{'ui' if language == 'en' else 'ui-fa'}/"
         self.language = language
         self.driver.get(self.address)
@@ -83,7 +79,8 @@ class Page:
         return self
 
     def __exit__(self, *error):
-        self.driver.quit()
+        self.driver.close()
+        self.driver.switch_to.window(self.before)
 
     def wait(self, condition, what, seconds=90):
         """Waits until `condition` returns a true value, and returns it."""

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
-from conversion_crashes import crash_conversion, digests
-from crash_points import crash_everywhere
+from conversion_crashes import crash_conversion
+from crash_points import crash_everywhere, digests
 from tiny import tiny_run_config
 
 from myxtts.audio.encoding import write_audio
@@ -66,13 +66,13 @@ def stores(tmp_path, folders):
 
 @pytest.mark.parametrize("step, best", [(3, True), (4, True), (4, False)])
 def test_newest_and_best_are_consistent_after_a_crash_anywhere_in_a_write(stores, monkeypatch, step, best):
-    def check(store, outcome):
-        store = CheckpointStore(store.folder)  # as another process sees it
+    def check(folder, outcome):
+        store = CheckpointStore(folder)  # as another process sees it
         before = {1: 1.0, 2: 2.0, 3: 3.0}
         # Read at once, before recovery.
         found = values(store)
         written = found.get(step) == 9.0
-        assert written or not isinstance(outcome, type(store.folder)), "what was returned is there"
+        assert written or not isinstance(outcome, Path), "what was returned is there"
         assert found[max(found)] == (9.0 if written else 3.0)
         assert store.best_step() == (step if written and best else 1)
         assert found[store.best_step()] == (9.0 if written and best else 1.0)
@@ -90,8 +90,8 @@ def test_newest_and_best_are_consistent_after_a_crash_anywhere_in_a_write(stores
         assert values(store).items() >= {store.best_step(): found[listed["step"]], 6: 6.0, 7: 7.0}.items()
         assert store.best_step() == listed["step"] and set(store.steps()) <= {*before, 4, 6, 7}
 
-    write = lambda store: store.write(step, tensors(9), {}, best)
-    assert crash_everywhere(monkeypatch, stores, write, check, folder=lambda store: store.folder) > 25
+    write = lambda folder: CheckpointStore(folder).write(step, tensors(9), {}, best)
+    assert crash_everywhere(monkeypatch, lambda: stores().folder, write, check) > 25
 
 
 def test_the_only_checkpoint_can_be_read_after_a_crash_anywhere_while_it_is_written_again(folders, monkeypatch):
@@ -111,7 +111,7 @@ def test_the_only_checkpoint_can_be_read_after_a_crash_anywhere_while_it_is_writ
         assert values(store) == {3: 5.0}
 
     write = lambda store: store.write(3, tensors(9), {"finished": True})
-    crash_everywhere(monkeypatch, make, write, check, folder=lambda store: store.folder)
+    crash_everywhere(monkeypatch, make, write, check, lambda store: store.folder)
 
 
 def test_a_crash_anywhere_in_the_recovery_loses_nothing(stores, monkeypatch):
@@ -127,7 +127,7 @@ def test_a_crash_anywhere_in_the_recovery_loses_nothing(stores, monkeypatch):
         assert json.loads((store.folder / "best.json").read_text()) == {"step": 1}
 
     recover = lambda store: store.newest_sound(pytest.fail)
-    crash_everywhere(monkeypatch, make, recover, check, folder=lambda store: store.folder)
+    crash_everywhere(monkeypatch, make, recover, check, lambda store: store.folder)
 
 
 WRITERS = {
@@ -166,7 +166,7 @@ def test_a_file_is_the_old_one_or_the_new_one_after_a_crash_anywhere(tmp_path, f
         (tmp_path / number).mkdir()
         write(tmp_path / number / name, len(number) + (number == "new"))
     old, new = (tmp_path / "old" / name).read_bytes() if is_there else None, (tmp_path / "new" / name).read_bytes()
-    crash_everywhere(monkeypatch, make, lambda path: write(path, 4), check, folder=lambda path: path.parent)
+    crash_everywhere(monkeypatch, make, lambda path: write(path, 4), check, lambda path: path.parent)
 
 
 @pytest.mark.parametrize("direction, every", [("in", 31), ("out", 11)])
@@ -201,7 +201,7 @@ def test_the_sample_corpus_is_complete_or_recreated_after_a_crash_anywhere(tmp_p
         shutil.rmtree(folder.parent)
 
     act = lambda folder: make_sample_corpus(folder, num_clips=3)
-    crash_everywhere(monkeypatch, make, act, check, folder=lambda folder: folder.parent)
+    crash_everywhere(monkeypatch, make, act, check, lambda folder: folder.parent)
 
 
 def test_log_keeps_all_lines_in_order_after_a_crash_anywhere(folders, monkeypatch):
@@ -227,7 +227,7 @@ def test_log_keeps_all_lines_in_order_after_a_crash_anywhere(folders, monkeypatc
         found = [line.partition(" INFO ")[2] for line in lines if " INFO " in line]
         assert found == [line for line in logged if line in found] and len(found) == len(set(found))
 
-    assert crash_everywhere(monkeypatch, make, act, check, folder=lambda folder: folder) > 5
+    assert crash_everywhere(monkeypatch, make, act, check) > 5
 
 
 def figures(folder):
@@ -301,4 +301,4 @@ def test_recordings_of_speakers_are_the_old_or_the_new_ones_after_a_crash_anywhe
         assert listed(folder) == all_new and len(list((folder / "speaker_clips").iterdir())) == 4
 
     act = lambda folder: write_speaker_clips(folder, new)
-    assert crash_everywhere(monkeypatch, make, act, check, folder=lambda folder: folder) > 10
+    assert crash_everywhere(monkeypatch, make, act, check) > 10

@@ -199,8 +199,10 @@ def trained_gpt():
     """A GPT after two steps with the new loss term, optimizer and switch: trainer, log, weights before."""
     import tempfile
 
+    from myxtts.devices.tensorflow_start import import_sparingly
+
+    tf = import_sparingly()
     import keras
-    import tensorflow as tf
     from tiny import make_tiny_corpus, tiny_run_config
 
     from myxtts.data.dataset import SpeechDataset

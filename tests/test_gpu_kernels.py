@@ -120,7 +120,7 @@ def test_preparation_and_step_have_kernels(name, foundations, monkeypatch):
 def gradients_of(rule, batch, phase):
     """Returns the graph of an update's losses and gradients."""
 
-    @tf.function(input_signature=[batch, SEED])
+    @tf.function(input_signature=[batch, SEED], autograph=False)
     def gradients(batch, seed):
         return rule.gradients(batch, rule.objective.counts(batch), seed, phase)
 

@@ -84,7 +84,8 @@ def test_installed_package_finds_its_recipes_from_any_folder(installed, tmp_path
 def test_installed_package_trains_a_step_and_writes_only_in_its_folder(installed, tiny_corpus, tiny_yaml, tmp_path):
     argv = ["train", "--train-data", str(tiny_corpus), "--config", str(tiny_yaml), "--stage", "dvae"]
     argv += ["--max-steps", "1", "--checkpoint-dir", "run"]
-    code = "import tensorflow as tf; tf.config.run_functions_eagerly(True); from myxtts.__main__ import main; "
+    code = "from myxtts.devices.tensorflow_start import import_sparingly as start; from myxtts.__main__ import main; "
+    code += "start().config.run_functions_eagerly(True); "
     done = run_elsewhere(installed, tmp_path, f"{code}raise SystemExit(main({argv!r}))")
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "run/dvae/step_00000001/model.safetensors").is_file()

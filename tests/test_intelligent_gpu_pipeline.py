@@ -35,17 +35,9 @@ def command(*flags, speaks=True):
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "run"
         corpus = make_tiny_corpus(Path(folder) / "corpus")
-        config = tiny_run_config(
-            data={"num_buckets": 2},
-            dvae={"max_steps": STEPS},
-            gpt={"max_steps": STEPS},
-            training={
-                "sample_every_steps": STEPS if speaks else 0,
-                "num_samples": 1,
-                "validate_every_steps": STEPS,
-                "leave_out": LEFT_OUT,
-            },
-        )
+        every, steps = STEPS if speaks else 0, {"max_steps": STEPS}
+        training = dict(sample_every_steps=every, num_samples=1, validate_every_steps=STEPS, leave_out=LEFT_OUT)
+        config = tiny_run_config(model={"layers": 1}, dvae=steps, gpt=steps, training=training)
         settings = Path(folder) / "tiny.yaml"  # JSON is YAML
         settings.write_text(json.dumps(config.to_dict()))
         out = io.StringIO()

@@ -210,12 +210,10 @@ def print_peaks():
 def peaks():
     """Returns the output of `print_peaks` in its own process."""
     paths = os.pathsep.join([str(Path(__file__).parent), str(Path(__file__).parents[1])])
-    run = subprocess.run(
-        [sys.executable, "-c", "import test_memory_use; test_memory_use.print_peaks()"],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "TF_ENABLE_ONEDNN_OPTS": "1", "PYTHONPATH": paths},
-    )
+    start = "from myxtts.devices import tensorflow_start; tensorflow_start.import_sparingly()"
+    command = [sys.executable, "-c", f"{start}; import test_memory_use; test_memory_use.print_peaks()"]
+    environment = {**os.environ, "TF_ENABLE_ONEDNN_OPTS": "1", "PYTHONPATH": paths}
+    run = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert run.returncode == 0, run.stderr
     return json.loads(run.stdout.splitlines()[-1])
 
@@ -245,7 +243,8 @@ def gpt_gradients(precision="float32", attention="standard", recompute=None):
             tf.TensorSpec(shapes[0], tf.int32),
             tf.TensorSpec(shapes[1], tf.int32),
             tf.TensorSpec((2, None if recompute else 16), tf.bool),
-        ]
+        ],
+        autograph=False,
     )
     def run(mel, text, audio, key_mask):
         with tf.GradientTape(watch_accessed_variables=False) as tape:
@@ -285,7 +284,7 @@ def peaks_by_blocks():
     for blocks in (1, 8):
         dense = [(keras.layers.Dense(1024), keras.layers.Dense(64)) for _ in range(blocks)]
 
-        @tf.function
+        @tf.function(autograph=False)
         def step(x, dense=dense):
             with tf.GradientTape() as tape:
                 for number, (wide, narrow) in enumerate(dense):

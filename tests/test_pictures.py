@@ -5,7 +5,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from matplotlib.figure import Figure
 
 from myxtts.audio.mel import DVAE_MEL
 from myxtts.runs import samples
@@ -18,7 +17,7 @@ TIMING = {"avg_ms": 12.0}
 def drawn(monkeypatch):
     """Returns the figures that were written."""
     found = []
-    monkeypatch.setattr(Figure, "savefig", lambda figure, path, format: found.append(figure))
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda figure, path, format: found.append(figure))
     return found
 
 

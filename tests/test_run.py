@@ -155,7 +155,7 @@ def test_reset_run_is_complete_in_one_place_after_a_crash_anywhere(tmp_path, mon
             assert not CheckpointStore(home / "gpt").steps()
             assert json.loads((home / "config.json").read_text())["training"]["reset_training"] is False
 
-    assert crash_everywhere(monkeypatch, make, act, check, folder=lambda home: home) > 10
+    assert crash_everywhere(monkeypatch, make, act, check, lambda home: home) > 10
 
 
 def test_reset_run_reports_its_backup_and_trains_from_the_first_step(tiny_corpus, tmp_path):

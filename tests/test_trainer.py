@@ -187,12 +187,8 @@ def test_resuming_from_a_folder_without_the_stage_is_an_error(gpt_run, dvae_run,
 def test_accumulated_run_reads_as_many_batches_as_it_needs_and_ends_in_one_checkpoint(
     tiny_corpus, tmp_path, monkeypatch
 ):
-    dataset = open_run(
-        tiny_corpus,
-        tmp_path,
-        dvae={"max_steps": 2},
-        training={"gradient_accumulation": 3, "checkpoint_every_steps": 100},
-    )
+    training = {"gradient_accumulation": 3, "checkpoint_every_steps": 100}
+    dataset = open_run(tiny_corpus, tmp_path, dvae={"max_steps": 2}, training=training)
     trainer = dvae_trainer(dataset)
     written, write = [], CheckpointStore.write
     monkeypatch.setattr(

@@ -14,7 +14,7 @@ from myxtts.config.checks import counted, say
 from myxtts.devices.device_plan import ACCELERATOR_VARIABLES, DeviceError, DevicePlan, DeviceRequest, plan_devices
 from myxtts.devices.gpu_monitor import NVMLUnavailable, list_gpus
 from myxtts.devices.machine import default_device, device_named, short_name
-from myxtts.devices.tensorflow_start import GPU_DRIVER_PLACES
+from myxtts.devices.tensorflow_start import GPU_DRIVER_PLACES, import_sparingly
 
 VIRTUAL_DEVICES_VARIABLE = "MYXTTS_VIRTUAL_DEVICES"
 _applied: tuple[DeviceRequest, DevicePlan] | None = None
@@ -32,9 +32,7 @@ def plan_for(data_gpu: int | None = None, model_gpu: int | None = None) -> Devic
         return _applied[1]
     if pair != (None, None):
         return early_gpu_configuration(*pair)
-    import tensorflow as tf
-
-    return plan_devices(num_gpus=len(tf.config.get_visible_devices("GPU")))
+    return plan_devices(num_gpus=len(import_sparingly().config.get_visible_devices("GPU")))
 
 
 def count_gpus() -> int:
@@ -115,8 +113,7 @@ def apply_plan(plan: DevicePlan) -> None:
         say(f"Configuring Multi-GPU Mode...\nData Processing GPU: {plan.data_gpu}")
         say(f"Model Training GPU: {','.join(map(str, plan.model_gpus))}")
     narrowed = _narrow_environment(plan)
-    import tensorflow as tf
-
+    tf = import_sparingly()
     _require_build(tf, plan.accelerator)
     try:
         if plan.visible_ids:
@@ -151,8 +148,7 @@ def configure_for_speech(device: str | None = None) -> AbstractContextManager:
     Returns a `tf.device` scope for `device`; None means the first visible GPU or, without a GPU, the CPU.
     Raises `DeviceError` if the accelerator is not available, and `UserError` if the device is not.
     """
-    import tensorflow as tf
-
+    tf = import_sparingly()
     if _applied is None:
         accelerator, gpus = _accelerator_variable(), tf.config.get_visible_devices("GPU")
         plan_devices(num_gpus=len(gpus), accelerator=accelerator)
@@ -230,9 +226,7 @@ def _nvml_gpus():
 
 
 def _physical_gpus():
-    import tensorflow as tf
-
-    return tf.config.list_physical_devices("GPU")
+    return import_sparingly().config.list_physical_devices("GPU")
 
 
 def _accelerator_variable():

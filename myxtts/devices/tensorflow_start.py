@@ -2,6 +2,7 @@
 
 import atexit
 import gc
+import importlib
 import logging
 import os
 import shutil
@@ -10,7 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import NoReturn
+from typing import Any, NoReturn
 
 SPARED = ("jax", "sklearn", "matplotlib")
 """Optional packages that `import_sparingly` hides from TensorFlow; they take a third of the import time."""
@@ -51,16 +52,16 @@ def starting_quietly() -> Iterator[None]:
             relay.wait()
 
 
-def import_sparingly() -> None:
-    """Imports TensorFlow without the optional packages in `SPARED`, which is faster."""
+def import_sparingly() -> Any:
+    """Imports TensorFlow without the optional packages in `SPARED`, which is faster; returns the module."""
     if "tensorflow" in sys.modules:
-        return
+        return importlib.import_module("tensorflow")
     spared = [name for name in SPARED if name not in sys.modules]
     collects = gc.isenabled()
     gc.disable()  # collecting takes a quarter of the time and finds nothing
     try:
         sys.modules.update(dict.fromkeys(spared))  # importing None fails as for a missing package
-        import tensorflow  # noqa: F401
+        return importlib.import_module("tensorflow")
     finally:
         for name in spared:
             del sys.modules[name]

@@ -77,7 +77,8 @@ class Synthesizer:
         """`engine_name` is the engine in use; `make_steps(name)`, if not None, creates the GPT steps of another one."""
         self._engines = {"tensorflow": self.engine}
         codes = [tf.TensorSpec([None, None], tf.int32)]
-        self._to_mel = tf.function(lambda codes: model.denormalize_mel(model.dvae.decode(codes)), input_signature=codes)
+        to_mel = lambda codes: model.denormalize_mel(model.dvae.decode(codes))
+        self._to_mel = tf.function(to_mel, input_signature=codes, autograph=False)
         require(decoder in (None, *DECODERS), "decoder", f"one of {', '.join(DECODERS)}", decoder)
         part = DECODERS.get(decoder)
         if part and part not in model.parts:

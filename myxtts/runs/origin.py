@@ -3,23 +3,21 @@
 The origin is fixed when the run's folder is created. The weights become the checkpoint of step 0 of each stage.
 """
 
-import logging
 import shutil
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from myxtts.config.checks import ConfigError, require
 from myxtts.config.config import XTTSConfig
-from myxtts.config.rates import CODE_STRIDE_SAMPLES, MODEL_SAMPLE_RATE
 from myxtts.config.stages import STAGES
 from myxtts.config.training import TUNABLE, TrainingConfig
 from myxtts.interchange.hub import full_name, local_folder
 from myxtts.memory.report import check_claims
 from myxtts.models.xtts import PARTS
-from myxtts.runs.setup import TUNE, check_tuning, holds_run
+from myxtts.runs.setup import TUNE, check_tuning, holds_run, with_shape
 from myxtts.storage.base_model import is_base
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
 from myxtts.storage.files import write_whole
@@ -27,8 +25,6 @@ from myxtts.storage.run_folder import MEL_STATS, TAKEN_FROM, chosen_step, read_c
 from myxtts.storage.speakers import SPEAKER_CLIPS, SPEAKERS_FILE, read_clips, write_speaker_clips
 from myxtts.text.g2p import ESPEAK
 from myxtts.training.stages.classes import STAGE_CLASSES
-
-logger = logging.getLogger(__name__)
 
 ALL_PARTS = tuple(dict.fromkeys((*STAGES, *PARTS)))
 """Names of all checkpoint folders that a run can have, one per stage or part of the model."""
@@ -199,26 +195,6 @@ def adopt(config: XTTSConfig) -> XTTSConfig:
 def _source(config):
     """Returns the folder of `training.init_from`, after downloading it if it is on the Hugging Face hub."""
     return local_folder(config.training.init_from, config.training.accept_licence, "--init-from")
-
-
-def with_shape(config: XTTSConfig, stored: XTTSConfig) -> XTTSConfig:
-    """Returns `config` with the model and sampling settings of `stored`, and clip lengths that the model permits.
-
-    Only default clip lengths are lowered. `XTTSConfig` raises an error if the user set one above the model's limit.
-    """
-    model, data = replace(stored.model, dropout=config.model.dropout), config.data
-    # The low temperature of the bundled model would make models that are fine-tuned on minutes of speech loop.
-    sampling = config.sampling if is_base(config.training.init_from) else stored.sampling
-    tenths = (model.max_codes * CODE_STRIDE_SAMPLES - 1) // (MODEL_SAMPLE_RATE // 10)
-    most = {"max_text_length": model.max_text_tokens, "max_seconds": tenths / 10}
-    if data.max_mel_frames is not None:
-        del most["max_seconds"]  # it limits the duration instead
-    defaults = {one.name: one.default for one in fields(data)}
-    lower = {name: value for name, value in most.items() if getattr(data, name) == defaults[name] > value}
-    for name, value in lower.items():
-        message = "data.%s is %s instead of %s, its default, the limit of the model. Longer clips are left out."
-        logger.warning(message, name, value, defaults[name])
-    return replace(config, model=model, data=replace(data, **lower), sampling=sampling)
 
 
 def _trained_part(source, name):

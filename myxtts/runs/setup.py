@@ -2,6 +2,7 @@
 
 import io
 import json
+import logging
 import os
 import re
 import subprocess
@@ -9,12 +10,13 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from contextlib import nullcontext, redirect_stdout
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from statistics import median
 
 from myxtts.config.checks import ConfigError, UserError, counted, printable, require, say
 from myxtts.config.config import XTTSConfig, config_from_dict
+from myxtts.config.rates import CODE_STRIDE_SAMPLES, MODEL_SAMPLE_RATE
 from myxtts.config.stages import STAGES
 from myxtts.config.training import SLURM, TUNABLE, TrainingConfig, workers_in, workers_of_slurm
 from myxtts.data.corpora import SUBTITLES, TextsMissing, files_beside, load_corpus
@@ -24,7 +26,7 @@ from myxtts.devices.device_plan import DevicePlan
 from myxtts.distributed.workers import join_workers, leaving_together, require_free_port
 from myxtts.hearing.recognizers import settle_recognizer
 from myxtts.interchange.hub import check_model
-from myxtts.storage.base_model import HOMES, require_kind
+from myxtts.storage.base_model import HOMES, is_base, require_kind
 from myxtts.storage.checkpoint import CheckpointStore
 from myxtts.storage.files import digest_bytes, digest_file, read_json
 from myxtts.storage.run_folder import GATHERED, RUN_FILES, require_trained
@@ -97,6 +99,26 @@ def check_tuning(training: TrainingConfig, is_new: bool) -> None:
     rule = "0 without --init-from (training.init_from)"
     require(not (is_alone and rank), "training.gpt.lora_rank (--lora-rank)", rule, rank, hint)
     require(not (is_alone and tune), TUNE, "left out without --init-from", given, hint)
+
+
+def with_shape(config: XTTSConfig, stored: XTTSConfig) -> XTTSConfig:
+    """Returns `config` with the model and sampling settings of `stored`, and clip lengths that the model permits.
+
+    Only default clip lengths are lowered. `XTTSConfig` raises an error if the user set one above the model's limit.
+    """
+    model, data = replace(stored.model, dropout=config.model.dropout), config.data
+    # The low temperature of the bundled model would make models that are fine-tuned on minutes of speech loop.
+    sampling = config.sampling if is_base(config.training.init_from) else stored.sampling
+    tenths = (model.max_codes * CODE_STRIDE_SAMPLES - 1) // (MODEL_SAMPLE_RATE // 10)
+    most = {"max_text_length": model.max_text_tokens, "max_seconds": tenths / 10}
+    if data.max_mel_frames is not None:
+        del most["max_seconds"]  # it limits the duration instead
+    defaults = {one.name: one.default for one in fields(data)}
+    lower = {name: value for name, value in most.items() if getattr(data, name) == defaults[name] > value}
+    for name, value in lower.items():
+        message = "data.%s is %s instead of %s, its default, the limit of the model. Longer clips are left out."
+        logging.getLogger(__name__).warning(message, name, value, defaults[name])
+    return replace(config, model=model, data=replace(data, **lower), sampling=sampling)
 
 
 def with_own_data(config: XTTSConfig) -> XTTSConfig:

@@ -23,6 +23,7 @@ from myxtts.config.rates import MODEL_SAMPLE_RATE
 from myxtts.config.stages import STAGES
 from myxtts.data.corpora import Utterance, load_corpus
 from myxtts.data.doctor import ClipLimits, check_data, summarize
+from myxtts.devices.tensorflow_start import import_sparingly
 from myxtts.hearing.recognizers import WHISPER_SIZES
 from myxtts.inference.text_front import open_text_front
 from myxtts.storage.base_model import BASE_NAME, base_folder
@@ -226,6 +227,7 @@ class Studio:
 
 def _load(folder, which, changed):
     # Imported here, because TensorFlow takes seconds to import and only speaking needs it.
+    import_sparingly()
     from myxtts.interchange.onnx.engines import load_synthesizer
 
     return load_synthesizer(folder, which)

@@ -27,8 +27,8 @@ class CompiledBlocks(Layer):
     def __init__(self, blocks: list[keras.Layer], prefix: str = ""):
         super().__init__(autocast=False)  # the programs get weights in the weights' dtype
         self._blocks, self._prefix = tuple(blocks), prefix
-        self._forward = tf.function(self._run, jit_compile=True)
-        self._backward = tf.function(self._gradients, jit_compile=True)
+        self._forward = tf.function(self._run, jit_compile=True, autograph=False)
+        self._backward = tf.function(self._gradients, jit_compile=True, autograph=False)
 
     def call(self, x: Tensor, number: int, **options) -> Tensor:
         if options.get("seed") is not None:

@@ -57,10 +57,10 @@ class TrainStep:
         for rule in self.rules:
             rule.compile(self.xla)
         # XLA compiles each shape in any case; a shape known at tracing time lets it unroll loops.
-        self._whole = tf.function(self._whole_step, reduce_retracing=not self.xla)
-        self._accumulate = tf.function(self._accumulate_step, reduce_retracing=not self.xla)
-        self._counts = tf.function(self._counts_step, reduce_retracing=True)
-        self._finish = tf.function(self._finish_step, reduce_retracing=True)
+        self._whole = tf.function(self._whole_step, reduce_retracing=not self.xla, autograph=False)
+        self._accumulate = tf.function(self._accumulate_step, reduce_retracing=not self.xla, autograph=False)
+        self._counts = tf.function(self._counts_step, reduce_retracing=True, autograph=False)
+        self._finish = tf.function(self._finish_step, reduce_retracing=True, autograph=False)
 
     def trace_for(self, examples: list) -> None:
         """Traces one graph for all batch shapes. `examples` are the smallest and the largest batch or micro-batch.

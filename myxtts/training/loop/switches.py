@@ -141,7 +141,7 @@ def choose_attention(model_config: ModelConfig, precision: str, device: str) -> 
 def _seconds(form, tensors, dropout_rate):
     dropout = Dropout(dropout_rate)
 
-    @tf.function
+    @tf.function(autograph=False)
     def forward_and_backward(query, key, value):
         with tf.GradientTape() as tape:
             tape.watch((query, key, value))

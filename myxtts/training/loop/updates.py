@@ -54,7 +54,7 @@ class UpdateRule:
 
     def compile(self, xla: bool) -> None:
         """Sets whether XLA compiles the gradients and, with one device, the update. Call it before the first step."""
-        compiled = lambda function, on: tf.function(function, jit_compile=True) if on else function
+        compiled = lambda function, on: tf.function(function, jit_compile=True, autograph=False) if on else function
         self.gradients: Callable = compiled(self._gradients, xla and not self.objective.compiles_blocks)
         # With several replicas, the optimizer leaves the replica context, which XLA cannot compile.
         self._apply_compiled: Callable = compiled(self._apply, xla and self.strategy.num_replicas_in_sync == 1)

@@ -249,7 +249,8 @@ class Preparation(ABC):
         self.mel = MelSpectrogram(DVAE_MEL)
         # Unknown sizes: one trace serves all shapes.
         wave = WaveBatch(*(tf.TensorSpec([None] * rank, dtype) for rank, dtype in zip(WAVE_RANKS, WAVE_DTYPES)))
-        self._prepare = tf.function(self.make_batch, input_signature=[wave, tf.TensorSpec((), tf.int32)])
+        signature = [wave, tf.TensorSpec((), tf.int32)]
+        self._prepare = tf.function(self.make_batch, input_signature=signature, autograph=False)
 
     def __call__(self, batch: WaveBatch, position: int | None = None) -> NamedTuple:
         """Prepares a batch. Its `position` in training seeds the augmentation; None turns augmentation off."""

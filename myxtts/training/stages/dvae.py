@@ -58,7 +58,7 @@ class DVAEStage(Stage):
             # Calling the function itself would warn about frequent retracing.
             self._revive.get_concrete_function(*arguments)(*arguments)
 
-    @tf.function  # traced for each shape: see `TrainStep.trace_for`
+    @tf.function(autograph=False)  # traced for each shape: see `TrainStep.trace_for`
     def _revive(self, batch, seed):
         self._strategy.run(self._revive_in_replica, (batch, seed))
 

@@ -208,7 +208,7 @@ def seconds_of_sum(strategy: tf.distribute.Strategy, num_bytes: int, repeats: in
     with tf.device(strategy.extended.worker_devices[0]):
         values = tf.ones((num_bytes // 4,))
 
-        @tf.function
+        @tf.function(autograph=False)
         def total():
             sums = strategy.run(lambda: tf.distribute.get_replica_context().all_reduce("SUM", values))
             return strategy.experimental_local_results(sums)[0][0]

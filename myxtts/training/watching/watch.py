@@ -322,7 +322,7 @@ class Evaluator:
         if self._traced is None:
             signature = [type(together)(*map(_of_any_size, together))]
             run = lambda batch: self.replicas.strategy.run(self._sums, (batch,))
-            self._traced = tf.function(run, input_signature=signature)
+            self._traced = tf.function(run, input_signature=signature, autograph=False)
         with tf.device(devices[0]):
             sums, counts = self._traced(together)
         examined, local = [], self.replicas.strategy.experimental_local_results

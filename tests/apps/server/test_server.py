@@ -19,7 +19,6 @@ import pytest
 import soundfile
 
 pytest.importorskip("uvicorn", reason="needs the extra server")
-openai = pytest.importorskip("openai", reason="needs the extra test")
 
 from command_helpers import sentence_of  # noqa: E402
 from live_server import is_alike, live_server, talkative_synthesizer, write_voices  # noqa: E402
@@ -60,6 +59,7 @@ def live(synthesizer, folders):
 
 @pytest.fixture
 def client(live):
+    openai = pytest.importorskip("openai", reason="needs the extra test")  # slow to import
     return openai.OpenAI(base_url=f"{live.url}/v1", api_key="none", max_retries=0)
 
 

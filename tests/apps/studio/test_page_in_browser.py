@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from page_browser import CHROMIUM, DRIVER, Page, free_port, page_server
+from page_browser import CHROMIUM, DRIVER, Page, chromium, free_port, page_server
 from released_model import write_release
 from tiny import voiced
 
@@ -28,6 +28,15 @@ def served(tmp_path_factory):
         yield home, port
 
 
+@pytest.fixture(scope="module")
+def browser(tiny_corpus):
+    """A Chromium that hears a clip instead of the microphone."""
+    heard = f"--use-file-for-fake-audio-capture={tiny_corpus / 'wavs/low_six.wav'}"
+    driver = chromium(["--use-fake-ui-for-media-stream", "--use-fake-device-for-media-stream", heard])
+    yield driver
+    driver.quit()
+
+
 def sentences_of_buzzes(count, rate):
     """Returns sentences of 2.6 s with pauses between them and a level that varies like speech, `(S,)`."""
     hush = lambda seconds: 3e-4 * np.random.default_rng(0).standard_normal(int(seconds * rate))
@@ -39,9 +48,9 @@ def sentences_of_buzzes(count, rate):
     return np.concatenate(parts).astype(np.float32)
 
 
-def test_page_opens_with_sound_and_fits_a_laptop_and_a_phone(served):
+def test_page_opens_with_sound_and_fits_a_laptop_and_a_phone(served, browser):
     for language, size in (("en", (1280, 720)), ("fa", (390, 844))):
-        with Page(served[1], language, size=size) as page:
+        with Page(browser, served[1], language, size) as page:
             page.click("speak_say")
             page.wait(lambda: page.seconds_of("speak_sound"), "sound", PATIENCE_SECONDS)
             page.picture(f"opened_{language}")
@@ -60,9 +69,9 @@ def test_page_opens_with_sound_and_fits_a_laptop_and_a_phone(served):
             page.wait_notice("نام مجموعه‌داده")
 
 
-def test_recordings_become_a_data_set_and_a_voice_is_recorded_spoken_and_exported(served, tiny_corpus):
-    patience, heard = dict(seconds=PATIENCE_SECONDS), tiny_corpus / "wavs/low_six.wav"
-    with Page(served[1], heard=heard) as page:
+def test_recordings_become_a_data_set_and_a_voice_is_recorded_spoken_and_exported(served, browser, tiny_corpus):
+    patience = dict(seconds=PATIENCE_SECONDS)
+    with Page(browser, served[1]) as page:
         page.tab("data")
         page.click("data_keep")
         page.wait_notice("name of a data set")
@@ -104,14 +113,14 @@ def test_recordings_become_a_data_set_and_a_voice_is_recorded_spoken_and_exporte
         assert not page.foreign_hosts()
 
 
-def test_recording_without_text_is_transcribed_corrected_and_moved_to_the_trash(served, tmp_path):
+def test_recording_without_text_is_transcribed_corrected_and_moved_to_the_trash(served, browser, tmp_path):
     (home, port), hears = served, tmp_path / "hears.py"
     hears.write_text("print('what was heard of this sentence')")
     write_audio(tmp_path / "talk.wav", sentences_of_buzzes(4, 16_000), 16_000)
     from selenium.webdriver.common.action_chains import ActionChains
     from selenium.webdriver.common.keys import Keys
 
-    with Page(port) as page:
+    with Page(browser, port) as page:
         page.tab("data")
         page.write("data_name", "talk")
         page.drop("data_files", [tmp_path / "talk.wav"])
@@ -141,8 +150,8 @@ def test_recording_without_text_is_transcribed_corrected_and_moved_to_the_trash(
         page.wait(lambda: (home / "_trash/talk").is_dir(), "the trash")
 
 
-def test_errors_are_shown_and_a_release_is_imported(served, tmp_path):
-    with Page(served[1], size=(360, 900)) as page:
+def test_errors_are_shown_and_a_release_is_imported(served, browser, tmp_path):
+    with Page(browser, served[1], size=(360, 900)) as page:
         page.tab("compare")
         page.driver.find_element("css selector", "body").send_keys("b")
         page.wait_notice("Compare first")
@@ -180,9 +189,9 @@ def test_errors_are_shown_and_a_release_is_imported(served, tmp_path):
         page.picture("imported")
 
 
-def test_run_survives_pages_and_servers_and_is_stopped_and_resumed(served, tiny_corpus):
+def test_run_survives_pages_and_servers_and_is_stopped_and_resumed(served, browser, tiny_corpus):
     (home, port), first_port, patience = served, free_port(), dict(seconds=PATIENCE_SECONDS)
-    with page_server(home, first_port), Page(first_port) as page:
+    with page_server(home, first_port), Page(browser, first_port) as page:
         page.tab("train")
         page.write("train_run", "long")
         page.write("train_train_data", str(tiny_corpus))
@@ -195,13 +204,13 @@ def test_run_survives_pages_and_servers_and_is_stopped_and_resumed(served, tiny_
         page.click("train_start")
         page.wait_value("train_state", "left in this stage", **patience)
         page.wait(lambda: page.find("train_losses_dvae").is_displayed(), "a curve of the stage", PATIENCE_SECONDS)
-    with Page(port) as page:
+    with Page(browser, port) as page:
         page.tab("train")
         page.wait(lambda: "long" in page.find("train_now").text, "what trains")
         page.wait_value("train_run", "long")
         page.click("train_start")
         page.wait_notice("already")
-        with Page(port, "fa", size=(360, 900)) as other:
+        with Page(browser, port, "fa", (360, 900)) as other:
             other.tab("train")
             other.wait_value("train_run", "long")
             other.click("train_stop")

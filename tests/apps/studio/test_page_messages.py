@@ -8,16 +8,15 @@ from unittest import mock
 import numpy as np
 import pytest
 
-gr = pytest.importorskip("gradio", reason="needs the extra ui")
-
-from myxtts.apps.studio.parts import act  # noqa: E402
-from myxtts.apps.studio.speech_tabs import REPEATED_PARTS, message_of  # noqa: E402
-from myxtts.apps.studio.texts import TEXTS, PageError  # noqa: E402
-from myxtts.config.checks import UserError  # noqa: E402
+from myxtts.apps.studio.texts import TEXTS, PageError
+from myxtts.config.checks import UserError
 
 
 @pytest.mark.parametrize("language, intro", [("en", ""), ("fa", "انجام نشد. پیام برنامه (به انگلیسی):\n")])
 def test_messages_of_commands_follow_a_sentence_in_the_language_of_the_page(language, intro):
+    gr = pytest.importorskip("gradio", reason="needs the extra ui")  # slow to import
+    from myxtts.apps.studio.parts import act
+
     def shown(error):
         called = []
         act(TEXTS[language], lambda run, *_, **__: called.append(run), mock.Mock(side_effect=error), [], [], "line")
@@ -35,8 +34,9 @@ def test_messages_of_commands_follow_a_sentence_in_the_language_of_the_page(lang
 
 
 def test_messages_of_a_speech_hold_every_part_in_order():
+    tabs = pytest.importorskip("myxtts.apps.studio.speech_tabs", exc_type=ImportError)
     parts, heard = [np.arange(n, n + 5, dtype=np.int16) for n in range(20)], {}
-    for count in range(1, len(parts) + 1, REPEATED_PARTS):  # those between are missed
-        reported = json.loads(message_of("1", 24000, parts[:count]))
+    for count in range(1, len(parts) + 1, tabs.REPEATED_PARTS):  # those between are missed
+        reported = json.loads(tabs.message_of("1", 24000, parts[:count]))
         heard |= {reported["first"] + n: base64.b64decode(part) for n, part in enumerate(reported["parts"])}
     assert [heard[n] for n in range(17)] == [part.tobytes() for part in parts[:17]]
