@@ -98,8 +98,7 @@ def fits_better_than_chance(atoms: Sequence[Atom], starts: np.ndarray, ends: np.
         return True
     seconds, counts = _lengths(paired, starts, ends)
     score = lambda counts: np.minimum(0.5 * _deviations(seconds, counts) ** 2, _MOST_PRICE).mean()
-    others = np.roll(counts, len(counts) // 3), counts[::-1]
-    return score(counts) < _SHARE_OF_CHANCE * min(map(score, others))
+    return score(counts) < _SHARE_OF_CHANCE * min(score(np.roll(counts, len(counts) // 3)), score(counts[::-1]))
 
 
 def _lengths(atoms, starts, ends):
