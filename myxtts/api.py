@@ -221,13 +221,16 @@ def _require_sense(named, config, start):
         flags = "--data-gpu, --model-gpu, --model-gpus and --enable-memory-isolation"
         raise ConfigError(f"--device-plan auto selects the devices. Leave out {flags}, or --device-plan.")
     training = config.training
+    limits = [stage.max_steps for name, stage in training.stages.items() if training.stage in ("all", name)]
     needed = {
-        "--memory-budget": ("memory_budget", training.automatic_batch_size, "--batch-size auto"),
-        "--evaluation-patience": ("evaluation_patience", training.evaluate_every_steps, "--evaluate-every N"),
+        "memory_budget": (training.automatic_batch_size, "without --batch-size auto. Add it"),
+        "evaluation_patience": (training.evaluate_every_steps, "without --evaluate-every N. Add it"),
+        "epochs": (named.get("max_steps") or None in limits, "on stages whose max_steps is set. Give --max-steps"),
     }
-    for flag, (name, holds, other) in needed.items():
+    for name, (holds, hint) in needed.items():
         if named.get(name) and not holds:
-            raise ConfigError(f"{flag} {named[name]} has no effect without {other}. Add it, or leave out {flag}.")
+            flag = f"--{name.replace('_', '-')}"
+            raise ConfigError(f"{flag} {named[name]} has no effect {hint}, or leave out {flag}.")
     from myxtts.storage.run_folder import GATHERED, require_trained  # imports NumPy
 
     home = Path(training.checkpoint_dir)
