@@ -96,8 +96,7 @@ def test_cache_keeps_within_its_budget(clips):
     cache = SampleCache(0.02)
     for clip in clips:
         cache.load(clip.wav_path)
-    kept = sum(samples.nbytes for samples, *_ in cache._arrays.values())
-    assert 0 < kept <= 0.02 * 2**20
+    assert 0 < sum(samples.nbytes for samples, *_ in cache._arrays.values()) <= 0.02 * 2**20
 
 
 def test_conditioning_clip_is_another_of_the_speaker_or_the_only_one_which_says_where(clips):
