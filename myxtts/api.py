@@ -227,13 +227,16 @@ def _requested(config, named, start) -> XTTSConfig:
     if start.device_plan and (gpus != (None, None) or start.model_gpus or start.memory_isolation):
         flags = "--data-gpu, --model-gpu, --model-gpus and --enable-memory-isolation"
         raise ConfigError(f"--device-plan auto selects the devices. Leave out {flags}, or --device-plan.")
+    limits = [stage.max_steps for name, stage in training.stages.items() if training.stage in ("all", name)]
     needed = {
-        "--memory-budget": ("memory_budget", training.automatic_batch_size, "--batch-size auto"),
-        "--evaluation-patience": ("evaluation_patience", training.evaluate_every_steps, "--evaluate-every N"),
+        "memory_budget": (training.automatic_batch_size, "without --batch-size auto. Add it"),
+        "evaluation_patience": (training.evaluate_every_steps, "without --evaluate-every N. Add it"),
+        "epochs": (named.get("max_steps") or None in limits, "on stages whose max_steps is set. Give --max-steps"),
     }
-    for flag, (name, holds, other) in needed.items():
+    for name, (holds, hint) in needed.items():
         if named.get(name) and not holds:
-            raise ConfigError(f"{flag} {named[name]} has no effect without {other}. Add it, or leave out {flag}.")
+            flag = f"--{name.replace('_', '-')}"
+            raise ConfigError(f"{flag} {named[name]} has no effect {hint}, or leave out {flag}.")
     # A plan may be for another machine, with more GPUs; `check_request` counts those of this one.
     plan_devices(num_gpus=1024, data_gpu=gpus[0], model_gpu=gpus[1], **start.devices)
     return config

@@ -39,8 +39,7 @@ def make_gpt():
 
 
 def voice_latents(number):
-    shape = (1, CONFIG.num_latents, CONFIG.width)
-    return np.random.default_rng(number).standard_normal(shape).astype("float32")
+    return np.random.default_rng(number).standard_normal((1, CONFIG.num_latents, CONFIG.width)).astype("float32")
 
 
 def all_codes(engine):

@@ -93,6 +93,5 @@ def test_gpu_placement_copies_to_the_first_gpu(monkeypatch):
     monkeypatch.setattr(tf.config, "get_visible_devices", lambda kind: ["stand-in"])
     real_device = tf.device
     monkeypatch.setattr(tf, "device", lambda name: asked.append(name) or real_device("/CPU:0"))
-    tensor = tf.constant([1.0, 2.0])
-    np.testing.assert_array_equal(commons.ensure_gpu_placement(tensor), [1.0, 2.0])
+    np.testing.assert_array_equal(commons.ensure_gpu_placement(tf.constant([1.0, 2.0])), [1.0, 2.0])
     assert asked == ["/GPU:0"]

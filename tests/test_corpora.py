@@ -229,8 +229,7 @@ def test_lists_and_speaker_folders_linked_from_outside_are_not_read(tmp_path):
 
 
 def test_names_from_a_list_cannot_control_the_terminal(tmp_path):
-    corpus = load_corpus(make_corpus(tmp_path, "\x1b[2J\x07|x\nb|y\n"))
-    assert corpus.rejections[0].id == r"\x1b[2J\x07"
+    assert load_corpus(make_corpus(tmp_path, "\x1b[2J\x07|x\nb|y\n")).rejections[0].id == r"\x1b[2J\x07"
 
 
 def test_formats_are_asked_in_order_of_their_priority():

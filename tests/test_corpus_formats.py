@@ -142,8 +142,7 @@ def text_files(root):
 
 def speaker_folders(root):
     first = ljspeech(root / "Ann")[0]
-    second = text_files(root / "Bob")[0]
-    return [("Ann/a", *first[1:]), ("Bob/a", *second[1:])]
+    return [("Ann/a", *first[1:]), ("Bob/a", *text_files(root / "Bob")[0][1:])]
 
 
 MAKERS = finetune_webui, common_voice, audiofolder, header, kaldi, vctk, ljspeech, text_files, libritts, librispeech

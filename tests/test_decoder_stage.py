@@ -220,8 +220,7 @@ def test_phases_alternate_and_a_run_is_resumed_bit_for_bit(corpus_foundations, t
 
 def test_mixed_precision_and_accumulation_train_both_sides(corpus_foundations, tmp_path):
     corpus, foundations = corpus_foundations
-    switches = dict(precision="mixed_float16", gradient_accumulation=2)
-    dataset, config = configured(corpus, tmp_path, **switches)
+    dataset, config = configured(corpus, tmp_path, precision="mixed_float16", gradient_accumulation=2)
     config.training.decoder.max_steps, config.training.decoder.spectral_share = 2, 0.0
     trainer, reported = train(dataset, foundations, config)
     # The loss scale may start too high.

@@ -34,8 +34,8 @@ def machine(monkeypatch):
     return has
 
 
-def needs(folder, works=WORKS):
-    config = tiny_run_config("there", folder, model={"num_text_tokens": 40})
+def needs(folder, works=WORKS, **training):
+    config = tiny_run_config("there", folder, model={"num_text_tokens": 40}, training=training)
     return agenda.find_needs(config, works, SimpleNamespace(train=[SimpleNamespace(num_samples=22050)]))
 
 
@@ -46,6 +46,8 @@ def test_forecast_includes_checkpoints_of_all_stages_and_a_full_disk_is_refused(
     only = needs(tmp_path / "run", WORKS[:1])
     assert 0 < only.disk < found.disk and only.disk % 4 == 0
     assert needs(tmp_path / "run", [StageWork("dvae", 20, 20, finished=True)]) is None
+    with pytest.raises(UserError, match="--batch-size.*a multiple of the number of training devices, 3. Received: 4"):
+        needs(tmp_path / "run", workers=("a:1", "b:1", "c:1"))
     machine(8 * GB, found.disk - 1)
     with pytest.raises(UserError, match="checkpoints do not fit.*--keep"):
         needs(tmp_path / "run")

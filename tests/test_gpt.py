@@ -128,8 +128,7 @@ def cached_decoding(gpt, latents, text, text_lengths, codes):
 
 def test_cached_decoding_gives_the_logits_of_teacher_forcing(gpt, inputs):
     latents, text, text_lengths, codes, _ = inputs
-    full = np.full(2, codes.shape[1], "int32")
-    _, forced = forward(gpt, latents, text, text_lengths, codes, full)
+    _, forced = forward(gpt, latents, text, text_lengths, codes, np.full(2, codes.shape[1], "int32"))
     cached = next(cached_decoding(gpt, latents, text, text_lengths, codes))
     assert np.abs(forced).max() > 1
     np.testing.assert_allclose(cached, forced[:, : codes.shape[1] + 1], atol=1e-4)

@@ -96,8 +96,7 @@ def test_cache_keeps_within_its_budget(clips):
     cache = SampleCache(0.02)
     for clip in clips:
         cache.load(clip.wav_path)
-    kept = sum(samples.nbytes for samples, *_ in cache._arrays.values())
-    assert 0 < kept <= 0.02 * 2**20
+    assert 0 < sum(samples.nbytes for samples, *_ in cache._arrays.values()) <= 0.02 * 2**20
 
 
 def test_conditioning_clip_is_another_of_the_speaker_or_the_only_one_which_says_where(clips):
@@ -173,8 +172,7 @@ def test_dataset_yields_the_requested_batches_in_order(clips, workers, at_once):
         together.wait(60)  # all readers wait for the disk at once, whatever the number of cores
         return loader(position)
 
-    stream = prefetch_to(wave_dataset(read, 2, 2 + at_once, workers), "/CPU:0", 2)
-    batches = list(stream)
+    batches = list(prefetch_to(wave_dataset(read, 2, 2 + at_once, workers), "/CPU:0", 2))
     assert len(batches) == at_once
     for position, batch in enumerate(batches, 2):
         assert_equal_batches(WaveBatch(*(field.numpy() for field in batch)), loader(position))
@@ -220,8 +218,7 @@ def corpus_with_long_clips(tmp_path):
 
 @pytest.mark.parametrize("limits", [{"max_seconds": 1.3}, {"max_seconds": 2.2, "max_mel_frames": 120}])
 def test_pipeline_drops_clips_longer_than_max_frames(corpus_with_long_clips, tmp_path, limits):
-    config = tiny_run_config(corpus_with_long_clips, tmp_path / "run", data=limits)
-    dataset = SpeechDataset.open(config)
+    dataset = SpeechDataset.open(tiny_run_config(corpus_with_long_clips, tmp_path / "run", data=limits))
     ids = {clip.id for clip in (*dataset.train, *dataset.validation)}
     assert len(ids) == 12 and not ids & {"long_one", "long_text"}
     rows = (tmp_path / "run/clips_train.csv").read_text(encoding="utf-8").splitlines()
@@ -234,8 +231,7 @@ def test_dataset_has_its_public_name_too():
 
 
 def test_stage_decides_over_conditioning_clips_and_slices(tiny_corpus, tmp_path, monkeypatch):
-    config = tiny_run_config(tiny_corpus, tmp_path, dvae={"crop_seconds": 0.2})
-    dataset = SpeechDataset.open(config)
+    dataset = SpeechDataset.open(tiny_run_config(tiny_corpus, tmp_path, dvae={"crop_seconds": 0.2}))
     longest = 4 * CODE_STRIDE_SAMPLES + MAX_SHIFT_SAMPLES
     for stage, conditioned, cropped in (("dvae", False, True), ("gpt", True, False)):
         batch = dataset.train_loader(stage)(0)

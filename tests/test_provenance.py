@@ -8,10 +8,11 @@ import pytest
 from tiny import tiny_run_config, write_run
 
 from myxtts.config.checks import ConfigError
+from myxtts.data.dataset import SpeechDataset
 from myxtts.inference.loading import load_model
 from myxtts.models.xtts import XTTS
 from myxtts.runs.opening import check_same_model
-from myxtts.runs.origin import adopt, run_in
+from myxtts.runs.origin import adopt, run_in, settle_origin
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
 from myxtts.storage.files import read_json, write_json
 from myxtts.storage.run_folder import read_config, vocabulary_path
@@ -34,7 +35,8 @@ def run(made, tmp_path):
     model, tokenizer, config = made
     folder = write_run(tmp_path / "run", *made)
     weights = {name: variable.numpy() for name, variable in model.part_weights("gpt").items()}
-    state, copies = {"finished": True, "config": config.to_dict()}, {"vocab.json": tokenizer.to_json().encode()}
+    state = {"finished": True, "position": 8, "config": config.to_dict()}
+    copies = {"vocab.json": tokenizer.to_json().encode()}
     CheckpointStore(folder / "gpt").write(8, {"model": weights}, state, best=True, copies=copies)
     return folder
 
@@ -92,15 +94,26 @@ def test_checkpoint_without_settings_uses_the_files_of_the_run(made, tmp_path):
 
 def test_changed_config_file_does_not_change_the_resumed_model(run, made):
     change_config(run, heads=4)
-    training = dataclasses.replace(made[2].training, checkpoint_dir=str(run))
-    config = dataclasses.replace(made[2], training=training)
+    config = dataclasses.replace(made[2], training=dataclasses.replace(made[2].training, checkpoint_dir=str(run)))
     check_same_model(run_in(run).model, config)
     other = dataclasses.replace(config, model=dataclasses.replace(config.model, heads=4))
-    with pytest.raises(ConfigError, match="a run of another model: heads 2 there, 4 here"):
-        check_same_model(run_in(run).model, other)
+    for reset in (), ("speaker", "decoder"):
+        with pytest.raises(ConfigError, match="a run of another model: heads 2 there, 4 here"):
+            check_same_model(run_in(run).model, other, reset)
+    check_same_model(run_in(run).model, other, ("gpt", "speaker", "decoder"))  # only the DVAE is kept
     (run / "config.json").unlink()
     with pytest.raises(ConfigError, match="a run of another model: heads 2 there, 4 here"):
         check_same_model(run_in(run).model, other)
+
+
+def test_run_that_keeps_its_gpt_keeps_its_vocabulary(run, made, tiny_corpus, tmp_path):
+    XTTSTokenizer.train([("jazz", "en")]).save(tmp_path / "other.json")
+    with pytest.raises(ConfigError, match="data.vocabulary .--vocabulary. must be none, as when the run in .* created"):
+        settle_origin(tiny_run_config(tiny_corpus, run, data={"vocabulary": str(tmp_path / "other.json")}))
+    settle_origin(tiny_run_config(tiny_corpus, run, data={"vocabulary": str(run / "vocab.json")}))
+    for stage, is_kept in ("decoder", True), ("gpt", False):
+        config = tiny_run_config(tiny_corpus, run, training={"stage": stage, "reset_training": True})
+        assert (SpeechDataset.open(config).tokenizer.to_json() == made[1].to_json()) == is_kept
 
 
 def test_fine_tuning_takes_model_and_vocabulary_of_the_checkpoint(run, made, tmp_path):

@@ -128,8 +128,7 @@ def test_two_replicas_equal_one_with_the_same_global_batch(accumulation, precisi
         for name, (value,) in one[kind].items():
             for replica in two[kind][name]:
                 np.testing.assert_allclose(replica, value, atol=1e-6, rtol=1e-5, err_msg=name)
-    scaled = precision == "mixed_float16"
-    assert one["state"]["loss_scale"] == [2.0 ** (15 - bad) if scaled else 1.0]
+    assert one["state"]["loss_scale"] == [2.0 ** (15 - bad) if precision == "mixed_float16" else 1.0]
     assert one["state"]["bad_steps"] == [int(bad)]
     assert one["counted"] * 2 == two["counted"]
 

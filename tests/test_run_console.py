@@ -36,8 +36,7 @@ def printed_end(capsys, home, text, state=None, step=1, train=(), **clip):
     clip = SimpleNamespace(**{**known, **clip})
     data = SimpleNamespace(conditioning_seconds=(2.6, 2.6))
     dataset = SimpleNamespace(validation=[clip], train=train, texts={"a": text}, config=SimpleNamespace(data=data))
-    console = RunConsole(Run(config, plan_devices(num_gpus=0)))
-    console.on_finished(dataset)
+    RunConsole(Run(config, plan_devices(num_gpus=0))).on_finished(dataset)
     return capsys.readouterr().out
 
 

@@ -125,8 +125,7 @@ def test_stream_writes_the_same_audio_to_standard_output(argv, capfdbinary):
     assert b"first audio after" in captured.err and b"Possible fault" in captured.err
     assert run(*argv, "--text", text, "--stream") == 0
     Path("streamed.wav").write_bytes(capfdbinary.readouterr().out)
-    recording = read_audio("streamed.wav")
-    assert len(recording.samples) == len(samples)
+    assert len(read_audio("streamed.wav").samples) == len(samples)
     assert not list(Path().glob("out*"))
 
 

@@ -89,8 +89,7 @@ def test_inverse_transform_equals_numpy():
     ],
 )
 def test_sizes(size, kind, count, lookahead):
-    config = ModelConfig(size)
-    decoder = make_decoder(config, name="decoder")
+    decoder = make_decoder(ModelConfig(size), name="decoder")
     assert type(decoder) is {"istft": IstftGenerator, "hifigan": HifiganGenerator}[kind]
     assert decoder.lookahead_frames == lookahead and decoder.hop_length == 256
     if count:

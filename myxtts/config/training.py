@@ -108,7 +108,7 @@ class TrainingConfig(Settings):
     leave_out: tuple[str, ...] = setting((), one_of=lambda: STAGES, of_run=True)
     """Stages that `stage: all` does not start. A stage that already has a checkpoint is continued even if listed."""
     epochs: int = setting(500, at_least=1, flag="--epochs", page="main")
-    """Maximum number of epochs of a stage without --max-steps."""
+    """Maximum number of epochs of a stage without max steps. Unless set, only speaker and decoder have max steps."""
     stages: dict[str, StageConfig] = field(default_factory=dict)
     """Settings of each stage, by its name. YAML and Python name the stage directly: `gpt: {max_steps: 9}`."""
     gradient_accumulation: int = setting(1, at_least=1, flag="--grad-accum", page="main", metavar="N")

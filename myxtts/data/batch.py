@@ -43,8 +43,7 @@ TARGET_GRID = (147, 160)
 
 def target_width(num_samples: int) -> int:
     """Converts a length in samples at 22 050 Hz to samples at 24 000 Hz, rounded up to whole decoder frames."""
-    frames = -(-num_samples * DECODER_SAMPLE_RATE // (MODEL_SAMPLE_RATE * MEL_HOP_SAMPLES))
-    return frames * MEL_HOP_SAMPLES
+    return -(-num_samples * DECODER_SAMPLE_RATE // (MODEL_SAMPLE_RATE * MEL_HOP_SAMPLES)) * MEL_HOP_SAMPLES
 
 
 def zero_batch(

@@ -223,9 +223,10 @@ def conditioning_seconds(data: DataConfig, clips: Sequence[Clip]) -> tuple[float
 
 
 def _own_vocabulary(config):
-    """Returns the vocabulary file of the run if it is resumed, else None."""
-    path = vocabulary_path(Path(config.training.checkpoint_dir))
-    return path if path.is_file() and not config.training.reset_training else None
+    """Returns the vocabulary file of the run if its GPT is resumed or kept, else None."""
+    path, stage = vocabulary_path(Path(config.training.checkpoint_dir)), config.training.stage
+    keeps_gpt = not config.training.reset_training or stage in list(STAGES)[list(STAGES).index("gpt") + 1 :]
+    return path if path.is_file() and keeps_gpt else None
 
 
 def _g2p(config):

@@ -190,8 +190,7 @@ def device_named(name: str, setting: str = "--device") -> str:
 
     devices = [short_name(one.name) for one in tf.config.list_logical_devices()]
     device = short_name(name if ":" in name else f"{name}:0").upper()
-    known = ", ".join(one.strip("/").lower() for one in devices)
-    require(device in devices, setting, f"one of {known}", name)
+    require(device in devices, setting, f"one of {', '.join(one.strip('/').lower() for one in devices)}", name)
     return device
 
 

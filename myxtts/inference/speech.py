@@ -33,8 +33,7 @@ class Voice:
 
     def save(self, path: str | Path) -> None:
         """Saves the voice to a file that `load` reads."""
-        arrays = {"latents": self.latents} | ({} if self.speaker is None else {"speaker": self.speaker})
-        write_tensors(path, arrays)
+        write_tensors(path, {"latents": self.latents} | ({} if self.speaker is None else {"speaker": self.speaker}))
 
     @classmethod
     def load(cls, path: str | Path) -> Self:

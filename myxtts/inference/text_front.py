@@ -71,8 +71,7 @@ class TextFront:
 
     def _split(self, text, language):
         # No word is cut, even if it is longer than all training texts.
-        longest = max(self.longest_text(language), *map(len, text.split()), 1)
-        limit = min(get_language(language).char_limit, longest)
+        limit = min(get_language(language).char_limit, max(self.longest_text(language), *map(len, text.split()), 1))
         pieces = split_text(text, language, limit)
         while limit > 1 and any(len(self.tokenizer.encode(piece, language)) > self.max_tokens for piece in pieces):
             limit = limit * 3 // 4

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from myxtts.config.checks import UserError, counted
+from myxtts.config.checks import UserError, counted, require
 from myxtts.config.config import XTTSConfig
 from myxtts.config.rates import MODEL_SAMPLE_RATE
 from myxtts.config.stages import STAGES
@@ -219,6 +219,8 @@ def find_needs(config: XTTSConfig, works: Sequence[StageWork], dataset: SpeechDa
         estimate, settings = ESTIMATES.get(work.stage), config.stage(work.stage)
         if not work.trains or estimate is None:
             continue
+        rule = f"a multiple of the number of training devices, {shares}"
+        require(settings.batch_size % shares == 0, "--batch-size", rule, settings.batch_size)
         batch = 1 if training.automatic_batch_size else -(-settings.batch_size // shares)
         shapes = Shapes.of_data(config.data, batch, longest, settings)
         found = estimate(config.model, shapes, requested_optimizations(training)[0])

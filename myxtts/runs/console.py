@@ -43,11 +43,9 @@ class RunConsole(ConsoleProgress, RunListener):
     def on_pipeline(self, config: XTTSConfig, plan: DevicePlan):
         stage = "gpt" if config.training.stage == "all" else config.training.stage
         buffer_size, models = prefetch_depth(config, plan, stage), ", ".join(plan.model_devices)
-        if plan.is_dual:
-            self._say(f"Intelligent GPU Pipeline: Multi-GPU Mode\nData Processing GPU: {plan.data_gpu}")
-        else:
-            self._say("Intelligent GPU Pipeline: Single-GPU Buffered Mode")
-            self._say(f"Buffer Size: {buffer_size}\nSmart Prefetching: Enabled")
+        single = f"Single-GPU Buffered Mode\nBuffer Size: {buffer_size}\nSmart Prefetching: Enabled"
+        dual = f"Multi-GPU Mode\nData Processing GPU: {plan.data_gpu}"
+        self._say(f"Intelligent GPU Pipeline: {dual if plan.is_dual else single}")
         self._say(f"Prefetching to {plan.data_device} with buffer_size={buffer_size}")
         if plan.is_dual:
             self._say(f"Multi-GPU Mode: Model will be placed on {models}")

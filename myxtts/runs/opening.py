@@ -2,7 +2,7 @@
 
 import logging
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import cache
@@ -23,10 +23,10 @@ from myxtts.distributed.workers import Workers
 from myxtts.inference.synthesizer import Synthesizer
 from myxtts.models.xtts import XTTS
 from myxtts.runs.agenda import StageWork, find_needs, make_agenda, try_run
-from myxtts.runs.origin import ALL_PARTS, bring_in, reset_parts, settle_origin, taken_parts
+from myxtts.runs.origin import ALL_PARTS, bring_in, reset_parts, run_in, settle_origin, taken_parts
 from myxtts.runs.samples import Copier, MetricsFile, SampleSpeaker, SpeechJudge
 from myxtts.runs.setup import holds_run
-from myxtts.storage.checkpoint import CheckpointStore, assign_by_name
+from myxtts.storage.checkpoint import CheckpointError, CheckpointStore, assign_by_name
 from myxtts.storage.files import digest_file, write_json
 from myxtts.storage.run_folder import RUN_FILES, VOCABULARY, set_aside
 from myxtts.training.resuming import data_digest, load_foundations
@@ -80,9 +80,11 @@ def open_run(config: XTTSConfig, notify: Callable = lambda *facts: None) -> tupl
     config, began = settle_origin(config)
     training, home = config.training, Path(config.training.checkpoint_dir)
     dataset = SpeechDataset.open(config, lambda done, total: notify("on_inspection", done, total))
-    if began is not None:
-        check_same_model(began.model, dataset.config)
     is_created, reset = bool(training.init_from) and began is None, reset_parts(training)
+    with suppress(CheckpointError):  # damaged settings of a run that is reset
+        there = run_in(home) if reset and "dvae" not in reset else began
+        if there is not None:
+            check_same_model(there.model, dataset.config, reset)
     taken = taken_parts(config) if is_created else []
     works = make_agenda(dataset.config, dataset, reset, taken)
     notify("on_agenda", works)
@@ -120,15 +122,17 @@ def write_settings(dataset: SpeechDataset) -> None:
     write_json(home / "config.json", dataset.config.to_dict())
 
 
-def check_same_model(before: ModelConfig, config: XTTSConfig) -> None:
-    """Raises `ConfigError` if a run with the model settings `before` cannot continue with those in `config`."""
+def check_same_model(before: ModelConfig, config: XTTSConfig, reset: Sequence[str] = ()) -> None:
+    """Raises `ConfigError` if a run of the model `before` cannot continue with `config`. `reset` are new parts."""
     home, free = Path(config.training.checkpoint_dir), {"dropout"}
     if not CheckpointStore(home / "decoder").steps():
         free.add("decoder_type")
-    there, here = asdict(before), asdict(config.model)
-    if differing := [name for name in here if there[name] != here[name] and name not in free]:
+    there, here, others = asdict(before), asdict(config.model), tuple(f"{part}_" for part in reset)
+    of_dvae = ("num_mels", "num_codes", "dvae_hidden", "dvae_residual_blocks", "codebook_width")
+    names = [name for name in (of_dvae if "gpt" in reset else here) if not name.startswith(others)]
+    if differing := [name for name in names if there[name] != here[name] and name not in free]:
         shown = "; ".join(f"{name} {there[name]} there, {here[name]} here" for name in differing[:3])
-        hint = "Give the same --model-size and data, another --checkpoint-dir, or --reset-training to start over."
+        hint = "Give the same --model-size and data, another --checkpoint-dir, or --reset-training without --stage."
         raise ConfigError(f"{home} contains a run of another model: {shown}. {hint}")
 
 

@@ -98,8 +98,7 @@ def fits_better_than_chance(atoms: Sequence[Atom], starts: np.ndarray, ends: np.
         return True
     seconds, counts = _lengths(paired, starts, ends)
     score = lambda counts: np.minimum(0.5 * _deviations(seconds, counts) ** 2, _MOST_PRICE).mean()
-    others = np.roll(counts, len(counts) // 3), counts[::-1]
-    return score(counts) < _SHARE_OF_CHANCE * min(map(score, others))
+    return score(counts) < _SHARE_OF_CHANCE * min(score(np.roll(counts, len(counts) // 3)), score(counts[::-1]))
 
 
 def _lengths(atoms, starts, ends):
@@ -121,8 +120,7 @@ def _links(starts, ends, pieces):
     links, touches = {}, []
     for i, (start, end) in enumerate(zip(starts, ends)):
         first = int(np.searchsorted(latest, start - _NEAR_SECONDS))
-        last = int(np.searchsorted(times[:, 0], end + _NEAR_SECONDS))
-        near, length = times[first:last], end - start
+        near, length = times[first : int(np.searchsorted(times[:, 0], end + _NEAR_SECONDS))], end - start
         inside = np.clip(np.minimum(near[:, 1], end) - np.maximum(near[:, 0], start), 0, None)
         around = np.minimum(near[:, 1] + _NEAR_SECONDS, end) - np.maximum(near[:, 0] - _NEAR_SECONDS, start)
         whole = np.maximum(near[:, 1] - near[:, 0], 1e-3)

@@ -134,8 +134,7 @@ def open_set(path: Path) -> Iterator[SetFolder]:
 
 def source_id(name: str, digest: str) -> str:
     """Returns the id of a recording: its file name in ASCII letters and digits, and the start of its digest."""
-    plain = re.sub(r"[^A-Za-z0-9]+", "_", Path(name).stem).strip("_")[:40]
-    return f"{plain or 'source'}-{digest[:10]}"
+    return f"{re.sub(r'[^A-Za-z0-9]+', '_', Path(name).stem).strip('_')[:40] or 'source'}-{digest[:10]}"
 
 
 def duration(seconds: float) -> str:

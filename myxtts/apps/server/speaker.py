@@ -50,8 +50,7 @@ class Metrics:
         self.sound = Counter("myxtts_sound_seconds", "Seconds of audio generated", **own)
         gauges = dict(waiting_texts="Texts in the queue", speaking_texts="Texts being spoken", rows="Sentences sampled")
         for index, (name, meaning) in enumerate(gauges.items()):
-            gauge = Gauge(f"myxtts_{name}", meaning, **own)
-            gauge.set_function(lambda index=index: load()[index])
+            Gauge(f"myxtts_{name}", meaning, **own).set_function(lambda index=index: load()[index])
         first = "Seconds from a request's arrival to its first audio"
         self.first_sound = Histogram("myxtts_first_sound_seconds", first, buckets=FIRST_SOUND_SECONDS, **own)
         factor = "Seconds of speaking, without the queue, per second of audio"

@@ -68,8 +68,7 @@ class SpeechRequest(BaseModel):
     @property
     def is_open(self) -> bool:
         """Whether the audio is streamed while it is synthesized, instead of sent all at once."""
-        is_asked = self.stream is not False or self.stream_format is not None
-        return is_asked and self.response_format in OPEN_FORMATS
+        return self.response_format in OPEN_FORMATS and (self.stream is not False or self.stream_format is not None)
 
 
 def _sentence(parts):

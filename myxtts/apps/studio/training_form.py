@@ -110,8 +110,7 @@ def training_flags(recipe: str, folder: Path, values: Mapping[str, Any]) -> list
         if name in left_out or value == _plain(before[name]):
             continue
         if flag.kind is bool:
-            is_switch = flag.field.default is None
-            flags += [long_name] if value else [f"--no-{long_name[2:]}"] * is_switch
+            flags += [long_name] if value else [f"--no-{long_name[2:]}"] * (flag.field.default is None)
         elif value is not None:
             flags += [f"{long_name}={one}" for one in (value.split(",") if flag.repeats else [value])]
     return flags

@@ -254,8 +254,7 @@ class CorpusFolder:
             line = data[: error.start].decode(encoding, "replace").count("\n") + 1
             found = f"line {line} holds the byte 0x{data[error.start]:02X}"
             if encoding != "utf-16":
-                is_arabic = re.search("[\u0600-\u06ff]{3}", data.decode("cp1256", "replace"))
-                page = 1256 if is_arabic else 1252
+                page = 1256 if re.search("[\u0600-\u06ff]{3}", data.decode("cp1256", "replace")) else 1252
                 around = data[max(error.start - 8, 0) : error.start + 8].decode(f"cp{page}", "replace")
                 found += f" (in Windows-{page}: {' '.join(around.split())!r})"
             name = encoding.removesuffix("-sig").upper()

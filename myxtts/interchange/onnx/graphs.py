@@ -75,8 +75,7 @@ def build_drawing(config: ModelConfig) -> Builder:
     top_k = graph.input("top_k", np.int32, "rows", 1)
 
     logits = graph.op("Where", (np.arange(num) == config.start_audio_token)[None], HIDDEN, logits)
-    penalized = graph.op("Where", logits < 0.0, logits * penalty, logits / penalty)
-    logits = graph.op("Where", seen, penalized, logits)
+    logits = graph.op("Where", seen, graph.op("Where", logits < 0.0, logits * penalty, logits / penalty), logits)
     is_greedy = graph.op("Equal", temperature, 0.0)
     # From here to `filtered`, as in `models.gpt.filter_logits`.
     scores = logits / graph.op("Where", is_greedy, 1.0, temperature)

@@ -10,8 +10,7 @@ from myxtts.text.numbers import number_to_words
 # zero-width space instead.
 _LETTERS = {"ي": "ی", "ى": "ی", "ك": "ک", "ـ": ""} | dict.fromkeys("\u00ad\u00ac\u200b", "\u200c")
 _LETTERS |= dict.fromkeys("\u2060\u200d\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\ufeff", "")
-_DIGITS = dict(zip("۰۱۲۳۴۵۶۷۸۹٠١٢٣٤٥٦٧٨٩٫٬٪", "01234567890123456789.,%"))
-_CHARACTERS = str.maketrans(_LETTERS | _DIGITS)
+_CHARACTERS = str.maketrans(_LETTERS | dict(zip("۰۱۲۳۴۵۶۷۸۹٠١٢٣٤٥٦٧٨٩٫٬٪", "01234567890123456789.,%")))
 
 
 def normalize_persian(text: str) -> str:

@@ -60,7 +60,9 @@ class GPTStage(Stage):
             return super().weight_arrays()
         # Frozen kernels are not copied for the model, which gets merged ones: XTTS v2 has 1.2 GB of them.
         files = self.weight_files()
-        merged = {f"{name}/kernel": layer.kernel.numpy() for name, layer in self.lora.items()}
+        # Keras's `kernel` has the adapters, too, but the dtype of the computation, which may have 16 bits.
+        change = lambda one: one.lora_alpha / one.lora_rank * tf.matmul(one.lora_kernel_a, one.lora_kernel_b)
+        merged = {f"{name}/kernel": (layer._kernel + change(layer)).numpy() for name, layer in self.lora.items()}
         model = {name: merged[name] if name in merged else v.numpy() for name, v in files["model"].items()}
         return {"model": model, "lora": arrays_of(files["lora"])}
 
@@ -248,5 +250,4 @@ def conditioning_target_mask(mask: tf.Tensor, conditioning_codes: tf.Tensor) -> 
     code masks only the last row of the batch, and counts in units of 256 samples.)
     """
     position = tf.range(tf.shape(mask)[1])[None]
-    shown = (position >= conditioning_codes[:, :1]) & (position < conditioning_codes[:, 1:])
-    return mask & ~shown
+    return mask & ((position < conditioning_codes[:, :1]) | (position >= conditioning_codes[:, 1:]))
