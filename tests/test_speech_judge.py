@@ -86,6 +86,8 @@ def test_evaluation_of_a_run_uses_validation_sentences_and_survives_errors(
     assert {"score", "mcd", "length", "limit"} <= first.keys() and first["mcd"] > 0
     is_whole = first["limit"] <= 2 and first["length"] >= 0.75
     assert first["score"] == pytest.approx(first["mcd"] + (0 if is_whole else 100))
+    judge._measure.recognizer, judge._trusts_recognizer = lambda *_: "no", None
+    assert "cer" not in judge(9) and "scored without the recognizer" in caplog.text
     dataset.config.training.evaluation_recognizer = "nowhere"
     with pytest.raises(UserError, match="--recognizer"):
         SpeechJudge(dataset, lambda: None, plan.model_device)

@@ -82,8 +82,7 @@ def open_run(config: XTTSConfig, notify: Callable = lambda *facts: None) -> tupl
     dataset = SpeechDataset.open(config, lambda done, total: notify("on_inspection", done, total))
     is_created, reset = bool(training.init_from) and began is None, reset_parts(training)
     with suppress(CheckpointError):  # damaged settings of a run that is reset
-        there = run_in(home) if reset and "dvae" not in reset else began
-        if there is not None:
+        if (there := run_in(home) if reset and "dvae" not in reset else began) is not None:
             check_same_model(there.model, dataset.config, reset)
     taken = taken_parts(config) if is_created else []
     works = make_agenda(dataset.config, dataset, reset, taken)
@@ -124,13 +123,12 @@ def write_settings(dataset: SpeechDataset) -> None:
 
 def check_same_model(before: ModelConfig, config: XTTSConfig, reset: Sequence[str] = ()) -> None:
     """Raises `ConfigError` if a run of the model `before` cannot continue with `config`. `reset` are new parts."""
-    home, free = Path(config.training.checkpoint_dir), {"dropout"}
+    home, others = Path(config.training.checkpoint_dir), ("dropout", *(f"{part}_" for part in reset))
     if not CheckpointStore(home / "decoder").steps():
-        free.add("decoder_type")
-    there, here, others = asdict(before), asdict(config.model), tuple(f"{part}_" for part in reset)
-    of_dvae = ("num_mels", "num_codes", "dvae_hidden", "dvae_residual_blocks", "codebook_width")
-    names = [name for name in (of_dvae if "gpt" in reset else here) if not name.startswith(others)]
-    if differing := [name for name in names if there[name] != here[name] and name not in free]:
+        others += ("decoder_type",)
+    there, here = asdict(before), asdict(config.model)
+    names = here if "gpt" not in reset else "num_mels num_codes dvae_hidden dvae_residual_blocks codebook_width".split()
+    if differing := [name for name in names if there[name] != here[name] and not name.startswith(others)]:
         shown = "; ".join(f"{name} {there[name]} there, {here[name]} here" for name in differing[:3])
         hint = "Give the same --model-size and data, another --checkpoint-dir, or --reset-training without --stage."
         raise ConfigError(f"{home} contains a run of another model: {shown}. {hint}")

@@ -367,7 +367,9 @@ class SpeechJudge:
         both = zip(*(own for own, _ in shares))
         spoken, recorded = ([parts for _, parts in sorted(chain.from_iterable(of_all))] for of_all in both)
         if self._trusts_recognizer is None:
-            self._trusts_recognizer = is_usable(pooled(recorded, "cer"))
+            self._trusts_recognizer = is_usable(cer := pooled(recorded, "cer"))
+            if not self._trusts_recognizer:
+                logger.warning("Speech is scored without the recognizer: its CER on recordings is %.0f %%", 100 * cer)
         found = {name: pooled(spoken, name) for name in FIGURES}
         if not self._trusts_recognizer:
             found |= dict.fromkeys(FROM_RECOGNIZER)
