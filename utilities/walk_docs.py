@@ -271,7 +271,7 @@ def missing_files(page: str, folder: Path) -> list[str]:
 def walk(page: str, folder: Path, quick: bool) -> list[str]:
     """Runs a page and prints a line for each part; returns the failures and differences."""
     failures, server = [], None
-    for name in ("exported", "exported-int8", "for_coqui", "runs/tuned", "set", "xtts_v2"):
+    for name in ("exported", "exported-int8", "for_coqui", "page", "runs/tuned", "set", "xtts_v2"):
         shutil.rmtree(folder / name, ignore_errors=True)
     for first, interpreter, code, shown in parts_of(page):
         if quick and not re.search(QUICK, first):
