@@ -5,7 +5,6 @@ import tensorflow as tf
 
 from myxtts.audio.augment import draw_rows
 from myxtts.audio.mel import SPEAKER_MEL, MelSpec, MelSpectrogram, resample
-from myxtts.config.checks import require
 from myxtts.config.config import XTTSConfig
 from myxtts.config.rates import DECODER_SAMPLE_RATE, MODEL_SAMPLE_RATE, SPEAKER_SAMPLE_RATE
 from myxtts.data.batch import DecoderBatch, WaveBatch
@@ -27,8 +26,6 @@ SILENCE = 1e-3
 """Root mean square (-60 dBFS) below which a slice counts as silent, and another slice is sampled instead."""
 VOICE_SAMPLES = int(1.2 * MODEL_SAMPLE_RATE)
 """Length in samples of the segment that a speaker vector is computed from in training. Longer ones hardly help."""
-FEWEST_VOICE_FRAMES = 94
-"""Minimum length of training slices with a speaker loss, in decoder frames: one second."""
 CHANCE = {"hifigan": 0.5, "istft": 2.0}
 """Loss of one discriminator at chance level, by decoder type."""
 WON_SHARE = 0.05
@@ -63,11 +60,6 @@ class DecoderStage(Stage):
 
     def __init__(self, config, foundations):
         super().__init__(config, foundations)
-        settings = config.training.decoder
-        rule = f"{FEWEST_VOICE_FRAMES} or more (1 s) with training.decoder.speaker_weight"
-        fits = not settings.speaker_weight or settings.frames >= FEWEST_VOICE_FRAMES
-        require(fits, "training.decoder.frames", rule, settings.frames)
-        require(settings.frames % 2 == 0, "training.decoder.frames", "even", settings.frames)
         self._lowest_mel = None
 
     def build(self, model, switches, starting):
