@@ -24,7 +24,7 @@ SENTENCE_PAUSE_SECONDS, CLAUSE_PAUSE_SECONDS, CUT_PAUSE_SECONDS, PARAGRAPH_PAUSE
 between two words, and at a blank line."""
 _PARAGRAPH = re.compile(r"\n[^\S\n]*\n")
 _PAUSES = {
-    SENTENCE_PAUSE_SECONDS: re.compile(r"""[.!?…؟۔।॥。！？｡።፧፨]["'”’»)\]」』）]*$"""),
+    SENTENCE_PAUSE_SECONDS: re.compile(r"""(?:[.!?…؟۔।॥。！？｡።፧፨]|፡፡)["'”’»)\]」』）]*$"""),
     CLAUSE_PAUSE_SECONDS: re.compile(r"[,;:،؛、，；：፣፤፥—–]$"),
 }
 

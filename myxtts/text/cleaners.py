@@ -29,7 +29,7 @@ Punctuation that belongs to a script (، ؟ 。) is not in it."""
 _PLAIN_LETTERS = table("ł l, ø o, đ d, ð d, ı i, æ ae, œ oe, þ th, Ł L, Ø O, Đ D, Ð D, Æ Ae, Œ Oe, Þ Th")
 """Replacements for letters with diacritics that Unicode does not decompose, and for ligatures."""
 # End marks with closing quotes and brackets. Full-width and Ethiopic stops need no space after them.
-_SENTENCE_END = re.compile(r"""[.!?…؟۔।॥]+["'”’»)\]]*(?=\s)|[。！？｡።፧፨]+["'”’»」』）)\]]*""")
+_SENTENCE_END = re.compile(r"""[.!?…؟۔।॥]+["'”’»)\]]*(?=\s)|(?:[。！？｡።፧፨]|፡፡)+["'”’»」』）)\]]*""")
 _LAST_WORD = re.compile(r"[^\s(\"'“‘«]+$")
 _INITIAL = re.compile(r"(?:^|\.)[^\W\d_]\.$")
 _ORDINAL = re.compile(r"^[0-9]+\.$")
@@ -45,9 +45,10 @@ def clean_text(text: str, language: str) -> str:
     text = re.sub("[\ud800-\udfff]", "\N{REPLACEMENT CHARACTER}", text)  # libraries reject lone surrogates
     if not language.romanizes_as_written:
         text = language.expand_numbers(language.normalize(text.replace('"', "")).lower())
+        pattern = _ABBREVIATION.get(language.abbreviation_stop, language.abbreviation_stop)
         for short, words in language.abbreviations.items():
             if short in text:
-                text = re.sub(_ABBREVIATION[language.abbreviation_stop].format(re.escape(short)), words, text)
+                text = re.sub(pattern.format(re.escape(short)), words, text)
         symbols = str.maketrans({symbol: f" {words} " for symbol, words in language.symbols.items()})
         text = " ".join(text.translate(symbols).split())
     return language.romanize(text) if language.romanize else text

@@ -1,4 +1,4 @@
-"""Amharic: ordinals, Ethiopic numerals and grapheme-to-phoneme rules.
+"""Amharic: Ethiopic numerals and grapheme-to-phoneme rules.
 
 A letter of the Ethiopic script is a consonant with its vowel. The script does not show whether a letter of the sixth
 order has the vowel ɨ or none, nor which consonants are long. The rules below decide the vowel; length is not marked.
@@ -8,10 +8,12 @@ Epenthesis. A syllable has one consonant, a vowel and at most one more consonant
 
 1. at the start of a word, after the first consonant: ብዙ bɨzu, ስም sɨm;
 2. inside a word, after every second consonant: the first one closes the syllable before it, the second opens a new
-   syllable, the third closes the new syllable, and so on: ትግርኛ tɨgrɨña, ቤተክርስቲያን betäkrɨstiyan;
+   syllable, the third closes the new syllable, and so on: ቤተክርስቲያን betäkrɨstiyan. The second of three closes the new
+   syllable if it is more sonorous than the third, and no stop: ክርስቶስ kɨrɨstos. The long consonant ñ, and t after t',
+   follow a vowel: ትግርኛ tɨgrɨña;
 3. at the end of a word: the last two consonants close the last syllable if the second is less sonorous than the first
-   (glides > liquids > nasals > fricatives > stops), as in ክንፍ kɨnf; otherwise the last consonant closes it, as in ክፍል
-   kɨfɨl. From there backwards, one consonant opens a syllable, the next closes one: መንግሥት mängɨst, ወንድም wändɨm.
+   (glides > liquids > nasals > fricatives > b > stops), as in ክንፍ kɨnf; otherwise the last consonant closes it, as in
+   ክፍል kɨfɨl. From there backwards, one consonant opens a syllable, the next closes one: መንግሥት mängɨst, ወንድም wändɨm.
 """
 
 import re
@@ -19,10 +21,7 @@ import unicodedata
 
 from myxtts.text.languages.base import described, table
 
-# Replacements of a number's last letter before the ordinal ending ኛ: አንድ, አንደኛ.
-_BEFORE_ENDING = str.maketrans({"ድ": "ደ", "ት": "ተ", "ኝ": "ነ", "ር": "ረ", "ህ": ""})
 _NUMERAL = re.compile("[፩-፼]+")
-_PUNCTUATION = str.maketrans("፡።፣፤፥፦፧፨፠", " .,;::?. ")
 # IPA consonant of each row of the syllabary, which has eight code points; the first row starts at U+1200. `-` is no
 # consonant. Letters of Tigrinya, Oromo and Blin get the nearest Amharic sound.
 _ROWS = (
@@ -33,7 +32,7 @@ _PALATALIZED = {"ፘ": "rj", "ፙ": "mj", "ፚ": "fj"}
 _GUTTURALS = "ሀሐኀአዐ"
 _VOWELS = ("ə", "u", "i", "a", "e", "", "o", "wa")
 _EPENTHETIC = "ɨ"
-_SONORITY = {sound: rank for rank, sounds in enumerate(("fvszʃʒh", "mnɲ", "lr", "jw"), 1) for sound in sounds}
+_SONORITY = {sound: rank for rank, row in enumerate(("dg", "fs", "b", "vzʃʒh", "mnɲ", "lr", "jw"), 1) for sound in row}
 _IPA_TO_LATIN = table("ʃ sh, ʒ zh, ɲ ñ, tʃʼ ch', tʃ ch, dʒ j, kʼ q, tʼ t', pʼ p', sʼ ts', j y, ə ä, ɨ ı")
 _IPA_SYMBOL = re.compile("|".join(sorted(_IPA_TO_LATIN, key=len, reverse=True)))
 _WORD = re.compile("[ሀ-ፚ]+")
@@ -51,11 +50,6 @@ def ethiopic_to_int(numeral: str) -> int:
         else:
             pending += int(unicodedata.numeric(character))
     return total + hundreds + pending
-
-
-def normalize_amharic(text: str) -> str:
-    """Replaces Ethiopic punctuation and numerals by ASCII characters."""
-    return _NUMERAL.sub(lambda match: str(ethiopic_to_int(match.group())), text.translate(_PUNCTUATION))
 
 
 def amharic_to_phonemes(text: str, alphabet: str) -> str:
@@ -77,22 +71,25 @@ def _word_to_ipa(word: str) -> str:
         if consonant and not vowel:
             run.append(consonant)
         else:
-            ipa += _run_to_ipa(run, at_start=not ipa, at_end=False) + consonant + (vowel or _EPENTHETIC)
+            ipa += _run_to_ipa(run, consonant, at_start=not ipa) + consonant + (vowel or _EPENTHETIC)
             run = []
-    return ipa + _run_to_ipa(run, at_start=not ipa, at_end=True)
+    return ipa + _run_to_ipa(run, None, at_start=not ipa)
 
 
-def _run_to_ipa(run: list[str], at_start: bool, at_end: bool) -> str:
+def _run_to_ipa(run: list[str], onset: str | None, at_start: bool) -> str:
+    """Inserts vowels into the consonants before `onset`, the consonant of the next vowel; None at the end of a word."""
     if not run:
         return ""
     if at_start:
-        return run[0] + _EPENTHETIC + _run_to_ipa(run[1:], at_start=False, at_end=at_end)
-    if not at_end:
-        return "".join(consonant + (_EPENTHETIC if index % 2 else "") for index, consonant in enumerate(run))
+        return run[0] + _EPENTHETIC + _run_to_ipa(run[1:], onset, at_start=False)
     # Affricates and ejectives count as stops; labialization does not count.
-    sonority = [_SONORITY.get(consonant.removesuffix("w") or "w", 0) for consonant in run[-2:]]
-    num_closing = 2 if len(run) > 1 and sonority[0] > sonority[1] else 1
-    opening, closing = run[:-num_closing], run[-num_closing:]
+    ranks = [_SONORITY.get(one.removesuffix("w") or "w", 0) for one in [*run, onset][-3:] if one is not None][-2:]
+    falls = len(ranks) == 2 and ranks[0] > ranks[1]
+    num_closing = 1 + falls
+    if onset is not None:
+        moves = falls and len(run) == 2 and run[-1] not in "bdg"
+        num_closing = 0 if onset == "ɲ" or run[-1] == onset + "ʼ" else 1 if moves else len(run) % 2
+    opening, closing = run[: len(run) - num_closing], run[len(run) - num_closing :]
     # Counted from the end of `opening`, every second consonant gets the vowel.
     remaining = range(len(opening), 0, -1)
     vowelled = (consonant + (_EPENTHETIC if count % 2 else "") for count, consonant in zip(remaining, opening))
@@ -102,7 +99,6 @@ def _run_to_ipa(run: list[str], at_start: bool, at_end: bool) -> str:
 LANGUAGE = described(
     "am",
     letters="".join(filter(str.isalpha, map(chr, range(ord("ሀ"), ord("ፚ") + 1)))),
-    normalize=normalize_amharic,
-    to_ordinal=lambda cardinal, number: cardinal[:-1] + cardinal[-1].translate(_BEFORE_ENDING) + "ኛ",
+    normalize=lambda text: _NUMERAL.sub(lambda match: str(ethiopic_to_int(match.group())), text),
     phonemize=amharic_to_phonemes,
 )

@@ -33,8 +33,8 @@ class Language:
     """Function that replaces the numbers in a lower-case text by words."""
     abbreviations: dict[str, str] = field(default_factory=dict)
     """Words for each abbreviation, in order of replacement; keys are lower-case, without the final full stop."""
-    abbreviation_stop: Literal["always", "optional", "never"] = "always"
-    """Whether abbreviations end with a full stop."""
+    abbreviation_stop: Literal["always", "optional", "never"] | str = "always"
+    """Whether abbreviations end with a full stop, or a regular expression with `{}` for the abbreviation."""
     symbols: dict[str, str]
     """Words for each symbol, such as `%`."""
     symbol_readings: dict[str, str] = field(default_factory=dict)
@@ -112,8 +112,9 @@ def described(code: str, cardinal: Callable | None = None, to_ordinal: Callable 
     for name in {"other_names", "scripts"} & {*fields}:
         fields[name] = tuple(fields[name])
     fields |= more
-    if rewrites := fields.pop("rewrites", None):
-        fields["normalize"] = partial(_rewrite, fields.get("normalize", str), rewrites)
+    for name, function in (("rewrites", "normalize"), ("rewrites_of_numbers", "expand_numbers")):
+        if rewrites := fields.pop(name, None):
+            fields[function] = partial(_rewrite, fields.get(function, str), rewrites)
     return Language(**fields)
 
 
