@@ -297,7 +297,7 @@ class Line(NamedTuple):
 
 
 def read_lines(path: str) -> list[Line]:
-    """Reads lines `id|text|voice|language`; skips blank lines, `#` lines and a header. Raises `UserError` for others."""
+    """Reads lines `id|text|voice|language`, but no blank line, `#` line or header. Raises `UserError` if one is bad."""
     # `splitlines` would also split at characters that can be part of a text.
     rows = re.split("\r\n|\r|\n", read_input("--batch", path, MAX_LIST_BYTES))
     first = next((row for row in rows if row.strip() and not row.startswith("#")), "")

@@ -10,7 +10,6 @@ import re
 import tempfile
 import threading
 import unicodedata
-from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
@@ -20,19 +19,19 @@ CHARS_UTF8, IPA = 1, 2
 MAX_DATA_PATH_BYTES = 159
 """Maximum length in bytes of the path of eSpeak NG's data folder, a limit of the library."""
 WITHIN_WORDS = " '’\u200c\u200d"
-_GREEK_WORD = re.compile("[\u0370-\u03ff]{2}")  # one letter is a symbol, which has the letter's name
 LOCK = threading.Lock()
 """Protects the global state of eSpeak NG; hold it during `load_library` and all calls of the library."""
 
 
-def text_to_ipa(text: str, voice: str, scripts: Iterable[str] = ()) -> str:
+def text_to_ipa(text: str, voice: str, scripts: tuple[str, ...] = ()) -> str:
     """Converts cleaned text to IPA with stress marks; punctuation and letters of other scripts are kept.
 
     `voice` is a language of eSpeak NG, such as `en-us`, and `scripts` are its scripts besides Latin, as in Unicode
     names of letters. Raises `ValueError` if eSpeak NG or the language is missing.
     """
     # eSpeak NG removes punctuation, and would say names such as "Ethiopic letter" for letters of other scripts.
-    known = {"LATIN", "COMBINING", "MODIFIER", *scripts, *["GREEK"] * (not _GREEK_WORD.search(text))}
+    # One Greek letter is a symbol, which has the letter's name.
+    known = {"LATIN", "COMBINING", "MODIFIER", *scripts, *["GREEK"] * (not re.search("[\u0370-\u03ff]{2}", text))}
 
     def is_spoken(character):
         kind, plain = unicodedata.category(character)[0], unicodedata.normalize("NFKC", character)[0]

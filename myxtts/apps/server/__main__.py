@@ -26,7 +26,8 @@ def main(argv: list[str] | None = None) -> int:
         wyoming = serve_wyoming(place, speaker, voices, settings)
     listening = open_port("--port", arguments.host, arguments.port)
     if arguments.ui:
-        _mount_page(app, Path(arguments.ui), key, address_of(listening))
+        host = f"[{arguments.host.strip('[]')}]" if ":" in arguments.host else arguments.host
+        _mount_page(app, Path(arguments.ui), key, f"http://{host}:{listening.getsockname()[1]}")
     serving = Serving(app, speaker, arguments.max_connections, arguments.grace_seconds, wyoming)
     serving.run([listening])
     return 0 if serving.started else 1

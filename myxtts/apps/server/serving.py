@@ -144,12 +144,6 @@ def limited_protocol(max_of_address: int) -> type[H11Protocol]:
     return Limited
 
 
-def address_of(socket) -> str:
-    """Returns the address on which a socket listens, as a URL."""
-    host, port, *_ = socket.getsockname()
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-
 class Serving(uvicorn.Server):
     """Runs an app until SIGINT or SIGTERM, then rejects queued texts and finishes the texts in progress.
 
@@ -170,8 +164,9 @@ class Serving(uvicorn.Server):
         await super().startup(sockets)
         if self.started:
             self._task = self._beside and asyncio.ensure_future(self._beside)
-            for one in [socket for server in self.servers for socket in server.sockets]:
-                logging.getLogger("myxtts.apps.server").info("Listening on %s", address_of(one))
+            for host, port, *_ in [socket.getsockname() for server in self.servers for socket in server.sockets]:
+                place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+                logging.getLogger("myxtts.apps.server").info("Listening on http://%s", place)
 
     async def shutdown(self, sockets=None):
         """Rejects queued texts and finishes the texts in progress, up to the time limit."""

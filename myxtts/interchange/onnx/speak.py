@@ -171,7 +171,7 @@ class Speaker:
             raise ValueError(f"{language} needs the transliteration of MyXTTS. Use `myxtts say`.")
         letters = [one for one in self.as_read(text, language).lower() if one.isalpha()]
         if 2 * sum(one in self.vocabulary.ids for one in letters) < len(letters):
-            raise ValueError(f"Most letters of the text are unknown to the model in {language}. Give another --language.")
+            raise ValueError(f"Most letters of the text are unknown to the model in {language}. Change --language.")
         # Words are never split, even if the model was trained on shorter texts.
         longest = max(self.config["longest_texts"][language], *map(len, text.split()), 1)
         limit = min(self.config["languages"][language], longest)
