@@ -367,12 +367,11 @@ def say_lines(lines: list[Line], synthesizer, voice, arguments, options: dict, c
 def _requests(lines, synthesizer, voice, arguments):
     """Returns `(line, voice, language)` for each line. Raises `UserError` for the first line that cannot be spoken."""
     speakers, requests, voices, notes = read_speakers(arguments.checkpoint), [], {}, {}
-    among = synthesizer.tokenizer.languages
     for line in lines:
         name, own = line.voice, line.voice in speakers and speakers[line.voice].language or arguments.own
         try:
             asked = line.language or arguments.requested
-            language, note = language_to_read(line.text, asked, own, printable(name), among)
+            language, note = language_to_read(line.text, asked, own, printable(name), synthesizer.languages)
             synthesizer.text_front.check(line.text, language)
             if (key := (name, not (name or voice) and language)) not in voices:
                 found, rule = Path(arguments.batch).parent / name, "a speaker of the model or a file beside the list"
