@@ -72,6 +72,10 @@ def test_voice_of_espeak_is_set_only_where_the_language_changes_since_that_leaks
     assert espeak.text_to_ipa("nation", "fr") == "nasjˈɔ̃"
 
 
+def test_letters_of_other_scripts_are_kept_and_not_spelled_by_their_names():
+    assert espeak.text_to_ipa("hello አዲስ, α", "en-us") == "həlˈoʊ አዲስ, ˈælfə"
+
+
 def test_missing_espeak_is_one_error_message(monkeypatch):
     monkeypatch.setitem(sys.modules, "espeakng_loader", None)
     espeak.load_library.cache_clear()

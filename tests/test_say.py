@@ -8,6 +8,7 @@ import subprocess
 import sys
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import keras
 import numpy as np
@@ -21,8 +22,10 @@ from myxtts.audio.files import read_audio
 from myxtts.cli import say
 from myxtts.cli.say import play, read_lines
 from myxtts.inference.synthesizer import Synthesizer
+from myxtts.inference.text_front import open_text_front
 from myxtts.inference.voices import Voice
 from myxtts.models.xtts import XTTS
+from myxtts.storage.base_model import base_folder
 from myxtts.storage.checkpoint import CheckpointStore
 
 pytestmark = pytest.mark.usefixtures("without_griffin_lim")
@@ -193,6 +196,16 @@ def test_batch_is_spoken_again_by_a_model_that_was_trained_on(argv, folder, tmp_
 def test_list_as_windows_writes_it_and_with_any_characters_in_its_texts_is_read(tmp_path):
     (tmp_path / "lines.txt").write_bytes("\ufeffa|one\u2028two\r\n\r\nb|three\r\n".encode())
     assert [line[:3] for line in read_lines(tmp_path / "lines.txt")] == [(1, "a", "one\u2028two"), (3, "b", "three")]
+    (tmp_path / "lines.txt").write_text("id;text;voice;language\na;one, two;;en\n", "utf-16")
+    assert [line[1:] for line in read_lines(tmp_path / "lines.txt")] == [("a", "one, two", "", "en")]
+
+
+def test_line_of_a_batch_is_read_in_the_language_of_its_letters_in_the_default_voice(capsys):
+    front, _ = open_text_front(base_folder())
+    model = SimpleNamespace(text_front=front, languages=front.tokenizer.languages, as_voice=lambda *given: given)
+    given = SimpleNamespace(checkpoint=base_folder(), own=None, requested=None, batch="a.txt")
+    assert say._requests([say.Line(1, "a", "ሰላም", "", "")], model, None, given)[0][1:] == ((None, "am"), "am")
+    assert "line 1: The text is in Ethiopic letters" in capsys.readouterr().err
 
 
 def test_more_text_on_standard_input_than_is_read_is_refused_and_not_cut(argv, capsys, monkeypatch):

@@ -17,6 +17,7 @@ from myxtts.cli.errors import exits_with_sentence, language_code, read_input, re
 from myxtts.config.checks import UserError, bounded_text, counted, printable, require
 from myxtts.config.stages import STAGES
 from myxtts.data.corpora import SUBTITLES
+from myxtts.data.corpora.tables import find_dialect, names_to_columns
 from myxtts.devices.machine import check_device
 from myxtts.devices.tensorflow_start import import_tensorflow
 from myxtts.hearing.recognizers import Listening, open_recognizer, settle_recognizer
@@ -76,7 +77,7 @@ def build_parser() -> argparse.ArgumentParser:
     add = (speech := parser.add_argument_group("speech")).add_argument
     add("--speed", type=float, default=1.0, help="speaking rate, at the same pitch")
     add("--seed", type=int, default=0, help="sampling seed")
-    retries = "further attempts at a sentence of low confidence; no effect with --stream (default: 1)"
+    retries = "further attempts at a sentence of low confidence; no effect with --stream"
     add("--retries", type=int, metavar="N", default=1, help=retries)
     recognizer = "recognizer that checks each sentence: base, hf://…, a folder, a command with {wav}; not with --stream"
     add("--recognizer", metavar="NAME", help=recognizer)
@@ -133,12 +134,11 @@ def _read(arguments):
     arguments.text_front, config = open_text_front(arguments.checkpoint, g2p)
     speaker, among = arguments.speaker, arguments.text_front.tokenizer.languages
     own = language_of(arguments.checkpoint, speaker)
-    arguments.requested = requested = language_code(arguments.language, among)
-    arguments.language, note = language_to_read(text, requested, own, printable(speaker or ""), among)
-    if note:
-        print(note, file=sys.stderr)
+    arguments.requested, arguments.own = language_code(arguments.language, among), own
+    arguments.language, note = language_to_read(text, arguments.requested, own, printable(speaker or ""), among)
     if text is not None:
-        arguments.text_front.pieces(text, arguments.language)
+        arguments.text_front.check(text, arguments.language)
+        print(note, end="\n" * bool(note), file=sys.stderr)
         if len(text) > SHORT_TEXT:
             minutes = SECONDS_AT_CHAR_LIMIT / 60 * len(text) / get_language(arguments.language).char_limit
             print(f"This is about {minutes:.1f} min of speech.", file=sys.stderr)
@@ -297,15 +297,20 @@ class Line(NamedTuple):
 
 
 def read_lines(path: str) -> list[Line]:
-    """Reads lines `id|text|voice|language`; skips blank lines and `#` lines. Raises `UserError` for an invalid line."""
+    """Reads lines `id|text|voice|language`, but no blank line, `#` line or header. Raises `UserError` if one is bad."""
     # `splitlines` would also split at characters that can be part of a text.
     rows = re.split("\r\n|\r|\n", read_input("--batch", path, MAX_LIST_BYTES))
+    first = next((row for row in rows if row.strip() and not row.startswith("#")), "")
+    is_header = lambda separator: names_to_columns(first.split(separator))[:2] == ("id", "text")
+    found = next(filter(is_header, "|\t;,"), None)  # commas only with a header: texts have them, too
+    dialect = find_dialect(rows, found or next((one for one in "|\t;" if one in first), "|"))
     lines, seen = [], {}
     for number, row in enumerate(rows, 1):
-        if not row.strip() or row.startswith("#"):
+        if not row.strip() or row.startswith("#") or found and row is first:
             continue
-        where, parts = f"Line {number} of {path}", [part.strip() for part in row.split("|")]
-        require(2 <= len(parts) <= 4, where, "id|text, id|text|voice or id|text|voice|language", repr(row[:80]))
+        where, parts = f"Line {number} of {path}", [part.strip() for part in dialect.split(row) or ()]
+        forms = "id|text, id|text|voice or id|text|voice|language".replace("|", dialect.separator)
+        require(2 <= len(parts) <= 4, where, forms, repr(row[:80]))
         line = Line(number, *parts, *[""] * (4 - len(parts)))
         is_name = _ID.fullmatch(line.id) and len(line.id.encode()) <= MAX_ID_BYTES
         rule = f"a file name of letters, digits, _, - and ., at most {MAX_ID_BYTES} bytes"
@@ -337,8 +342,8 @@ def say_lines(lines: list[Line], synthesizer, voice, arguments, options: dict, c
     settings = repr((which, sorted(options.items(), key=str), digests_of))
     path_of = lambda line: folder / f"{line.id}.{arguments.format}"
     wanted = {}
-    for line, own, _ in requests:
-        wanted[line.id] = digest_bytes(repr((line.text, line.language, settings)).encode() + own.latents.tobytes())
+    for line, own, language in requests:
+        wanted[line.id] = digest_bytes(repr((line.text, language, settings)).encode() + own.latents.tobytes())
     is_spoken = lambda line: digests.get(line.id) == wanted[line.id] and path_of(line).is_file()
     waiting = [request for request in requests if not is_spoken(request[0])]
     if done := len(requests) - len(waiting):
@@ -361,20 +366,22 @@ def say_lines(lines: list[Line], synthesizer, voice, arguments, options: dict, c
 
 def _requests(lines, synthesizer, voice, arguments):
     """Returns `(line, voice, language)` for each line. Raises `UserError` for the first line that cannot be spoken."""
-    speakers, requests = read_speakers(arguments.checkpoint), []
-    own = {name: one.language for name, one in speakers.items() if one.language not in (None, arguments.language)}
-    voices = {} if voice is None else {"": voice}
+    speakers, requests, voices, notes = read_speakers(arguments.checkpoint), [], {}, {}
     for line in lines:
-        line = line if arguments.requested else line._replace(language=line.language or own.get(line.voice, ""))
-        name, language = line.voice, line.language or arguments.language
+        name, own = line.voice, line.voice in speakers and speakers[line.voice].language or arguments.own
         try:
-            synthesizer.text_front.pieces(line.text, language)
-            if name not in voices:
+            asked = line.language or arguments.requested
+            language, note = language_to_read(line.text, asked, own, printable(name), synthesizer.languages)
+            synthesizer.text_front.check(line.text, language)
+            if (key := (name, not (name or voice) and language)) not in voices:
                 found, rule = Path(arguments.batch).parent / name, "a speaker of the model or a file beside the list"
-                received = name or "none, and no --reference-audio for all"
-                require(name in speakers or found.is_file(), "Its voice", rule, received)
-                voices[name] = synthesizer.as_voice(name if name in speakers else found)
+                require(not name or name in speakers or found.is_file(), "Its voice", rule, name)
+                voices[key] = synthesizer.as_voice(voice if not name else name if name in speakers else found, language)
         except (UserError, OSError) as error:
             raise UserError(f"Line {line.number} of {arguments.batch} cannot be spoken. {error}") from error
-        requests.append((line, voices[name], language))
+        notes.setdefault(note, []).append(line.number)
+        requests.append((line, voices[key], language))
+    for note, numbers in notes.items():
+        if note:
+            print(f"{counted(len(numbers), 'line')}, the first is line {numbers[0]}: {note}", file=sys.stderr)
     return requests

@@ -76,7 +76,7 @@ def is_new_or_empty(folder: Path) -> bool:
 
 
 def read_bounded(path: Path, max_bytes: int) -> str:
-    """Reads a regular UTF-8 file of at most `max_bytes`, without its byte-order mark.
+    """Reads a regular file of at most `max_bytes`, UTF-8 or UTF-16 with its byte-order mark, which is removed.
 
     Raises:
         OSError: The file cannot be read.
@@ -90,11 +90,11 @@ def read_bounded(path: Path, max_bytes: int) -> str:
 
 
 def bounded_text(file: BinaryIO, max_bytes: int) -> str:
-    """Reads the rest of an open binary file as UTF-8 text, with the limit and the errors of `read_bounded`."""
+    """Reads the rest of an open binary file as text, with the limit and the errors of `read_bounded`."""
     content = file.read(max_bytes + 1)
     if len(content) > max_bytes:
         raise ValueError(f"is too large; at most {max_bytes} bytes are read")
     try:
-        return content.decode("utf-8-sig")
+        return content.decode("utf-16" if content[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig")
     except UnicodeDecodeError as error:
         raise ValueError(f"is not UTF-8 text: {error}") from None

@@ -294,6 +294,9 @@ def _encoding_fault(text):
     """Returns `(is_certain, fault)`: whether the encoding is certainly wrong, and a sentence on the fault (or "")."""
     if lost := re.search("[\ufffd\ud800-\udfff]", text):  # U+D800 and above: half of a pair in JSON
         return True, f"The text contains U+{ord(lost[0]):04X}, which stands for lost letters."
+    if text.count("?") > max(2, sum(map(str.isalpha, text))):
+        hint = "an encoding without its letters. Save the list again, as CSV UTF-8."
+        return True, f"The text consists of question marks: it was saved in {hint}"
     if control := _CONTROL_CHARACTER.search(text):
         return True, f"The text has the control character U+{ord(control[0]):04X}."
     for encoding in ("cp1252", "latin-1"):

@@ -152,13 +152,13 @@ class Synthesizer:
         return self.with_engine(engine).batch([text], [voice], [language], sampling, seed, **options)[0]
 
     def _voice_and_language(self, text, voice, language):
-        if language:
-            return voice, language
-        if voice is None and self.folder and not is_base(self.folder):  # base has a voice for each language
+        if not (voice or language) and self.folder and not is_base(self.folder):  # base has a voice for each language
             voice = default_speaker(self.folder, "")
         name = voice if isinstance(voice, str) and voice in self.speakers else ""
-        own = language_of(self.folder, name) if self.folder else None
-        language, note = language_to_read(text, None, own, name, self.tokenizer.languages)
+        own = language_of(self.folder, name) if self.folder and not language else None
+        language, note = language_to_read(text, language, own, name, self.tokenizer.languages)
+        if text is not None:
+            self.text_front.check(text, language)
         voice = self.as_voice(voice, language)  # raises its errors before the note is logged
         logger.log(logging.INFO if note else logging.DEBUG, "%s", note.replace("--language", "language"))
         return voice, language

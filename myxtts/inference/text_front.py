@@ -5,6 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,6 +14,7 @@ from myxtts.config.config import XTTSConfig
 from myxtts.storage.files import AnyPath, CheckpointError
 from myxtts.storage.run_folder import read_config, vocabulary_path
 from myxtts.text.cleaners import split_text
+from myxtts.text.language_guess import guess_language
 from myxtts.text.languages import get_language
 from myxtts.text.speech_rates import longest_texts, read_rates
 from myxtts.text.tokenizer import XTTSTokenizer
@@ -57,7 +59,9 @@ class TextFront:
         if known != text:
             logger.warning("%s has letters that are not in the vocabulary, spoken as %s.", shown, brief(known))
         if unknown := self.tokenizer.check(known, language):
-            logger.warning("%s: %s; they are not spoken.", shown, unknown)
+            faulty = (word for word in known.split() if not word.isascii() and self.tokenizer.check(word, language))
+            way = f"Write {brief(' '.join(islice(faulty, 9)))} in {get_language(language).name} letters."
+            logger.warning("%s: %s; they are not spoken. %s", shown, unknown, way)
         pieces: list[Piece] = []
         for paragraph in _PARAGRAPH.split(text):
             if pieces:
@@ -88,6 +92,12 @@ class TextFront:
         self._check(text, language, self.max_tokens)
         known = self.tokenizer.with_known_letters(text, language)
         return [token for token in self.tokenizer.encode(known, language) if token != self.tokenizer.unk_id]
+
+    def check(self, text: str, language: str) -> None:
+        """Raises `SpeechError` for a text that the model cannot speak, or whose letters the language does not have."""
+        if fault := guess_language([text], language, self.tokenizer.languages)[1]:
+            raise SpeechError(fault)
+        self._check(text, language)
 
     def _check(self, text: str, language: str, max_tokens: int | None = None) -> None:
         if reason := self._fault(text, language, max_tokens):

@@ -23,13 +23,21 @@ LOCK = threading.Lock()
 """Protects the global state of eSpeak NG; hold it during `load_library` and all calls of the library."""
 
 
-def text_to_ipa(text: str, voice: str) -> str:
-    """Converts cleaned text to IPA with stress marks; punctuation is kept.
+def text_to_ipa(text: str, voice: str, scripts: tuple[str, ...] = ()) -> str:
+    """Converts cleaned text to IPA with stress marks; punctuation and letters of other scripts are kept.
 
-    `voice` is a language of eSpeak NG, such as `en-us`. Raises `ValueError` if eSpeak NG or the language is missing.
+    `voice` is a language of eSpeak NG, such as `en-us`, and `scripts` are its scripts besides Latin, as in Unicode
+    names of letters. Raises `ValueError` if eSpeak NG or the language is missing.
     """
-    # eSpeak NG removes punctuation, so only the text between the punctuation marks is converted.
-    is_spoken = lambda character: unicodedata.category(character)[0] in "LMN" or character in WITHIN_WORDS
+    # eSpeak NG removes punctuation, and would say names such as "Ethiopic letter" for letters of other scripts.
+    # One Greek letter is a symbol, which has the letter's name.
+    known = {"LATIN", "COMBINING", "MODIFIER", *scripts, *["GREEK"] * (not re.search("[\u0370-\u03ff]{2}", text))}
+
+    def is_spoken(character):
+        kind, plain = unicodedata.category(character)[0], unicodedata.normalize("NFKC", character)[0]
+        is_foreign = kind in "LM" and unicodedata.name(plain, "").partition(" ")[0] not in known
+        return kind in "LMN" and not is_foreign or character in WITHIN_WORDS
+
     parts = [(spoken, "".join(part)) for spoken, part in itertools.groupby(text, is_spoken)]
     with LOCK:
         library = load_library()

@@ -72,7 +72,7 @@ def written(text: str, language: str, g2p: Iterable[str] = ()) -> str:
     if get_language(language).code in g2p:
         return text_to_phonemes(text, language)
     cleaned, voice = clean_text(text, language), espeak_voice(language, g2p)
-    return espeak.text_to_ipa(cleaned, voice) if voice else cleaned
+    return espeak.text_to_ipa(cleaned, voice, get_language(language).scripts) if voice else cleaned
 
 
 def alphabet(language: str, g2p: Iterable[str] = ()) -> set[str]:

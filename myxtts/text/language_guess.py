@@ -12,6 +12,7 @@ from myxtts.text.languages.base import Language
 _MOST_LETTERS = 100_000
 _FEW_LETTERS = 300  # a text with at most this many letters may lack the letters that only its language has
 _FOREIGN_SHARE = 0.3  # maximum share of letters in other scripts: names and quotations
+_LATIN_SHARE = 0.5  # of letters in a Latin script: texts in other scripts have many Latin names, and longer ones
 _OWN_SHARE = 0.005
 _MOST_TEXTS, OF_A_CORPUS, OF_A_SENTENCE = 500, (120, 0.99), (8, 0.9)
 """Limits of `identify_language`: maximum number of texts, and values of `least` (letters, probability) for two uses.
@@ -31,7 +32,8 @@ def guess_language(texts: Iterable[str], language: str | None, among: Collection
     except ValueError:
         return code, ""
     letters = Counter(itertools.islice(filter(str.isalpha, itertools.chain.from_iterable(texts)), _MOST_LETTERS))
-    if not letters or _share(letters, expected.scripts) >= _FOREIGN_SHARE:
+    least = _LATIN_SHARE if "LATIN" in expected.scripts else _FOREIGN_SHARE
+    if not letters or _share(letters, expected.scripts) >= least:
         return code, ""
     fitting = [one for one in LANGUAGES.values() if _fits(letters, one)]
     if len(fitting) > 1 and any(one.own_letters for one in fitting):
@@ -39,7 +41,8 @@ def guess_language(texts: Iterable[str], language: str | None, among: Collection
         identified = identify_language(texts, [one.code for one in fitting], (12, 0.9))
         fitting = [one for one in fitting if identified in (None, one.code)]
     fitting = [one for one in fitting if among is None or one.code in among] or fitting
-    found = f"The text is in {_script(letters.most_common(1)[0][0]).capitalize()} letters"
+    script = Counter(map(_script, letters.elements())).most_common(1)[0][0]
+    found = f"The text is in {script.capitalize()} letters"
     if len(fitting) == 1:
         (only,) = fitting
         return only.code, f"{found}: it is read as {only.code} ({only.name}){f', not as {code}' * bool(language)}."
@@ -87,7 +90,9 @@ def language_to_read(
         return language, note
     found = own
     if note or not own:  # the letters rule `own` out, and several other languages have them
-        found = identify_language([text or ""], among or LANGUAGES, OF_A_SENTENCE)
+        scripts = get_language(language).scripts
+        alike = [code for code, one in LANGUAGES.items() if note or one.scripts == scripts]
+        found = identify_language([text or ""], {*alike} & {*(among or alike)}, OF_A_SENTENCE)
     if found and (own or found != "en"):
         why = f"which {speaker or 'the model'} speaks" if found == own else "by its words"
         name = f"{found} ({get_language(found).name})"
@@ -109,5 +114,6 @@ def _fits(letters: Counter[str], language: Language) -> bool:
     own = sum(letters[letter] for letter in language.own_letters) / letters.total()
     theirs = sum(letters[letter] for one in rivals for letter in one.own_letters) / letters.total()
     lacks_own = language.own_letters and own < _OWN_SHARE and letters.total() > _FEW_LETTERS
-    covered = _share(letters, language.scripts) >= 1 - _FOREIGN_SHARE
+    is_most = _share(letters, language.scripts) > _LATIN_SHARE
+    covered = is_most and _share(letters, ("LATIN", *language.scripts)) >= 1 - _FOREIGN_SHARE
     return covered and _share(letters, language.scripts[:1]) >= _OWN_SHARE and theirs < _OWN_SHARE and not lacks_own

@@ -277,7 +277,7 @@ class XTTSTokenizer:
     ) -> str | None:
         """Returns the reason why a text cannot be used, or None if it can.
 
-        The reasons are an unsupported language, unknown characters, no letter or digit, or too many tokens.
+        The reasons are an unsupported language, unknown characters, too few known letters, or too many tokens.
 
         Args:
             max_tokens: Maximum number of ids from `encode`; None for no limit.
@@ -292,8 +292,11 @@ class XTTSTokenizer:
             names = ", ".join(f"{c!r} ({unicodedata.name(c, 'unnamed')})" for c in unknown[:5])
             more = ", ..." if unknown[5:] else ""
             return f"{counted(len(unknown), 'character')} not in the vocabulary: {names}{more}"
-        if not any(character.isalnum() and character in self._characters for character in cleaned):
+        letters = [character for character in cleaned if character.isalnum()]
+        if not (known := sum(letter in self._characters for letter in letters)):
             return "no text: no letter or digit that the vocabulary has"
+        if 2 * known < len(letters):
+            return f"the vocabulary lacks {len(letters) - known} of its {len(letters)} letters in {language.name}"
         num_tokens = len(self._encode_cleaned(cleaned, language))
         if max_tokens is not None and num_tokens > max_tokens:
             return f"text too long: {num_tokens} tokens, at most {max_tokens}"

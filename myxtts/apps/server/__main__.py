@@ -24,20 +24,22 @@ def main(argv: list[str] | None = None) -> int:
 
         place = open_port("--wyoming-port", arguments.wyoming_host, arguments.wyoming_port)
         wyoming = serve_wyoming(place, speaker, voices, settings)
+    listening = open_port("--port", arguments.host, arguments.port)
     if arguments.ui:
-        _mount_page(app, Path(arguments.ui), key)
+        host = f"[{arguments.host.strip('[]')}]" if ":" in arguments.host else arguments.host
+        _mount_page(app, Path(arguments.ui), key, f"http://{host}:{listening.getsockname()[1]}")
     serving = Serving(app, speaker, arguments.max_connections, arguments.grace_seconds, wyoming)
-    serving.run([open_port("--port", arguments.host, arguments.port)])
+    serving.run([listening])
     return 0 if serving.started else 1
 
 
-def _mount_page(app, home, key):
+def _mount_page(app, home, key, address):
     with needing('--ui needs the extra "ui": pip install "myxtts[ui]" ({} is missing.)'):
         from myxtts.apps.studio.app import mount_page
         from myxtts.apps.studio.studio import Studio
     token = None if key else secrets.token_urlsafe(24)
     mount_page(app, Studio(home), key, token)
-    print(f"The web page is at /ui/{f'?token={token}' if token else ''}", flush=True)
+    print(f"The web page is at {address}/ui/{f'?token={token}' if token else ''}", flush=True)
 
 
 if __name__ == "__main__":

@@ -158,7 +158,7 @@ class Choices:
             return language_box(self.texts, f"{name}_language", language, ["", *codes]), voices(None, language, *names)
 
         with gr.Row():
-            language, speaker = chosen(self.language, BASE_NAME)
+            language, speaker = chosen("", BASE_NAME)
         with gr.Accordion(self.texts["voice_file"], open=False, elem_id=f"{name}_own_voice"):
             look = dict(type="filepath", buttons=["download"], elem_id=f"{name}_recording")
             recording = gr.Audio(sources=["upload", "microphone"], label=self.texts["voice_file_help"], **look)

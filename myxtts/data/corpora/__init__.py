@@ -155,6 +155,8 @@ def _guess_language(reading):
     unnamed = [clip for clip in reading.utterances if clip.language == reading.language]
     default = reading.language or DEFAULT_LANGUAGE
     language, note = guess_language((clip.text for clip in unnamed), reading.language)
+    if note and language == reading.language and not get_language(language).romanize:  # pinyin can be trained on
+        raise CorpusError(f"{counted(len(unnamed), 'clip')} cannot be read. {note}")
     if note:
         reading.notes.append(f"{note} {counted(len(unnamed), 'clip')} had no language.")
     elif unnamed and not reading.language:

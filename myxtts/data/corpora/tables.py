@@ -21,12 +21,14 @@ VALIDATION = ("validation", "valid", "val", "dev", "eval", "test")
 """Names of splits that can be used for validation, in order of preference."""
 _NAMES_OF_COLUMN = {
     "id": "file_name,audio_file,audio_filepath,audio_path,wav_path,wav_filename,wav_file,audio,wav,filename,file,path,"
-    "clip,id,datei,dateiname,fichier,archivo,نام_فایل,فایل,فایل_صوتی,نام_فایل_صوتی,صوت,مسیر,مسیر_فایل",
-    "text": "text,sentence,transcript,transcription,raw_text,satz,texte,phrase,texto,متن,جمله,متن_جمله,رونوشت",
+    "clip,id,datei,dateiname,fichier,archivo,نام_فایل,فایل,فایل_صوتی,نام_فایل_صوتی,صوت,مسیر,مسیر_فایل,"
+    "የድምፅ_ፋይል,የድምጽ_ፋይል,ድምፅ,ድምጽ,ፋይል",
+    "text": "text,sentence,transcript,transcription,raw_text,satz,texte,phrase,texto,متن,جمله,متن_جمله,رونوشت,"
+    "ጽሑፍ,ጽሁፍ,ፅሁፍ,ፅሑፍ",
     "normalized": "normalized,normalised,normalized_text,normalised_text,normalized_transcription,text_normalized",
     "speaker": "speaker,speaker_name,speaker_id,client_id,sprecher,sprecherin,locuteur,locutrice,hablante,locutor,"
-    "گوینده,نام_گوینده",
-    "language": "language,lang,locale,sprache,langue,idioma,زبان",
+    "گوینده,نام_گوینده,ተናጋሪ",
+    "language": "language,lang,locale,sprache,langue,idioma,زبان,ቋንቋ",
 }
 """Names that headers may use for each column, in order of preference, separated by commas; spaces are written _."""
 

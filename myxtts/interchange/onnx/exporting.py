@@ -134,6 +134,7 @@ def settings(synthesizer: Synthesizer, form: str, weights: str) -> dict:
         "language_names": {name: one.code for one in spoken for name in (one.name.lower(), *one.other_names)},
         "longest_texts": {code: front.longest_text(code) for code in tokenizer.languages},
         "written_as_it_sounds": [code for code in tokenizer.g2p if code in tokenizer.languages],
+        "scripts": {one.code: one.scripts for one in spoken},
         "espeak_voices": {code: one for code in tokenizer.languages if (one := espeak_voice(code, tokenizer.g2p))},
         "sampling": {name: getattr(config.sampling, name) for name in sampling},
         "model": {name: getattr(synthesizer.model.config, name) for name in MODEL_NUMBERS},

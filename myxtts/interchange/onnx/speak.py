@@ -135,7 +135,8 @@ class Speaker:
         for number, sentence in enumerate(self.sentences(text, language)):
             read = self.as_read(sentence, language)
             if missing := sorted(set("".join(read.replace('"', "").lower().split())) - set(self.vocabulary.ids)):
-                print(f"Skipped characters unknown to the model: {' '.join(missing)}", file=sys.stderr)
+                hint = f"Write their words in letters of {language}."
+                print(f"Skipped characters unknown to the model: {' '.join(missing)}. {hint}", file=sys.stderr)
             ids = self.vocabulary.encode(read, language)
             samples, codes, stopped = self.sentence(ids, *voice, seed, number, speed, **sampling)
             if not stopped:
@@ -171,6 +172,9 @@ class Speaker:
             raise ValueError(f"The model speaks {', '.join(self.config['languages'])}, not {language}.")
         if language in self.config["written_as_it_sounds"]:
             raise ValueError(f"{language} needs the transliteration of MyXTTS. Use `myxtts say`.")
+        letters = [one for one in self.as_read(text, language).lower() if one.isalpha()]
+        if 2 * sum(one in self.vocabulary.ids for one in letters) < len(letters):
+            raise ValueError(f"Most letters of the text are unknown to the model in {language}. Change --language.")
         # Words are never split, even if the model was trained on shorter texts.
         longest = max(self.config["longest_texts"][language], *map(len, text.split()), 1)
         limit = min(self.config["languages"][language], longest)
@@ -182,8 +186,10 @@ class Speaker:
     def as_read(self, sentence, language):
         """Converts a sentence to phonemes if the model was trained on eSpeak's phonemes, else returns it unchanged."""
         voice = self.config["espeak_voices"].get(language)
+        if not voice:
+            return sentence
         try:
-            return "".join(self.espeak.text_to_ipa(sentence.lower(), voice)) if voice else sentence
+            return "".join(self.espeak.text_to_ipa(sentence.lower(), voice, self.config["scripts"][language]))
         except (SyntaxError, NameError, AttributeError, TypeError) as error:  # a file that was cut
             raise RuntimeError(f"{self.folder / 'espeak.py'} is damaged: {error!r}") from error
 

@@ -370,7 +370,7 @@ def test_page_on_a_server_without_a_key_asks_for_the_token_that_it_printed(tmp_p
 
     from myxtts.apps.server.__main__ import _mount_page
 
-    _mount_page(app := FastAPI(), tmp_path / "runs", None)
+    _mount_page(app := FastAPI(), tmp_path / "runs", None, "http://127.0.0.1:8000")
     client, address = TestClient(app, base_url="http://127.0.0.1:8000"), capsys.readouterr().out.split()[-1]
     assert client.get("/ui/").status_code == client.get("/ui-fa/config").status_code == 401
     assert client.get(address).status_code == client.get("/ui-fa/config").status_code == 200

@@ -108,12 +108,16 @@ class Espeak {
     Object.assign(this, { module, worker: new module.eSpeakNGWorker() });
   }
 
-  textToIpa(text, voice) {
+  textToIpa(text, voice, scripts) {
+    // eSpeak NG would say names such as "Ethiopic letter" for letters of other scripts. A Greek letter alone is a symbol.
+    const names = [...scripts.map((name) => name[0] + name.slice(1).toLowerCase()), "Latin", "Common", "Inherited"];
+    if (!/\p{Script=Greek}{2}/u.test(text)) names.push("Greek");
+    const known = new RegExp(`[${names.map((name) => `\\p{Script=${name}}`).join("")}]`, "u");
     if (this.worker.set_voice(voice)) throw new Error(`eSpeak NG does not know the language ${voice}.`);
     const parts = [];
     let before = null;
     for (const character of text) {
-      const spoken = SPOKEN.test(character);
+      const spoken = SPOKEN.test(character) && known.test(character);
       if (spoken === before) parts.at(-1).text += character;
       else parts.push({ spoken, text: character });
       before = spoken;
@@ -284,6 +288,9 @@ export class Speaker {
 
   sentences(text, language) {
     if (!this.languages.includes(language)) throw new Error(`This page speaks ${this.languages.join(", ")}, not ${language}.`);
+    const letters = this.asRead(text, language).toLowerCase().match(/\p{L}/gu) ?? [];
+    if (2 * letters.filter((one) => this.vocabulary.ids.has(one)).length < letters.length)
+      throw new Error(`Most letters of the text are unknown to the model in ${language}. Choose another language.`);
     const longestWord = text.split(/\s+/).reduce((most, word) => Math.max(most, word.length), 1);
     const longest = Math.max(this.config.longest_texts[language], longestWord);
     let limit = Math.min(this.config.languages[language], longest), found = cutText(text, limit);
@@ -297,7 +304,7 @@ export class Speaker {
 
   asRead(sentence, language) {
     const voice = this.config.espeak_voices[language];
-    return voice ? this.espeak.textToIpa(sentence.toLowerCase(), voice) : sentence;
+    return voice ? this.espeak.textToIpa(sentence.toLowerCase(), voice, this.config.scripts[language]) : sentence;
   }
 
   async codes(ids, latents, seed, sentence, sampling) {
