@@ -18,7 +18,8 @@ setup(
         "myxtts.apps.server": ["*.html"],
         "myxtts.apps.studio": ["*.yaml", "*.css", "*.js"],
         "myxtts.interchange": ["*.md"],
-        "myxtts.interchange.onnx": ["web/*"],
+        "myxtts.interchange.onnx": ["web/*", "*.toml"],
+        "myxtts.data.corpora": ["*.toml"],
         "myxtts.text.languages": ["*.toml"],
     },
 )

@@ -38,18 +38,6 @@ GROUPS = {
 """Subcommands in the groups of `myxtts --help`: each name with the function to call and a one-line summary."""
 COMMANDS = {name: entry for group in GROUPS.values() for name, entry in group.items()}
 
-OTHER_NAMES = {
-    **dict.fromkeys(("speak", "tts", "synthesize", "synthesise", "infer", "generate"), "say"),
-    **dict.fromkeys(("finetune", "fine-tune", "fit", "resume"), "train"),
-    **dict.fromkeys(("server", "api"), "serve"),
-    **dict.fromkeys(("web", "webui", "gui", "app", "page"), "ui"),
-    **dict.fromkeys(("dataset", "prepare-data", "transcribe", "segment"), "make-dataset"),
-    **dict.fromkeys(("check", "info", "env"), "doctor"),
-    **dict.fromkeys(("eval", "test", "benchmark"), "evaluate"),
-    **dict.fromkeys(("import", "download"), "convert"),
-}
-"""Command names that other programs use, each with the subcommand that `myxtts` suggests instead."""
-
 END_SECONDS = 1.0
 """Seconds after which SIGTERM is repeated if the process has not ended yet."""
 
@@ -68,10 +56,12 @@ def main(argv: list[str] | None = None) -> int:
         print(f"myxtts {myxtts.__version__}")
         return 0
     if argv[0] not in COMMANDS:
+        from myxtts.cli.arguments import EXAMPLES
         from myxtts.config.checks import printable
         from myxtts.config.settings import nearest
 
-        meant = OTHER_NAMES.get(argv[0].lower().replace("_", "-"))
+        given = argv[0].lower().replace("_", "-")
+        meant = next((name for name, others in EXAMPLES["other names"].items() if given in others.split()), None)
         hint = f" Did you mean {meant}?" if meant else nearest(argv[0], COMMANDS)
         print(f"myxtts: {printable(argv[0])} is not a command.{hint}", file=sys.stderr)
         return 2

@@ -13,6 +13,7 @@ from myxtts.config.checks import ConfigError, UserError, printable, require, say
 from myxtts.config.config import SAMPLE, XTTSConfig, config_from_dict, find_recipe, read_yaml
 from myxtts.config.flags import all_flags, start_options, with_named
 from myxtts.config.model import DEFAULT_TEXT_TOKENS
+from myxtts.config.stages import STAGES
 from myxtts.devices.device_plan import plan_devices
 from myxtts.devices.tensorflow_start import import_sparingly, starting_quietly
 
@@ -147,7 +148,7 @@ def plan(
     from myxtts.memory.report import memory_report
 
     gpus = [*(gpu_memory or PLANNED_GPUS_GB)]
-    config = _requested(config, named, start_options(named))
+    config = _requested(config, named, start_options(named), is_plan=True)
     what, rule = "clip_seconds (--clip-seconds)", f"above 0 and at most {MOST_SECONDS}"
     require(clip_seconds is None or 0 < clip_seconds <= MOST_SECONDS, what, rule, f"{clip_seconds or 0:g}")
     require(text_tokens > 0, "text_tokens (--text-tokens)", "above 0", text_tokens)
@@ -202,15 +203,15 @@ def from_preset(folder: str | os.PathLike, accept_licence: bool = False, which: 
         return load_model(local_folder(folder, accept_licence, "folder"), which)
 
 
-def _requested(config, named, start) -> XTTSConfig:
+def _requested(config, named, start, is_plan=False) -> XTTSConfig:
     """Returns the settings for `train` and `plan`. Raises `UserError` if they have no effect or exclude each other."""
     config = configure(config, **named)
     data, training = config.data, config.training
     has_run = (Path(training.checkpoint_dir) / "config.json").is_file()
-    if has_run or data.train_data or data.val_data or training.tune or training.gpt.lora_rank:
+    if has_run or data.train_data or data.val_data or data.language or training.tune or training.gpt.lora_rank:
         from myxtts.runs.setup import check_settings, with_own_data  # imports NumPy, which other plans do not need
 
-        config = config if start.download else with_own_data(config)
+        config = config if start.download or is_plan else with_own_data(config)
         check_settings(config)
     recordings, gpus = config.data.train_data, (data.data_gpu, data.model_gpu)
     if start.resume and named.get("init_from"):
@@ -227,11 +228,12 @@ def _requested(config, named, start) -> XTTSConfig:
     if start.device_plan and (gpus != (None, None) or start.model_gpus or start.memory_isolation):
         flags = "--data-gpu, --model-gpu, --model-gpus and --enable-memory-isolation"
         raise ConfigError(f"--device-plan auto selects the devices. Leave out {flags}, or --device-plan.")
-    limits = [stage.max_steps for name, stage in training.stages.items() if training.stage in ("all", name)]
+    trained = {training.stage} if training.stage != "all" else {*(training.tune or STAGES)} - {*training.leave_out}
+    limits = [stage.max_steps for name, stage in training.stages.items() if name in trained]
     needed = {
         "memory_budget": (training.automatic_batch_size, "without --batch-size auto. Add it"),
         "evaluation_patience": (training.evaluate_every_steps, "without --evaluate-every N. Add it"),
-        "epochs": (named.get("max_steps") or None in limits, "on stages whose max_steps is set. Give --max-steps"),
+        "epochs": (named.get("max_steps") or None in limits, "on stages that set max_steps. Give --max-steps instead"),
     }
     for name, (holds, hint) in needed.items():
         if named.get(name) and not holds:

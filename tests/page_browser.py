@@ -107,12 +107,16 @@ class Page:
 
     def tab(self, name):
         """Opens a tab, from the menu if the window is too narrow to show it."""
-        if not self.driver.find_elements("css selector", f"#tab_{name}-button"):
-            self.driver.find_element("css selector", ".overflow-menu > button").click()
-            hidden = self.driver.find_elements("css selector", ".overflow-dropdown button")
-            next(one for one in hidden if one.text.strip() == TEXTS[self.language][name]).click()
-            return
-        self.click(f"tab_{name}-button")
+
+        def opened():  # while the page is laid out, tabs may still move to the menu
+            shown = self.driver.find_elements("css selector", f"#tab_{name}-button")
+            if not shown:
+                self.driver.find_element("css selector", ".overflow-menu > button").click()
+                hidden = self.driver.find_elements("css selector", ".overflow-dropdown button")
+                shown = [one for one in hidden if one.text.strip() == TEXTS[self.language][name]]
+            return bool(shown) and (shown[0].click() or True)
+
+        self.wait(opened, f"tab {name}", 60)
 
     def click(self, elem_id, inside=""):
         """Clicks an element as soon as it exists."""

@@ -18,6 +18,7 @@ from myxtts.data.batch import WaveBatch, target_width
 from myxtts.data.dataset import SpeechDataset
 from myxtts.inference.code_engine import mark_text
 from myxtts.models.xtts import XTTS
+from myxtts.runs.setup import check_settings
 from myxtts.storage.checkpoint import CheckpointStore
 from myxtts.training.stages.decoder import DecoderPreparation, DecoderStage, log_mel_distance, resynthesis
 from myxtts.training.trainer import XTTSTrainer
@@ -238,9 +239,9 @@ def test_fine_tuning_trains_the_discriminators_alone_first():
 
 def test_settings_that_do_not_fit_are_refused():
     with pytest.raises(ConfigError, match="decoder.frames.* 94 .*speaker_weight.*: 8"):
-        run_config(decoder={"speaker_weight": 9.0})
+        run_config(decoder={"speaker_weight": 9.0}).training.decoder.check_frames()
     with pytest.raises(ConfigError, match="decoder.frames.*even.*: 9"):
-        run_config(decoder={"frames": 9})
+        check_settings(run_config(decoder={"frames": 9}))
 
 
 def test_warnings_say_what_to_change():

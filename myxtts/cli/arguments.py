@@ -19,7 +19,7 @@ GROUPS = ("data", "devices", "training", "optimizations")
 LICENCE = dict(action="store_true", help="accept the licence of a Hugging Face model without a prompt")
 """Keyword arguments of `add_argument` for `--accept-licence`, a flag of all commands that accept a hub model."""
 EXAMPLES = tomllib.loads(Path(__file__).with_name("examples.toml").read_text("utf-8"))
-"""Examples at the end of each command's help, by the name of the command."""
+"""Examples at the end of each command's help, by the name of the command; also other texts of commands."""
 GROUP_NOTES = {"optimizations": "the effect of each is printed after the first step"}
 
 

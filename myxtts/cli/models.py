@@ -15,14 +15,6 @@ from myxtts.interchange.onnx.forms import FORMATS
 from myxtts.storage.base_model import FILE, RELEASE, TRAINER, require_kind
 from myxtts.storage.run_folder import read_config
 
-RELEASED_CONTENTS = {
-    "dvae": "speech tokenizer; training needs it",
-    "mel_stats": "scale of the mel bands",
-    "vocab": "text tokenizer",
-    "speakers": "voices by name",
-    "config": "settings",
-}
-"""Help texts for the files in `RELEASED_NAMES`."""
 _flag = lambda option: f"--{option.replace('_', '-')}"
 
 
@@ -38,7 +30,7 @@ def convert_parser() -> PlainParser:
     parser.add_argument("--output", required=True, help="folder to write or, with --to-coqui, a .pth file")
     released = parser.add_argument_group("files that belong to --from-coqui")
     for option, name in RELEASED_NAMES.items():
-        released.add_argument(_flag(option), metavar=name, type=Path, help=RELEASED_CONTENTS[option])
+        released.add_argument(_flag(option), metavar=name, type=Path, help=EXAMPLES["released contents"][option])
     which = "with --to-coqui: checkpoint of the GPT to convert"
     parser.add_argument("--which", choices=("best", "last"), default="best", help=which)
     parser.add_argument("--accept-licence", **LICENCE)

@@ -96,8 +96,8 @@ class DecoderConfig(StageConfig):
     discriminator_warmup: float = setting(0.2, at_least=0, at_most=1)
     """With `init_from` and `stage: decoder`: fraction of the steps, at the start, that train only discriminators."""
 
-    def __post_init__(self):
-        super().__post_init__()
+    def check_frames(self) -> None:
+        """Raises `ConfigError` if the stage cannot be trained on slices of `frames`; other settings files are read."""
         self.check("frames", self.frames % 2 == 0, "even")
         fits = not self.speaker_weight or self.frames >= 94
         self.check("frames", fits, f"94 or more (1 s) with {self.name_of('speaker_weight')}")

@@ -3,6 +3,7 @@
 import io
 import itertools
 import logging
+import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -240,7 +241,7 @@ def _g2p(config):
     with suppress(CheckpointError):  # the run has no configuration yet
         own = read_config(home).data.g2p or () if _own_vocabulary(config) else own
     known, received = (", ".join(codes or ()) or "no language" for codes in (own, requested))
-    hint = "Leave it out, or give --reset-training."
+    hint = "Leave it out, or give --reset-training without --stage."
     require(requested in (None, own), "--g2p", f"as in the run in {home}: {known}", received, hint)
     return own
 
@@ -253,9 +254,12 @@ def _tokenizer(config, utterances):
         return XTTSTokenizer.train(texts, vocab_size=data.vocabulary_size, g2p=data.g2p) if texts else None
     try:
         tokenizer = XTTSTokenizer.from_file(own or data.vocabulary).with_g2p(data.g2p)
+        given = XTTSTokenizer.from_file(data.vocabulary) if own and os.path.isfile(data.vocabulary or "") else tokenizer
     except (OSError, ValueError) as error:
-        what = "The run's own vocabulary" if own else "--vocabulary"
+        what = "The run's own vocabulary, or --vocabulary," if own else "--vocabulary"
         raise ConfigError(f"{what} must be a tokenizer file: {error}") from error
+    rule = f"the vocabulary that the run in {config.training.checkpoint_dir} began with"
+    require(tokenizer.extends(given), "--vocabulary", rule, str(data.vocabulary), "Leave it out to resume.")
     # A GPT that is copied from --init-from does not learn new tokens: clips that need them are rejected.
     tuned = set(config.training.tune) or {config.training.stage}
     fixed = own or config.training.init_from and tuned <= {"dvae", "decoder"}

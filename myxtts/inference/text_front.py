@@ -5,7 +5,6 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -59,8 +58,8 @@ class TextFront:
         if known != text:
             logger.warning("%s has letters that are not in the vocabulary, spoken as %s.", shown, brief(known))
         if unknown := self.tokenizer.check(known, language):
-            faulty = (word for word in known.split() if not word.isascii() and self.tokenizer.check(word, language))
-            way = f"Write {brief(' '.join(islice(faulty, 9)))} in {get_language(language).name} letters."
+            faulty = [word for word in known.split() if not word.isascii() and self.tokenizer.check(word, language)]
+            way = f"Write {brief(' '.join(faulty))} in {get_language(language).name} letters."
             logger.warning("%s: %s; they are not spoken. %s", shown, unknown, way)
         pieces: list[Piece] = []
         for paragraph in _PARAGRAPH.split(text):

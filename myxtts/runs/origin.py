@@ -20,7 +20,7 @@ from myxtts.models.xtts import PARTS
 from myxtts.runs.setup import TUNE, check_tuning, holds_run, with_shape
 from myxtts.storage.base_model import is_base
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
-from myxtts.storage.files import digest_file, write_whole
+from myxtts.storage.files import write_whole
 from myxtts.storage.run_folder import MEL_STATS, TAKEN_FROM, chosen_step, read_config, require_trained, vocabulary_path
 from myxtts.storage.speakers import SPEAKER_CLIPS, SPEAKERS_FILE, read_clips, write_speaker_clips
 from myxtts.text.g2p import ESPEAK
@@ -147,10 +147,7 @@ def _continued(config, began):
         if state is not None and "position" not in state and TAKEN_FROM not in state:
             hint = f"Start from them with --init-from {home} and another --checkpoint-dir."
             raise ConfigError(f"{home} (--checkpoint-dir) contains weights without a run. {hint}")
-    given, own = config.data.vocabulary, vocabulary_path(home)
-    is_own = given and all(path.is_file() for path in (Path(given), own)) and digest_file(given) == digest_file(own)
     origin = {
-        "data.vocabulary (--vocabulary)": (None if is_own else given, began.data.vocabulary),
         "training.init_from (--init-from)": (training.init_from, before.init_from),
         TUNE: (",".join(training.tune), ",".join(before.tune)),
         "training.gpt.lora_rank (--lora-rank)": (training.gpt.lora_rank, before.gpt.lora_rank),
@@ -159,7 +156,8 @@ def _continued(config, began):
         hint = "Leave it out to resume, give another --checkpoint-dir, or --reset-training to start over."
         rule = f"{own or 'none'}, as when the run in {home} was created"
         require(not requested or requested == own, name, rule, requested, hint)
-    config = replace(config, training=replace(training, init_from=before.init_from, tune=before.tune))
+    data = replace(config.data, vocabulary=began.data.vocabulary)
+    config = replace(config, data=data, training=replace(training, init_from=before.init_from, tune=before.tune))
     if not training.gpt.lora_rank:
         adapters = ("lora_rank", "lora_alpha", "lora_targets", "lora_dropout")
         config.training.gpt = replace(training.gpt, **{name: getattr(before.gpt, name) for name in adapters})

@@ -75,7 +75,7 @@ def check_request(config: XTTSConfig, download: bool = False, **devices) -> None
 
 
 def check_settings(config: XTTSConfig) -> None:
-    """Raises `UserError` if settings of a run contradict each other or name an unknown language."""
+    """Raises `UserError` for contradictions or an unknown language. Workers may not share the run's disk."""
     data, training, home = config.data, config.training, Path(config.training.checkpoint_dir)
     try:
         get_language(data.language or "en")
@@ -84,7 +84,9 @@ def check_settings(config: XTTSConfig) -> None:
     own = [os.path.realpath(home / name) for name in ("", *RUN_FILES, *STAGES)]
     is_data = any(os.path.realpath(one) in own for one in (data.train_data, data.val_data) if one)
     require(not is_data, "--checkpoint-dir", "another folder, because the run would write into its data", str(home))
-    check_tuning(training, training.reset_training or not holds_run(home))
+    if "decoder" in training.stages:
+        training.decoder.check_frames()
+    check_tuning(training, not training.workers and (training.reset_training or not holds_run(home)))
 
 
 def check_tuning(training: TrainingConfig, is_new: bool) -> None:

@@ -247,6 +247,10 @@ class XTTSTokenizer:
                 tokens[token] = next(ids)
         return type(self)(Vocabulary(tokens, old_merges + merges, special_tokens + tuple(tags)), self.g2p)
 
+    def extends(self, other: "XTTSTokenizer") -> bool:
+        """Returns whether this tokenizer has all tokens of `other`, with the same ids."""
+        return self._vocabulary.tokens.items() >= other._vocabulary.tokens.items()
+
     def save(self, path: str | os.PathLike) -> None:
         """Writes the vocabulary file, JSON of Hugging Face `tokenizers`, atomically."""
         write_text(path, self.to_json())

@@ -20,10 +20,8 @@ KEPT_VOICES = 64
 """Maximum number of loaded voices in the cache."""
 MOST_VOICES, MOST_VOICES_BYTES = 1_000, 2**28
 """Limits of the voice folder in files and bytes. When one is reached, uploads are refused."""
-OPENAI_VOICES = {
-    **dict.fromkeys(("alloy", "coral", "nova", "sage", "shimmer", "marin"), "f"),
-    **dict.fromkeys(("ash", "ballad", "echo", "fable", "onyx", "verse", "cedar"), "m"),
-}
+OPENAI_VOICES = dict.fromkeys("alloy coral nova sage shimmer marin".split(), "f")
+OPENAI_VOICES |= dict.fromkeys("ash ballad echo fable onyx verse cedar".split(), "m")
 """Sex of each of OpenAI's voices by name: female (f) or male (m)."""
 KOKORO_LANGUAGES = dict(a="en", b="en", e="es", f="fr", h="hi", i="it", j="ja", p="pt", z="zh")
 """Language of Kokoro's voices by the first letter of their names, such as `af_heart`; the second letter is the sex."""

@@ -3,6 +3,7 @@
 import csv
 import json
 import re
+import tomllib
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
@@ -19,18 +20,8 @@ JSON_EXAMPLE = '{"file_name": "a.wav", "text": "Good morning."}'
 _SAMPLE_LINES = 100
 VALIDATION = ("validation", "valid", "val", "dev", "eval", "test")
 """Names of splits that can be used for validation, in order of preference."""
-_NAMES_OF_COLUMN = {
-    "id": "file_name,audio_file,audio_filepath,audio_path,wav_path,wav_filename,wav_file,audio,wav,filename,file,path,"
-    "clip,id,datei,dateiname,fichier,archivo,نام_فایل,فایل,فایل_صوتی,نام_فایل_صوتی,صوت,مسیر,مسیر_فایل,"
-    "የድምፅ_ፋይል,የድምጽ_ፋይል,ድምፅ,ድምጽ,ፋይል",
-    "text": "text,sentence,transcript,transcription,raw_text,satz,texte,phrase,texto,متن,جمله,متن_جمله,رونوشت,"
-    "ጽሑፍ,ጽሁፍ,ፅሁፍ,ፅሑፍ",
-    "normalized": "normalized,normalised,normalized_text,normalised_text,normalized_transcription,text_normalized",
-    "speaker": "speaker,speaker_name,speaker_id,client_id,sprecher,sprecherin,locuteur,locutrice,hablante,locutor,"
-    "گوینده,نام_گوینده,ተናጋሪ",
-    "language": "language,lang,locale,sprache,langue,idioma,زبان,ቋንቋ",
-}
-"""Names that headers may use for each column, in order of preference, separated by commas; spaces are written _."""
+_NAMES_OF_COLUMN = tomllib.loads(Path(__file__).with_name("columns.toml").read_text("utf-8"))
+"""Names that headers may use for each column, in order of preference, separated by white space."""
 
 
 class Dialect(NamedTuple):
@@ -133,7 +124,7 @@ def names_to_columns(names: Sequence[str]) -> tuple[str | None, ...]:
     names = [re.sub("[\\s\u200c]+", "_", normalize_persian(name.strip().lower())) for name in names]
     columns: list[str | None] = [None] * len(names)
     for column, known in _NAMES_OF_COLUMN.items():
-        if best := next((name for name in known.split(",") if name in names), None):
+        if best := next((name for name in known.split() if name in names), None):
             columns[names.index(best)] = column
     return tuple(columns)
 

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import tarfile
 import tempfile
+import tomllib
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,25 +22,10 @@ class Package(NamedTuple):
     integrity: str
     licence: str
     folder: str
-    files: tuple[str, ...]
+    files: list[str]
 
 
-RUNTIME = Package(
-    "onnxruntime-web",
-    "1.30.0",
-    "q0y+JrrtukXSzsBWEMccVfqX25LRmosXHF+CaRJmg8pZClzcV7svNc4rKY3jL02Vb7QmRMDs1SigqR4CXAfKYQ==",
-    "MIT",
-    "ort",
-    ("dist/ort.wasm.min.mjs", "dist/ort-wasm-simd-threaded.mjs", "dist/ort-wasm-simd-threaded.wasm"),
-)
-ESPEAK = Package(
-    "@echogarden/espeak-ng-emscripten",
-    "0.3.5",
-    "Izbkm7NWccwb//RKgOp1/0k21StKN1DFIn+K7GU1XN7n6pmSi4bsk/0tYUsgQbysC4GVyrVompNmLInU/BFE+A==",
-    "GPL-3.0-or-later",
-    "espeak",
-    ("espeak-ng.js", "espeak-ng.data", "COPYING"),
-)
+RUNTIME, ESPEAK = (Package(**one) for one in tomllib.loads(Path(__file__).with_name("npm.toml").read_text()).values())
 
 
 def fetch_package(package: Package) -> Path:

@@ -98,6 +98,7 @@ def described(code: str, cardinal: Callable | None = None, to_ordinal: Callable 
     `to_ordinal` is passed to either.
     """
     fields = {"code": code} | DESCRIPTIONS[code]
+    fields.pop("module_words", None)
     numbers = fields.pop("numbers", {}) | {"to_ordinal": to_ordinal}
     if words := numbers.pop("words", None):
         units = {int(value): name for value, name in table(numbers.pop("units")).items()}

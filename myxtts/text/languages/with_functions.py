@@ -4,19 +4,14 @@ import threading
 from functools import cache
 from typing import Any
 
-from myxtts.text.languages.base import described, import_extra
+from myxtts.text.languages.base import DESCRIPTIONS, described, import_extra
 from myxtts.text.numbers import number_to_words
 
 _HINDI_ORDINALS = {1: "पहला", 2: "दूसरा", 3: "तीसरा", 4: "चौथा", 6: "छठा"}
 HINDI = described("hi", to_ordinal=lambda cardinal, number: _HINDI_ORDINALS.get(number, cardinal + "वाँ"))
 
 _CZECH_NUMBERS = (*range(20), *range(20, 100, 10), *range(100, 1000, 100), *range(1000, 10001, 1000))
-_CZECH_WORDS = (
-    "nultý první druhý třetí čtvrtý pátý šestý sedmý osmý devátý desátý jedenáctý dvanáctý třináctý čtrnáctý patnáctý "
-    "šestnáctý sedmnáctý osmnáctý devatenáctý dvacátý třicátý čtyřicátý padesátý šedesátý sedmdesátý osmdesátý "
-    "devadesátý stý dvoustý třístý čtyřstý pětistý šestistý sedmistý osmistý devítistý tisící dvoutisící třítisící "
-    "čtyřtisící pětitisící šestitisící sedmitisící osmitisící devítitisící desetitisící"
-).split()
+_CZECH_WORDS = DESCRIPTIONS["cs"]["module_words"].split()
 _CZECH_ORDINALS = dict(zip(_CZECH_NUMBERS, _CZECH_WORDS, strict=True))
 """Czech ordinals by number, in the masculine nominative."""
 

@@ -8,7 +8,7 @@ replaces the first 2. Released checkpoints were trained on such text.
 import re
 from collections.abc import Callable
 
-from myxtts.text.languages.base import described, import_extra
+from myxtts.text.languages.base import DESCRIPTIONS, described, import_extra
 
 _NUMBER = re.compile(r"(\d+(?:\.\d+)?)")
 _DIGITS = "零一二三四五六七八九"
@@ -20,11 +20,7 @@ _TWO_BEFORE_UNIT = re.compile(f"(?<![^{_UNITS_BUT_TEN}])二(?=[{_UNITS_BUT_TEN}]
 _AMOUNT = r"(?:亿|千万|百万|万|千|百)"
 # The amount alone is the first alternative, as in the reference: in 3万元5 the match ends after 万.
 _MONEY_UNIT = f"(?:{_AMOUNT}|{_AMOUNT}?元|{_AMOUNT}?块|角|毛|分)"
-_MEASURE_WORD = (
-    "(?:[匹张座回场尾条个首阙阵网炮顶丘棵只支袭辆挑担颗壳窠曲墙群腔砣客贯扎捆刀令打手罗坡山岭江溪钟队单双对出口头脚板跳枝件贴"
-    "针线管名位身堂课本页家户层丝毫厘分钱两斤铢石钧锱忽寸尺丈里寻常铺程撮勺合升斗盘碗碟叠桶笼盆盒杯斛锅簋篮罐瓶壶卮盏箩箱煲啖"
-    "袋钵年月日季刻时周天秒旬纪岁世更夜春夏秋冬代伏辈丸泡粒幢堆根道面片块]|[千毫微]克|[千分厘毫微]米)"
-)
+_MEASURE_WORD = DESCRIPTIONS["zh"]["module_words"]
 _PUNCTUATION = re.compile(r"[!-/:-@\[-`{-~！-－／：-＠［-｀｛-､、-〃〈-】〔-〟〰〾〿–—‘’‛“”„‟…‧﹏·]")
 
 

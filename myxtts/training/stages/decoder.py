@@ -60,6 +60,7 @@ class DecoderStage(Stage):
 
     def __init__(self, config, foundations):
         super().__init__(config, foundations)
+        config.training.decoder.check_frames()
         self._lowest_mel = None
 
     def build(self, model, switches, starting):

@@ -44,7 +44,6 @@ def home(tiny_corpus, tmp_path, monkeypatch):
     recipe = yaml.safe_load(find_recipe("finetune_xtts_v2.yaml").read_text())
     recipe["data"] |= {"max_text_length": 12, "max_seconds": 1.2, "num_workers": 1, "num_buckets": 1}
     recipe["training"] |= {"max_validation_batches": 1, "num_samples": 1, "sample_every_steps": 0}
-    recipe["training"]["gpt"]["max_steps"] = 1
     (tmp_path / "finetune_xtts_v2.yaml").write_text(json.dumps(recipe))
     adapters = find_recipe("finetune_xtts_v2_lora.yaml").read_text()
     (tmp_path / "finetune_xtts_v2_lora.yaml").write_text(adapters)  # which includes the one above
@@ -61,8 +60,9 @@ def home(tiny_corpus, tmp_path, monkeypatch):
 def test_every_command_of_the_page_runs(home, tmp_path, capsys):
     said = {}
     for command in commands("docs/finetune.md"):
+        few = ["--max-steps", "1"] if command[1] == "train" else []
         with untraced():
-            assert main(command[1:]) == 0, (command, capsys.readouterr().err)
+            assert main(command[1:] + few) == 0, (command, capsys.readouterr().err)
         said[" ".join(command[1:3])] = capsys.readouterr().out
     assert "Ana Ruiz" in said["say --checkpoint"] or "Wrote hello.wav" in said["say --checkpoint"]
     for run in ("persian", "persian_lora"):
