@@ -32,8 +32,9 @@ def guess_language(texts: Iterable[str], language: str | None, among: Collection
     except ValueError:
         return code, ""
     letters = Counter(itertools.islice(filter(str.isalpha, itertools.chain.from_iterable(texts)), _MOST_LETTERS))
+    scripts = Counter(map(_script, letters.elements()))
     least = _LATIN_SHARE if "LATIN" in expected.scripts else _FOREIGN_SHARE
-    if not letters or _share(letters, expected.scripts) >= least:
+    if not letters or max(scripts, key=scripts.get) in expected.scripts or _share(letters, expected.scripts) >= least:
         return code, ""
     fitting = [one for one in LANGUAGES.values() if _fits(letters, one)]
     if len(fitting) > 1 and any(one.own_letters for one in fitting):
@@ -41,8 +42,7 @@ def guess_language(texts: Iterable[str], language: str | None, among: Collection
         identified = identify_language(texts, [one.code for one in fitting], (12, 0.9))
         fitting = [one for one in fitting if identified in (None, one.code)]
     fitting = [one for one in fitting if among is None or one.code in among] or fitting
-    script = Counter(map(_script, letters.elements())).most_common(1)[0][0]
-    found = f"The text is in {script.capitalize()} letters"
+    found = f"The text is in {max(scripts, key=scripts.get).capitalize()} letters"
     if len(fitting) == 1:
         (only,) = fitting
         return only.code, f"{found}: it is read as {only.code} ({only.name}){f', not as {code}' * bool(language)}."

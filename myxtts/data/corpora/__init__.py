@@ -153,14 +153,14 @@ def _note_unused_audio(reading, layout):
 def _guess_language(reading):
     """Identifies the language of clips without one, by script or by words; adds notes on languages that seem wrong."""
     unnamed = [clip for clip in reading.utterances if clip.language == reading.language]
-    default = reading.language or DEFAULT_LANGUAGE
     language, note = guess_language((clip.text for clip in unnamed), reading.language)
-    if note and language == reading.language and not get_language(language).romanize:  # pinyin can be trained on
+    is_latin = "LATIN" in get_language(language).scripts or get_language(language).romanize  # such as pinyin
+    if note and language == reading.language and not is_latin:
         raise CorpusError(f"{counted(len(unnamed), 'clip')} cannot be read. {note}")
     if note:
         reading.notes.append(f"{note} {counted(len(unnamed), 'clip')} had no language.")
     elif unnamed and not reading.language:
-        language = (identified := identify_language(clip.text for clip in unnamed)) or default
+        language = (identified := identify_language(clip.text for clip in unnamed)) or DEFAULT_LANGUAGE
         how = "identified by their words" if identified else "the default"
         name, clips = f"{get_language(language).name} ({language})", counted(len(unnamed), "clip")
         reading.notes.append(f"{clips} without a language are read as {name}, {how}; --language sets another.")
