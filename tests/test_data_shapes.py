@@ -106,6 +106,7 @@ DATA = {
     "Excel as Unicode text": listed("{n}.wav\t{t}", "file\ttext", "list.txt", encoding="utf-16"),
     "Persian header": listed('{n}.wav,"{t}"', "فایل,متن", "فهرست.csv"),
     "Persian names of columns": listed("{n};{t};آنا", "نام فايل;متن;نام\u200cگوینده", "list.csv", "wavs"),
+    "Amharic names of columns": listed("{n};{t};አበበ", "የድምፅ ፋይል;ጽሑፍ;ተናጋሪ", "list.csv", "wavs"),
     "some known names of columns": listed("{n}.wav;en;{t};Anna", "Ton;Sprache;Inhalt;Sprecherin"),
     "unknown header, no suffixes": listed("{n}|{t}", "запись|что сказано", "metadata.csv", "wavs"),
     "many columns": listed("{k};A;{n}.wav;gut;{t}", "Nr;Wer;Ton;Note;Wortlaut", "export.csv", "Ton", end="\r\n"),

@@ -60,6 +60,7 @@ def corpus(tmp_path):
             "mojibake": ("größer schön".encode().decode("cp1252"), speech(pitch=210), 22050),
             "control": ("one\x07two", speech(pitch=220), 22050),
             "lost": ("one \ufffd two", speech(pitch=230), 22050),
+            "asked": ("12 ????? ???", speech(pitch=250), 22050),
             "perhaps": ("ALLÉ\xa0!", speech(pitch=240), 22050),
         },
     )
@@ -73,7 +74,7 @@ def test_every_reason_is_found_and_every_clip_accounted_for_in_the_report_and_th
     calls = []
     limits, progress = ClipLimits(max_seconds=4), lambda done, total: calls.append((done, total))
     inspection = inspect_corpus(corpus, limits, workers=2, progress=progress)
-    assert calls == [(number, 13) for number in range(1, 14)]
+    assert calls == [(number, 14) for number in range(1, 15)]
     assert found(inspection.rejections) == {
         ("fast", "text too long for the audio"),
         ("silent", "silent"),
@@ -81,6 +82,7 @@ def test_every_reason_is_found_and_every_clip_accounted_for_in_the_report_and_th
         ("mojibake", "text wrongly encoded"),
         ("control", "text wrongly encoded"),
         ("lost", "text wrongly encoded"),
+        ("asked", "text wrongly encoded"),
     }
     assert found(inspection.warnings) == {
         ("slow", "text short for the audio"),
@@ -93,21 +95,21 @@ def test_every_reason_is_found_and_every_clip_accounted_for_in_the_report_and_th
     }
     accepted = [utterance.id for utterance in inspection.accepted]
     assert accepted == ["good", "slow", "cut", "telephone", "clipped", "copy", "perhaps"]
-    assert inspection.given == 13
+    assert inspection.given == 14
     by_id = {utterance.id: utterance for utterance in inspection.accepted}
     assert by_id["good"].num_samples == 11025 and by_id["telephone"].num_samples == 11025
     assert by_id["slow"].seconds == pytest.approx(3)
     write_report(inspection, tmp_path / "report.csv")
     with open(tmp_path / "report.csv", encoding="utf-8", newline="") as file:
         rows = {row["id"]: row for row in csv.DictReader(file)}
-    assert Counter(row["verdict"] for row in rows.values()) == {"rejected": 6, "warning": 6, "accepted": 1}
+    assert Counter(row["verdict"] for row in rows.values()) == {"rejected": 7, "warning": 6, "accepted": 1}
     assert rows["telephone"]["reason"] == "low sample rate; unusual sample rate"
     silent, good = rows["silent"], rows["good"]
     assert (silent["reason"], silent["path"], silent["line"]) == ("silent", "wavs/silent.wav", "8")
     assert (good["reason"], good["path"], good["seconds"]) == ("", "wavs/good.wav", "0.500")
     lines = summarize(inspection).splitlines()
-    assert lines[0] == "clips given: 13, accepted: 7 (0.1 min), rejected: 6, warnings: 7"
-    assert lines[1] == "rejected: text wrongly encoded: 3 (first: mojibake)"
+    assert lines[0] == "clips given: 14, accepted: 7 (0.1 min), rejected: 7, warnings: 7"
+    assert lines[1] == "rejected: text wrongly encoded: 4 (first: mojibake)"
     assert "warning: cut ending: 1 (first: cut)" in lines
 
 
@@ -121,7 +123,7 @@ def test_check_of_texts_only_rejects_clips_that_were_accepted_so_far(corpus):
     asked = []
     check_text = lambda text, language: asked.append(text) or ("too many tokens" if text == "a" else None)
     inspection = inspect_corpus(corpus).checked(check_text)
-    assert len(asked) == 8 and inspection.given == 13
+    assert len(asked) == 8 and inspection.given == 14
     rejection = inspection.rejections[-1]
     assert (rejection.id, rejection.reason, rejection.detail) == ("slow", "text not usable", "too many tokens")
 
@@ -137,14 +139,14 @@ def test_the_cache_is_used_for_unchanged_files_only(corpus, tmp_path, monkeypatc
 
     cache = tmp_path / "cache.json"
     first = inspect_corpus(corpus, cache_path=cache)
-    assert len(taken()) == 13
+    assert len(taken()) == 14
     assert inspect_corpus(corpus, cache_path=cache) == first and taken() == []
     soundfile.write(corpus.root / "wavs" / "good.wav", speech(pitch=300), 22050)
     os.utime(corpus.root / "wavs" / "good.wav", ns=(1, 1))
     second = inspect_corpus(corpus, cache_path=cache)
     assert taken() == ["good"] and ("copy", "duplicate audio") not in found(second.warnings)
     inspect_corpus(corpus, ClipLimits(max_seconds=4), cache_path=cache)
-    assert len(taken()) == 13
+    assert len(taken()) == 14
 
 
 @pytest.mark.parametrize(
@@ -185,7 +187,7 @@ def test_command_reports_clips_and_leakage_and_is_strict_on_request(corpus, tmp_
     assert code == 1 and lines[:-1] == summarize(inspect_corpus(corpus, ClipLimits(max_seconds=4))).splitlines()
     assert lines[-1] == f"every clip and its reason: {report}"
     with open(report, encoding="utf-8", newline="") as file:
-        assert len(list(csv.DictReader(file))) == 13
+        assert len(list(csv.DictReader(file))) == 14
     code, more = run(corpus.root, "--max-seconds", 4)
     (note,) = (line for line in more if line not in lines)
     assert code == 0 and note.startswith("note: ") and "English (en)" in note and "--language" in note

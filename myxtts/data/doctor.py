@@ -295,8 +295,7 @@ def _encoding_fault(text):
     if lost := re.search("[\ufffd\ud800-\udfff]", text):  # U+D800 and above: half of a pair in JSON
         return True, f"The text contains U+{ord(lost[0]):04X}, which stands for lost letters."
     if text.count("?") > max(2, sum(map(str.isalpha, text))):
-        hint = "an encoding without its letters. Save the list again, as CSV UTF-8."
-        return True, f"The text consists of question marks: it was saved in {hint}"
+        return True, "The text is question marks: its encoding lacked its letters. Save the list as CSV UTF-8."
     if control := _CONTROL_CHARACTER.search(text):
         return True, f"The text has the control character U+{ord(control[0]):04X}."
     for encoding in ("cp1252", "latin-1"):

@@ -58,8 +58,9 @@ class TextFront:
         if known != text:
             logger.warning("%s has letters that are not in the vocabulary, spoken as %s.", shown, brief(known))
         if unknown := self.tokenizer.check(known, language):
-            faulty = [word for word in known.split() if not word.isascii() and self.tokenizer.check(word, language)]
-            way = f"Write {brief(' '.join(faulty))} in {get_language(language).name} letters."
+            names = {one for one in unknown if not one.isascii()}  # `unknown` quotes the first few characters
+            faulty = [word for word in known.split() if names & {*word.lower()}]
+            way = f"Write {brief(' '.join(faulty))} in {get_language(language).name} letters." if faulty else ""
             logger.warning("%s: %s; they are not spoken. %s", shown, unknown, way)
         pieces: list[Piece] = []
         for paragraph in _PARAGRAPH.split(text):

@@ -135,8 +135,7 @@ class Speaker:
         for number, sentence in enumerate(self.sentences(text, language)):
             read = self.as_read(sentence, language)
             if missing := sorted(set("".join(read.replace('"', "").lower().split())) - set(self.vocabulary.ids)):
-                hint = f"Write their words in letters of {language}."
-                print(f"Skipped characters unknown to the model: {' '.join(missing)}. {hint}", file=sys.stderr)
+                print(f"Skipped characters unknown to the model in {language}: {' '.join(missing)}", file=sys.stderr)
             ids = self.vocabulary.encode(read, language)
             samples, codes, stopped = self.sentence(ids, *voice, seed, number, speed, **sampling)
             if not stopped:

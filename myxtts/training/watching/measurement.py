@@ -181,7 +181,8 @@ def try_stage(dataset: SpeechDataset, stage: str, plan: DevicePlan) -> tuple[flo
         for trainer.train_step.phase, count in phases.items():
             times = [], []
             for size in (1, 1, some, some):  # the first call of each size loads kernels
-                timed(times[1], take_step, trainer, timed(times[0], trainer.noise, dataset, size, median_low), 0)
+                batch = timed(times[0], trainer.noise, dataset, size, median_low)
+                timed(times[1], take_step, trainer, batch, 0)
             more = [scale * share * max(0.0, many - one) for (_, one, _, many), share in zip(times, COMPILED_SHARES)]
             alone.append(times[0][1] + times[1][1])
             each += [sum(more) * clips / (some - 1)] * count
