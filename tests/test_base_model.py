@@ -27,6 +27,7 @@ from myxtts.storage.base_model import BASE_FOLDER, default_speaker
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
 from myxtts.storage.run_folder import MEL_STATS, chosen_step, is_start, read_config, vocabulary_path
 from myxtts.storage.speakers import language_of, speaker_names, write_speaker_clips
+from myxtts.text.speech_rates import read_rates
 from myxtts.training.stages.gpt import GPTObjective
 
 MOST_BYTES = 40 * 10**6
@@ -105,6 +106,14 @@ def test_python_uses_the_same_default_voice_as_say(base):
     names = speaker_names(BASE_FOLDER)
     assert [default_speaker(BASE_FOLDER, language)[:2] for language in LANGUAGES] == list(LANGUAGES)
     assert default_speaker(BASE_FOLDER, "ja") == names[0]
+
+
+def test_amharic_letters_are_spoken_and_not_named(base):
+    """In the corpus of an earlier version, eSpeak NG named letters that Amharic lacks, and so did the model later."""
+    texts = ["ቀይ ቀሚስ ለብሳለች።", "ፍቅር ትልቅ ኃይል ነው።", "አዲስ አበባ ትልቅ ከተማ ናት።"]
+    for text, speech in zip(texts, base.batch(texts, [None] * 3, ["am"] * 3, seed=0)):
+        least, most = read_rates(BASE_FOLDER)["am"].band(text)
+        assert least < speech.seconds < most < 3 * least
 
 
 def test_run_with_one_speaker_speaks_in_that_voice_by_default(tmp_path):
