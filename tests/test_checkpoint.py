@@ -196,13 +196,18 @@ def test_damaged_mark_of_the_best_is_rewritten(store):
     assert store.best_step() == 2
 
 
-def test_damaged_newest_checkpoint_makes_an_earlier_one_the_best(store):
+def test_damaged_newest_checkpoint_makes_an_earlier_one_the_best(store, caplog):
     for step in (1, 2, 3):
         store.write(step, tensors(step), {}, best=step == 1)
     DAMAGE["flipped bit"](store.path(3))
     assert store.best_step() == 1
     (store.path(3) / "state.json").write_text('{"step": 3, "best_step": 2}')
     assert store.best_step() == 1
+    for step in (2, 1):
+        (store.path(step) / MANIFEST).unlink()
+    assert store.best_step() is None and store.steps() == [1, 2, 3]
+    assert "step_00000001/manifest.json is missing from the checkpoint" in caplog.text
+    assert caplog.text.rstrip().endswith("There is none before it.")
 
 
 def test_checkpoint_under_the_name_of_another_step_is_set_aside_and_named(store):

@@ -40,8 +40,9 @@ _PLAIN_NAME = re.compile(r"[A-Za-z0-9_]+\.(safetensors|json)")
 _manifest_digest = lambda *content: files.digest_bytes(json.dumps(content, sort_keys=True).encode())
 
 
-_DTYPES = {f"{one[0].upper()}{8 * int(one[1])}": f"<{one}" for one in "f2 f4 f8 i1 i2 i4 i8 u1 u2 u4 u8".split()}
-_DTYPES["BOOL"] = "?"
+_DTYPES = {"F16": "<f2", "F32": "<f4", "F64": "<f8", "BOOL": "?"}
+_DTYPES |= {"I8": "<i1", "I16": "<i2", "I32": "<i4", "I64": "<i8"}
+_DTYPES |= {"U8": "<u1", "U16": "<u2", "U32": "<u4", "U64": "<u8"}
 """NumPy data types by their names in safetensors files, without bfloat16 and float8, which NumPy does not have."""
 
 
@@ -126,6 +127,8 @@ def read_manifest(folder: Path) -> dict[str, dict]:
     Raises `CheckpointError` if the manifest is missing or damaged, or if it lists a file outside of the folder.
     """
     path = folder / MANIFEST
+    if not path.is_file():
+        raise CheckpointError(f"{path} is missing from the checkpoint. Copy the whole folder again.")
     manifest = files.read_json(path)
     entries = manifest.get("files") if isinstance(manifest, dict) else None
     # The checksum is checked before the format, so that a flipped bit in the format is reported as damage.
@@ -172,11 +175,7 @@ class CheckpointStore:
         return replaced if replaced.is_dir() and not path.exists() else path
 
     def steps(self) -> list[int]:
-        """Returns the steps of all checkpoints, in ascending order."""
-        return [step for step in self._folders() if (self.path(step) / MANIFEST).is_file()]
-
-    def _folders(self):
-        """Returns the steps of all checkpoint folders, also of damaged ones without a manifest, in ascending order."""
+        """Returns the steps of all checkpoints, also of damaged ones, in ascending order."""
         found = (_STEP.fullmatch(entry.name) for entry in self.folder.glob("*step_*") if entry.is_dir())
         return sorted({int(match[1] or match[2]) for match in found if match})
 
@@ -190,11 +189,13 @@ class CheckpointStore:
 
     def _newest(self, read):
         """Returns `read(step)` for the newest step at which it raises no `CheckpointError`; None if there is none."""
-        for step in reversed(self.steps()):
+        steps = self.steps()
+        for step in reversed(steps):
             try:
                 return read(step)
             except CheckpointError as error:
-                logger.warning("%s Using the checkpoint before it.", error)
+                follows = "There is none before it." if step == steps[0] else "Using the checkpoint before it."
+                logger.warning("%s %s", error, follows)
         return None
 
     def best_step(self) -> int | None:
@@ -274,7 +275,7 @@ class CheckpointStore:
         Raises:
             CheckpointVersionError: The newest intact checkpoint has another format; it is not renamed.
         """
-        while steps := self._folders():
+        while steps := self.steps():
             step = steps[-1]
             try:
                 self.verify(step)
@@ -282,7 +283,7 @@ class CheckpointStore:
                 raise
             except CheckpointError as error:
                 aside = self.put_away(step, "damaged")
-                follows = "the checkpoint before it is used" if self._folders() else "there is none before it"
+                follows = "the checkpoint before it is used" if self.steps() else "there is none before it"
                 warn(f"{error} It was set aside as {aside}; {follows}.")
             else:
                 # After a kill, renames of replaced checkpoints and `best.json` may be unfinished.
