@@ -9,14 +9,16 @@ import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from myxtts.config.checks import UserError
 from myxtts.config.config import XTTSConfig
+from myxtts.config.model import ModelConfig
 from myxtts.config.stages import STAGES
 from myxtts.storage import files
 from myxtts.storage.base_model import HOMES, require_kind
@@ -35,8 +37,8 @@ JUDGED = ("gpt", "decoder")
 TAKEN_FROM = "taken_from"
 """Key in a checkpoint's state for the folder that its weights were copied from."""
 _CONFIG = "config.json"
-_OF_OTHER_PARTS = "decoder_", "speaker_", "dropout"
-"""Prefixes of the names of model settings that do not affect the shape of the GPT."""
+_OF_DVAE = ("num_mels", "num_codes", "codebook_width")
+"""Model settings of the DVAE whose names do not begin with `dvae_`."""
 GATHERED = ".before_reset"
 """Temporary folder in which a reset collects the files of a run before it moves them aside."""
 METRICS = "metrics.jsonl"
@@ -46,6 +48,12 @@ RUN_FILES = (_CONFIG, VOCABULARY, SPEAKERS_FILE, SPEAKER_CLIPS, "samples", "tens
 LOG = "train.log"
 _REPORTS = (LOG, "inspected_*.json", "clips_*.csv", "diverged_*.json")
 """Patterns of the names of a run's reports, which a reset does not move aside."""
+
+
+def stores_in(folder: Path) -> dict[str, CheckpointStore]:
+    """Returns the checkpoints of each stage that has any, by stage, in training order."""
+    stores = {stage: CheckpointStore(folder / stage) for stage in STAGES}
+    return {stage: store for stage, store in stores.items() if store.steps()}
 
 
 def chosen_step(store: CheckpointStore, part: str, which: str = "best") -> int:
@@ -72,6 +80,18 @@ def is_start(state: dict | None) -> bool:
     return bool(state) and TAKEN_FROM in state and not state["finished"]
 
 
+def shape_settings(model: ModelConfig, parts: Collection[str]) -> dict[str, Any]:
+    """Returns the settings of a model that determine the shapes of the given parts of it, by name."""
+    found = {}
+    for name, value in asdict(model).items():
+        part = "dvae" if name in _OF_DVAE else name.partition("_")[0]
+        if part not in ("dvae", "speaker", "decoder"):
+            part = "gpt"
+        if part in parts and name != "dropout":
+            found[name] = value
+    return found
+
+
 def read_config(folder: Path) -> XTTSConfig:
     """Reads a run's settings; those of the GPT come from its checkpoint. Raises `CheckpointError` if there are none."""
     store, path = CheckpointStore(folder / "gpt"), folder / _CONFIG
@@ -83,8 +103,7 @@ def read_config(folder: Path) -> XTTSConfig:
     config = config_of({"config": files.read_json(path)}, str(path))
     if own is None:  # older checkpoints contain no settings
         return config
-    model = {name: value for name, value in vars(own.model).items() if not name.startswith(_OF_OTHER_PARTS)}
-    beside = vars(config.model)
+    model, beside = (shape_settings(one.model, ("dvae", "gpt")) for one in (own, config))
     if differing := [f"{name} {beside[name]} for {value}" for name, value in model.items() if beside[name] != value]:
         message = "%s describes another model (%s) than the checkpoints in %s. The checkpoints are used."
         logger.warning(message, path, "; ".join(differing[:3]), store.folder)
