@@ -12,7 +12,6 @@ are not followed.
 
 import json
 import logging
-import math
 import os
 import re
 import shutil
@@ -76,26 +75,22 @@ class StoredTensors(Mapping):
     def __init__(self, path: AnyPath):
         self.path = path
         try:
-            with safe_open(path, framework="numpy"), open(path, "rb") as file:  # the library checks the header
-                header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
-                self._begin = file.tell()
+            self._file = safe_open(path, framework="numpy", backend="pread")  # a mapped file would count as memory
         except (FileNotFoundError, SafetensorError) as error:  # its message may quote the whole file
             raise CheckpointError(f"{path} cannot be read: {error!s:.300}.") from None
-        header.pop("__metadata__", None)
-        self._entries = header
-        self.shapes = {name: tuple(entry["shape"]) for name, entry in header.items()}
+        self.shapes = {name: tuple(self._file.get_slice(name).get_shape()) for name in self._file.offset_keys()}
         """Shape of each tensor, by name."""
 
     def __getitem__(self, name: str) -> np.ndarray:
-        entry = self._entries[name]
-        if (dtype := _DTYPES.get(entry["dtype"])) is None:
-            reason = f"data type {entry['dtype']!r} not understood. MyXTTS stores float32 and whole numbers"
+        if name not in self.shapes:
+            raise KeyError(name)
+        dtype = self._file.get_slice(name).get_dtype()
+        if dtype not in _DTYPES:
+            reason = f"data type {dtype!r} not understood. MyXTTS stores float32 and whole numbers"
             raise CheckpointError(f"{self.path} cannot be read: {reason}.")
-        # Unlike the library, this opens the file without reading its header again.
-        where = dict(count=math.prod(entry["shape"]), offset=self._begin + entry["data_offsets"][0])
         try:
-            return np.fromfile(self.path, dtype, **where).reshape(entry["shape"])
-        except (OSError, ValueError) as error:  # a file that was removed since, or more than 64 axes
+            return self._file.get_tensor(name)
+        except (SafetensorError, ValueError) as error:  # a file that was cut since, or more than 64 axes
             raise CheckpointError(f"{self.path} cannot be read: {error}.") from None
 
     def __iter__(self) -> Iterator[str]:
@@ -109,14 +104,10 @@ class CheckpointVersionError(CheckpointError):
     """Error for an intact checkpoint whose format version is not `FORMAT`."""
 
 
-def manifest_entries(folder: Path) -> dict[str, dict]:
-    """Returns the entries of a checkpoint's manifest for the files in its folder, see `write_manifest`."""
+def write_manifest(folder: Path) -> None:
+    """Writes the manifest of a folder: `{file name: {"bytes": size, "blake2b": digest}}`, and a checksum of that."""
     found = (file for file in sorted(folder.iterdir()) if file.name != MANIFEST)
-    return {file.name: {"bytes": file.stat().st_size, "blake2b": files.digest_file(file)} for file in found}
-
-
-def write_manifest(folder: Path, entries: Mapping[str, dict]) -> None:
-    """Writes a checkpoint's manifest: a checksum, and `entries`, `{file name: {"bytes": size, "blake2b": digest}}`."""
+    entries = {file.name: {"bytes": file.stat().st_size, "blake2b": files.digest_file(file)} for file in found}
     manifest = {"format": FORMAT, "files": entries, "blake2b": _manifest_digest(FORMAT, entries)}
     files.write_json(folder / MANIFEST, manifest)
 
@@ -236,7 +227,7 @@ class CheckpointStore:
             for name, content in (copies or {}).items():
                 (folder / name).write_bytes(content)
             files.write_json(folder / STATE, marks | state | marks)
-            write_manifest(folder, manifest_entries(folder))
+            write_manifest(folder)
         kept = {*self.steps()[-self.keep :], self.best_step()}
         for old in self.steps():
             if old not in kept:
