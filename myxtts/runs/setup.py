@@ -46,7 +46,7 @@ def check_request(config: XTTSConfig, download: bool = False, **devices) -> None
     """
     config = with_workers(config)
     data, training = config.data, config.training
-    require_free_port(training.workers, training.worker_index)
+    require_free_port(training)
     check_devices(data.data_gpu, data.model_gpu, **devices)
     if training.evaluation_recognizer:
         settle_recognizer(training.evaluation_recognizer)
@@ -149,7 +149,7 @@ def set_up(config: XTTSConfig, download=False, **devices) -> tuple[XTTSConfig, D
     plan = early_gpu_configuration(config.data.data_gpu, config.data.model_gpu, **devices)
     names = ("stage", "leave_out", "init_from", "reset_training")
     settings = config.recipe() | {f"training.{name}": getattr(training, name) for name in names}
-    workers = join_workers(training.workers, training.worker_index, plan, settings, training.worker_timeout_seconds)
+    workers = join_workers(training, plan, settings)
     with leaving_together(workers):
         if workers.is_chief:
             config = _with_data(config, download)
