@@ -68,13 +68,3 @@ def base_folder() -> Path:
 def model_name(folder: AnyPath) -> str:
     """Returns the option value for a model: `base` for the bundled one, else a path (`./base` for a folder `base`)."""
     return BASE_NAME if is_base(folder) else "./base" if str(folder) == BASE_NAME else str(folder)
-
-
-def default_speaker(folder: AnyPath, language: str) -> str | None:
-    """Returns the default voice: a run's only speaker; for `base`, a voice, if possible in `language`; else None."""
-    from myxtts.storage.speakers import read_speakers  # imports NumPy, which plans do not need
-
-    speakers = read_speakers(folder)
-    trained = [name for name, one in speakers.items() if one.clip]
-    names = trained if len(trained) == 1 else speakers if is_base(folder) else []
-    return next((name for name in names if name.startswith(f"{language}_")), next(iter(names), None))

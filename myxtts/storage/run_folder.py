@@ -37,8 +37,8 @@ JUDGED = ("gpt", "decoder")
 TAKEN_FROM = "taken_from"
 """Key in a checkpoint's state for the folder that its weights were copied from."""
 _CONFIG = "config.json"
-_OF_DVAE = ("num_mels", "num_codes", "codebook_width")
-"""Model settings of the DVAE whose names do not begin with `dvae_`."""
+_PART_OF = {"num_mels": "dvae", "num_codes": "dvae", "codebook_width": "dvae", "dropout": None}
+"""Parts of the model whose shapes a setting determines, for settings whose names do not begin with the part's name."""
 GATHERED = ".before_reset"
 """Temporary folder in which a reset collects the files of a run before it moves them aside."""
 METRICS = "metrics.jsonl"
@@ -84,10 +84,9 @@ def shape_settings(model: ModelConfig, parts: Collection[str]) -> dict[str, Any]
     """Returns the settings of a model that determine the shapes of the given parts of it, by name."""
     found = {}
     for name, value in asdict(model).items():
-        part = "dvae" if name in _OF_DVAE else name.partition("_")[0]
-        if part not in ("dvae", "speaker", "decoder"):
-            part = "gpt"
-        if part in parts and name != "dropout":
+        prefix = name.partition("_")[0]
+        named = prefix if prefix in ("dvae", "speaker", "decoder") else "gpt"
+        if _PART_OF.get(name, named) in parts:
             found[name] = value
     return found
 
