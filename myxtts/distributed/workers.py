@@ -59,7 +59,7 @@ class Workers:
         self.strategy: Any = cluster and cluster.strategy
         """`tf.distribute.Strategy` over all workers; None if this process trains alone."""
         self._round, self._deadline = 0, (math.inf, 0.0)
-        self._closed, self._ending, self._one_end = threading.Event(), threading.Event(), threading.Lock()
+        self._closed, self._one_end = threading.Event(), threading.Lock()
         self._listener = threading.Thread(target=self._listen, name="myxtts-workers-end", daemon=True)
         if cluster:
             self._listener.start()
@@ -123,8 +123,7 @@ class Workers:
         """
         if self.count == 1:
             return
-        if self._ending.wait(LOST_SECONDS + 10.0):
-            time.sleep(30.0)
+        time.sleep(LOST_SECONDS + 30.0)
         reason = "The workers lost contact, although all of them answer health checks"
         raise WorkerLost(f"{reason}. {RESUME}. TensorFlow: {str(error).splitlines()[0]}") from error
 
@@ -167,7 +166,6 @@ class Workers:
         """Ends all workers with the exit code `code`, because worker `ended` has ended for the reason `why`."""
         if self._closed.is_set() or not self._one_end.acquire(blocking=False):
             return
-        self._ending.set()
         if ended:  # without worker 0 no message can be sent
             self._send_end(ended, why, code)
         sentence = printable(f"{self.name(ended).capitalize()} {why}.".replace("..", "."))

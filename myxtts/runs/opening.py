@@ -82,13 +82,15 @@ def open_run(config: XTTSConfig, notify: Callable = lambda *facts: None) -> tupl
     dataset = SpeechDataset.open(config, lambda done, total: notify("on_inspection", done, total))
     is_created, reset = bool(training.init_from) and began is None, reset_parts(training)
     with suppress(CheckpointError):  # damaged settings of a run that is reset
-        if (there := run_in(home) if reset and "dvae" not in reset else began) is not None:
+        there = run_in(home) if reset and "dvae" not in reset else began
+        if there is not None:
             check_same_model(there.model, dataset.config, reset)
     taken = taken_parts(config) if is_created else []
     works = make_agenda(dataset.config, dataset, reset, taken)
     notify("on_agenda", works)
     sizes = [config.stage(work.stage).batch_size * training.gradient_accumulation for work in works if work.trains]
-    if (clips := max(sizes, default=0)) > (count := len(dataset.train)):
+    clips, count = max(sizes, default=0), len(dataset.train)
+    if clips > count:
         message = "A step takes %d clips, but there are only %d. Set --batch-size times --grad-accum to at most %d."
         logger.warning(message, clips, count, count)
     if (needs := find_needs(dataset.config, works, dataset)) is not None:
@@ -197,13 +199,9 @@ class StageAlone:
             require(needed <= rows, "The vocabulary", f"at most {rows} tokens, as in the model", needed, hint)
             shape = replace(self.dataset.config.model, num_text_tokens=rows)  # the model may have more rows than tokens
             self.dataset.config = replace(self.dataset.config, model=shape)
-        below = set(STAGES[stage].builds_on)
-        for name in reversed(STAGES):
-            if name in below:
-                below.update(STAGES[name].builds_on)
-        stores = {name: CheckpointStore(self._home / name) for name in STAGES if name in below}
         self._missing = []
-        for name, store in stores.items():
+        for name in STAGES[stage].builds_on:
+            store = CheckpointStore(self._home / name)
             last = store.newest_sound(logger.warning)
             if last is None or not store.read_state(last)["finished"]:
                 self._missing.append(name)

@@ -26,8 +26,8 @@ KINDS = {
     NEW: "is not a folder or a file",
 }
 """Error text for each kind of path. Keys are glob patterns; a folder's kind is the first one that matches in it."""
-MODELS, PLACES = (BASE_NAME, MODEL, SETTINGS), (RUNS, FOLDER, NEW)
-HOMES = (*PLACES, MODEL, SETTINGS, "model.bin", "model.safetensors")
+MODELS = (BASE_NAME, MODEL, SETTINGS)
+HOMES = (RUNS, FOLDER, NEW, MODEL, SETTINGS, "model.bin", "model.safetensors")
 """Kinds of paths that are allowed as the folder of a run (`--checkpoint-dir`)."""
 FORMS = "the folder of a training run, of `myxtts convert` or of XTTS v2, base, or hf://owner/name"
 

@@ -134,7 +134,8 @@ def read_manifest(folder: Path) -> dict[str, dict]:
     return entries
 
 
-def _entry(entries, file):
+def _entry(file):
+    entries = read_manifest(file.parent)
     if file.name not in entries:
         raise CheckpointError(f"{file} is not part of the checkpoint.")
     return entries[file.name]
@@ -157,7 +158,7 @@ class CheckpointStore:
     def __init__(self, folder: AnyPath, keep: int = 2):
         self.folder = Path(folder)
         self.keep = keep
-        self._sound = {}  # manifests of verified checkpoints by step, so that large files are verified only once
+        self._sound = set()  # steps of verified checkpoints, so that large files are verified only once
 
     def path(self, step: int) -> Path:
         """Returns the folder of the checkpoint at `step`."""
@@ -216,7 +217,7 @@ class CheckpointStore:
         Raises:
             OSError: The checkpoint could not be written; earlier checkpoints are unchanged.
         """
-        self._sound.pop(step, None)
+        self._sound.discard(step)
         marks = {"step": step, "best_step": step if best else self.best_step()}
         path = self.folder / f"step_{step:08d}"
         with files.write_whole_folder(path, replaced_name=f".{path.name}.replaced") as folder:
@@ -240,18 +241,16 @@ class CheckpointStore:
 
     def verify(self, step: int) -> None:
         """Raises `CheckpointError` if a file of a checkpoint is missing or altered; the message names the file."""
-        self._sound.pop(step, None)
+        self._sound.discard(step)
         folder = self.path(step)
-        entries = read_manifest(folder)
-        for name, entry in entries.items():
+        for name, entry in read_manifest(folder).items():
             _check_file(folder / name, entry)
         self.read_state(step)
-        self._sound[step] = entries
+        self._sound.add(step)
 
     def digest(self, step: int, name: str = "model") -> str:
         """Returns the digest of the tensor file `name` from the manifest."""
-        file = self.path(step) / f"{name}.safetensors"
-        return _entry(read_manifest(file.parent), file)["blake2b"]
+        return _entry(self.path(step) / f"{name}.safetensors")["blake2b"]
 
     def file(self, step: int, name: str) -> Path | None:
         """Returns the path of a file after verifying its size and digest; None if the checkpoint has no such file."""
@@ -281,7 +280,10 @@ class CheckpointStore:
                 with suppress(OSError):  # not necessary for reading, and the folder may belong to another user
                     for replaced in self.folder.glob(".step_*.replaced"):
                         path = replaced.with_name(replaced.stem[1:])
-                        shutil.rmtree(replaced) if path.exists() else replaced.replace(path)
+                        if path.exists():
+                            shutil.rmtree(replaced)
+                        else:
+                            replaced.replace(path)
                     self._list_best()
                 return step
         return None
@@ -308,13 +310,13 @@ class CheckpointStore:
         if step not in self._sound:
             self.verify(step)
         path = self.path(step) / f"{name}.safetensors"
-        _entry(self._sound[step], path)
+        _entry(path)
         return StoredTensors(path)
 
     def read_state(self, step: int) -> SavedState:
         """Reads a checkpoint's `state.json`. Raises `CheckpointError` if it is damaged or belongs to another step."""
         path = self.path(step) / STATE
-        _check_file(path, _entry(read_manifest(path.parent), path))
+        _check_file(path, _entry(path))
         state = files.read_json(path)
         found = state.get("step") if isinstance(state, dict) else None
         if found != step:

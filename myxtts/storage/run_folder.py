@@ -36,14 +36,13 @@ JUDGED = ("gpt", "decoder")
 """Stages whose best checkpoint is used for speech; of other stages, the last checkpoint is used."""
 TAKEN_FROM = "taken_from"
 """Key in a checkpoint's state for the folder that its weights were copied from."""
-_CONFIG = "config.json"
 _PART_OF = {"num_mels": "dvae", "num_codes": "dvae", "codebook_width": "dvae", "dropout": None}
 """Parts of the model whose shapes a setting determines, for settings whose names do not begin with the part's name."""
 GATHERED = ".before_reset"
 """Temporary folder in which a reset collects the files of a run before it moves them aside."""
 METRICS = "metrics.jsonl"
 """File with the losses and timings of a run, one JSON object per line."""
-RUN_FILES = (_CONFIG, VOCABULARY, SPEAKERS_FILE, SPEAKER_CLIPS, "samples", "tensorboard", METRICS, "curves.png")
+RUN_FILES = ("config.json", VOCABULARY, SPEAKERS_FILE, SPEAKER_CLIPS, "samples", "tensorboard", METRICS, "curves.png")
 """Names of the files and folders of a run, except for the folders of its stages."""
 LOG = "train.log"
 _REPORTS = (LOG, "inspected_*.json", "clips_*.csv", "diverged_*.json")
@@ -93,7 +92,7 @@ def shape_settings(model: ModelConfig, parts: Collection[str]) -> dict[str, Any]
 
 def read_config(folder: Path) -> XTTSConfig:
     """Reads a run's settings; those of the GPT come from its checkpoint. Raises `CheckpointError` if there are none."""
-    store, path = CheckpointStore(folder / "gpt"), folder / _CONFIG
+    store, path = CheckpointStore(folder / "gpt"), folder / "config.json"
     state = store.newest_state()
     own = None if state is None else config_of(state, str(store.folder))
     if own is not None and not path.exists():
@@ -204,8 +203,11 @@ def _put_back(folder):
 def read_metrics(folder: AnyPath) -> list[dict]:
     """Reads a run's `metrics.jsonl`, one dictionary per line; skips incomplete lines, which a killed run can leave."""
     path, found = Path(folder, METRICS), []
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else ():
+    if not path.is_file():
+        return found
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         with suppress(ValueError):
             one = json.loads(line)
-            found += [one] if isinstance(one, dict) and {"stage", "step", "kind"} <= one.keys() else []
+            if isinstance(one, dict) and {"stage", "step", "kind"} <= one.keys():
+                found.append(one)
     return found
