@@ -23,7 +23,7 @@ from myxtts.data.corpora import load_corpus
 from myxtts.interchange.coqui.settings import read_settings
 from myxtts.interchange.coqui.torch_checkpoint import read_torch_checkpoint, write_torch_checkpoint
 from myxtts.storage.checkpoint import CheckpointStore, StoredTensors, write_manifest
-from myxtts.storage.files import digest_file, read_json
+from myxtts.storage.files import read_json
 from myxtts.storage.speakers import read_speaker, speaker_names, write_speakers
 from myxtts.text.cleaners import split_sentences
 from myxtts.text.languages import LANGUAGES
@@ -248,8 +248,7 @@ def checkpoints(draw):
 def read_checkpoint(folder):
     step_folder = folder / "step_00000001"
     if (folder / "sign").exists() and (step_folder / "manifest.json").read_bytes() == CHECKPOINT[MANIFEST]:
-        files = [step_folder / name for name in ("model.safetensors", "state.json")]
-        write_manifest(step_folder, {f.name: {"bytes": f.stat().st_size, "blake2b": digest_file(f)} for f in files})
+        write_manifest(step_folder)
     store = CheckpointStore(folder)
     store.best_step()
     if (step := store.newest_sound(lambda said: None)) is not None:

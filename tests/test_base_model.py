@@ -23,10 +23,10 @@ from myxtts.inference.voices import stored_voice
 from myxtts.models.xtts import XTTS
 from myxtts.runs import origin
 from myxtts.storage import base_model
-from myxtts.storage.base_model import BASE_FOLDER, default_speaker
+from myxtts.storage.base_model import BASE_FOLDER
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
 from myxtts.storage.run_folder import MEL_STATS, chosen_step, is_start, read_config, vocabulary_path
-from myxtts.storage.speakers import language_of, speaker_names, write_speaker_clips
+from myxtts.storage.speakers import default_speaker, language_of, speaker_names, write_speaker_clips
 from myxtts.text.speech_rates import read_rates
 from myxtts.training.stages.gpt import GPTObjective
 

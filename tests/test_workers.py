@@ -36,10 +36,10 @@ class Board:
             self.values[key] = value
             self.changed.notify_all()
 
-    def read(self, key, seconds=0.0):
+    def read(self, key):
         with self.changed:
-            found = self.changed.wait_for(lambda: key in self.values, seconds or 30.0)
-            return self.values[key] if found else None
+            self.changed.wait_for(lambda: key in self.values)
+            return self.values[key]
 
     def delete(self, key):
         with self.changed:
@@ -128,11 +128,14 @@ def test_sums_are_measured_and_extended_to_the_gradients_of_each_size(monkeypatc
 JOIN = """
 import sys, time
 from myxtts.config.checks import UserError
+from myxtts.config.training import TrainingConfig
 from myxtts.devices.configuration import early_gpu_configuration
 from myxtts.distributed.workers import join_workers
+training = TrainingConfig(workers=tuple(sys.argv[3:]), worker_index=int(sys.argv[1]))
+training.worker_timeout_seconds = float(sys.argv[2])  # shorter than a setting can be
 plan = early_gpu_configuration(None, None)
 try:
-    workers = join_workers(tuple(sys.argv[3:]), int(sys.argv[1]), plan, {"seed": 0}, float(sys.argv[2]))
+    workers = join_workers(training, plan, {"seed": 0})
 except UserError as error:
     sys.exit(f"Error: {error}")
 print("met", flush=True)

@@ -24,11 +24,11 @@ from myxtts.hearing.recognizers import Listening, open_recognizer, settle_recogn
 from myxtts.inference.choices import add_choices
 from myxtts.inference.text_front import open_text_front
 from myxtts.interchange.hub import check_model, local_folder
-from myxtts.storage.base_model import BASE_NAME, default_speaker, is_base
+from myxtts.storage.base_model import BASE_NAME, is_base
 from myxtts.storage.checkpoint import CheckpointStore
 from myxtts.storage.files import digest_bytes, read_json, write_json, write_text
 from myxtts.storage.run_folder import chosen_step
-from myxtts.storage.speakers import language_of, read_speakers
+from myxtts.storage.speakers import default_speaker, language_of, read_speakers
 from myxtts.text.language_guess import language_to_read
 from myxtts.text.languages import get_language
 from myxtts.text.speech_rates import SECONDS_AT_CHAR_LIMIT

@@ -59,14 +59,15 @@ class Cluster:
         except tf.errors.OpError as error:
             raise ConnectionError(error.message) from error
 
-    def read(self, key: str, seconds: float = 0.0) -> str | None:
-        """Waits for a key's value; returns None after `seconds` (0: no limit). Raises `ConnectionError` on failure."""
-        try:
-            return context().get_config_key_value(key, int(1000 * seconds))
-        except tf.errors.DeadlineExceededError:
-            return None
-        except tf.errors.OpError as error:
-            raise ConnectionError(error.message) from error
+    def read(self, key: str) -> str:
+        """Waits for a key's value. Raises `ConnectionError` on failure."""
+        while True:
+            try:
+                return context().get_config_key_value(key, 1000)  # short, so that Python can handle Ctrl-C
+            except tf.errors.DeadlineExceededError:
+                continue
+            except tf.errors.OpError as error:
+                raise ConnectionError(error.message) from error
 
     def delete(self, key: str) -> None:
         """Removes a key and all keys below it."""

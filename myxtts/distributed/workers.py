@@ -23,6 +23,7 @@ from typing import Any, NoReturn
 
 import myxtts
 from myxtts.config.checks import UserError, printable, say
+from myxtts.config.training import TrainingConfig
 from myxtts.devices.device_plan import DevicePlan
 from myxtts.storage.files import digest_bytes
 
@@ -58,7 +59,7 @@ class Workers:
         self.strategy: Any = cluster and cluster.strategy
         """`tf.distribute.Strategy` over all workers; None if this process trains alone."""
         self._round, self._deadline = 0, (math.inf, 0.0)
-        self._closed, self._ending, self._one_end = threading.Event(), threading.Event(), threading.Lock()
+        self._closed, self._one_end = threading.Event(), threading.Lock()
         self._listener = threading.Thread(target=self._listen, name="myxtts-workers-end", daemon=True)
         if cluster:
             self._listener.start()
@@ -75,23 +76,16 @@ class Workers:
         if self._closed.is_set():
             raise UserError("Workers train once per process. Restart all of them to continue.")
         key, content = f"myxtts/{self._round}", json.dumps(value)
-
-        def read(key):
-            # Short calls, so that Python can handle Ctrl-C between them.
-            while (found := self._cluster.read(key, 1.0)) is None:
-                pass
-            return found
-
         try:
             if self.is_chief:
-                own = [content, *(read(f"{key}/{peer}") for peer in range(1, self.count))]
+                own = [content, *(self._cluster.read(f"{key}/{peer}") for peer in range(1, self.count))]
                 content = f"[{', '.join(own)}]"
                 self._cluster.write(key, content)
                 if self._round:  # every worker has read the previous values
                     self._cluster.delete(f"myxtts/{self._round - 1}")
             else:
                 self._cluster.write(f"{key}/{self.index}", content)
-                content = read(key)
+                content = self._cluster.read(key)
         except ConnectionError as error:
             self.raise_lost(error)
         self._round += 1
@@ -129,8 +123,7 @@ class Workers:
         """
         if self.count == 1:
             return
-        if self._ending.wait(LOST_SECONDS + 10.0):
-            time.sleep(30.0)
+        time.sleep(LOST_SECONDS + 30.0)
         reason = "The workers lost contact, although all of them answer health checks"
         raise WorkerLost(f"{reason}. {RESUME}. TensorFlow: {str(error).splitlines()[0]}") from error
 
@@ -173,7 +166,6 @@ class Workers:
         """Ends all workers with the exit code `code`, because worker `ended` has ended for the reason `why`."""
         if self._closed.is_set() or not self._one_end.acquire(blocking=False):
             return
-        self._ending.set()
         if ended:  # without worker 0 no message can be sent
             self._send_end(ended, why, code)
         sentence = printable(f"{self.name(ended).capitalize()} {why}.".replace("..", "."))
@@ -183,25 +175,24 @@ class Workers:
         end_process(code, FAREWELL_SECONDS)
 
 
-def join_workers(
-    addresses: tuple[str, ...], index: int, plan: DevicePlan, settings: dict, timeout_seconds: float
-) -> Workers:
-    """Connects the workers, once per process, and checks that all run the same code with the same settings.
+def join_workers(training: TrainingConfig, plan: DevicePlan, settings: dict) -> Workers:
+    """Connects `training.workers`, once per process, and checks that all run the same code with the same settings.
 
     Call it when the devices are configured and before TensorFlow's runtime starts. `settings` are JSON values that must
-    be equal on all workers; the other arguments are those of `Cluster`. Without addresses, this process trains alone.
+    be equal on all workers. Without workers in `training`, this process trains alone.
 
     Raises:
         UserError: A worker is missing, cannot be reached or differs from worker 0, or a port is taken.
     """
     global _current
+    addresses, index = training.workers, training.worker_index
     if not addresses or _current.addresses == addresses:
         return _current
-    require_free_port(addresses, index)
+    require_free_port(training)
     from myxtts.distributed.cluster import Cluster
 
     say(f"Worker {index} of {len(addresses)}: waiting for the others, worker 0 at {addresses[0]}")
-    _current = workers = Workers(addresses, index, Cluster(addresses, index, plan, timeout_seconds))
+    _current = workers = Workers(addresses, index, Cluster(addresses, index, plan, training.worker_timeout_seconds))
     versions = {name: importlib.metadata.version(name) for name in ("tensorflow", "keras", "numpy")}
     devices = [name.strip("/").split(":")[0] for name in plan.model_devices]
     root = Path(myxtts.__file__).parent
@@ -215,8 +206,9 @@ def join_workers(
     return workers
 
 
-def require_free_port(addresses: tuple[str, ...], index: int) -> None:
+def require_free_port(training: TrainingConfig) -> None:
     """Checks that this worker's port is free, before TensorFlow listens on it. Raises `UserError` if it is taken."""
+    addresses, index = training.workers, training.worker_index
     if addresses and _current.addresses != addresses:
         try:
             socket.create_server(("", int(addresses[index].rpartition(":")[2]))).close()

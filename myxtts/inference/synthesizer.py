@@ -23,8 +23,8 @@ from myxtts.inference.text_stream import GriffinLim, LatentDecoder, Sentence, Sp
 from myxtts.inference.voices import VOICE_SUFFIX, Recording, Voice, VoiceEncoder, stored_voice
 from myxtts.inference.windows import FIRST_CODES
 from myxtts.models.xtts import XTTS
-from myxtts.storage.base_model import default_speaker, is_base
-from myxtts.storage.speakers import language_of, read_speakers
+from myxtts.storage.base_model import is_base
+from myxtts.storage.speakers import default_speaker, language_of, read_speakers
 from myxtts.text.language_guess import language_to_read
 from myxtts.text.languages import get_language
 from myxtts.text.speech_rates import longest_texts, read_rates

@@ -160,11 +160,11 @@ def _work(config, stage, dataset, states, stores):
     needed_by = []
     for name in [name for name, entry in STAGES.items() if stage in {*entry.builds_on} - {*entry.follows}]:
         if state and name in states:
-            built_on = states[name].get("lineage", {}).get(stage)
-            needs = built_on is not None and built_on == stores[stage].digest(state["step"])
+            needs = states[name].get("lineage", {}).get(stage) == stores[stage].digest(state["step"])
         else:  # the weights of `name` come from another run, where they were trained on this stage
             needs = name in tuned and stage not in tuned
-        needed_by += [name] * needs
+        if needs:
+            needed_by.append(name)
     if state is None:
         origin = training.init_from if stage in tuned else None
         total = 0 if STAGE_CLASSES[stage].nothing_to_learn(dataset) else total
@@ -212,9 +212,10 @@ class Needs(NamedTuple):
 def find_needs(config: XTTSConfig, works: Sequence[StageWork], dataset: SpeechDataset) -> Needs | None:
     """Estimates the memory and disk space to train the stages; returns None if no stage is to be trained. Raises
     `UserError` if the run does not fit into the free disk space or the total memory."""
-    memory, kept, more, disk, largest, training, plan = 0, 0, 0, 0, 0, config.training, plan_for()
+    training, plan = config.training, plan_for()
     shares = max(1, len(training.workers)) * plan.num_replicas
     longest = max((clip.num_samples for clip in dataset.train), default=config.max_samples) / MODEL_SAMPLE_RATE
+    peaks, extras, checkpoints, disk = [], [], [], 0
     for work in works:
         estimate, settings = ESTIMATES.get(work.stage), config.stage(work.stage)
         if not work.trains or estimate is None:
@@ -226,31 +227,30 @@ def find_needs(config: XTTSConfig, works: Sequence[StageWork], dataset: SpeechDa
         found = estimate(config.model, shapes, requested_optimizations(training)[0])
         below = [ESTIMATES[name] for name in STAGES[work.stage].builds_on if name in ESTIMATES]
         frozen = sum(estimate(config.model, shapes).parameters for estimate in below)
-        if plan.visible_ids:
-            memory = max(memory, found.peak + frozen)
-        else:  # on a CPU, TensorFlow keeps some memory of earlier stages
-            kept, memory = kept + min(memory, found.peak), max(memory, found.peak)
-            scratch = int(CPU_SCRATCH * (found.peak - found.resident))
-            more = max(more, frozen + scratch + int(BYTES_PER_SECOND * batch * longest))
-        checkpoint = found.resident - found.accumulators
-        largest = max(largest, checkpoint)
-        written = -(-work.total // min(training.checkpoint_every_steps, training.validate_every_steps))
-        disk += checkpoint * min(written, training.keep_checkpoints + 1) * (work.step is None)
-    if not largest:
+        peaks.append(found.peak + frozen if plan.visible_ids else found.peak)
+        scratch = int(CPU_SCRATCH * (found.peak - found.resident))
+        extras.append(frozen + scratch + int(BYTES_PER_SECOND * batch * longest))
+        checkpoints.append(found.resident - found.accumulators)
+        if work.step is None:
+            written = -(-work.total // min(training.checkpoint_every_steps, training.validate_every_steps))
+            disk += checkpoints[-1] * min(written, training.keep_checkpoints + 1)
+    if not peaks:
         return None
-    home, free = Path(training.checkpoint_dir).resolve(), memory
+    memory = max(peaks)
     if plan.visible_ids:
-        total = memory
+        free = total = memory
         with suppress(NVMLUnavailable):
             total = min(gpu.memory_mb for gpu in list_gpus() if gpu.id in plan.visible_ids) * BYTES_PER_MB
             free = total - int(RESERVED_GB * BYTES_PER_GB)
     else:
         ram, own = read_memory(), resident_bytes()
-        memory += min(kept, MOST_KEPT) + more + own + CPU_RUNTIME_BYTES
+        kept = min(sum(peaks) - max(peaks), MOST_KEPT)  # memory of earlier stages
+        memory += kept + max(extras) + own + CPU_RUNTIME_BYTES
         free, total = ram.usable + own, min(ram.total, ram.limit or ram.total)
+    home = Path(training.checkpoint_dir).resolve()
     there = next(place for place in (home, *home.parents) if place.exists())
     needs = Needs(memory, free, total, disk, shutil.disk_usage(there).free)
-    if needs.disk + largest > needs.disk_free:  # the next checkpoint is written before the oldest is removed
+    if needs.disk + max(checkpoints) > needs.disk_free:  # the next checkpoint is written before the oldest is removed
         hint = "Free disk space, lower --keep, or choose a --checkpoint-dir on another disk."
         raise UserError(f"{needs.describe()}: the checkpoints do not fit. {hint}")
     if needs.memory > needs.memory_in_all:
@@ -261,16 +261,17 @@ def find_needs(config: XTTSConfig, works: Sequence[StageWork], dataset: SpeechDa
 
 def try_run(works: Sequence[StageWork], dataset: SpeechDataset, needs: Needs) -> dict[str, tuple[float, float]]:
     """Estimates `{stage: (seconds per step, seconds of the stage)}` by trial steps; {} for short, large or GPU runs."""
-    training, plan, tried, times = dataset.config.training, plan_for(), {}, {}
+    training, plan = dataset.config.training, plan_for()
     steps = {work.stage: max(0, work.total - (work.step or 0)) for work in works if work.trains}
     is_plain = len(plan.model_devices) == 1 and not plan.visible_ids  # devices cannot share the clip of a trial
     fits = is_plain and needs.memory <= MOST_TO_TRY and not (training.automatic_batch_size or training.workers)
+    if not fits or sum(steps.values()) < LEAST_TO_TRY:
+        return {}
     began, used = time.monotonic(), time.process_time()
-    for stage in steps if fits and sum(steps.values()) >= LEAST_TO_TRY else ():
-        if steps[stage] and (found := try_stage(dataset, stage, plan)):
-            tried[stage] = found
+    tried = {stage: try_stage(dataset, stage, plan) for stage, count in steps.items() if count}
     used = time.process_time() - used
-    share = max(1.0, (time.monotonic() - began) / used) if tried else 1.0  # other programs slow this one down
+    share = max(1.0, (time.monotonic() - began) / used)  # other programs slow this one down
+    tried, times = {stage: found for stage, found in tried.items() if found is not None}, {}
     for stage, (alone, each) in tried.items():
         step, stops = each * training.gradient_accumulation, steps[stage] / training.validate_every_steps
         ends = bool(training.sample_every_steps) and STAGE_CLASSES[stage].speaks
@@ -302,7 +303,7 @@ class TimeLeft(Callback):
         self._began, self._own = time.monotonic(), self._later.pop(stage, (0, 0))[0]
 
     def on_start(self, start):
-        self._stage, self._total, self._first, self._marked = start.stage, start.total_steps, start.step, None
+        self._total, self._first, self._marked = start.total_steps, start.step, None
 
     def on_step(self, step: int):
         if self._marked is None and step >= self._first + WARMUP_STEPS:

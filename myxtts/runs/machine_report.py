@@ -41,8 +41,7 @@ def examine(config: XTTSConfig, seconds: float, folder: str, data_files: Sequenc
 
     Measures training steps for `seconds` (0: none), the free space of `folder`, and the read speed of `data_files`.
     """
-    tokens = config.model.num_text_tokens or config.data.vocabulary_size
-    config = replace(config, model=replace(config.model, num_text_tokens=tokens))
+    config = replace(config, model=replace(config.model, num_text_tokens=config.data.vocabulary_size))
     ram, cpu, disks = read_memory(), read_processor(), [probe_files(folder, ())]
     if data_files:
         disks.append(probe_files(os.path.dirname(data_files[0]), data_files))
@@ -177,9 +176,8 @@ def examine_workers(config: XTTSConfig) -> list[str]:
 
     Raises `UserError` if a worker is missing or differs in code, versions, devices or recordings (`data.train_data`).
     """
-    training = config.training
     plan = early_gpu_configuration(config.data.data_gpu, config.data.model_gpu)
-    workers = join_workers(training.workers, training.worker_index, plan, {}, training.worker_timeout_seconds)
+    workers = join_workers(config.training, plan, {})
     with leaving_together(workers):
         lines = [f"All {workers.count} workers are connected, with the same code and versions, on {plan.model_device}"]
         if config.data.train_data:
@@ -196,7 +194,7 @@ def examine_workers(config: XTTSConfig) -> list[str]:
         for _ in range(MESSAGES):
             workers.gather()
         lines.append(f"A message to all and back: {1000 * (time.perf_counter() - began) / MESSAGES:.1f} ms")
-        lines += _sums(workers, training.worker_timeout_seconds)
+        lines += _sums(workers, config.training.worker_timeout_seconds)
         lines = workers.ask(lambda: lines)
         workers.close()
     return lines

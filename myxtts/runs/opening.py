@@ -4,7 +4,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,14 +21,14 @@ from myxtts.data.dataset import SpeechDataset, keep_speakers
 from myxtts.devices.device_plan import DevicePlan
 from myxtts.distributed.workers import Workers
 from myxtts.inference.synthesizer import Synthesizer
-from myxtts.models.xtts import XTTS
+from myxtts.models.xtts import PARTS, XTTS
 from myxtts.runs.agenda import StageWork, find_needs, make_agenda, try_run
-from myxtts.runs.origin import ALL_PARTS, bring_in, reset_parts, run_in, settle_origin, taken_parts
+from myxtts.runs.origin import bring_in, reset_parts, run_in, settle_origin, taken_parts
 from myxtts.runs.samples import Copier, MetricsFile, SampleSpeaker, SpeechJudge
 from myxtts.runs.setup import holds_run
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore, assign_by_name
 from myxtts.storage.files import digest_file, write_json
-from myxtts.storage.run_folder import RUN_FILES, VOCABULARY, set_aside
+from myxtts.storage.run_folder import RUN_FILES, VOCABULARY, set_aside, shape_settings, stores_in
 from myxtts.training.resuming import data_digest, load_foundations
 from myxtts.training.stage_trainer import StageTrainer
 from myxtts.training.stages.base import arrays_of
@@ -82,13 +82,15 @@ def open_run(config: XTTSConfig, notify: Callable = lambda *facts: None) -> tupl
     dataset = SpeechDataset.open(config, lambda done, total: notify("on_inspection", done, total))
     is_created, reset = bool(training.init_from) and began is None, reset_parts(training)
     with suppress(CheckpointError):  # damaged settings of a run that is reset
-        if (there := run_in(home) if reset and "dvae" not in reset else began) is not None:
+        there = run_in(home) if reset and "dvae" not in reset else began
+        if there is not None:
             check_same_model(there.model, dataset.config, reset)
     taken = taken_parts(config) if is_created else []
     works = make_agenda(dataset.config, dataset, reset, taken)
     notify("on_agenda", works)
     sizes = [config.stage(work.stage).batch_size * training.gradient_accumulation for work in works if work.trains]
-    if (clips := max(sizes, default=0)) > (count := len(dataset.train)):
+    clips, count = max(sizes, default=0), len(dataset.train)
+    if clips > count:
         message = "A step takes %d clips, but there are only %d. Set --batch-size times --grad-accum to at most %d."
         logger.warning(message, clips, count, count)
     if (needs := find_needs(dataset.config, works, dataset)) is not None:
@@ -101,8 +103,8 @@ def open_run(config: XTTSConfig, notify: Callable = lambda *facts: None) -> tupl
     if needs is not None and (times := try_run(works, dataset, needs)):
         notify("on_trial", times)
     if reset and holds_run(home):
-        trained = [name for name in reset if name in STAGES and CheckpointStore(home / name).steps()]
-        kept = [name for name in ALL_PARTS if name not in reset and (home / name).is_dir()]
+        trained = [name for name in stores_in(home) if name in reset]
+        kept = [name for name in STAGES if name not in reset and (home / name).is_dir()]
         aside = set_aside(home, (*reset, *RUN_FILES), kept)
         for stage in trained:
             notify("on_set_aside", stage, aside / stage)
@@ -123,12 +125,13 @@ def write_settings(dataset: SpeechDataset) -> None:
 
 def check_same_model(before: ModelConfig, config: XTTSConfig, reset: Sequence[str] = ()) -> None:
     """Raises `ConfigError` if a run of the model `before` cannot continue with `config`. `reset` are new parts."""
-    home, others = Path(config.training.checkpoint_dir), ("dropout", *(f"{part}_" for part in reset))
+    home = Path(config.training.checkpoint_dir)
+    kept = {*PARTS} - {*reset}
     if not CheckpointStore(home / "decoder").steps():
-        others += ("decoder_type",)
-    there, here = asdict(before), asdict(config.model)
-    names = here if "gpt" not in reset else "num_mels num_codes dvae_hidden dvae_residual_blocks codebook_width".split()
-    if differing := [name for name in names if there[name] != here[name] and not name.startswith(others)]:
+        kept.discard("decoder")
+    there, here = (shape_settings(model, kept) for model in (before, config.model))
+    differing = [name for name in here if there[name] != here[name]]
+    if differing:
         shown = "; ".join(f"{name} {there[name]} there, {here[name]} here" for name in differing[:3])
         hint = "Give the same --model-size and data, another --checkpoint-dir, or --reset-training without --stage."
         raise ConfigError(f"{home} contains a run of another model: {shown}. {hint}")
@@ -196,13 +199,12 @@ class StageAlone:
             require(needed <= rows, "The vocabulary", f"at most {rows} tokens, as in the model", needed, hint)
             shape = replace(self.dataset.config.model, num_text_tokens=rows)  # the model may have more rows than tokens
             self.dataset.config = replace(self.dataset.config, model=shape)
-        below = set(STAGES[stage].builds_on)
-        for name in reversed(STAGES):
-            below |= set(STAGES[name].builds_on) if name in below else set()
-        stores = {name: CheckpointStore(self._home / name) for name in STAGES if name in below}
-        last = {name: store.newest_sound(logger.warning) for name, store in stores.items()}
-        is_done = lambda name: last[name] is not None and stores[name].read_state(last[name])["finished"]
-        self._missing = [name for name in stores if not is_done(name)]
+        self._missing = []
+        for name in STAGES[stage].builds_on:
+            store = CheckpointStore(self._home / name)
+            last = store.newest_sound(logger.warning)
+            if last is None or not store.read_state(last)["finished"]:
+                self._missing.append(name)
         self.foundations: dict[str, XTTS] = {}
         """Models that the stage depends on, by stage. If any must be trained first, `train_missing` loads all."""
         self.lineage: dict[str, str] = {}

@@ -16,18 +16,15 @@ from myxtts.config.stages import STAGES
 from myxtts.config.training import TUNABLE, TrainingConfig
 from myxtts.interchange.hub import full_name, local_folder
 from myxtts.memory.report import check_claims
-from myxtts.models.xtts import PARTS
 from myxtts.runs.setup import TUNE, check_tuning, holds_run, with_shape
+from myxtts.storage import run_folder
 from myxtts.storage.base_model import is_base
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
 from myxtts.storage.files import write_whole
-from myxtts.storage.run_folder import MEL_STATS, TAKEN_FROM, chosen_step, read_config, require_trained, vocabulary_path
 from myxtts.storage.speakers import SPEAKER_CLIPS, SPEAKERS_FILE, read_clips, write_speaker_clips
 from myxtts.text.g2p import ESPEAK
 from myxtts.training.stages.classes import STAGE_CLASSES
 
-ALL_PARTS = tuple(dict.fromkeys((*STAGES, *PARTS)))
-"""Names of all checkpoint folders that a run can have, one per stage or part of the model."""
 MOST_CLIP_BYTES = 8 * 2**20
 
 
@@ -55,15 +52,15 @@ def settle_origin(config: XTTSConfig) -> tuple[XTTSConfig, XTTSConfig | None]:
 def run_in(folder: Path) -> XTTSConfig | None:
     """Returns the settings of the run in a folder; None if there is no run, or if the run has no settings."""
     known = (folder / "config.json").is_file() or "config" in (CheckpointStore(folder / "gpt").newest_state() or {})
-    return read_config(folder) if known and holds_run(folder) else None
+    return run_folder.read_config(folder) if known and holds_run(folder) else None
 
 
 def reset_parts(training: TrainingConfig) -> list[str]:
-    """Returns the parts to start over: none without `reset_training`, else `training.stage` and the parts after it."""
+    """Returns the stages to start over: none without `reset_training`, else `training.stage` and those after it."""
     if not training.reset_training:
         return []
-    kept = [] if training.stage == "all" else list(STAGES)[: list(STAGES).index(training.stage)]
-    return [name for name in ALL_PARTS if name not in kept]
+    first = 0 if training.stage == "all" else list(STAGES).index(training.stage)
+    return list(STAGES)[first:]
 
 
 def tuned_stages(config: XTTSConfig) -> list[str]:
@@ -78,10 +75,9 @@ def tuned_stages(config: XTTSConfig) -> list[str]:
 
 def taken_parts(config: XTTSConfig) -> list[str]:
     """Returns the parts that a new run copies unchanged from `training.init_from`, and does not train."""
-    reset, home, source = reset_parts(config.training), Path(config.training.checkpoint_dir), _source(config)
-    own = [name for name in ALL_PARTS if name not in reset and CheckpointStore(home / name).steps()]
-    other = [name for name in ALL_PARTS if name not in (*tuned_stages(config), *own)]
-    return [name for name in other if CheckpointStore(source / name).steps()]
+    own = run_folder.stores_in(Path(config.training.checkpoint_dir)).keys() - reset_parts(config.training)
+    tuned = tuned_stages(config)
+    return [name for name in run_folder.stores_in(_source(config)) if name not in own and name not in tuned]
 
 
 def bring_in(config: XTTSConfig, taken: Sequence[str], is_new: bool) -> None:
@@ -91,18 +87,20 @@ def bring_in(config: XTTSConfig, taken: Sequence[str], is_new: bool) -> None:
     """
     home, training = Path(config.training.checkpoint_dir), config.training
     tuned = [name for name in tuned_stages(config) if name not in training.leave_out]
-    missing = [name for name in (*taken, *tuned) if not CheckpointStore(home / name).steps()]
+    own = run_folder.stores_in(home)
+    missing = [name for name in (*taken, *tuned) if name not in own]
     missing.sort(key=lambda name: name != "gpt")  # its vocabulary is checked before anything is copied
     source = _source(config) if missing or is_new else None
     for name in missing:
         store = _trained_part(source, name)
-        step = chosen_step(store, name)
-        has_stats = (store.path(step) / f"{MEL_STATS}.safetensors").is_file()
-        tensors, state = store.read(step, ("model", MEL_STATS) if has_stats else ("model",))
+        step = run_folder.chosen_step(store, name)
+        has_stats = (store.path(step) / f"{run_folder.MEL_STATS}.safetensors").is_file()
+        tensors, state = store.read(step, ("model", run_folder.MEL_STATS) if has_stats else ("model",))
         if name in tuned:
             tensors["model"] = with_rows(tensors["model"], name, config.model.num_text_tokens, training.seed)
             state = {"finished": False}
-        CheckpointStore(home / name).write(0, tensors, {**state, TAKEN_FROM: str(source)}, best=name in taken)
+        state = {**state, run_folder.TAKEN_FROM: str(source)}
+        CheckpointStore(home / name).write(0, tensors, state, best=name in taken)
     if is_new:
         if (source / SPEAKERS_FILE).is_file():
             with write_whole(home / SPEAKERS_FILE) as temporary:
@@ -144,7 +142,7 @@ def _continued(config, began):
     training, before, home = config.training, began.training, Path(config.training.checkpoint_dir)
     for name in tuned_stages(replace(config, training=replace(training, tune=before.tune))):
         state = CheckpointStore(home / name).newest_state()
-        if state is not None and "position" not in state and TAKEN_FROM not in state:
+        if state is not None and "position" not in state and run_folder.TAKEN_FROM not in state:
             hint = f"Start from them with --init-from {home} and another --checkpoint-dir."
             raise ConfigError(f"{home} (--checkpoint-dir) contains weights without a run. {hint}")
     origin = {
@@ -172,23 +170,25 @@ def adopt(config: XTTSConfig) -> XTTSConfig:
     source, home, data = _source(config), Path(config.training.checkpoint_dir), config.data
     if source.resolve() == home.resolve():
         raise ConfigError(f"--checkpoint-dir must not be the folder of --init-from: {home}. Choose another.")
-    stored = read_config(source)
+    stored = run_folder.read_config(source)
     tuned = [name for name in tuned_stages(config) if name not in config.training.leave_out]
     foundations = dict.fromkeys(name for stage in tuned for name in STAGES[stage].builds_on if name not in tuned)
     for name in (*foundations, *tuned):
         store = _trained_part(source, name)
         if name in foundations:
-            require_trained(store.folder, "--init-from")
-    check_claims(stored.model, {name: one for name in ALL_PARTS if (one := CheckpointStore(source / name)).steps()})
-    for name in foundations.keys() - reset_parts(config.training):  # for example a DVAE with other codes
-        own = [store for folder in (source, home) if (store := CheckpointStore(folder / name)).steps()]
-        if len({store.digest(store.steps()[-1]) for store in own}) == 2:
+            run_folder.require_trained(store.folder, "--init-from")
+    theirs, own = run_folder.stores_in(source), run_folder.stores_in(home)
+    check_claims(stored.model, theirs)
+    newest_digest = lambda store: store.digest(store.steps()[-1])
+    for name in own.keys() & foundations.keys() - {*reset_parts(config.training)}:
+        # For example a DVAE with other codes.
+        if newest_digest(own[name]) != newest_digest(theirs[name]):
             other = f"{home} has its own {name}, on which the weights of --init-from were not trained"
             raise CheckpointError(f"{other}. Give another --checkpoint-dir.")
     reads, requested = stored.data.g2p, data.g2p
     is_read = requested is None or ESPEAK in requested or ESPEAK not in (reads or ())
     require(is_read, "--g2p", f"{' '.join(reads or ())}, as in --init-from", " ".join(requested or ()), "Leave it out.")
-    vocabulary = data.vocabulary or str(vocabulary_path(source))
+    vocabulary = data.vocabulary or str(run_folder.vocabulary_path(source))
     data = replace(data, vocabulary=vocabulary, g2p=reads if requested is None else requested)
     return with_shape(replace(config, data=data), stored)
 

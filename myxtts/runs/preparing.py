@@ -64,37 +64,36 @@ def prepare(
     corpus = load_corpus(data.train_data, data.language, data.format, data.audio_roots)
     clips = {number: [] for number in (range(shards) if shard is None else [shard])}
     for utterance in corpus.utterances:
-        clips.get(id_hash(utterance.id) % shards, []).append(utterance)
+        number = id_hash(utterance.id) % shards
+        if number in clips:
+            clips[number].append(utterance)
     most = max(map(len, clips.values()))
     require(most <= MAX_SHARD_CLIPS, "--shards", f"large enough for {MAX_SHARD_CLIPS} clips per shard", shards)
-
-    def make(number):
+    for number in _claimed([*clips], output / LOCK, tell):
         paths = {one.id: Path(one.wav_path) for one in clips[number]}
         audio = {name: digest_file(path) if path.is_file() else "" for name, path in paths.items()}
         index = read_index(output, number, shards, dvae)
         if index is not None and index.get("audio") == audio:
-            return
+            continue
         part = replace(corpus, utterances=tuple(clips[number]), rejections=())
         inspection = inspect_corpus(part, clip_limits(config), workers=data.num_workers)
         left_out = [(clip.id, f"{clip.reason}: {clip.detail}") for clip in inspection.rejections]
         count = write_shard(output, number, shards, dvae, _encoded(inspection.accepted, preparation), left_out, audio)
         tell(f"Shard {number} of {shards}: {counted(count, 'clip')}, {len(left_out)} left out")
-
-    _make_alone([*clips], make, output / LOCK, tell)
     if missing := merge(output, shards, dvae):
         tell(f"{len(missing)} of {shards} shards are missing, the first is {missing[0]}.")
     else:
         tell(f"All {shards} shards are complete. Train with --prepared {output}")
 
 
-def _make_alone(numbers, make, lock, tell):
-    """Locks each shard and calls `make(number)`; shards that other processes have locked come last, once free."""
+def _claimed(numbers, lock, tell):
+    """Yields each shard's number while it is locked; shards that other processes have locked come last, once free."""
     for waits in (False, True):
         of_others = []
         for number in numbers:
             with claimed(lock, number, waits) as is_ours:
                 if is_ours:
-                    make(number)
+                    yield number
                 else:
                     tell(f"Shard {number}: another process is encoding it")
                     of_others.append(number)

@@ -16,13 +16,11 @@ from typing import TYPE_CHECKING
 
 from myxtts.config.checks import UserError
 from myxtts.config.config import XTTSConfig
-from myxtts.config.stages import STAGES
 from myxtts.devices.device_plan import DevicePlan
 from myxtts.devices.gpu_monitor import GPUMonitor
 from myxtts.distributed.workers import current_workers, leaving_together
 from myxtts.runs.setup import quickest_devices, set_up
-from myxtts.storage.checkpoint import CheckpointStore
-from myxtts.storage.run_folder import own_run_folder
+from myxtts.storage.run_folder import own_run_folder, stores_in
 from myxtts.utils.commons import LOG_FORMAT, LOG_TIME_FORMAT, LOGGER_NAME
 
 if TYPE_CHECKING:
@@ -91,19 +89,18 @@ class Run:
     @property
     def last_steps(self) -> dict[str, int]:
         """Step of the newest checkpoint of each stage that has one."""
-        steps = {stage: CheckpointStore(self.folder / stage).steps() for stage in STAGES}
-        return {stage: found[-1] for stage, found in steps.items() if found}
+        return {stage: store.steps()[-1] for stage, store in stores_in(self.folder).items()}
 
     @property
     def history(self) -> dict[str, list[dict[str, float]]]:
         """Validation losses up to the newest checkpoint: by stage, a list of dictionaries with `step` and losses."""
-        last = self.last_steps.items()
-        return {stage: CheckpointStore(self.folder / stage).read_state(step).get("history", []) for stage, step in last}
+        states = {stage: store.read_state(store.steps()[-1]) for stage, store in stores_in(self.folder).items()}
+        return {stage: state.get("history", []) for stage, state in states.items()}
 
     @property
     def best(self) -> dict[str, int]:
         """Step of the best checkpoint of each stage that has one."""
-        steps = {stage: CheckpointStore(self.folder / stage).best_step() for stage in STAGES}
+        steps = {stage: store.best_step() for stage, store in stores_in(self.folder).items()}
         return {stage: step for stage, step in steps.items() if step is not None}
 
     @property

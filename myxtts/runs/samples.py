@@ -37,7 +37,6 @@ from myxtts.training.watching.callbacks import Callback, EventFile
 
 logger = logging.getLogger(__name__)
 
-CURVES = "curves.png"
 SHOWN_HZ = (250, 500, 1000, 2000, 4000)
 """Ticks on the frequency axis of a mel spectrogram."""
 FRAME_SECONDS = DVAE_MEL.hop_length / DVAE_MEL.sample_rate
@@ -82,7 +81,7 @@ def write_curves(folder: str | Path, history: dict[str, list[dict[str, float]]])
 
     The validation losses are taken from `history` (see `Run.history`), the training losses from `metrics.jsonl`.
     """
-    curves, metrics = {}, read_metrics(folder)
+    path, curves, metrics = Path(folder, "curves.png"), {}, read_metrics(folder)
     for stage, validations in history.items():
         main, training = STAGE_CLASSES[stage].main_loss, {}
         for line in metrics:
@@ -105,9 +104,9 @@ def write_curves(folder: str | Path, history: dict[str, list[dict[str, float]]])
         axes.grid(alpha=0.3)
         axes.legend()
     try:
-        _write(figure, Path(folder, CURVES))
+        _write(figure, path)
     except (OSError, UserError) as error:
-        logger.error("The loss curves could not be written to %s: %s", Path(folder, CURVES), error)
+        logger.error("The loss curves could not be written to %s: %s", path, error)
 
 
 class Picture(NamedTuple):
@@ -214,8 +213,6 @@ class SampleSpeaker(SampleWriter):
         self._device, self._make_synthesizer, self._seed = device, make_synthesizer, dataset.config.training.seed
 
     def on_sample(self, step: int):
-        if not self.clips:
-            return
         speaking, samples = self._make_synthesizer(), []
         texts = [self._dataset.texts[clip.id] for clip in self.clips]
         with tf.device(self._device):

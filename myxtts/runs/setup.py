@@ -27,9 +27,8 @@ from myxtts.distributed.workers import join_workers, leaving_together, require_f
 from myxtts.hearing.recognizers import settle_recognizer
 from myxtts.interchange.hub import check_model
 from myxtts.storage.base_model import HOMES, is_base, require_kind
-from myxtts.storage.checkpoint import CheckpointStore
 from myxtts.storage.files import digest_bytes, digest_file, read_json
-from myxtts.storage.run_folder import GATHERED, RUN_FILES, require_trained
+from myxtts.storage.run_folder import GATHERED, RUN_FILES, require_trained, stores_in
 from myxtts.text.languages import get_language
 
 SAMPLE_CORPUS = Path("sample_corpus")
@@ -47,7 +46,7 @@ def check_request(config: XTTSConfig, download: bool = False, **devices) -> None
     """
     config = with_workers(config)
     data, training = config.data, config.training
-    require_free_port(training.workers, training.worker_index)
+    require_free_port(training)
     check_devices(data.data_gpu, data.model_gpu, **devices)
     if training.evaluation_recognizer:
         settle_recognizer(training.evaluation_recognizer)
@@ -150,7 +149,7 @@ def set_up(config: XTTSConfig, download=False, **devices) -> tuple[XTTSConfig, D
     plan = early_gpu_configuration(config.data.data_gpu, config.data.model_gpu, **devices)
     names = ("stage", "leave_out", "init_from", "reset_training")
     settings = config.recipe() | {f"training.{name}": getattr(training, name) for name in names}
-    workers = join_workers(training.workers, training.worker_index, plan, settings, training.worker_timeout_seconds)
+    workers = join_workers(training, plan, settings)
     with leaving_together(workers):
         if workers.is_chief:
             config = _with_data(config, download)
@@ -192,20 +191,17 @@ def _with_data(config, download):
 
 def holds_run(folder: Path) -> bool:
     """Whether a folder contains a run's checkpoints, even if an interrupted reset left them in a subfolder."""
-    return any(store.steps() for store in _stores(folder))
+    return any(stores_in(place) for place in (folder, folder / GATHERED))
 
 
 def require_run(config: XTTSConfig) -> None:
     """Raises `UserError` unless `--checkpoint-dir` contains a run to resume."""
     home = Path(config.training.checkpoint_dir)
-    if not holds_run(home):
+    stores = [store for place in (home, home / GATHERED) for store in stores_in(place).values()]
+    if not stores:
         raise UserError(f"--resume needs a run, but {home} has none. Give its --checkpoint-dir, or leave out --resume.")
-    if not any(store.has_sound() for store in _stores(home)):
+    if not any(store.has_sound() for store in stores):
         raise UserError(f"--resume needs an intact checkpoint, but {home} has none. Copy the run again.")
-
-
-def _stores(folder):
-    return [CheckpointStore(place / stage) for place in (folder, folder / GATHERED) for stage in STAGES]
 
 
 def quickest_devices(config: XTTSConfig, options: Mapping[str, object]) -> tuple[XTTSConfig, dict]:

@@ -26,8 +26,8 @@ KINDS = {
     NEW: "is not a folder or a file",
 }
 """Error text for each kind of path. Keys are glob patterns; a folder's kind is the first one that matches in it."""
-MODELS, PLACES = (BASE_NAME, MODEL, SETTINGS), (RUNS, FOLDER, NEW)
-HOMES = (*PLACES, MODEL, SETTINGS, "model.bin", "model.safetensors")
+MODELS = (BASE_NAME, MODEL, SETTINGS)
+HOMES = (RUNS, FOLDER, NEW, MODEL, SETTINGS, "model.bin", "model.safetensors")
 """Kinds of paths that are allowed as the folder of a run (`--checkpoint-dir`)."""
 FORMS = "the folder of a training run, of `myxtts convert` or of XTTS v2, base, or hf://owner/name"
 
@@ -68,13 +68,3 @@ def base_folder() -> Path:
 def model_name(folder: AnyPath) -> str:
     """Returns the option value for a model: `base` for the bundled one, else a path (`./base` for a folder `base`)."""
     return BASE_NAME if is_base(folder) else "./base" if str(folder) == BASE_NAME else str(folder)
-
-
-def default_speaker(folder: AnyPath, language: str) -> str | None:
-    """Returns the default voice: a run's only speaker; for `base`, a voice, if possible in `language`; else None."""
-    from myxtts.storage.speakers import read_speakers  # imports NumPy, which plans do not need
-
-    speakers = read_speakers(folder)
-    trained = [name for name, one in speakers.items() if one.clip]
-    names = trained if len(trained) == 1 else speakers if is_base(folder) else []
-    return next((name for name in names if name.startswith(f"{language}_")), next(iter(names), None))

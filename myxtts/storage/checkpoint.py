@@ -12,7 +12,6 @@ are not followed.
 
 import json
 import logging
-import math
 import os
 import re
 import shutil
@@ -40,8 +39,9 @@ _PLAIN_NAME = re.compile(r"[A-Za-z0-9_]+\.(safetensors|json)")
 _manifest_digest = lambda *content: files.digest_bytes(json.dumps(content, sort_keys=True).encode())
 
 
-_DTYPES = {f"{one[0].upper()}{8 * int(one[1])}": f"<{one}" for one in "f2 f4 f8 i1 i2 i4 i8 u1 u2 u4 u8".split()}
-_DTYPES["BOOL"] = "?"
+_DTYPES = {"F16": "<f2", "F32": "<f4", "F64": "<f8", "BOOL": "?"}
+_DTYPES |= {"I8": "<i1", "I16": "<i2", "I32": "<i4", "I64": "<i8"}
+_DTYPES |= {"U8": "<u1", "U16": "<u2", "U32": "<u4", "U64": "<u8"}
 """NumPy data types by their names in safetensors files, without bfloat16 and float8, which NumPy does not have."""
 
 
@@ -75,26 +75,22 @@ class StoredTensors(Mapping):
     def __init__(self, path: AnyPath):
         self.path = path
         try:
-            with safe_open(path, framework="numpy"), open(path, "rb") as file:  # the library checks the header
-                header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
-                self._begin = file.tell()
+            self._file = safe_open(path, framework="numpy", backend="pread")  # a mapped file would count as memory
         except (FileNotFoundError, SafetensorError) as error:  # its message may quote the whole file
             raise CheckpointError(f"{path} cannot be read: {error!s:.300}.") from None
-        header.pop("__metadata__", None)
-        self._entries = header
-        self.shapes = {name: tuple(entry["shape"]) for name, entry in header.items()}
+        self.shapes = {name: tuple(self._file.get_slice(name).get_shape()) for name in self._file.offset_keys()}
         """Shape of each tensor, by name."""
 
     def __getitem__(self, name: str) -> np.ndarray:
-        entry = self._entries[name]
-        if (dtype := _DTYPES.get(entry["dtype"])) is None:
-            reason = f"data type {entry['dtype']!r} not understood. MyXTTS stores float32 and whole numbers"
+        if name not in self.shapes:
+            raise KeyError(name)
+        dtype = self._file.get_slice(name).get_dtype()
+        if dtype not in _DTYPES:
+            reason = f"data type {dtype!r} not understood. MyXTTS stores float32 and whole numbers"
             raise CheckpointError(f"{self.path} cannot be read: {reason}.")
-        # Unlike the library, this opens the file without reading its header again.
-        where = dict(count=math.prod(entry["shape"]), offset=self._begin + entry["data_offsets"][0])
         try:
-            return np.fromfile(self.path, dtype, **where).reshape(entry["shape"])
-        except (OSError, ValueError) as error:  # a file that was removed since, or more than 64 axes
+            return self._file.get_tensor(name)
+        except (SafetensorError, ValueError) as error:  # a file that was cut since, or more than 64 axes
             raise CheckpointError(f"{self.path} cannot be read: {error}.") from None
 
     def __iter__(self) -> Iterator[str]:
@@ -108,14 +104,10 @@ class CheckpointVersionError(CheckpointError):
     """Error for an intact checkpoint whose format version is not `FORMAT`."""
 
 
-def manifest_entries(folder: Path) -> dict[str, dict]:
-    """Returns the entries of a checkpoint's manifest for the files in its folder, see `write_manifest`."""
+def write_manifest(folder: Path) -> None:
+    """Writes the manifest of a folder: `{file name: {"bytes": size, "blake2b": digest}}`, and a checksum of that."""
     found = (file for file in sorted(folder.iterdir()) if file.name != MANIFEST)
-    return {file.name: {"bytes": file.stat().st_size, "blake2b": files.digest_file(file)} for file in found}
-
-
-def write_manifest(folder: Path, entries: Mapping[str, dict]) -> None:
-    """Writes a checkpoint's manifest: a checksum, and `entries`, `{file name: {"bytes": size, "blake2b": digest}}`."""
+    entries = {file.name: {"bytes": file.stat().st_size, "blake2b": files.digest_file(file)} for file in found}
     manifest = {"format": FORMAT, "files": entries, "blake2b": _manifest_digest(FORMAT, entries)}
     files.write_json(folder / MANIFEST, manifest)
 
@@ -126,6 +118,8 @@ def read_manifest(folder: Path) -> dict[str, dict]:
     Raises `CheckpointError` if the manifest is missing or damaged, or if it lists a file outside of the folder.
     """
     path = folder / MANIFEST
+    if not path.is_file():
+        raise CheckpointError(f"{path} is missing from the checkpoint. Copy the whole folder again.")
     manifest = files.read_json(path)
     entries = manifest.get("files") if isinstance(manifest, dict) else None
     # The checksum is checked before the format, so that a flipped bit in the format is reported as damage.
@@ -140,7 +134,8 @@ def read_manifest(folder: Path) -> dict[str, dict]:
     return entries
 
 
-def _entry(entries, file):
+def _entry(file):
+    entries = read_manifest(file.parent)
     if file.name not in entries:
         raise CheckpointError(f"{file} is not part of the checkpoint.")
     return entries[file.name]
@@ -163,7 +158,7 @@ class CheckpointStore:
     def __init__(self, folder: AnyPath, keep: int = 2):
         self.folder = Path(folder)
         self.keep = keep
-        self._sound = {}  # manifests of verified checkpoints by step, so that large files are verified only once
+        self._sound = set()  # steps of verified checkpoints, so that large files are verified only once
 
     def path(self, step: int) -> Path:
         """Returns the folder of the checkpoint at `step`."""
@@ -172,11 +167,7 @@ class CheckpointStore:
         return replaced if replaced.is_dir() and not path.exists() else path
 
     def steps(self) -> list[int]:
-        """Returns the steps of all checkpoints, in ascending order."""
-        return [step for step in self._folders() if (self.path(step) / MANIFEST).is_file()]
-
-    def _folders(self):
-        """Returns the steps of all checkpoint folders, also of damaged ones without a manifest, in ascending order."""
+        """Returns the steps of all checkpoints, also of damaged ones, in ascending order."""
         found = (_STEP.fullmatch(entry.name) for entry in self.folder.glob("*step_*") if entry.is_dir())
         return sorted({int(match[1] or match[2]) for match in found if match})
 
@@ -190,11 +181,13 @@ class CheckpointStore:
 
     def _newest(self, read):
         """Returns `read(step)` for the newest step at which it raises no `CheckpointError`; None if there is none."""
-        for step in reversed(self.steps()):
+        steps = self.steps()
+        for step in reversed(steps):
             try:
                 return read(step)
             except CheckpointError as error:
-                logger.warning("%s Using the checkpoint before it.", error)
+                follows = "There is none before it." if step == steps[0] else "Using the checkpoint before it."
+                logger.warning("%s %s", error, follows)
         return None
 
     def best_step(self) -> int | None:
@@ -224,7 +217,7 @@ class CheckpointStore:
         Raises:
             OSError: The checkpoint could not be written; earlier checkpoints are unchanged.
         """
-        self._sound.pop(step, None)
+        self._sound.discard(step)
         marks = {"step": step, "best_step": step if best else self.best_step()}
         path = self.folder / f"step_{step:08d}"
         with files.write_whole_folder(path, replaced_name=f".{path.name}.replaced") as folder:
@@ -235,7 +228,7 @@ class CheckpointStore:
             for name, content in (copies or {}).items():
                 (folder / name).write_bytes(content)
             files.write_json(folder / STATE, marks | state | marks)
-            write_manifest(folder, manifest_entries(folder))
+            write_manifest(folder)
         kept = {*self.steps()[-self.keep :], self.best_step()}
         for old in self.steps():
             if old not in kept:
@@ -248,18 +241,16 @@ class CheckpointStore:
 
     def verify(self, step: int) -> None:
         """Raises `CheckpointError` if a file of a checkpoint is missing or altered; the message names the file."""
-        self._sound.pop(step, None)
+        self._sound.discard(step)
         folder = self.path(step)
-        entries = read_manifest(folder)
-        for name, entry in entries.items():
+        for name, entry in read_manifest(folder).items():
             _check_file(folder / name, entry)
         self.read_state(step)
-        self._sound[step] = entries
+        self._sound.add(step)
 
     def digest(self, step: int, name: str = "model") -> str:
         """Returns the digest of the tensor file `name` from the manifest."""
-        file = self.path(step) / f"{name}.safetensors"
-        return _entry(read_manifest(file.parent), file)["blake2b"]
+        return _entry(self.path(step) / f"{name}.safetensors")["blake2b"]
 
     def file(self, step: int, name: str) -> Path | None:
         """Returns the path of a file after verifying its size and digest; None if the checkpoint has no such file."""
@@ -274,7 +265,7 @@ class CheckpointStore:
         Raises:
             CheckpointVersionError: The newest intact checkpoint has another format; it is not renamed.
         """
-        while steps := self._folders():
+        while steps := self.steps():
             step = steps[-1]
             try:
                 self.verify(step)
@@ -282,14 +273,17 @@ class CheckpointStore:
                 raise
             except CheckpointError as error:
                 aside = self.put_away(step, "damaged")
-                follows = "the checkpoint before it is used" if self._folders() else "there is none before it"
+                follows = "the checkpoint before it is used" if self.steps() else "there is none before it"
                 warn(f"{error} It was set aside as {aside}; {follows}.")
             else:
                 # After a kill, renames of replaced checkpoints and `best.json` may be unfinished.
                 with suppress(OSError):  # not necessary for reading, and the folder may belong to another user
                     for replaced in self.folder.glob(".step_*.replaced"):
                         path = replaced.with_name(replaced.stem[1:])
-                        shutil.rmtree(replaced) if path.exists() else replaced.replace(path)
+                        if path.exists():
+                            shutil.rmtree(replaced)
+                        else:
+                            replaced.replace(path)
                     self._list_best()
                 return step
         return None
@@ -316,13 +310,13 @@ class CheckpointStore:
         if step not in self._sound:
             self.verify(step)
         path = self.path(step) / f"{name}.safetensors"
-        _entry(self._sound[step], path)
+        _entry(path)
         return StoredTensors(path)
 
     def read_state(self, step: int) -> SavedState:
         """Reads a checkpoint's `state.json`. Raises `CheckpointError` if it is damaged or belongs to another step."""
         path = self.path(step) / STATE
-        _check_file(path, _entry(read_manifest(path.parent), path))
+        _check_file(path, _entry(path))
         state = files.read_json(path)
         found = state.get("step") if isinstance(state, dict) else None
         if found != step:

@@ -136,10 +136,16 @@ def remove_leftovers(folder: AnyPath, name: str = "*") -> None:
 
     Given the `name` of a file (at most 40 characters), removes only that file's temporary paths.
     """
-    for leftover in () if os.path.islink(folder) else Path(folder).glob(f".{name}.{12 * '[0-9a-f]'}.myxtts*.tmp"):
-        if not leftover.is_symlink():
-            with suppress(OSError):
-                shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
+    if os.path.islink(folder):
+        return
+    for leftover in Path(folder).glob(f".{name}.{12 * '[0-9a-f]'}.myxtts*.tmp"):
+        if leftover.is_symlink():
+            continue
+        with suppress(OSError):
+            if leftover.is_dir():
+                shutil.rmtree(leftover)
+            else:
+                leftover.unlink()
 
 
 def write_text(path: AnyPath, text: str) -> None:

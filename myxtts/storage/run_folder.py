@@ -9,14 +9,16 @@ import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from myxtts.config.checks import UserError
 from myxtts.config.config import XTTSConfig
+from myxtts.config.model import ModelConfig
 from myxtts.config.stages import STAGES
 from myxtts.storage import files
 from myxtts.storage.base_model import HOMES, require_kind
@@ -34,18 +36,23 @@ JUDGED = ("gpt", "decoder")
 """Stages whose best checkpoint is used for speech; of other stages, the last checkpoint is used."""
 TAKEN_FROM = "taken_from"
 """Key in a checkpoint's state for the folder that its weights were copied from."""
-_CONFIG = "config.json"
-_OF_OTHER_PARTS = "decoder_", "speaker_", "dropout"
-"""Prefixes of the names of model settings that do not affect the shape of the GPT."""
+_PART_OF = {"num_mels": "dvae", "num_codes": "dvae", "codebook_width": "dvae", "dropout": None}
+"""Parts of the model whose shapes a setting determines, for settings whose names do not begin with the part's name."""
 GATHERED = ".before_reset"
 """Temporary folder in which a reset collects the files of a run before it moves them aside."""
 METRICS = "metrics.jsonl"
 """File with the losses and timings of a run, one JSON object per line."""
-RUN_FILES = (_CONFIG, VOCABULARY, SPEAKERS_FILE, SPEAKER_CLIPS, "samples", "tensorboard", METRICS, "curves.png")
+RUN_FILES = ("config.json", VOCABULARY, SPEAKERS_FILE, SPEAKER_CLIPS, "samples", "tensorboard", METRICS, "curves.png")
 """Names of the files and folders of a run, except for the folders of its stages."""
 LOG = "train.log"
 _REPORTS = (LOG, "inspected_*.json", "clips_*.csv", "diverged_*.json")
 """Patterns of the names of a run's reports, which a reset does not move aside."""
+
+
+def stores_in(folder: Path) -> dict[str, CheckpointStore]:
+    """Returns the checkpoints of each stage that has any, by stage, in training order."""
+    stores = {stage: CheckpointStore(folder / stage) for stage in STAGES}
+    return {stage: store for stage, store in stores.items() if store.steps()}
 
 
 def chosen_step(store: CheckpointStore, part: str, which: str = "best") -> int:
@@ -72,9 +79,20 @@ def is_start(state: dict | None) -> bool:
     return bool(state) and TAKEN_FROM in state and not state["finished"]
 
 
+def shape_settings(model: ModelConfig, parts: Collection[str]) -> dict[str, Any]:
+    """Returns the settings of a model that determine the shapes of the given parts of it, by name."""
+    found = {}
+    for name, value in asdict(model).items():
+        prefix = name.partition("_")[0]
+        named = prefix if prefix in ("dvae", "speaker", "decoder") else "gpt"
+        if _PART_OF.get(name, named) in parts:
+            found[name] = value
+    return found
+
+
 def read_config(folder: Path) -> XTTSConfig:
     """Reads a run's settings; those of the GPT come from its checkpoint. Raises `CheckpointError` if there are none."""
-    store, path = CheckpointStore(folder / "gpt"), folder / _CONFIG
+    store, path = CheckpointStore(folder / "gpt"), folder / "config.json"
     state = store.newest_state()
     own = None if state is None else config_of(state, str(store.folder))
     if own is not None and not path.exists():
@@ -83,8 +101,7 @@ def read_config(folder: Path) -> XTTSConfig:
     config = config_of({"config": files.read_json(path)}, str(path))
     if own is None:  # older checkpoints contain no settings
         return config
-    model = {name: value for name, value in vars(own.model).items() if not name.startswith(_OF_OTHER_PARTS)}
-    beside = vars(config.model)
+    model, beside = (shape_settings(one.model, ("dvae", "gpt")) for one in (own, config))
     if differing := [f"{name} {beside[name]} for {value}" for name, value in model.items() if beside[name] != value]:
         message = "%s describes another model (%s) than the checkpoints in %s. The checkpoints are used."
         logger.warning(message, path, "; ".join(differing[:3]), store.folder)
@@ -186,8 +203,11 @@ def _put_back(folder):
 def read_metrics(folder: AnyPath) -> list[dict]:
     """Reads a run's `metrics.jsonl`, one dictionary per line; skips incomplete lines, which a killed run can leave."""
     path, found = Path(folder, METRICS), []
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else ():
+    if not path.is_file():
+        return found
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         with suppress(ValueError):
             one = json.loads(line)
-            found += [one] if isinstance(one, dict) and {"stage", "step", "kind"} <= one.keys() else []
+            if isinstance(one, dict) and {"stage", "step", "kind"} <= one.keys():
+                found.append(one)
     return found

@@ -11,6 +11,7 @@ import numpy as np
 
 from myxtts.config.checks import UNPRINTABLE, read_bounded
 from myxtts.storage import files
+from myxtts.storage.base_model import is_base
 from myxtts.storage.checkpoint import StoredTensors, write_tensors
 from myxtts.storage.files import AnyPath, CheckpointError
 
@@ -51,14 +52,14 @@ def speaker_names(folder: AnyPath) -> list[str]:
 
 def read_speakers(folder: AnyPath) -> dict[str, StoredSpeaker]:
     """Returns all stored voices of a model, sorted by name. Raises `CheckpointError` if a file is damaged."""
-    names = speaker_names(folder)
-    prefixes = {name: match[1] for name in names if (match := re.match("([a-z]{2})_", name))}
-    vocabulary = ""
-    if prefixes:
+    names, found, vocabulary = speaker_names(folder), {}, ""
+    if names:
         with suppress(ValueError, OSError):  # loading the tokenizer reports them
             vocabulary = read_bounded(Path(folder) / "vocab.json", files.MAX_JSON_BYTES)
-    languages = {name: language for name, language in prefixes.items() if f'"[{language}]"' in vocabulary}
-    found = {name: StoredSpeaker(language=languages.get(name)) for name in names}
+    for name in names:
+        prefix = re.match("([a-z]{2})_", name)
+        is_language = prefix and f'"[{prefix[1]}]"' in vocabulary
+        found[name] = StoredSpeaker(language=prefix[1] if is_language else None)
     return dict(sorted((found | read_clips(Path(folder) / SPEAKER_CLIPS)).items()))
 
 
@@ -83,6 +84,15 @@ def language_of(folder: AnyPath, name: str | None = None) -> str | None:
     speakers = [find_speaker(folder, name)] if name else read_speakers(folder).values()
     languages = {one.language for one in speakers if name or one.clip}
     return languages.pop() if len(languages) == 1 else None
+
+
+def default_speaker(folder: AnyPath, language: str) -> str | None:
+    """Returns the default voice: a run's only speaker; for `base`, a voice, if possible in `language`; else None."""
+    speakers = read_speakers(folder)
+    names = [name for name, one in speakers.items() if one.clip]
+    if len(names) != 1:
+        names = [*speakers] if is_base(folder) else []
+    return next((name for name in names if name.startswith(f"{language}_")), next(iter(names), None))
 
 
 def read_speaker(folder: AnyPath, name: str) -> tuple[np.ndarray, np.ndarray]:
@@ -119,10 +129,11 @@ def read_clips(home: Path) -> dict[str, StoredSpeaker]:
     if not (home / _INDEX).is_file():
         return {}
     entries, speakers = files.read_json(home / _INDEX), {}
-    for name, entry in entries.items() if isinstance(entries, dict) else [("", None)]:
-        clip, language, sources = map((entry if isinstance(entry, dict) else {}).get, ("clip", "language", "sources"))
-        sound = isinstance(clip, str) and _CLIP_NAME.fullmatch(clip) and isinstance(language, str)
-        if not sound or not isinstance(sources, list) or UNPRINTABLE.search(name + language):
+    for name, entry in (entries if isinstance(entries, dict) else {"": None}).items():
+        entry = entry if isinstance(entry, dict) else {}
+        clip, language, sources = entry.get("clip"), entry.get("language"), entry.get("sources")
+        are_read = isinstance(clip, str) and isinstance(language, str) and isinstance(sources, list)
+        if not are_read or not _CLIP_NAME.fullmatch(clip) or UNPRINTABLE.search(name + language):
             raise CheckpointError(f"{home / _INDEX} is damaged: {name[:80]!r} has no valid entry. Remove the folder.")
         speakers[name] = StoredSpeaker(home / clip, language, tuple(map(str, sources)))
     return speakers

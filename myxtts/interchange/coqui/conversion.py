@@ -19,7 +19,7 @@ from myxtts.interchange.coqui import weights as coqui
 from myxtts.interchange.coqui.settings import coqui_settings, model_config, read_settings, run_config
 from myxtts.interchange.coqui.torch_checkpoint import read_torch_checkpoint, write_torch_checkpoint
 from myxtts.storage.base_model import RELEASE, TRAINER, kind_of
-from myxtts.storage.checkpoint import CheckpointStore, manifest_entries, write_manifest, write_tensors
+from myxtts.storage.checkpoint import CheckpointStore, write_manifest, write_tensors
 from myxtts.storage.files import CheckpointError, digest_bytes, user_cache, write_json, write_whole, write_whole_folder
 from myxtts.storage.run_folder import MEL_STATS, VOCABULARY, chosen_step, read_config, vocabulary_path
 from myxtts.storage.speakers import read_speaker, read_speakers, write_speakers
@@ -218,7 +218,7 @@ def _write_parts(folder, stored, tensors, config, files, with_dvae):
         for file, written in contents.items():
             zeros = {one.weight: np.broadcast_to(np.float32(0), coqui.our_shape(one)) for one in written}
             write_tensors(step_folder / file, zeros, _finite_weights(written, stored))
-        write_manifest(step_folder, manifest_entries(step_folder))
+        write_manifest(step_folder)
 
 
 def _finite_weights(tensors, stored):
