@@ -263,7 +263,7 @@ def test_dataset_splits_clips_and_fills_in_the_vocabulary(tiny_corpus, tmp_path)
     assert train and validation and not train & validation and len(train | validation) == 12
     assert dataset.config.model.num_text_tokens == dataset.tokenizer.num_tokens
     assert {clip.speaker for clip in dataset.train} == {"low", "high"}
-    assert dataset.texts["low_one"] == "one"
+    assert {clip.id: clip.text for clip in (*dataset.train, *dataset.validation)}["low_one"] == "one"
     again = SpeechDataset.open(config)
     assert again.train == dataset.train and again.validation == dataset.validation
 

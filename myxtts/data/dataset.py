@@ -58,18 +58,15 @@ class SpeechDataset:
     train: Sequence[Clip]
     validation: Sequence[Clip]
     tokenizer: XTTSTokenizer
-    texts: dict[str, str]
-    """Transcripts before tokenization, by clip id."""
-    prepared: PreparedClips | None = None
-    """Reader of the prepared clips of the training set, the validation set or both; None if neither is prepared."""
     starts: dict[str, EpochStart] = field(default_factory=dict)
     """Start of each stage's batch order; stages that are not listed start at position 0."""
     speakers: tuple[str, ...] | None = None
     """Speakers in the order of their indices in batches; by default the sorted speakers of the training clips."""
     cache: SampleCache | None = None
+    """Cache of the recordings; by default without prepared clips."""
 
     def __post_init__(self):
-        self.cache = self.cache or SampleCache(self.config.data.cache_mb, self.prepared)
+        self.cache = self.cache or SampleCache(self.config.data.cache_mb)
         self.speakers = self.speakers or tuple(sorted({clip.speaker for clip in self.train}))
 
     @classmethod
@@ -87,7 +84,7 @@ class SpeechDataset:
         inspections = [_inspect(config, folder, progress) for folder in folders]
         tokenizer = _tokenizer(config, inspections[0].accepted)
         sides = [_clips(*pair, tokenizer, config) for pair in zip(inspections, ("train", "validation"))]
-        prepared = _prepared(config, sides)
+        cache = SampleCache(config.data.cache_mb, _prepared(config, sides))
         train, validation = _divide(sides, inspections[0], config)
         for leak in find_leakage(train, validation):
             logger.warning("Leakage: %s; its validation loss is not meaningful.", leak)
@@ -98,8 +95,7 @@ class SpeechDataset:
         model = replace(config.model, num_text_tokens=tokenizer.num_tokens, **token_ids)
         num_speakers, seconds = len({clip.speaker for clip in train}), conditioning_seconds(config.data, train)
         data = replace(config.data, num_speakers=num_speakers, conditioning_seconds=seconds)
-        texts = {utterance.id: utterance.text for inspection in inspections for utterance in inspection.accepted}
-        return cls(replace(config, model=model, data=data), train, validation, tokenizer, texts, prepared)
+        return cls(replace(config, model=model, data=data), train, validation, tokenizer, cache=cache)
 
     def order(self, stage: str) -> BatchOrder:
         """Returns the order of a stage's training batches."""
@@ -141,8 +137,7 @@ class SpeechDataset:
 
     def what_speaking_needs(self) -> dict[str, bytes]:
         """Returns `{file name: content}` of the files that inference needs: the vocabulary and the speech rates."""
-        texts = ((clip, self.texts.get(clip.id, "")) for clip in self.train)
-        spoken = ((clip.language, text, clip.num_samples / MODEL_SAMPLE_RATE) for clip, text in texts)
+        spoken = ((clip.language, clip.text, clip.num_samples / MODEL_SAMPLE_RATE) for clip in self.train)
         return {VOCABULARY: self.tokenizer.to_json().encode(), SPEECH_RATES: write_rates(measure_rates(spoken))}
 
     def _loader(self, clips, order, stage, training):
@@ -153,7 +148,7 @@ class SpeechDataset:
         grid = MEL_HOP_SAMPLES if keeps_codes else 1  # frames of the mel spectrogram
         rule = ConditioningRule(low, high, data.conditioning_source, data.conditioning_padding, grid)
         rule, crop = rule if entry.conditioned else None, self._crop_samples(stage) if training else None
-        prepared = keeps_codes and self.prepared is not None and all(clip.wav_path in self.prepared for clip in clips)
+        prepared = keeps_codes and all(clip.wav_path in self.cache.prepared for clip in clips)
         fields = dict(targets=entry.targets, speakers=self.speakers if entry.speakers else None, prepared=prepared)
         return BatchLoader(clips, order, self.cache, seed, rule, crop, shift, training, **fields)
 
@@ -177,12 +172,12 @@ def clip_limits(config: XTTSConfig) -> ClipLimits:
 
 
 def _prepared(config, sides):
-    """Returns the prepared clips in the folders `data.prepared` and `data.val_prepared`; None if neither is set."""
-    data, found = config.data, None
+    """Returns the prepared clips in the folders `data.prepared` and `data.val_prepared`, by path of the recording."""
+    data, found = config.data, {}
     if data.prepared:
-        found = PreparedClips.open(data.prepared).adopt(sides[0])
+        found |= PreparedClips.open(data.prepared).by_path(sides[0])
     if data.val_prepared:
-        found = PreparedClips.open(data.val_prepared, "--val-prepared").adopt(sides[1], "--val-data", found)
+        found = PreparedClips.open(data.val_prepared, "--val-prepared").by_path(sides[1], "--val-data") | found
     if data.prepared and data.augment:
         logger.warning("Codes are computed, because data.augment is on. Turn it off to read codes from --prepared.")
     return found
@@ -275,9 +270,10 @@ def _clips(inspection, name, tokenizer, config):
     longest = config.data.max_text_length
     inspection = inspection.checked(lambda text, language: tokenizer.check(text, language, longest))
     clips = []
-    for spoken in inspection.accepted:
-        tokens, labels = tuple(tokenizer.encode(spoken.text, spoken.language)), (spoken.speaker, spoken.language)
-        clips.append(Clip(spoken.id, str(spoken.wav_path), tokens, *labels, spoken.num_samples, spoken.audio))
+    for one in inspection.accepted:
+        tokens = tuple(tokenizer.encode(one.text, one.language))
+        path = str(one.wav_path)
+        clips.append(Clip(one.id, path, tokens, one.speaker, one.language, one.num_samples, one.audio, one.text))
     report = Path(config.training.checkpoint_dir) / f"clips_{name}.csv"
     if config.training.worker_index == 0:
         write_report(inspection, report)

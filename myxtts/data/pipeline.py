@@ -2,7 +2,7 @@
 
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,13 +12,13 @@ from myxtts.audio.files import load_with_rate, to_int16
 from myxtts.config.data import DataConfig
 from myxtts.config.rates import CODE_STRIDE_SAMPLES, DECODER_SAMPLE_RATE, MODEL_SAMPLE_RATE
 from myxtts.data.batch import TARGET_GRID, BatchOrder, SequentialOrder, WaveBatch, check_wave_batch, zero_batch
-from myxtts.data.shards import PreparedClips
+from myxtts.data.shards import PreparedClip
 from myxtts.devices.tensorflow_start import AbandonedThread
 
 
 @dataclass(frozen=True)
 class Clip:
-    """A checked recording with the tokens of its transcript. `num_samples` and `audio` are those of its `Utterance`."""
+    """A checked recording with the tokens of its transcript. The other fields are those of its `Utterance`."""
 
     id: str
     wav_path: str
@@ -27,13 +27,18 @@ class Clip:
     language: str
     num_samples: int
     audio: str = ""
+    text: str = ""
 
 
 class SampleCache:
-    """Cache of recordings as 16-bit samples, up to `budget_mb` MB. Recordings in `prepared` are read from shards."""
+    """Cache of recordings as 16-bit samples, up to `budget_mb` MB.
 
-    def __init__(self, budget_mb: float, prepared: PreparedClips | None = None):
-        self._room, self._prepared = budget_mb * 2**20, prepared
+    `prepared` are the clips, by the path of their recording, whose samples and codes are read from shards.
+    """
+
+    def __init__(self, budget_mb: float, prepared: Mapping[str, PreparedClip] | None = None):
+        self.prepared = prepared or {}
+        self._room = budget_mb * 2**20
         self._arrays: dict[tuple[str, int], tuple[np.ndarray, int]] = {}
         self._lock = threading.Lock()
 
@@ -41,8 +46,8 @@ class SampleCache:
         """Returns float32 samples `(S,)` at `sample_rate` Hz, rounded to 16 bit, and the rate of the file or shard."""
 
         def read():
-            if self._prepared is not None and sample_rate == MODEL_SAMPLE_RATE and path in self._prepared:
-                return self._prepared.read_samples(path), sample_rate
+            if sample_rate == MODEL_SAMPLE_RATE and path in self.prepared:
+                return self.prepared[path].read_samples(), sample_rate
             samples, source_rate = load_with_rate(path, sample_rate)
             return to_int16(samples), source_rate
 
@@ -51,7 +56,7 @@ class SampleCache:
 
     def codes(self, path: str) -> np.ndarray:
         """Returns the DVAE codes of a prepared recording, `(C,)` int32."""
-        return self._kept((path, 0), lambda: (self._prepared.read_codes(path), 0))[0]
+        return self._kept((path, 0), lambda: (self.prepared[path].read_codes(), 0))[0]
 
     def _kept(self, key, read):
         if (entry := self._arrays.get(key)) is None:
