@@ -205,6 +205,13 @@ def test_a_validation_list_of_all_clips_is_ignored(tmp_path):
     assert "metadata_eval.csv" in corpus.notes[0]
 
 
+def test_quoted_texts_before_the_clip_do_not_confuse_training_and_validation(tmp_path):
+    audio(*(tmp_path / f"{name}.wav" for name in "abc"))
+    text(tmp_path / "train.csv", 'text,file\n"Hello, world",a.wav\n"So, long",b.wav\n')
+    text(tmp_path / "val.csv", 'text,file\n"Good day, world",c.wav\n')
+    assert [u.id for u in load_corpus(tmp_path).utterances] == ["c", "a", "b"]
+
+
 def test_commands_in_kaldi_folders_are_never_run_and_segments_are_refused(tmp_path):
     kaldi(tmp_path)
     corpus = load_corpus(tmp_path)

@@ -57,7 +57,8 @@ class Table(NamedTuple):
         if self.dialect is None:
             return _json_to_cells(line).get("id", "")
         column = self.columns.index("id")
-        return "".join(line.split(self.dialect.separator, column + 1)[column : column + 1]).strip()
+        cells = self.dialect.split(line) or line.split(self.dialect.separator)
+        return cells[column].strip() if column < len(cells) else ""
 
     def cells_of(self, line: str) -> dict[str, str]:
         """Returns the cells of a line as `{column: cell}`. Raises `ClipRefused` if the line is not a clip."""
@@ -249,7 +250,7 @@ def read_table(reading: Reading, place: Place, table: Table, left_out: Collectio
     speakers = _read_speakers(reading, table.path.with_name("speakers.csv"))
     for index, line in enumerate(lines):
         name = table.name_of(line)
-        if index == table.header_line or name.strip('"') in left_out:
+        if index == table.header_line or name in left_out:
             continue
         with reading.clip(name, index + 1, table.path):
             reading.add(place, table.cells_of(line), index + 1, table.audio_places, speakers)
@@ -313,5 +314,4 @@ def read_parts(reading: Reading, place: Place, parts: dict[str, Path], training:
 
 def _clip_names(reading, table):
     lines = reading.folder.read_lines(table.path)
-    names = (table.name_of(line).strip('"') for index, line in enumerate(lines) if index != table.header_line)
-    return {name: None for name in names if name}.keys()
+    return {table.name_of(line) for index, line in enumerate(lines) if index != table.header_line} - {""}
