@@ -23,7 +23,7 @@ from myxtts.config.stages import STAGES
 from myxtts.data.batch import BatchOrder, EpochStart, SequentialOrder, WaveBatch
 from myxtts.data.corpora import CorpusError, load_corpus
 from myxtts.data.doctor import ClipLimits, find_leakage, id_hash, inspect_corpus, split_by_hash, summarize, write_report
-from myxtts.data.pipeline import BatchLoader, Clip, ConditioningRule, SampleCache, stream_batches
+from myxtts.data.pipeline import BatchLoader, Clip, SampleCache, stream_batches
 from myxtts.data.shards import PreparedClips
 from myxtts.storage.checkpoint import CheckpointStore, StoredTensors
 from myxtts.storage.files import CheckpointError, digest_bytes, digest_file
@@ -141,21 +141,28 @@ class SpeechDataset:
         return {VOCABULARY: self.tokenizer.to_json().encode(), SPEECH_RATES: write_rates(measure_rates(spoken))}
 
     def _loader(self, clips, order, stage, training):
-        data, seed = self.config.data, self.config.training.seed
-        low, high = (int(seconds * MODEL_SAMPLE_RATE) for seconds in data.conditioning_seconds)
-        entry, shift = STAGES[stage], MAX_SHIFT_SAMPLES * data.augment
+        data, entry = self.config.data, STAGES[stage]
         keeps_codes = entry.codes and not data.augment
-        grid = MEL_HOP_SAMPLES if keeps_codes else 1  # frames of the mel spectrogram
-        rule = ConditioningRule(low, high, data.conditioning_source, data.conditioning_padding, grid)
-        rule, crop = rule if entry.conditioned else None, self._crop_samples(stage) if training else None
-        prepared = keeps_codes and all(clip.wav_path in self.cache.prepared for clip in clips)
-        fields = dict(targets=entry.targets, speakers=self.speakers if entry.speakers else None, prepared=prepared)
-        return BatchLoader(clips, order, self.cache, seed, rule, crop, shift, training, **fields)
+        return BatchLoader(
+            clips,
+            order,
+            self.cache,
+            self.config.training.seed,
+            conditioning=data if entry.conditioned else None,
+            conditioning_grid=MEL_HOP_SAMPLES if keeps_codes else 1,  # frames of the mel spectrogram
+            crop_samples=self._crop_samples(stage) if training else None,
+            max_shift=MAX_SHIFT_SAMPLES * data.augment,
+            training=training,
+            targets=entry.targets,
+            speakers=self.speakers if entry.speakers else None,
+            prepared=keeps_codes and all(clip.wav_path in self.cache.prepared for clip in clips),
+        )
 
     def _crop_samples(self, stage):
         seconds = self.config.stage(stage).crop_seconds
-        strides = seconds and max(1, round(seconds * MODEL_SAMPLE_RATE / CODE_STRIDE_SAMPLES))
-        return strides and strides * CODE_STRIDE_SAMPLES
+        if not seconds:
+            return None
+        return max(1, round(seconds * MODEL_SAMPLE_RATE / CODE_STRIDE_SAMPLES)) * CODE_STRIDE_SAMPLES
 
 
 def _inspect(config, folder, progress):

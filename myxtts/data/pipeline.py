@@ -68,20 +68,6 @@ class SampleCache:
         return entry
 
 
-@dataclass(frozen=True)
-class ConditioningRule:
-    """Rules for choosing conditioning clips of `min_samples` to `max_samples`, and for padding short clips."""
-
-    min_samples: int
-    max_samples: int
-    source: str
-    """Source of conditioning audio: `speaker` (another clip of the speaker) or `clip` (the training clip itself)."""
-    padding: str
-    """How a shorter conditioning clip is padded to `max_samples`: `repeat` or `zeros`."""
-    grid: int = 1
-    """Step in samples: a clip's start, and its length if below `max_samples`, are rounded down to multiples of it."""
-
-
 @dataclass(eq=False)
 class BatchLoader:
     """Callable that loads the `WaveBatch` at a position. Random choices depend only on seed, epoch, batch and row."""
@@ -90,7 +76,10 @@ class BatchLoader:
     order: BatchOrder | SequentialOrder
     cache: SampleCache
     seed: int
-    conditioning: ConditioningRule | None = None
+    conditioning: DataConfig | None = None
+    """Settings of the conditioning clips: lengths, source and padding. None if there are no conditioning clips."""
+    conditioning_grid: int = 1
+    """Step in samples: a conditioning clip's start, and its length unless it is the maximum, are rounded down to it."""
     crop_samples: int | None = None
     """Maximum length in samples of the slice to load from each clip; None loads whole clips."""
     max_shift: int = 0
@@ -111,14 +100,16 @@ class BatchLoader:
         for index, clip in enumerate(self.clips):
             self._by_speaker.setdefault((clip.speaker, clip.language), []).append(index)
         self._speaker_index = {name: index for index, name in enumerate(self.speakers or ())}
+        seconds = self.conditioning.conditioning_seconds if self.conditioning else (0, 0)
+        self._min_conditioning, self.conditioning_samples = (int(one * MODEL_SAMPLE_RATE) for one in seconds)
 
     def __call__(self, position: int) -> WaveBatch:
         ordered = self.order.batch(position)
         part, parts = self.share
         first, end = (number * len(ordered.indices) // parts for number in (part, part + 1))
         indices = ordered.indices[first:end]
-        shape = ordered.num_samples, ordered.num_tokens, self.conditioning.max_samples if self.conditioning else 0
-        batch = zero_batch(len(indices), *shape, self.targets, self.prepared)
+        shape = len(indices), ordered.num_samples, ordered.num_tokens, self.conditioning_samples
+        batch = zero_batch(*shape, self.targets, self.prepared)
         batch.index[:] = indices
         for row, index in enumerate(indices):
             clip = self.clips[index]
@@ -161,10 +152,10 @@ class BatchLoader:
 
     def _fill_conditioning(self, batch, row, clip, rng, samples, shift):
         """Writes a row's conditioning clip. `samples` is the training clip (None if prepared), `shift` its offset."""
-        rule = self.conditioning
-        length = int(rng.integers(rule.min_samples, rule.max_samples + 1)) if self.training else rule.max_samples
+        longest, grid = self.conditioning_samples, self.conditioning_grid
+        length = int(rng.integers(self._min_conditioning, longest + 1)) if self.training else longest
         same_voice, other = self._by_speaker[clip.speaker, clip.language], None
-        if rule.source == "speaker" and len(same_voice) > 1:
+        if self.conditioning.conditioning_source == "speaker" and len(same_voice) > 1:
             steps = int(rng.integers(1, len(same_voice))) if self.training else 1
             other = self.clips[same_voice[(same_voice.index(batch.index[row]) + steps) % len(same_voice)]]
             samples, _ = self.cache.load(other.wav_path)
@@ -172,10 +163,10 @@ class BatchLoader:
             samples = self.cache.load(clip.wav_path)[0][: batch.wav_lengths[row]]
         if other is None and len(samples) < length:
             length = max(1, len(samples) // 2)
-        start, length = self._start(len(samples), length, rng, rule.grid), min(length, len(samples))
-        if rule.grid <= length < rule.max_samples:
-            length -= length % rule.grid
-        filled = rule.max_samples if rule.padding == "repeat" else length
+        start, length = self._start(len(samples), length, rng, grid), min(length, len(samples))
+        if grid <= length < longest:
+            length -= length % grid
+        filled = longest if self.conditioning.conditioning_padding == "repeat" else length
         batch.conditioning[row, :filled] = np.resize(samples[start : start + length], filled)
         if other is None:
             batch.conditioning_span[row] = shift + start, shift + start + length

@@ -113,7 +113,8 @@ def _examples(clip_id, codes, pcm):
     codes = tf.train.Feature(int64_list=tf.train.Int64List(value=codes.tolist()))
     samples = tf.train.Feature(bytes_list=tf.train.BytesList(value=[pcm]))
     parts = {"id": clip_id, "codes": codes}, {"id": clip_id, "samples": samples}
-    return [tf.train.Example(features=tf.train.Features(feature=part)).SerializeToString() for part in parts]
+    examples = [tf.train.Example(features=tf.train.Features(feature=part)) for part in parts]
+    return [example.SerializeToString(deterministic=True) for example in examples]
 
 
 def read_index(folder: Path, number: int, shards: int, dvae: str) -> dict[str, Any] | None:
@@ -126,8 +127,7 @@ def read_index(folder: Path, number: int, shards: int, dvae: str) -> dict[str, A
     if (index.get("format"), index.get("dvae")) != (FORMAT, dvae):
         hint = "Give another --output, or remove the folder."
         raise UserError(f"{folder / name} was made with another DVAE or another version of MyXTTS. {hint}")
-    path = folder / f"{name}.tfrecord"
-    return index if path.is_file() and path.stat().st_size == index["bytes"] else None
+    return index if _file_size(f"{folder / name}.tfrecord") == index["bytes"] else None
 
 
 def refuse_other_count(folder: Path, shards: int) -> None:
