@@ -205,6 +205,13 @@ def test_a_validation_list_of_all_clips_is_ignored(tmp_path):
     assert "metadata_eval.csv" in corpus.notes[0]
 
 
+def test_quoted_texts_before_the_clip_do_not_confuse_training_and_validation(tmp_path):
+    audio(*(tmp_path / f"{name}.wav" for name in "abc"))
+    text(tmp_path / "train.csv", 'text,file\n"Hello, world",a.wav\n"So, long",b.wav\n')
+    text(tmp_path / "val.csv", 'text,file\n"Good day, world",c.wav\n')
+    assert [u.id for u in load_corpus(tmp_path).utterances] == ["c", "a", "b"]
+
+
 def test_commands_in_kaldi_folders_are_never_run_and_segments_are_refused(tmp_path):
     kaldi(tmp_path)
     corpus = load_corpus(tmp_path)
@@ -286,14 +293,14 @@ def test_folders_that_link_to_themselves_are_read_once(tmp_path):
     assert len(load_corpus(tmp_path).utterances) == 2
 
 
-def save_with_datasets(folder, names="ab"):
+def save_with_datasets(folder, names="aba"):
     datasets = pytest.importorskip("datasets", reason="the library datasets is not installed")
     audio(folder / "a.wav", folder / "b.wav")
     rows = [{"bytes": (folder / f"{name}.wav").read_bytes(), "path": "a.wav"} for name in names]
-    columns = {"audio": rows, "sentence": ["good day", "hello"], "speaker": [0, 1]}
+    columns = {"audio": rows, "sentence": ["good day", "hello", "bye"], "speaker": [0, 1, 0]}
     saved = datasets.Dataset.from_dict(columns).cast_column("audio", datasets.Audio(decode=False))
     saved = saved.cast_column("speaker", datasets.ClassLabel(names=["ann", "bob"]))
-    parts = {"train": saved.select([0]), "test": saved.select([1])}
+    parts = {"train": saved.select([0, 2]), "test": saved.select([1])}
     datasets.DatasetDict(parts).save_to_disk(str(folder / "saved"))
     return folder / "saved"
 
@@ -306,13 +313,15 @@ def test_saved_data_sets_are_read_with_their_library(tmp_path, monkeypatch):
     assert [(u.text, u.speaker, u.validation) for u in corpus.utterances] == [
         ("hello", "bob", True),
         ("good day", "ann", False),
+        ("bye", "ann", False),
     ]
-    assert [u.seconds for u in inspect_corpus(corpus).accepted] == [1.0, 1.0]
+    first = inspect_corpus(corpus).accepted
+    assert [u.seconds for u in first] == [1.0, 1.0, 1.0]
     assert load_corpus(saved).utterances == corpus.utterances
     shutil.rmtree(saved)
-    save_with_datasets(tmp_path, "ba")  # other audio of the same size
+    save_with_datasets(tmp_path, "bab")  # other audio of the same size
     again = inspect_corpus(load_corpus(saved)).accepted
-    assert [u.audio for u in again] == [u.audio for u in inspect_corpus(corpus).accepted][::-1]
+    assert [u.audio for u in again] == [first[k].audio for k in (1, 0, 0)]
 
 
 def test_saved_data_sets_without_their_library_get_an_error_message(tmp_path, monkeypatch):

@@ -27,10 +27,10 @@ class Speaker:
 @pytest.fixture
 def ended(tmp_path, monkeypatch):
     """Three held-out clips of two speakers, three training clips, and a replacement of the model."""
-    clip = lambda name, speaker, seconds: Clip(name, f"{name}.wav", (3,), speaker, "en", int(22050 * seconds))
+    clip = lambda name, speaker, size, *last: Clip(name, f"{name}.wav", (3,), speaker, "en", int(22050 * size), *last)
     train = [clip("a1", "ana", 1), clip("a2", "ana", 2), clip("b1", "ben", 1)]
-    validation = [clip("b8", "ben", 1), clip("a8", "ana", 1), clip("b9", "ben", 1)]
-    dataset = SimpleNamespace(train=train, validation=validation, texts={"b8": "one", "a8": "two", "b9": "three"})
+    validation = [clip("b8", "ben", 1, "", "one"), clip("a8", "ana", 1, "", "two"), clip("b9", "ben", 1, "", "three")]
+    dataset = SimpleNamespace(train=train, validation=validation)
     speaker = Speaker()
     monkeypatch.setattr(last_words.Synthesizer, "load", lambda folder: speaker)
     training = SimpleNamespace(checkpoint_dir=str(tmp_path), seed=0, num_samples=2, closing_texts=())

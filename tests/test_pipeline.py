@@ -16,7 +16,7 @@ from myxtts.data import ljspeech, pipeline
 from myxtts.data.batch import BatchError, BatchOrder, SequentialOrder, WaveBatch, check_wave_batch, noise_batch
 from myxtts.data.corpora import CorpusError
 from myxtts.data.dataset import MAX_SHIFT_SAMPLES, SpeechDataset, conditioning_seconds
-from myxtts.data.pipeline import BatchLoader, Clip, ConditioningRule, SampleCache, prefetch_to, wave_dataset
+from myxtts.data.pipeline import BatchLoader, Clip, SampleCache, prefetch_to, wave_dataset
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,8 @@ def make_loader(clips, *, budget_mb=8, seed=3, training=True, extra=MAX_SHIFT_SA
 
 
 def rule(source="speaker", padding="repeat", low=1000, high=4000):
-    return ConditioningRule(low, high, source, padding)
+    seconds = ((low + 0.5) / MODEL_SAMPLE_RATE, (high + 0.5) / MODEL_SAMPLE_RATE)
+    return DataConfig(conditioning_seconds=seconds, conditioning_source=source, conditioning_padding=padding)
 
 
 def assert_equal_batches(one, other):
@@ -263,7 +264,7 @@ def test_dataset_splits_clips_and_fills_in_the_vocabulary(tiny_corpus, tmp_path)
     assert train and validation and not train & validation and len(train | validation) == 12
     assert dataset.config.model.num_text_tokens == dataset.tokenizer.num_tokens
     assert {clip.speaker for clip in dataset.train} == {"low", "high"}
-    assert dataset.texts["low_one"] == "one"
+    assert {clip.id: clip.text for clip in (*dataset.train, *dataset.validation)}["low_one"] == "one"
     again = SpeechDataset.open(config)
     assert again.train == dataset.train and again.validation == dataset.validation
 

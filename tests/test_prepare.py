@@ -170,9 +170,9 @@ def test_mismatched_shards_and_runs_are_refused(run, shards, tmp_path, tiny_corp
         prepared.require_dvae("0" * 32)
     clip = SpeechDataset.open(run).train[0]
     with pytest.raises(UserError, match=f"{clip.id} was changed"):
-        prepared.adopt([replace(clip, audio="0" * 32)])
+        prepared.by_path([replace(clip, audio="0" * 32)])
     with pytest.raises(UserError, match="nowhere is missing"):
-        prepared.adopt([replace(clip, id="nowhere")])
+        prepared.by_path([replace(clip, id="nowhere")])
     fresh = tiny_run_config(tiny_corpus, tmp_path / "fresh", data={"augment": False})
     with pytest.raises(UserError, match="this run would train its own"):
         open_run(with_prepared(fresh, shards))
@@ -209,7 +209,7 @@ def test_a_validation_set_is_read_from_shards_of_its_own(run, shards, tmp_path):
         SpeechDataset.open(replace(run, data=replace(run.data, val_prepared=str(shards))))
     clip = SpeechDataset.open(run).train[0]
     with pytest.raises(UserError, match="^--val-prepared .* --val-data unchanged"):
-        PreparedClips.open(shards, "--val-prepared").adopt([replace(clip, id="nowhere")], "--val-data")
+        PreparedClips.open(shards, "--val-prepared").by_path([replace(clip, id="nowhere")], "--val-data")
 
 
 def test_shards_are_read_from_an_address(run, shards):

@@ -33,9 +33,9 @@ def printed_end(capsys, home, text, state=None, step=1, train=(), **clip):
     if not CheckpointStore(home / "gpt").steps():
         CheckpointStore(home / "gpt").write(step, {}, state or {}, best=state is not None)
     known = {"id": "a", "wav_path": "/data/a.wav", "language": "en", "speaker": "emma", "num_samples": 22050}
-    clip = SimpleNamespace(**{**known, **clip})
+    clip = SimpleNamespace(**{**known, **clip}, text=text)
     data = SimpleNamespace(conditioning_seconds=(2.6, 2.6))
-    dataset = SimpleNamespace(validation=[clip], train=train, texts={"a": text}, config=SimpleNamespace(data=data))
+    dataset = SimpleNamespace(validation=[clip], train=train, config=SimpleNamespace(data=data))
     RunConsole(Run(config, plan_devices(num_gpus=0))).on_finished(dataset)
     return capsys.readouterr().out
 

@@ -28,12 +28,10 @@ def speaking(tiny_corpus, tmp_path):
     keras.utils.set_random_seed(0)
     models = [XTTS(config.model, parts=(part,)) for part in ("dvae", "gpt")]
     clips = [
-        Clip(f"a/b.{i}", str(tiny_corpus / f"wavs/low_{word}.wav"), (3,), "low", "en", 11025)
+        Clip(f"a/b.{i}", str(tiny_corpus / f"wavs/low_{word}.wav"), (3,), "low", "en", 11025, text=word)
         for i, word in enumerate(("one", "two"))
     ]
-    dataset = SimpleNamespace(
-        config=config, train=clips[:1], validation=clips, tokenizer=tokenizer, texts={"a/b.0": "one", "a/b.1": "two"}
-    )
+    dataset = SimpleNamespace(config=config, train=clips[:1], validation=clips, tokenizer=tokenizer)
     synthesizer = Synthesizer(XTTS.assemble(config.model, *models), tokenizer, config)
     speaker = SampleSpeaker(dataset, lambda: synthesizer, "/CPU:0", tmp_path / "samples", tmp_path / "logs")
     return speaker, models[1], tmp_path

@@ -119,7 +119,7 @@ def chosen(train, validation=()):
     """Returns the data set with the chosen clips, the stage, and its reason to train nothing."""
     config = tiny_run_config(data={"num_speakers": len({clip.speaker for clip in train})}, model=CHANNELS)
     stage = stage_of("speaker", config)
-    dataset = SpeechDataset(config, train, list(validation), None, {})
+    dataset = SpeechDataset(config, train, list(validation), None)
     return stage.choose_clips(dataset), stage, stage.nothing_to_learn(dataset)
 
 

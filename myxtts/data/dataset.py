@@ -23,7 +23,7 @@ from myxtts.config.stages import STAGES
 from myxtts.data.batch import BatchOrder, EpochStart, SequentialOrder, WaveBatch
 from myxtts.data.corpora import CorpusError, load_corpus
 from myxtts.data.doctor import ClipLimits, find_leakage, id_hash, inspect_corpus, split_by_hash, summarize, write_report
-from myxtts.data.pipeline import BatchLoader, Clip, ConditioningRule, SampleCache, stream_batches
+from myxtts.data.pipeline import BatchLoader, Clip, SampleCache, stream_batches
 from myxtts.data.shards import PreparedClips
 from myxtts.storage.checkpoint import CheckpointStore, StoredTensors
 from myxtts.storage.files import CheckpointError, digest_bytes, digest_file
@@ -58,18 +58,15 @@ class SpeechDataset:
     train: Sequence[Clip]
     validation: Sequence[Clip]
     tokenizer: XTTSTokenizer
-    texts: dict[str, str]
-    """Transcripts before tokenization, by clip id."""
-    prepared: PreparedClips | None = None
-    """Reader of the prepared clips of the training set, the validation set or both; None if neither is prepared."""
     starts: dict[str, EpochStart] = field(default_factory=dict)
     """Start of each stage's batch order; stages that are not listed start at position 0."""
     speakers: tuple[str, ...] | None = None
     """Speakers in the order of their indices in batches; by default the sorted speakers of the training clips."""
     cache: SampleCache | None = None
+    """Cache of the recordings; by default without prepared clips."""
 
     def __post_init__(self):
-        self.cache = self.cache or SampleCache(self.config.data.cache_mb, self.prepared)
+        self.cache = self.cache or SampleCache(self.config.data.cache_mb)
         self.speakers = self.speakers or tuple(sorted({clip.speaker for clip in self.train}))
 
     @classmethod
@@ -87,7 +84,7 @@ class SpeechDataset:
         inspections = [_inspect(config, folder, progress) for folder in folders]
         tokenizer = _tokenizer(config, inspections[0].accepted)
         sides = [_clips(*pair, tokenizer, config) for pair in zip(inspections, ("train", "validation"))]
-        prepared = _prepared(config, sides)
+        cache = SampleCache(config.data.cache_mb, _prepared(config, sides))
         train, validation = _divide(sides, inspections[0], config)
         for leak in find_leakage(train, validation):
             logger.warning("Leakage: %s; its validation loss is not meaningful.", leak)
@@ -98,8 +95,7 @@ class SpeechDataset:
         model = replace(config.model, num_text_tokens=tokenizer.num_tokens, **token_ids)
         num_speakers, seconds = len({clip.speaker for clip in train}), conditioning_seconds(config.data, train)
         data = replace(config.data, num_speakers=num_speakers, conditioning_seconds=seconds)
-        texts = {utterance.id: utterance.text for inspection in inspections for utterance in inspection.accepted}
-        return cls(replace(config, model=model, data=data), train, validation, tokenizer, texts, prepared)
+        return cls(replace(config, model=model, data=data), train, validation, tokenizer, cache=cache)
 
     def order(self, stage: str) -> BatchOrder:
         """Returns the order of a stage's training batches."""
@@ -141,26 +137,32 @@ class SpeechDataset:
 
     def what_speaking_needs(self) -> dict[str, bytes]:
         """Returns `{file name: content}` of the files that inference needs: the vocabulary and the speech rates."""
-        texts = ((clip, self.texts.get(clip.id, "")) for clip in self.train)
-        spoken = ((clip.language, text, clip.num_samples / MODEL_SAMPLE_RATE) for clip, text in texts)
+        spoken = ((clip.language, clip.text, clip.num_samples / MODEL_SAMPLE_RATE) for clip in self.train)
         return {VOCABULARY: self.tokenizer.to_json().encode(), SPEECH_RATES: write_rates(measure_rates(spoken))}
 
     def _loader(self, clips, order, stage, training):
-        data, seed = self.config.data, self.config.training.seed
-        low, high = (int(seconds * MODEL_SAMPLE_RATE) for seconds in data.conditioning_seconds)
-        entry, shift = STAGES[stage], MAX_SHIFT_SAMPLES * data.augment
+        data, entry = self.config.data, STAGES[stage]
         keeps_codes = entry.codes and not data.augment
-        grid = MEL_HOP_SAMPLES if keeps_codes else 1  # frames of the mel spectrogram
-        rule = ConditioningRule(low, high, data.conditioning_source, data.conditioning_padding, grid)
-        rule, crop = rule if entry.conditioned else None, self._crop_samples(stage) if training else None
-        prepared = keeps_codes and self.prepared is not None and all(clip.wav_path in self.prepared for clip in clips)
-        fields = dict(targets=entry.targets, speakers=self.speakers if entry.speakers else None, prepared=prepared)
-        return BatchLoader(clips, order, self.cache, seed, rule, crop, shift, training, **fields)
+        return BatchLoader(
+            clips,
+            order,
+            self.cache,
+            self.config.training.seed,
+            conditioning=data if entry.conditioned else None,
+            conditioning_grid=MEL_HOP_SAMPLES if keeps_codes else 1,  # frames of the mel spectrogram
+            crop_samples=self._crop_samples(stage) if training else None,
+            max_shift=MAX_SHIFT_SAMPLES * data.augment,
+            training=training,
+            targets=entry.targets,
+            speakers=self.speakers if entry.speakers else None,
+            prepared=keeps_codes and all(clip.wav_path in self.cache.prepared for clip in clips),
+        )
 
     def _crop_samples(self, stage):
         seconds = self.config.stage(stage).crop_seconds
-        strides = seconds and max(1, round(seconds * MODEL_SAMPLE_RATE / CODE_STRIDE_SAMPLES))
-        return strides and strides * CODE_STRIDE_SAMPLES
+        if not seconds:
+            return None
+        return max(1, round(seconds * MODEL_SAMPLE_RATE / CODE_STRIDE_SAMPLES)) * CODE_STRIDE_SAMPLES
 
 
 def _inspect(config, folder, progress):
@@ -177,12 +179,12 @@ def clip_limits(config: XTTSConfig) -> ClipLimits:
 
 
 def _prepared(config, sides):
-    """Returns the prepared clips in the folders `data.prepared` and `data.val_prepared`; None if neither is set."""
-    data, found = config.data, None
+    """Returns the prepared clips in the folders `data.prepared` and `data.val_prepared`, by path of the recording."""
+    data, found = config.data, {}
     if data.prepared:
-        found = PreparedClips.open(data.prepared).adopt(sides[0])
+        found |= PreparedClips.open(data.prepared).by_path(sides[0])
     if data.val_prepared:
-        found = PreparedClips.open(data.val_prepared, "--val-prepared").adopt(sides[1], "--val-data", found)
+        found = PreparedClips.open(data.val_prepared, "--val-prepared").by_path(sides[1], "--val-data") | found
     if data.prepared and data.augment:
         logger.warning("Codes are computed, because data.augment is on. Turn it off to read codes from --prepared.")
     return found
@@ -275,9 +277,10 @@ def _clips(inspection, name, tokenizer, config):
     longest = config.data.max_text_length
     inspection = inspection.checked(lambda text, language: tokenizer.check(text, language, longest))
     clips = []
-    for spoken in inspection.accepted:
-        tokens, labels = tuple(tokenizer.encode(spoken.text, spoken.language)), (spoken.speaker, spoken.language)
-        clips.append(Clip(spoken.id, str(spoken.wav_path), tokens, *labels, spoken.num_samples, spoken.audio))
+    for one in inspection.accepted:
+        tokens = tuple(tokenizer.encode(one.text, one.language))
+        path = str(one.wav_path)
+        clips.append(Clip(one.id, path, tokens, one.speaker, one.language, one.num_samples, one.audio, one.text))
     report = Path(config.training.checkpoint_dir) / f"clips_{name}.csv"
     if config.training.worker_index == 0:
         write_report(inspection, report)

@@ -188,19 +188,23 @@ def split_by_hash(utterances: Sequence, share: float, trained: Set[int] = frozen
     """
     hashes = [id_hash(utterance.id) for utterance in utterances]
     ranks = sorted(set(hashes) - trained)
-    chosen = set(ranks[: min(max(sum(one / 2**64 < share for one in ranks), 1), len(utterances) - 1)])
-    train, validation = ([u for u, one in zip(utterances, hashes) if (one in chosen) == side] for side in (False, True))
-    return tuple(train), tuple(validation)
+    expected = sum(rank / 2**64 < share for rank in ranks)
+    chosen = set(ranks[: min(max(expected, 1), len(utterances) - 1)])
+    train = tuple(one for one, rank in zip(utterances, hashes) if rank not in chosen)
+    validation = tuple(one for one, rank in zip(utterances, hashes) if rank in chosen)
+    return train, validation
 
 
 def find_leakage(train: Sequence[Utterance], validation: Sequence[Utterance]) -> list[str]:
     """Returns a sentence for each validation clip that has the id or the audio of a training clip."""
-    ids, by_audio, leaks = {utterance.id for utterance in train}, {one.audio: one.id for one in reversed(train)}, []
-    for utterance in validation:
-        same_id = utterance.id in ids
-        if (train_id := utterance.id if same_id else by_audio.get(utterance.audio)) is not None:
-            reason = "same id" if same_id else "same content"
-            leaks.append(f"validation clip {utterance.id} is also trained on as {train_id} ({reason})")
+    ids = {one.id for one in train}
+    by_audio = {one.audio: one.id for one in reversed(train)}
+    leaks = []
+    for one in validation:
+        if one.id in ids:
+            leaks.append(f"validation clip {one.id} is also trained on as {one.id} (same id)")
+        elif one.audio in by_audio:
+            leaks.append(f"validation clip {one.id} is also trained on as {by_audio[one.audio]} (same content)")
     return leaks
 
 

@@ -2,7 +2,7 @@
 
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,13 +12,13 @@ from myxtts.audio.files import load_with_rate, to_int16
 from myxtts.config.data import DataConfig
 from myxtts.config.rates import CODE_STRIDE_SAMPLES, DECODER_SAMPLE_RATE, MODEL_SAMPLE_RATE
 from myxtts.data.batch import TARGET_GRID, BatchOrder, SequentialOrder, WaveBatch, check_wave_batch, zero_batch
-from myxtts.data.shards import PreparedClips
+from myxtts.data.shards import PreparedClip
 from myxtts.devices.tensorflow_start import AbandonedThread
 
 
 @dataclass(frozen=True)
 class Clip:
-    """A checked recording with the tokens of its transcript. `num_samples` and `audio` are those of its `Utterance`."""
+    """A checked recording with the tokens of its transcript. The other fields are those of its `Utterance`."""
 
     id: str
     wav_path: str
@@ -27,13 +27,18 @@ class Clip:
     language: str
     num_samples: int
     audio: str = ""
+    text: str = ""
 
 
 class SampleCache:
-    """Cache of recordings as 16-bit samples, up to `budget_mb` MB. Recordings in `prepared` are read from shards."""
+    """Cache of recordings as 16-bit samples, up to `budget_mb` MB.
 
-    def __init__(self, budget_mb: float, prepared: PreparedClips | None = None):
-        self._room, self._prepared = budget_mb * 2**20, prepared
+    `prepared` are the clips, by the path of their recording, whose samples and codes are read from shards.
+    """
+
+    def __init__(self, budget_mb: float, prepared: Mapping[str, PreparedClip] | None = None):
+        self.prepared = prepared or {}
+        self._room = budget_mb * 2**20
         self._arrays: dict[tuple[str, int], tuple[np.ndarray, int]] = {}
         self._lock = threading.Lock()
 
@@ -41,8 +46,8 @@ class SampleCache:
         """Returns float32 samples `(S,)` at `sample_rate` Hz, rounded to 16 bit, and the rate of the file or shard."""
 
         def read():
-            if self._prepared is not None and sample_rate == MODEL_SAMPLE_RATE and path in self._prepared:
-                return self._prepared.read_samples(path), sample_rate
+            if sample_rate == MODEL_SAMPLE_RATE and path in self.prepared:
+                return self.prepared[path].read_samples(), sample_rate
             samples, source_rate = load_with_rate(path, sample_rate)
             return to_int16(samples), source_rate
 
@@ -51,7 +56,7 @@ class SampleCache:
 
     def codes(self, path: str) -> np.ndarray:
         """Returns the DVAE codes of a prepared recording, `(C,)` int32."""
-        return self._kept((path, 0), lambda: (self._prepared.read_codes(path), 0))[0]
+        return self._kept((path, 0), lambda: (self.prepared[path].read_codes(), 0))[0]
 
     def _kept(self, key, read):
         if (entry := self._arrays.get(key)) is None:
@@ -63,20 +68,6 @@ class SampleCache:
         return entry
 
 
-@dataclass(frozen=True)
-class ConditioningRule:
-    """Rules for choosing conditioning clips of `min_samples` to `max_samples`, and for padding short clips."""
-
-    min_samples: int
-    max_samples: int
-    source: str
-    """Source of conditioning audio: `speaker` (another clip of the speaker) or `clip` (the training clip itself)."""
-    padding: str
-    """How a shorter conditioning clip is padded to `max_samples`: `repeat` or `zeros`."""
-    grid: int = 1
-    """Step in samples: a clip's start, and its length if below `max_samples`, are rounded down to multiples of it."""
-
-
 @dataclass(eq=False)
 class BatchLoader:
     """Callable that loads the `WaveBatch` at a position. Random choices depend only on seed, epoch, batch and row."""
@@ -85,7 +76,10 @@ class BatchLoader:
     order: BatchOrder | SequentialOrder
     cache: SampleCache
     seed: int
-    conditioning: ConditioningRule | None = None
+    conditioning: DataConfig | None = None
+    """Settings of the conditioning clips: lengths, source and padding. None if there are no conditioning clips."""
+    conditioning_grid: int = 1
+    """Step in samples: a conditioning clip's start, and its length unless it is the maximum, are rounded down to it."""
     crop_samples: int | None = None
     """Maximum length in samples of the slice to load from each clip; None loads whole clips."""
     max_shift: int = 0
@@ -106,14 +100,16 @@ class BatchLoader:
         for index, clip in enumerate(self.clips):
             self._by_speaker.setdefault((clip.speaker, clip.language), []).append(index)
         self._speaker_index = {name: index for index, name in enumerate(self.speakers or ())}
+        seconds = self.conditioning.conditioning_seconds if self.conditioning else (0, 0)
+        self._min_conditioning, self.conditioning_samples = (int(one * MODEL_SAMPLE_RATE) for one in seconds)
 
     def __call__(self, position: int) -> WaveBatch:
         ordered = self.order.batch(position)
         part, parts = self.share
         first, end = (number * len(ordered.indices) // parts for number in (part, part + 1))
         indices = ordered.indices[first:end]
-        shape = ordered.num_samples, ordered.num_tokens, self.conditioning.max_samples if self.conditioning else 0
-        batch = zero_batch(len(indices), *shape, self.targets, self.prepared)
+        shape = len(indices), ordered.num_samples, ordered.num_tokens, self.conditioning_samples
+        batch = zero_batch(*shape, self.targets, self.prepared)
         batch.index[:] = indices
         for row, index in enumerate(indices):
             clip = self.clips[index]
@@ -156,10 +152,10 @@ class BatchLoader:
 
     def _fill_conditioning(self, batch, row, clip, rng, samples, shift):
         """Writes a row's conditioning clip. `samples` is the training clip (None if prepared), `shift` its offset."""
-        rule = self.conditioning
-        length = int(rng.integers(rule.min_samples, rule.max_samples + 1)) if self.training else rule.max_samples
+        longest, grid = self.conditioning_samples, self.conditioning_grid
+        length = int(rng.integers(self._min_conditioning, longest + 1)) if self.training else longest
         same_voice, other = self._by_speaker[clip.speaker, clip.language], None
-        if rule.source == "speaker" and len(same_voice) > 1:
+        if self.conditioning.conditioning_source == "speaker" and len(same_voice) > 1:
             steps = int(rng.integers(1, len(same_voice))) if self.training else 1
             other = self.clips[same_voice[(same_voice.index(batch.index[row]) + steps) % len(same_voice)]]
             samples, _ = self.cache.load(other.wav_path)
@@ -167,10 +163,10 @@ class BatchLoader:
             samples = self.cache.load(clip.wav_path)[0][: batch.wav_lengths[row]]
         if other is None and len(samples) < length:
             length = max(1, len(samples) // 2)
-        start, length = self._start(len(samples), length, rng, rule.grid), min(length, len(samples))
-        if rule.grid <= length < rule.max_samples:
-            length -= length % rule.grid
-        filled = rule.max_samples if rule.padding == "repeat" else length
+        start, length = self._start(len(samples), length, rng, grid), min(length, len(samples))
+        if grid <= length < longest:
+            length -= length % grid
+        filled = longest if self.conditioning.conditioning_padding == "repeat" else length
         batch.conditioning[row, :filled] = np.resize(samples[start : start + length], filled)
         if other is None:
             batch.conditioning_span[row] = shift + start, shift + start + length

@@ -40,12 +40,28 @@ class Record(NamedTuple):
 
 
 class PreparedClip(NamedTuple):
-    """Index entry of a clip: its id, the first digits of its samples' digest, and the records of codes and samples."""
+    """Clip in the shard `shard`, a path or an address. `audio` has the first digits of the digest of its samples."""
 
+    shard: str
     id: str
     audio: str
     codes: Record
     samples: Record
+
+    def read_codes(self) -> np.ndarray:
+        """Returns the codes `(C,)` int32. Raises the errors of `read_samples`."""
+        return np.array(self._read("codes", self.codes).int64_list.value, np.int32)
+
+    def read_samples(self) -> np.ndarray:
+        """Returns the samples `(S,)` int16. Raises `AudioError` if they are damaged, or `OSError`."""
+        return np.frombuffer(self._read("samples", self.samples).bytes_list.value[0], "<i2")
+
+    def _read(self, kind, record):
+        content = _read_bytes(self.shard, record.offset, record.length)
+        if zlib.crc32(content) != record.crc32:
+            hint = "remove it and its .json, and run the same `myxtts prepare` again"
+            raise AudioError(self.shard, "damaged", f"it is damaged: the checksum of {self.id} is wrong; {hint}.")
+        return tf.train.Example.FromString(content).features.feature[kind]
 
 
 def shard_name(number: int, shards: int) -> str:
@@ -70,28 +86,35 @@ def write_shard(
         left_out: Id and reason of each clip that cannot be used.
         audio: Digests of all audio files by clip id, those of `left_out` too. The shard is out of date if one changes.
     """
-    name, index, offset = shard_name(number, shards), [], 0
+    name = shard_name(number, shards)
     for suffix in (".tfrecord", ".json"):
         remove_leftovers(folder, name + suffix)
     path = folder / f"{name}.tfrecord"
-    bytes_of = lambda content: tf.train.Feature(bytes_list=tf.train.BytesList(value=[content]))
+    index, offset = [], 0
     with write_whole(path) as temporary, tf.io.TFRecordWriter(str(temporary)) as writer:
         for clip_id, codes, samples in clips:
-            records, own = [], bytes_of(clip_id.encode("utf-8", "surrogatepass"))
-            codes = tf.train.Feature(int64_list=tf.train.Int64List(value=codes.tolist()))
-            for kind, feature in (("codes", codes), ("samples", bytes_of(samples.astype("<i2").tobytes()))):
-                features = tf.train.Features(feature={"id": own, kind: feature})
-                example = tf.train.Example(features=features).SerializeToString()
+            pcm, records = samples.astype("<i2").tobytes(), []
+            for example in _examples(clip_id, codes, pcm):
                 with _os_errors(path):
                     writer.write(example)
                 records.append(Record(offset + _RECORD_HEADER_BYTES, len(example), zlib.crc32(example)))
                 offset += _RECORD_HEADER_BYTES + len(example) + _RECORD_FOOTER_BYTES
-            index.append(PreparedClip(clip_id, digest_bytes(samples.astype("<i2").tobytes())[:DIGITS], *records))
+            index.append((clip_id, digest_bytes(pcm)[:DIGITS], *records))
         with _os_errors(path):
             writer.close()  # before `write_whole` syncs the file
     header = {"format": FORMAT, "dvae": dvae, "shard": number, "shards": shards, "bytes": offset}
     write_json(folder / f"{name}.json", header | {"clips": index, "left_out": left_out, "audio": audio or {}})
     return len(index)
+
+
+def _examples(clip_id, codes, pcm):
+    """Returns the two serialized `tf.train.Example`s of a clip: with its codes, and with its samples `pcm`."""
+    clip_id = tf.train.Feature(bytes_list=tf.train.BytesList(value=[clip_id.encode("utf-8", "surrogatepass")]))
+    codes = tf.train.Feature(int64_list=tf.train.Int64List(value=codes.tolist()))
+    samples = tf.train.Feature(bytes_list=tf.train.BytesList(value=[pcm]))
+    parts = {"id": clip_id, "codes": codes}, {"id": clip_id, "samples": samples}
+    examples = [tf.train.Example(features=tf.train.Features(feature=part)) for part in parts]
+    return [example.SerializeToString(deterministic=True) for example in examples]
 
 
 def read_index(folder: Path, number: int, shards: int, dvae: str) -> dict[str, Any] | None:
@@ -104,8 +127,7 @@ def read_index(folder: Path, number: int, shards: int, dvae: str) -> dict[str, A
     if (index.get("format"), index.get("dvae")) != (FORMAT, dvae):
         hint = "Give another --output, or remove the folder."
         raise UserError(f"{folder / name} was made with another DVAE or another version of MyXTTS. {hint}")
-    path = folder / f"{name}.tfrecord"
-    return index if path.is_file() and path.stat().st_size == index["bytes"] else None
+    return index if _file_size(f"{folder / name}.tfrecord") == index["bytes"] else None
 
 
 def refuse_other_count(folder: Path, shards: int) -> None:
@@ -132,14 +154,13 @@ def merge(folder: Path, shards: int, dvae: str) -> list[int]:
 
 
 class PreparedClips:
-    """Reader of the prepared clips in a folder of shards. After `adopt`, a clip is read by the path of its recording.
+    """The prepared clips in a folder of shards, by id.
 
     `name` is used in messages; `dvae` is the digest of the DVAE weights that computed the codes.
     """
 
-    def __init__(self, name: str, dvae: str, clips: dict[str, tuple[str, PreparedClip]]):
+    def __init__(self, name: str, dvae: str, clips: dict[str, PreparedClip]):
         self.name, self.dvae, self._clips = name, dvae, clips
-        self._by_path: dict[str, tuple[str, PreparedClip]] = {}
 
     @classmethod
     def open(cls, folder: str | Path, flag: str = "--prepared") -> Self:
@@ -160,50 +181,32 @@ class PreparedClips:
                 if _file_size(path) != entry["bytes"] or digest_bytes(listed) != entry["index"]:
                     raise UserError(f"{path} or its .json is missing or cut short, or not as in {MANIFEST}. {_AGAIN}.")
                 for clip_id, audio, codes, samples in parse_json(listed, index)["clips"]:
-                    clips[clip_id] = path, PreparedClip(clip_id, audio, Record(*codes), Record(*samples))
+                    clips[clip_id] = PreparedClip(path, clip_id, audio, Record(*codes), Record(*samples))
             return cls(f"{flag} {folder}", manifest["dvae"], clips)
         except (KeyError, TypeError) as error:
             why = f"is damaged, or was written by another version of MyXTTS ({error!s:.80})"
             raise UserError(f"{flag} {folder}: {MANIFEST} {why}. {_AGAIN}, or with another --output.") from None
 
-    def adopt(self, clips: Sequence, of: str = "--train-data", also: Self | None = None) -> Self:
-        """Selects the clips that can be read by the paths of their recordings, and returns this reader.
+    def by_path(self, clips: Sequence, of: str = "--train-data") -> dict[str, PreparedClip]:
+        """Returns the prepared clips of `clips` by the path of their recording. Both are matched by id.
 
-        These are `clips`, found by id, and those of the reader `also`. `of` is their data set's flag, for messages.
-        Raises `UserError` if a clip is missing or its audio has changed.
+        `of` is the flag of their data set, for messages. Raises `UserError` if a clip is missing or its audio changed.
         """
+        found = {}
         for clip in clips:
-            if (known := self._clips.get(clip.id)) is None or known[1].audio != clip.audio[:DIGITS]:
-                why = "is missing" if known is None else "was changed"
+            prepared = self._clips.get(clip.id)
+            if prepared is None or prepared.audio != clip.audio[:DIGITS]:
+                why = "is missing" if prepared is None else "was changed"
                 rule = f"{self.name} must contain every clip of {of} unchanged: {clip.id} {why}"
                 raise UserError(f"{rule}. {_AGAIN}, which encodes new and changed clips.")
-        self._by_path = {clip.wav_path: self._clips[clip.id] for clip in clips} | (also._by_path if also else {})
-        return self
+            found[clip.wav_path] = prepared
+        return found
 
     def require_dvae(self, digest: str) -> None:
         """Raises `UserError` unless the codes were computed with the DVAE weights that have this digest."""
         if digest != self.dvae:
             hint = "Run `myxtts prepare --checkpoint` on this run with another --output, or leave out the flag."
             raise UserError(f"{self.name} has codes of another DVAE than this run's. {hint}")
-
-    def __contains__(self, path: str) -> bool:
-        return path in self._by_path
-
-    def read_codes(self, path: str) -> np.ndarray:
-        """Returns the codes `(C,)` int32 of a recording passed to `adopt`. Raises the errors of `read_samples`."""
-        return np.array(self._read(path, "codes").int64_list.value, np.int32)
-
-    def read_samples(self, path: str) -> np.ndarray:
-        """Returns the samples `(S,)` int16 of a recording passed to `adopt`. Raises `AudioError` or `OSError`."""
-        return np.frombuffer(self._read(path, "samples").bytes_list.value[0], "<i2")
-
-    def _read(self, path, kind):
-        (shard, clip), hint = self._by_path[path], "remove it and its .json, and run the same `myxtts prepare` again"
-        record = getattr(clip, kind)
-        content = _read_bytes(shard, record.offset, record.length)
-        if zlib.crc32(content) != record.crc32:
-            raise AudioError(shard, "damaged", f"it is damaged: the checksum of {clip.id} is wrong; {hint}.")
-        return tf.train.Example.FromString(content).features.feature[kind]
 
 
 def _file_size(path):

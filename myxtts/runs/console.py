@@ -150,7 +150,7 @@ class RunConsole(ConsoleProgress, RunListener):
             voice = f"--reference-audio {voice} --language {_quoted(clip.language)}"
             lines.append(f"Speak with it:\n  myxtts say --checkpoint {_quoted(model_name(home))} {voice} \\")
             # With `=`, because the text can begin with a hyphen.
-            lines.append(f"    --text={_quoted(dataset.texts[clip.id])} --output out.wav")
+            lines.append(f"    --text={_quoted(clip.text)} --output out.wav")
         self._say("\n".join(lines))
 
     def _disk(self):

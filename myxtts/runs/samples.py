@@ -185,7 +185,7 @@ class SampleWriter(Callback):
                     recording = load_samples(clip.wav_path, DECODER_SAMPLE_RATE)
                     write_audio(path, recording, DECODER_SAMPLE_RATE)  # again after a resume: the clip may have changed
                 write_audio(f"{stem}.wav", sample.samples, sample.sample_rate)
-                draw_sounds(f"{stem}.png", self._dataset.texts[clip.id], sample.mels, sample.attention)
+                draw_sounds(f"{stem}.png", clip.text, sample.mels, sample.attention)
                 # TensorBoard needs different tags for audio and images.
                 tag, image = f"{self._title}/{clip.id}", f"{self._title}, mel/{clip.id}"
 
@@ -214,7 +214,7 @@ class SampleSpeaker(SampleWriter):
 
     def on_sample(self, step: int):
         speaking, samples = self._make_synthesizer(), []
-        texts = [self._dataset.texts[clip.id] for clip in self.clips]
+        texts = [clip.text for clip in self.clips]
         with tf.device(self._device):
             voices = [speaking.voice(reference_of(self._dataset, clip)) for clip in self.clips]
             speeches = speaking.batch(texts, voices, [clip.language for clip in self.clips], seed=self._seed)
@@ -280,7 +280,7 @@ def speak_last_words(config: XTTSConfig, dataset: SpeechDataset, device: str) ->
     else:
         others = (clip for clip in dataset.validation if clip not in voices_of.values())
         clips = [*voices_of.values(), *others][: settings.num_samples]
-        texts = [dataset.texts[clip.id] for clip in clips]
+        texts = [clip.text for clip in clips]
     spoken = []
     try:
         with tf.device(device):
@@ -339,8 +339,8 @@ class SpeechJudge:
         self._workers.require_equal("recognizer and speaker encoder", tools, "Install the same on each.")
         self._sentences = []
         for clip in spread(dataset.validation, training.evaluation_sentences):
-            text, voice = dataset.texts[clip.id], reference_of(dataset, clip)
-            self._sentences.append(Sentence(clip.id, text, clip.language, clip.speaker, voice, clip.wav_path))
+            voice = reference_of(dataset, clip)
+            self._sentences.append(Sentence(clip.id, clip.text, clip.language, clip.speaker, voice, clip.wav_path))
         self._make_synthesizer, self._device, self._seed = make_synthesizer, device, training.seed
         self._trusts_recognizer: bool | None = None
         """Whether the CER on the recordings is low enough to use the recognizer; None before the first evaluation."""

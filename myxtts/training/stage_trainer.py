@@ -278,8 +278,8 @@ class StageTrainer:
         """
         size, loader = size or self.batching.batch_size // self.workers.count, dataset.train_loader(self.stage.name)
         lengths = (pick(lengths) for lengths in zip(*loader.order.shapes))
-        conditioning = loader.conditioning.max_samples if loader.conditioning else 0
-        noise = noise_batch(size, *lengths, conditioning, dataset.config.model.num_text_tokens, loader.targets)
+        shape = size, *lengths, loader.conditioning_samples
+        noise = noise_batch(*shape, dataset.config.model.num_text_tokens, loader.targets)
         return self.replicas.transfer(self.preparation(tf.nest.map_structure(tf.constant, noise), 0))
 
     def placed_variables(self) -> dict:

@@ -126,7 +126,9 @@ def _refuse_other_kinds(root):
         what = "does not exist. Give a folder, or a list, as docs/data.md shows"
     elif root.is_file():
         what = next((what for suffixes, what in _OTHER_FILES.items() if root.suffix.lower() in suffixes), None)
-    elif kind in (SETTINGS, RUNS) or kind not in (EXPORT, STAGE) and not (root / SETTINGS).is_file():
+    elif kind in (SETTINGS, RUNS):
+        return
+    elif kind not in (EXPORT, STAGE) and not (root / SETTINGS).is_file():
         return
     elif kind == EXPORT:
         what = "is an exported model, not a data set. `python {0}/speak.py --help` shows how to speak with it"

@@ -60,10 +60,10 @@ class CorpusFolder:
         """Folders outside the data set from which audio is read, because links or paths in lists lead there."""
         self.searched: set[Path] = {*self.audio_roots}
         """Folders in which audio files may also be one level down, in a subfolder."""
-        self._listings: dict[tuple[Path, bool], tuple[dict[str, str], list[Path]]] = {}
         self._links: set[Path] = set()
         # Formats read a list twice: to recognize it, and to read its clips.
-        self.read_lines, self._below = lru_cache(maxsize=2)(self._read_lines), cache(self._find_below)
+        self.read_lines = lru_cache(maxsize=2)(self._read_lines)
+        self._list, self._below = cache(self._find_entries), cache(self._find_below)
         self._on_disk = cache(self._find_on_disk)
 
     def allow(self, folder: Path):
@@ -120,23 +120,23 @@ class CorpusFolder:
         beside, key = self._list(folder.parent, for_audio=True)[1], _file_key(folder.name)
         return next((one for one in beside if _file_key(one.name) == key), folder)
 
-    def _list(self, folder, for_audio=False):
-        if ((folder := self._on_disk(folder)), for_audio) not in self._listings:
-            if not os.path.isdir(folder):
-                return {}, []
-            self._check_links(folder, for_audio)
-            try:
-                entries = [*os.scandir(folder)]
-            except OSError as error:
-                raise ClipRefused("unreadable", f"Its folder cannot be listed: {error.strerror}.", folder) from error
-            if folder not in self._roots and any(re.match("inspected_.{8}[.]json", entry.name) for entry in entries):
-                entries = []  # a run's folder in a data set has recordings and lists of its own
-            self._links.update(folder / entry.name for entry in entries if entry.is_symlink())
-            names = sorted(entry.name for entry in entries if not entry.is_dir(follow_symlinks=False))
-            is_folder = lambda entry: os.path.isdir(entry) if entry.is_symlink() else entry.is_dir()
-            folders = sorted(folder / entry.name for entry in entries if is_folder(entry) and entry.name[0] != ".")
-            self._listings[folder, for_audio] = {_file_key(name): name for name in names}, folders
-        return self._listings[folder, for_audio]
+    def _find_entries(self, folder, for_audio=False):
+        """Returns the files of a folder, and its subfolders, as `files` and `subfolders` do."""
+        folder = self._on_disk(folder)
+        if not os.path.isdir(folder):
+            return {}, []
+        self._check_links(folder, for_audio)
+        try:
+            entries = [*os.scandir(folder)]
+        except OSError as error:
+            raise ClipRefused("unreadable", f"Its folder cannot be listed: {error.strerror}.", folder) from error
+        if folder not in self._roots and any(re.match("inspected_.{8}[.]json", entry.name) for entry in entries):
+            entries = []  # a run's folder in a data set has recordings and lists of its own
+        self._links.update(folder / entry.name for entry in entries if entry.is_symlink())
+        names = sorted(entry.name for entry in entries if not entry.is_dir(follow_symlinks=False))
+        is_folder = lambda entry: os.path.isdir(entry) if entry.is_symlink() else entry.is_dir()
+        folders = sorted(folder / entry.name for entry in entries if is_folder(entry) and entry.name[0] != ".")
+        return {_file_key(name): name for name in names}, folders
 
     def has(self, folder: Path, *names: str) -> bool:
         """Returns whether a folder has all of these files. Raises `ClipRefused` as `files` does."""
@@ -254,7 +254,8 @@ class CorpusFolder:
             line = data[: error.start].decode(encoding, "replace").count("\n") + 1
             found = f"line {line} holds the byte 0x{data[error.start]:02X}"
             if encoding != "utf-16":
-                page = 1256 if re.search("[\u0600-\u06ff]{3}", data.decode("cp1256", "replace")) else 1252
+                is_arabic = re.search("[\u0600-\u06ff]{3}", data.decode("cp1256", "replace"))
+                page = 1256 if is_arabic else 1252
                 around = data[max(error.start - 8, 0) : error.start + 8].decode(f"cp{page}", "replace")
                 found += f" (in Windows-{page}: {' '.join(around.split())!r})"
             name = encoding.removesuffix("-sig").upper()

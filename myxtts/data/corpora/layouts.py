@@ -36,7 +36,7 @@ def read_datasets(reading: Reading, place: Place) -> None:
 
 
 def _read_saved(reading, place):
-    """Reads one saved `Dataset`, and extracts its audio files into the user's cache, unless they are already there."""
+    """Reads one saved `Dataset`, whose audio files are extracted into the user's cache."""
     missing = f"{place.path} was saved by the library datasets, which is not installed"
     with needing(f'{missing}. Install it with: pip install datasets (or ".[datasets]").'):
         import datasets
@@ -51,21 +51,28 @@ def _read_saved(reading, place):
         raise UserError(f"{place.path} must have an audio column and a text column. Its columns are: {columns}.")
     rows = rows.select_columns(names).cast_column(audio, datasets.Audio(decode=False))
     source = f"{place.path}\n{rows._fingerprint}\n{(place.path / _STATE).stat().st_mtime_ns}"
-    (target := user_cache() / "datasets" / digest_bytes(source.encode(), 8)).mkdir(parents=True, exist_ok=True)
-    target = target.resolve()
+    target = (user_cache() / "datasets" / digest_bytes(source.encode(), 8)).resolve()
+    target.mkdir(parents=True, exist_ok=True)
     reading.folder.allow(target)
     reading.notes.append(f"The recordings in {reading.folder.relative(place.path)} were extracted to {target}.")
-    for number, row in enumerate(rows, 1):
+    # All are extracted before the first is added, because a folder is listed only once.
+    recordings = [_extract(row[audio] or {}, target / f"{number:07}.wav") for number, row in enumerate(rows, 1)]
+    for number, (recording, row) in enumerate(zip(recordings, rows.remove_columns(audio)), 1):
         with reading.clip(f"row {number}", number, place.path / _STATE):
             row |= {name: kind.int2str(row[name]) for name, kind in labels.items() if row[name] is not None}
             cells = {columns[n]: " ".join(str(row[n] or "").split()) for n in names if n != audio and columns[n]}
-            recording = row[audio] or {}
-            path, content = target / f"{number:07}.wav", recording.get("bytes")  # audio is recognized by content
-            cells["id"] = str(recording.get("path") or "") if content is None else str(path)
-            if content is not None and not (path.is_file() and path.stat().st_size == len(content)):
-                with write_whole(path) as temporary:
-                    temporary.write_bytes(content)
-            reading.add(place, cells, number, (place.path,))
+            reading.add(place, cells | {"id": recording}, number, (place.path,))
+
+
+def _extract(audio, path):
+    """Returns the path of a recording; writes its bytes, in any format, to `path`, unless they are already there."""
+    content = audio.get("bytes")
+    if content is None:
+        return str(audio.get("path") or "")
+    if not (path.is_file() and path.stat().st_size == len(content)):
+        with write_whole(path) as temporary:
+            temporary.write_bytes(content)
+    return str(path)
 
 
 def _with_language(reading, place):

@@ -1,6 +1,7 @@
 """Reads lists with one clip per line: detects separator and columns, and uses `speakers.csv` and validation lists."""
 
 import csv
+import itertools
 import json
 import re
 import tomllib
@@ -30,13 +31,13 @@ class Dialect(NamedTuple):
     separator: str
     quoted: bool
 
-    def split(self, line: str) -> list[str] | None:
-        """Splits a line into cells; returns None if a quoted cell is not closed."""
+    def split(self, line: str) -> list[str]:
+        """Splits a line into cells; returns no cells if a quoted cell is not closed."""
         if not self.quoted or '"' not in line:
             return line.split(self.separator)
         with suppress(csv.Error):
             return next(csv.reader([line], delimiter=self.separator, strict=True))
-        return None
+        return []
 
 
 class Table(NamedTuple):
@@ -56,7 +57,8 @@ class Table(NamedTuple):
         if self.dialect is None:
             return _json_to_cells(line).get("id", "")
         column = self.columns.index("id")
-        return "".join(line.split(self.dialect.separator, column + 1)[column : column + 1]).strip()
+        cells = self.dialect.split(line) or line.split(self.dialect.separator)
+        return cells[column].strip() if column < len(cells) else ""
 
     def cells_of(self, line: str) -> dict[str, str]:
         """Returns the cells of a line as `{column: cell}`. Raises `ClipRefused` if the line is not a clip."""
@@ -70,7 +72,8 @@ class Table(NamedTuple):
             raise ClipRefused("empty line", "The line is empty.")
         if line.lstrip().startswith("#") and separator not in line:
             raise ClipRefused("comment line", "The line is a comment.")
-        if (cells := self.dialect.split(line)) is None:
+        cells = self.dialect.split(line)
+        if not cells:
             raise ClipRefused("unclosed quote", "A cell starts with a double quote, but does not end with one.")
         # The second text column, and unused columns, may be missing at the end of a line.
         order = {column: index for index, column in enumerate(self.columns)}
@@ -100,16 +103,20 @@ def find_dialect(lines: list[str], separator: str) -> Dialect:
     With commas or semicolons, they are syntax. With other separators, they are syntax only if every cell that starts
     with a quote also ends with one: transcripts often contain quotes, and an unclosed quote would merge cells.
     """
+    if separator in ",;":
+        return Dialect(separator, True)
     marked = [line for line in lines if f'{separator}"' in line or line.startswith('"')]
-    return Dialect(separator, separator in ",;" or bool(marked) and all(map(Dialect(separator, True).split, marked)))
+    return Dialect(separator, bool(marked) and all(map(Dialect(separator, True).split, marked)))
 
 
 def _guess_separator(lines):
     """Returns tab, comma or semicolon if it splits most lines into 2 or 3 cells and no line has `|`; otherwise `|`."""
     lines = [line for line in lines if line.strip()]
-    for separator in "\t,;" if not any("|" in line for line in lines) else ():
+    if any("|" in line for line in lines):
+        return "|"
+    for separator in "\t,;":
         dialect = Dialect(separator, separator != "\t")
-        sizes = [len(dialect.split(line) or "") for line in lines]
+        sizes = [len(dialect.split(line)) for line in lines]
         if sizes.count(2) + sizes.count(3) > len(lines) / 2:
             return separator
     return "|"
@@ -133,12 +140,13 @@ def header_table(reading: Reading, place: Place, path: Path) -> Table | None:
     """Returns the `Table` of a list whose header names a clip column and a text column, or of JSON lines; else None."""
     lines = reading.folder.read_lines(path)
     index = _first_line(lines)
+    first = "" if index is None else lines[index]
     if path.suffix in (".json", ".jsonl"):
-        is_list = index is not None and "id" in _json_to_cells(lines[index]) or path.suffix == ".jsonl"
+        is_list = path.suffix == ".jsonl" or "id" in _json_to_cells(first)
         return _located(reading, place, path, None, ("id", "text")) if is_list else None
-    for separator in "|\t,;" if index is not None else ():
-        columns = names_to_columns(lines[index].replace('"', "").split(separator))
-        if separator in lines[index] and "id" in columns and not {"text", "normalized"}.isdisjoint(columns):
+    for separator in "|\t,;":
+        columns = names_to_columns(first.replace('"', "").split(separator))
+        if separator in first and "id" in columns and not {"text", "normalized"}.isdisjoint(columns):
             return _located(reading, place, path, find_dialect(lines, separator), columns, index)
     return None
 
@@ -153,30 +161,32 @@ def content_table(reading: Reading, place: Place, path: Path) -> Table | None:
     sample = [line for line in lines[:_SAMPLE_LINES] if line.strip()]
     places = place.path / "wavs", place.path, *reading.folder.subfolders(path.parent)
     best, most = None, 0
-    for dialect in (find_dialect(sample, separator) for separator in "|\t,;"):
-        rows = [cells for line in sample if len(cells := dialect.split(line) or ()) > 1 and any(map(str.strip, cells))]
-        for column in range(max(map(len, rows), default=0)):
-            names = [row[column].strip() if len(row) > column else "" for row in rows]
+    for separator in "|\t,;":
+        dialect = find_dialect(sample, separator)
+        rows = [cells for cells in map(dialect.split, sample) if len(cells) > 1 and any(map(str.strip, cells))]
+        for column, cells in enumerate(itertools.zip_longest(*rows, fillvalue="")):
+            names = [cell.strip() for cell in cells]
             found = [n.lower().endswith(MEDIA_EXTENSIONS) or reading.folder.has_audio(places, n) for n in names]
             if sum(found) > most:
                 most, best = sum(found), (dialect, rows, column, found)
     if best is None or 2 * most < len(sample) - 1:
         return None
     dialect, rows, column, found = best
-    header = _first_line(lines) if _is_header(rows, column, found) else None
-    if header is None and column == 0 and len(rows[0]) <= 4:
+    has_header = _is_header(rows, column, found)
+    if not has_header and column == 0 and len(rows[0]) <= 4:
         return plain_table(reading, place, path)
-    body, width = rows[header is not None :], max(map(len, rows))
-    letters = [sum(sum(map(str.isalpha, row[k])) for row in body if len(row) > k) for k in range(width)]
-    named = names_to_columns(rows[0]) if header is not None else ()
-    columns = [None if one == "id" else one for one in (*named, *[None] * (width - len(named)))]
-    columns[column], texts = "id", ("text", "normalized")
-    rank = lambda k: (columns[k] in texts, columns[k] is None, columns[k] != "id", letters[k])
-    text = max(range(width), key=rank)
-    columns[text] = columns[text] if columns[text] in texts else "text"
+    cells = [*itertools.zip_longest(*rows, fillvalue="")]
+    letters = [sum(map(str.isalpha, "".join(others[has_header:]))) for others in cells]
+    named = names_to_columns([others[0] if has_header else "" for others in cells])
+    columns = [None if name == "id" else name for name in named]
+    columns[column] = "id"
+    texts = ("text", "normalized")
+    text = max(range(len(cells)), key=lambda k: (columns[k] in texts, not columns[k], columns[k] != "id", letters[k]))
+    if columns[text] not in texts:
+        columns[text] = "text"
     taken = f"{reading.folder.relative(path)}: column {column + 1} is read as the clip, column {text + 1} as its text"
     reading.notes.append(f"{taken}. To choose others, name columns file, text and speaker in the first line.")
-    return _located(reading, place, path, dialect, tuple(columns), header)
+    return _located(reading, place, path, dialect, tuple(columns), _first_line(lines) if has_header else None)
 
 
 def plain_table(reading: Reading, place: Place, path: Path) -> Table:
@@ -186,7 +196,7 @@ def plain_table(reading: Reading, place: Place, path: Path) -> Table:
     """
     lines = reading.folder.read_lines(path)
     dialect = find_dialect(lines, _guess_separator(lines))
-    rows = [cells for line in lines if dialect.separator in line and any(cells := dialect.split(line) or ())]
+    rows = [cells for cells in map(dialect.split, lines) if len(cells) > 1 and any(cells)]
     sizes = Counter(map(len, rows))
     # A "|" in the text of the only line is more likely than a speaker.
     has_speakers = sizes[4] > 1 and sizes[4] > len(rows) / 2
@@ -203,13 +213,17 @@ def plain_table(reading: Reading, place: Place, path: Path) -> Table:
 
 def _is_header(rows, column, found):
     """Returns whether the first row is a header, rather than a clip whose audio is missing."""
-    has_name = any(map(str.isalpha, rows[0][column])) if len(rows[0]) == len(rows[-1]) else False
-    if found[0] or sum(found) < len(found) - 1 or not has_name:
+    header, *others = rows
+    if found[0] or not all(found[1:]):
         return False
-    cells, named = "".join(rows[0]), names_to_columns(rows[0])
-    are_files = all(row[column].strip().lower().endswith(MEDIA_EXTENSIONS) for row in rows[1:])
-    is_short = len(cells) <= 80 and not any(c.isdigit() or c in ".!?؟…/\\" for c in cells)
-    return bool(named[column]) or sum(map(bool, named)) > 1 or are_files or sum(found) >= 3 and is_short
+    if len(header) != len(rows[-1]) or not any(map(str.isalpha, header[column])):
+        return False
+    named, cells = names_to_columns(header), "".join(header)
+    if named[column] or len(named) - named.count(None) > 1:
+        return True
+    if all(row[column].strip().lower().endswith(MEDIA_EXTENSIONS) for row in others):
+        return True
+    return len(others) >= 3 and len(cells) <= 80 and not any(c.isdigit() or c in ".!?؟…/\\" for c in cells)
 
 
 def _located(reading, place, path, dialect, columns, header_line=None):
@@ -227,7 +241,7 @@ def read_table(reading: Reading, place: Place, table: Table, left_out: Collectio
         example = "such as " + JSON_EXAMPLE if table.dialect is None else "'id|text|normalized text'"
         raise CorpusError(f"{table.path} is empty: no clips. Write one line {example} per clip.")
     if (header := table.header_line) is not None:
-        names = [name.strip()[:60] for name in table.dialect.split(lines[header]) or ()]
+        names = [name.strip()[:60] for name in table.dialect.split(lines[header])]
         pairs = [("audio" if one == "id" else one, name) for one, name in zip(table.columns, names) if name]
         taken = ", ".join(f"{one} from {name}" for one, name in pairs if one)
         unused = ", ".join(name for one, name in pairs if not one)[:100]
@@ -236,7 +250,7 @@ def read_table(reading: Reading, place: Place, table: Table, left_out: Collectio
     speakers = _read_speakers(reading, table.path.with_name("speakers.csv"))
     for index, line in enumerate(lines):
         name = table.name_of(line)
-        if index == table.header_line or name.strip('"') in left_out:
+        if index == table.header_line or name in left_out:
             continue
         with reading.clip(name, index + 1, table.path):
             reading.add(place, table.cells_of(line), index + 1, table.audio_places, speakers)
@@ -256,7 +270,9 @@ def _read_speakers(reading, path):
         row = dict.fromkeys(columns, "") | {column: cell.strip() for column, cell in zip(columns, cells)}
         parts = [part for part in row["id"].replace("\\", "/").split("/") if part]
         labels = row["speaker"], row.get("language", "")
-        if len(cells) != len(columns) or not parts or speakers.setdefault(parts_to_id(parts), labels) != labels:
+        if len(cells) != len(columns) or not parts:
+            faulty.append(number)
+        elif speakers.setdefault(parts_to_id(parts), labels) != labels:
             faulty.append(number)
     if faulty:
         skipped = f"{counted(len(faulty), 'line')} of {reading.folder.relative(path)} skipped, first line {faulty[0]}"
@@ -269,7 +285,8 @@ def read_split(reading: Reading, place: Place, training: Table, validation: Tabl
 
     `others` are test lists. A validation or test list that contains all training clips is ignored.
     """
-    named, kept_back, relative = _clip_names(reading, training), set(), reading.folder.relative
+    named, kept_back = _clip_names(reading, training), set()
+    relative = reading.folder.relative
     for table in filter(None, (validation, *others)):
         names = _clip_names(reading, table)
         if named <= names:
@@ -297,5 +314,4 @@ def read_parts(reading: Reading, place: Place, parts: dict[str, Path], training:
 
 def _clip_names(reading, table):
     lines = reading.folder.read_lines(table.path)
-    names = (table.name_of(line).strip('"') for index, line in enumerate(lines) if index != table.header_line)
-    return {name: None for name in names if name}.keys()
+    return {table.name_of(line) for index, line in enumerate(lines) if index != table.header_line} - {""}
