@@ -38,9 +38,7 @@ def test_text_is_expanded_as_spoken(row):
 
 def test_persian_keeps_non_joiners_and_diacritics_and_drops_invisible_characters():
     assert clean_text("می\u200c\u200cرود\u200c .", "fa") == "می\u200cرود ."
-    assert clean_text("می روم، نمی دانم کتاب ها و بهترین های آن را", "fa") == "می‌روم، نمی‌دانم کتاب‌ها و بهترین‌های آن را"
     assert clean_text("می¬رود می\u200bرود", "fa") == "می\u200cرود می\u200cرود"
-    assert clean_text("هوای تر و خنک، بزرگ تر", "fa") == "هوای تر و خنک، بزرگ تر"
     assert {clean_text(f"خان{ending} ما", "fa") for ending in ("ۀ", "ه\u0654", "ه\u200cی")} == {"خانۀ ما"}
     assert clean_text("مع\u0651\u064eلم", "fa") == clean_text("مع\u064e\u0651لم", "fa")
     assert clean_text("\ufeffمادۀ گُل، دقیقاً \u200fکتـــاب", "fa") == "مادۀ گُل، دقیقاً کتاب"

@@ -44,7 +44,7 @@ def test_latin_letters_are_all_in_the_released_vocabulary():
         # Stress, long vowels and marks, as eSpeak NG's documentation and dictionaries of pronunciation have them.
         ("Guten Tag, 2 Äpfel!", "de", "ɡˈuːtən tˈɑːk, tsvˈaɪ ˈɛpfəl!"),
         ("Hello, world.", "en", "həlˈoʊ, wˈɜːld."),
-        ("سلام دنیا", "fa", "salˈɑm dˈonjɑ"),
+        ("سلام دنیا، ۹ مُعَلِّم", "fa", "salˈɑm dˈonjɑ، nˈoh moʔˈallem"),
         ("ሰላም", "am", "ሰላም"),
         ("你好", "zh", "ni3hao3"),
         ("नमस्ते", "hi", "nəmˈʌsteː"),

@@ -108,6 +108,7 @@ def test_every_character_of_the_corpus_gets_a_token_however_small_the_vocabulary
     for text, language in corpus:
         assert tokenizer.check(text, language) is None
         assert tokenizer.unk_id not in tokenizer.encode(text, language)
+    assert tokenizer.encode("پُنجَره", "fa") == tokenizer.encode("پنجره", "fa")  # no clip has these vowel marks
 
 
 def test_training_twice_gives_the_same_vocabulary(english):

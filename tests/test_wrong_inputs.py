@@ -21,6 +21,7 @@ TABLE = (Path(__file__).parent / "data/wrong_inputs.txt").read_text(encoding="ut
 FILES = {
     "text.txt": b"Hello.",
     "latin.txt": "Gr\u00fc\u00dfe".encode("latin-1"),
+    "persian.txt": "\u0633\u0644\u0627\u0645".encode("cp1256"),
     "broken.yaml": b"training: [",
     "list.yaml": b"[1, 2]",
     "section.yaml": b"trainin: {seed: 1}",

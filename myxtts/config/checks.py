@@ -97,4 +97,4 @@ def bounded_text(file: BinaryIO, max_bytes: int) -> str:
     try:
         return content.decode("utf-16" if content[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig")
     except UnicodeDecodeError as error:
-        raise ValueError(f"is not UTF-8 text: {error}") from None
+        raise ValueError(f"is not UTF-8 text (iconv -f cp1256 -t utf-8 converts Windows-1256): {error}") from None

@@ -228,8 +228,8 @@ def at_rate(samples: np.ndarray, sample_rate: int) -> np.ndarray:
 def normalized(text: str, language: str) -> str:
     """Normalizes a text for comparison: applies `text.cleaners` and NFKC, lowercases, and removes punctuation."""
     text = unicodedata.normalize("NFKC", clean_text(text, language)).casefold()
-    # Apostrophes are removed, because recognizers are inconsistent; other punctuation separates words.
-    return " ".join(_NO_LETTER.sub(" ", re.sub("['’]", "", text)).split())
+    # Recognizers are inconsistent in apostrophes, Arabic vowel marks and non-joiners. Punctuation separates words.
+    return " ".join(_NO_LETTER.sub(" ", re.sub("['’\u064b-\u0652\u0670\u200c]", "", text)).split())
 
 
 def character_errors(expected: str, found: str, language: str) -> tuple[int, int]:

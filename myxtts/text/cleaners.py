@@ -15,7 +15,7 @@ _ABBREVIATION = {"always": r"\b{}\.", "optional": r"(?<!\w){}\.?(?!\w)", "never"
 # ASCII replacements with the same pronunciation; silent marks become "". `clean_text` removes the plain double quote.
 _SAME_SOUND = {
     **dict.fromkeys("‘’‚‛ʼ＇`´′", "'"),
-    **dict.fromkeys("“”„‟«»‹›″「」『』《》〈〉¿¡*_~^|\\", ""),
+    **dict.fromkeys("“”„‟«»‹›″「」『』《》〈〉¿¡*_~^|\\\u064b\u064c\u064d\u064e\u064f\u0650\u0651\u0652\u0670", ""),
     **dict.fromkeys("–—―‒‐‑−－", "-"),
     **dict.fromkeys("[{［｛（", "("),
     **dict.fromkeys("]}］｝）", ")"),

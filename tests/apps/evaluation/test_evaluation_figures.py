@@ -101,6 +101,7 @@ def test_texts_are_compared_as_spoken():
     assert word_errors("It's a cat.", "its a hat", "en") == (1, 3)
     assert character_errors("kitten", "sitting", "en") == (3, 6)
     assert character_errors("سلام", "سلم", "fa")[0] == 1
+    assert word_errors("کِتاب‌ها را می‌خواند، ۹", "کتاب ها را میخواند نه", "fa")[0] == 0
     assert word_errors("one two", "", "en") == (2, 2)
 
 
