@@ -26,6 +26,7 @@ import numpy as np
 PAUSE_SECONDS, FADE_SECONDS = 0.25, 0.005
 SMALL_BYTES = 10**8
 """File size of the GPT below which one thread is faster than several."""
+GRAPHS = "gpt", "draw", "decoder", "conditioning", "speaker"
 CACHE_ROWS = 64
 """The key-value cache grows to the next multiple of this number of positions."""
 RULES = {
@@ -101,10 +102,12 @@ class Speaker:
             self.model, self.sample_rate = self.config["model"], self.config["sample_rate"]
             self.vocabulary = Vocabulary(path := folder / "vocab.json")
             with np.load(path := folder / "voices.npz") as voices:
-                names = voices["names"].tolist()
+                names = [unicodedata.normalize("NFC", name) for name in voices["names"].tolist()]
                 self.voices = dict(zip(names, zip(voices["latents"], voices["speakers"])))
                 self.voice_languages = dict(zip(names, voices["languages"].tolist()))
                 self.trained = dict(zip(names, voices.get("trained", [False] * len(names))))  # older exports have none
+            for name in GRAPHS:
+                (path := folder / f"{name}.onnx").stat()
         except Exception as error:  # the errors of damaged files have no common base class
             raise ValueError(f"{path} is missing or damaged: {type(error).__name__}: {error}") from error
 
@@ -130,7 +133,7 @@ class Speaker:
         for name, (*_, rule, holds) in RULES.items():
             if name in given and not holds(given[name]):
                 raise ValueError(f"--{name.replace('_', '-')} must be {rule}. Received: {given[name]}.")
-        voice, language = self.choose(voice, language)
+        voice, language = self.choose(voice, language, text)
         voice, parts = self.voice(voice), []
         for number, sentence in enumerate(self.sentences(text, language)):
             read = self.as_read(sentence, language)
@@ -145,15 +148,36 @@ class Speaker:
             raise ValueError("--text must have letters or digits.")
         return np.concatenate(parts)
 
-    def choose(self, voice=None, language=None):
-        """Returns voice and language. Chooses a missing voice by the language, and a missing language by the voice."""
+    def choose(self, voice=None, language=None, text=""):
+        """Returns voice and language. A missing language is that of the voice, if it has the letters of `text`, or
+        else the first one that has them. A missing voice is chosen by the language."""
         own, sounds = self.voice_languages, self.config["written_as_it_sounds"]
+        composed = unicodedata.normalize("NFC", str(voice))  # as names are stored
+        voice = composed if composed in own else voice
         language = language and self.config.get("language_names", {}).get(language.lower(), language)
         spoken = {own[name] for name in own if self.trained[name]}  # the model's language, if it is the only one
-        usual = min(self.config["languages"], key=lambda one: (one in sounds, {one} != spoken, one != "en"))
-        fit = lambda one, its: (language in (None, its), its not in sounds, self.trained[one], its == usual)
-        voice = voice or max(own, key=lambda name: fit(name, own[name]), default="")
-        return voice, language or own.get(voice) or usual
+        order = lambda one: (one in sounds, {one} != spoken, one != "en")
+        usual = min(self.config["languages"], key=order)
+
+        def find_voice(language):
+            fit = lambda its, name: (its == language, its not in sounds, self.trained[name], its == usual)
+            return max(own, key=lambda name: fit(own[name], name), default="")
+
+        if not language:
+            first = own.get(voice or find_voice(None)) or usual
+            fitting = sorted(self.written_in(text), key=order)
+            language = first if first in fitting or not fitting else fitting[0]
+            if fitting[1:] and language != own.get(voice) and {language} != spoken:
+                others = ", ".join(one for one in fitting if one != language)
+                print(f"The text is read as {language}; --language chooses another: {others}.", file=sys.stderr)
+        return voice or find_voice(language), language
+
+    def written_in(self, text):
+        """Returns the languages of the model that have most letters of a text, in scripts such as Latin."""
+        names = [unicodedata.name(one, "").split(" ")[0] for one in text if one.isalpha()]
+        scripts = {code: its for code, its in self.config["scripts"].items() if its[0] in names}
+        counts = {code: sum(name in its for name in names) for code, its in scripts.items()}
+        return [code for code in counts if counts[code] == max(counts.values())]
 
     def sentence(self, ids, latents, speaker, seed=0, number=0, speed=1.0, **sampling):
         """Speaks a sentence of token `ids`; returns samples `(S,)`, codes, and whether the stop code was sampled."""
@@ -189,8 +213,9 @@ class Speaker:
             return sentence
         try:
             return "".join(self.espeak.text_to_ipa(sentence.lower(), voice, self.config["scripts"][language]))
-        except (SyntaxError, NameError, AttributeError, TypeError) as error:  # a file that was cut
-            raise RuntimeError(f"{self.folder / 'espeak.py'} is damaged: {error!r}") from error
+        except Exception as error:  # those of a missing package, of a file that was cut, and of one that is not ours
+            what = type(error).__name__
+            raise RuntimeError(f"{self.folder / 'espeak.py'} cannot be run: {what}: {error}") from error
 
     @cached_property
     def espeak(self):
@@ -242,10 +267,11 @@ class Speaker:
     def listen(self, samples, sample_rate):
         """Returns latents and speaker vector, as in `voice`, of a recording `(S,)` in [-1, 1]."""
         heard = self.config["listening"]
-        samples = resampled(samples, sample_rate, heard["sample_rate"])[: heard["most_samples"]]
+        samples = resampled(samples, sample_rate, heard["sample_rate"])
         length, least = heard["piece_samples"], heard["least_samples"]
         if len(samples) < least:
             raise ValueError(f"The recording must be at least {least / heard['sample_rate']:.2g} s long.")
+        samples = samples[: heard["most_samples"]]
         wav = resampled(samples, heard["sample_rate"], heard["speaker_sample_rate"])
         if heard["repeats"]:
             samples = np.resize(samples, max(1, round(len(samples) / length)) * length)
@@ -353,7 +379,7 @@ def main():
     add = (parser := argparse.ArgumentParser(description=__doc__, **layout)).add_argument
     add("--text", default="", help='text to speak; "$(cat FILE)" is that of a file')
     add("--voice", metavar="NAME", help="a name from --list-voices, or a WAV file")
-    add("--language", metavar="CODE", help="such as de or German (default: the voice's)")
+    add("--language", metavar="CODE", help="such as de or German (default: by the letters, or the voice's)")
     add("--output", metavar="FILE", default="out.wav", help="WAV file to write (default: out.wav)")
     add("--seed", metavar="N", type=int, default=0, help="sampling seed (default: 0)")
     add("--threads", metavar="N", type=int, help="0: all cores (default: 1 for a small model, else 0)")
@@ -374,7 +400,8 @@ def main():
         return print("\n".join(speaker.voices))
     if not output.lower().endswith(".wav") or not Path(output).absolute().parent.is_dir():
         parser.error(f"--output must be a .wav file in an existing folder. Received: {output}")
-    voice, language = speaker.choose(voice, language and re.split("[-_]", language.lower())[0])  # without a region
+    language = language and re.split("[-_]", language.lower())[0]  # without a region
+    voice, language = speaker.choose(voice, language, text)
     try:
         samples = speaker.speak(text, voice, language, **arguments)
         with open(output, "wb") as place, wave.open(place) as file:
