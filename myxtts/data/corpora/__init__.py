@@ -154,9 +154,6 @@ def _guess_language(reading):
     """Identifies the language of clips without one, by script or by words; adds notes on languages that seem wrong."""
     unnamed = [clip for clip in reading.utterances if clip.language == reading.language]
     language, note = guess_language((clip.text for clip in unnamed), reading.language)
-    is_latin = "LATIN" in get_language(language).scripts or get_language(language).romanize  # such as pinyin
-    if note and language == reading.language and not is_latin:
-        raise CorpusError(f"{counted(len(unnamed), 'clip')} cannot be read. {note}")
     if note:
         reading.notes.append(f"{note} {counted(len(unnamed), 'clip')} had no language.")
     elif unnamed and not reading.language:
@@ -170,12 +167,20 @@ def _guess_language(reading):
     for clip in clips:
         texts.setdefault(clip.language, []).append(clip.text)
     for language, found in texts.items():
+        read_as, note = guess_language(found, language)
+        if note and read_as == language and not _takes_latin(language):
+            source = "" if language == reading.language else " The list names the language: correct it there."
+            raise CorpusError(f"{counted(len(found), 'clip')} cannot be read. {note}{source}")
         identified = identify_language(found)
         if identified and language in LANGUAGES and identified != language:
             label, better = (f"{get_language(one).name} ({one})" for one in (language, identified))
             hint = f"Correct the list, or give --language {identified}."
             clips = f"The texts of {counted(len(found), 'clip')}"
             reading.notes.append(f"{clips} look like {better}, but their language is {label}. {hint}")
+
+
+def _takes_latin(code):
+    return "LATIN" in get_language(code).scripts or get_language(code).romanize  # such as pinyin
 
 
 def _nothing_found(place, formats):
