@@ -170,12 +170,7 @@ def read_transcript(path: Path, language: str) -> list[Piece]:
 
 
 def _read_text(path):
-    """Reads a text file in UTF-8, or in UTF-16 with a byte order mark."""
     try:
-        with open(path, "rb") as file:
-            mark = file.read(2)
-        if mark in (b"\xff\xfe", b"\xfe\xff") and path.stat().st_size <= _MAX_TEXT_BYTES:
-            return path.read_text(encoding="utf-16")
         return read_bounded(path, _MAX_TEXT_BYTES)
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}.") from None
