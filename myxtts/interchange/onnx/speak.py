@@ -149,34 +149,32 @@ class Speaker:
         return np.concatenate(parts)
 
     def choose(self, voice=None, language=None, text=""):
-        """Returns voice and language. A missing language is that of the voice, if it has the letters of `text`, or
-        else the first one that has them. A missing voice is chosen by the language."""
-        own, sounds = self.voice_languages, self.config["written_as_it_sounds"]
+        """Returns voice and language. A missing voice is chosen by the language. A missing language is that of the
+        voice, if it has the letters of `text`, or else the model's usual one of those that have them."""
+        own, sounds, fitting = self.voice_languages, self.config["written_as_it_sounds"], self.written_in(text)
         composed = unicodedata.normalize("NFC", str(voice))  # as names are stored
         voice = composed if composed in own else voice
+        named = own.get(voice)
         language = language and self.config.get("language_names", {}).get(language.lower(), language)
         spoken = {own[name] for name in own if self.trained[name]}  # the model's language, if it is the only one
-        order = lambda one: (one in sounds, {one} != spoken, one != "en")
-        usual = min(self.config["languages"], key=order)
-
-        def find_voice(language):
-            fit = lambda its, name: (its == language, its not in sounds, self.trained[name], its == usual)
-            return max(own, key=lambda name: fit(own[name], name), default="")
-
-        if not language:
-            first = own.get(voice or find_voice(None)) or usual
-            fitting = sorted(self.written_in(text), key=order)
-            language = first if first in fitting or not fitting else fitting[0]
-            if fitting[1:] and language != own.get(voice) and {language} != spoken:
-                others = ", ".join(one for one in fitting if one != language)
-                print(f"The text is read as {language}; --language chooses another: {others}.", file=sys.stderr)
-        return voice or find_voice(language), language
+        usual = min(fitting, key=lambda one: (one in sounds, {one} != spoken, one != "en"))
+        wanted = [language] if language else fitting
+        fit = lambda one, its: (its in wanted, its not in sounds, self.trained[one], its == usual)
+        voice = voice or max(own, key=lambda name: fit(name, own[name]), default="")
+        if language:
+            return voice, language
+        language = own[voice] if own.get(voice) in fitting else usual
+        if fitting[1:] and text and language != named and {language} != spoken:
+            others = ", ".join(one for one in fitting if one != language)
+            print(f"The text is read as {language}; --language chooses another: {others}.", file=sys.stderr)
+        return voice, language
 
     def written_in(self, text):
-        """Returns the languages of the model that have most letters of a text, in scripts such as Latin."""
+        """Returns the languages whose scripts, such as Latin, have the most letters of a text; all for no letters."""
         names = [unicodedata.name(one, "").split(" ")[0] for one in text if one.isalpha()]
-        scripts = {code: its for code, its in self.config["scripts"].items() if its[0] in names}
-        counts = {code: sum(name in its for name in names) for code, its in scripts.items()}
+        counts = dict.fromkeys(self.config["languages"], 0)
+        for code, scripts in self.config["scripts"].items():
+            counts[code] = (scripts[0] in names) * sum(name in scripts for name in names)
         return [code for code in counts if counts[code] == max(counts.values())]
 
     def sentence(self, ids, latents, speaker, seed=0, number=0, speed=1.0, **sampling):
@@ -214,8 +212,7 @@ class Speaker:
         try:
             return "".join(self.espeak.text_to_ipa(sentence.lower(), voice, self.config["scripts"][language]))
         except Exception as error:  # those of a missing package, of a file that was cut, and of one that is not ours
-            what = type(error).__name__
-            raise RuntimeError(f"{self.folder / 'espeak.py'} cannot be run: {what}: {error}") from error
+            raise RuntimeError(f"{self.folder / 'espeak.py'} cannot be run: {type(error).__name__}: {error}") from error
 
     @cached_property
     def espeak(self):
