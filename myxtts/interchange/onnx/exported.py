@@ -42,6 +42,8 @@ class ExportedModel:
             self.text_front = TextFront(self.tokenizer, settings["model"]["max_text_tokens"], settings["longest_texts"])
             self.config = XTTSConfig(sampling=SamplingConfig(**settings["sampling"]))
             self._windows = WindowShape(**settings["windows"]) if settings.get("windows") else None  # older exports
+            for name in ("conditioning", "speaker"):  # loaded later
+                (folder / f"{name}.onnx").stat()
             self.warm_up(warm)  # here, so that a damaged graph ends the command
         except (OSError, ValueError, LookupError, TypeError, RuntimeError) as error:
             raise CheckpointError(f"{folder} is not a complete export: {error}. Run `myxtts export` again.") from error

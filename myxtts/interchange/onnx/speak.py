@@ -26,7 +26,6 @@ import numpy as np
 PAUSE_SECONDS, FADE_SECONDS = 0.25, 0.005
 SMALL_BYTES = 10**8
 """File size of the GPT below which one thread is faster than several."""
-GRAPHS = "gpt", "draw", "decoder", "conditioning", "speaker"
 CACHE_ROWS = 64
 """The key-value cache grows to the next multiple of this number of positions."""
 RULES = {
@@ -106,8 +105,6 @@ class Speaker:
                 self.voices = dict(zip(names, zip(voices["latents"], voices["speakers"])))
                 self.voice_languages = dict(zip(names, voices["languages"].tolist()))
                 self.trained = dict(zip(names, voices.get("trained", [False] * len(names))))  # older exports have none
-            for name in GRAPHS:
-                (path := folder / f"{name}.onnx").stat()
         except Exception as error:  # the errors of damaged files have no common base class
             raise ValueError(f"{path} is missing or damaged: {type(error).__name__}: {error}") from error
 
@@ -149,32 +146,27 @@ class Speaker:
         return np.concatenate(parts)
 
     def choose(self, voice=None, language=None, text=""):
-        """Returns voice and language. A missing voice is chosen by the language. A missing language is that of the
-        voice, if it has the letters of `text`, or else the model's usual one of those that have them."""
+        """Returns voice and language. Without `language`, that of the voice or else the model's usual one is chosen
+        among the languages that have the letters of `text`."""
         own, sounds, fitting = self.voice_languages, self.config["written_as_it_sounds"], self.written_in(text)
-        composed = unicodedata.normalize("NFC", str(voice))  # as names are stored
-        voice = composed if composed in own else voice
-        named = own.get(voice)
-        language = language and self.config.get("language_names", {}).get(language.lower(), language)
+        given = next((name for name in own if name == unicodedata.normalize("NFC", str(voice))), voice)
+        code = language and re.split("[-_]", language.lower())[0]  # without a region
+        language = language and self.config.get("language_names", {}).get(code, code)
         spoken = {own[name] for name in own if self.trained[name]}  # the model's language, if it is the only one
         usual = min(fitting, key=lambda one: (one in sounds, {one} != spoken, one != "en"))
         wanted = [language] if language else fitting
         fit = lambda one, its: (its in wanted, its not in sounds, self.trained[one], its == usual)
-        voice = voice or max(own, key=lambda name: fit(name, own[name]), default="")
-        if language:
-            return voice, language
-        language = own[voice] if own.get(voice) in fitting else usual
-        if fitting[1:] and text and language != named and {language} != spoken:
-            others = ", ".join(one for one in fitting if one != language)
-            print(f"The text is read as {language}; --language chooses another: {others}.", file=sys.stderr)
+        voice = given or max(own, key=lambda name: fit(name, own[name]), default="")
+        language = language or (own[voice] if own.get(voice) in fitting else usual)
+        if wanted[1:] and text and language != own.get(given) and {language} != spoken:
+            print(f"The text is read as {language}; --language takes {', '.join(wanted)}.", file=sys.stderr)
         return voice, language
 
     def written_in(self, text):
         """Returns the languages whose scripts, such as Latin, have the most letters of a text; all for no letters."""
         names = [unicodedata.name(one, "").split(" ")[0] for one in text if one.isalpha()]
-        counts = dict.fromkeys(self.config["languages"], 0)
-        for code, scripts in self.config["scripts"].items():
-            counts[code] = (scripts[0] in names) * sum(name in scripts for name in names)
+        count = lambda scripts: (scripts[0] in names) * sum(name in scripts for name in names)
+        counts = {code: count(self.config["scripts"][code]) for code in self.config["languages"]}
         return [code for code in counts if counts[code] == max(counts.values())]
 
     def sentence(self, ids, latents, speaker, seed=0, number=0, speed=1.0, **sampling):
@@ -206,8 +198,7 @@ class Speaker:
 
     def as_read(self, sentence, language):
         """Converts a sentence to phonemes if the model was trained on eSpeak's phonemes, else returns it unchanged."""
-        voice = self.config["espeak_voices"].get(language)
-        if not voice:
+        if not (voice := self.config["espeak_voices"].get(language)):
             return sentence
         try:
             return "".join(self.espeak.text_to_ipa(sentence.lower(), voice, self.config["scripts"][language]))
@@ -264,11 +255,10 @@ class Speaker:
     def listen(self, samples, sample_rate):
         """Returns latents and speaker vector, as in `voice`, of a recording `(S,)` in [-1, 1]."""
         heard = self.config["listening"]
-        samples = resampled(samples, sample_rate, heard["sample_rate"])
         length, least = heard["piece_samples"], heard["least_samples"]
-        if len(samples) < least:
+        if len(samples) / sample_rate < least / heard["sample_rate"]:
             raise ValueError(f"The recording must be at least {least / heard['sample_rate']:.2g} s long.")
-        samples = samples[: heard["most_samples"]]
+        samples = resampled(samples, sample_rate, heard["sample_rate"])[: heard["most_samples"]]
         wav = resampled(samples, heard["sample_rate"], heard["speaker_sample_rate"])
         if heard["repeats"]:
             samples = np.resize(samples, max(1, round(len(samples) / length)) * length)
@@ -334,10 +324,8 @@ def squeezed(x, speed):
     """Interpolates GPT states `(n, width)` linearly to `(n / speed, width)`, to change the speaking rate."""
     if speed == 1:
         return x
-    place = np.clip((np.arange(int(len(x) / speed)) + 0.5) * speed - 0.5, 0, len(x) - 1)
-    left = place.astype(np.int64)
-    blend = (place - left).astype(np.float32)[:, None]
-    return x[left] * (1 - blend) + x[np.minimum(left + 1, len(x) - 1)] * blend
+    place = (np.arange(int(len(x) / speed)) + 0.5) * speed - 0.5
+    return np.stack([np.interp(place, np.arange(len(x)), column) for column in x.T], axis=1).astype(np.float32)
 
 
 def resampled(samples, rate, new_rate, zeros=48):
@@ -397,7 +385,6 @@ def main():
         return print("\n".join(speaker.voices))
     if not output.lower().endswith(".wav") or not Path(output).absolute().parent.is_dir():
         parser.error(f"--output must be a .wav file in an existing folder. Received: {output}")
-    language = language and re.split("[-_]", language.lower())[0]  # without a region
     voice, language = speaker.choose(voice, language, text)
     try:
         samples = speaker.speak(text, voice, language, **arguments)
