@@ -133,7 +133,7 @@ def _read(arguments):
     g2p = None if arguments.g2p is None else () if arguments.g2p == "none" else (arguments.g2p,)
     arguments.text_front, config = open_text_front(arguments.checkpoint, g2p)
     usual = config.data.g2p or ()
-    if {*usual} != {*arguments.text_front.tokenizer.g2p}:
+    if g2p is not None and {*usual} != {*arguments.text_front.tokenizer.g2p}:
         rule = f"The model was trained with --g2p {' '.join(usual) or 'none'}"
         print(f"{rule}; with --g2p {arguments.g2p}, some of its speech may be hard to understand.", file=sys.stderr)
     speaker, among = arguments.speaker, arguments.text_front.tokenizer.languages
