@@ -168,19 +168,17 @@ def _guess_language(reading):
         texts.setdefault(clip.language, []).append(clip.text)
     for language, found in texts.items():
         read_as, note = guess_language(found, language)
-        if note and read_as == language and not _takes_latin(language):
-            source = "" if language == reading.language else " The list names the language: correct it there."
-            raise CorpusError(f"{counted(len(found), 'clip')} cannot be read. {note}{source}")
+        if note and read_as == language:
+            known = get_language(language)
+            if "LATIN" not in known.scripts and not known.romanize:  # romanized, such as pinyin
+                source = "" if language == reading.language else " The list names the language: correct it there."
+                raise CorpusError(f"{counted(len(found), 'clip')} cannot be read. {note}{source}")
         identified = identify_language(found)
         if identified and language in LANGUAGES and identified != language:
             label, better = (f"{get_language(one).name} ({one})" for one in (language, identified))
             hint = f"Correct the list, or give --language {identified}."
             clips = f"The texts of {counted(len(found), 'clip')}"
             reading.notes.append(f"{clips} look like {better}, but their language is {label}. {hint}")
-
-
-def _takes_latin(code):
-    return "LATIN" in get_language(code).scripts or get_language(code).romanize  # such as pinyin
 
 
 def _nothing_found(place, formats):
