@@ -103,7 +103,7 @@ def test_python_uses_the_same_default_voice_as_say(base):
     short = SamplingConfig(temperature=0.0)
     spoken = base.batch(["Guten Tag."], [None], ["de"], short, max_codes=8)[0]
     assert len(spoken.codes) and base.speak("Hi.").seconds > 0.2
-    names = speaker_names(BASE_FOLDER)
+    names = [*speaker_names(BASE_FOLDER)]
     assert [default_speaker(BASE_FOLDER, language)[:2] for language in LANGUAGES] == list(LANGUAGES)
     assert default_speaker(BASE_FOLDER, "ja") == names[0]
 

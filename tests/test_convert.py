@@ -194,7 +194,7 @@ def test_a_model_without_dvae_speaks_with_its_mel_scale(tmp_path, capsys, monkey
 
 
 def test_a_named_voice_is_read(converted):
-    assert speaker_names(converted) == ["Ana Ruiz", "Bo/Li"]
+    assert [*speaker_names(converted)] == ["Ana Ruiz", "Bo/Li"]
     latents, vector = read_speaker(converted, "Bo/Li")
     np.testing.assert_array_equal(latents, seeded_values("voice", (1, 4, 16)))
     np.testing.assert_array_equal(vector, seeded_values("voice", (1, 6, 1))[..., 0])

@@ -114,10 +114,10 @@ def test_speakers_without_a_header_are_not_read_as_text(tmp_path):
 
 
 def test_speakers_csv_sets_speakers_and_languages(tmp_path):
-    make_corpus(tmp_path, "a|x\nb|y\nc|z\n", "abc")
-    (tmp_path / "speakers.csv").write_text("id,speaker,language\na.wav,Ann,\nb,Bob,FA\nbroken\nb,Eve,fa\n")
+    make_corpus(tmp_path, "a|x\nb|بله\nc|z\n", "abc")
+    (tmp_path / "speakers.csv").write_text("id,speaker,language\na.wav,Ann,\nb,Bo\u0308b,FA\nbroken\nb,Eve,fa\n")
     corpus = load_corpus(tmp_path)
-    assert [(u.id, u.speaker, u.language) for u in corpus.utterances] == [("a", "Ann", "en"), ("b", "Bob", "fa")]
+    assert [(u.id, u.speaker, u.language) for u in corpus.utterances] == [("a", "Ann", "en"), ("b", "Böb", "fa")]
     assert reasons(corpus) == [(3, "no speaker")]
     assert "2 lines of speakers.csv" in corpus.notes[0] and "line 4" in corpus.notes[0]
     (tmp_path / "speakers.csv").write_text("a,Ann\n")

@@ -3,7 +3,7 @@
 import pytest
 from test_corpora import make_corpus
 
-from myxtts.data.corpora import load_corpus
+from myxtts.data.corpora import CorpusError, load_corpus
 from myxtts.text.language_guess import _identifier, guess_language, identify_language, language_to_read
 from myxtts.text.languages import LANGUAGES, get_language
 
@@ -84,6 +84,13 @@ def test_data_that_names_no_language_is_read_as_the_only_one_that_fits(tmp_path)
     assert {u.language for u in corpus.utterances} == {"am"}
     assert "am (Amharic). 2 clips " in corpus.notes[0]
     assert {u.language for u in load_corpus(tmp_path, "amh").utterances} == {"amh"}
+
+
+def test_list_that_names_a_language_of_other_letters_is_refused_like_the_option(tmp_path):
+    home = make_corpus(tmp_path, "a|Selam lealem, dehna nachu.\nb|Lijoch hedu.\n")
+    (home / "speakers.csv").write_text("id,speaker,language\na,x,am\nb,y,am\n")
+    with pytest.raises(CorpusError, match="2 clips cannot be read. .* Amharic is not written in them.* list names"):
+        load_corpus(home, None)
 
 
 def test_data_that_names_no_language_is_read_as_english_with_a_note_unless_a_language_is_given(tmp_path):

@@ -1,6 +1,8 @@
 """Voices of training speakers: a run stores a short recording of each, and finds it by name."""
 
 import json
+import unicodedata
+from functools import partial
 
 import numpy as np
 import pytest
@@ -14,6 +16,8 @@ from myxtts.inference.voices import stored_voice
 from myxtts.runs.origin import copy_speaker_clips
 from myxtts.storage.files import CheckpointError
 from myxtts.storage.speakers import SPEAKER_CLIPS, find_speaker, read_speaker, read_speakers, write_speakers
+
+NFD = partial(unicodedata.normalize, "NFD")
 
 
 def make_clips(folder, speaker, lengths, language="en"):
@@ -84,14 +88,15 @@ def test_speakers_with_the_most_speech_are_kept(run, tmp_path, monkeypatch):
 
 def test_recorded_and_converted_voices_are_found_by_name(run, tmp_path):
     latents, vector = np.ones((1, 4, 16), np.float32), np.ones((1, 16), np.float32)
-    write_speakers(run, {"Ana": (latents, vector)})
+    write_speakers(run, {"José": (latents, vector), NFD("Zoé"): (latents, vector)})
     keep_speakers(run, make_clips(tmp_path, "emma", [0.5]))
-    assert [*read_speakers(run)] == ["Ana", "emma"]
+    assert [*read_speakers(run)] == ["José", "Zoé", "emma"]
     heard = []
-    assert stored_voice(run, "Ana", heard.append).latents.shape == (1, 4, 16) and not heard
+    for name in ("José", NFD("José"), "Zoé", NFD("Zoé")):
+        assert stored_voice(run, name, heard.append).latents.shape == (1, 4, 16) and not heard
     stored_voice(run, "emma", heard.append)
     assert heard == [read_speakers(run)["emma"].clip]
-    with pytest.raises(CheckpointError, match="one of the model's 2 voices. Received: ema. Similar: emma"):
+    with pytest.raises(CheckpointError, match="one of the model's 3 voices. Received: ema. Similar: emma"):
         find_speaker(run, "ema")
     with pytest.raises(CheckpointError, match="emma .* is a recording"):
         read_speaker(run, "emma")

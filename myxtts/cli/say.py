@@ -28,7 +28,7 @@ from myxtts.storage.base_model import BASE_NAME, is_base
 from myxtts.storage.checkpoint import CheckpointStore
 from myxtts.storage.files import digest_bytes, read_json, write_json, write_text
 from myxtts.storage.run_folder import chosen_step
-from myxtts.storage.speakers import default_speaker, language_of, read_speakers
+from myxtts.storage.speakers import composed, default_speaker, language_of, read_speakers
 from myxtts.text.language_guess import language_to_read
 from myxtts.text.languages import get_language
 from myxtts.text.speech_rates import SECONDS_AT_CHAR_LIMIT
@@ -132,6 +132,10 @@ def _read(arguments):
             raise UserError(f"Standard input {error}.") from error
     g2p = None if arguments.g2p is None else () if arguments.g2p == "none" else (arguments.g2p,)
     arguments.text_front, config = open_text_front(arguments.checkpoint, g2p)
+    usual = config.data.g2p or ()
+    if g2p is not None and {*usual} != {*arguments.text_front.tokenizer.g2p}:
+        rule = f"The model was trained with --g2p {' '.join(usual) or 'none'}"
+        print(f"{rule}; with --g2p {arguments.g2p}, some of its speech may be hard to understand.", file=sys.stderr)
     speaker, among = arguments.speaker, arguments.text_front.tokenizer.languages
     own = language_of(arguments.checkpoint, speaker)
     arguments.requested, arguments.own = language_code(arguments.language, among), own
@@ -368,7 +372,8 @@ def _requests(lines, synthesizer, voice, arguments):
     """Returns `(line, voice, language)` for each line. Raises `UserError` for the first line that cannot be spoken."""
     speakers, requests, voices, notes = read_speakers(arguments.checkpoint), [], {}, {}
     for line in lines:
-        name, own = line.voice, line.voice in speakers and speakers[line.voice].language or arguments.own
+        name = composed(line.voice) if composed(line.voice) in speakers else line.voice
+        own = name in speakers and speakers[name].language or arguments.own
         try:
             asked = line.language or arguments.requested
             language, note = language_to_read(line.text, asked, own, printable(name), synthesizer.languages)

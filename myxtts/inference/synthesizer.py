@@ -24,7 +24,7 @@ from myxtts.inference.voices import VOICE_SUFFIX, Recording, Voice, VoiceEncoder
 from myxtts.inference.windows import FIRST_CODES
 from myxtts.models.xtts import XTTS
 from myxtts.storage.base_model import is_base
-from myxtts.storage.speakers import default_speaker, language_of, read_speakers
+from myxtts.storage.speakers import composed, default_speaker, language_of, read_speakers
 from myxtts.text.language_guess import language_to_read
 from myxtts.text.languages import get_language
 from myxtts.text.speech_rates import longest_texts, read_rates
@@ -259,7 +259,7 @@ class Synthesizer:
         if isinstance(voice, list) and len(voice) == 1 and not isinstance(voice[0], np.ndarray):
             voice = Path(voice[0])  # may be a .voice file
         if isinstance(voice, str) and self.folder:
-            if voice in self.speakers or not (Path(voice).suffix or Path(voice).exists()):
+            if composed(voice) in self.speakers or not (Path(voice).suffix or Path(voice).exists()):
                 try:
                     return self._checked(stored_voice(self.folder, voice, self.voice), voice)
                 except UserError as error:

@@ -14,6 +14,7 @@ RELEASE, TRAINER, RUNS, FOLDER, FILE, NEW = "model.pth", "best_model.pth", "*/co
 KINDS = {
     MODEL: "is a model: --init-from starts from it, `myxtts say --checkpoint` speaks with it",
     EXPORT: "is an exported model: `myxtts serve` and its speak.py speak with it",
+    "draw.onnx": "is an exported model without gpt.onnx: export it again",
     STAGE: "is one stage of {at.parent}: give that folder",
     **dict.fromkeys((RELEASE, TRAINER), "is a released model: --init-from starts from it, `myxtts say` speaks with it"),
     "model.bin": "is a recognizer: --recognizer takes it",

@@ -2,9 +2,11 @@
 
 import difflib
 import re
+import unicodedata
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +25,8 @@ _INDEX = "index.json"
 _CLIP_NAME = re.compile("[0-9a-f]{32}\\.flac")
 FEW_NAMES = 5
 """Maximum number of speakers that an error message lists."""
+composed = partial(unicodedata.normalize, "NFC")
+"""Composes the letters of a name: macOS decomposes those of files, and two spellings of `é` are one speaker."""
 
 
 @dataclass(frozen=True)
@@ -43,11 +47,12 @@ def write_speakers(folder: AnyPath, speakers: Mapping[str, tuple[np.ndarray, np.
     write_tensors(Path(folder) / SPEAKERS_FILE, arrays)
 
 
-def speaker_names(folder: AnyPath) -> list[str]:
-    """Returns the sorted names of the voices in `SPEAKERS_FILE`; empty if there is no such file."""
+def speaker_names(folder: AnyPath) -> dict[str, str]:
+    """Returns the names of the voices in `SPEAKERS_FILE`, sorted, and their spelling there; {} without such a file."""
     path = Path(folder) / SPEAKERS_FILE
     names = StoredTensors(path) if path.is_file() else ()
-    return sorted(name.removesuffix(_LATENTS) for name in names if name.endswith(_LATENTS))
+    stored = [name.removesuffix(_LATENTS) for name in names if name.endswith(_LATENTS)]
+    return {composed(name): name for name in sorted(stored)}
 
 
 def read_speakers(folder: AnyPath) -> dict[str, StoredSpeaker]:
@@ -65,6 +70,7 @@ def read_speakers(folder: AnyPath) -> dict[str, StoredSpeaker]:
 
 def find_speaker(folder: AnyPath, name: str) -> StoredSpeaker:
     """Returns the stored voice `name`. Raises `CheckpointError`, which lists similar names, if there is none."""
+    name = composed(name)
     if not (speakers := read_speakers(folder)):
         rule = "--speaker needs a model that comes with voices"
         hint = "Convert the model with --speakers speakers_xtts.pth, or give --reference-audio."
@@ -97,10 +103,10 @@ def default_speaker(folder: AnyPath, language: str) -> str | None:
 
 def read_speaker(folder: AnyPath, name: str) -> tuple[np.ndarray, np.ndarray]:
     """Returns latents and vector of a voice (as in `write_speakers`). Raises `CheckpointError` if it has no latents."""
-    if name not in speaker_names(folder):
+    if (known := speaker_names(folder).get(composed(name))) is None:
         find_speaker(folder, name)
         raise CheckpointError(f"The voice {name} in {folder} is a recording; it has no latents in {SPEAKERS_FILE}.")
-    stored = StoredTensors(Path(folder) / SPEAKERS_FILE)
+    stored, name = StoredTensors(Path(folder) / SPEAKERS_FILE), known
     if name + _VECTOR not in stored.shapes:
         raise CheckpointError(f"{stored.path} is damaged: it has no {name}{_VECTOR}.")
     return stored[name + _LATENTS], stored[name + _VECTOR]
@@ -135,5 +141,5 @@ def read_clips(home: Path) -> dict[str, StoredSpeaker]:
         are_read = isinstance(clip, str) and isinstance(language, str) and isinstance(sources, list)
         if not are_read or not _CLIP_NAME.fullmatch(clip) or UNPRINTABLE.search(name + language):
             raise CheckpointError(f"{home / _INDEX} is damaged: {name[:80]!r} has no valid entry. Remove the folder.")
-        speakers[name] = StoredSpeaker(home / clip, language, tuple(map(str, sources)))
+        speakers[composed(name)] = StoredSpeaker(home / clip, language, tuple(map(str, sources)))
     return speakers

@@ -115,21 +115,25 @@ def _deviations(seconds, counts):
 
 def _links(starts, ends, pieces):
     """Finds which pieces each segment contains, `{segment: (first, end)}`, and all (segment, piece) that touch."""
-    times = np.array([(piece.start, piece.end) for piece in pieces]).reshape(-1, 2)
-    latest = np.maximum.accumulate(times[:, 1])
+    begins, finishes = np.array([(piece.start, piece.end) for piece in pieces]).reshape(-1, 2).T
+    latest = np.maximum.accumulate(finishes)
     links, touches = {}, []
     for i, (start, end) in enumerate(zip(starts, ends)):
         first = int(np.searchsorted(latest, start - _NEAR_SECONDS))
-        near, length = times[first : int(np.searchsorted(times[:, 0], end + _NEAR_SECONDS))], end - start
-        inside = np.clip(np.minimum(near[:, 1], end) - np.maximum(near[:, 0], start), 0, None)
-        around = np.minimum(near[:, 1] + _NEAR_SECONDS, end) - np.maximum(near[:, 0] - _NEAR_SECONDS, start)
-        whole = np.maximum(near[:, 1] - near[:, 0], 1e-3)
-        held = (inside >= _SHARE_OF_SPEECH * length) | (inside >= _SHARE_OF_TEXT * whole) | (inside >= _LINKED_SECONDS)
-        held = np.flatnonzero(held if held.any() else around >= 0.5 * length)
-        if len(held):
+        last = int(np.searchsorted(begins, end + _NEAR_SECONDS))
+        low, high = begins[first:last], finishes[first:last]
+        inside = np.clip(np.minimum(high, end) - np.maximum(low, start), 0, None)
+        around = np.minimum(high + _NEAR_SECONDS, end) - np.maximum(low - _NEAR_SECONDS, start)
+        whole = np.maximum(high - low, 1e-3)
+        is_held = inside >= np.minimum(_SHARE_OF_SPEECH * (end - start), _LINKED_SECONDS)
+        is_held |= inside >= _SHARE_OF_TEXT * whole
+        if not is_held.any():
+            is_held = around >= 0.5 * (end - start)
+        if is_held.any():
+            held = np.flatnonzero(is_held)
             links[i] = first + int(held[0]), first + int(held[-1]) + 1
-        touched = np.flatnonzero((around > _TOUCHED_SECONDS) | (inside >= _TOUCHED_SHARE_OF_TEXT * whole))
-        touches += [(i, first + int(k)) for k in touched]
+        is_touched = (around > _TOUCHED_SECONDS) | (inside >= _TOUCHED_SHARE_OF_TEXT * whole)
+        touches += [(i, first + int(k)) for k in np.flatnonzero(is_touched)]
     return links, touches
 
 

@@ -170,7 +170,6 @@ def read_transcript(path: Path, language: str) -> list[Piece]:
 
 
 def _read_text(path):
-    """Reads a text file in UTF-8, or in UTF-16 with a byte order mark."""
     try:
         return read_bounded(path, _MAX_TEXT_BYTES)
     except OSError as error:

@@ -12,6 +12,7 @@ from myxtts.apps.server.gate import ApiError, Model
 from myxtts.audio.files import AUDIO_EXTENSIONS
 from myxtts.config.checks import UserError
 from myxtts.inference.speech import VOICE_SUFFIX, Voice
+from myxtts.storage.speakers import composed
 
 VOICE_NAME = re.compile(r"[^\W_][\w .-]{0,63}(?<![ .])")
 """Valid names of voices. They begin with a letter or digit, so that no name is a path or a hidden file."""
@@ -61,7 +62,8 @@ class VoiceBook:
     def __init__(
         self, model: Model, speakers: Mapping[str, str | None], folder: Path | None, aliases: Mapping[str, str] = {}
     ):
-        self.model, self.folder, self.aliases = model, folder, aliases
+        self.model, self.folder = model, folder
+        self.aliases = {composed(name): composed(voice) for name, voice in aliases.items()}
         self._speakers = {name: ServedVoice(name, language=language) for name, language in speakers.items()}
         self._opened = lru_cache(KEPT_VOICES)(self._open)
         self._adding = threading.Lock()
@@ -72,12 +74,13 @@ class VoiceBook:
         """Returns all voices by name. Files have priority over stored voices, and `.voice` files over recordings."""
         found = {}
         for path in sorted(self.folder.iterdir()) if self.folder else ():
-            is_voice = path.suffix in (VOICE_SUFFIX, *AUDIO_EXTENSIONS) and VOICE_NAME.fullmatch(path.stem)
+            name = composed(path.stem)
+            is_voice = path.suffix in (VOICE_SUFFIX, *AUDIO_EXTENSIONS) and VOICE_NAME.fullmatch(name)
             if not is_voice or path.is_symlink() or not path.is_file():
                 continue
-            if path.stem not in found or path.suffix == VOICE_SUFFIX:
+            if name not in found or path.suffix == VOICE_SUFFIX:
                 status = path.stat()
-                found[path.stem] = ServedVoice(path.stem, path, version=(status.st_mtime_ns, status.st_size))
+                found[name] = ServedVoice(name, path, version=(status.st_mtime_ns, status.st_size))
         return self._speakers | found
 
     def find(self, name: str, language: str) -> tuple[ServedVoice, Callable[[], Voice]]:
@@ -90,7 +93,7 @@ class VoiceBook:
         Raises:
             ApiError: No voice has this name.
         """
-        voices = self.all()
+        voices, name = self.all(), composed(name)
         name = name if name in voices else self.aliases.get(name, name)
         if voices and name not in voices:
             name = _stand_in(name, [*voices.values()], language)
@@ -105,7 +108,7 @@ class VoiceBook:
         Raises:
             ApiError: The voice exists (409), the folder is full (403), or the name or recording is invalid (400).
         """
-        if not VOICE_NAME.fullmatch(name) or len(name.encode()) > MOST_NAME_BYTES:
+        if not VOICE_NAME.fullmatch(name := composed(name)) or len(name.encode()) > MOST_NAME_BYTES:
             rule = "A voice's name must have letters, digits, spaces, _, - and . only, and begin with a letter or digit"
             raise ApiError(400, f"{rule}; at most 64 characters and {MOST_NAME_BYTES} bytes.", "name")
         with self._adding, tempfile.TemporaryDirectory() as place:

@@ -128,7 +128,7 @@ def train_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
 
     def estimate(*values):
         yield texts["planning"]
-        yield "", gr.Textbox(studio.plan(flags(*values)), visible=True)
+        yield texts["plan_time"], gr.Textbox(studio.plan(flags(*values)), visible=True)
 
     def begin(run, *values):
         processes.require_free(named_folder(studio.home, run))
@@ -175,9 +175,9 @@ def _form(studio, texts, choices):
 
 
 def _box(name, texts, value):
-    """Creates the input of a setting. Its help line shows the flag and, for less common settings, the flag's help."""
+    """Creates the input of a setting. Its help line shows the flag and the flag's help."""
     flag = FLAGS[name]
-    more = texts.get(f"{name}_help", flag.help if flag.field.metadata["page"] == "more" else "")
+    more = texts.get(f"{name}_help", flag.help)
     words = dict(label=texts.get(name, name.replace("_", " ").capitalize()), info=f"`{flag.names[0]}` {more}")
     words |= dict(elem_id=f"train_{name}", elem_classes=["setting"], min_width=240)
     if flag.kind is bool:

@@ -69,9 +69,11 @@ def language_box(texts: dict[str, str], elem_id: str, value: str, codes: Collect
     return gr.Dropdown(names, value=value, label=texts["language"], elem_id=elem_id)
 
 
-def hint(texts: dict[str, str], doubt: str) -> str:
-    """Returns a note that a text seems to be in the language `doubt`; "" if `doubt` is ""."""
-    return doubt and texts["seems"].format(texts.get(f"language_{doubt}", LANGUAGES[doubt].name))
+def hint(texts: dict[str, str], doubt: str, unread: str) -> str:
+    """Returns notes that a text seems to be in the language `doubt`, and that the characters `unread` are not spoken;
+    without them for ""."""
+    seems = doubt and texts["seems"].format(texts.get(f"language_{doubt}", LANGUAGES[doubt].name))
+    return " · ".join(filter(None, [seems, unread and texts["unread"].format(html.escape(unread))]))
 
 
 def command(studio: Studio, texts: dict[str, str], name: str, task: str, label: str = "") -> Callable:
@@ -145,8 +147,9 @@ class Choices:
         for fill, lists in self._fills:
             event(fill, None, lists, show_progress="hidden", api_name=False)
 
-    def voice(self, name: str, *models: gr.Dropdown) -> tuple[gr.Dropdown, gr.Dropdown, gr.Audio]:
-        """Creates inputs for a language and a voice that all `models` have, and for a recording of another voice."""
+    def voice(self, name: str, text: gr.Textbox, *models: gr.Dropdown) -> tuple[gr.Dropdown, gr.Dropdown, gr.Audio]:
+        """Creates inputs for a language and a voice that all `models` have, and for a recording of another voice. A
+        sample sentence in `text` follows them."""
 
         def voices(before, language, *names):
             found = self.studio.speakers(language or self.language, *names, before=before)
@@ -166,4 +169,7 @@ class Choices:
         given, both, look = [language, *models], [language, speaker], dict(show_progress="hidden")
         gr.on([one.change for one in models], chosen, given, both, api_name=f"{name}_speakers", **look)
         language.change(voices, [speaker, *given], speaker, api_name=False, **look)
+        example = lambda *given: self.studio.example(*given, self.language)
+        given = [text, language, speaker, models[0]]
+        gr.on([language.change, speaker.change], example, given, text, api_name=False, **look)
         return language, speaker, recording

@@ -38,7 +38,7 @@ def speak_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
             sound = gr.Audio(label=texts["sound"], interactive=False, buttons=["download"], elem_id="speak_sound")
         with gr.Column(scale=2):
             model = choices.models("run", elem_id="speak_run")
-            language, speaker, recording = choices.voice("speak", model)
+            language, speaker, recording = choices.voice("speak", text, model)
             with gr.Accordion(texts["switches"], open=False, elem_id="speak_more"):
                 seed = gr.Number(0, label=texts["seed"], precision=0, minimum=0)
                 temperature = gr.Slider(0, 2, 0, label=texts["temperature"])
@@ -55,7 +55,7 @@ def speak_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
 
         stops.clear()
         yield texts["speaking"], "", None
-        language, speaker, doubt = studio.reading(text, language, speaker, model)
+        language, speaker, *doubts = studio.reading(text, language, speaker, model)
         options, chunks, speech = (model, text, language, recording, speaker, *values), [], uuid.uuid4().hex
         for rate, samples in studio.stream(*options) if streamed else [studio.speak(*options, progress=go_on)]:
             chunks.append(samples)
@@ -64,7 +64,7 @@ def speak_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
             if streamed:
                 yield texts["so_far"].format(sum(map(len, chunks)) / rate), message_of(speech, rate, chunks), gr.skip()
         samples = np.concatenate(chunks)
-        facts = texts["spoken"].format(len(samples) / rate), texts["hushed"] if stops else hint(texts, doubt)
+        facts = texts["spoken"].format(len(samples) / rate), texts["hushed"] if stops else hint(texts, *doubts)
         yield " · ".join(filter(None, facts)), gr.skip(), (rate, samples)
 
     given = [stops, streamed, model, text, language, recording, speaker, seed, temperature, speed]
@@ -83,8 +83,9 @@ def compare_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None
                 kinds = [(texts[one], one) for one in ("best", "last")]
                 sides.append(gr.Radio(kinds, value="best", label=texts["which"], elem_id=f"compare_which_{number}"))
         with gr.Column():
-            language, speaker, recording = choices.voice("compare", *sides[::2])
-    text = gr.Textbox(texts["example"], label=texts["text"], lines=2, elem_id="compare_text")
+            text = gr.Textbox(texts["example"], label=texts["text"], lines=2, elem_id="compare_text", render=False)
+            language, speaker, recording = choices.voice("compare", text, *sides[::2])
+    text.render()
     with gr.Row():
         button = gr.Button(texts["compare"], variant="primary", scale=2, elem_id="compare")
         blind = gr.Checkbox(True, label=texts["blind"], info=texts["blind_help"], elem_id="compare_blind")
@@ -97,7 +98,7 @@ def compare_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None
 
     def compare(first, first_which, second, second_which, text, language, recording, speaker, seed, blind):
         yield *[gr.skip()] * 3, texts["speaking"]
-        language, speaker, doubt = studio.reading(text, language, speaker, first, second)
+        language, speaker, *doubts = studio.reading(text, language, speaker, first, second)
         order = [(first, first_which), (second, second_which)]
         if blind:
             random.shuffle(order)
@@ -105,7 +106,7 @@ def compare_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None
         names = [f"{name}@{which}" for name, which in order]
         captions = "AB" if blind else [f"{letter}: {name}" for letter, name in zip("AB", names)]
         heard = dict(sides=names, blind=blind, text=text, seed=int(seed))
-        yield *(gr.Audio(value=one, label=label) for one, label in zip(spoken, captions)), heard, hint(texts, doubt)
+        yield *(gr.Audio(value=one, label=label) for one, label in zip(spoken, captions)), heard, hint(texts, *doubts)
 
     with gr.Row():
         votes = [gr.Button(texts[key], elem_id=f"vote_{key}") for key in ("vote_a", "vote_b", "vote_same")]

@@ -15,7 +15,7 @@ import numpy as np
 
 from myxtts.apps.studio import processes, training_form
 from myxtts.apps.studio.folders import EVALUATION, EXPORTS, DataSets, named_folder, runs_in
-from myxtts.apps.studio.texts import PageError
+from myxtts.apps.studio.texts import EXAMPLES, PageError
 from myxtts.audio.files import load_samples, to_int16
 from myxtts.config.checks import UserError
 from myxtts.config.data import DataConfig
@@ -153,9 +153,10 @@ class Studio:
                 shared &= {*open_text_front(self.folder(name))[0].tokenizer.languages}
         return next((one for one in (*known[:1], before) if one in shared), ""), sorted(shared)
 
-    def reading(self, text: str, language: str, speaker: str | None, *names: str) -> tuple[str, str | None, str]:
-        """Returns language and voice to read a text in, and the language that its words suggest ("" if it is the same).
-        Without `language`, chooses one as `myxtts say` does. Raises `UserError` for letters that the language lacks."""
+    def reading(self, text: str, language: str, speaker: str | None, *names: str) -> tuple[str, str | None, str, str]:
+        """Returns language and voice to read a text in, the language that its words suggest ("" if it is the same), and
+        the characters that a model does not speak, with their names ("" if there are none). Without `language`, chooses
+        one as `myxtts say` does. Raises `UserError` for letters that the language lacks."""
         if not text.strip():
             raise PageError("no_text")
         _, among = self.languages("", *names)
@@ -164,7 +165,16 @@ class Studio:
             raise PageError("other_letters" if language else "no_language")
         voices = [speaker] if language else self.speakers(found, *names, before=speaker)
         guessed = identify_language([text], least=OF_A_SENTENCE) or found
-        return found, next(iter(voices), None), guessed * (guessed != found)
+        tokenizers = [open_text_front(self.folder(name))[0].tokenizer for name in names]
+        faults = [one.check(one.with_known_letters(text, found), found) or "" for one in tokenizers]
+        return found, next(iter(voices), None), guessed * (guessed != found), max(faults).partition(": ")[2]
+
+    def example(self, text: str, language: str, speaker: str | None, name: str, usual: str) -> str:
+        """Returns the sample sentence in `language`, else in that of a voice of a model, else in `usual`. Returns a
+        `text` that is no sample sentence unchanged."""
+        voice = read_speakers(self.folder(name)).get(speaker)
+        found = EXAMPLES.get(language or voice and voice.language, EXAMPLES[usual])
+        return found if text in EXAMPLES.values() else text
 
     def speak(self, run: str, text: str, *options, which: str = "best", progress=None) -> tuple[int, np.ndarray]:
         """Synthesizes a text, retrying sentences of low confidence; returns sample rate in Hz and int16 samples `(S,)`.

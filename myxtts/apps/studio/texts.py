@@ -12,6 +12,8 @@ _READ = yaml.safe_load(Path(__file__).with_name("texts.yaml").read_text(encoding
 TEXTS = {language: {key: texts[language] for key, texts in _READ.items() if language in texts} for language in PREFIX}
 """Texts by language and key. The key of a setting's label is the Python name of the flag, such as `max_steps`; the key
 of its help text is `max_steps_help`. In English, the page shows the help of the flag instead."""
+EXAMPLES: dict[str, str] = _READ["example"]
+"""Sample sentence in each language."""
 
 
 class PageError(UserError):

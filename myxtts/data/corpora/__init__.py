@@ -156,9 +156,6 @@ def _guess_language(reading):
     """Identifies the language of clips without one, by script or by words; adds notes on languages that seem wrong."""
     unnamed = [clip for clip in reading.utterances if clip.language == reading.language]
     language, note = guess_language((clip.text for clip in unnamed), reading.language)
-    is_latin = "LATIN" in get_language(language).scripts or get_language(language).romanize  # such as pinyin
-    if note and language == reading.language and not is_latin:
-        raise CorpusError(f"{counted(len(unnamed), 'clip')} cannot be read. {note}")
     if note:
         reading.notes.append(f"{note} {counted(len(unnamed), 'clip')} had no language.")
     elif unnamed and not reading.language:
@@ -172,6 +169,12 @@ def _guess_language(reading):
     for clip in clips:
         texts.setdefault(clip.language, []).append(clip.text)
     for language, found in texts.items():
+        read_as, note = guess_language(found, language)
+        if note and read_as == language:
+            known = get_language(language)
+            if "LATIN" not in known.scripts and not known.romanize:  # romanized, such as pinyin
+                source = "" if language == reading.language else " The list names the language: correct it there."
+                raise CorpusError(f"{counted(len(found), 'clip')} cannot be read. {note}{source}")
         identified = identify_language(found)
         if identified and language in LANGUAGES and identified != language:
             label, better = (f"{get_language(one).name} ({one})" for one in (language, identified))

@@ -1,5 +1,6 @@
 """Data types of the corpus formats: utterances, problems with clips, and the `Reading` that collects both."""
 
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -161,6 +162,7 @@ class Reading:
         if not (is_name(speaker) and is_name(language)):
             detail = "Its speaker or language is too long, or has control or direction characters."
             raise ClipRefused("bad label", detail)
-        speaker, language = speaker or place.speaker, language.lower().replace("_", "-") or self.language
+        speaker = unicodedata.normalize("NFC", speaker or place.speaker)  # macOS decomposes the letters of folders
+        language = language.lower().replace("_", "-") or self.language
         self._first_uses[clip_id] = Utterance(clip_id, path, text, speaker, language, line, place.validation)
         self.utterances.append(self._first_uses[clip_id])

@@ -42,6 +42,8 @@ class ExportedModel:
             self.text_front = TextFront(self.tokenizer, settings["model"]["max_text_tokens"], settings["longest_texts"])
             self.config = XTTSConfig(sampling=SamplingConfig(**settings["sampling"]))
             self._windows = WindowShape(**settings["windows"]) if settings.get("windows") else None  # older exports
+            for name in ("conditioning", "speaker"):  # loaded later
+                (folder / f"{name}.onnx").stat()
             self.warm_up(warm)  # here, so that a damaged graph ends the command
         except (OSError, ValueError, LookupError, TypeError, RuntimeError) as error:
             raise CheckpointError(f"{folder} is not a complete export: {error}. Run `myxtts export` again.") from error
@@ -77,9 +79,11 @@ class ExportedModel:
         return [np.zeros([self.exported.model[name] for name in names], np.float32) for names in shapes]
 
     def warm_up(self, which: str = "short", check: bool = False) -> None:
-        """Loads and runs all graphs, unless `which` is `none`; `check` is ignored."""
+        """Loads and runs the graphs that speak, unless `which` is `none`; for `all`, also the encoders of recordings,
+        which are otherwise loaded for the first one. `check` is ignored."""
         if which != "none":
             self.exported.sentence([], *self._no_voice(), max_codes=2)
+        if which == "all":
             self.exported.listen(np.zeros(MODEL_SAMPLE_RATE, np.float32), MODEL_SAMPLE_RATE)
 
     def stream(self, text: Sequence[Piece], *manner, check: bool = False, hurry: bool = True) -> "ExportedStream":

@@ -101,7 +101,7 @@ class Speaker:
             self.model, self.sample_rate = self.config["model"], self.config["sample_rate"]
             self.vocabulary = Vocabulary(path := folder / "vocab.json")
             with np.load(path := folder / "voices.npz") as voices:
-                names = voices["names"].tolist()
+                names = [unicodedata.normalize("NFC", name) for name in voices["names"].tolist()]
                 self.voices = dict(zip(names, zip(voices["latents"], voices["speakers"])))
                 self.voice_languages = dict(zip(names, voices["languages"].tolist()))
                 self.trained = dict(zip(names, voices.get("trained", [False] * len(names))))  # older exports have none
@@ -130,7 +130,7 @@ class Speaker:
         for name, (*_, rule, holds) in RULES.items():
             if name in given and not holds(given[name]):
                 raise ValueError(f"--{name.replace('_', '-')} must be {rule}. Received: {given[name]}.")
-        voice, language = self.choose(voice, language)
+        voice, language = self.choose(voice, language, text)
         voice, parts = self.voice(voice), []
         for number, sentence in enumerate(self.sentences(text, language)):
             read = self.as_read(sentence, language)
@@ -145,15 +145,29 @@ class Speaker:
             raise ValueError("--text must have letters or digits.")
         return np.concatenate(parts)
 
-    def choose(self, voice=None, language=None):
-        """Returns voice and language. Chooses a missing voice by the language, and a missing language by the voice."""
-        own, sounds = self.voice_languages, self.config["written_as_it_sounds"]
-        language = language and self.config.get("language_names", {}).get(language.lower(), language)
+    def choose(self, voice=None, language=None, text=""):
+        """Returns voice and language. Without `language`, that of the voice or else the model's usual one is chosen
+        among the languages that have the letters of `text`."""
+        own, sounds, fitting = self.voice_languages, self.config["written_as_it_sounds"], self.written_in(text)
+        given = next((name for name in own if name == unicodedata.normalize("NFC", str(voice))), voice)
+        code = language and re.split("[-_]", language.lower())[0]  # without a region
+        language = language and self.config.get("language_names", {}).get(code, code)
         spoken = {own[name] for name in own if self.trained[name]}  # the model's language, if it is the only one
-        usual = min(self.config["languages"], key=lambda one: (one in sounds, {one} != spoken, one != "en"))
-        fit = lambda one, its: (language in (None, its), its not in sounds, self.trained[one], its == usual)
-        voice = voice or max(own, key=lambda name: fit(name, own[name]), default="")
-        return voice, language or own.get(voice) or usual
+        usual = min(fitting, key=lambda one: (one in sounds, {one} != spoken, one != "en"))
+        wanted = [language] if language else fitting
+        fit = lambda one, its: (its in wanted, its not in sounds, self.trained[one], its == usual)
+        voice = given or max(own, key=lambda name: fit(name, own[name]), default="")
+        language = language or (own[voice] if own.get(voice) in fitting else usual)
+        if wanted[1:] and text and language != own.get(given) and {language} != spoken:
+            print(f"The text is read as {language}; --language takes {', '.join(wanted)}.", file=sys.stderr)
+        return voice, language
+
+    def written_in(self, text):
+        """Returns the languages whose scripts, such as Latin, have the most letters of a text; all for no letters."""
+        names = [unicodedata.name(one, "").split(" ")[0] for one in text if one.isalpha()]
+        count = lambda scripts: (scripts[0] in names) * sum(name in scripts for name in names)
+        counts = {code: count(self.config["scripts"][code]) for code in self.config["languages"]}
+        return [code for code in counts if counts[code] == max(counts.values())]
 
     def sentence(self, ids, latents, speaker, seed=0, number=0, speed=1.0, **sampling):
         """Speaks a sentence of token `ids`; returns samples `(S,)`, codes, and whether the stop code was sampled."""
@@ -184,13 +198,12 @@ class Speaker:
 
     def as_read(self, sentence, language):
         """Converts a sentence to phonemes if the model was trained on eSpeak's phonemes, else returns it unchanged."""
-        voice = self.config["espeak_voices"].get(language)
-        if not voice:
+        if not (voice := self.config["espeak_voices"].get(language)):
             return sentence
         try:
             return "".join(self.espeak.text_to_ipa(sentence.lower(), voice, self.config["scripts"][language]))
-        except (SyntaxError, NameError, AttributeError, TypeError) as error:  # a file that was cut
-            raise RuntimeError(f"{self.folder / 'espeak.py'} is damaged: {error!r}") from error
+        except Exception as error:  # those of a missing package, of a file that was cut, and of one that is not ours
+            raise RuntimeError(f"{self.folder / 'espeak.py'} cannot be run: {type(error).__name__}: {error}") from error
 
     @cached_property
     def espeak(self):
@@ -242,10 +255,10 @@ class Speaker:
     def listen(self, samples, sample_rate):
         """Returns latents and speaker vector, as in `voice`, of a recording `(S,)` in [-1, 1]."""
         heard = self.config["listening"]
-        samples = resampled(samples, sample_rate, heard["sample_rate"])[: heard["most_samples"]]
         length, least = heard["piece_samples"], heard["least_samples"]
-        if len(samples) < least:
+        if len(samples) / sample_rate < least / heard["sample_rate"]:
             raise ValueError(f"The recording must be at least {least / heard['sample_rate']:.2g} s long.")
+        samples = resampled(samples, sample_rate, heard["sample_rate"])[: heard["most_samples"]]
         wav = resampled(samples, heard["sample_rate"], heard["speaker_sample_rate"])
         if heard["repeats"]:
             samples = np.resize(samples, max(1, round(len(samples) / length)) * length)
@@ -311,10 +324,8 @@ def squeezed(x, speed):
     """Interpolates GPT states `(n, width)` linearly to `(n / speed, width)`, to change the speaking rate."""
     if speed == 1:
         return x
-    place = np.clip((np.arange(int(len(x) / speed)) + 0.5) * speed - 0.5, 0, len(x) - 1)
-    left = place.astype(np.int64)
-    blend = (place - left).astype(np.float32)[:, None]
-    return x[left] * (1 - blend) + x[np.minimum(left + 1, len(x) - 1)] * blend
+    place = (np.arange(int(len(x) / speed)) + 0.5) * speed - 0.5
+    return np.stack([np.interp(place, np.arange(len(x)), column) for column in x.T], axis=1).astype(np.float32)
 
 
 def resampled(samples, rate, new_rate, zeros=48):
@@ -353,7 +364,7 @@ def main():
     add = (parser := argparse.ArgumentParser(description=__doc__, **layout)).add_argument
     add("--text", default="", help='text to speak; "$(cat FILE)" is that of a file')
     add("--voice", metavar="NAME", help="a name from --list-voices, or a WAV file")
-    add("--language", metavar="CODE", help="such as de or German (default: the voice's)")
+    add("--language", metavar="CODE", help="such as de or German (default: by the letters, or the voice's)")
     add("--output", metavar="FILE", default="out.wav", help="WAV file to write (default: out.wav)")
     add("--seed", metavar="N", type=int, default=0, help="sampling seed (default: 0)")
     add("--threads", metavar="N", type=int, help="0: all cores (default: 1 for a small model, else 0)")
@@ -374,7 +385,7 @@ def main():
         return print("\n".join(speaker.voices))
     if not output.lower().endswith(".wav") or not Path(output).absolute().parent.is_dir():
         parser.error(f"--output must be a .wav file in an existing folder. Received: {output}")
-    voice, language = speaker.choose(voice, language and re.split("[-_]", language.lower())[0])  # without a region
+    voice, language = speaker.choose(voice, language, text)
     try:
         samples = speaker.speak(text, voice, language, **arguments)
         with open(output, "wb") as place, wave.open(place) as file:

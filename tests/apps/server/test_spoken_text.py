@@ -61,3 +61,10 @@ def test_voices_of_openai_are_voices_of_the_language():
             voices.find(name, "en")
     with pytest.raises(UserError, match="--voice-map"):
         book({"a": None}, {"alloy": "b"})
+
+
+def test_voice_whose_name_has_decomposed_letters_is_the_same_voice(tmp_path):
+    (tmp_path / "Jose\u0301.wav").touch()  # as macOS writes é
+    voices = VoiceBook(None, {"Zoé": "fr"}, tmp_path, {"nova": "Zoe\u0301"})
+    assert {voices.find(name, "en")[0].name for name in ("José", "Jose\u0301")} == {"José"}
+    assert {voices.find(name, "en")[0].name for name in ("Zoé", "Zoe\u0301", "nova")} == {"Zoé"}

@@ -11,7 +11,7 @@ from myxtts.apps.studio import processes
 from myxtts.apps.studio.folders import DataSets, kept_in, removable, to_trash
 from myxtts.apps.studio.processes import Tasks, output_path, start_training
 from myxtts.apps.studio.studio import Studio
-from myxtts.apps.studio.texts import TEXTS, PageError
+from myxtts.apps.studio.texts import EXAMPLES, TEXTS, PageError
 from myxtts.config.checks import UserError
 from myxtts.storage.files import lock, locked_folder
 from myxtts.storage.run_folder import own_run_folder
@@ -103,8 +103,9 @@ def test_voices_of_a_comparison_are_those_of_both_models(tmp_path):
 
 @pytest.mark.parametrize("text, chosen, found", [
     ("Привет, как дела?", "en", "other_letters"), ("چطور هستید", "de", "other_letters"), (" ", "en", "no_text"),
-    ("Привет, как дела?", "", "no_language"), ("Guten Morgen, wie geht es?", "en", ("en", "en_Gene", "de")),
-    ("Guten Morgen, wie geht es?", "", ("de", "de_Gene", "")), ("Good morning.", "en", ("en", "en_Gene", "")),
+    ("Привет, как дела?", "", "no_language"), ("Guten Morgen, wie geht es?", "en", ("en", "en_Gene", "de", "")),
+    ("Guten Morgen, wie geht es?", "", ("de", "de_Gene", "", "")), ("Good morning.", "en", ("en", "en_Gene", "", "")),
+    ("Good morning ﷼.", "en", ("en", "en_Gene", "", "'﷼' (RIAL SIGN)")),
 ])  # fmt: skip
 def test_text_is_read_in_a_language_of_the_model_that_its_letters_fit(tmp_path, text, chosen, found):
     studio = Studio(tmp_path)
@@ -120,6 +121,9 @@ def test_languages_are_those_of_the_models_and_a_voice_stays_if_it_speaks_the_la
     assert studio.languages("it", "base")[0] == ""
     first = lambda before: studio.speakers("de", "base", before=before)[0]
     assert (first("de_f2"), first("en_Gene"), first("?")) == ("de_f2", "de_Gene", "de_Gene")
+    example = lambda text, *chosen: studio.example(text, *chosen, "base", "en")
+    assert example(EXAMPLES["en"], "", "fr_f2") == EXAMPLES["fr"] and example("Mine.", "de", "fr_f2") == "Mine."
+    assert example(EXAMPLES["fr"], "de", "fr_f2") == EXAMPLES["de"] and example(EXAMPLES["fr"], "", None)[:4] == "Good"
 
 
 def test_stop_keeps_the_audio_so_far(tmp_path, monkeypatch):
