@@ -127,7 +127,7 @@ class Spoken:
     @property
     def reason(self) -> str:
         """Main cause of low confidence; empty if the confidence is not low."""
-        flagged = [(piece.confidence, piece.reason) for piece in self.pieces if piece.reason]
+        flagged = [(piece.confidence, piece.reason) for piece in self.pieces if piece.doubts]
         return min(flagged)[1] if flagged else ""
 
     @property
