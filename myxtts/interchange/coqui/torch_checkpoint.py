@@ -27,8 +27,9 @@ import numpy as np
 from myxtts.config.checks import UserError, brief
 from myxtts.storage.files import write_whole
 
-_CODES = "Float:f4 Double:f8 Half:f2 BFloat16:bfloat16 Long:i8 Int:i4 Short:i2 Char:i1 Byte:u1 Bool:?"
-DTYPES = {f"{name}Storage": np.dtype(code) for name, code in (pair.split(":") for pair in _CODES.split())}
+_FLOATS = dict(Float="f4", Double="f8", Half="f2", BFloat16="bfloat16")
+_WHOLE = dict(Long="i8", Int="i4", Short="i2", Char="i1", Byte="u1", Bool="?")
+DTYPES = {f"{name}Storage": np.dtype(code) for name, code in (_FLOATS | _WHOLE).items()}
 """NumPy dtype by PyTorch storage class, such as `FloatStorage`."""
 MAX_PICKLE_BYTES = 64 * 2**20
 _MAX_OPCODES, _MAX_WORK, _MAX_DEPTH, _MAX_ODD_KEYS, _MAX_AXES = 10**6, 4 * 10**6, 100, 5000, 64
@@ -120,7 +121,8 @@ class Unpickler:
             elif name == "MARK":
                 marks.append(len(stack))
             elif name == "POP":
-                (marks if marks and marks[-1] == len(stack) else stack).pop()
+                top = marks if marks and marks[-1] == len(stack) else stack
+                top.pop()
             elif name in ("DUP", "GET", "BINGET", "LONG_BINGET"):
                 stack.append(stack[-1] if name == "DUP" else self.memo[argument])
             elif name == "STOP":
@@ -129,12 +131,15 @@ class Unpickler:
                 stack += [_literal(name, argument)] * len(opcode.stack_after)
             elif pickletools.markobject in before:
                 start = marks.pop()
-                taken, stack[start:] = stack[start:], []
+                taken = stack[start:]
+                del stack[start:]
                 if name != "POP_MARK":
-                    self.combine(name, stack.pop() if before[0] is not pickletools.markobject else None, taken)
+                    whole = stack.pop() if before[0] is not pickletools.markobject else None
+                    self.combine(name, whole, taken)
             else:
                 taken = [stack.pop() for _ in before][::-1]
-                self.combine(name, taken.pop(0) if name in ("APPEND", "SETITEM", "BUILD") else None, taken)
+                whole = taken.pop(0) if name in ("APPEND", "SETITEM", "BUILD") else None
+                self.combine(name, whole, taken)
 
     def combine(self, name, whole, parts):
         """Pushes the result of the opcode `name`: `whole` extended by `parts`, or a new value if `whole` is None."""

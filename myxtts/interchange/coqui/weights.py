@@ -85,12 +85,15 @@ def our_shape(tensor: Tensor) -> tuple[int, ...]:
 
 def to_ours(arrays: Sequence[np.ndarray], layout: str) -> np.ndarray:
     """Converts released arrays, in the order of `Tensor.names`, to a MyXTTS weight, float32."""
-    return np.asarray(_LAYOUTS[layout][0](*(np.asarray(array, np.float32) for array in arrays)), np.float32)
+    convert, _ = _LAYOUTS[layout]
+    floats = [np.asarray(array, np.float32) for array in arrays]
+    return np.asarray(convert(*floats), np.float32)
 
 
 def to_coqui(array: np.ndarray, layout: str) -> tuple[np.ndarray, ...]:
     """Converts a MyXTTS weight to released arrays, in the order of `Tensor.names`."""
-    return _LAYOUTS[layout][1](array)
+    _, convert = _LAYOUTS[layout]
+    return convert(array)
 
 
 def _norm_but_first(direction):

@@ -37,7 +37,9 @@ class ExportedModel:
         try:
             self.exported = exported = speak.Speaker(folder)
             settings = exported.config
-            as_it_sounds = [*settings["written_as_it_sounds"], *[ESPEAK] * bool(settings["espeak_voices"])]
+            as_it_sounds = list(settings["written_as_it_sounds"])
+            if settings["espeak_voices"]:
+                as_it_sounds.append(ESPEAK)
             self.tokenizer = XTTSTokenizer.from_file(folder / "vocab.json").with_g2p(as_it_sounds)
             self.text_front = TextFront(self.tokenizer, settings["model"]["max_text_tokens"], settings["longest_texts"])
             self.config = XTTSConfig(sampling=SamplingConfig(**settings["sampling"]))

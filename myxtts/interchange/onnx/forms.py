@@ -58,7 +58,7 @@ def write_page(folder: Path, voices: dict, settings: dict) -> None:
     """Adds the web page to an export, given the arrays of `voices.npz` and the contents of `config.json`."""
     for file in (Path(__file__).parent / "web").iterdir():
         shutil.copy(file, folder)
-    for package in [RUNTIME, *[ESPEAK] * bool(settings["espeak_voices"])]:
+    for package in (RUNTIME, ESPEAK) if settings["espeak_voices"] else (RUNTIME,):
         (target := folder / package.folder).mkdir()
         with tarfile.open(fetch_package(package)) as archive:
             for name in package.files:
