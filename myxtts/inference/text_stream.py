@@ -65,8 +65,9 @@ class LatentDecoder:
     def __init__(self, model: XTTS, traced: bool = True):
         self.decoder, self.to_samples = model.decoder, self._to_samples
         if traced:
-            spec, config = tf.TensorSpec, model.config
-            signature = [spec([1, None, config.width]), spec([1, config.speaker_width]), *[spec([], tf.int32)] * 2]
+            config, number = model.config, tf.TensorSpec([], tf.int32)
+            latents, speaker = tf.TensorSpec([1, None, config.width]), tf.TensorSpec([1, config.speaker_width])
+            signature = [latents, speaker, number, number]
             self.to_samples = tf.function(self._to_samples, input_signature=signature, autograph=False)
 
     def begin(self, voice: Voice, speed: float = 1.0) -> Sounding:

@@ -151,11 +151,15 @@ def describe_licence(source: str, terms: Path) -> tuple[bool, str]:
         head = metadata_load(terms / "README.md") or {}
     except (OSError, ValueError, RecursionError, yaml.YAMLError):
         head = {}
-    licence, link = head.get("license_name") or head.get("license"), head.get("license_link")
-    texts = [str(path) for path in sorted(terms.glob("LICEN*"))]
+    licence = head.get("license_name") or head.get("license")
+    link = head.get("license_link")
     shown = f"{source} has the licence {licence!s:.200}" if licence else f"{source} names no licence"
-    shown = printable(shown + (f" ({link!s:.200})" if licence and link else ""))
-    return bool(licence), shown + (f"; its text: {', '.join(texts)}" if texts else "")
+    if licence and link:
+        shown += f" ({link!s:.200})"
+    shown = printable(shown)
+    if texts := [str(path) for path in sorted(terms.glob("LICEN*"))]:
+        shown += f"; its text: {', '.join(texts)}"
+    return bool(licence), shown
 
 
 def _require_licence(source, terms, accepted):

@@ -200,7 +200,7 @@ def _check_front_end(stored):
     bins = np.linspace(0, SPEAKER_SAMPLE_RATE / 2, 257)
     expected = {
         "0.filter": np.array([[[-0.97, 1.0]]]),
-        "1.spectrogram.window": 0.54 - 0.46 * np.cos(2 * np.pi * np.arange(400) / 400),
+        "1.spectrogram.window": np.hamming(401)[:-1],
         "1.mel_scale.fb": np.transpose([np.interp(bins, hertz[i : i + 3], (0, 1, 0)) for i in range(64)]),
     }
     for name, values in expected.items():
@@ -268,7 +268,9 @@ def export_coqui(folder: str | os.PathLike, output: str | os.PathLike, which: st
         CheckpointError: A part is missing, or Coqui TTS does not support the model's shape.
         OSError: A file could not be written. The model file does not exist then, because it is put in place last.
     """
-    folder, output = Path(folder), Path(output) if Path(output).suffix == ".pth" else Path(output, "model.pth")
+    folder, output = Path(folder), Path(output)
+    if output.suffix != ".pth":
+        output /= RELEASE
     config, vocabulary = read_config(folder), vocabulary_path(folder)
     settings = coqui_settings(config, XTTSTokenizer.from_file(vocabulary).languages)
     parts = {part: _read_part(folder, part, which) for part in ("gpt", "speaker", "decoder", "dvae")}

@@ -191,7 +191,8 @@ class Unpickler:
             # A byte string in protocol 2.
             "_codecs.encode": lambda text, _encoding: _of_kind(str, text).encode("latin1"),
         }
-        if (known := functions.get(_of_kind(_Global, function))) is None:
+        known = functions.get(_of_kind(_Global, function))
+        if known is None:
             hint = "if you trust its origin, save its weights alone, as a state dict, and convert that."
             asks = f"{self.source} asks to call {function:.200}. Nothing was run."
             raise TorchCheckpointError(f"{asks} Do not use this file; {hint}")
@@ -310,7 +311,8 @@ def _read_zip(path, data):
 
         def content(name):
             """Returns the bytes of an entry, as a view of the mapped file."""
-            if (entry := entries.get(name)) is None or entry.header_offset < 0:
+            entry = entries.get(name)
+            if entry is None or entry.header_offset < 0:
                 raise TorchCheckpointError(f"{path} has no entry {brief(name)}.")
             # Verifies header and checksum by plain reads, because pages of a memory map would count as used memory.
             with archive.open(entry) as file:

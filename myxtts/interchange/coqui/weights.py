@@ -1,9 +1,9 @@
 """Maps the tensors of the released XTTS v2 checkpoint to MyXTTS weights: names, shapes and layouts.
 
-`model_tensors` and `dvae_tensors` list all weights of `model.pth` and `dvae.pth`, from the names and
-shapes in `weights.toml`. Most kernels have reversed axes: PyTorch stores output channels first, Keras last. The speaker
-encoder reads spectrograms as (mel, time) in PyTorch and as (time, mel) here. Weight normalization is folded into the
-kernels. Needs no PyTorch, TensorFlow or Keras.
+`model_tensors` and `dvae_tensors` list all weights of `model.pth` and `dvae.pth`, from the names and shapes in
+`weights.toml`. Most kernels have reversed axes: PyTorch stores output channels first, Keras last. The speaker encoder
+reads spectrograms as (mel, time) in PyTorch and as (time, mel) here. Weight normalization is folded into the kernels.
+Needs no PyTorch, TensorFlow or Keras.
 """
 
 import math
@@ -17,23 +17,11 @@ import numpy as np
 
 from myxtts.config.model import DECODER_DILATIONS, DECODER_KERNELS, DECODER_UPSAMPLING, SPEAKER_BLOCKS, ModelConfig
 
-_GAIN, _DIRECTION = "parametrizations.weight.original0", "parametrizations.weight.original1"
 SPEAKER_FRONT_END = "hifigan_decoder.speaker_encoder.torch_spec"
 """Name prefix of the constants that the speaker encoder's mel spectrogram is computed with: `.0.filter` (pre-emphasis),
 `.1.spectrogram.window` and `.1.mel_scale.fb` (filterbank)."""
-_FRONT_END = "front end, which is computed here"
-_SKIPPED = {
-    r"gpt\.gpt_inference\..+|gpt\.gpt\.wte\.weight": "a copy of another tensor, made for generation",
-    r"gpt\.gpt\.h\.\d+\.attn\.(masked_)?bias": "a causal mask",
-    r"hifigan_decoder\.speaker_encoder\..+\.num_batches_tracked": "a step counter of batch normalization",
-    re.escape(SPEAKER_FRONT_END) + r"\.(0\.filter|1\.spectrogram\.window|1\.mel_scale\.fb)": _FRONT_END,
-    r"torch_mel_spectrogram_(style_encoder|dvae)\..+": _FRONT_END,
-    r"discrete_loss\..+": "state of a loss that is never used",
-}
-"""Patterns of the names of released tensors that are not converted, with the reason."""
-
-
 _TABLES = tomllib.loads(Path(__file__).with_name("weights.toml").read_text("utf-8"))
+"""Layers by part and group, kinds of layers, and names of tensors that are not converted, as that file explains."""
 
 
 class Tensor(NamedTuple):
@@ -51,12 +39,13 @@ class Tensor(NamedTuple):
 
 def skip_reason(name: str) -> str | None:
     """Returns why a released tensor is not converted, such as `a causal mask`; None for unknown names."""
-    return next((reason for pattern, reason in _SKIPPED.items() if re.fullmatch(pattern, name)), None)
+    return next((reason for pattern, reason in _TABLES["skipped"].items() if re.fullmatch(pattern, name)), None)
 
 
 def modern_name(name: str) -> str:
     """Returns a tensor's name in current coqui-tts, given its name in an older one or in a trainer's checkpoint."""
-    return re.sub("weight_v$", _DIRECTION, re.sub(r"weight_g$", _GAIN, name.removeprefix("xtts.")))
+    name = re.sub("weight_g$", "parametrizations.weight.original0", name.removeprefix("xtts."))
+    return re.sub("weight_v$", "parametrizations.weight.original1", name)
 
 
 def model_tensors(config: ModelConfig) -> list[Tensor]:
@@ -112,22 +101,6 @@ _LAYOUTS = {
     ),
 }
 """Functions of each layout: from released arrays to the MyXTTS weight, and back."""
-_BIAS, _BIAS_OF_OUTPUTS_LAST = ("bias", "/bias", "same", 0), ("bias", "/bias", "same", 1)
-_NORM = (("weight", "/gamma", "same", None), ("bias", "/beta", "same", None))
-_STATISTICS = (("running_mean", "/moving_mean", "same", None), ("running_var", "/moving_variance", "same", None))
-_KINDS = {
-    "same": (("", "", "same", None),),
-    "reversed": (("", "", "reversed", None),),
-    "linear": (("weight", "/kernel", "reversed", None), _BIAS),
-    "kernel": (("weight", "/kernel", "reversed", None),),
-    "pointwise": (("weight", "/kernel", "pointwise", None), _BIAS),
-    "inputs_first": (("weight", "/kernel", "same", None), _BIAS_OF_OUTPUTS_LAST),
-    "weight_norm": ((f"{_GAIN} {_DIRECTION}", "/kernel", "weight_norm", None), _BIAS_OF_OUTPUTS_LAST),
-    "norm": _NORM,
-    "batch_norm": _NORM + _STATISTICS,
-}
-"""Tensors of each kind of layer: (suffix of the released name, suffix of the MyXTTS name, layout, axis). Only a bias
-has an axis: the output axis of the released kernel, which is 1 in GPT-2 and transposed convolutions, else 0."""
 
 
 def _tensors(part, table, **numbers):
@@ -135,12 +108,12 @@ def _tensors(part, table, **numbers):
     for line in _TABLES[part][table].splitlines():
         kind, theirs, ours, *sizes = line.format(**numbers).split()
         shape = [math.prod(int(numbers.get(factor, factor)) for factor in size.split("*")) for size in sizes]
-        for ends, our_end, layout, axis in _KINDS[kind]:
-            names = tuple(f"{theirs}.{end}" for end in ends.split()) or (theirs,)
-            shapes = (tuple(shape if axis is None else shape[axis : axis + 1]),)
-            if layout == "weight_norm":
-                shapes = ((shape[0], 1, 1), *shapes)
-            yield Tensor(names, shapes, part, f"{ours}{our_end}", layout)
+        for one in _TABLES["kinds"][kind]:
+            names = tuple(theirs + end for end in one["theirs"])
+            shapes = [(shape[one["axis"]],) if "axis" in one else tuple(shape)]
+            if one["layout"] == "weight_norm":
+                shapes.insert(0, (shape[0], 1, 1))
+            yield Tensor(names, tuple(shapes), part, ours + one["ours"], one["layout"])
 
 
 def dvae_tensors(config: ModelConfig, prefix: str = "") -> list[Tensor]:

@@ -127,6 +127,7 @@ def settings(synthesizer: Synthesizer, form: str, weights: str) -> dict:
     seconds = config.sampling.reference_chunk_seconds or data.conditioning_seconds[1]
     tokenizer, front = synthesizer.tokenizer, synthesizer.text_front
     spoken = [get_language(code) for code in tokenizer.languages]
+    voices = {code: espeak_voice(code, tokenizer.g2p) for code in tokenizer.languages}
     sampling = "temperature", "top_k", "top_p", "repetition_penalty"
     return {
         "format": form,
@@ -137,7 +138,7 @@ def settings(synthesizer: Synthesizer, form: str, weights: str) -> dict:
         "longest_texts": {code: front.longest_text(code) for code in tokenizer.languages},
         "written_as_it_sounds": [code for code in tokenizer.g2p if code in tokenizer.languages],
         "scripts": {one.code: one.scripts for one in spoken},
-        "espeak_voices": {code: one for code in tokenizer.languages if (one := espeak_voice(code, tokenizer.g2p))},
+        "espeak_voices": {code: voice for code, voice in voices.items() if voice},
         "sampling": {name: getattr(config.sampling, name) for name in sampling},
         "model": {name: getattr(synthesizer.model.config, name) for name in MODEL_NUMBERS},
         "windows": window_shape(synthesizer.model.decoder)._asdict(),
@@ -253,12 +254,14 @@ def _long_text(speaker, synthesizer, random):
     if not languages:
         return
     language = min(languages, key=lambda code: code != "en")
-    tokens = map(synthesizer.tokenizer.decode, ([number] for number in range(synthesizer.tokenizer.num_tokens)))
+    tokens = [synthesizer.tokenizer.decode([number]) for number in range(synthesizer.tokenizer.num_tokens)]
     letters = sorted(set("".join(filter(str.isalpha, tokens))))
     letters = [letter for letter in letters if letter.isascii()] or letters
-    longest, text = min(settings["languages"][language], settings["longest_texts"][language]), ""
+    longest = min(settings["languages"][language], settings["longest_texts"][language])
+    text = ""
     while len(text) < LONG_TEXTS * longest:
-        text += " ".join("".join(random.choice(letters, 5)) for _ in range(3)) + ". "
+        words = ["".join(random.choice(letters, 5)) for _ in range(3)]
+        text += f"{' '.join(words)}. "
     pieces = [piece.text for piece in synthesizer.text_front.pieces(text, language)]
     yield Finding("a long text, pieces", float(speaker.sentences(text, language) != pieces), 0.0)
     voice = next((one for name, one in speaker.voices.items() if speaker.voice_languages[name] == language), None)

@@ -59,7 +59,8 @@ def write_page(folder: Path, voices: dict, settings: dict) -> None:
     for file in (Path(__file__).parent / "web").iterdir():
         shutil.copy(file, folder)
     for package in (RUNTIME, ESPEAK) if settings["espeak_voices"] else (RUNTIME,):
-        (target := folder / package.folder).mkdir()
+        target = folder / package.folder
+        target.mkdir()
         with tarfile.open(fetch_package(package)) as archive:
             for name in package.files:
                 with archive.extractfile(f"package/{name}") as packed, open(target / Path(name).name, "wb") as file:

@@ -34,7 +34,8 @@ def build_reading(gpt: GPT, config: ModelConfig, weights: str = FLOAT32) -> Buil
     num_keys, num_queries = mask.length(1), x.length(1)
     query = (graph.count(num_queries) + (num_keys - num_queries)).unsqueeze(1)
     visible = mask.unsqueeze(1, 2) & (graph.count(num_keys) <= query)
-    bias, new = graph.op("Where", visible, 0.0, HIDDEN), []  # (B, 1, T, P + T)
+    bias = graph.op("Where", visible, 0.0, HIDDEN)  # (B, 1, T, P + T)
+    new = []
     for i, block in enumerate(gpt.blocks):
         keys = graph.input(f"keys_{i}", np.float32, "rows", heads, depth, "past")
         values = graph.input(f"values_{i}", np.float32, "rows", heads, "past", depth)
