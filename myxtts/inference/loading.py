@@ -88,7 +88,6 @@ def save_to_preset(model: XTTS, folder: str | PathLike) -> None:
         raise UserError(f"save_to_preset needs a tokenizer, and this model has none. {hint}")
     if not is_new_or_empty(folder):
         raise UserError(f"save_to_preset must be given a folder that is empty or does not exist. Received: {folder}.")
-    folder.parent.mkdir(parents=True, exist_ok=True)
     tokenizer, config = model.preset[0], replace(model.preset[1], model=model.config)
     rates = read_rates(model.origin) if model.origin else {}
     with write_whole_folder(folder) as new:

@@ -83,7 +83,6 @@ def imported_release(model: Path) -> Path:
     output = cache / f"{stem}-{digest_bytes(content.encode(), 4)}"
     if not output.is_dir():
         print(f"{model.parent} is a Coqui model: converting it once into {output}", file=sys.stderr, flush=True)
-        cache.mkdir(parents=True, exist_ok=True)
         import_coqui(files, output)
         for stale in {*cache.glob(f"{glob.escape(stem)}-*")} - {output}:
             shutil.rmtree(stale, ignore_errors=True)
