@@ -18,6 +18,7 @@ setup(
         "myxtts.apps.server": ["*.html"],
         "myxtts.apps.studio": ["*.yaml", "*.css", "*.js"],
         "myxtts.interchange": ["*.md"],
+        "myxtts.interchange.coqui": ["*.toml"],
         "myxtts.interchange.onnx": ["web/*", "*.toml"],
         "myxtts.data.corpora": ["*.toml"],
         "myxtts.text.languages": ["*.toml"],

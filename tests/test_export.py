@@ -54,7 +54,7 @@ def synthesizer(tokenizer):
     for variable in model.trainable_variables:  # far from initial values, which are often zero or one
         variable.assign(variable + 0.2 * random.standard_normal(variable.shape).astype("float32"))
     model.mel_stats.assign(np.full(80, 3.0, "float32"))
-    return Synthesizer(model, tokenizer, config, compiled=False)
+    return Synthesizer(model, tokenizer, config)
 
 
 @pytest.fixture(scope="module")

@@ -59,27 +59,22 @@ def graph_of(function: Callable, signature: list, compiled: bool = False) -> Cal
     return functools.cache(traced.get_concrete_function)
 
 
-class CompiledBlock:
-    """Runs `TransformerBlock.advance` with XLA. All blocks share one program per shape, so that it is compiled once."""
+def compiled_advance(first: TransformerBlock) -> Callable:
+    """Returns `TransformerBlock.advance` compiled by XLA. All blocks share the program that is compiled for `first`."""
 
-    def __init__(self, first: TransformerBlock):
-        self._first = first
-        self._program = tf.function(self._advance, jit_compile=True, autograph=False)
+    def advance(weights, *arguments):
+        with keras.StatelessScope(state_mapping=list(zip(first.weights, weights))):
+            return first.advance(*arguments)
 
-    def advance(self, block: TransformerBlock, *arguments: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Returns the result of `block.advance(*arguments)`, computed by the compiled program."""
-        return self._program([tf.convert_to_tensor(weight.value) for weight in block.weights], *arguments)
-
-    def _advance(self, weights, *arguments):
-        with keras.StatelessScope(state_mapping=list(zip(self._first.weights, weights))):
-            return self._first.advance(*arguments)
+    program = tf.function(advance, jit_compile=True, autograph=False)
+    return lambda block, *arguments: program([tf.convert_to_tensor(one.value) for one in block.weights], *arguments)
 
 
 class TensorflowSteps:
     """Runs the GPT for `CodeEngine` in TensorFlow graphs, traced once for all shapes. `OnnxSteps` has the same methods.
 
     Args:
-        compiled: Whether XLA compiles `draw`: True always, False never, None only for shapes passed to `compile`.
+        compiled: Whether XLA compiles all of `draw` for every shape, or only for those passed to `compile`.
         traced: Whether `read` is traced to a graph; `draw` always is.
         by_block: Whether XLA compiles each transformer block when it does not compile all of `draw`. None means only
             on a GPU, where launching the operations one by one is slow.
@@ -90,12 +85,7 @@ class TensorflowSteps:
     """
 
     def __init__(
-        self,
-        gpt: GPT,
-        config: ModelConfig,
-        compiled: bool | None = None,
-        traced: bool = True,
-        by_block: bool | None = None,
+        self, gpt: GPT, config: ModelConfig, compiled: bool = False, traced: bool = True, by_block: bool | None = None
     ):
         self.gpt, self.config, self.compiled, self.num_traces = gpt, config, compiled, 0
         self.shapes: set[tuple[int, int]] = set()
@@ -110,7 +100,7 @@ class TensorflowSteps:
         # Calls run on the device of the weights, because the engine's thread has no device scope.
         self._device = gpt.audio_head.bias.value.device
         by_block = "GPU" in self._device if by_block is None else by_block
-        advance = CompiledBlock(gpt.blocks[0]).advance if by_block else TransformerBlock.advance
+        advance = compiled_advance(gpt.blocks[0]) if by_block else TransformerBlock.advance
         self._draws = {
             False: graph_of(functools.partial(self._draw, advance), self._signature),
             True: graph_of(functools.partial(self._draw, TransformerBlock.advance), self._signature, True),
@@ -155,12 +145,10 @@ class TensorflowSteps:
 
     def is_compiled(self, num_rows: int, cache_size: int) -> bool:
         """Whether `draw` runs compiled by XLA for batches of this shape."""
-        return (num_rows, cache_size) in self.shapes if self.compiled is None else self.compiled
+        return self.compiled or (num_rows, cache_size) in self.shapes
 
     def compile(self, num_rows: int, cache_size: int) -> None:
-        """Compiles `draw` with XLA for one shape, which takes seconds. Does nothing if `compiled` is False."""
-        if self.compiled is False:
-            return
+        """Compiles `draw` with XLA for one shape, which takes seconds."""
 
         def zeros(spec):
             # The first open dimension of a signature is the batch, the second the cache.

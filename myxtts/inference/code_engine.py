@@ -223,7 +223,8 @@ class CodeEngine:
 
         new_mask, row, moved = np.zeros((padded, size), bool), 0, []
         for state, mask, rows in parts:
-            count, end = mask.shape[1], self._filled if state is self._state else mask.shape[1]
+            count = mask.shape[1]
+            end = self._filled if state is self._state else count
             new_mask[row : row + len(mask), filled - count : filled] = mask
             row += len(mask)
             if row == num_rows:

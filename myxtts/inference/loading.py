@@ -33,7 +33,8 @@ def load_model(folder: str | PathLike, which: str = "best", only_speech: bool = 
     also = "myxtts.load also takes hf://owner/name and the folder of XTTS v2"
     folder = require_kind(folder, forms=f"the folder of a training run or of `myxtts convert`, or base; {also}")
     front, config = open_text_front(folder)
-    stores = {part: store for part in PARTS if (store := CheckpointStore(folder / part)).steps()}
+    stores = {part: CheckpointStore(folder / part) for part in PARTS}
+    stores = {part: store for part, store in stores.items() if store.steps()}
     lacks = {"gpt": "no trained gpt"}
     if "decoder" in stores:
         lacks["speaker"] = "no speaker encoder, which its waveform decoder needs"
@@ -51,7 +52,8 @@ def load_model(folder: str | PathLike, which: str = "best", only_speech: bool = 
     with progress_bar("loading", "part") as progress:
         for done, (part, store) in enumerate(stores.items()):
             progress(done, len(stores))
-            step, stats, where = steps[part], {MEL_STATS: model.mel_stats}, str(store.path(steps[part]))
+            step, stats = steps[part], {MEL_STATS: model.mel_stats}
+            where = str(store.path(step))
             if part == skipped:
                 _assign(stats, {MEL_STATS: store.open(step)[MEL_STATS]}, where)
             else:
@@ -86,7 +88,6 @@ def save_to_preset(model: XTTS, folder: str | PathLike) -> None:
         raise UserError(f"save_to_preset needs a tokenizer, and this model has none. {hint}")
     if not is_new_or_empty(folder):
         raise UserError(f"save_to_preset must be given a folder that is empty or does not exist. Received: {folder}.")
-    folder.parent.mkdir(parents=True, exist_ok=True)
     tokenizer, config = model.preset[0], replace(model.preset[1], model=model.config)
     rates = read_rates(model.origin) if model.origin else {}
     with write_whole_folder(folder) as new:

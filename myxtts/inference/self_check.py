@@ -105,7 +105,8 @@ def judge(
     """
     if not len(codes):
         return Verdict(confidence=0.0, reason="empty", doubts=("empty",))
-    seconds, (least, most) = len(codes) * CODE_SECONDS, rate.band(text)
+    seconds = len(codes) * CODE_SECONDS
+    least, most = rate.band(text)
     beyond = _score(max(seconds / most, least / seconds), *BEYOND_BAND)
     found = [(beyond, f"lasts {seconds:.1f} s, usually {least:.1f} to {most:.1f} s")]
     if not stopped:
@@ -121,13 +122,17 @@ def judge(
         found.append((_score(wrong_share, 0.1, 0.35), f"CER {100 * wrong_share:.0f} %"))
     doubts = [(score, phrase) for score, phrase in found if score < DOUBT]
     if calibration is not None:
-        probability = calibration(features(reading)), "may not be understood"
-        found = [probability, *doubts]
-        if probability[0] < calibration.doubt:
-            doubts.insert(0, probability)
-    reason = min(doubts)[1] if doubts else ""
-    result = dict(confidence=min(found)[0], reason=reason, doubts=tuple(phrase for _, phrase in doubts))
-    return Verdict(**result, is_calibrated=calibration is not None)
+        probability = calibration(features(reading))
+        understood = (probability, "may not be understood")
+        found = [understood, *doubts]
+        if probability < calibration.doubt:
+            doubts.insert(0, understood)
+    return Verdict(
+        confidence=min(found)[0],
+        reason=min(doubts)[1] if doubts else "",
+        doubts=tuple(phrase for _, phrase in doubts),
+        is_calibrated=calibration is not None,
+    )
 
 
 def _reading_scores(reading, stopped):

@@ -127,7 +127,8 @@ class Spoken:
     @property
     def reason(self) -> str:
         """Main cause of low confidence; empty if the confidence is not low."""
-        return min((piece.confidence, piece.reason) for piece in self.pieces if piece.reason)[1] if self.doubts else ""
+        flagged = [(piece.confidence, piece.reason) for piece in self.pieces if piece.doubts]
+        return min(flagged)[1] if flagged else ""
 
     @property
     def summary(self) -> str:
@@ -251,6 +252,7 @@ def word_times(
     is_pronounced = lambda word: unicodedata.category(word[-1])[0] in "LMN" or length(word[-1])  # M: vowel signs
     pauses = [*(0.0 if is_pronounced(word) else COMMA_PAUSE for word in words[:-1]), 0.0]
     lengths = np.array([[length(word) + WORD_GAP, pause] for word, pause in zip(words, pauses)]).ravel()
-    shares, ends = np.concatenate([[0.0], np.cumsum(lengths)]) / lengths.sum(), [loud[0], loud[-1] + size / sample_rate]
-    rounded = np.round(start_seconds + np.interp(shares, [0, 1], ends), 3).tolist()
-    return [Word(word, *rounded[2 * number : 2 * number + 2]) for number, word in enumerate(words)]
+    shares = np.concatenate([[0.0], np.cumsum(lengths)]) / lengths.sum()
+    times = np.interp(shares, [0, 1], [loud[0], loud[-1] + size / sample_rate])
+    rounded = np.round(start_seconds + times, 3).tolist()
+    return [Word(*one) for one in zip(words, rounded[0::2], rounded[1::2])]

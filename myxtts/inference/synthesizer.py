@@ -47,7 +47,6 @@ class Synthesizer:
 
     Args:
         decoder: `model` or `griffin-lim`; None uses the model's waveform decoder if it has one.
-        compiled: Whether XLA compiles the sampling. None uses XLA only for batch shapes that `warm_up` has compiled.
         traced: Whether to trace all graphs, which only pays off for several sentences; sampling is always traced.
         folder: Folder of the model, from which its voices, speech rates and `Calibration` are read. Give None for a
             model whose weights may change; its voices are then not cached.
@@ -59,7 +58,6 @@ class Synthesizer:
         tokenizer: XTTSTokenizer,
         config: XTTSConfig,
         decoder: str | None = None,
-        compiled: bool | None = None,
         traced: bool = True,
         folder: Path | None = None,
     ):
@@ -71,7 +69,7 @@ class Synthesizer:
         longest = longest_texts(self.rates, config.training.init_from)
         self.text_front = TextFront(tokenizer, config.model.max_text_tokens, longest)
         self.voice = VoiceEncoder(model, config, REMEMBERED_VOICES if folder else 0, traced)
-        self.engine = CodeEngine(TensorflowSteps(model.gpt, config.model, compiled, traced), config.model)
+        self.engine = CodeEngine(TensorflowSteps(model.gpt, config.model, traced=traced), config.model)
         self.read_again = SecondReading(model.gpt, traced)
         self.engine_name, self.make_steps = "tensorflow", None
         """`engine_name` is the engine in use; `make_steps(name)`, if not None, creates the GPT steps of another one."""
@@ -85,6 +83,8 @@ class Synthesizer:
             raise UserError(f"--decoder {decoder} needs a trained {part}. The model has: {', '.join(model.parts)}.")
         is_trained = part != "dvae" and "decoder" in model.parts
         self.to_waveform = LatentDecoder(model, traced) if is_trained else GriffinLim(self.codes_to_mel)
+        self.sample_rate: int = self.to_waveform.sample_rate
+        """Sample rate in Hz: 22 050 from Griffin-Lim, 24 000 from the waveform decoder."""
 
     @classmethod
     def load(cls, folder: str | Path, which: str = "best", only_speech: bool = False, **options) -> Self:
@@ -96,11 +96,6 @@ class Synthesizer:
         if "decoder" not in model.parts:
             logger.info("%s has no trained waveform decoder: Griffin-Lim is used.", folder)
         return cls(model, *model.preset, folder=Path(model.origin), **options)
-
-    @property
-    def sample_rate(self) -> int:
-        """Sample rate in Hz: 22 050 from Griffin-Lim, 24 000 from the waveform decoder."""
-        return self.to_waveform.sample_rate
 
     @property
     def speakers(self) -> list[str]:
@@ -192,12 +187,14 @@ class Synthesizer:
         Raises `SpeechError` if the model cannot speak one of the texts.
         """
         found = [self.text_front.pieces(text, language) for text, language in zip(texts, languages, strict=True)]
+        sampling = sampling or self.config.sampling
         spoken = []
         for pieces, voice, language in zip(found, voices, languages, strict=True):
-            voice, values = self.as_voice(voice, language), sampling or self.config.sampling
-            manner = Manner(voice, language, values, seed, speed, max_codes)
+            manner = Manner(self.as_voice(voice, language), language, sampling, seed, speed, max_codes)
             spoken.append([Sentence(self, piece, number, manner) for number, piece in enumerate(pieces)])
-        sentences, speeches, done = sum(spoken, []), [], 0
+        sentences = [sentence for text in spoken for sentence in text]
+        to_mel = self.codes_to_mel if "dvae" in self.model.parts else None
+        speeches, done = [], 0
         try:
             for text in spoken:
                 parts, end = [], 0
@@ -206,14 +203,14 @@ class Synthesizer:
                         with self.engine.changed:
                             for following in sentences[done : done + MOST_AHEAD]:
                                 following.open()
-                    samples, pause = sentence.best(retries, listener), sentence.piece.pause_seconds
+                    samples = sentence.best(retries, listener)
+                    pause = silence(sentence.piece.pause_seconds, self.sample_rate)
                     sentence.end(end, end + len(samples))
-                    parts += [samples, silence(pause, self.sample_rate)]
-                    end += len(samples) + len(parts[-1])
+                    parts += [samples, pause]
+                    end += len(samples) + len(pause)
                     done += 1
                     if progress:
                         progress(done, len(sentences))
-                to_mel = self.codes_to_mel if "dvae" in self.model.parts else None
                 pieces = tuple(sentence.spoken() for sentence in text)
                 speeches.append(Speech(np.concatenate(parts[:-1]), self.sample_rate, pieces, to_mel))
             return speeches
@@ -243,7 +240,7 @@ class Synthesizer:
         """
         voice, language = self._voice_and_language(text if isinstance(text, str) else None, voice, language)
         pieces = self.text_front.pieces(text, language) if isinstance(text, str) else text
-        manner = Manner(self.as_voice(voice, language), language, sampling or self.config.sampling, seed, speed)
+        manner = Manner(voice, language, sampling or self.config.sampling, seed, speed)
         return SpeechStream(self, pieces, manner, hurry, check)
 
     def as_voice(self, voice: AnyVoice | None, language: str = "en") -> Voice:

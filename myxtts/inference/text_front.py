@@ -68,14 +68,16 @@ class TextFront:
                 pieces[-1] = pieces[-1]._replace(pause_seconds=PARAGRAPH_PAUSE_SECONDS)
             for piece in self._split(paragraph, language):
                 pause = next((pause for pause, ending in _PAUSES.items() if ending.search(piece)), CUT_PAUSE_SECONDS)
-                pieces += [] if self._fault(piece, language) else [Piece(piece, pause)]
+                if not self._fault(piece, language):
+                    pieces.append(Piece(piece, pause))
         if not pieces:
             raise SpeechError(f"{brief(text)} cannot be spoken by this model: it has no words.")
         return pieces
 
     def _split(self, text, language):
         # No word is cut, even if it is longer than all training texts.
-        limit = min(get_language(language).char_limit, max(self.longest_text(language), *map(len, text.split()), 1))
+        longest = max(self.longest_text(language), *map(len, text.split()), 1)
+        limit = min(get_language(language).char_limit, longest)
         pieces = split_text(text, language, limit)
         while limit > 1 and any(len(self.tokenizer.encode(piece, language)) > self.max_tokens for piece in pieces):
             limit = limit * 3 // 4

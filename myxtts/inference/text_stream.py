@@ -65,8 +65,9 @@ class LatentDecoder:
     def __init__(self, model: XTTS, traced: bool = True):
         self.decoder, self.to_samples = model.decoder, self._to_samples
         if traced:
-            spec, config = tf.TensorSpec, model.config
-            signature = [spec([1, None, config.width]), spec([1, config.speaker_width]), *[spec([], tf.int32)] * 2]
+            config, number = model.config, tf.TensorSpec([], tf.int32)
+            latents, speaker = tf.TensorSpec([1, None, config.width]), tf.TensorSpec([1, config.speaker_width])
+            signature = [latents, speaker, number, number]
             self.to_samples = tf.function(self._to_samples, input_signature=signature, autograph=False)
 
     def begin(self, voice: Voice, speed: float = 1.0) -> Sounding:
@@ -94,7 +95,8 @@ class Sentence:
     def open(self, hurry: bool = False, attempt: int = 0) -> None:
         """Queues the sentence for sampling. Each `attempt` uses other random numbers; `hurry` is as in `CodeStream`."""
         voice, language, sampling, seed, speed, max_codes = self.manner
-        ids, number = self.synthesizer.text_front.ids(self.piece.text, language), self.number + attempt * 2**32
+        ids = self.synthesizer.text_front.ids(self.piece.text, language)
+        number = self.number + attempt * 2**32
         self.stream = self.synthesizer.engine.open(ids, voice.latents, sampling, seed, number, max_codes, hurry)
         self._sound: Sounding = self.synthesizer.to_waveform.begin(voice, speed)
         self.is_heard, self._num_seen = False, 0
@@ -117,15 +119,17 @@ class Sentence:
     def check(self, listener: Listener | None = None, samples: np.ndarray | None = None) -> Verdict:
         """Runs the self-check of the finished sentence; a `listener` also scores its `samples`, `(S,)`."""
         stream, synthesizer, language, text = self.stream, self.synthesizer, self.manner.language, self.piece.text
-        code, known = get_language(language).code, synthesizer.calibration
+        code = get_language(language).code
         rate = synthesizer.rates.get(code) or rule_of_thumb(language)
+        calibration = synthesizer.calibration
+        if calibration and code not in calibration.languages:
+            calibration = None
         reading, wrong_share = None, None
         if stream.codes:
             reading = synthesizer.read_again(stream.voice_latents, stream.ids, stream.codes)
             wrong_share = listener and listener(samples, synthesizer.sample_rate, text, language)
         unspoken = synthesizer.tokenizer.unspoken_share(text, language)
-        known = known if known and code in known.languages else None
-        self.verdict = judge(text, stream.codes, stream.stopped, rate, reading, wrong_share, unspoken, known)
+        self.verdict = judge(text, stream.codes, stream.stopped, rate, reading, wrong_share, unspoken, calibration)
         return self.verdict
 
     def best(self, retries: int, listener: Listener | None) -> np.ndarray:
@@ -252,13 +256,7 @@ class SpeechStream(Spoken):
             if self._sentences[0].stream is None and not self.finished:
                 self.open()
             while True:
-                ended = self._number if self._sentences[self._number].is_heard else 0
-                if self.finished and self._sentences[-1].end_seconds:
-                    ended = len(self._sentences)
-                for sentence in self._sentences[self._num_checked : ended]:
-                    if self._checks:
-                        sentence.check()
-                    self._num_checked += 1
+                self._check_heard()
                 if self.finished:
                     raise StopIteration
                 self._engine.wait(self.ready)
@@ -268,6 +266,16 @@ class SpeechStream(Spoken):
         except BaseException:
             self.close()
             raise
+
+    def _check_heard(self):
+        """Checks the sentences before the current one, whose audio has begun; at the end of the text, all sentences."""
+        heard = self._number if self._sentences[self._number].is_heard else 0
+        if self.finished and self._sentences[-1].end_seconds:
+            heard = len(self._sentences)
+        for sentence in self._sentences[self._num_checked : heard]:
+            if self._checks:
+                sentence.check()
+            self._num_checked += 1
 
     def __del__(self):
         self.close()

@@ -25,14 +25,13 @@ from myxtts.config.config import XTTSConfig
 from myxtts.config.data import PATHS
 from myxtts.config.stages import STAGES
 from myxtts.interchange.coqui.conversion import RELEASED_NAMES, CoquiFiles, find_release, import_coqui, imported_release
-from myxtts.storage.base_model import MODELS, is_base, require_kind
+from myxtts.storage.base_model import MODELS, RELEASE, is_base, require_kind
 from myxtts.storage.checkpoint import CheckpointStore
 from myxtts.storage.files import AnyPath, write_json, write_text, write_whole_folder
 from myxtts.storage.speakers import SPEAKERS_FILE
 
-MODEL = "model.pth"
 _OWN_FILES = ["config.json", "vocab.json", SPEAKERS_FILE, *(f"{part}/step_*/*" for part in STAGES)]
-_RELEASED_FILES = [MODEL, *RELEASED_NAMES.values()]
+_RELEASED_FILES = [RELEASE, *RELEASED_NAMES.values()]
 TERMS = ["README.md", "LICENSE*", "LICENCE*"]
 """Patterns of the files that state the licence. They are downloaded before the user is asked to accept the licence."""
 _NAME = re.compile(r"hf://([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@([\w./-]+))?")
@@ -152,11 +151,15 @@ def describe_licence(source: str, terms: Path) -> tuple[bool, str]:
         head = metadata_load(terms / "README.md") or {}
     except (OSError, ValueError, RecursionError, yaml.YAMLError):
         head = {}
-    licence, link = head.get("license_name") or head.get("license"), head.get("license_link")
-    texts = [str(path) for path in sorted(terms.glob("LICEN*"))]
+    licence = head.get("license_name") or head.get("license")
+    link = head.get("license_link")
     shown = f"{source} has the licence {licence!s:.200}" if licence else f"{source} names no licence"
-    shown = printable(shown + (f" ({link!s:.200})" if licence and link else ""))
-    return bool(licence), shown + (f"; its text: {', '.join(texts)}" if texts else "")
+    if licence and link:
+        shown += f" ({link!s:.200})"
+    shown = printable(shown)
+    if texts := [str(path) for path in sorted(terms.glob("LICEN*"))]:
+        shown += f"; its text: {', '.join(texts)}"
+    return bool(licence), shown
 
 
 def _require_licence(source, terms, accepted):
@@ -176,15 +179,15 @@ def _make_folder(source, snapshot, home):
 
     paths = [path.relative_to(snapshot).as_posix() for path in snapshot.rglob("*") if path.is_file()]
     is_own = any(fnmatch(path, "gpt/step_*/manifest.json") for path in paths)
-    if not is_own and not {MODEL, RELEASED_NAMES["vocab"]} <= {*paths}:
-        kinds = f"of XTTS v2 ({MODEL} and vocab.json) nor of MyXTTS (gpt/step_…, config.json, vocab.json)"
+    if not is_own and not {RELEASE, RELEASED_NAMES["vocab"]} <= {*paths}:
+        kinds = f"of XTTS v2 ({RELEASE} and vocab.json) nor of MyXTTS (gpt/step_…, config.json, vocab.json)"
         raise HubError(f"{source} is neither a model {kinds}.")
     paths = [*filter_repo_objects(paths, allow_patterns=_OWN_FILES if is_own else _RELEASED_FILES)]
     for path in paths:
         check_digest(source, snapshot / path)
     if not is_own:
         print(f"Converting {source} into {home}", file=sys.stderr, flush=True)
-        import_coqui(CoquiFiles.of(snapshot / MODEL), home)
+        import_coqui(CoquiFiles.of(snapshot / RELEASE), home)
         return
     with write_whole_folder(home) as new:
         for path in paths:
@@ -289,13 +292,14 @@ def _lists(origin):
 
 
 def _stages(origin):
-    """Yields `(stage, steps, step of the losses, losses)`; `steps` is (last, best), or False for copied weights."""
+    """Yields `(stage, steps, step of the losses, losses)`; `steps` is (last, best), or None for copied weights."""
     for stage in STAGES:
         store = CheckpointStore(origin / stage)
         if steps := store.steps():
             state, best_step = store.read_state(steps[-1]), store.best_step()
             was_trained = "position" in state and "taken_from" not in state
+            trained_steps = (state["step"], best_step or state["step"]) if was_trained else None
             history = {row["step"]: row for row in state.get("history", [])}
             best = history.get(best_step) or (history[max(history)] if history else {})
             losses = [f"{printable(name)} {value:.4f}" for name, value in best.items() if name != "step"]
-            yield stage, was_trained and (state["step"], best_step or state["step"]), best.get("step"), losses
+            yield stage, trained_steps, best.get("step"), losses

@@ -68,7 +68,9 @@ class CoquiFiles:
 
 def find_release(source: str | os.PathLike) -> Path | None:
     """Returns the weights file of a Coqui model, given this file or its folder; None if `source` is neither."""
-    path = Path(source, kind if (kind := kind_of(source)) in (RELEASE, TRAINER) else "")
+    path, kind = Path(source), kind_of(source)
+    if kind in (RELEASE, TRAINER):
+        path /= kind
     return path if path.suffix == ".pth" and path.is_file() else None
 
 
@@ -81,7 +83,6 @@ def imported_release(model: Path) -> Path:
     output = cache / f"{stem}-{digest_bytes(content.encode(), 4)}"
     if not output.is_dir():
         print(f"{model.parent} is a Coqui model: converting it once into {output}", file=sys.stderr, flush=True)
-        cache.mkdir(parents=True, exist_ok=True)
         import_coqui(files, output)
         for stale in {*cache.glob(f"{glob.escape(stem)}-*")} - {output}:
             shutil.rmtree(stale, ignore_errors=True)
@@ -120,7 +121,8 @@ def import_coqui(files: CoquiFiles, output: Path) -> tuple[XTTSConfig, list[Stor
     shapes = {key: one.array.shape for key, one in stored.items()}
     config = run_config(model_config(shapes, settings, tokenizer), settings)
     tensors = coqui.model_tensors(config.model)
-    if with_dvae := any(key.startswith("dvae.") for key in stored):
+    with_dvae = any(key.startswith("dvae.") for key in stored)
+    if with_dvae:
         tensors += coqui.dvae_tensors(config.model, "dvae.")
     _match(tensors, stored)
     _check_front_end(stored)
@@ -177,7 +179,8 @@ def _match(tensors, stored):
             if key not in stored:
                 missing.append(key)
                 continue
-            (one := stored[key]).weight = f"{tensor.part}: {tensor.weight}"
+            one = stored[key]
+            one.weight = f"{tensor.part}: {tensor.weight}"
             if one.array.shape != shape or one.array.dtype.name not in _FLOATS:
                 wrong.append(f"{key} is {one.array.shape} {one.array.dtype} and not {shape} of floating-point numbers")
     for problem, names in {"lacks tensors": missing, "has tensors of the wrong kind": wrong}.items():
@@ -196,11 +199,12 @@ def _check_front_end(stored):
     bins = np.linspace(0, SPEAKER_SAMPLE_RATE / 2, 257)
     expected = {
         "0.filter": np.array([[[-0.97, 1.0]]]),
-        "1.spectrogram.window": 0.54 - 0.46 * np.cos(2 * np.pi * np.arange(400) / 400),
+        "1.spectrogram.window": np.hamming(401)[:-1],
         "1.mel_scale.fb": np.transpose([np.interp(bins, hertz[i : i + 3], (0, 1, 0)) for i in range(64)]),
     }
     for name, values in expected.items():
-        one = stored.get(name := f"{coqui.SPEAKER_FRONT_END}.{name}")
+        name = f"{coqui.SPEAKER_FRONT_END}.{name}"
+        one = stored.get(name)
         if one and (one.array.shape != values.shape or not np.allclose(one.array.astype(float), values, atol=5e-3)):
             raise CheckpointError(f"{name} differs from XTTS v2: this speaker encoder needs a different spectrogram.")
 
@@ -263,7 +267,9 @@ def export_coqui(folder: str | os.PathLike, output: str | os.PathLike, which: st
         CheckpointError: A part is missing, or Coqui TTS does not support the model's shape.
         OSError: A file could not be written. The model file does not exist then, because it is put in place last.
     """
-    folder, output = Path(folder), Path(output) if Path(output).suffix == ".pth" else Path(output, "model.pth")
+    folder, output = Path(folder), Path(output)
+    if output.suffix != ".pth":
+        output /= RELEASE
     config, vocabulary = read_config(folder), vocabulary_path(folder)
     settings = coqui_settings(config, XTTSTokenizer.from_file(vocabulary).languages)
     parts = {part: _read_part(folder, part, which) for part in ("gpt", "speaker", "decoder", "dvae")}

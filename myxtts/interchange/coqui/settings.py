@@ -26,6 +26,11 @@ _FIXED_ARGUMENTS = {
     "cond_d_vector_in_each_upsampling_layer": True,
 }
 """Fields of `model_args` in `config.json`, each with the only value that is supported."""
+_GPT_ARGUMENTS = (
+    *("layers", "max_text_tokens", "num_audio_tokens", "start_audio_token", "stop_audio_token"),
+    *("start_text_token", "stop_text_token", "max_audio_tokens"),
+)
+"""Fields of `ModelConfig` that are fields of `model_args` in `config.json`, there with the prefix `gpt_`."""
 _SAMPLING = dict(temperature=0.75, top_k=50, top_p=0.85, repetition_penalty=5.0)
 _RELEASED = _SAMPLING | dict(gpt_cond_len=30, gpt_cond_chunk_len=4, max_ref_len=30, model_args={})
 """Settings in the `config.json` of XTTS v2; defaults for settings that a checkpoint lacks."""
@@ -162,8 +167,7 @@ def coqui_settings(config: XTTSConfig, languages: Iterable[str]) -> dict[str, An
     if wrong := [f"model.{name} is {value} and not {only}" for name, (value, only) in fixed.items() if value != only]:
         hint = "Supported are converted models, the sizes normal and big, and small with decoder_type hifigan."
         raise CheckpointError(f"coqui-tts does not support this model's shape: {', '.join(wrong)}. {hint}")
-    numbers = "num_audio_tokens start_audio_token stop_audio_token start_text_token stop_text_token max_audio_tokens"
-    arguments = {f"gpt_{name}": getattr(model, name) for name in ("layers", "max_text_tokens", *numbers.split())} | {
+    arguments = {f"gpt_{name}": getattr(model, name) for name in _GPT_ARGUMENTS} | {
         "gpt_n_model_channels": model.width,
         "gpt_n_heads": model.heads,
         "gpt_max_prompt_tokens": 70,

@@ -27,8 +27,9 @@ import numpy as np
 from myxtts.config.checks import UserError, brief
 from myxtts.storage.files import write_whole
 
-_CODES = "Float:f4 Double:f8 Half:f2 BFloat16:bfloat16 Long:i8 Int:i4 Short:i2 Char:i1 Byte:u1 Bool:?"
-DTYPES = {f"{name}Storage": np.dtype(code) for name, code in (pair.split(":") for pair in _CODES.split())}
+_FLOATS = dict(Float="f4", Double="f8", Half="f2", BFloat16="bfloat16")
+_WHOLE = dict(Long="i8", Int="i4", Short="i2", Char="i1", Byte="u1", Bool="?")
+DTYPES = {f"{name}Storage": np.dtype(code) for name, code in (_FLOATS | _WHOLE).items()}
 """NumPy dtype by PyTorch storage class, such as `FloatStorage`."""
 MAX_PICKLE_BYTES = 64 * 2**20
 _MAX_OPCODES, _MAX_WORK, _MAX_DEPTH, _MAX_ODD_KEYS, _MAX_AXES = 10**6, 4 * 10**6, 100, 5000, 64
@@ -120,7 +121,8 @@ class Unpickler:
             elif name == "MARK":
                 marks.append(len(stack))
             elif name == "POP":
-                (marks if marks and marks[-1] == len(stack) else stack).pop()
+                top = marks if marks and marks[-1] == len(stack) else stack
+                top.pop()
             elif name in ("DUP", "GET", "BINGET", "LONG_BINGET"):
                 stack.append(stack[-1] if name == "DUP" else self.memo[argument])
             elif name == "STOP":
@@ -129,12 +131,15 @@ class Unpickler:
                 stack += [_literal(name, argument)] * len(opcode.stack_after)
             elif pickletools.markobject in before:
                 start = marks.pop()
-                taken, stack[start:] = stack[start:], []
+                taken = stack[start:]
+                del stack[start:]
                 if name != "POP_MARK":
-                    self.combine(name, stack.pop() if before[0] is not pickletools.markobject else None, taken)
+                    whole = stack.pop() if before[0] is not pickletools.markobject else None
+                    self.combine(name, whole, taken)
             else:
                 taken = [stack.pop() for _ in before][::-1]
-                self.combine(name, taken.pop(0) if name in ("APPEND", "SETITEM", "BUILD") else None, taken)
+                whole = taken.pop(0) if name in ("APPEND", "SETITEM", "BUILD") else None
+                self.combine(name, whole, taken)
 
     def combine(self, name, whole, parts):
         """Pushes the result of the opcode `name`: `whole` extended by `parts`, or a new value if `whole` is None."""
@@ -186,7 +191,8 @@ class Unpickler:
             # A byte string in protocol 2.
             "_codecs.encode": lambda text, _encoding: _of_kind(str, text).encode("latin1"),
         }
-        if (known := functions.get(_of_kind(_Global, function))) is None:
+        known = functions.get(_of_kind(_Global, function))
+        if known is None:
             hint = "if you trust its origin, save its weights alone, as a state dict, and convert that."
             asks = f"{self.source} asks to call {function:.200}. Nothing was run."
             raise TorchCheckpointError(f"{asks} Do not use this file; {hint}")
@@ -305,7 +311,8 @@ def _read_zip(path, data):
 
         def content(name):
             """Returns the bytes of an entry, as a view of the mapped file."""
-            if (entry := entries.get(name)) is None or entry.header_offset < 0:
+            entry = entries.get(name)
+            if entry is None or entry.header_offset < 0:
                 raise TorchCheckpointError(f"{path} has no entry {brief(name)}.")
             # Verifies header and checksum by plain reads, because pages of a memory map would count as used memory.
             with archive.open(entry) as file:

@@ -144,7 +144,8 @@ class Builder:
     def layer_norm(self, x: Tensor, layer: Any, width: int = 0) -> Tensor:
         """Applies a Keras LayerNormalization over the last axis; `width` is needed for a layer without scale."""
         scale = layer.gamma if layer.scale else np.ones(width)
-        return self.op("LayerNormalization", x, scale, *[layer.beta] * layer.center, axis=-1, epsilon=layer.epsilon)
+        bias = [layer.beta] if layer.center else []
+        return self.op("LayerNormalization", x, scale, *bias, axis=-1, epsilon=layer.epsilon)
 
     def model(self, outside: Collection[str] = ()) -> Any:
         """Returns the graph as an `onnx.ModelProto`; arrays named in `outside` are declared without their values."""

@@ -15,7 +15,6 @@ from myxtts.devices.machine import read_memory
 from myxtts.inference.advancing import MOST_CODES, Request, RowState
 from myxtts.inference.choices import ENGINES
 from myxtts.inference.synthesizer import Synthesizer
-from myxtts.interchange.onnx.builder import INT8
 from myxtts.interchange.onnx.graphs import build_drawing, build_reading
 from myxtts.models.gpt import GPT
 
@@ -56,7 +55,7 @@ class OnnxSteps:
         threads: Number of threads of ONNX Runtime; 0 means all cores.
     """
 
-    def __init__(self, gpt: GPT, config: ModelConfig, weights: str = INT8, threads: int = 0):
+    def __init__(self, gpt: GPT, config: ModelConfig, weights: str, threads: int = 0):
         self.config, self._longest = config, int(gpt.audio_positions.shape[0]) - 1
         self._reading = build_reading(gpt, config, weights).session(threads)
         with suppress(AttributeError):  # a C library other than glibc
@@ -124,7 +123,8 @@ class OnnxSteps:
             logits, hidden, *new = self._read(*nothing, code, index, mask, keys, values)
             row = position + taken
             for layer in range(config.layers):
-                keys[layer][..., row], values[layer][:, :, row] = new[2 * layer][..., 0], new[2 * layer + 1][:, :, 0]
+                keys[layer][..., row] = new[2 * layer][..., 0]
+                values[layer][:, :, row] = new[2 * layer + 1][:, :, 0]
             mask[:, row] = True
             taken += 1
         states[taken] = hidden

@@ -37,11 +37,13 @@ class ExportedModel:
         try:
             self.exported = exported = speak.Speaker(folder)
             settings = exported.config
-            as_it_sounds = [*settings["written_as_it_sounds"], *[ESPEAK] * bool(settings["espeak_voices"])]
+            as_it_sounds = list(settings["written_as_it_sounds"])
+            if settings["espeak_voices"]:
+                as_it_sounds.append(ESPEAK)
             self.tokenizer = XTTSTokenizer.from_file(folder / "vocab.json").with_g2p(as_it_sounds)
             self.text_front = TextFront(self.tokenizer, settings["model"]["max_text_tokens"], settings["longest_texts"])
             self.config = XTTSConfig(sampling=SamplingConfig(**settings["sampling"]))
-            self._windows = WindowShape(**settings["windows"]) if settings.get("windows") else None  # older exports
+            self._windows = WindowShape(**settings["windows"])
             for name in ("conditioning", "speaker"):  # loaded later
                 (folder / f"{name}.onnx").stat()
             self.warm_up(warm)  # here, so that a damaged graph ends the command
@@ -63,7 +65,8 @@ class ExportedModel:
         """Returns a voice, given a name in `speakers`, a recording or a `*.voice` file."""
         if Path(voice).suffix == VOICE_SUFFIX:
             found = Voice.load(voice)
-            if (found.latents[0].shape, np.shape(found.speaker)[1:]) != tuple(one.shape for one in self._no_voice()):
+            shapes = [found.latents.shape[1:], np.shape(found.speaker)[1:]]
+            if shapes != [one.shape for one in self._no_voice()]:
                 raise UserError(f"{voice} belongs to another model. Create it with this model from recordings.")
             return found
         found = self.exported.voices.get(voice)
@@ -91,15 +94,11 @@ class ExportedModel:
         return ExportedStream(self, text, Manner(*manner))
 
     def sounding(self, voice: Voice, speed: float) -> Sounding:
-        """Returns a function that decodes a sentence in windows or, without `windows` in `config.json`, as a whole."""
-        exported = self.exported
-        if self._windows is None:
-            whole = lambda latents: exported.sound(latents, voice.speaker[0], speed)
-            return lambda codes, latents, finished: whole(latents) if finished else NO_SAMPLES
+        """Returns a function that decodes a sentence in windows."""
 
         def to_samples(latents, start, end):
             window = dict(start=np.array([start]), end=np.array([end]))
-            return exported.run("decoder", latents=latents[None], speaker=voice.speaker, **window)["samples"][0]
+            return self.exported.run("decoder", latents=latents[None], speaker=voice.speaker, **window)["samples"][0]
 
         return Windows(self._windows, to_samples, speed)
 
@@ -145,7 +144,8 @@ class ExportedStream:
         states, codes = zip(*self._drawn)
         last, rate = codes[-1], self.model.sample_rate
         ended = last in (None, self.model.exported.model["stop_audio_token"])
-        codes = codes[: len(codes) - ended]
+        if ended:
+            codes = codes[:-1]
         self.num_codes += len(codes) - before
         samples = self._sound(codes, np.concatenate(states), ended) if codes else NO_SAMPLES
         if len(samples):
@@ -158,8 +158,10 @@ class ExportedStream:
             logger.warning("Speech was cut off after %d codes.", len(codes))
         piece, self._draw = self.pieces[len(self.spans)], None
         self.spans.append((piece.text, self._start, self.num_samples))
-        self.finished |= len(self.spans) == len(self.pieces)
-        pause = NO_SAMPLES if self.finished else silence(piece.pause_seconds, rate)
+        if len(self.spans) == len(self.pieces):
+            self.finished = True
+            return samples
+        pause = silence(piece.pause_seconds, rate)
         self.num_samples += len(pause)
         return np.concatenate([samples, pause])
 

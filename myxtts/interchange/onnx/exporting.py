@@ -6,7 +6,6 @@ import shutil
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -93,7 +92,7 @@ def export_model(
     import_package("onnxruntime")
     if form == "web":
         fetch_package(RUNTIME)
-    synthesizer = Synthesizer.load(folder, which, compiled=False)
+    synthesizer = Synthesizer.load(folder, which)
     model = synthesizer.model
     if "decoder" not in model.parts:
         command = f"python train_main.py --stage decoder --checkpoint-dir {folder} --train-data …"
@@ -101,7 +100,8 @@ def export_model(
     voices = _voices(folder, synthesizer)
     with write_whole_folder(output) as new:
         synthesizer.tokenizer.save(new / "vocab.json")
-        write_json(new / "config.json", described := settings(synthesizer, form, weights))
+        described = settings(synthesizer, form, weights)
+        write_json(new / "config.json", described)
         np.savez(new / "voices.npz", **voices)
         for module in (speak, espeak):
             shutil.copy(module.__file__, new)
@@ -111,10 +111,12 @@ def export_model(
         for graph in parts:
             graph.save(new / f"{graph.name}.onnx")
         add_files(new, voices, described)
-        wrong, compared = [], (Speaker(new), synthesizer, np.random.default_rng(0))
-        for finding in chain.from_iterable(check(*compared) for check in (_other_graphs, _sentences, _long_text)):
-            tell(finding)
-            wrong += [] if finding.value <= finding.limit else [str(finding)]  # NaN is wrong, too
+        speaker, random, wrong = Speaker(new), np.random.default_rng(0), []
+        for compare in (_other_graphs, _sentences, _long_text):
+            for finding in compare(speaker, synthesizer, random):
+                tell(finding)
+                if not finding.value <= finding.limit:  # NaN is wrong, too
+                    wrong.append(str(finding))
         if wrong:
             raise UserError(f"Not exported: the graphs differ from the model. {'; '.join(wrong)}.")
 
@@ -125,6 +127,7 @@ def settings(synthesizer: Synthesizer, form: str, weights: str) -> dict:
     seconds = config.sampling.reference_chunk_seconds or data.conditioning_seconds[1]
     tokenizer, front = synthesizer.tokenizer, synthesizer.text_front
     spoken = [get_language(code) for code in tokenizer.languages]
+    voices = {code: espeak_voice(code, tokenizer.g2p) for code in tokenizer.languages}
     sampling = "temperature", "top_k", "top_p", "repetition_penalty"
     return {
         "format": form,
@@ -135,7 +138,7 @@ def settings(synthesizer: Synthesizer, form: str, weights: str) -> dict:
         "longest_texts": {code: front.longest_text(code) for code in tokenizer.languages},
         "written_as_it_sounds": [code for code in tokenizer.g2p if code in tokenizer.languages],
         "scripts": {one.code: one.scripts for one in spoken},
-        "espeak_voices": {code: one for code in tokenizer.languages if (one := espeak_voice(code, tokenizer.g2p))},
+        "espeak_voices": {code: voice for code, voice in voices.items() if voice},
         "sampling": {name: getattr(config.sampling, name) for name in sampling},
         "model": {name: getattr(synthesizer.model.config, name) for name in MODEL_NUMBERS},
         "windows": window_shape(synthesizer.model.decoder)._asdict(),
@@ -210,11 +213,13 @@ def _sentences(speaker, synthesizer, random):
     """Yields `Finding`s on token ids, GPT states and codes of random sentences, half of them decoded greedily."""
     tokenizer, config, sampling = synthesizer.tokenizer, synthesizer.model.config, synthesizer.config.sampling
     voices = [one[None] for one, _ in speaker.voices.values()] or [_normal(random, 1, config.num_latents, config.width)]
-    reference, ids_differ, streams = Tokenizer.from_str(tokenizer.to_json()), [], []
+    reference = Tokenizer.from_str(tokenizer.to_json())
+    ids_differ, streams = [], []
     for number in range(NUM_SENTENCES):
         pieces = (tokenizer.decode([token]) for token in random.permutation(tokenizer.num_tokens))
         text = f"[{tokenizer.languages[0]}]" + "[SPACE]".join([one for one in pieces if one.isalpha()][:8])
-        ids_differ.append((ids := speaker.vocabulary.raw_ids(text)) != reference.encode(text).ids)
+        ids = speaker.vocabulary.raw_ids(text)
+        ids_differ.append(ids != reference.encode(text).ids)
         drawn = replace(sampling, temperature=0.0) if number % 2 else sampling
         latents = voices[number % len(voices)]
         streams.append(synthesizer.engine.open(ids[: config.max_text_tokens], latents, drawn, 0, number, MOST_CODES))
@@ -225,8 +230,10 @@ def _sentences(speaker, synthesizer, random):
         cache, ids = Cache(model), [model["start_text_token"], *stream.ids, model["stop_text_token"]]
         text, latents, code = np.array([ids], np.int32), stream.voice_latents, model["start_audio_token"]
         values = {name: getattr(stream.sampling, name) for name in speaker.config["sampling"]}
-        seen, sampled = np.zeros((1, config.num_audio_tokens), bool), [model["stop_audio_token"]] * stream.stopped
-        for number, expected_code in enumerate([*stream.codes, *sampled]):
+        seen, codes = np.zeros((1, config.num_audio_tokens), bool), list(stream.codes)
+        if stream.stopped:
+            codes.append(model["stop_audio_token"])
+        for number, expected_code in enumerate(codes):
             logits, hidden = cache.read(speaker.run, latents, text, code, number)
             noise = gumbel_noise(stream.seed, stream.sentence, number, logits.shape[1])
             arrays = dict(logits=logits, noise=noise, seen=seen, **speaker.sampling_values(**values))
@@ -235,8 +242,8 @@ def _sentences(speaker, synthesizer, random):
             latents, text, code = latents[:, :0], text[:, :0], expected_code
             seen[0, code] = True
         expected.append(stream.latents()[: number + 1])
-    differs, limit = _difference(np.concatenate(states), np.concatenate(expected)), LIMITS[speaker.config["weights"]]
-    yield Finding("gpt, states", differs, limit)
+    differs = _difference(np.concatenate(states), np.concatenate(expected))
+    yield Finding("gpt, states", differs, LIMITS[speaker.config["weights"]])
     yield Finding("codes", float(np.mean(codes_differ)), MOST_OTHER_CODES)
 
 
@@ -247,12 +254,14 @@ def _long_text(speaker, synthesizer, random):
     if not languages:
         return
     language = min(languages, key=lambda code: code != "en")
-    tokens = map(synthesizer.tokenizer.decode, ([number] for number in range(synthesizer.tokenizer.num_tokens)))
+    tokens = [synthesizer.tokenizer.decode([number]) for number in range(synthesizer.tokenizer.num_tokens)]
     letters = sorted(set("".join(filter(str.isalpha, tokens))))
     letters = [letter for letter in letters if letter.isascii()] or letters
-    longest, text = min(settings["languages"][language], settings["longest_texts"][language]), ""
+    longest = min(settings["languages"][language], settings["longest_texts"][language])
+    text = ""
     while len(text) < LONG_TEXTS * longest:
-        text += " ".join("".join(random.choice(letters, 5)) for _ in range(3)) + ". "
+        words = ["".join(random.choice(letters, 5)) for _ in range(3)]
+        text += f"{' '.join(words)}. "
     pieces = [piece.text for piece in synthesizer.text_front.pieces(text, language)]
     yield Finding("a long text, pieces", float(speaker.sentences(text, language) != pieces), 0.0)
     voice = next((one for name, one in speaker.voices.items() if speaker.voice_languages[name] == language), None)

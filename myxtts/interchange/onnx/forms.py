@@ -58,8 +58,9 @@ def write_page(folder: Path, voices: dict, settings: dict) -> None:
     """Adds the web page to an export, given the arrays of `voices.npz` and the contents of `config.json`."""
     for file in (Path(__file__).parent / "web").iterdir():
         shutil.copy(file, folder)
-    for package in [RUNTIME, *[ESPEAK] * bool(settings["espeak_voices"])]:
-        (target := folder / package.folder).mkdir()
+    for package in (RUNTIME, ESPEAK) if settings["espeak_voices"] else (RUNTIME,):
+        target = folder / package.folder
+        target.mkdir()
         with tarfile.open(fetch_package(package)) as archive:
             for name in package.files:
                 with archive.extractfile(f"package/{name}") as packed, open(target / Path(name).name, "wb") as file:

@@ -20,7 +20,7 @@ from myxtts.text.tokenizer import XTTSTokenizer
 def talkative_synthesizer():
     """Returns a synthesizer with a random model, which seldom stops before the maximum number of codes."""
     tokenizer = XTTSTokenizer.train([(f"{word}.", "en") for word in WORDS])
-    return make_synthesizer(tokenizer, "istft", ("dvae", "gpt", "speaker", "decoder"), 63, compiled=False)
+    return make_synthesizer(tokenizer, "istft", ("dvae", "gpt", "speaker", "decoder"), 63)
 
 
 def write_voices(folder):
