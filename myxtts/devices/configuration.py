@@ -13,7 +13,7 @@ from dataclasses import replace
 from myxtts.config.checks import counted, say
 from myxtts.devices.device_plan import ACCELERATOR_VARIABLES, DeviceError, DevicePlan, DeviceRequest, plan_devices
 from myxtts.devices.gpu_monitor import NVMLUnavailable, list_gpus
-from myxtts.devices.machine import default_device, device_named, short_name
+from myxtts.devices.machine import device_named, short_name
 from myxtts.devices.tensorflow_start import GPU_DRIVER_PLACES, import_sparingly
 
 VIRTUAL_DEVICES_VARIABLE = "MYXTTS_VIRTUAL_DEVICES"
@@ -158,7 +158,7 @@ def configure_for_speech(device: str | None = None) -> AbstractContextManager:
                 tf.config.set_visible_devices([], "GPU")
             for gpu in gpus:
                 tf.config.experimental.set_memory_growth(gpu, True)
-    return tf.device(device_named(device) if device else default_device())
+    return tf.device(device_named(device))
 
 
 def _require_build(tf, accelerator):
