@@ -33,10 +33,11 @@ def exits_with_sentence(main: Callable) -> Callable:
             from myxtts.utils.commons import folded_on_terminal
 
             message = str(error)
-            if isinstance(error, OSError) and (error.filename or error.errno in FULL):
-                hint = "written", "Free disk space or choose another place, and run the same command again."
-                how, hint = hint if error.errno in FULL else ("used", "Check its name and permissions.")
-                message = f"{error.filename or 'A file'} cannot be {how}: {error.strerror}. {hint}"
+            if isinstance(error, OSError) and error.errno in FULL:
+                hint = "Free disk space or choose another place, and run the same command again."
+                message = f"{error.filename or 'A file'} cannot be written: {error.strerror}. {hint}"
+            elif isinstance(error, OSError) and error.filename:
+                message = f"{error.filename} cannot be used: {error.strerror}. Check its name and permissions."
             message = re.sub(r"\S{400,}", lambda word: f"{word[0][:200]}…", f"Error: {message}")
             message = "\n".join(map(printable, message.split("\n")))
             print(folded_on_terminal(message, sys.stderr), file=sys.stderr, flush=True)
@@ -91,8 +92,10 @@ def language_code(name: str | None, among: Collection[str] | None = None) -> str
     """Returns the code for a value of `--language`; None for None. Raises `UserError` for a language not in `among`."""
     from myxtts.text.languages import get_language  # takes long to import
 
+    if name is None:
+        return None
     try:
-        return None if name is None else get_language(name, among).code
+        return get_language(name, among).code
     except ValueError as error:
         raise UserError(f"--language: {error}") from None
 

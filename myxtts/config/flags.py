@@ -136,17 +136,9 @@ def all_flags() -> list[Flag]:
             kind, takes_list = plain_type(one.type), (one.metadata["metavar"] or "").endswith(",…")
             is_tuple = get_origin(kind) is tuple
             known = one.metadata["rule"].get("one_of", ())
-            flag = Flag(
-                names,
-                one,
-                places,
-                text,
-                group,
-                kind=get_args(kind)[0] if is_tuple else kind,
-                takes_list=takes_list,
-                repeats=is_tuple and not takes_list,
-                choices=[] if takes_list else [*(known() if callable(known) else known)],
-            )
+            choices = [] if takes_list else [*(known() if callable(known) else known)]
+            kind = get_args(kind)[0] if is_tuple else kind
+            flag = Flag(names, one, places, text, group, kind, takes_list, is_tuple and not takes_list, choices)
             found[names[0]] = flag
             if off := one.metadata["off"]:
                 text = f"Turn {names[0]} off (default)"

@@ -134,8 +134,10 @@ def apply_plan(plan: DevicePlan) -> None:
     if plan.is_dual:
         names = " and ".join(f"GPU {index}" for index in plan.visible)
         say(f"Set visible devices: {names}{' (virtual)' * plan.virtual}")
-        for role, limit in (("data", plan.data_memory_mb), ("model", plan.model_memory_mb)) if plan.visible_ids else ():
-            say(f"Configured memory {f'limit for {role} GPU: {limit} MB' if limit else f'growth for {role} GPU'}")
+        if plan.visible_ids:
+            for role, limit in (("data", plan.data_memory_mb), ("model", plan.model_memory_mb)):
+                growth_or_limit = f"limit for {role} GPU: {limit} MB" if limit else f"growth for {role} GPU"
+                say(f"Configured memory {growth_or_limit}")
         tf.config.set_soft_device_placement(False)
         tf.config.experimental.set_device_policy("silent")
         say("Multi-GPU configuration completed successfully")
