@@ -45,11 +45,15 @@ class PlainParser(argparse.ArgumentParser):
             if not unknown:
                 raise
         if unknown:
-            flag, own = unknown[0].partition("=")[0], [name for name in used._option_string_actions if name[:2] == "--"]
-            known = homes if difflib.get_close_matches(flag, homes, n=1) else own
-            hint = nearest(flag, [name for name in known if name.startswith(flag)] or known)
-            hint = hint if flag.startswith("-") else " Put a text or path with spaces in quotes."
-            hint = f" It is an option of {homes[flag].prog}." if flag in homes else hint
+            flag = unknown[0].partition("=")[0]
+            if flag in homes:
+                hint = f" It is an option of {homes[flag].prog}."
+            elif not flag.startswith("-"):
+                hint = " Put a text or path with spaces in quotes."
+            else:
+                own = [name for name in used._option_string_actions if name.startswith("--")]
+                known = homes if difflib.get_close_matches(flag, homes, n=1) else own
+                hint = nearest(flag, [name for name in known if name.startswith(flag)] or known)
             raise UserError(f"{flag} is not an option of {used.prog}.{hint}")
         return arguments
 
@@ -130,11 +134,10 @@ def add_flags(parser: argparse.ArgumentParser, flags: Iterable[Flag]) -> None:
     groups = {name: parser.add_argument_group(name, GROUP_NOTES.get(name)) for name in GROUPS}
     rivals = {}
     for flag in sorted(flags, key=lambda flag: GROUPS.index(flag.group)):
-        place = groups[flag.group]
-        if name := flag.field.metadata["rival"]:
-            if name not in rivals:
-                rivals[name] = place.add_mutually_exclusive_group()
-            place = rivals[name]
+        place, rival = groups[flag.group], flag.field.metadata["rival"]
+        if rival and rival not in rivals:
+            rivals[rival] = place.add_mutually_exclusive_group()
+        place = rivals.get(rival, place)
         place.add_argument(*flag.names, help=flag.help.replace("%", "%%"), **_options(flag))
 
 

@@ -61,10 +61,9 @@ def main(argv: list[str] | None = None) -> int:
     """Examines the machine, workers or a data set; returns 2 if no clip is usable, 1 if --strict finds a problem."""
     parser = build_parser()
     arguments = parser.parse_args(argv)
+    subject = "the machine is" if arguments.workers is None else "workers are"
     if arguments.subject:
         subject = "data is"
-    else:
-        subject = "the machine is" if arguments.workers is None else "workers are"
     for name in UNUSED[subject]:
         given, rule = getattr(arguments, name), f"left out when {subject} checked"
         require(given == parser.get_default(name), f"--{name.replace('_', '-')}", rule, given)

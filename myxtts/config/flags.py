@@ -167,7 +167,10 @@ def with_named(values: dict, named: Mapping[str, Any]) -> dict:
             if name == "batch_size" and plain == AUTOMATIC:
                 place, plain = "training.automatic_batch_size", True
             section, _, rest = place.partition(".")
-            for stage in STAGES if section == EVERY_STAGE else (None,):
-                names = (f"training.{stage}.{rest}" if stage else place).split(".")
-                values = merge(values, functools.reduce(lambda value, name: {name: value}, reversed(names), plain))
+            places = [f"training.{stage}.{rest}" for stage in STAGES] if section == EVERY_STAGE else [place]
+            for dotted in places:
+                nested = plain
+                for part in reversed(dotted.split(".")):
+                    nested = {part: nested}
+                values = merge(values, nested)
     return values

@@ -18,7 +18,7 @@ from typing import Any
 
 import psutil
 
-from myxtts.config.checks import UserError, counted, require
+from myxtts.config.checks import counted, require
 from myxtts.storage.files import AnyPath
 
 BYTES_PER_GB = 2**30
@@ -177,8 +177,8 @@ def default_device() -> str:
 
 def check_device(name: str | None) -> None:
     """Raises `UserError` if a device name is not `cpu`, `gpu`, `gpu:N` or None; does not import TensorFlow."""
-    if name is not None and not re.fullmatch(r"(cpu|gpu)(:\d+)?", name, re.IGNORECASE):
-        raise UserError(f"--device must be cpu, gpu or gpu:N. Received: {name}.")
+    is_device = name is None or re.fullmatch(r"(cpu|gpu)(:\d+)?", name, re.IGNORECASE)
+    require(bool(is_device), "--device", "cpu, gpu or gpu:N", name)
 
 
 def device_named(name: str | None, setting: str = "--device") -> str:
