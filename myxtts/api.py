@@ -90,10 +90,9 @@ def naming_arguments(parser: Callable | None = None) -> Iterator[None]:
     try:
         yield
     except UserError as error:
+        settings_of = {name: flag.settings for flag in all_flags() for name in flag.names}
         if parser:
             settings_of = dict.fromkeys(parser()._option_string_actions, ())
-        else:
-            settings_of = {name: flag.settings for flag in all_flags() for name in flag.names}
         notes = []
         for name in dict.fromkeys(re.findall("--[a-z][a-z0-9-]+", str(error))):
             if name in settings_of:

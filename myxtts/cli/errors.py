@@ -92,10 +92,8 @@ def language_code(name: str | None, among: Collection[str] | None = None) -> str
     """Returns the code for a value of `--language`; None for None. Raises `UserError` for a language not in `among`."""
     from myxtts.text.languages import get_language  # takes long to import
 
-    if name is None:
-        return None
     try:
-        return get_language(name, among).code
+        return None if name is None else get_language(name, among).code
     except ValueError as error:
         raise UserError(f"--language: {error}") from None
 
