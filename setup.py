@@ -13,6 +13,7 @@ setup(
         "myxtts": ["py.typed"],
         "myxtts.bundled": ["*/*.json", "*/*.md", "*/*.safetensors", "*/*/*/*"],
         "myxtts.cli": ["*.toml"],
+        "myxtts.config": ["*.toml"],
         "myxtts.apps.datasets": ["*.html"],
         "myxtts.apps.evaluation": ["*.html"],
         "myxtts.apps.server": ["*.html"],

@@ -4,40 +4,17 @@ import importlib
 import signal
 import sys
 import threading
+import tomllib
+from pathlib import Path
 from typing import NoReturn
 
 import myxtts
 import myxtts.cli  # noqa: F401  keeps TensorFlow's start-up messages quiet
 from myxtts.devices.tensorflow_start import run_to_exit
 
-GROUPS = {
-    "Train": {
-        "train": ("myxtts.cli.train:main", "train or fine-tune a model (same as train_main.py)"),
-        "ui": ("myxtts.apps.studio.__main__:main", "train and speak in the browser"),
-        "launch": ("myxtts.cli.train:launch", "train one model with several workers on this machine"),
-    },
-    "Speak": {
-        "say": ("myxtts.cli.say:main", "speak a text in the voice of a recording"),
-        "serve": ("myxtts.apps.server.__main__:main", "serve a model over HTTP, with OpenAI's speech API"),
-    },
-    "Prepare data": {
-        "make-dataset": ("myxtts.apps.datasets.command:main", "build a training set from long recordings"),
-        "prepare": ("myxtts.cli.train:prepare", "preprocess a training set into shards for all workers"),
-    },
-    "Check and compare": {
-        "doctor": ("myxtts.cli.doctor:main", "check the machine or a data set before training"),
-        "plan": ("myxtts.cli.train:plan", "predict training memory and the largest batch for a GPU"),
-        "evaluate": ("myxtts.apps.evaluation.command:main", "score the speech of models, side by side"),
-    },
-    "Share and export": {
-        "export": ("myxtts.cli.models:export", "export a model to ONNX, to run without MyXTTS"),
-        "push": ("myxtts.cli.models:push", "upload a model to the Hugging Face hub, with a model card"),
-        "convert": ("myxtts.cli.models:convert", "convert an XTTS v2 checkpoint to a MyXTTS model, or back"),
-    },
-}
-"""Subcommands in the groups of `myxtts --help`: each name with the function to call and a one-line summary."""
-COMMANDS = {name: entry for group in GROUPS.values() for name, entry in group.items()}
-
+TEXTS = tomllib.loads((Path(__file__).parent / "cli/commands.toml").read_text("utf-8"))
+COMMANDS = {name: entry for group in TEXTS["groups"].values() for name, entry in group.items()}
+"""Each subcommand with the function to call and a one-line summary."""
 END_SECONDS = 1.0
 """Seconds after which SIGTERM is repeated if the process has not ended yet."""
 
@@ -47,7 +24,7 @@ def main(argv: list[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
     if not argv or argv[0] in ("-h", "--help"):
         print("usage: myxtts COMMAND …")
-        for title, commands in GROUPS.items():
+        for title, commands in TEXTS["groups"].items():
             print(f"\n{title}")
             print("\n".join(f"  {name:14} {summary}" for name, (_, summary) in commands.items()))
         print("\n`myxtts COMMAND --help` lists the options of a command, `myxtts --version` prints the version.")
@@ -56,12 +33,11 @@ def main(argv: list[str] | None = None) -> int:
         print(f"myxtts {myxtts.__version__}")
         return 0
     if argv[0] not in COMMANDS:
-        from myxtts.cli.arguments import EXAMPLES
         from myxtts.config.checks import printable
         from myxtts.config.settings import nearest
 
         given = argv[0].lower().replace("_", "-")
-        meant = next((name for name, others in EXAMPLES["other names"].items() if given in others.split()), None)
+        meant = next((name for name, others in TEXTS["other names"].items() if given in others.split()), None)
         hint = f" Did you mean {meant}?" if meant else nearest(argv[0], COMMANDS)
         print(f"myxtts: {printable(argv[0])} is not a command.{hint}", file=sys.stderr)
         return 2

@@ -90,10 +90,15 @@ def naming_arguments(parser: Callable | None = None) -> Iterator[None]:
     try:
         yield
     except UserError as error:
-        known = {name: flag.settings for flag in all_flags() for name in flag.names}
-        known = dict.fromkeys(parser()._option_string_actions, ()) if parser else known
-        found = [name for name in dict.fromkeys(re.findall("--[a-z][a-z0-9-]+", str(error))) if name in known]
-        if notes := [" or the setting ".join((f"{one} is {one[2:].replace('-', '_')}=", *known[one])) for one in found]:
+        settings_of = {name: flag.settings for flag in all_flags() for name in flag.names}
+        if parser:
+            settings_of = dict.fromkeys(parser()._option_string_actions, ())
+        notes = []
+        for name in dict.fromkeys(re.findall("--[a-z][a-z0-9-]+", str(error))):
+            if name in settings_of:
+                argument = f"{name} is {name[2:].replace('-', '_')}="
+                notes.append(" or the setting ".join([argument, *settings_of[name]]))
+        if notes:
             error.add_note(f"From Python: {'; '.join(notes).replace(' stage.', ' training.STAGE.')}.")
         raise
 
@@ -154,10 +159,12 @@ def plan(
     require(text_tokens > 0, "text_tokens (--text-tokens)", "above 0", text_tokens)
     require(min(gpus) > RESERVED_GB, "gpu_memory (--gpu-memory)", f"above {RESERVED_GB:g}", f"{min(gpus):g}")
     name = config.training.init_from
-    if source := name and _config_of_source(name, named.get("model_size")):
+    source = _config_of_source(name, named.get("model_size")) if name else None
+    if source:
         from myxtts.runs.setup import with_shape
 
-        config, text_tokens = with_shape(config, source), max(text_tokens, source.model.num_text_tokens)
+        config = with_shape(config, source)
+        text_tokens = max(text_tokens, source.model.num_text_tokens)
     elif name:
         say(f"{name} is not downloaded, so the plan is for --model-size {config.model.size}; XTTS v2 has size big.")
     model = replace(config.model, num_text_tokens=text_tokens)

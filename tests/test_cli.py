@@ -193,7 +193,7 @@ sys.exit(entry.main(["sleep"]))
     assert (ended.returncode, ended.stdout) == (128 + signal.SIGTERM, "lost\n")
 
 
-@pytest.mark.parametrize("end, code", [("return 3", 3), ("sys.exit('refused')", 1)])
+@pytest.mark.parametrize("end, code", [("return 3", 3), ("sys.exit(4)", 4)])
 def test_a_command_ends_with_its_code_while_native_code_is_still_busy(end, code):
     script = f"""
 import atexit, sys, time
@@ -207,4 +207,4 @@ run_to_exit(main)
 """
     ended = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert (ended.returncode, ended.stdout) == (code, "done\nput away\n")
-    assert ended.stderr == ("refused\n" if code == 1 else "")
+    assert ended.stderr == ""

@@ -217,12 +217,26 @@ def _memory(figures):
 
 def judge(found: dict[str, dict[str, dict]], is_virtual: bool) -> list[Judgement]:
     """Compares the figures of `measure_all` with the targets; does not judge speed and memory of virtual devices."""
-    rows = [*_judge_speeds(found), *_judge_switches(found), *_judge_batches(found)]
+    of = lambda group, name: found.get(group, {}).get(name, {})
+    dual, everything = of("profile", "dual"), of("switch", "all")
+    variation = lambda f: (f"{f['variation']:.0%}", f["variation"] < 0.3)
+    alone = lambda f: (f"{f['speedup']:.2f} x the speed of the phases one by one", f["speedup"] >= 0.95)
+    overlap = "dual device 1.5 to 2 x synchronous, where data work is comparable (ceiling 1.65)"
+    batch = "batch {} runs without running out of memory (24 GB)"
+    rows = [
+        _judged("model GPU utilisation at least 80 % (stretch 90 %)", dual, lambda f: _utilization(f, -1, 80)),
+        _judged("data GPU utilisation at least 50 % (stretch 60 %)", dual, lambda f: _utilization(f, 0, 50)),
+        _judged("step-time variation under 30 % (stretch 20 %)", dual, variation),
+        _judged(overlap, dual, _overlap),
+        _judged("single-GPU mode: the pipeline costs no time", of("profile", "single"), alone),
+        _judged("all training optimisations, against none: 2 x speed", everything, lambda f: _faster(f, dual)),
+        _judged("all training optimisations, against none: half the memory", everything, lambda f: _smaller(f, dual)),
+        *(_judged(batch.format(n), of("batch", str(n)), lambda f: (_short(f), True)) for n in BATCHES),
+    ]
     if is_virtual:
         rows = [Judgement(row.target, f"{row.found} ({MEANINGLESS})", "not judged") for row in rows]
-    resume = found.get("resume", {}).get("bit for bit", {})
+    resume, soak = of("resume", "bit for bit"), of("soak", "long run")
     rows.append(_judged("a resumed run equals an uninterrupted one", resume, lambda f: (_short(f), f["equal"])))
-    soak = found.get("soak", {}).get("long run", {})
     rows.append(_judged("a long run takes no more memory and threads at its end", soak, lambda f: (_short(f), f["ok"])))
     return rows
 
@@ -236,48 +250,28 @@ def _judged(target, figures, verdict):
     return Judgement(target, told, "not judged" if holds is None else "pass" if holds else "fail")
 
 
-def _judge_speeds(found):
-    dual, single = (found.get("profile", {}).get(name, {}) for name in ("dual", "single"))
-    for role, place, least, stretch in (("model", -1, 80, 90), ("data", 0, 50, 60)):
-
-        def utilization(figures, place=place, least=least):
-            used = _gpu(figures, place).get("mean_utilization")
-            return ("not known", None) if used is None else (f"{used:.0f} %", used >= least)
-
-        yield _judged(f"{role} GPU utilisation at least {least} % (stretch {stretch} %)", dual, utilization)
-    variation = lambda f: (f"{f['variation']:.0%}", f["variation"] < 0.3)
-    yield _judged("step-time variation under 30 % (stretch 20 %)", dual, variation)
-
-    def overlap(figures):
-        told = f"{figures['speedup']:.2f} x, ceiling {figures['ceiling']:.2f}"
-        if figures["speedup"] > 1.05 * figures["ceiling"]:
-            return f"{told}: unreliable, as it is above its ceiling", None
-        return told, figures["speedup"] >= 1.5 if figures["ceiling"] >= 1.65 else None
-
-    yield _judged("dual device 1.5 to 2 x synchronous, where data work is comparable (ceiling 1.65)", dual, overlap)
-    alone = lambda f: (f"{f['speedup']:.2f} x the speed of the phases one by one", f["speedup"] >= 0.95)
-    yield _judged("single-GPU mode: the pipeline costs no time", single, alone)
+def _utilization(figures, place, least):
+    used = _gpu(figures, place).get("mean_utilization")
+    return ("not known", None) if used is None else (f"{used:.0f} %", used >= least)
 
 
-def _judge_switches(found):
-    plain, everything = found.get("profile", {}).get("dual", {}), found.get("switch", {}).get("all", {})
-
-    def faster(figures):
-        gain = _rate(figures) / _rate(plain) if "step_ms" in plain else None
-        return ("nothing to compare with", None) if gain is None else (f"{gain:.2f} x", gain >= 2.0)
-
-    def smaller(figures):
-        own, other = _memory(figures), _memory(plain)
-        return (f"{own / other:.2f} x", own <= 0.5 * other) if own and other else ("not known", None)
-
-    yield _judged("all training optimisations, against none: 2 x speed", everything, faster)
-    yield _judged("all training optimisations, against none: half the memory", everything, smaller)
+def _overlap(figures):
+    told = f"{figures['speedup']:.2f} x, ceiling {figures['ceiling']:.2f}"
+    if figures["speedup"] > 1.05 * figures["ceiling"]:
+        return f"{told}: unreliable, as it is above its ceiling", None
+    return told, figures["speedup"] >= 1.5 if figures["ceiling"] >= 1.65 else None
 
 
-def _judge_batches(found):
-    for size in BATCHES:
-        figures = found.get("batch", {}).get(str(size), {})
-        yield _judged(f"batch {size} runs without running out of memory (24 GB)", figures, lambda f: (_short(f), True))
+def _faster(figures, plain):
+    if "step_ms" not in plain:
+        return "nothing to compare with", None
+    gain = _rate(figures) / _rate(plain)
+    return f"{gain:.2f} x", gain >= 2.0
+
+
+def _smaller(figures, plain):
+    own, other = _memory(figures), _memory(plain)
+    return (f"{own / other:.2f} x", own <= 0.5 * other) if own and other else ("not known", None)
 
 
 def flags_to_use(found: dict[str, dict[str, dict]]) -> str:

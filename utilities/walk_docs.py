@@ -109,43 +109,70 @@ def prepare(folder: Path, quick: bool) -> None:
         run(adapted("README", FIRST_COMMAND)[0], "sh", folder)
     if (folder / "recordings").is_dir():
         return
-    data, webui = make_sample_corpus(folder / "DIR", num_clips=40), "finetune_models/dataset"
+    data = make_sample_corpus(folder / "DIR", num_clips=40)
     shutil.copytree(data, folder / "recordings")
-    shutil.copytree(data / "wavs", folder / webui / "wavs")
-    known = XTTSTokenizer.train([("the quick brown fox jumps over the lazy dog, '.?!-", "en"), ("", "fa")])
-    limits = dict(num_text_tokens=known.num_tokens, max_text_tokens=200, max_audio_tokens=260)
-    write_release(folder / "XTTS-v2", replace(RELEASED_SHAPE, **limits))
-    known.save(folder / "XTTS-v2/vocab.json")
-    XTTSTokenizer.train([("Pack my box, with five dozen liquor jugs.", "en")]).save(folder / "vocab.json")
+    shutil.copytree(data / "wavs", folder / "finetune_models/dataset/wavs")
+    make_models(folder)
+    lines = (data / "metadata.csv").read_text(encoding="utf-8").splitlines()
+    known = dict(line.split("|")[:2] for line in lines)
     paths = sorted((data / "wavs").glob("*.wav"))[:12]
-    known = dict(line.split("|")[:2] for line in (data / "metadata.csv").read_text(encoding="utf-8").splitlines())
-    texts, rate = [known[path.stem] for path in paths], soundfile.info(paths[0]).samplerate
-    clips = [soundfile.read(path)[0] for path in paths]
-    for name in ("voice", "me", "me_again", "a", "b", "other"):
-        shutil.copyfile(paths[0], folder / f"{name}.wav")
-    for name in ("talk.wav", "book.wav", "notes.flac"):
-        with_pauses = [part for clip in clips for part in (clip, np.zeros(rate))]
-        soundfile.write(folder / name, np.concatenate(with_pauses), rate)
-    starts, cues = np.cumsum([0, *(len(clip) / rate + 1 for clip in clips)]), []
-    for number, text in enumerate(texts):
-        times = (f"00:{at // 60:02.0f}:{at % 60:06.3f}" for at in (starts[number], starts[number + 1] - 1))
-        cues.append(f"{number + 1}\n{' --> '.join(times).replace('.', ',')}\n{text}\n")
-    rows = [f"{path.stem}|{text}\n" for path, text in zip(paths[:3], texts)]
-    files = {"talk.srt": "\n".join(cues), "book.txt": " ".join(texts), "FILE": "data: {augment: false}\n"}
-    files |= {"lines.txt": "".join(rows), "spoken_by_others/metadata.csv": "".join(["file|text\n", *rows])}
-    files |= dict.fromkeys(("hear.sh", "my-recognizer"), f"#!/bin/sh\necho '{texts[0]}'\n")
-    files |= {f"docs/{NOTEBOOK.name}": NOTEBOOK.read_text(encoding="utf-8"), f"{webui}/lang.txt": "en\n"}
-    listed = [f"wavs/{name}.wav|{text}|coqui\n" for name, text in known.items()]
-    for name, part in (("train", listed[4:]), ("eval", listed[:4])):
-        files[f"{webui}/metadata_{name}.csv"] = "".join(["audio_file|text|speaker_name\n", *part])
-    for name, content in files.items():
+    make_recordings(folder, paths)
+    for name, content in files_of_pages(known, paths).items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(content, encoding="utf-8")
         (folder / name).chmod(0o755)
     for path in paths[:3]:
         shutil.copyfile(path, folder / "spoken_by_others" / path.name)
-    for name in () if quick else ("a", "b", "before", "after"):
-        shutil.copytree(folder / "checkpoints", folder / "runs" / name)
+    if not quick:
+        for name in ("a", "b", "before", "after"):
+            shutil.copytree(folder / "checkpoints", folder / "runs" / name)
+
+
+def make_models(folder: Path) -> None:
+    """Writes a release of a minimal shape with random weights, and a vocabulary."""
+    tokenizer = XTTSTokenizer.train([("the quick brown fox jumps over the lazy dog, '.?!-", "en"), ("", "fa")])
+    limits = dict(num_text_tokens=tokenizer.num_tokens, max_text_tokens=200, max_audio_tokens=260)
+    write_release(folder / "XTTS-v2", replace(RELEASED_SHAPE, **limits))
+    tokenizer.save(folder / "XTTS-v2/vocab.json")
+    XTTSTokenizer.train([("Pack my box, with five dozen liquor jugs.", "en")]).save(folder / "vocab.json")
+
+
+def make_recordings(folder: Path, paths: list[Path]) -> None:
+    """Writes reference recordings, and long recordings of all clips, with pauses of a second."""
+    for name in ("voice", "me", "me_again", "a", "b", "other"):
+        shutil.copyfile(paths[0], folder / f"{name}.wav")
+    parts = []
+    for path in paths:
+        clip, rate = soundfile.read(path)
+        parts += [clip, np.zeros(rate)]
+    for name in ("talk.wav", "book.wav", "notes.flac"):
+        soundfile.write(folder / name, np.concatenate(parts), rate)
+
+
+def files_of_pages(known: dict[str, str], paths: list[Path]) -> dict[str, str]:
+    """Returns text files by name: subtitles and texts of the clips `paths`; `known` has the text of every clip."""
+    texts, cues, start = [known[path.stem] for path in paths], [], 0.0
+    for number, (path, text) in enumerate(zip(paths, texts), 1):
+        end = start + soundfile.info(path).duration
+        times = (f"00:{at // 60:02.0f}:{at % 60:06.3f}" for at in (start, end))
+        cues.append(f"{number}\n{' --> '.join(times).replace('.', ',')}\n{text}\n")
+        start = end + 1
+    rows = [f"{path.stem}|{text}\n" for path, text in zip(paths[:3], texts)]
+    listed = [f"wavs/{name}.wav|{text}|coqui\n" for name, text in known.items()]
+    header, recognizer = "audio_file|text|speaker_name\n", f"#!/bin/sh\necho '{texts[0]}'\n"
+    return {
+        "talk.srt": "\n".join(cues),
+        "book.txt": " ".join(texts),
+        "FILE": "data: {augment: false}\n",
+        "lines.txt": "".join(rows),
+        "spoken_by_others/metadata.csv": "".join(["file|text\n", *rows]),
+        "hear.sh": recognizer,
+        "my-recognizer": recognizer,
+        f"docs/{NOTEBOOK.name}": NOTEBOOK.read_text(encoding="utf-8"),
+        "finetune_models/dataset/lang.txt": "en\n",
+        "finetune_models/dataset/metadata_train.csv": "".join([header, *listed[4:]]),
+        "finetune_models/dataset/metadata_eval.csv": "".join([header, *listed[:4]]),
+    }
 
 
 def text_of(page: str) -> str:

@@ -45,11 +45,15 @@ class PlainParser(argparse.ArgumentParser):
             if not unknown:
                 raise
         if unknown:
-            flag, own = unknown[0].partition("=")[0], [name for name in used._option_string_actions if name[:2] == "--"]
-            known = homes if difflib.get_close_matches(flag, homes, n=1) else own
-            hint = nearest(flag, [name for name in known if name.startswith(flag)] or known)
-            hint = hint if flag.startswith("-") else " Put a text or path with spaces in quotes."
-            hint = f" It is an option of {homes[flag].prog}." if flag in homes else hint
+            flag = unknown[0].partition("=")[0]
+            if flag in homes:
+                hint = f" It is an option of {homes[flag].prog}."
+            elif not flag.startswith("-"):
+                hint = " Put a text or path with spaces in quotes."
+            else:
+                own = [name for name in used._option_string_actions if name.startswith("--")]
+                known = homes if difflib.get_close_matches(flag, homes, n=1) else own
+                hint = nearest(flag, [name for name in known if name.startswith(flag)] or known)
             raise UserError(f"{flag} is not an option of {used.prog}.{hint}")
         return arguments
 
@@ -127,11 +131,13 @@ def add_model(parser: argparse.ArgumentParser, more: str = "", name: str = "--ch
 
 def add_flags(parser: argparse.ArgumentParser, flags: Iterable[Flag]) -> None:
     """Adds the flags of settings under the headings of their groups. The value of a flag that is not given is None."""
-    groups, rivals = {name: parser.add_argument_group(name, GROUP_NOTES.get(name)) for name in GROUPS}, {}
+    groups = {name: parser.add_argument_group(name, GROUP_NOTES.get(name)) for name in GROUPS}
+    rivals = {}
     for flag in sorted(flags, key=lambda flag: GROUPS.index(flag.group)):
-        place, metadata = groups[flag.group], flag.field.metadata
-        if name := metadata["rival"] or (metadata["off"] and flag.field.name):
-            place = rivals.get(name) or rivals.setdefault(name, place.add_mutually_exclusive_group())
+        place, rival = groups[flag.group], flag.field.metadata["rival"]
+        if rival and rival not in rivals:
+            rivals[rival] = place.add_mutually_exclusive_group()
+        place = rivals.get(rival, place)
         place.add_argument(*flag.names, help=flag.help.replace("%", "%%"), **_options(flag))
 
 
@@ -140,9 +146,9 @@ def _options(flag):
     metadata = flag.field.metadata
     if flag.kind is bool:
         return dict(action=argparse.BooleanOptionalAction if flag.field.default is None else "store_true", default=None)
-    alone, default = metadata["alone"], None if flag.settings else flag.field.default
-    options = dict(default=default, metavar=metadata["metavar"] or None, nargs=None if alone is None else "?")
-    options |= dict(const=alone, action="append" if flag.repeats else "store")
+    options = dict(default=None if flag.settings else flag.field.default, metavar=metadata["metavar"])
+    options |= dict(const=metadata["alone"], nargs=None if metadata["alone"] is None else "?")
+    options["action"] = "append" if flag.repeats else "store"
     if flag.takes_list:
         options["type"] = _value("numbers such as 1,2,3" if flag.kind is int else "names such as a,b", flag.plain)
     elif flag.names == ("--batch-size",):

@@ -59,8 +59,11 @@ def build_parser() -> argparse.ArgumentParser:
 @exits_with_sentence
 def main(argv: list[str] | None = None) -> int:
     """Examines the machine, workers or a data set; returns 2 if no clip is usable, 1 if --strict finds a problem."""
-    arguments = (parser := build_parser()).parse_args(argv)
-    subject = "data is" if arguments.subject else "the machine is" if arguments.workers is None else "workers are"
+    parser = build_parser()
+    arguments = parser.parse_args(argv)
+    subject = "the machine is" if arguments.workers is None else "workers are"
+    if arguments.subject:
+        subject = "data is"
     for name in UNUSED[subject]:
         given, rule = getattr(arguments, name), f"left out when {subject} checked"
         require(given == parser.get_default(name), f"--{name.replace('_', '-')}", rule, given)
@@ -115,4 +118,6 @@ def report_data(arguments: argparse.Namespace) -> int:
     print("\n".join([summarize(inspection), *(f"leakage: {leak}" for leak in leaks)]))
     write_report(inspection, arguments.report, "\ufeff")
     print(f"every clip and its reason: {printable(arguments.report)}")
-    return int(bool(arguments.strict and (inspection.rejections or leaks))) if inspection.accepted else 2
+    if not inspection.accepted:
+        return 2
+    return 1 if arguments.strict and (inspection.rejections or leaks) else 0

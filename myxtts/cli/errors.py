@@ -33,10 +33,11 @@ def exits_with_sentence(main: Callable) -> Callable:
             from myxtts.utils.commons import folded_on_terminal
 
             message = str(error)
-            if isinstance(error, OSError) and (error.filename or error.errno in FULL):
-                hint = "written", "Free disk space or choose another place, and run the same command again."
-                how, hint = hint if error.errno in FULL else ("used", "Check its name and permissions.")
-                message = f"{error.filename or 'A file'} cannot be {how}: {error.strerror}. {hint}"
+            if isinstance(error, OSError) and error.errno in FULL:
+                hint = "Free disk space or choose another place, and run the same command again."
+                message = f"{error.filename or 'A file'} cannot be written: {error.strerror}. {hint}"
+            elif isinstance(error, OSError) and error.filename:
+                message = f"{error.filename} cannot be used: {error.strerror}. Check its name and permissions."
             message = re.sub(r"\S{400,}", lambda word: f"{word[0][:200]}…", f"Error: {message}")
             message = "\n".join(map(printable, message.split("\n")))
             print(folded_on_terminal(message, sys.stderr), file=sys.stderr, flush=True)

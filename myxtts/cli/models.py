@@ -129,7 +129,8 @@ def push(argv: Sequence[str] | None = None) -> int:
     """Uploads a model with its model card, or prints only the card with --card; returns the exit code."""
     arguments = push_parser().parse_args(argv)
     repository, _ = parse_hub_name(arguments.target)
-    config = read_config(folder := local_folder(arguments.folder, arguments.accept_licence, "FOLDER"))
+    folder = local_folder(arguments.folder, arguments.accept_licence, "FOLDER")
+    config = read_config(folder)
     if arguments.card:
         print(model_card(repository, config, folder, arguments.licence), end="")
         return 0

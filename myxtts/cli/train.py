@@ -49,7 +49,6 @@ def _given(arguments, flags: Iterable[Flag]) -> dict[str, Any]:
 def main(argv: list[str] | None = None) -> int:
     """Starts or resumes training; returns the exit code. An `argv` of None means `sys.argv` of `train_main.py`."""
     arguments = (build_parser("train_main.py") if argv is None else build_parser()).parse_args(argv)
-    config_from_arguments(arguments)  # reports wrong settings before the slow imports
     filter_native_errors()
     run = api.open_run(**_given(arguments, all_flags()))
     from myxtts.distributed.workers import end_process
@@ -147,11 +146,11 @@ def prepare(argv: list[str] | None = None) -> int:
 
     folder = local_folder(arguments.checkpoint, arguments.accept_licence)
     import_tensorflow()
-    from myxtts.devices.machine import default_device, device_named
+    from myxtts.devices.machine import device_named
     from myxtts.runs import preparing
     from myxtts.utils.commons import setup_logging
 
     setup_logging()
-    device = device_named(arguments.device) if arguments.device else default_device()
+    device = device_named(arguments.device)
     preparing.prepare(folder, arguments.output, arguments.shards, device, arguments.shard, arguments.train_data)
     return 0

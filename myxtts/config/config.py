@@ -151,14 +151,7 @@ def config_from_dict(values: dict) -> XTTSConfig:
     for name in values:
         if name not in sections:
             raise ConfigError(f"{printable(name)} is not a setting.{nearest(name, sections)}")
-    built = {}
-    for name, cls in sections.items():
-        own, stages = _mapping(values.get(name) or {}, name), {}
-        for stage, entry in STAGES.items() if cls is TrainingConfig else ():
-            if stage in own:
-                stages[stage] = _typed(entry.settings, own.pop(stage) or {}, f"{name}.{stage}")
-        built[name] = cls(**_typed(cls, own, name), **stages)
-    return XTTSConfig(**built)
+    return XTTSConfig(**{name: cls(**_typed(cls, values.get(name) or {}, name)) for name, cls in sections.items()})
 
 
 def _mapping(values, where):
@@ -169,10 +162,14 @@ def _mapping(values, where):
 
 def _typed(cls, values, where):
     """Checks the names and types of settings of the class `cls`, and returns them with converted types."""
-    kinds, typed = {one.name: one.type for one in fields(cls) if one.name != "stages"}, {}
+    kinds = {one.name: one.type for one in fields(cls) if one.name != "stages"}
+    stages = STAGES if cls is TrainingConfig else {}
+    typed = {}
     for name, value in _mapping(values, where).items():
         setting = f"{where}.{printable(name)}"
-        if name in kinds:
+        if name in stages:
+            typed[name] = _typed(stages[name].settings, value or {}, setting)
+        elif name in kinds:
             typed[name] = typed_value(kinds[name], value, setting)
         elif setting not in REMOVED:
             raise ConfigError(f"{setting} is not a setting.{nearest(name, kinds)}")

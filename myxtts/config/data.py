@@ -55,7 +55,7 @@ class DataConfig(Settings):
     """Maximum clip length in mel frames; longer clips are skipped. Static shapes pad every clip to this length
     (default: the longest clip that fits the model)."""
     static_shapes: bool = setting(
-        False, flag="--enable-static-shapes,--pad-to-fixed-length", off="--disable-static-shapes"
+        False, flag="--enable-static-shapes,--pad-to-fixed-length", off="--disable-static-shapes", rival="shapes"
     )
     """Pad all batches to one shape, so that the train step is traced once."""
     num_buckets: int = setting(8, at_least=1, at_most=1000)

@@ -133,13 +133,16 @@ def all_flags() -> list[Flag]:
             # argparse itself adds the defaults of start options, which it knows.
             if places and one.default not in (None, ()) and one.default is not False and "default" not in text:
                 text += f" (default: {','.join(one.default) if isinstance(one.default, tuple) else one.default})"
-            kind, known = plain_type(one.type), one.metadata["rule"].get("one_of", ())
-            is_tuple, takes_list = get_origin(kind) is tuple, (one.metadata["metavar"] or "").endswith(",…")
+            kind, takes_list = plain_type(one.type), (one.metadata["metavar"] or "").endswith(",…")
+            is_tuple = get_origin(kind) is tuple
+            known = one.metadata["rule"].get("one_of", ())
             choices = [] if takes_list else [*(known() if callable(known) else known)]
-            kinds = get_args(kind)[0] if is_tuple else kind, takes_list, is_tuple and not takes_list, choices
-            found[names[0]] = Flag(names, one, places, text, group, *kinds)
+            kind = get_args(kind)[0] if is_tuple else kind
+            flag = Flag(names, one, places, text, group, kind, takes_list, is_tuple and not takes_list, choices)
+            found[names[0]] = flag
             if off := one.metadata["off"]:
-                found[off] = Flag((off,), one, places, f"Turn {names[0]} off (default)", group, *kinds, turns_off=True)
+                text = f"Turn {names[0]} off (default)"
+                found[off] = dataclasses.replace(flag, names=(off,), help=text, turns_off=True)
     return list(found.values())
 
 
@@ -164,7 +167,10 @@ def with_named(values: dict, named: Mapping[str, Any]) -> dict:
             if name == "batch_size" and plain == AUTOMATIC:
                 place, plain = "training.automatic_batch_size", True
             section, _, rest = place.partition(".")
-            for stage in STAGES if section == EVERY_STAGE else (None,):
-                names = (f"training.{stage}.{rest}" if stage else place).split(".")
-                values = merge(values, functools.reduce(lambda value, name: {name: value}, reversed(names), plain))
+            places = [f"training.{stage}.{rest}" for stage in STAGES] if section == EVERY_STAGE else [place]
+            for dotted in places:
+                nested = plain
+                for part in reversed(dotted.split(".")):
+                    nested = {part: nested}
+                values = merge(values, nested)
     return values

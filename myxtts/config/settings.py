@@ -116,7 +116,8 @@ class Settings:
                 super().__setattr__(one.name, value)
             if value is None:
                 continue
-            values, hint = value if isinstance(value, tuple) else (value,), one.metadata.get("hint", "")
+            values = value if isinstance(value, tuple) else (value,)
+            hint = one.metadata.get("hint", "")
             if allowed := rule.get("one_of"):
                 allowed = allowed() if callable(allowed) else allowed
                 words = f"one {'or more ' if isinstance(value, tuple) else ''}of {', '.join(allowed)}"

@@ -13,7 +13,7 @@ from dataclasses import replace
 from myxtts.config.checks import counted, say
 from myxtts.devices.device_plan import ACCELERATOR_VARIABLES, DeviceError, DevicePlan, DeviceRequest, plan_devices
 from myxtts.devices.gpu_monitor import NVMLUnavailable, list_gpus
-from myxtts.devices.machine import default_device, device_named, short_name
+from myxtts.devices.machine import device_named, short_name
 from myxtts.devices.tensorflow_start import GPU_DRIVER_PLACES, import_sparingly
 
 VIRTUAL_DEVICES_VARIABLE = "MYXTTS_VIRTUAL_DEVICES"
@@ -38,14 +38,14 @@ def plan_for(data_gpu: int | None = None, model_gpu: int | None = None) -> Devic
 def count_gpus() -> int:
     """Counts the GPUs that this process can see, by NVML or, if there is no NVIDIA driver, by TensorFlow."""
     gpus = _nvml_gpus()
-    return len(_physical_gpus() if gpus is None else gpus)
+    return len(import_sparingly().config.list_physical_devices("GPU") if gpus is None else gpus)
 
 
 def check_devices(data_gpu: int | None = None, model_gpu: int | None = None, **options) -> None:
     """Raises the errors of `early_gpu_configuration` that can be found without TensorFlow; configures nothing."""
     request, gpus = _request(data_gpu, model_gpu, **options), _nvml_gpus()
     if gpus is None and "tensorflow" in sys.modules:
-        gpus = _physical_gpus()
+        gpus = import_sparingly().config.list_physical_devices("GPU")
     num_gpus = len(gpus or ())
     if gpus is None and any(map(os.path.exists, GPU_DRIVER_PLACES)):  # only TensorFlow can count them
         num_gpus = max(data_gpu or 0, *request.models, 0) + 2
@@ -59,8 +59,8 @@ def _request(data_gpu, model_gpu, virtual_devices=None, **options):
         if not value.isdecimal():
             raise DeviceError(f"{VIRTUAL_DEVICES_VARIABLE} must be a number of devices. Received: {value}.")
         virtual_devices = int(value)
-    gpus = dict(data_gpu=data_gpu, model_gpu=model_gpu, virtual_devices=virtual_devices)
-    return DeviceRequest(**{"accelerator": _accelerator_variable()} | gpus | options)
+    options.setdefault("accelerator", _accelerator_variable())
+    return DeviceRequest(data_gpu=data_gpu, model_gpu=model_gpu, virtual_devices=virtual_devices, **options)
 
 
 def early_gpu_configuration(data_gpu: int | None = None, model_gpu: int | None = None, **options) -> DevicePlan:
@@ -88,7 +88,7 @@ def early_gpu_configuration(data_gpu: int | None = None, model_gpu: int | None =
     elif gpus is not None and (data_gpu is not None or request.models):
         num_gpus = len(gpus)  # TensorFlow is not imported, so that CUDA_VISIBLE_DEVICES can still be set
     else:
-        num_gpus = len(_physical_gpus())
+        num_gpus = len(import_sparingly().config.list_physical_devices("GPU"))
     known = gpus if gpus is not None and len(gpus) == num_gpus else None
     plan = plan_devices(num_gpus=num_gpus, gpus=known, **vars(request))
     if gpus and plan.num_gpus == 0 and not plan.virtual and plan.accelerator == "auto":
@@ -134,8 +134,10 @@ def apply_plan(plan: DevicePlan) -> None:
     if plan.is_dual:
         names = " and ".join(f"GPU {index}" for index in plan.visible)
         say(f"Set visible devices: {names}{' (virtual)' * plan.virtual}")
-        for role, limit in (("data", plan.data_memory_mb), ("model", plan.model_memory_mb)) if plan.visible_ids else ():
-            say(f"Configured memory {f'limit for {role} GPU: {limit} MB' if limit else f'growth for {role} GPU'}")
+        if plan.visible_ids:
+            for role, limit in (("data", plan.data_memory_mb), ("model", plan.model_memory_mb)):
+                growth_or_limit = f"limit for {role} GPU: {limit} MB" if limit else f"growth for {role} GPU"
+                say(f"Configured memory {growth_or_limit}")
         tf.config.set_soft_device_placement(False)
         tf.config.experimental.set_device_policy("silent")
         say("Multi-GPU configuration completed successfully")
@@ -158,7 +160,7 @@ def configure_for_speech(device: str | None = None) -> AbstractContextManager:
                 tf.config.set_visible_devices([], "GPU")
             for gpu in gpus:
                 tf.config.experimental.set_memory_growth(gpu, True)
-    return tf.device(device_named(device) if device else default_device())
+    return tf.device(device_named(device))
 
 
 def _require_build(tf, accelerator):
@@ -223,10 +225,6 @@ def _nvml_gpus():
     """Returns the GPUs that NVML lists, or None if NVML cannot be read."""
     with suppress(NVMLUnavailable):
         return list_gpus()
-
-
-def _physical_gpus():
-    return import_sparingly().config.list_physical_devices("GPU")
 
 
 def _accelerator_variable():

@@ -113,7 +113,8 @@ def plan_devices(*, num_gpus: int, gpus: Sequence[GPU] | None = None, **request)
     data_gpu, models, isolation = wanted.data_gpu, wanted.models, wanted.memory_isolation
     virtual = bool(wanted.virtual_devices)
     count, kind = (wanted.virtual_devices, "virtual device") if virtual else (num_gpus, "GPU")
-    common = {"accelerator": (accelerator := wanted.accelerator), "num_gpus": num_gpus}
+    accelerator = wanted.accelerator
+    common = {"accelerator": accelerator, "num_gpus": num_gpus}
     ids = [gpu.id for gpu in gpus] if gpus else [str(index) for index in range(num_gpus)]
     if data_gpu is None and virtual:
         data_gpu, models = 0, tuple(range(1, count))
@@ -125,21 +126,24 @@ def plan_devices(*, num_gpus: int, gpus: Sequence[GPU] | None = None, **request)
             return DevicePlan("single", "/CPU:0", ("/CPU:0",), **common)
         return DevicePlan("single", "/GPU:0", ("/GPU:0",), 0, (0,), (0,), (ids[0],), **common)
     _check_indices(data_gpu, models, isolation, count, kind)
-    limits = (wanted.data_gpu_memory, wanted.model_gpu_memory) if isolation and not virtual else (None, None)
-    for gpu in {data_gpu, *models} if any(limits) and gpus else ():
-        needed, total = limits[0] * (gpu == data_gpu) + limits[1] * (gpu in models), gpus[gpu].memory_mb
-        rule = f"The memory limits of GPU {gpu} must fit in its {total} MB. Received: {needed} MB."
-        _require(needed <= total, f"{rule} Lower --data-gpu-memory or --model-gpu-memory.")
+    data_limit = model_limit = None
+    if isolation and not virtual:
+        data_limit, model_limit = wanted.data_gpu_memory, wanted.model_gpu_memory
+        for gpu in {data_gpu, *models} if gpus else ():
+            needed, total = data_limit * (gpu == data_gpu) + model_limit * (gpu in models), gpus[gpu].memory_mb
+            rule = f"The memory limits of GPU {gpu} must fit in its {total} MB. Received: {needed} MB."
+            _require(needed <= total, f"{rule} Lower --data-gpu-memory or --model-gpu-memory.")
     # TensorFlow numbers the logical devices GPU by GPU. The data GPU is the first visible GPU, and the data device is
     # the first logical device on it.
     visible = tuple(dict.fromkeys((data_gpu, *models)))
     roles = [("data", data_gpu), *(("model", gpu) for gpu in visible if gpu in models)]
     names = {role: f"/{'CPU' if virtual else 'GPU'}:{number}" for number, role in enumerate(roles)}
-    notes = VIRTUAL_NOTES[: 1 + isolation] if virtual else ISOLATION_NOTES[:isolation]
-    mode, visible_ids = "isolated" if isolation else "dual", () if virtual else tuple(ids[gpu] for gpu in visible)
+    mode = "isolated" if isolation else "dual"
     devices = names["data", data_gpu], tuple(names["model", gpu] for gpu in models)
-    gpus = data_gpu, models, visible, visible_ids
-    return DevicePlan(mode, *devices, *gpus, *limits, virtual=virtual, notes=notes, **common)
+    visible_ids = () if virtual else tuple(ids[gpu] for gpu in visible)
+    limits = {"data_memory_mb": data_limit, "model_memory_mb": model_limit}
+    common["notes"] = VIRTUAL_NOTES[: 1 + isolation] if virtual else ISOLATION_NOTES[:isolation]
+    return DevicePlan(mode, *devices, data_gpu, models, visible, visible_ids, virtual=virtual, **limits, **common)
 
 
 def _require(holds, message):

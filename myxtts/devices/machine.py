@@ -18,7 +18,7 @@ from typing import Any
 
 import psutil
 
-from myxtts.config.checks import UserError, counted, require
+from myxtts.config.checks import counted, require
 from myxtts.storage.files import AnyPath
 
 BYTES_PER_GB = 2**30
@@ -177,26 +177,30 @@ def default_device() -> str:
 
 def check_device(name: str | None) -> None:
     """Raises `UserError` if a device name is not `cpu`, `gpu`, `gpu:N` or None; does not import TensorFlow."""
-    if name is not None and not re.fullmatch(r"(cpu|gpu)(:\d+)?", name, re.IGNORECASE):
-        raise UserError(f"--device must be cpu, gpu or gpu:N. Received: {name}.")
+    is_device = name is None or re.fullmatch(r"(cpu|gpu)(:\d+)?", name, re.IGNORECASE)
+    require(bool(is_device), "--device", "cpu, gpu or gpu:N", name)
 
 
-def device_named(name: str, setting: str = "--device") -> str:
+def device_named(name: str | None, setting: str = "--device") -> str:
     """Converts `cpu`, `gpu:1` or `/GPU:1` to TensorFlow's short device name; starts TensorFlow's runtime.
 
-    Raises `UserError` with the name of the `setting` if there is no such device.
+    None or "" means the default device. Raises `UserError` with the name of the `setting` if there is no such device.
     """
+    if not name:
+        return default_device()
     import tensorflow as tf
 
-    devices = [short_name(one.name) for one in tf.config.list_logical_devices()]
-    device = short_name(name if ":" in name else f"{name}:0").upper()
-    require(device in devices, setting, f"one of {', '.join(one.strip('/').lower() for one in devices)}", name)
+    present = [short_name(one.name) for one in tf.config.list_logical_devices()]
+    numbered = name if ":" in name else f"{name}:0"
+    device = short_name(numbered).upper()
+    choices = ", ".join(one.strip("/").lower() for one in present)
+    require(device in present, setting, f"one of {choices}", name)
     return device
 
 
-def runs_on_cpu(device: str | None = None) -> bool:
-    """Whether a device, given by its short or full name, is a CPU; None means the default device."""
-    return short_name(device or default_device()).upper().startswith("/CPU:")
+def runs_on_cpu(device: str) -> bool:
+    """Whether a device, given by its short or full name, is a CPU."""
+    return short_name(device).upper().startswith("/CPU:")
 
 
 def short_name(device: str) -> str:
@@ -214,8 +218,10 @@ def choose_precision(requested: str, device: str) -> tuple[str, str]:
     if runs_on_cpu(device):
         has_bfloat16 = bool(BFLOAT16_CPU_FLAGS & read_processor().flags)
         hardware = f"this CPU has {'' if has_bfloat16 else 'no '}bfloat16 instructions"
-        return ("mixed_bfloat16" if has_bfloat16 else "float32") if requested == "auto" else requested, hardware
-    if (capability := _compute_capability(device)) is None:
+        automatic = "mixed_bfloat16" if has_bfloat16 else "float32"
+        return automatic if requested == "auto" else requested, hardware
+    capability = _compute_capability(device)
+    if capability is None:
         return "float32" if requested == "auto" else requested, "TensorFlow reports no compute capability for this GPU"
     hardware = f"compute capability {capability[0]}.{capability[1]}"
     if requested == "auto":
@@ -242,8 +248,9 @@ def _compute_capability(device):
     """Returns the lowest compute capability of the training GPUs, `device` and those after it; None if unknown."""
     import tensorflow as tf
 
-    gpus, parts = tf.config.get_visible_devices("GPU"), tf.config.get_logical_device_configuration
-    boards = [gpu for gpu in gpus for _ in parts(gpu) or [gpu]]
-    details = map(tf.config.experimental.get_device_details, boards[int(device.rpartition(":")[2]) :])
-    found = [detail.get("compute_capability") for detail in details]
+    boards = []  # the GPU of each logical device
+    for gpu in tf.config.get_visible_devices("GPU"):
+        boards += [gpu] * len(tf.config.get_logical_device_configuration(gpu) or [gpu])
+    number = int(device.rpartition(":")[2])
+    found = [tf.config.experimental.get_device_details(gpu).get("compute_capability") for gpu in boards[number:]]
     return min(found) if found and None not in found else None

@@ -114,9 +114,6 @@ def run_to_exit(command: Callable[[], int | None]) -> NoReturn:
         code = error.code
     if not any(isinstance(thread, AbandonedThread) for thread in threading.enumerate()):
         sys.exit(code)
-    if isinstance(code, str):
-        print(code, file=sys.stderr)
-        code = 1
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError):

@@ -48,8 +48,11 @@ def folded(line: str, width: int = 0) -> str:
     # Commands in backticks, or in lines of their own (perhaps after a title), stay whole, so that users can paste them.
     whole = r"`[^`]+`|^( *--|([\w ]+: {2,}| *)(myxtts|python|tensorboard) ).*"
     line = re.sub(whole, lambda command: command[0].replace(" ", "\0"), line)
-    shown = shutil.get_terminal_size((LINE_WIDTH, 24)).columns if sys.stdout.isatty() else LINE_WIDTH
-    lines, joint, width = [], " | " if " | " in line else " ", width or min(LINE_WIDTH, shown)
+    if not width:
+        shown = shutil.get_terminal_size((LINE_WIDTH, 24)).columns if sys.stdout.isatty() else LINE_WIDTH
+        width = min(LINE_WIDTH, shown)
+    joint = " | " if " | " in line else " "
+    lines = []
     for part in line.split(joint) if len(line) > width else [line]:
         if lines and len(lines[-1]) + len(joint) + len(part) <= width:
             lines[-1] += joint + part

@@ -10,14 +10,10 @@ import csv
 import gzip
 import random
 import re
-import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
-
-from bench_extra import import_extra  # noqa: E402
-
-from myxtts.data.sample_corpus import SENTENCES, SpeechJob, speak_to_files, unheard_sentences  # noqa: E402
+from myxtts.config.checks import needing
+from myxtts.data.sample_corpus import SENTENCES, SpeechJob, speak_to_files, unheard_sentences
 
 LANGUAGES = {"en": "en-us", "de": "de", "es": "es", "fr": "fr", "fa": "fa", "am": "am"}
 """eSpeak NG's name of each language, by language code."""
@@ -51,8 +47,9 @@ def words_of(language: str) -> tuple[list[str], list[float]]:
     if language == "am":
         words = [word for word in amharic_words() if word and not any(ord(letter) in SPELLED_OUT for letter in word)]
         return words, [1.0] * len(words)
-    wordfreq, (shortest, longest) = import_extra("wordfreq"), WORD_LETTERS
-    found = wordfreq.top_n_list(language, FREQUENT_WORDS)
+    with needing('The corpus needs wordfreq. Install it with: pip install -e ".[bench]"', SystemExit):
+        import wordfreq
+    found, (shortest, longest) = wordfreq.top_n_list(language, FREQUENT_WORDS), WORD_LETTERS
     words = [word for word in found if word.replace("'", "").isalpha() and shortest <= len(word) <= longest]
     return words, [wordfreq.word_frequency(word, language) ** 0.5 for word in words]
 

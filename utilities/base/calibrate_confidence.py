@@ -19,7 +19,6 @@ from scipy.optimize import minimize
 from myxtts.hearing.recognizers import Listening, open_recognizer
 from myxtts.inference.self_check import CONFIDENCE_FILE, Calibration, features
 from myxtts.inference.synthesizer import Synthesizer
-from myxtts.inference.voices import stored_voice
 from myxtts.storage.base_model import BASE_FOLDER
 from myxtts.storage.files import read_json, write_json
 
@@ -43,7 +42,7 @@ def measured(synthesizer: Synthesizer, listener: Listening) -> Iterator[dict]:
     """Yields a row for each spoken sentence: `number` of its text, `kind`, CER (`wrong`) and `features`."""
     lines = (line.split("|", 1) for line in SENTENCES.read_text(encoding="utf-8").splitlines())
     texts = [text for language, text in lines if language == LANGUAGE]
-    voices = [synthesizer.as_voice(stored_voice(BASE_FOLDER, name, synthesizer.voice)) for name in VOICES]
+    voices = [synthesizer.as_voice(name) for name in VOICES]
 
     def spoken(kind, numbers, seed, claimed=lambda number: number):
         """Speaks the sentences `numbers`; yields a row for each, compared with the text number `claimed(number)`."""

@@ -19,18 +19,17 @@ from pathlib import Path
 
 import numpy as np
 
-sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[1] / "benchmarks")]
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
 
 from base_corpus import LANGUAGES, PITCHES, WORDS_PER_MINUTE, random_sentences  # noqa: E402
-from first_words import NOISE, error_rate  # noqa: E402
+from first_words import NOISE, error_rate, held_out  # noqa: E402
 
 from myxtts.audio.files import load_samples  # noqa: E402
 from myxtts.audio.mel import DVAE_MEL, MelSpectrogram  # noqa: E402
 from myxtts.config.rates import MODEL_SAMPLE_RATE  # noqa: E402
-from myxtts.data.sample_corpus import SpeechJob, speak_to_files, unheard_sentences  # noqa: E402
+from myxtts.data.sample_corpus import SpeechJob, speak_to_files  # noqa: E402
 from myxtts.hearing.recognizers import open_recognizer  # noqa: E402
 from myxtts.inference.synthesizer import Synthesizer  # noqa: E402
-from myxtts.inference.voices import stored_voice  # noqa: E402
 from myxtts.storage.base_model import BASE_FOLDER  # noqa: E402
 
 JUDGED = ("en", "de", "fr", "es")
@@ -39,12 +38,6 @@ VOICES = ("Gene", "f2")
 SENTENCES, NUM_LOSSES = 25, 60
 FREE = Path(__file__).with_name("free_sentences.txt")
 """File with lines `language|sentence`, whose words need not be in the training corpus."""
-
-
-def grammar_sentences(language: str) -> list[str]:
-    """Returns `SENTENCES` held-out sentences of the sample corpus, evenly spaced."""
-    unheard = unheard_sentences(language)
-    return [unheard[round(place)] for place in np.linspace(0, len(unheard) - 1, SENTENCES)]
 
 
 def free_sentences(language: str) -> list[str]:
@@ -67,7 +60,7 @@ def spoken_by_espeak(texts: list[str], language: str) -> list[np.ndarray]:
 def losses(synthesizer: Synthesizer, language: str) -> tuple[float, float]:
     """Returns the GPT's mean loss per code on eSpeak NG's speech in a language: with the text, and without it."""
     model, texts, sums = synthesizer.model, random_sentences(language, NUM_LOSSES, "judged"), np.zeros(3)
-    voices = [stored_voice(BASE_FOLDER, f"{language}_{voice}", synthesizer.voice) for voice in VOICES]
+    voices = [synthesizer.as_voice(f"{language}_{voice}") for voice in VOICES]
     to_mel = MelSpectrogram(DVAE_MEL)
     for number, (text, sound) in enumerate(zip(texts, spoken_by_espeak(texts, language))):
         codes = np.asarray(model.dvae.encode(model.normalize_mel(to_mel(sound[None]))))[0]
@@ -94,7 +87,8 @@ def main() -> int:
         for language in LANGUAGES:
             print(language, *(f"{loss:.2f}" for loss in losses(synthesizer, language)), flush=True)
         return 0
-    kinds, languages = (("grammar", grammar_sentences), ("free", free_sentences)), JUDGED
+    kinds = (("grammar", lambda language: held_out(language, SENTENCES)), ("free", free_sentences))
+    languages = JUDGED
     if arguments.texts:
         given = [line for line in arguments.texts.read_text(encoding="utf-8").splitlines() if line.strip()]
         kinds, languages = (("given", lambda language: given),), ("en",)
@@ -104,9 +98,7 @@ def main() -> int:
     rows, sentences = ["| language | sentences | errors | by eSpeak | shuffled | noise |", "|" + "---|" * 6], []
     for kind, texts_of in kinds:
         for language in languages:
-            own = [f"{language}_{voice}" for voice in VOICES]
-            voices = [stored_voice(arguments.checkpoint, name, synthesizer.voice) for name in own]
-            voices, texts = [synthesizer.as_voice(voice) for voice in voices], texts_of(language)
+            voices, texts = [synthesizer.as_voice(f"{language}_{voice}") for voice in VOICES], texts_of(language)
             turns = [voices[n % len(voices)] for n in range(len(texts))]
             spoken = synthesizer.batch(texts, turns, [language] * len(texts), seed=arguments.seed, retries=1)
             sounds = [speech.samples for speech in spoken]

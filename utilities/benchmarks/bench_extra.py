@@ -1,29 +1,19 @@
-"""Shared code of the benchmarks: optional imports, worker processes, process statistics and tables of results."""
+"""Shared code of the benchmarks: worker processes, process statistics and tables of results.
 
-import importlib
+Imports the standard library only, since worker processes also run in the reference's environment.
+"""
+
 import json
 import os
 import platform
 import subprocess
 import sys
+from collections.abc import Callable
 from datetime import date
 from pathlib import Path
-from types import ModuleType
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
-
-from myxtts.devices.machine import read_processor  # noqa: E402  the checkout must be on the path first
-
-
-def import_extra(module: str) -> ModuleType:
-    """Imports a package of the extra `bench`; exits with an installation hint if it is missing."""
-    try:
-        return importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        if error.name != module:
-            raise
-        sys.exit(f'This benchmark needs {module}. Install it with: pip install -e ".[bench]"')
 
 
 class Worker:
@@ -48,21 +38,23 @@ class Worker:
         self._process.wait()
 
 
-def process_state() -> tuple[int, int]:
-    """Returns the resident bytes and the number of threads of this process."""
-    process = import_extra("psutil").Process()
-    return process.memory_info().rss, process.num_threads()
+def answer_requests(prepare: Callable[[], Callable[[object], object]]) -> None:
+    """Runs this process as a `Worker`: answers requests by the function that `prepare` returns, until the input ends.
 
-
-def others_seconds() -> float:
-    """Returns the CPU seconds that other processes have used since the machine started, to detect a busy machine."""
-    total = import_extra("psutil").cpu_times()
-    return total.user + total.nice + total.system - sum(os.times()[:2])
+    Other output, such as that of libraries, is redirected to standard error.
+    """
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    respond = prepare()
+    for line in sys.stdin:
+        print(json.dumps(respond(json.loads(line))), file=answers, flush=True)
 
 
 def describe_hardware() -> str:
     """Returns processor, number of usable cores, GPUs and versions in one line."""
     import tensorflow as tf
+
+    from myxtts.devices.machine import read_processor
 
     cpu, details = read_processor(), tf.config.experimental.get_device_details
     gpus = [details(gpu).get("device_name", gpu.name) for gpu in tf.config.get_visible_devices("GPU")]

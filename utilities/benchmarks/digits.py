@@ -147,20 +147,14 @@ class Stages:
         return copy_speech(self.synthesizer, wave, voice, ids)[0]
 
 
-class NearestVoice:
-    """Finds the speaker whose mean Resemblyzer vector is nearest to the vector of a clip."""
-
-    def __init__(self, encoder: Callable, data: Path, speakers: Sequence[str]):
-        self.encoder, self.speakers = encoder, list(speakers)
-        clips = [[recording(data, name, digit, 20) for digit in range(10)] for name in speakers]
-        self.means = np.stack([np.mean([encoder(one, MODEL_SAMPLE_RATE) for one in some], axis=0) for some in clips])
-
-    def __call__(self, samples: np.ndarray, sample_rate: int) -> str:
-        """Returns the name of the speaker."""
-        return self.speakers[int((self.means @ self.encoder(samples, sample_rate)).argmax())]
+def nearest_voice(encoder: Callable, data: Path, speakers: Sequence[str]) -> Callable[[np.ndarray, int], str]:
+    """Returns a function that finds the speaker whose mean Resemblyzer vector is nearest to the vector of a clip."""
+    clips = [[recording(data, name, digit, 20) for digit in range(10)] for name in speakers]
+    means = np.stack([np.mean([encoder(one, MODEL_SAMPLE_RATE) for one in some], axis=0) for some in clips])
+    return lambda samples, sample_rate: speakers[int((means @ encoder(samples, sample_rate)).argmax())]
 
 
-def score(row: Row, recognizer: DigitRecognizer, nearest: NearestVoice | None, dnsmos: DNSMOS | None) -> Scores:
+def score(row: Row, recognizer: DigitRecognizer, nearest: Callable | None, dnsmos: DNSMOS | None) -> Scores:
     """Scores the clips of a row: recognized digits and voices, and DNSMOS. Without its model, a score is None."""
     waves, (speakers, digits) = row.waves, zip(*row.names)
     digits = np.array(recognizer(waves, row.sample_rate)) == np.array(digits)
@@ -231,7 +225,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         checkpoint = train(training_folder(options.data, output), output, options)
     pairs = [(speaker, digit) for speaker in speakers for digit in range(10)]
     encoder, dnsmos = find_encoder(), DNSMOS.load()
-    nearest = encoder and NearestVoice(encoder, options.data, speakers)
+    nearest = encoder and nearest_voice(encoder, options.data, speakers)
     results = {}
     print(f"{'stage':25s} | of  | {'digits (worst)':21s} | {'voices (worst)':22s} | DNSMOS signal")
     for row in Stages(Synthesizer.load(checkpoint), options.data, pairs).rows():

@@ -15,22 +15,21 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
-from bench_extra import process_state
+import psutil
 
 from myxtts.config.config import SamplingConfig
 from myxtts.data.sample_corpus import unheard_sentences
 from myxtts.inference.synthesizer import Synthesizer
-from myxtts.inference.voices import Voice, stored_voice
-from myxtts.storage.speakers import read_speakers
+from myxtts.inference.voices import Voice
 
 SAMPLING_VALUES = 200
+PROCESS = psutil.Process()
 
 
 def trained_model(folder: Path) -> tuple[Synthesizer, Voice]:
     """Loads a model and the first of its voices."""
     synthesizer = Synthesizer.load(folder)
-    name = next(iter(read_speakers(folder)))
-    return synthesizer, synthesizer.as_voice(stored_voice(folder, name, synthesizer.voice))
+    return synthesizer, synthesizer.as_voice(synthesizer.speakers[0])
 
 
 def long_text(folder: Path, minutes: list[float]) -> None:
@@ -43,10 +42,10 @@ def long_text(folder: Path, minutes: list[float]) -> None:
         count = round(60 * length / per_sentence)
         text = " ".join(sentences[number % len(sentences)] for number in range(count))
         gc.collect()
-        before, began, wall = process_state()[0], time.process_time(), time.perf_counter()
+        before, began, wall = PROCESS.memory_info().rss, time.process_time(), time.perf_counter()
         (speech,) = synthesizer.batch([text], [voice], ["en"])
         took, wall = time.process_time() - began, time.perf_counter() - wall
-        memory = (process_state()[0] - before) / 2**20
+        memory = (PROCESS.memory_info().rss - before) / 2**20
         rate, size = 60 * took / speech.seconds, speech.samples.nbytes / 2**20
         print(f"{speech.seconds / 60:5.2f} min: {took:6.1f} s of CPU time, {rate:.2f} s per minute", end="")
         print(f" ({wall:.0f} s wall), memory grew by {memory:.0f} MB, samples are {size:.0f} MB", flush=True)
@@ -80,8 +79,8 @@ def many_calls(folder: Path, count: int) -> None:
         call(number)
         if (number + 1) % (count // 10) == 0:
             gc.collect()
-            memory.append(process_state()[0] / 2**20)
-            print(f"{number + 1} calls: {memory[-1]:.0f} MB, {process_state()[1]} threads", flush=True)
+            memory.append(PROCESS.memory_info().rss / 2**20)
+            print(f"{number + 1} calls: {memory[-1]:.0f} MB, {PROCESS.num_threads()} threads", flush=True)
     growth = 100 * (memory[-1] / memory[0] - 1)
     print(f"growth from call {count // 10} to {count}: {growth:+.1f} % (goal: at most 2 %)")
 

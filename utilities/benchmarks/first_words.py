@@ -26,6 +26,12 @@ NOISE = 0.1
 """RMS of the added noise, relative to full scale."""
 
 
+def held_out(language: str, count: int) -> list[str]:
+    """Returns held-out sentences of the sample corpus, evenly spaced."""
+    unheard = unheard_sentences(language)
+    return [unheard[round(place)] for place in np.linspace(0, len(unheard) - 1, count)]
+
+
 def error_rate(expected: Sequence[str], found: Sequence[str], language: str = "en") -> float:
     """Returns the CER of all transcriptions together; "neighbor" and "neighbour" count as equal."""
     same = lambda text: text.lower().replace("neighbor", "neighbour")
@@ -45,9 +51,7 @@ def main() -> int:
     whisper, rng = open_recognizer(arguments.recognizer), np.random.default_rng(0)
     recognize = lambda samples, sample_rate: whisper(samples, sample_rate, "en")
     recordings = {one.speaker: one for one in load_corpus(arguments.corpus).utterances if one.language == "en"}
-    unheard = unheard_sentences("en")
-    texts = [unheard[round(place)] for place in np.linspace(0, len(unheard) - 1, SENTENCES)]
-
+    texts = held_out("en", SENTENCES)
     synthesizer = Synthesizer.load(arguments.checkpoint, decoder=arguments.decoder)
     voices = [synthesizer.voice(str(recording.wav_path)) for recording in recordings.values()]
     voices = [voices[number % len(voices)] for number in range(len(texts))]

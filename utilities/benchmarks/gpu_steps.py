@@ -11,19 +11,19 @@ the most time, by TensorFlow's profiler.
 """
 
 import argparse
-import json
 import os
 import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-from bench_extra import Worker  # noqa: E402
+from bench_extra import Worker, answer_requests  # noqa: E402
 
 VOCABULARY = 6681
 """Number of text tokens of XTTS v2."""
@@ -40,15 +40,14 @@ def parse():
     return parser.parse_args()
 
 
-def work(case: str, own: argparse.Namespace) -> None:
-    """Takes the first steps of a case, then answers the parent's requests, one per line: `ready` and `time`."""
+def responder(case: str, own: argparse.Namespace) -> Callable[[str], dict]:
+    """Takes the first steps of a case; returns a function that answers the requests `ready` and `time`."""
     from dataclasses import replace
 
     from myxtts.cli.train import build_parser, config_from_arguments
     from myxtts.config.stages import STAGES
     from myxtts.devices.configuration import early_gpu_configuration
 
-    answers, sys.stdout = sys.stdout, sys.stderr
     size, batch, *flags = case.split(":")
     os.environ["TF_FORCE_GPU_ALLOW_GROWTH"] = "true"
     flags = ["--model-size", size, "--batch-size", batch, "--precision", "mixed_bfloat16", *(f"--{f}" for f in flags)]
@@ -74,17 +73,19 @@ def work(case: str, own: argparse.Namespace) -> None:
 
     first, _, _ = (step(number) for number in range(3))
     memory, device = tf.config.experimental, plan.model_device
-    for line in sys.stdin:
-        figures = {"first_s": first}
-        if json.loads(line) == "time":
-            if "GPU" in device:
-                memory.reset_memory_stats(device)
-            figures["step_s"] = median(step(number) for number in range(own.steps))
-            flops = operations(config.model, trainer.train_step.trainable(), prepared) if stage == "gpt" else 0.0
-            figures["tflops"] = flops / figures["step_s"] / 1e12
-            figures["gb"] = memory.get_memory_info(device)["peak"] / 1e9 if "GPU" in device else None
-            figures["kernels"] = own.kernels and profile(step, own.kernels)
-        print(json.dumps(figures), file=answers, flush=True)
+
+    def respond(request):
+        if request == "ready":
+            return {}
+        if "GPU" in device:
+            memory.reset_memory_stats(device)
+        seconds = median(step(number) for number in range(own.steps))
+        flops = operations(config.model, trainer.train_step.trainable(), prepared) if stage == "gpt" else 0.0
+        peak = memory.get_memory_info(device)["peak"] / 1e9 if "GPU" in device else None
+        kernels = own.kernels and profile(step, own.kernels)
+        return dict(first_s=first, step_s=seconds, tflops=flops / seconds / 1e12, gb=peak, kernels=kernels)
+
+    return respond
 
 
 def operations(model, weights: dict, batch) -> float:
@@ -134,7 +135,7 @@ def profile(step, count: int) -> dict:
 def main():
     own = parse()
     if own.worker:
-        work(own.cases[0], own)
+        answer_requests(lambda: responder(own.cases[0], own))
         return
     options = ["--worker", "--seconds", own.seconds, "--steps", own.steps, "--kernels", own.kernels, "--cases"]
     with ExitStack() as running:

@@ -9,8 +9,9 @@ The damage is noise at 5 dB SNR, another sentence in the same voice, the same se
 import argparse
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,7 @@ from myxtts.apps.evaluation.command import subjects
 from myxtts.apps.evaluation.comparison import METRICS, compare
 from myxtts.apps.evaluation.report import as_csv
 from myxtts.apps.evaluation.sentences import Source, choose_sentences, rows_to_speak
-from myxtts.hearing.measuring import Measurer, Spoken
+from myxtts.hearing.measuring import Measurer, Sentence, Spoken
 from myxtts.hearing.networks import DNSMOS, find_encoder
 from myxtts.hearing.recognizers import open_recognizer
 from myxtts.storage.files import write_text
@@ -44,17 +45,8 @@ def cut_short(said: Sequence[Spoken]) -> Iterator[Spoken]:
         yield replace(one, samples=one.samples[: int(KEPT_SHARE * len(one.samples))])
 
 
-def other_words(said: Sequence[Spoken]) -> Iterator[Spoken]:
-    """Yields, for each sentence, a different sentence of the same speaker, if there is one."""
-    yield from _from_others(said, lambda a, b: a.speaker == b.speaker and a.text != b.text)
-
-
-def other_voice(said: Sequence[Spoken]) -> Iterator[Spoken]:
-    """Yields, for each sentence, the same sentence by another speaker, if there is one."""
-    yield from _from_others(said, lambda a, b: a.speaker != b.speaker and a.text == b.text)
-
-
-def _from_others(said, fits):
+def from_others(said: Sequence[Spoken], fits: Callable[[Sentence, Sentence], bool]) -> Iterator[Spoken]:
+    """Yields, for each sentence, the speech of the next one that `fits` it, if there is one."""
     for index, one in enumerate(said):
         turned = [*said[index + 1 :], *said[:index]]
         other = next((two for two in turned if fits(one.sentence, two.sentence)), None)
@@ -62,7 +54,13 @@ def _from_others(said, fits):
             yield replace(one, samples=other.samples, codes=other.codes)
 
 
-BROKEN = {"noise": noisy, "cut short": cut_short, "other words": other_words, "other voice": other_voice}
+BROKEN = {
+    "noise": noisy,
+    "cut short": cut_short,
+    "other words": partial(from_others, fits=lambda a, b: a.speaker == b.speaker and a.text != b.text),
+    "other voice": partial(from_others, fits=lambda a, b: a.speaker != b.speaker and a.text == b.text),
+}
+"""Kinds of damage, and the function that applies each."""
 
 
 def with_broken(source: Source) -> Iterator[Source]:
@@ -93,7 +91,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     judged = subjects([arguments.run], "best")
     sentences = choose_sentences(judged, arguments.data, None, [], arguments.language, MOST_SENTENCES)
     by_text = Counter(one.text for one in sentences)
-    # Texts spoken by several speakers come first, so that `other_voice` finds another voice.
+    # Texts spoken by several speakers come first, so that "other voice" finds another voice.
     sentences = sorted(sentences, key=lambda one: (-by_text[one.text], one.text))[: arguments.sentences]
     first, copy, run = rows_to_speak(judged, sentences, [0])
     sources = [*with_broken(first), copy, *([run] if arguments.quick else with_broken(run))]

@@ -13,24 +13,20 @@ off (TF_ENABLE_ONEDNN_OPTS=0), so that the resident set is the memory in use.
 """
 
 import argparse
-import json
-import os
-import subprocess
 import sys
 from dataclasses import asdict
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+import numpy as np
+from bench_extra import Worker, answer_requests, append_table
 
-import numpy as np  # noqa: E402
-
-from myxtts.config.config import DataConfig, ModelConfig, XTTSConfig  # noqa: E402
-from myxtts.config.model import DECODER_TYPES  # noqa: E402
-from myxtts.config.rates import MEL_FRAMES_PER_CODE, MODEL_SAMPLE_RATE  # noqa: E402
-from myxtts.config.stages import STAGES  # noqa: E402
-from myxtts.devices.machine import peak_resident_bytes, resident_bytes  # noqa: E402
-from myxtts.memory.estimates import Optimizations, Shapes  # noqa: E402
-from myxtts.memory.report import ESTIMATES  # noqa: E402
+from myxtts.config.config import DataConfig, ModelConfig, XTTSConfig
+from myxtts.config.model import DECODER_TYPES
+from myxtts.config.rates import MEL_FRAMES_PER_CODE, MODEL_SAMPLE_RATE
+from myxtts.config.stages import STAGES
+from myxtts.devices.machine import peak_resident_bytes, resident_bytes
+from myxtts.memory.estimates import Optimizations, Shapes
+from myxtts.memory.report import ESTIMATES
 
 VOCABULARY = 512
 LARGEST_ERROR = 0.15
@@ -81,8 +77,9 @@ def training_step(stage, config, switches, accumulation=1, device="/device:CPU:0
     return step
 
 
-def measure(stage, size, decoder_type, shapes, optimizations):
-    """Measures one case in this process; returns the bytes `resident` and `step`."""
+def measure(stage, size, decoder_type, shapes, case):
+    """Measures one case in this process; returns the bytes `resident` and `step`. `shapes` has fields of `Shapes`."""
+    shapes, optimizations = Shapes(**shapes), CASES[case]
 
     def step_of(model_config, switches):
         config = XTTSConfig(model=model_config, data=DataConfig(batch_size=shapes.batch))
@@ -133,15 +130,6 @@ def full_batch(stage, config, shapes):
     return DecoderBatch(index, frames, present, *audio, filled(MODEL_SAMPLE_RATE))
 
 
-def measure_apart(stage, size, decoder_type, shapes, case):
-    """Runs `measure` in a new process."""
-    command = [sys.executable, __file__, "--here", json.dumps([stage, size, decoder_type, asdict(shapes), case])]
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **ENVIRONMENT})
-    if done.returncode:
-        raise RuntimeError(f"{size}, {case} does not run: {done.stderr.strip().splitlines()[-1]}")
-    return json.loads(done.stdout.splitlines()[-1])
-
-
 def main():
     """Measures every case and prints the table; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -152,14 +140,11 @@ def main():
     parser.add_argument("--batch-size", type=int, default=4)
     parser.add_argument("--seconds", type=float, default=6.0, help="length of the clips (default: 6)")
     parser.add_argument("--append", action="store_true", help="append the table to docs/benchmarks.md")
-    parser.add_argument("--here", help=argparse.SUPPRESS)
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if arguments.here:
-        *which, shapes, case = json.loads(arguments.here)
-        print(json.dumps(measure(*which, Shapes(**shapes), CASES[case])))
+    if arguments.worker:
+        answer_requests(lambda: lambda request: measure(**request))
         return 0
-    from bench_extra import append_table
-
     stage, shapes = arguments.stage, Shapes.of_data(DataConfig(), arguments.batch_size, arguments.seconds)
     whole = list(CASES) if stage == "gpt" else ["none", "mixed precision", "accumulation of 2"]
     rows, errors = [], []
@@ -167,7 +152,9 @@ def main():
         for case in arguments.cases or whole:
             model_config = ModelConfig(size, num_text_tokens=VOCABULARY, decoder_type=arguments.decoder)
             estimate = ESTIMATES[stage](model_config, shapes, CASES[case])
-            resident, step = measure_apart(stage, size, arguments.decoder, shapes, case).values()
+            with Worker(sys.executable, __file__, "--worker", **ENVIRONMENT) as worker:  # a new process for each case
+                which = dict(stage=stage, size=size, decoder_type=arguments.decoder, shapes=asdict(shapes), case=case)
+                resident, step = worker.ask(which).values()
             errors.append(estimate.peak / (resident + step) - 1)
             sizes = resident, estimate.resident, step, estimate.step, resident + step, estimate.peak
             rows.append([size, case, *(f"{number / 2**20:.0f}" for number in sizes), f"{errors[-1]:+.1%}"])

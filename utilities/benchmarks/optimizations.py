@@ -17,7 +17,7 @@ from statistics import median
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-from bench_extra import Worker, append_table  # noqa: E402
+from bench_extra import Worker, answer_requests, append_table  # noqa: E402
 
 from myxtts.devices.machine import peak_resident_bytes, resident_bytes  # noqa: E402
 
@@ -59,7 +59,7 @@ def main():
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.worker:
-        work(**json.loads(arguments.worker))
+        answer_requests(lambda: responder(**json.loads(arguments.worker)))
         return
     title = f"Training switches, GPT of 8 layers, width 512, batch {arguments.batch}"
     append_table(title, "optimizations.py", HEADER, measure(arguments), arguments.append)
@@ -89,14 +89,12 @@ def measure(arguments):
     return rows
 
 
-def work(case, tokens, batch):
-    """Answers the parent process's requests, one per line: `memory`, `step` or `losses`."""
-    answers, sys.stdout = sys.stdout, sys.stderr
+def responder(case, tokens, batch):
+    """Creates the train step of a case; returns a function that answers the requests `memory`, `step` and `losses`."""
     step = Step(case, MEDIUM, tokens, batch)
     losses = lambda: Step(case, SMALL, LOSS_TOKENS, 4).loss_after(LOSS_STEPS)
     known = {"memory": step.peak_memory, "step": step.timed, "losses": losses}
-    for line in sys.stdin:
-        print(json.dumps(known[json.loads(line)]()), file=answers, flush=True)
+    return lambda request: known[request]()
 
 
 class Step:

@@ -3,12 +3,12 @@
 Imports NumPy only, since it also runs in the reference's environment.
 """
 
-import json
-import os
 import sys
 import time
 from pathlib import Path
 from typing import NamedTuple
+
+from bench_extra import answer_requests
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "parity"))
 
@@ -101,33 +101,31 @@ def vocoder_inputs():
 
 
 def serve(worker):
-    """Runs a worker: reads one JSON request per line of standard input, and writes one response per line.
+    """Runs a worker process, which answers three kinds of requests.
 
     `{"prepare": case}` builds a case and warms it up; the response has a sample of its output. `{"run": case}` runs it
-    once; the response has the wall and CPU seconds. `{"forget": true}` frees the prepared cases. Other output, such as
-    that of libraries, is redirected to standard error.
+    once; the response has the wall and CPU seconds. `{"forget": true}` frees the prepared cases.
 
     Args:
         worker: Object with a method for each `Case.kind`, which returns the function to time and a function that
             returns a NumPy array to compare.
     """
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
     prepared = {}
-    for line in sys.stdin:
-        request, answer = json.loads(line), {}
+
+    def respond(request):
         if "prepare" in request:
             name = request["prepare"]
             run, output = getattr(worker, CASES[name].kind)(*CASES[name].arguments)
             values = output().reshape(-1)
             run()
             prepared[name] = run
-            answer = {"size": values.size, "values": values[:: max(1, values.size // 1000)].tolist()}
-        elif "run" in request:
+            return {"size": values.size, "values": values[:: max(1, values.size // 1000)].tolist()}
+        if "run" in request:
             run = prepared[request["run"]]
             began, began_cpu = time.perf_counter(), time.process_time()
             run()
-            answer = {"wall": time.perf_counter() - began, "cpu": time.process_time() - began_cpu}
-        else:
-            prepared.clear()
-        print(json.dumps(answer), file=answers, flush=True)
+            return {"wall": time.perf_counter() - began, "cpu": time.process_time() - began_cpu}
+        prepared.clear()
+        return {}
+
+    answer_requests(lambda: respond)

@@ -21,8 +21,7 @@ from myxtts.data.sample_corpus import unheard_sentences
 from myxtts.inference.self_check import judge
 from myxtts.inference.speech import SpokenPiece, Verdict
 from myxtts.inference.synthesizer import Synthesizer
-from myxtts.inference.voices import Voice, stored_voice
-from myxtts.storage.speakers import read_speakers
+from myxtts.inference.voices import Voice
 from myxtts.text.speech_rates import SpeechRate, measure_rates
 
 DIGITS = "zero one two three four five six seven eight nine".split()
@@ -76,13 +75,10 @@ def main() -> None:
     synthesizer, clips = Synthesizer.load(arguments.checkpoint), load_corpus(arguments.corpus).utterances
     rate = measure_rates((one.language, one.text, soundfile.info(one.wav_path).duration) for one in clips)["en"]
     texts = DIGITS if arguments.texts == "digits" else unheard_sentences("en")
-    names = list(read_speakers(arguments.checkpoint))
+    voices = [synthesizer.as_voice(name) for name in synthesizer.speakers]
     half = [text for number, text in enumerate(texts) if number % 2 == (arguments.half == "odd")]
     texts = [half[number % len(half)] for number in range(arguments.sentences)]
-    voices = [
-        synthesizer.as_voice(stored_voice(arguments.checkpoint, name, synthesizer.voice))
-        for name in (names[number // len(half) % len(names)] for number in range(len(texts)))
-    ]
+    voices = [voices[number // len(half) % len(voices)] for number in range(len(texts))]
     speeches = synthesizer.batch(texts, voices, ["en"] * len(texts), seed=arguments.seed)
     found: dict[str, list[Verdict]] = {}
     for kind, verdict in judged(synthesizer, rate, [speech.pieces[0] for speech in speeches], voices):

@@ -22,7 +22,9 @@ from pathlib import Path
 from statistics import median
 
 import numpy as np
-from bench_extra import ROOT, import_extra, others_seconds
+import psutil
+
+ROOT = Path(__file__).resolve().parents[2]
 
 SENTENCES = """My mother sees the red house today.
 The teacher sees the green garden now.
@@ -47,7 +49,7 @@ class Server:
         words = [sys.executable, *"-m myxtts serve --port 0 --max-connections 0 --checkpoint".split(), checkpoint]
         began = time.monotonic()
         self.command = subprocess.Popen(words, cwd=ROOT, stderr=self.log)
-        self.process = import_extra("psutil").Process(self.command.pid)
+        self.process = psutil.Process(self.command.pid)
         self.port = int(self._wait_for(lambda: re.search(r"Listening on .*:(\d+)", self._read_log()))[1])
         self._wait_for(lambda: self.load()["ready"])
         memory = self.process.memory_info().rss / 2**20
@@ -86,6 +88,12 @@ class Server:
     def __exit__(self, *_):
         self.command.terminate()
         self.command.wait()
+
+
+def others_seconds() -> float:
+    """Returns the CPU seconds that other processes have used since the machine started, to detect a busy machine."""
+    total = psutil.cpu_times()
+    return total.user + total.nice + total.system - sum(os.times()[:2])
 
 
 class Timed:
