@@ -8,21 +8,12 @@ import re
 import unicodedata
 
 from myxtts.text.languages import get_language
-from myxtts.text.languages.base import Language, table
+from myxtts.text.languages.base import MARKS, Language, table
 
 # Pattern of an abbreviation for each value of `Language.abbreviation_stop`.
 _ABBREVIATION = {"always": r"\b{}\.", "optional": r"(?<!\w){}\.?(?!\w)", "never": r"\b{}\b"}
-# ASCII replacements with the same pronunciation; silent marks become "". `clean_text` removes the plain double quote.
-_SAME_SOUND = {
-    **dict.fromkeys("‘’‚‛ʼ＇`´′", "'"),
-    **dict.fromkeys("“”„‟«»‹›″「」『』《》〈〉¿¡*_~^|\\", ""),
-    **dict.fromkeys("–—―‒‐‑−－", "-"),
-    **dict.fromkeys("[{［｛（", "("),
-    **dict.fromkeys("]}］｝）", ")"),
-    **dict.fromkeys("。｡．।॥۔", "."),
-    **dict(zip("،，、﹐•·؛；؟？！：／％・", ",,,,,,;;??!:/% ")),
-    **{"…": "...", "‥": "..", "ß": "ss"},
-}
+_SAME_SOUND = {variant: mark.replace("silent", "") for mark, row in MARKS.items() for variant in row}
+"""ASCII replacements with the same pronunciation."""
 TYPOGRAPHIC_VARIANTS = {ord(mark): _SAME_SOUND[mark] for mark in "‘’‚‛ʼ＇`´′“”„‟‹›″–—―‒‐‑−－…‥"}
 """Translation table from typographic variants to ASCII, so that a new vocabulary needs no tokens for the variants.
 Punctuation that belongs to a script (، ؟ 。) is not in it."""
