@@ -38,6 +38,8 @@ class Language:
     """Words for each abbreviation, in order of replacement; keys are lower-case, without the final full stop."""
     abbreviation_stop: Literal["always", "optional", "never"] | str = "always"
     """Whether abbreviations end with a full stop, or a regular expression with `{}` for the abbreviation."""
+    within_sentences: frozenset[str] = frozenset()
+    """More abbreviations after which a sentence goes on, in lower case; with `#` at the end, if a digit follows."""
     symbols: dict[str, str]
     """Words for each symbol, such as `%`."""
     symbol_readings: dict[str, str] = field(default_factory=dict)
@@ -125,6 +127,7 @@ def described(code: str, cardinal: Callable | None = None, to_ordinal: Callable 
         spoken, read = table(reading["words"]), partial(_read_number, reading.get("numbers", code), to_ordinal)
         rules = {"words": [["⟨([^⟨⟩]+)⟩", lambda mark: f"⟨{spoken.get(mark[1], mark[1])}⟩"]]}
         rules |= _READINGS["rules"] | {"numbers": [[_MARKED_NUMBER, read]]}
+        fields["within_sentences"] = frozenset(reading["within_sentences"].split())
         fields["readings"] = [rule for step in reading["steps"] for rule in rules[step]]
     fields |= more
     functions = {"readings": "write_out", "rewrites": "normalize", "rewrites_of_numbers": "expand_numbers"}
