@@ -97,7 +97,8 @@ def split_sentences(text: str, language: str) -> list[str]:
             goes_on = follows.islower() and sentence.lstrip()[:1].isupper()
             known = {word[:-1].lower(), word[:-1].lower() + "#" * follows.isdigit()}
             known &= language.abbreviations.keys() | language.within_sentences
-            inflected = (re.search(pattern.format(re.escape(short)) + "$", word) for short in language.abbreviations)
+            parts = [short for short in language.abbreviations if short in word]
+            inflected = (re.search(pattern.format(re.escape(short)) + "$", word) for short in parts)
             is_ordinal = language.ordinal_stop and _ORDINAL.match(word)
             if goes_on or known or is_ordinal or _INITIAL.search(word) or any(inflected):
                 continue
