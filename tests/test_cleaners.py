@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from text_reference import REFERENCE, digest, skip_without_packages
 
 from myxtts.text.cleaners import clean_text, split_sentences, split_text
-from myxtts.text.languages import LANGUAGES
+from myxtts.text.languages import LANGUAGES, get_language
 
 ROOT = Path(__file__).resolve().parents[1]
+rows = lambda name: (Path(__file__).parent / "data" / name).read_text("utf-8").splitlines()
 # Languages whose cleaned text differs from the reference where the reference emits [UNK]; listed in docs/text.md.
 DIFFERS_WHERE_UNKNOWN = ("de", "ar")
 
@@ -30,10 +31,17 @@ def test_cleaned_text_equals_the_reference(language):
     assert compared >= 40
 
 
-@pytest.mark.parametrize("row", (Path(__file__).parent / "data/read_aloud.txt").read_text("utf-8").splitlines())
+@pytest.mark.parametrize("row", rows("read_aloud.txt"))
 def test_text_is_expanded_as_spoken(row):
     language, text, words = row.split(" | ")
     assert clean_text(text, language) == words
+
+
+@pytest.mark.parametrize("language", sorted({row[:2] for row in rows("readings.txt")}))
+def test_notation_is_read_as_native_speakers_say_it(language):
+    expected = dict(row.split(" | ")[1:] for row in rows("readings.txt") if row.startswith(language))
+    read = {text: clean_text(get_language(language).write_out(text), language) for text in expected}
+    assert read == expected and len(read) >= 60
 
 
 def test_persian_keeps_non_joiners_and_diacritics_and_drops_invisible_characters():
@@ -76,23 +84,15 @@ def test_well_written_persian_is_left_as_it_is():
     assert [clean_text(line, "fa") for line in lines] == [" ".join(line.split()) for line in lines]
 
 
-@pytest.mark.parametrize(
-    ("language", "text", "sentences"),
-    [
-        (
-            "en",
-            'Dr. Vale met J. R. R. Pike. "Really?" he asked... It cost 3.50.',
-            ["Dr. Vale met J. R. R. Pike.", '"Really?"', "he asked...", "It cost 3.50."],
-        ),
-        ("de", "Am 2. Tag kam er. Ja!", ["Am 2. Tag kam er.", "Ja!"]),
-        ("ja", "今日は寒い。明日も！そう", ["今日は寒い。", "明日も！", "そう"]),
-        ("fa", "سلام! خوبی؟ بله.", ["سلام!", "خوبی؟", "بله."]),
-        ("am", "ምዕ. 3 ዓ.ም. ሰላም። ነህ፧ አዎ፡፡ሰላም", ["ምዕ. 3 ዓ.ም. ሰላም።", "ነህ፧", "አዎ፡፡", "ሰላም"]),
-        ("en", "  ", []),
-    ],
-)
-def test_sentences_end_at_their_marks(language, text, sentences):
-    assert split_sentences(text, language) == sentences
+@pytest.mark.parametrize("row", rows("sentences.txt"))
+def test_sentences_end_at_their_marks(row):
+    language, *sentences = row.split(" | ")
+    assert split_sentences(" ".join(sentences), language) == sentences
+
+
+def test_sentences_of_scripts_without_spaces_end_at_their_marks():
+    assert split_sentences("今日は寒い。明日も！そう", "ja") == ["今日は寒い。", "明日も！", "そう"]
+    assert split_sentences("አዎ፡፡ሰላም", "am") == ["አዎ፡፡", "ሰላም"] and split_sentences("  ", "en") == []
 
 
 def test_sentences_are_packed_up_to_a_limit_from_one_and_long_ones_cut_after_a_comma_at_a_space_or_anywhere():

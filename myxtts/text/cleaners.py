@@ -8,21 +8,12 @@ import re
 import unicodedata
 
 from myxtts.text.languages import get_language
-from myxtts.text.languages.base import Language, table
+from myxtts.text.languages.base import MARKS, Language, table
 
 # Pattern of an abbreviation for each value of `Language.abbreviation_stop`.
 _ABBREVIATION = {"always": r"\b{}\.", "optional": r"(?<!\w){}\.?(?!\w)", "never": r"\b{}\b"}
-# ASCII replacements with the same pronunciation; silent marks become "". `clean_text` removes the plain double quote.
-_SAME_SOUND = {
-    **dict.fromkeys("‘’‚‛ʼ＇`´′", "'"),
-    **dict.fromkeys("“”„‟«»‹›″「」『』《》〈〉¿¡*_~^|\\\u064b\u064c\u064d\u064e\u064f\u0650\u0651\u0652\u0670", ""),
-    **dict.fromkeys("–—―‒‐‑−－", "-"),
-    **dict.fromkeys("[{［｛（", "("),
-    **dict.fromkeys("]}］｝）", ")"),
-    **dict.fromkeys("。｡．।॥۔", "."),
-    **dict(zip("،，、﹐•·؛；؟？！：／％・", ",,,,,,;;??!:/% ")),
-    **{"…": "...", "‥": "..", "ß": "ss"},
-}
+_SAME_SOUND = {variant: mark.replace("silent", "") for mark, row in MARKS.items() for variant in row}
+"""ASCII replacements with the same pronunciation."""
 TYPOGRAPHIC_VARIANTS = {ord(mark): _SAME_SOUND[mark] for mark in "‘’‚‛ʼ＇`´′“”„‟‹›″–—―‒‐‑−－…‥"}
 """Translation table from typographic variants to ASCII, so that a new vocabulary needs no tokens for the variants.
 Punctuation that belongs to a script (، ؟ 。) is not in it."""
@@ -31,7 +22,7 @@ _PLAIN_LETTERS = table("ł l, ø o, đ d, ð d, ı i, æ ae, œ oe, þ th, Ł L,
 # End marks with closing quotes and brackets. Full-width and Ethiopic stops need no space after them.
 _SENTENCE_END = re.compile(r"""[.!?…؟۔।॥]+["'”’»)\]]*(?=\s)|(?:[。！？｡።፧፨]|፡፡)+["'”’»」』）)\]]*""")
 _LAST_WORD = re.compile(r"[^\s(\"'“‘«]+$")
-_INITIAL = re.compile(r"(?:^|\.)[^\W\d_]\.$")
+_INITIAL = re.compile(r"(?:^|\.)(?!(?<=[apAP]\.)[mM])[^\W\d_]\.$")  # but the m of `5 p.m.` may end a sentence
 _ORDINAL = re.compile(r"^[0-9]+\.$")
 _CLAUSE_END = re.compile(r"[,;:،؛、，；：፣፤፥—–](?=\s|[^\x00-\x7f])(?!\d)|[—–]")
 
@@ -91,18 +82,25 @@ def plain_letter(letter: str) -> str:
 def split_sentences(text: str, language: str) -> list[str]:
     """Splits written text into sentences at their end marks, and strips white space.
 
-    A full stop does not end a sentence after an abbreviation, after an initial (`J. R. R.`) or, in languages that write
-    ordinals with a full stop, after a number. Raises `ValueError` if the language is not supported.
+    A full stop does not end a sentence before a lower-case letter, after an abbreviation, after an initial (`J. R. R.`)
+    or, in languages that write ordinals with a full stop, after a number. Raises `ValueError` if the language is not
+    supported.
     """
     language = get_language(language)
     sentences = []
     start = 0
+    pattern = _ABBREVIATION.get(language.abbreviation_stop, language.abbreviation_stop)
     for match in _SENTENCE_END.finditer(text):
         sentence = text[start : match.end()]
         if match.group() == ".":
-            word = _LAST_WORD.search(sentence).group()
+            word, follows = _LAST_WORD.search(sentence).group(), text[match.end() : match.end() + 2].strip()
+            goes_on = follows.islower() and sentence.lstrip()[:1].isupper()
+            known = {word[:-1].lower(), word[:-1].lower() + "#" * follows.isdigit()}
+            known &= language.abbreviations.keys() | language.within_sentences
+            parts = [short for short in language.abbreviations if short in word]
+            inflected = (re.search(pattern.format(re.escape(short)) + "$", word) for short in parts)
             is_ordinal = language.ordinal_stop and _ORDINAL.match(word)
-            if is_ordinal or _INITIAL.search(word) or word[:-1].lower() in language.abbreviations:
+            if goes_on or known or is_ordinal or _INITIAL.search(word) or any(inflected):
                 continue
         sentences.append(sentence.strip())
         start = match.end()

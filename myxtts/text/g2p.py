@@ -71,7 +71,9 @@ def written(text: str, language: str, g2p: Iterable[str] = ()) -> str:
     """Returns the text to tokenize: phonemes if `g2p` (from `g2p_codes`) covers the language, else cleaned text."""
     if get_language(language).code in g2p:
         return text_to_phonemes(text, language)
-    cleaned, voice = clean_text(text, language), espeak_voice(language, g2p)
+    if voice := espeak_voice(language, g2p):
+        text = get_language(language).write_out(text)
+    cleaned = clean_text(text, language)
     return espeak.text_to_ipa(cleaned, voice, get_language(language).scripts) if voice else cleaned
 
 

@@ -24,7 +24,7 @@ _CURRENCIES = tuple(
 )
 # num2words raises NotImplementedError or TypeError for an unknown language or currency, ArithmeticError, LookupError or
 # RecursionError for a number beyond its tables, and ValueError for text that is not a number.
-_REFUSALS = (NotImplementedError, TypeError, ArithmeticError, LookupError, RecursionError, ValueError)
+REFUSALS = (NotImplementedError, TypeError, ArithmeticError, LookupError, RecursionError, ValueError)
 # Longer numbers are codes, not quantities; `int` rejects very long ones.
 _MAX_CARDINAL_DIGITS = 36
 # Decimals and amounts of money become floats, which cannot represent more digits.
@@ -55,7 +55,7 @@ class Num2Words:
     def __call__(self, text: str) -> str:
         text = _THOUSANDS[self.thousands].sub(lambda match: match.group().replace(self.thousands, ""), text)
         # As in the reference, no amounts are replaced after the first one that num2words cannot read.
-        with suppress(*_REFUSALS):
+        with suppress(*REFUSALS):
             for currency, pattern in _CURRENCIES:
                 text = pattern.sub(lambda match: self._read_amount(match.group(), currency), text)
         if self.reads_decimals:
@@ -70,12 +70,12 @@ class Num2Words:
         return words.rsplit(self.cents_joint, 1)[0] if amount.is_integer() else words
 
     def _read_decimal(self, written: str) -> str:
-        with suppress(*_REFUSALS):
+        with suppress(*REFUSALS):
             return number_to_words(_to_float(written.replace(",", ".")), self.code)
         return written  # `__call__` then reads two integers
 
     def _read_ordinal(self, digits: str) -> str:
-        with suppress(*_REFUSALS):
+        with suppress(*REFUSALS):
             if len(digits) <= _MAX_CARDINAL_DIGITS:
                 number = int(digits)
                 return self.to_ordinal(number) if self.to_ordinal else number_to_words(number, self.code, to="ordinal")
@@ -83,7 +83,7 @@ class Num2Words:
 
     def _read_cardinal(self, digits: str) -> str:
         """Returns the words of a cardinal, or of its single digits if num2words cannot read the number."""
-        with suppress(*_REFUSALS):
+        with suppress(*REFUSALS):
             if len(digits) <= _MAX_CARDINAL_DIGITS:
                 return number_to_words(int(digits), self.code)
         return " ".join(number_to_words(int(digit), self.code) for digit in digits)
@@ -98,7 +98,7 @@ def _to_float(written: str) -> float:
 # `typed` keeps 2 ("two") and 2.0 ("two point zero") apart.
 @lru_cache(maxsize=65536, typed=True)
 def number_to_words(number: int | float, code: str, to: str = "cardinal", **kwargs: str) -> str:
-    """Returns num2words' result in lower case. If num2words cannot read the number, it raises one of `_REFUSALS`."""
+    """Returns num2words' result in lower case. If num2words cannot read the number, it raises one of `REFUSALS`."""
     from num2words import num2words  # takes 0.1 s; most texts have no digits
 
     with _num2words_lock:

@@ -19,21 +19,14 @@ Epenthesis. A syllable has one consonant, a vowel and at most one more consonant
 import re
 import unicodedata
 
-from myxtts.text.languages.base import described, table
+from myxtts.text.languages.base import DESCRIPTIONS, described, table
 
 _NUMERAL = re.compile("[፩-፼]+")
-# IPA consonant of each row of the syllabary, which has eight code points; the first row starts at U+1200. `-` is no
-# consonant. Letters of Tigrinya, Oromo and Blin get the nearest Amharic sound.
-_ROWS = (
-    "h l h m s r s ʃ kʼ kʼw kʼ kʼw b v t tʃ h hw n ɲ - k kw h hw w - z ʒ j d d dʒ g gw g tʼ tʃʼ pʼ sʼ sʼ f p"
-).split()
-_PALATALIZED = {"ፘ": "rj", "ፙ": "mj", "ፚ": "fj"}
-# The first order of these letters sounds like the fourth: ሀገር is hagär.
-_GUTTURALS = "ሀሐኀአዐ"
-_VOWELS = ("ə", "u", "i", "a", "e", "", "o", "wa")
+_SOUNDS = DESCRIPTIONS["am"]["module_words"]
+_ROWS, _GUTTURALS, _VOWELS = _SOUNDS["rows"].split(), _SOUNDS["gutturals"], _SOUNDS["vowels"]
+_PALATALIZED, _IPA_TO_LATIN = table(_SOUNDS["palatalized"]), table(_SOUNDS["latin"])
 _EPENTHETIC = "ɨ"
-_SONORITY = {sound: rank for rank, row in enumerate(("dg", "fs", "b", "vzʃʒh", "mnɲ", "lr", "jw"), 1) for sound in row}
-_IPA_TO_LATIN = table("ʃ sh, ʒ zh, ɲ ñ, tʃʼ ch', tʃ ch, dʒ j, kʼ q, tʼ t', pʼ p', sʼ ts', j y, ə ä, ɨ ı")
+_SONORITY = {sound: rank for rank, row in enumerate(_SOUNDS["sonority"], 1) for sound in row}
 _IPA_SYMBOL = re.compile("|".join(sorted(_IPA_TO_LATIN, key=len, reverse=True)))
 _WORD = re.compile("[ሀ-ፚ]+")
 

@@ -4,15 +4,16 @@ import importlib
 import re
 import tomllib
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from operator import methodcaller
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
 
 from myxtts.config.checks import needing
-from myxtts.text.numbers import Num2Words, SpelledNumbers, spell_number
+from myxtts.text.numbers import REFUSALS, Num2Words, SpelledNumbers, number_to_words, spell_number
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -29,12 +30,16 @@ class Language:
     """Token at the start of every text of the language; by default the code in brackets, such as `[en]`."""
     normalize: Callable[[str], str] = str
     """Function that unifies variants of letters and digits, applied before the text is lower-cased."""
+    write_out: Callable[[str], str] = str
+    """Function that writes out dates, units, abbreviations etc. of a text as written, for models that read phonemes."""
     expand_numbers: Num2Words | SpelledNumbers | Callable[[str], str]
     """Function that replaces the numbers in a lower-case text by words."""
     abbreviations: dict[str, str] = field(default_factory=dict)
     """Words for each abbreviation, in order of replacement; keys are lower-case, without the final full stop."""
     abbreviation_stop: Literal["always", "optional", "never"] | str = "always"
     """Whether abbreviations end with a full stop, or a regular expression with `{}` for the abbreviation."""
+    within_sentences: frozenset[str] = frozenset()
+    """More abbreviations after which a sentence goes on, in lower case; with `#` at the end, if a digit follows."""
     symbols: dict[str, str]
     """Words for each symbol, such as `%`."""
     symbol_readings: dict[str, str] = field(default_factory=dict)
@@ -85,10 +90,13 @@ def import_extra(module: str, purpose: str) -> ModuleType:
         return importlib.import_module(module)
 
 
-DESCRIPTIONS: dict[str, dict[str, Any]] = tomllib.loads(
-    Path(__file__).with_name("languages.toml").read_text(encoding="utf-8")
+DESCRIPTIONS, _READINGS, MARKS = (
+    tomllib.loads(Path(__file__).with_name(f"{name}.toml").read_text(encoding="utf-8"))
+    for name in ("languages", "readings", "marks")
 )
-"""Content of `languages.toml`: fields of `Language` by code."""
+"""Content of `languages.toml`, fields of `Language` by code; of `readings.toml`; and of `marks.toml`."""
+_MARKED_NUMBER = r"⟦(\w+)((?: \w+=\w+)*)(\.?\w*) ([0-9]{1,36})⟧"
+_compiled = cache(re.compile)  # the cache of the `re` module is too small for the rules of all languages
 
 
 def described(code: str, cardinal: Callable | None = None, to_ordinal: Callable | None = None, **more: Any) -> Language:
@@ -99,7 +107,10 @@ def described(code: str, cardinal: Callable | None = None, to_ordinal: Callable 
     """
     fields = {"code": code} | DESCRIPTIONS[code]
     fields.pop("module_words", None)
-    numbers = fields.pop("numbers", {}) | {"to_ordinal": to_ordinal}
+    numbers = fields.pop("numbers", {})
+    if ordinals := numbers.pop("ordinals", None):
+        to_ordinal = partial(_rewrite, partial(number_to_words, code=code), ordinals)
+    numbers |= {"to_ordinal": to_ordinal}
     if words := numbers.pop("words", None):
         units = {int(value): name for value, name in table(numbers.pop("units")).items()}
         cardinal = partial(spell_number, words=[word.strip() for word in words.split(",")], units=units)
@@ -112,15 +123,31 @@ def described(code: str, cardinal: Callable | None = None, to_ordinal: Callable 
         fields[name] = table(fields[name])
     for name in {"other_names", "scripts"} & {*fields}:
         fields[name] = tuple(fields[name])
+    if reading := _READINGS["languages"].get(code):
+        spoken, read = table(reading["words"]), partial(_read_number, reading.get("numbers", code), to_ordinal)
+        rules = {"words": [["⟨([^⟨⟩]+)⟩", lambda mark: f"⟨{spoken.get(mark[1], mark[1])}⟩"]]}
+        rules |= _READINGS["rules"] | {"numbers": [[_MARKED_NUMBER, read]]}
+        fields["within_sentences"] = frozenset(reading["within_sentences"].split())
+        fields["readings"] = [rule for step in reading["steps"] for rule in rules[step]]
     fields |= more
-    for name, function in (("rewrites", "normalize"), ("rewrites_of_numbers", "expand_numbers")):
+    functions = {"readings": "write_out", "rewrites": "normalize", "rewrites_of_numbers": "expand_numbers"}
+    for name, function in functions.items():
         if rewrites := fields.pop(name, None):
             fields[function] = partial(_rewrite, fields.get(function, str), rewrites)
     return Language(**fields)
 
 
+def _read_number(code, to_ordinal, mark):
+    to, options, ending, digits = mark.groups()
+    read = to_ordinal if to_ordinal and to == "ordinal" else partial(number_to_words, code=code, to=to)
+    with suppress(*REFUSALS):
+        digits = read(int(digits), **dict(option.split("=") for option in options.split()))
+    return f"⟦{ending} {digits}⟧"
+
+
 def _rewrite(normalize, rewrites, text):
     text = normalize(text)
-    for pattern, *inner, replacement in rewrites:
-        text = re.sub(pattern, (lambda match: re.sub(*inner, replacement, match[0])) if inner else replacement, text)
+    for pattern, *inner, new in rewrites:
+        pattern = _compiled(pattern)
+        text = pattern.sub((lambda match: _compiled(inner[0]).sub(new, match[0])) if inner else new, text)
     return text
