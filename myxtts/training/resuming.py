@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _ARRAYS = {"identity": ("uint64", 1), "heard_at_start": ("uint8", 1), "heard": ("uint8", 1)}
-"""Dtype and rank of the arrays in the checkpoint file `CLIPS`, by name."""
 
 
 @dataclass
@@ -243,8 +242,7 @@ class Checkpointer:
     def __init__(self, trainer: "StageTrainer"):
         self.trainer, self.workers = trainer, trainer.workers
         self.state, self.stage, self.train_step = trainer.state, trainer.stage, trainer.train_step
-        self.store = trainer.store
-        self.writer = CheckpointWriter(self.store)
+        self.store, self.writer = trainer.store, CheckpointWriter(trainer.store)
         self.companions: dict[str, bytes] = {}
         """Contents of other files to save in the checkpoint for synthesis, such as the vocabulary, by file name."""
 

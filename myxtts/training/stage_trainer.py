@@ -70,7 +70,6 @@ class StageTrainer:
         if resume_checkpoint:
             resumed = CheckpointStore(f"{resume_checkpoint}/{stage}")
         self._build(model, resumed)
-        self.model: XTTS = self.stage.model
         sizes = self.stage_config.batch_size, config.training.gradient_accumulation
         self.batching = Batching(self.train_step, self.replicas, *sizes, config.training.automatic_batch_size)
         self.ledger: Ledger | None = None
@@ -118,9 +117,10 @@ class StageTrainer:
         # Seeded per stage, so that its initial weights do not depend on the stages before it.
         keras.utils.set_random_seed(config.seed)
         with self.replicas.scope():
-            self.stage.build(model, switches, starting)
+            stage.build(model, switches, starting)
             updates, options = stage.updates(settings), dict(xla=switches.xla, ema=switches.ema)
             self.train_step = TrainStep(updates, self.replicas.strategy, settings, switches.precision, **options)
+        self.model: XTTS = stage.model
 
     @property
     def stage_config(self) -> StageConfig:
@@ -200,8 +200,7 @@ class StageTrainer:
         """Trains to step `total` or until a stop is requested; returns the last validation losses by name."""
         settings, state, accumulation, watch = self.config.training, self.state, self.batching.accumulation, self.watch
         stop = state.position + (total - state.step) * accumulation
-        order, validation = dataset.order(self.stage.name), {}
-        at_end = stopping = False
+        order, validation, at_end, stopping = dataset.order(self.stage.name), {}, False, False
         is_due = lambda every: every and (state.step == total or state.step % every == 0)
         watch.forget_steps()
         with self.pipeline(dataset, state.position, stop) as batches:

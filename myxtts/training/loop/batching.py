@@ -34,9 +34,8 @@ class Batching:
     def __init__(
         self, train_step: TrainStep, replicas: Replicas, batch_size: int, accumulation: int, automatic: bool = False
     ):
-        count = replicas.count
-        rule = f"a multiple of the number of training devices, {count}"
-        require(batch_size % count == 0, "--batch-size", rule, batch_size)
+        rule = f"a multiple of the number of training devices, {replicas.count}"
+        require(batch_size % replicas.count == 0, "--batch-size", rule, batch_size)
         self.train_step, self._replicas, self.automatic = train_step, replicas, automatic
         self.batch_size, self.accumulation, self.parts = batch_size, accumulation, 1
         """Clips per batch on all replicas, batches per optimizer step, and parts into which a batch is split."""

@@ -59,8 +59,7 @@ class TrainStep:
         self._finish = tf.function(self._finish_step, reduce_retracing=True, autograph=False)
 
     def trace_for(self, examples: list) -> None:
-        """Traces one graph for all batch shapes. `examples` are the smallest and the largest batch or, if there are
-        accumulators, micro-batch.
+        """Traces one graph for all batch shapes. `examples` are the smallest and the largest batch or micro-batch.
 
         By default, TensorFlow traces one graph for the first shape and one for all others. A resumed run has another
         first shape, so its losses would be rounded differently. Does nothing with XLA, which compiles each shape.
