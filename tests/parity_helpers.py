@@ -3,9 +3,9 @@
 import numpy as np
 import tensorflow as tf
 
-from myxtts.models.gpt import sample, teacher_forcing
+from myxtts.models.gpt import sample
 from myxtts.training.loop.updates import AdamW, no_weight_decay
-from myxtts.training.stages.gpt import GPTObjective, conditioning_target_mask
+from myxtts.training.stages.gpt import GPTObjective
 
 
 class ReferenceObjective(GPTObjective):
@@ -16,10 +16,9 @@ class ReferenceObjective(GPTObjective):
         self.gpt.set_memory_use()
 
     def _streams(self, batch):
-        streams = teacher_forcing(
-            self.config.model, batch.text, batch.text_lengths, batch.codes, batch.code_lengths, bug_compatible=True
-        )
-        return streams, conditioning_target_mask(streams.audio_target_mask, batch.conditioning_codes)
+        streams, audio_mask = super()._streams(batch)
+        stop = tf.one_hot(batch.text_lengths + 1, tf.shape(streams.key_mask)[1], True, False)
+        return streams._replace(key_mask=streams.key_mask & ~stop), audio_mask
 
     def losses(self, batch):
         """Returns mean losses by name, and the weighted loss as a tensor."""

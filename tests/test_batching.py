@@ -61,7 +61,7 @@ def test_run_backs_off_when_memory_runs_out_and_loses_nothing(tiny_corpus, tmp_p
                 recorder, "on_log", lambda step, *rest: (Recorder.on_log(recorder, step, *rest), after_one(step))
             )
         else:
-            assert trainer.batching.parts == 2 and len(trainer.train_step.accumulators())
+            assert trainer.batching.parts == 2
         with caplog.at_level(logging.WARNING, "myxtts"):
             trainer.train(dataset, [recorder])
         losses.update(recorder.losses)
@@ -80,8 +80,7 @@ class Stub:
     """A train step that can fail; records its inputs."""
 
     def __init__(self, fails, whole=True):
-        self.fails, self.whole = fails, whole
-        self.made, self.taken = 0, []
+        self.fails, self.whole, self.taken = fails, whole, []
 
     def __call__(self, batches, learning_rate, seed):
         if max(len(batch) for (batch,) in batches) > self.fails:
@@ -91,9 +90,6 @@ class Stub:
 
     def forget_partial_step(self):
         return self.whole
-
-    def make_accumulators(self):
-        self.made += 1
 
 
 class Rows(NamedTuple):
@@ -113,7 +109,7 @@ def test_batch_is_split_further_until_it_fits_and_stays_split():
     group = [Rows(tf.range(6)), Rows(tf.range(6, 12))]
     assert batching.take_step(group, 0.1, (0, 0)) == "losses"
     assert step.taken == [[0, 1], [2, 3], [4, 5], [6, 7], [8, 9], [10, 11]]
-    assert (batching.parts, batching.clips, step.made) == (3, 2, 2)
+    assert (batching.parts, batching.clips) == (3, 2)
 
 
 @pytest.mark.parametrize(

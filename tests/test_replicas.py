@@ -78,7 +78,7 @@ def train(num_replicas, precision, accumulation, bad_at=None):
     with strategy.scope():
         objective = Regression()
         settings = StageConfig(learning_rate=0.05, gradient_clip=CLIP, weight_decay=0.1)
-        step = train_step_of(objective, strategy, settings, accumulation, precision, ema=0.5)
+        step = train_step_of(objective, strategy, settings, precision, ema=0.5)
 
     def placed(batch):
         if num_replicas == 1:

@@ -20,7 +20,7 @@ WRONG = ["missing", None, True, -1, 10**30, 1.5, "x", [], [["x"]], {}, {"a": "b"
 
 
 def make_state(config):
-    train_step = SimpleNamespace(make_accumulators=lambda: None, drop_accumulators=lambda: None)
+    train_step = SimpleNamespace(drop_accumulators=lambda: None)
     replicas = SimpleNamespace(devices=["/CPU:0"], count=1, scope=nullcontext)
     parts = {"divergence": DivergenceGuard(4), "overtraining": OvertrainingDetector(1)}
     parts["micro_batches"] = Batching(train_step, replicas, 4, 1, automatic=True)

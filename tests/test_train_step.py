@@ -51,12 +51,10 @@ class Quadratic:
         self.statistics.assign_add(statistics["rows"])
 
 
-def quadratic_step(accumulation=1, precision="float32", start=2.0, xla=False, ema=0.0, **stage):
+def quadratic_step(precision="float32", start=2.0, xla=False, ema=0.0, **stage):
     settings = {"learning_rate": 0.1, "weight_decay": 0.0, "gradient_clip": 0.0, **stage}
     objective = Quadratic(start)
-    return objective, train_step_of(
-        objective, strategy(), StageConfig(**settings), accumulation, precision, xla=xla, ema=ema
-    )
+    return objective, train_step_of(objective, strategy(), StageConfig(**settings), precision, xla=xla, ema=ema)
 
 
 def numpy_adamw(weight, gradients, rates, decay, betas=(0.9, 0.96), epsilon=1e-8):
@@ -159,14 +157,14 @@ def test_decay_groups_of_the_model_by_their_real_names():
     assert decayed == {name for name in names if name.endswith("kernel")} | {"perceiver/latents", "perceiver/gamma"}
 
 
-def make_step(stage, accumulation=1, dropout=0.0, learning_rate=1e-2):
+def make_step(stage, dropout=0.0, learning_rate=1e-2):
     keras.utils.set_random_seed(4)
     config = tiny_run_config(
         model={"dropout": dropout}, gpt={"learning_rate": learning_rate}, dvae={"learning_rate": learning_rate}
     )
     trained = stage_of(stage, config)
     settings = config.stage(stage)
-    return trained, TrainStep(trained.updates(settings), strategy(), settings, accumulation)
+    return trained, TrainStep(trained.updates(settings), strategy(), settings)
 
 
 def rows(batch, start, stop):
@@ -178,7 +176,7 @@ def rows(batch, start, stop):
 def test_accumulated_batches_equal_one_large_batch(stage):
     batch, results = BATCHES[stage](6), []
     for accumulation in (1, 3):
-        trained, step = make_step(stage, accumulation)
+        trained, step = make_step(stage)
         size = 6 // accumulation
         parts = [rows(batch, i * size, (i + 1) * size) for i in range(accumulation)]
         losses = []
@@ -235,7 +233,7 @@ def test_step_in_mixed_precision_stays_near_float32(precision, tolerance):
 def test_compiled_step_equals_the_plain_one():
     accumulation, found = 2, []
     for xla in (False, True):
-        objective, step = quadratic_step(accumulation, xla=xla, ema=0.5, gradient_clip=0.5, weight_decay=0.1)
+        objective, step = quadratic_step(xla=xla, ema=0.5, gradient_clip=0.5, weight_decay=0.1)
         losses = []
         for number, rows in enumerate((2, 3, 2)):
             batches = [BATCH[:1].repeat(rows, 0) * (part + 1) for part in range(accumulation)]
@@ -257,7 +255,7 @@ def test_compiled_step_equals_the_plain_one():
 def test_step_repeated_after_an_error_has_the_same_weights():
     found = []
     for fails in (False, True):
-        objective, step = quadratic_step(accumulation=2)
+        objective, step = quadratic_step()
         if fails:
             finish = step._finish
             step._finish = lambda *a: (_ for _ in ()).throw(tf.errors.ResourceExhaustedError(None, None, "full"))

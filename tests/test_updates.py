@@ -67,7 +67,7 @@ class Generate(Objective):
         return {"adversarial": tf.reduce_sum((self.pair.score(self.pair.made(batch)) - 1.0) ** 2)}, {}
 
 
-def pair_step(strategy=None, accumulation=1, precision="float32", ema=0.0):
+def pair_step(strategy=None, precision="float32", ema=0.0):
     strategy = strategy or tf.distribute.OneDeviceStrategy("/CPU:0")
     with strategy.scope():
         pair = Pair()
@@ -75,7 +75,7 @@ def pair_step(strategy=None, accumulation=1, precision="float32", ema=0.0):
             Update("discriminator", Discriminate(pair), DISCRIMINATOR),
             Update("generator", Generate(pair), SETTINGS),
         ]
-        return pair, TrainStep(updates, strategy, SETTINGS, accumulation, precision, ema=ema)
+        return pair, TrainStep(updates, strategy, SETTINGS, precision, ema=ema)
 
 
 class Adam:
@@ -111,7 +111,7 @@ def numpy_pair(steps, rate):
 
 @pytest.mark.parametrize("accumulation", [1, 4])
 def test_updates_alternate_as_in_numpy(accumulation):
-    pair, step = pair_step(None, accumulation)
+    pair, step = pair_step()
     for number in range(5):
         figures = step(list(tf.split(tf.constant(ROWS), accumulation)), 0.05, (0, number))
     shift, weight, norm = numpy_pair(5, 0.05)
@@ -141,7 +141,7 @@ def mirrored_pair(accumulation):
     """Trains for five steps on two replicas; returns each replica's weights and their devices."""
     plan = plan_of("mirrored")
     strategy = tf.distribute.MirroredStrategy(list(plan.model_devices), tf.distribute.ReductionToOneDevice())
-    pair, step = pair_step(strategy, accumulation)
+    pair, step = pair_step(strategy)
     shards = tf.split(tf.constant(ROWS), 2 * accumulation)
     batches = [
         strategy.experimental_distribute_values_from_function(

@@ -220,12 +220,6 @@ class CausalSelfAttention(Layer):
         self.qkv = normal_linear(3 * width, width, "qkv", dtype=policy)
         self.output_projection = normal_linear(width, width, "output_projection", output_stddev, policy)
 
-    def attend_and_project(self, qkv: Tensor, key_mask, seed, use: MemoryUse) -> tuple[Tensor, Tensor, Tensor]:
-        """Returns output `(B, T, width)`, keys and values `(B, heads, T, D)`. `qkv` is the projected input."""
-        query, key, value = self._split(qkv)
-        attended = attend(use, query, key, value, key_mask, True, self.dropout, seed)
-        return self.output_projection(merge_heads(attended), seed=seed), key, value
-
     def advance(
         self, x: Tensor, keys: Tensor, values: Tensor, position: Tensor, key_mask: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
@@ -240,12 +234,13 @@ class CausalSelfAttention(Layer):
         Returns:
             Output `(B, 1, width)`, updated keys and updated values.
         """
-        query, key, value = self._split(self.qkv(x))
+        query, key, value = self.split(self.qkv(x))
         keys = ops.slice_update(keys, (0, 0, position, 0), key)
         values = ops.slice_update(values, (0, 0, position, 0), value)
         return self.output_projection(merge_heads(attention(query, keys, values, key_mask))), keys, values
 
-    def _split(self, qkv):
+    def split(self, qkv: Tensor) -> list[Tensor]:
+        """Splits a projected input `(B, T, 3 width)` into queries, keys and values, `(B, heads, T, D)` each."""
         return [split_heads(part, self.heads) for part in ops.split(qkv, 3, axis=-1)]
 
 
@@ -288,8 +283,11 @@ class TransformerBlock(Layer):
         # Segments end with a matrix product, whose output the gradient does not need. So only norms, scores, softmax
         # and GELU are recomputed, which use most of the memory and little time.
         qkv = use.segment(lambda x: self.attention.qkv(self.attention_norm(x), seed=seed))(x)
-        attended, keys, values = self.attention.attend_and_project(qkv, key_mask, seed, use)
-        return self._mlp(x + self.attention_dropout(attended, seed=seed), seed, use), keys, values
+        query, keys, values = self.attention.split(qkv)
+        attended = attend(use, query, keys, values, key_mask, True, self.attention.dropout, seed)
+        update = self.attention.output_projection(merge_heads(attended), seed=seed)
+        x = x + self.attention_dropout(update, seed=seed)
+        return self._mlp(x, seed, use), keys, values
 
     def _mlp(self, x, seed=None, use=MemoryUse()):
         hidden = use.segment(lambda x: self.mlp_in(self.mlp_norm(x), seed=seed))(x)

@@ -52,14 +52,15 @@ class TeacherForcing(NamedTuple):
 
 
 def teacher_forcing(
-    config: ModelConfig, text: Tensor, text_lengths: Tensor, codes: Tensor, code_lengths: Tensor, bug_compatible=False
+    config: ModelConfig, text: Tensor, text_lengths: Tensor, codes: Tensor, code_lengths: Tensor
 ) -> TeacherForcing:
     """Creates inputs and targets of training from text tokens and codes, as in the reference implementation.
+
+    Unlike there, attention sees the text's `[STOP]` in training, as it does in synthesis.
 
     Args:
         text, codes: `(B, L)` and `(B, C)` int32; the values of padding do not matter.
         text_lengths, code_lengths: Lengths without padding, `(B,)` int32.
-        bug_compatible: Whether to hide the text's `[STOP]` from attention, as the reference does in training only.
     """
     text_lengths, code_lengths = text_lengths[:, None], code_lengths[:, None]
 
@@ -72,7 +73,7 @@ def teacher_forcing(
 
     text = shifted(text, text_lengths, config.start_text_token, config.stop_text_token, 1)
     audio = shifted(codes, code_lengths, config.start_audio_token, config.stop_audio_token, TRAILING_STOPS + 1)
-    text_keys = ops.arange(ops.shape(text[0])[1])[None] <= text_lengths + (0 if bug_compatible else 1)
+    text_keys = ops.arange(ops.shape(text[0])[1])[None] <= text_lengths + 1
     return TeacherForcing(*text, *audio, key_mask=ops.concatenate([text_keys, audio[-1]], axis=1))
 
 
@@ -230,9 +231,9 @@ class GPT(Layer):
         x = self._prompt(latents, text_inputs, start)
         key_mask = ops.pad(text_mask, ((0, 0), (self.config.num_latents, 1)), constant_values=True)
         keys, values = [], []
+        free = ((0, 0), (0, 0), (0, max_codes), (0, 0))
         for block in self.blocks:
             x, key, value = block.prefill(x, key_mask)
-            free = ((0, 0), (0, 0), (0, max_codes), (0, 0))
             keys.append(ops.pad(key, free))
             values.append(ops.pad(value, free))
         key_mask = ops.pad(key_mask, ((0, 0), (0, max_codes)), constant_values=False)

@@ -150,9 +150,8 @@ class SpeakerEncoder(Layer):
     ):
         # No autocast: the log-mel is normalized in float32.
         super().__init__(autocast=False, **kwargs)
-        if len(widths) != len(num_blocks):
-            raise ValueError(f"widths and num_blocks must be of equal length. Received: {widths} and {num_blocks}.")
-        self.embedding_width, dtype, bands, channels = embedding_width, self.dtype_policy, num_mels, widths[0]
+        self.embedding_width, dtype = embedding_width, self.dtype_policy
+        bands, channels = num_mels, widths[0]
         self.stem = Conv2D(1, channels, 3, dtype=dtype, name="stem")
         self.stem_norm = BatchNormalization(channels, dtype=dtype, name="stem_norm")
         self.blocks = []

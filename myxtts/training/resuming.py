@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_ARRAYS = {"identity": "uint64", "heard_at_start": "uint8", "heard": "uint8"}
+_ARRAYS = {"identity": ("uint64", 1), "heard_at_start": ("uint8", 1), "heard": ("uint8", 1)}
 
 
 @dataclass
@@ -79,16 +79,17 @@ class TrainingState:
 
     def improves(self, by: str, value: float) -> bool:
         """Updates `best` if `best_by` equals `by` and `value` is lower than the best so far; returns whether it did."""
-        if by != self.best_by or not math.isfinite(value) or self.best is not None and value >= self.best[0]:
+        is_less = self.best is None or value < self.best[0]
+        if by != self.best_by or not math.isfinite(value) or not is_less:
             return False
         self.best = (value, self.step)
         return True
 
     def scored(self, score: float) -> bool:
         """Records the score of a speech evaluation; returns whether `best` was updated, as `improves` does."""
-        is_less = math.isfinite(score) and (self.least_score is None or score < self.least_score)
-        self.least_score = score if is_less else self.least_score
-        self.stale_evaluations = 0 if is_less else self.stale_evaluations + 1
+        self.stale_evaluations += 1
+        if math.isfinite(score) and (self.least_score is None or score < self.least_score):
+            self.least_score, self.stale_evaluations = score, 0
         return self.improves("evaluation", score)
 
     def as_dict(self) -> dict:
@@ -153,7 +154,7 @@ def versions() -> dict[str, str]:
 
 def differences(saved: dict, config: XTTSConfig, where: str) -> Iterator[str]:
     """Yields messages on changed settings and versions that may affect losses; `saved` is the checkpoint's state."""
-    before, now = (one.recipe() for one in (config_of(saved, where) or config, config))
+    before, now = (config_of(saved, where) or config).recipe(), config.recipe()
     changed = [name for name, value in now.items() if value != before.get(name) and not name.startswith("sampling.")]
     if changed:
         changes = (f"{name} {before.get(name)!r} -> {now[name]!r}" for name in changed)
@@ -161,8 +162,9 @@ def differences(saved: dict, config: XTTSConfig, where: str) -> Iterator[str]:
     then = saved["versions"]
     now = {name: value for name, value in versions().items() if name in then}
     if then != now:
-        then, now = (", ".join(f"{name} {value}" for name, value in found.items()) for found in (then, now))
-        yield f"The checkpoint was written with {then:.300}, this run uses {now}: losses may round differently."
+        listed = lambda found: ", ".join(f"{name} {value}" for name, value in found.items())
+        used = f"written with {listed(then):.300}, this run uses {listed(now)}"
+        yield f"The checkpoint was {used}: losses may round differently."
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,25 +182,26 @@ class ClipRecord:
 
     def saved(self) -> tuple[dict[str, np.ndarray], dict]:
         """Converts the record to tensors for the checkpoint file `CLIPS`, and JSON values for the state file."""
-        marks, places = np.zeros((2, len(self.identities)), np.uint8), (self.start, self.cut)
-        for row, place in zip(marks, places):
-            row[place.heard] = 1
-        start, cut = ([place.position, place.epoch, place.offset] for place in places)
-        return dict(zip(_ARRAYS, (self.identities, *marks))), {"digest": self.digest, "start": start, "cut": cut}
+        heard_at_start, heard = np.zeros((2, len(self.identities)), np.uint8)
+        heard_at_start[self.start.heard] = 1
+        heard[self.cut.heard] = 1
+        arrays = {"identity": self.identities, "heard_at_start": heard_at_start, "heard": heard}
+        start, cut = ([place.position, place.epoch, place.offset] for place in (self.start, self.cut))
+        return arrays, {"digest": self.digest, "start": start, "cut": cut}
 
     @classmethod
     def restore(cls, arrays: dict[str, np.ndarray], state: dict, position: int, where: str) -> "ClipRecord":
         """Recreates a saved record. Raises `CheckpointError` if it is damaged or of another `position`."""
-        numbers = [state.get(name) for name in ("start", "cut")]
-        is_whole = all(isinstance(place, list) and len(place) == 3 and all(map(is_count, place)) for place in numbers)
-        dtypes = {name: (array.dtype.name, array.ndim) for name, array in arrays.items()}
-        is_whole &= dtypes == {name: (dtype, 1) for name, dtype in _ARRAYS.items()}
+        start, cut = state.get("start"), state.get("cut")
+        is_place = lambda found: isinstance(found, list) and len(found) == 3 and all(map(is_count, found))
+        is_whole = {name: (array.dtype.name, array.ndim) for name, array in arrays.items()} == _ARRAYS
         is_whole &= len({array.size for array in arrays.values()}) == 1
-        if not is_whole or not numbers[0][0] <= numbers[1][0] == position:
+        is_whole &= is_place(start) and is_place(cut)
+        if not is_whole or not start[0] <= cut[0] == position:
             raise CheckpointError(f"{where} is damaged: its record of clips is not valid.")
-        identities, *marks = (arrays[name] for name in _ARRAYS)
-        places = (EpochStart(*place, np.flatnonzero(row)) for place, row in zip(numbers, marks))
-        return cls(identities, state.get("digest"), *places)
+        start = EpochStart(*start, np.flatnonzero(arrays["heard_at_start"]))
+        cut = EpochStart(*cut, np.flatnonzero(arrays["heard"]))
+        return cls(arrays["identity"], state.get("digest"), start, cut)
 
 
 class OrderedClips:
@@ -218,7 +221,7 @@ class OrderedClips:
         if record.digest == self._digest:
             return record.start, None
         heard = np.flatnonzero(np.isin(self.identities, record.identities[record.cut.heard]))
-        start = EpochStart(record.cut.position, record.cut.epoch, record.cut.offset, heard)
+        start = replace(record.cut, heard=heard)
         new = np.isin(self.identities, record.identities, invert=True).sum()
         gone = np.isin(record.identities, self.identities, invert=True).sum()
         count = len(self.identities)
@@ -239,9 +242,7 @@ class Checkpointer:
     def __init__(self, trainer: "StageTrainer"):
         self.trainer, self.workers = trainer, trainer.workers
         self.state, self.stage, self.train_step = trainer.state, trainer.stage, trainer.train_step
-        training = trainer.config.training
-        self.store = CheckpointStore(f"{training.checkpoint_dir}/{self.stage.name}", training.keep_checkpoints)
-        self.writer = CheckpointWriter(self.store)
+        self.store, self.writer = trainer.store, CheckpointWriter(trainer.store)
         self.companions: dict[str, bytes] = {}
         """Contents of other files to save in the checkpoint for synthesis, such as the vocabulary, by file name."""
 
@@ -274,36 +275,41 @@ class Checkpointer:
             tensors[TRAINED] = arrays_of(step.averaged())
         saved = {"stage": self.stage.name, **self.state.as_dict(), "averaged": TRAINED in tensors}
         saved |= {"bad_steps_in_row": step.bad_steps_in_row, "versions": versions(), "config": trainer.config.to_dict()}
-        ledger = trainer.ledger and [row._asdict() for row in trainer.ledger.values()]
+        ledger = [row._asdict() for row in trainer.ledger.values()] if trainer.ledger else None
         saved |= {"ledger": ledger, "switches": trainer.switches.applied()}
         if self.state.clips is not None:
             tensors[CLIPS], saved["order"] = self.state.clips.record(self.state.position).saved()
         return tensors, saved
 
-    def resume(self, folder: str | None = None) -> None:
-        """Loads the newest intact checkpoint of the run in `folder`. None means this run, which may have no checkpoint.
+    def resume(self, store: CheckpointStore, is_required: bool) -> None:
+        """Loads the newest intact checkpoint of the stage in `store`, if there is one after step 0.
 
-        Raises `CheckpointError` if `folder` has no checkpoint of the stage, or if the checkpoint does not fit.
+        Raises `CheckpointError` if the checkpoint does not fit, or if there is none and it `is_required`.
         """
-        store = CheckpointStore(f"{folder}/{self.stage.name}") if folder else self.store
         step = self.workers.ask(lambda: store.newest_sound(logger.warning))
         if step is not None and not is_start(store.read_state(step)):
             self._restore(store, step)
             logger.info("Resumed the %s stage at step %d from %s", self.stage.name, step, store.path(step))
-        elif folder:
-            raise CheckpointError(f"{folder} has no checkpoint of the {self.stage.name} stage to resume from.")
+        elif is_required:
+            run = store.folder.parent
+            raise CheckpointError(f"{run} has no checkpoint of the {self.stage.name} stage to resume from.")
 
     def _restore(self, store, step):
         saved, where = store.read_state(step), str(store.path(step))
         self.state.restore(step, saved, where)
-        trained, clips = [TRAINED] if saved.get("averaged") else [], [CLIPS] if "order" in saved else []
-        tensors, _ = store.read(step, (*self.stage.weight_files(), "optimizer", *trained, *clips))
-        record = (tensors[CLIPS], saved["order"], self.state.position, where) if clips else None
-        self.state.record = record and ClipRecord.restore(*record)
+        files = [*self.stage.weight_files(), "optimizer"]
+        if saved.get("averaged"):
+            files.append(TRAINED)
+        if "order" in saved:
+            files.append(CLIPS)
+        tensors, _ = store.read(step, files)
+        self.state.record = None
+        if CLIPS in tensors:
+            self.state.record = ClipRecord.restore(tensors[CLIPS], saved["order"], self.state.position, where)
         self.stage.assign_weights(tensors, where)
         assign_by_name(self.train_step.state_variables(), tensors["optimizer"], where)
         self.train_step.restart_averages()
-        if trained:
+        if TRAINED in tensors:
             # Averages may be turned off in the resumed run.
             averaged = {name: v for name, v in self.train_step.trainable().items() if name in tensors[TRAINED]}
             assign_by_name(averaged, tensors[TRAINED], where)
@@ -317,11 +323,12 @@ class Checkpointer:
         """
         settings, guard = self.trainer.config.training, self.trainer.watch.divergence
         self.writer.wait()
-        returns, rate_scale = guard.returns + 1, guard.rate_scale * settings.divergence_rate
-        may = guard.returns < settings.divergence_returns
-        step = self.workers.ask(lambda: last_good_step(self.store) if may else None)
+        if guard.returns >= settings.divergence_returns:
+            raise error
+        step = self.workers.ask(lambda: last_good_step(self.store))
         if step is None:
             raise error
+        returns, rate_scale = guard.returns + 1, guard.rate_scale * settings.divergence_rate  # `_restore` sets both
         self._restore(self.store, step)
         guard.returns, guard.rate_scale = returns, rate_scale
         logger.error(
@@ -337,8 +344,8 @@ class Checkpointer:
         best = self.workers.ask(self.store.best_step)
         if best is None:
             return
-        for step in self.store.steps() if self.workers.is_chief else ():
-            if step > best:
+        if self.workers.is_chief:
+            for step in filter(lambda step: step > best, self.store.steps()):
                 self.store.put_away(step, "overtrained")
         self._restore(self.store, best)
         state.history, state.stale_evaluations, stopped = kept

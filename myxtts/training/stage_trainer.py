@@ -65,10 +65,11 @@ class StageTrainer:
         self.data_device, self.model_device, self.workers = plan.data_device, plan.model_device, self.replicas.workers
         """Device that prepares batches, first training device, and the processes that train together."""
         self.stage: Stage = STAGE_CLASSES[stage](config, foundations)
-        resumed_folder = resume_checkpoint or (not config.training.reset_training and config.training.checkpoint_dir)
-        store = CheckpointStore(f"{resumed_folder}/{stage}")
-        self._build(model, store, store.newest_state() if resumed_folder else None)
-        self.model: XTTS = self.stage.model
+        self.store = CheckpointStore(f"{config.training.checkpoint_dir}/{stage}", config.training.keep_checkpoints)
+        resumed = None if config.training.reset_training else self.store
+        if resume_checkpoint:
+            resumed = CheckpointStore(f"{resume_checkpoint}/{stage}")
+        self._build(model, resumed)
         sizes = self.stage_config.batch_size, config.training.gradient_accumulation
         self.batching = Batching(self.train_step, self.replicas, *sizes, config.training.automatic_batch_size)
         self.ledger: Ledger | None = None
@@ -79,9 +80,8 @@ class StageTrainer:
         best_by = config.training.best_by if self.stage.speaks else "loss"
         self.state = TrainingState(lineage or {}, STAGES[stage].follows, best_by=best_by, parts=parts)
         self.checkpointer = Checkpointer(self)
-        self.store: CheckpointStore = self.checkpointer.store
-        if resumed_folder:
-            self.checkpointer.resume(resume_checkpoint)
+        if resumed is not None:
+            self.checkpointer.resume(resumed, is_required=resumed is not self.store)
             self.adopt_batching()
         self.preparation = self.stage.make_preparation(self.data_device, self.data_device == self.model_device)
         self.stop_requested = threading.Event()
@@ -91,32 +91,36 @@ class StageTrainer:
         self.enable_async_pipeline = True
         """Whether a thread prepares batches during training. If False, each batch is prepared when it is needed."""
 
-    def _build(self, model, store, before):
+    def _build(self, model, resumed):
         """Resolves the training switches, and builds the stage's model and its `TrainStep`."""
-        # `before` is the state of the checkpoint in `store` from which the stage resumes or starts (step 0), or None.
-        config, settings, workers = self.config.training, self.stage_config, self.workers
+        # The newest checkpoint in the store `resumed`, if any, is resumed, or started from if it is of step 0.
+        config, settings, workers, stage = self.config.training, self.stage_config, self.workers, self.stage
         joined, hint = tuple(filter(None, workers.addresses)), "Use myxtts.train(config), which connects them."
         rule = "the workers that this process has joined"
         require(config.workers == joined, "training.workers", rule, config.workers, hint)
-        options = config, self.config.model, self.model_device, self.stage.switches
+        before = (resumed.newest_state() if resumed else None) or {}
         has_one_shape = self.config.data.static_shapes or settings.crop_seconds or hasattr(settings, "frames")
         shapes = 1 if has_one_shape else self.config.data.num_buckets
-        before_and_ema = (before or {}).get("switches"), self.stage.default_ema
-        switches = settle_switches(*options, *before_and_ema, (settings.max_steps or 0) / shapes)
+        earlier, steps = before.get("switches"), (settings.max_steps or 0) / shapes
+        model_config, device = self.config.model, self.model_device
+        switches = settle_switches(config, model_config, device, stage.switches, earlier, stage.default_ema, steps)
         workers.require_equal("optimization switches", switches.applied(), "Name them instead of auto.")
         if model is not None:
             name, precision = model.dtype_policy.name, switches.precision
             require(precision == name, "training.precision", f"{name}, as in the given model", precision)
             self.replicas.adopt(model)
-        starting = store.read(before["step"], ["model"])[0]["model"] if is_start(before) else None
+        starting = None
+        if is_start(before):
+            tensors, _ = resumed.read(before["step"], ["model"])
+            starting = tensors["model"]
         self.switches = switches
         # Seeded per stage, so that its initial weights do not depend on the stages before it.
         keras.utils.set_random_seed(config.seed)
         with self.replicas.scope():
-            self.stage.build(model, switches, starting)
-            sizes = settings, config.gradient_accumulation, switches.precision
-            options = dict(xla=switches.xla, ema=switches.ema)
-            self.train_step = TrainStep(self.stage.updates(settings), self.replicas.strategy, *sizes, **options)
+            stage.build(model, switches, starting)
+            updates, options = stage.updates(settings), dict(xla=switches.xla, ema=switches.ema)
+            self.train_step = TrainStep(updates, self.replicas.strategy, settings, switches.precision, **options)
+        self.model: XTTS = stage.model
 
     @property
     def stage_config(self) -> StageConfig:
@@ -145,9 +149,10 @@ class StageTrainer:
             dataset = fit_batch_size(self, dataset)
         if self.watch.speech_judge is None:
             self.state.best_by = "loss"
-        order = dataset.order(self.stage.name)
-        limits = self.stage_config.max_steps, self.config.training.epochs
-        total = total_steps(*limits, order.batches_per_epoch, self.batching.accumulation)
+        order, epochs = dataset.order(self.stage.name), self.config.training.epochs
+        total = total_steps(self.stage_config.max_steps, epochs, order.batches_per_epoch, self.batching.accumulation)
+        if self.batching.parts * self.batching.accumulation > 1:
+            self.train_step.make_accumulators()
         self.watch.start(callbacks, total)
         self.train_step.on_micro_batch = partial(self.watch.call, "on_micro_batch", "computed")
         if self.workers.is_chief:
@@ -233,7 +238,7 @@ class StageTrainer:
                     is_best |= watch.evaluate_speech()
                 if watch.ended_early:
                     break
-                stopping = stopping or self.workers.count == 1 and self.stop_requested.is_set()
+                stopping = stopping or (self.workers.count == 1 and self.stop_requested.is_set())
                 if is_best or stopping or is_due(settings.checkpoint_every_steps):
                     self.checkpointer.save(last=at_end or stopping, finished=at_end)
                 if is_due(settings.sample_every_steps):
@@ -276,7 +281,8 @@ class StageTrainer:
         `size` is the number of clips (default: this worker's share). `pick` selects the lengths of audio and text from
         those of all training batches; the default is the maximum.
         """
-        size, loader = size or self.batching.batch_size // self.workers.count, dataset.train_loader(self.stage.name)
+        size = size or self.batching.batch_size // self.workers.count
+        loader = dataset.train_loader(self.stage.name)
         lengths = (pick(lengths) for lengths in zip(*loader.order.shapes))
         shape = size, *lengths, loader.conditioning_samples
         noise = noise_batch(*shape, dataset.config.model.num_text_tokens, loader.targets)

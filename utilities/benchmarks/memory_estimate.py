@@ -66,14 +66,15 @@ def training_step(stage, config, switches, accumulation=1, device="/device:CPU:0
 
     from myxtts.training.loop.step import TrainStep
     from myxtts.training.stages.classes import STAGE_CLASSES
-    from myxtts.training.stages.decoder import ADVERSARIAL
 
     strategy, settings = tf.distribute.OneDeviceStrategy(device), config.stage(stage)
     learner = STAGE_CLASSES[stage](config, dict.fromkeys(STAGES))
     with strategy.scope(), tf.device(device):
         learner.build(None, switches, None)
-        step = TrainStep(learner.updates(settings), strategy, settings, accumulation, switches.precision, **options)
-    step.phase = ADVERSARIAL if stage == "decoder" else ""
+        step = TrainStep(learner.updates(settings), strategy, settings, switches.precision, **options)
+    if accumulation > 1:
+        step.make_accumulators()
+    step.phase = learner.phase(1, 1)  # the last one
     return step
 
 

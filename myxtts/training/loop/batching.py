@@ -34,9 +34,8 @@ class Batching:
     def __init__(
         self, train_step: TrainStep, replicas: Replicas, batch_size: int, accumulation: int, automatic: bool = False
     ):
-        count = replicas.count
-        rule = f"a multiple of the number of training devices, {count}"
-        require(batch_size % count == 0, "--batch-size", rule, batch_size)
+        rule = f"a multiple of the number of training devices, {replicas.count}"
+        require(batch_size % replicas.count == 0, "--batch-size", rule, batch_size)
         self.train_step, self._replicas, self.automatic = train_step, replicas, automatic
         self.batch_size, self.accumulation, self.parts = batch_size, accumulation, 1
         """Clips per batch on all replicas, batches per optimizer step, and parts into which a batch is split."""
@@ -50,8 +49,6 @@ class Batching:
         """Sets the batch size and the number of batches per step; the caller must change the data set accordingly."""
         self.batch_size, self.accumulation = batch_size, accumulation
         self.train_step.drop_accumulators()
-        if accumulation > 1:
-            self.train_step.make_accumulators()
 
     def take_step(self, group: list, learning_rate: float, seed: tuple[int, int]) -> dict[str, tf.Tensor]:
         """Takes an optimizer step on the batches `group`, and returns the losses. If memory runs out, repeats the step
@@ -76,7 +73,6 @@ class Batching:
             fault = f"One clip at a time does not fit on {self._replicas.devices[0]} ({reason})"
             raise ConfigError(f"{fault}. Choose a smaller --model-size or data.max_seconds.")
         self.parts = smaller[0]
-        self.train_step.make_accumulators()
         logger.warning(
             "Memory ran out at step %d with %d clips at once. The step is repeated with %d at once, in %d parts of the "
             "same batch of %d. TensorFlow: %s",
@@ -95,8 +91,6 @@ class Batching:
             self.use(batch_size, accumulation)
         if self.batch_size == batch_size:
             self.parts = parts
-            if parts > 1:
-                self.train_step.make_accumulators()
 
 
 def with_batch(config: XTTSConfig, stage: str, batch_size: int, accumulation: int) -> XTTSConfig:
@@ -120,8 +114,6 @@ def fit_batch_size(trainer: "StageTrainer", dataset: SpeechDataset) -> SpeechDat
 def peak_bytes(trainer: "StageTrainer", dataset: SpeechDataset, size: int, parts: int) -> int:
     """Returns the peak memory in bytes of a trial step on `parts` batches, each of `size` clips of maximum length."""
     step = trainer.train_step
-    if parts > 1:
-        step.make_accumulators()
     variables = {**trainer.stage.all_weights(), **step.state_variables(), **step.averages()}.values()
     before = [variable.numpy() for variable in variables]
     try:

@@ -21,7 +21,6 @@ class TrainStep:
     Must be created in the strategy's scope and on the model device, where its variables stay.
 
     Args:
-        accumulation: Batches per update.
         precision: Dtype policy; `mixed_float16` turns on dynamic loss scaling.
         xla: Whether to compile gradients with XLA, once per batch shape; with one device, updates are compiled, too.
         ema: Decay of the weight averages; 0 keeps none.
@@ -32,7 +31,6 @@ class TrainStep:
         updates: list[Update],
         strategy: tf.distribute.Strategy,
         stage_config: StageConfig,
-        accumulation: int = 1,
         precision: str = "float32",
         *,
         xla: bool = False,
@@ -41,8 +39,6 @@ class TrainStep:
         self.strategy = strategy
         settings = precision == "mixed_float16", ema, stage_config.learning_rate
         self.rules = [UpdateRule(update, strategy, *settings) for update in updates]
-        if accumulation > 1:
-            self.make_accumulators()
         self.phase, self.micro_batches = "", 0
         """`phase` is the stage's phase for the next steps; `micro_batches` the number of batches in the last step."""
         self.on_micro_batch: Callable[[int, int], None] = lambda done, count: None
@@ -176,6 +172,7 @@ class TrainStep:
             if len(batches) == 1:
                 figures = self._whole(batches[0], seed, self.phase)
             else:
+                self.make_accumulators()
                 figures = [self._accumulated(rule, batches, seed) for rule in self.rules]
         self.micro_batches = len(batches)
         self._begun += sum(rule.has_turn(self.phase) for rule in self.rules)

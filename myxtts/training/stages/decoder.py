@@ -115,8 +115,8 @@ class DecoderStage(Stage):
         return {DISCRIMINATORS: named_weights(self.discriminators)}
 
     def all_weights(self):
-        encoder = self.speaker_encoder and named_weights(self.speaker_encoder, "speaker_encoder/")
-        return super().all_weights() | (encoder or {})
+        encoder = named_weights(self.speaker_encoder, "speaker_encoder/") if self.speaker_encoder else {}
+        return super().all_weights() | encoder
 
 
 class DiscriminatorObjective(Objective):
@@ -210,7 +210,7 @@ class DecoderPreparation(GPTPreparation):
         # Not augmented: the output is compared with the recording itself.
         super().__init__(foundations["dvae"], device, augment=False, seed=config.training.seed)
         self.gpt, self.speaker_encoder = foundations["gpt"].gpt, foundations["speaker"].speaker_encoder
-        self.config, self.crop, self.grid = config, config.training.decoder.frames, grid
+        self.crop, self.grid = config.training.decoder.frames, grid
         self._speaker_mel = MelSpectrogram(SPEAKER_MEL)
 
     def make_batch(self, batch: WaveBatch, position: tf.Tensor) -> DecoderBatch:
@@ -232,8 +232,8 @@ class DecoderPreparation(GPTPreparation):
 
     def _frames(self, batch, position):
         """Returns latents interpolated to decoder frames, `(B, F, width)`, and the number of frames of each clip."""
-        model, prepared = self.config.model, super().make_batch(batch, position)
-        streams = teacher_forcing(model, prepared.text, prepared.text_lengths, prepared.codes, prepared.code_lengths)
+        prepared, config = super().make_batch(batch, position), self.gpt.config
+        streams = teacher_forcing(config, prepared.text, prepared.text_lengths, prepared.codes, prepared.code_lengths)
         # As in synthesis, n codes have n + 1 latents: the last one predicts the end.
         codes = streams.audio_targets[:, : tf.shape(prepared.codes)[1] + 1]
         text_mask = streams.key_mask[:, : tf.shape(streams.text_inputs)[1]]

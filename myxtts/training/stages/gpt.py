@@ -129,7 +129,7 @@ class GPTObjective(Objective):
         see_input = seen.__setitem__ if "alignment" in self.loss_weights else None
         hooks = dict(see_input=see_input, run_block=self._trunk if is_training else None)
         text_logits, audio_logits = self.gpt(*inputs, streams.key_mask, seed, **hooks)
-        smoothing = self.config.training.gpt.label_smoothing if seed is not None else 0.0
+        smoothing = self.config.training.gpt.label_smoothing if is_training else 0.0
         sums = {
             "text": masked_cross_entropy(text_logits, streams.text_targets, streams.text_target_mask),
             "codes": masked_cross_entropy(audio_logits, streams.audio_targets, audio_mask, smoothing),

@@ -131,8 +131,7 @@ class ConsoleProgress(Callback):
     """Prints and logs the progress of training, with a progress bar on a terminal. With `quiet`, only logs it."""
 
     def __init__(self, quiet: bool = False):
-        self.quiet, self._bar, self._verdict_at = quiet, None, 0.0
-        self._told, self._is_warned, self._first_at, self._shown_at = False, False, 0.0, 0.0
+        self.quiet, self._bar, self._shown_at = quiet, None, 0.0
 
     def on_start(self, start):
         self._start, self._verdict_at = start, time.monotonic() + MINUTE
@@ -153,8 +152,8 @@ class ConsoleProgress(Callback):
         self._say("Model training starting now")
 
     def on_ledger(self, ledger):
-        preset = self._start.preset
-        self._say(f"{self._start.stage} optimizations (preset {preset}), as seen in the first step:\n{ledger}")
+        start = self._start
+        self._say(f"{start.stage} optimizations (preset {start.preset}), as seen in the first step:\n{ledger}")
 
     def on_micro_batch(self, what, done, count):
         now = time.monotonic()

@@ -256,7 +256,8 @@ class Watch:
         trainer, state = self.trainer, self.trainer.state
         with trainer.clock.paused():
             losses = self.evaluate(loader)
-            is_best = state.improves("loss", main := losses[trainer.stage.main_loss])
+            main = losses[trainer.stage.main_loss]
+            is_best = state.improves("loss", main)
             state.history.append({"step": state.step, **losses})
             with trainer.train_step.averaged_weights():
                 self.call("on_validation", state.step, losses, is_best)
