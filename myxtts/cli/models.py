@@ -33,8 +33,7 @@ def convert_parser() -> PlainParser:
     released = parser.add_argument_group("files that belong to --from-coqui")
     for option, name in RELEASED_NAMES.items():
         released.add_argument(_flag(option), metavar=name, type=Path, help=EXAMPLES["released contents"][option])
-    which = "with --to-coqui: checkpoint of the GPT to convert"
-    parser.add_argument("--which", choices=("best", "last"), default="best", help=which)
+    parser.add_argument("--which", choices=("best", "last"), default="best", help=EXAMPLES["which to convert"])
     parser.add_argument("--accept-licence", **LICENCE)
     return parser
 

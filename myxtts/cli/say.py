@@ -15,7 +15,6 @@ from myxtts.audio.encoding import SoundEncoder, check_suffix, wav_header
 from myxtts.cli.arguments import PlainParser, add_model
 from myxtts.cli.errors import exits_with_sentence, language_code, read_input, require_output
 from myxtts.config.checks import UserError, bounded_text, counted, printable, require
-from myxtts.config.stages import STAGES
 from myxtts.data.corpora import SUBTITLES
 from myxtts.data.corpora.tables import find_dialect, names_to_columns
 from myxtts.devices.machine import check_device
@@ -25,9 +24,8 @@ from myxtts.inference.choices import add_choices
 from myxtts.inference.text_front import open_text_front
 from myxtts.interchange.hub import check_model, local_folder
 from myxtts.storage.base_model import BASE_NAME, is_base
-from myxtts.storage.checkpoint import CheckpointStore
 from myxtts.storage.files import digest_bytes, read_json, write_json, write_text
-from myxtts.storage.run_folder import chosen_step
+from myxtts.storage.run_folder import chosen_step, stores_in
 from myxtts.storage.speakers import composed, default_speaker, language_of, read_speakers
 from myxtts.text.language_guess import language_to_read
 from myxtts.text.languages import get_language
@@ -340,9 +338,8 @@ def say_lines(lines: list[Line], synthesizer, voice, arguments, options: dict, c
     which = (arguments.checkpoint, arguments.which, arguments.language, arguments.sample_rate)
     which += (arguments.decoder, arguments.retries, arguments.g2p, arguments.engine, arguments.recognizer)
     # Digests of the weights in use, which change when the model is trained further.
-    stores = {part: CheckpointStore(synthesizer.folder / part) for part in STAGES}
-    speaking = {part: store for part, store in stores.items() if store.steps()}
-    digests_of = [store.digest(chosen_step(store, part, arguments.which)) for part, store in speaking.items()]
+    stores = stores_in(synthesizer.folder).items()
+    digests_of = [store.digest(chosen_step(store, part, arguments.which)) for part, store in stores]
     settings = repr((which, sorted(options.items(), key=str), digests_of))
     path_of = lambda line: folder / f"{line.id}.{arguments.format}"
     wanted = {}

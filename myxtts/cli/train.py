@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from myxtts import api
-from myxtts.cli.arguments import LICENCE, PlainParser, add_flags
+from myxtts.cli.arguments import EXAMPLES, LICENCE, PlainParser, add_flags
 from myxtts.cli.errors import exits_with_sentence, require_output
 from myxtts.config.checks import UserError, printable, require
 from myxtts.config.config import XTTSConfig
@@ -101,8 +101,7 @@ def launch_parser() -> PlainParser:
         "with --workers and --worker-index (docs/scaling.md)."
     )
     parser.add_argument("--workers", type=int, required=True, metavar="N", help="number of workers, at least 2")
-    restarts = "how often all workers are restarted after one was lost; the run resumes exactly"
-    parser.add_argument("--restarts", type=int, default=0, metavar="N", help=restarts)
+    parser.add_argument("--restarts", type=int, default=0, metavar="N", help=EXAMPLES["restarts"])
     parser.add_argument("command", nargs=argparse.REMAINDER, help="-- train, and its arguments")
     return parser
 

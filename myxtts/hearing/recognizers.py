@@ -20,6 +20,7 @@ from myxtts.audio.encoding import write_audio
 from myxtts.config.checks import UserError, printable, require
 from myxtts.inference.speech import Word
 from myxtts.text.cleaners import clean_text
+from myxtts.text.languages import get_language
 
 SAMPLE_RATE = 16000
 TIMEOUT_SECONDS = 600
@@ -226,8 +227,9 @@ def at_rate(samples: np.ndarray, sample_rate: int) -> np.ndarray:
 
 
 def normalized(text: str, language: str) -> str:
-    """Normalizes a text for comparison: applies `text.cleaners` and NFKC, lowercases, and removes punctuation."""
-    text = unicodedata.normalize("NFKC", clean_text(text, language)).casefold()
+    """Normalizes a text for comparison: writes it out, applies `text.cleaners` and NFKC, and removes punctuation."""
+    written_out = clean_text(get_language(language).write_out(text), language)
+    text = unicodedata.normalize("NFKC", written_out).casefold()
     # Recognizers are inconsistent in apostrophes, Arabic vowel marks and non-joiners. Punctuation separates words.
     return " ".join(_NO_LETTER.sub(" ", re.sub("['’\u064b-\u0652\u0670\u200c]", "", text)).split())
 

@@ -26,8 +26,8 @@ from myxtts.config.data import PATHS
 from myxtts.config.stages import STAGES
 from myxtts.interchange.coqui.conversion import RELEASED_NAMES, CoquiFiles, find_release, import_coqui, imported_release
 from myxtts.storage.base_model import MODELS, RELEASE, is_base, require_kind
-from myxtts.storage.checkpoint import CheckpointStore
 from myxtts.storage.files import AnyPath, write_json, write_text, write_whole_folder
+from myxtts.storage.run_folder import stores_in
 from myxtts.storage.speakers import SPEAKERS_FILE
 
 _OWN_FILES = ["config.json", "vocab.json", SPEAKERS_FILE, *(f"{part}/step_*/*" for part in STAGES)]
@@ -293,13 +293,11 @@ def _lists(origin):
 
 def _stages(origin):
     """Yields `(stage, steps, step of the losses, losses)`; `steps` is (last, best), or None for copied weights."""
-    for stage in STAGES:
-        store = CheckpointStore(origin / stage)
-        if steps := store.steps():
-            state, best_step = store.read_state(steps[-1]), store.best_step()
-            was_trained = "position" in state and "taken_from" not in state
-            trained_steps = (state["step"], best_step or state["step"]) if was_trained else None
-            history = {row["step"]: row for row in state.get("history", [])}
-            best = history.get(best_step) or (history[max(history)] if history else {})
-            losses = [f"{printable(name)} {value:.4f}" for name, value in best.items() if name != "step"]
-            yield stage, trained_steps, best.get("step"), losses
+    for stage, store in stores_in(origin).items():
+        state, best_step = store.read_state(store.steps()[-1]), store.best_step()
+        was_trained = "position" in state and "taken_from" not in state
+        trained_steps = (state["step"], best_step or state["step"]) if was_trained else None
+        history = {row["step"]: row for row in state.get("history", [])}
+        best = history.get(best_step) or (history[max(history)] if history else {})
+        losses = [f"{printable(name)} {value:.4f}" for name, value in best.items() if name != "step"]
+        yield stage, trained_steps, best.get("step"), losses

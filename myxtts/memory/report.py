@@ -2,8 +2,10 @@
 
 import shutil
 import textwrap
+import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from myxtts.config.checks import require
@@ -27,16 +29,7 @@ ESTIMATES: dict[str, Callable] = {
 """Function that estimates the memory, by stage; all have the arguments of `estimates.estimate_gpt`."""
 SETTLED = {"precision": "float32", "attention": "standard", "gradient_checkpointing": False, "xla": False, "ema": 0.0}
 """Settings that affect memory, with the value that estimates assume for `auto`: the one that needs most memory."""
-SHOWN: dict[str, dict[str, Any]] = {
-    "mixed precision": {"precision": "mixed_bfloat16"},
-    "gradient checkpointing": {"gradient_checkpointing": True},
-    "memory-efficient attention": {"attention": "memory-efficient"},
-    "all three": dict(precision="mixed_bfloat16", gradient_checkpointing=True, attention="memory-efficient"),
-    "mixed precision, XLA (GPU)": {"precision": "mixed_bfloat16", "xla": True},
-    "accumulation of 4 parts": {"accumulation": 4},
-    "LoRA of rank 16": {"lora_rank": 16},
-    "weight averaging (EMA)": {"ema": True},
-}
+SHOWN: dict[str, dict[str, Any]] = tomllib.loads(Path(__file__).with_name("report.toml").read_text("utf-8"))
 """Rows of the report by name, with the settings that each changes. Rows without effect on a stage are omitted."""
 TERMS = "parameters slots averages accumulators gradients activations working peak".split()
 """Columns of the report: fields of `MemoryEstimate`."""

@@ -1,6 +1,7 @@
 """Kinds of model folders and how to recognize them, and the location of the bundled model."""
 
 import os
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,21 +12,7 @@ BASE_NAME = "base"
 BASE_FOLDER: Path = Path(__file__).resolve().parents[1] / "bundled" / "base"
 EXPORT, STAGE, MODEL, SETTINGS = "gpt.onnx", "*step_[0-9]*/manifest.json", "*/*step_[0-9]*/manifest.json", "config.json"
 RELEASE, TRAINER, RUNS, FOLDER, FILE, NEW = "model.pth", "best_model.pth", "*/config.json", "**", "file", "new"
-KINDS = {
-    MODEL: "is a model: --init-from starts from it, `myxtts say --checkpoint` speaks with it",
-    EXPORT: "is an exported model: `myxtts serve` and its speak.py speak with it",
-    "draw.onnx": "is an exported model without gpt.onnx: export it again",
-    STAGE: "is one stage of {at.parent}: give that folder",
-    **dict.fromkeys((RELEASE, TRAINER), "is a released model: --init-from starts from it, `myxtts say` speaks with it"),
-    "model.bin": "is a recognizer: --recognizer takes it",
-    "model.safetensors": "is one checkpoint or a model of another program: give the folder of a run",
-    SETTINGS: "has settings, but no checkpoint",
-    RUNS: "contains models: give one of them",
-    FOLDER: "has no config.json. --train-data takes recordings",
-    BASE_NAME: "is the bundled model: --init-from base starts from it, ./base is a folder",
-    FILE: "is a file, or a path below one",
-    NEW: "is not a folder or a file",
-}
+KINDS: dict[str, str] = tomllib.loads(Path(__file__).with_name("kinds.toml").read_text("utf-8"))
 """Error text for each kind of path. Keys are glob patterns; a folder's kind is the first one that matches in it."""
 MODELS = (BASE_NAME, MODEL, SETTINGS)
 HOMES = (RUNS, FOLDER, NEW, MODEL, SETTINGS, "model.bin", "model.safetensors")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from myxtts.api import naming_arguments
-from myxtts.cli.arguments import LICENCE, PlainParser, keywords
+from myxtts.cli.arguments import EXAMPLES, LICENCE, PlainParser, keywords
 from myxtts.cli.errors import exits_with_sentence, language_code, require_output
 from myxtts.config.checks import UserError, counted, printable, require
 from myxtts.devices.machine import check_device
@@ -73,26 +73,23 @@ def check_output(folder: Path) -> None:
 
 def build_parser() -> argparse.ArgumentParser:
     """Builds the argument parser of `myxtts evaluate`."""
+    texts = EXAMPLES["help of evaluate"]
     parser = PlainParser(prog="myxtts evaluate", description="Evaluate the speech of models.")
-    what = "run, converted model or folder of audio files; FOLDER@best or FOLDER@last; hf://owner/name[@revision]"
-    parser.add_argument("folders", nargs="*", metavar="FOLDER", help=what)
+    parser.add_argument("folders", nargs="*", metavar="FOLDER", help=texts["folders"])
     parser.add_argument("--which", choices=WHICH, default="best", help="checkpoint for names without @best or @last")
     parser.add_argument("--accept-licence", **LICENCE)
     data = parser.add_argument_group("sentences")
     data.add_argument("--data", metavar="DIR", help="data set with recordings (default: the run's)")
     data.add_argument("--texts", metavar="FILE", help="text file with one sentence per line, instead of a data set")
     data.add_argument("--voices", nargs="+", default=[], metavar="FILE", help="reference voices, cycled over sentences")
-    language = "language of texts and clips without one (default: the run's; clips: else detected)"
-    data.add_argument("--language", help=language)
+    data.add_argument("--language", help=texts["language"])
     data.add_argument("--sentences", type=int, metavar="N", default=SENTENCES, help="maximum number of sentences")
     data.add_argument("--quick", action="store_true", help=f"use {QUICK_SENTENCES} sentences")
     data.add_argument("--seeds", type=int, metavar="N", default=3, help="number of samples of each sentence")
     data.add_argument("--seed", type=int, metavar="N", default=0, help="first random seed")
     metrics = parser.add_argument_group("metrics")
-    name = "speech recognizer: a Whisper size such as base, hf://owner/name, a Whisper folder, or a command with {wav}"
-    metrics.add_argument("--recognizer", metavar="NAME", help=name)
-    encoder = "speaker encoder: Resemblyzer's pretrained.pt or an .onnx file with 16 kHz input (default: Resemblyzer's)"
-    metrics.add_argument("--speaker-encoder", metavar="FILE", help=encoder)
+    metrics.add_argument("--recognizer", metavar="NAME", help=texts["recognizer"])
+    metrics.add_argument("--speaker-encoder", metavar="FILE", help=texts["speaker-encoder"])
     parser.add_argument("--output", metavar="DIR", default="evaluation", help="folder for tables, report and audio")
     add_choices(parser, engines=False)
     return parser

@@ -3,6 +3,7 @@
 import argparse
 import ipaddress
 import os
+import tomllib
 from pathlib import Path
 
 from myxtts.cli.arguments import PlainParser, add_model
@@ -14,14 +15,9 @@ from myxtts.interchange.hub import check_model
 from myxtts.storage.base_model import BASE_NAME, EXPORT, FILE, KINDS, MODELS, require_kind
 
 KEY_VARIABLE = "MYXTTS_API_KEY"
-LIMITS = {
-    "--queue": (32, 0, 10_000, "maximum queue length; further requests are rejected"),
-    "--queue-seconds": (120.0, 1, 86_400, "maximum time in the queue, in seconds"),
-    "--max-seconds": (600.0, 1, 86_400, "maximum total time of a request, in seconds"),
-    "--max-characters": (4096, 1, 10**6, "maximum characters per text"),
-    "--max-connections": (100, 0, 10_000, "maximum open connections per client address; 0 for no limit"),
-    "--grace-seconds": (30, 0, 3600, "time limit for active requests at shutdown"),
-}
+_OPTIONS = tomllib.loads(Path(__file__).with_name("options.toml").read_text("utf-8"))
+HELP: dict[str, str] = _OPTIONS["help"]
+LIMITS: dict[str, tuple] = _OPTIONS["limits"]
 """Numeric options by flag: (default, minimum, maximum, help text)."""
 
 
@@ -32,33 +28,25 @@ def build_parser() -> argparse.ArgumentParser:
     add_model(parser, "; also the folder of `myxtts export`", default=BASE_NAME)
     parser.add_argument("--model-name", metavar="NAME", help="the model's name in requests (default: the folder's)")
     network = parser.add_argument_group("network")
-    host = "listen address; anything but localhost requires an API key"
-    network.add_argument("--host", default="127.0.0.1", help=host)
+    network.add_argument("--host", default="127.0.0.1", help=HELP["host"])
     network.add_argument("--port", type=int, default=8000, help="listen port; 0 picks a free one")
-    wyoming = "also serve Home Assistant by the Wyoming protocol on this port, without API key; usually 10200"
-    network.add_argument("--wyoming-port", type=int, metavar="PORT", help=wyoming)
+    network.add_argument("--wyoming-port", type=int, metavar="PORT", help=HELP["wyoming_port"])
     network.add_argument("--wyoming-host", default="127.0.0.1", metavar="HOST", help="listen address of --wyoming-port")
-    page = "also serve the web UI (`myxtts ui`) for the runs in this folder at /ui; its password is the API key"
-    network.add_argument("--ui", metavar="FOLDER", help=page)
-    key = f"file whose first line is the API key (or set {KEY_VARIABLE})"
+    network.add_argument("--ui", metavar="FOLDER", help=HELP["ui"])
     keys = network.add_mutually_exclusive_group()
-    keys.add_argument("--api-key-file", metavar="FILE", help=key)
-    cors = "origins allowed in browsers (CORS), such as https://chat.example; * for all"
-    network.add_argument("--cors", nargs="+", default=(), metavar="ORIGIN", help=cors)
+    keys.add_argument("--api-key-file", metavar="FILE", help=HELP["api_key_file"])
+    network.add_argument("--cors", nargs="+", default=(), metavar="ORIGIN", help=HELP["cors"])
     keys.add_argument("--api-key", metavar="KEY", help="API key; visible in the process list (use --api-key-file)")
     voices = parser.add_argument_group("voices")
     voices.add_argument("--voices", metavar="FOLDER", help="folder with one file per voice; re-read for each request")
     voices.add_argument("--allow-uploads", action="store_true", help="let clients add voices to that folder")
-    mapped = "voice aliases: alloy=emma,nova=anna (default for OpenAI's names: a voice of the text's language)"
-    voices.add_argument("--voice-map", type=_voice_map, default={}, metavar="NAME=VOICE,…", help=mapped)
-    language = "language if neither the request nor the voice sets one (default: the training's, or detected)"
-    voices.add_argument("--language", help=language)
+    voices.add_argument("--voice-map", type=_voice_map, default={}, metavar="NAME=VOICE,…", help=HELP["voice_map"])
+    voices.add_argument("--language", help=HELP["language"])
     limits = parser.add_argument_group("limits")
     for flag, (default, _, _, what) in LIMITS.items():
         limits.add_argument(flag, type=type(default), default=default, metavar="N", help=what)
     model = parser.add_argument_group("model")
-    warm = "warm-up before the first request: short traces the graphs; all also compiles every batch shape (minutes)"
-    model.add_argument("--warm", choices=("none", "short", "all"), default="short", help=warm)
+    model.add_argument("--warm", choices=("none", "short", "all"), default="short", help=HELP["warm"])
     add_choices(model)
     return parser
 

@@ -4,7 +4,9 @@ import asyncio
 import base64
 import json
 import re
+import tomllib
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Annotated, Literal
 
 import numpy as np
@@ -76,27 +78,17 @@ def _sentence(parts):
     return text + "." * text[-1:].isalnum()
 
 
-_MARKUP = (
-    (r"(?s)```.*?(?:```|\Z)", " "),
-    (r"!?\[([^\[\]\n]{0,500})\]\([^()\n]{0,2000}\)", r"\1"),
-    (r"(?i)<?\b(?:https?://|www\.)[^\s<>]*[^\s<>.,;:!?)\]}'\"…؟]>?", ""),
-    (r"</?[a-zA-Z][^<>\n]{0,500}>", " "),
-    (r"(?m)^[ \t]{0,9}(?:(?:[-*_=][ \t]{0,3}){3,}|\|?[ \t]{0,9}:?-{2,}[-:| \t]*)$", ""),
-    (r"(?m)^[ \t]{0,9}#{1,6}[ \t](.*)$", r"\n\1\n\n"),
-    (r"(?m)^(?:[ \t]{0,9}>)+", ""),
-    (r"(?m)^([ \t]{0,9})[-*+•][ \t]\[[ xX]\][ \t]", r"\1- "),
-    (r"(?m)^[ \t]{0,99}[-*+•][ \t](.*)$", lambda item: _sentence([item[1]])),
-    (r"(?m)^[ \t]{0,9}\|(.*)\|[ \t]{0,9}$", lambda row: _sentence(row[1].split("|"))),
-    *((rf"(?<![\w{mark[-1]}]){mark}(?=\S)(.{{0,499}}?\S){mark}(?![\w{mark[-1]}])", r"\1")
-      for mark in (r"\*\*\*", r"\*\*", "__", "~~", r"\*", "_", "``", "`")),
-)  # fmt: skip
-"""Patterns and replacements for code, links, URLs, tags, rules, headings, quotes, lists, tables and emphasis."""
+_MARKUP = tomllib.loads(Path(__file__).with_name("markup.toml").read_text("utf-8"))
 
 
 def plain_text(text: str) -> str:
     """Removes Markdown, HTML tags and URLs from a text. Headings become paragraphs, list items become sentences."""
-    for pattern, replacement in _MARKUP:
+    for pattern, replacement in _MARKUP["blocks"]:
         text = re.sub(pattern, replacement, text)
+    text = re.sub(_MARKUP["item"], lambda item: _sentence([item[1]]), text)
+    text = re.sub(_MARKUP["row"], lambda row: _sentence(row[1].split("|")), text)
+    for mark in _MARKUP["emphasis"]:
+        text = re.sub(rf"(?<![\w{mark[-1]}]){mark}(?=\S)(.{{0,499}}?\S){mark}(?![\w{mark[-1]}])", r"\1", text)
     return text
 
 

@@ -2,6 +2,7 @@
 
 import math
 import re
+import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -26,29 +27,9 @@ _FIXED_ARGUMENTS = {
     "cond_d_vector_in_each_upsampling_layer": True,
 }
 """Fields of `model_args` in `config.json`, each with the only value that is supported."""
-_GPT_ARGUMENTS = (
-    *("layers", "max_text_tokens", "num_audio_tokens", "start_audio_token", "stop_audio_token"),
-    *("start_text_token", "stop_text_token", "max_audio_tokens"),
-)
-"""Fields of `ModelConfig` that are fields of `model_args` in `config.json`, there with the prefix `gpt_`."""
-_SAMPLING = dict(temperature=0.75, top_k=50, top_p=0.85, repetition_penalty=5.0)
-_RELEASED = _SAMPLING | dict(gpt_cond_len=30, gpt_cond_chunk_len=4, max_ref_len=30, model_args={})
+_TABLES = tomllib.loads(Path(__file__).with_name("settings.toml").read_text("utf-8"))
+_RELEASED: dict[str, Any] = _TABLES["sampling"] | _TABLES["conditioning"] | {"model_args": {}}
 """Settings in the `config.json` of XTTS v2; defaults for settings that a checkpoint lacks."""
-_LONGEST_TRAINING_SECONDS = 11.6
-"""Duration of the longest clip that XTTS v2 was trained on: 255 995 samples at 22 050 Hz."""
-_FINE_TUNING = dict(
-    min_seconds=0.5,
-    conditioning_seconds=(3.0, 6.0),
-    conditioning_source="clip",
-    conditioning_padding="zeros",
-    augment=False,
-)
-"""Fields of `DataConfig` for fine-tuning a converted model, as in the recipe of coqui-tts."""
-_SHAPES_BY_DESIGN = (
-    *("conditioning_blocks", "num_latents", "perceiver_depth", "perceiver_heads", "perceiver_head_width", "num_mels"),
-    *("decoder_channels", "decoder_type", "speaker_channels", "speaker_width"),
-)
-"""Fields of `ModelConfig` that are fixed in coqui-tts; an exported model must have the values of size `big`."""
 
 
 def read_settings(path: Path | None, stored: Any) -> dict[str, Any]:
@@ -147,12 +128,12 @@ def model_config(shapes: Mapping[str, tuple[int, ...]], settings: dict, tokenize
 def run_config(model: ModelConfig, settings: dict) -> XTTSConfig:
     """Returns the `XTTSConfig` of a converted model: its sampling `settings`, and data settings for fine-tuning it."""
     longest = math.floor(10 * model.max_codes * CODE_STRIDE_SAMPLES / MODEL_SAMPLE_RATE) / 10
-    limits = dict(max_seconds=min(_LONGEST_TRAINING_SECONDS, longest), max_text_length=min(200, model.max_text_tokens))
+    limits = dict(max_seconds=min(_TABLES["longest seconds"], longest), max_text_length=min(200, model.max_text_tokens))
     seconds = settings["gpt_cond_len"] if settings["gpt_cond_len"] > 0 else settings["max_ref_len"]
-    values = {name: settings[name] for name in _SAMPLING}
+    values = {name: settings[name] for name in _TABLES["sampling"]}
     values |= dict(repetition_penalty=float(settings["repetition_penalty"]), reference_seconds=float(seconds))
     sampling = SamplingConfig(**values, reference_chunk_seconds=float(settings["gpt_cond_chunk_len"]))
-    return XTTSConfig(model=model, data=DataConfig(**limits, **_FINE_TUNING), sampling=sampling)
+    return XTTSConfig(model=model, data=DataConfig(**limits, **_TABLES["fine-tuning"]), sampling=sampling)
 
 
 def coqui_settings(config: XTTSConfig, languages: Iterable[str]) -> dict[str, Any]:
@@ -162,12 +143,12 @@ def coqui_settings(config: XTTSConfig, languages: Iterable[str]) -> dict[str, An
     """
     model, sampling = config.model, config.sampling
     released = ModelConfig(size="big")
-    fixed = {name: (getattr(model, name), getattr(released, name)) for name in _SHAPES_BY_DESIGN}
+    fixed = {name: (getattr(model, name), getattr(released, name)) for name in _TABLES["shapes by design"]}
     fixed["conditioning_heads"] = model.conditioning_heads, model.heads
     if wrong := [f"model.{name} is {value} and not {only}" for name, (value, only) in fixed.items() if value != only]:
         hint = "Supported are converted models, the sizes normal and big, and small with decoder_type hifigan."
         raise CheckpointError(f"coqui-tts does not support this model's shape: {', '.join(wrong)}. {hint}")
-    arguments = {f"gpt_{name}": getattr(model, name) for name in _GPT_ARGUMENTS} | {
+    arguments = {f"gpt_{name}": getattr(model, name) for name in _TABLES["gpt arguments"]} | {
         "gpt_n_model_channels": model.width,
         "gpt_n_heads": model.heads,
         "gpt_max_prompt_tokens": 70,
@@ -181,7 +162,7 @@ def coqui_settings(config: XTTSConfig, languages: Iterable[str]) -> dict[str, An
         "model_args": arguments | _FIXED_ARGUMENTS,
         "languages": list(languages),
         "audio": rates | dict(dvae_sample_rate=MODEL_SAMPLE_RATE),
-        **{name: getattr(sampling, name) for name in _SAMPLING},
+        **{name: getattr(sampling, name) for name in _TABLES["sampling"]},
         "length_penalty": 1.0,
         "gpt_cond_len": round(sampling.reference_seconds),
         "max_ref_len": round(sampling.reference_seconds),
