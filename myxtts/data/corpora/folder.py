@@ -257,7 +257,7 @@ class CorpusFolder:
                 is_arabic = re.search("[\u0600-\u06ff]{3}", data.decode("cp1256", "replace"))
                 page = 1256 if is_arabic else 1252
                 around = data[max(error.start - 8, 0) : error.start + 8].decode(f"cp{page}", "replace")
-                found += f" (in Windows-{page}: {' '.join(around.split())!r})"
+                found += f" (in Windows-{page}: {' '.join(around.split())!r}; iconv -f cp{page} -t utf-8 converts it)"
             name = encoding.removesuffix("-sig").upper()
             raise CorpusError(f"{path} is not {name}: {found}. Save the file as UTF-8 (Excel: CSV UTF-8).") from error
         if text.count("\0") > len(text) // 4:
