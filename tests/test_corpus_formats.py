@@ -48,11 +48,11 @@ def finetune_webui(root):
 def common_voice(root):
     audio(*(root / "clips" / f"cv_{number}.mp3" for number in (1, 2, 3, 4)))
     header = "client_id\tpath\tsentence_id\tsentence\tup_votes\tlocale\n"
-    rows = [f"ann\tcv_{number}.mp3\tx{number}\tsentence {number}\t2\tfa\n" for number in (1, 2, 3, 4)]
+    rows = [f"ann\tcv_{number}.mp3\tx{number}\tجملۀ {number}\t2\tfa\n" for number in (1, 2, 3, 4)]
     text(root / "validated.tsv", header + "".join(rows))
     text(root / "dev.tsv", header + rows[1])
     text(root / "test.tsv", header + rows[2])
-    return [(f"cv_{number}", f"sentence {number}", "ann", "fa", number == 2) for number in (2, 1, 4)]
+    return [(f"cv_{number}", f"جملۀ {number}", "ann", "fa", number == 2) for number in (2, 1, 4)]
 
 
 def libritts(root):

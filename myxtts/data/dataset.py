@@ -179,7 +179,7 @@ def clip_limits(config: XTTSConfig) -> ClipLimits:
 
 
 def _prepared(config, sides):
-    """Returns the prepared clips in the folders `data.prepared` and `data.val_prepared`, by path of the recording."""
+    """Returns the prepared clips in `data.prepared` and `data.val_prepared` as `{path of the recording: clip}`."""
     data, found = config.data, {}
     if data.prepared:
         found |= PreparedClips.open(data.prepared).by_path(sides[0])

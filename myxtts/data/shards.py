@@ -188,7 +188,7 @@ class PreparedClips:
             raise UserError(f"{flag} {folder}: {MANIFEST} {why}. {_AGAIN}, or with another --output.") from None
 
     def by_path(self, clips: Sequence, of: str = "--train-data") -> dict[str, PreparedClip]:
-        """Returns the prepared clips of `clips` by the path of their recording. Both are matched by id.
+        """Returns the prepared clips of the clips `clips`, matched by id, as `{path of the recording: prepared clip}`.
 
         `of` is the flag of their data set, for messages. Raises `UserError` if a clip is missing or its audio changed.
         """

@@ -160,7 +160,8 @@ def _work(config, stage, dataset, states, stores):
     needed_by = []
     for name in [name for name, entry in STAGES.items() if stage in {*entry.builds_on} - {*entry.follows}]:
         if state and name in states:
-            needs = states[name].get("lineage", {}).get(stage) == stores[stage].digest(state["step"])
+            built_on = states[name].get("lineage", {}).get(stage)
+            needs = built_on is not None and built_on == stores[stage].digest(state["step"])
         else:  # the weights of `name` come from another run, where they were trained on this stage
             needs = name in tuned and stage not in tuned
         if needs:

@@ -90,7 +90,7 @@ class StoredTensors(Mapping):
             raise CheckpointError(f"{self.path} cannot be read: {reason}.")
         try:
             return self._file.get_tensor(name)
-        except (SafetensorError, ValueError) as error:  # a file that was cut since, or more than 64 axes
+        except (SafetensorError, ValueError) as error:  # a file that was truncated since, or more than 64 axes
             raise CheckpointError(f"{self.path} cannot be read: {error}.") from None
 
     def __iter__(self) -> Iterator[str]:
@@ -105,7 +105,7 @@ class CheckpointVersionError(CheckpointError):
 
 
 def write_manifest(folder: Path) -> None:
-    """Writes the manifest of a folder: `{file name: {"bytes": size, "blake2b": digest}}`, and a checksum of that."""
+    """Writes the manifest of a folder: `{file name: {"bytes": size, "blake2b": digest}}`, and its checksum."""
     found = (file for file in sorted(folder.iterdir()) if file.name != MANIFEST)
     entries = {file.name: {"bytes": file.stat().st_size, "blake2b": files.digest_file(file)} for file in found}
     manifest = {"format": FORMAT, "files": entries, "blake2b": _manifest_digest(FORMAT, entries)}

@@ -26,7 +26,7 @@ _CLIP_NAME = re.compile("[0-9a-f]{32}\\.flac")
 FEW_NAMES = 5
 """Maximum number of speakers that an error message lists."""
 composed = partial(unicodedata.normalize, "NFC")
-"""Composes the letters of a name: macOS decomposes those of files, and two spellings of `é` are one speaker."""
+"""Composes the letters of a name, such as `é`, which macOS decomposes in names of files: both are one speaker."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def write_speakers(folder: AnyPath, speakers: Mapping[str, tuple[np.ndarray, np.
 
 
 def speaker_names(folder: AnyPath) -> dict[str, str]:
-    """Returns the names of the voices in `SPEAKERS_FILE`, sorted, and their spelling there; {} without such a file."""
+    """Returns the voices in `SPEAKERS_FILE` as `{composed name: name in the file}`, sorted; {} without such a file."""
     path = Path(folder) / SPEAKERS_FILE
     names = StoredTensors(path) if path.is_file() else ()
     stored = [name.removesuffix(_LATENTS) for name in names if name.endswith(_LATENTS)]

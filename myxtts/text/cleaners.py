@@ -82,9 +82,9 @@ def plain_letter(letter: str) -> str:
 def split_sentences(text: str, language: str) -> list[str]:
     """Splits written text into sentences at their end marks, and strips white space.
 
-    A full stop does not end a sentence before a lower-case letter, after an abbreviation, after an initial (`J. R. R.`)
-    or, in languages that write ordinals with a full stop, after a number. Raises `ValueError` if the language is not
-    supported.
+    A full stop does not end a sentence after an abbreviation or an initial (`J. R. R.`), after a number in languages
+    that write ordinals with a full stop, or before a lower-case letter if the sentence begins with a capital. Raises
+    `ValueError` if the language is not supported.
     """
     language = get_language(language)
     sentences = []

@@ -93,7 +93,7 @@ class StageTrainer:
 
     def _build(self, model, resumed):
         """Resolves the training switches, and builds the stage's model and its `TrainStep`."""
-        # The newest checkpoint in the store `resumed`, if any, is resumed, or started from if it is of step 0.
+        # `resumed` is the store to resume from, or to start from if its newest checkpoint is of step 0; or None.
         config, settings, workers, stage = self.config.training, self.stage_config, self.workers, self.stage
         joined, hint = tuple(filter(None, workers.addresses)), "Use myxtts.train(config), which connects them."
         rule = "the workers that this process has joined"

@@ -15,10 +15,8 @@ from myxtts.interchange.hub import check_model
 from myxtts.storage.base_model import BASE_NAME, EXPORT, FILE, KINDS, MODELS, require_kind
 
 KEY_VARIABLE = "MYXTTS_API_KEY"
-_OPTIONS = tomllib.loads(Path(__file__).with_name("options.toml").read_text("utf-8"))
-HELP: dict[str, str] = _OPTIONS["help"]
-LIMITS: dict[str, tuple] = _OPTIONS["limits"]
-"""Numeric options by flag: (default, minimum, maximum, help text)."""
+HELP, LIMITS = tomllib.loads(Path(__file__).with_name("options.toml").read_text("utf-8")).values()
+"""Long help texts by option; and numeric options by flag: (default, minimum, maximum, help text)."""
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -70,8 +70,8 @@ def language_box(texts: dict[str, str], elem_id: str, value: str, codes: Collect
 
 
 def hint(texts: dict[str, str], doubt: str, unread: str) -> str:
-    """Returns notes that a text seems to be in the language `doubt`, and that the characters `unread` are not spoken;
-    without them for ""."""
+    """Returns a note that a text seems to be in the language `doubt` and that the characters `unread` are not spoken;
+    without the part whose argument is ""."""
     seems = doubt and texts["seems"].format(texts.get(f"language_{doubt}", LANGUAGES[doubt].name))
     return " · ".join(filter(None, [seems, unread and texts["unread"].format(html.escape(unread))]))
 

@@ -170,8 +170,8 @@ class Studio:
         return found, next(iter(voices), None), guessed * (guessed != found), max(faults).partition(": ")[2]
 
     def example(self, text: str, language: str, speaker: str | None, name: str, usual: str) -> str:
-        """Returns the sample sentence in `language`, else in that of a voice of a model, else in `usual`. Returns a
-        `text` that is no sample sentence unchanged."""
+        """Returns the sample sentence in `language`, or else in that of the voice `speaker` of a model, or else in
+        `usual`. A `text` that is not a sample sentence is returned unchanged."""
         voice = read_speakers(self.folder(name)).get(speaker)
         found = EXAMPLES.get(language or voice and voice.language, EXAMPLES[usual])
         return found if text in EXAMPLES.values() else text

@@ -44,7 +44,7 @@ class ExportedModel:
             self.text_front = TextFront(self.tokenizer, settings["model"]["max_text_tokens"], settings["longest_texts"])
             self.config = XTTSConfig(sampling=SamplingConfig(**settings["sampling"]))
             self._windows = WindowShape(**settings["windows"])
-            for name in ("conditioning", "speaker"):  # loaded later
+            for name in ("conditioning", "speaker"):  # must exist, are loaded later
                 (folder / f"{name}.onnx").stat()
             self.warm_up(warm)  # here, so that a damaged graph ends the command
         except (OSError, ValueError, LookupError, TypeError, RuntimeError) as error:
@@ -82,8 +82,8 @@ class ExportedModel:
         return [np.zeros([self.exported.model[name] for name in names], np.float32) for names in shapes]
 
     def warm_up(self, which: str = "short", check: bool = False) -> None:
-        """Loads and runs the graphs that speak, unless `which` is `none`; for `all`, also the encoders of recordings,
-        which are otherwise loaded for the first one. `check` is ignored."""
+        """Loads and runs the GPT and the decoder, unless `which` is `none`; for `all`, also the encoders of recordings,
+        which are otherwise loaded with the first recording. `check` is ignored."""
         if which != "none":
             self.exported.sentence([], *self._no_voice(), max_codes=2)
         if which == "all":

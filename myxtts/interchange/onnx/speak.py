@@ -146,8 +146,8 @@ class Speaker:
         return np.concatenate(parts)
 
     def choose(self, voice=None, language=None, text=""):
-        """Returns voice and language. Without `language`, that of the voice or else the model's usual one is chosen
-        among the languages that have the letters of `text`."""
+        """Returns voice and language. Without `language`, this is the voice's, or else the model's usual one if it is
+        written in the letters of `text`, or else another one that is."""
         own, sounds, fitting = self.voice_languages, self.config["written_as_it_sounds"], self.written_in(text)
         given = next((name for name in own if name == unicodedata.normalize("NFC", str(voice))), voice)
         code = language and re.split("[-_]", language.lower())[0]  # without a region
@@ -163,7 +163,7 @@ class Speaker:
         return voice, language
 
     def written_in(self, text):
-        """Returns the languages whose scripts, such as Latin, have the most letters of a text; all for no letters."""
+        """Returns the languages whose scripts, such as Latin, have the most letters of a text; all if it has none."""
         names = [unicodedata.name(one, "").split(" ")[0] for one in text if one.isalpha()]
         count = lambda scripts: (scripts[0] in names) * sum(name in scripts for name in names)
         counts = {code: count(self.config["scripts"][code]) for code in self.config["languages"]}
@@ -202,7 +202,7 @@ class Speaker:
             return sentence
         try:
             return "".join(self.espeak.text_to_ipa(sentence.lower(), voice, self.config["scripts"][language]))
-        except Exception as error:  # those of a missing package, of a file that was cut, and of one that is not ours
+        except Exception as error:  # a missing package, a truncated file, or the file of another program
             raise RuntimeError(f"{self.folder / 'espeak.py'} cannot be run: {type(error).__name__}: {error}") from error
 
     @cached_property

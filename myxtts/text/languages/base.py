@@ -39,7 +39,7 @@ class Language:
     abbreviation_stop: Literal["always", "optional", "never"] | str = "always"
     """Whether abbreviations end with a full stop, or a regular expression with `{}` for the abbreviation."""
     within_sentences: frozenset[str] = frozenset()
-    """More abbreviations after which a sentence goes on, in lower case; with `#` at the end, if a digit follows."""
+    """Further abbreviations that do not end a sentence, in lower case; those that end with `#` only before a digit."""
     symbols: dict[str, str]
     """Words for each symbol, such as `%`."""
     symbol_readings: dict[str, str] = field(default_factory=dict)
