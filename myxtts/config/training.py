@@ -7,7 +7,6 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from myxtts.config.checks import ConfigError, brief, require
 from myxtts.config.settings import Settings, setting
@@ -17,10 +16,16 @@ PRECISIONS = ("float32", "mixed_float16", "mixed_bfloat16")
 """Keras dtype policies for training."""
 ATTENTIONS = ("standard", "memory-efficient")
 """Attention implementations; `--attention auto` selects the one that is faster at the model's longest sequence."""
-_TABLES = tomllib.loads(Path(__file__).with_name("presets.toml").read_text("utf-8"))
-SWITCHES: dict[str, Any] = _TABLES["switches"]
+SWITCHES = {
+    "precision": "float32",
+    "tf32": "auto",
+    "gradient_checkpointing": False,
+    "attention": "standard",
+    "xla": False,
+    "ema": 0.0,
+}
 """Switches of `TrainingConfig` that a preset can set, with their defaults."""
-PRESETS: dict[str, dict[str, Any]] = _TABLES["presets"]
+PRESETS = tomllib.loads(Path(__file__).with_name("presets.toml").read_text("utf-8"))
 PRESETS["auto"] = PRESETS["balanced"]
 """Switches of each preset. `conservative` changes results by rounding at most. `balanced`, also called `auto`, lowers
 the precision of matrix products where that is faster, and on a GPU uses XLA for stages with many steps per batch shape.

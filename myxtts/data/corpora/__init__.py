@@ -175,8 +175,11 @@ def _guess_language(reading):
                 source = "" if language == reading.language else " The list names the language: correct it there."
                 if len(group) > _MOST_MISLABELED * len(clips):
                     raise CorpusError(f"{counted(len(found), 'clip')} cannot be read. {note}{source}")
-                wrong = [clip for clip in group if guess_language([clip.text], language)[1]]
-                reading.reject(wrong, "wrong letters", f"{note}{source}")
+                wrong = {clip.id: clip for clip in group if guess_language([clip.text], language)[1]}
+                clips[:] = [clip for clip in clips if clip.id not in wrong]
+                for clip in wrong.values():
+                    with reading.clip(clip.id, clip.line, clip.wav_path):
+                        raise ClipRefused("wrong letters", f"{note}{source}")
         identified = identify_language(found)
         if identified and language in LANGUAGES and identified != language:
             label, better = (f"{get_language(one).name} ({one})" for one in (language, identified))

@@ -127,13 +127,6 @@ class Reading:
             name, path = printable(name[:MAX_NAME_CHARACTERS]), self.folder.relative(refused.path or path)
             self.rejections.append(Finding(name, line, path, refused.reason, refused.detail))
 
-    def reject(self, clips: Sequence[Utterance], reason: str, detail: str):
-        """Turns utterances into rejections."""
-        path_of = lambda clip: self.folder.relative(clip.wav_path)
-        self.rejections += [Finding(one.id, one.line, path_of(one), reason, detail) for one in clips]
-        rejected = {one.id for one in clips}
-        self.utterances[:] = [one for one in self.utterances if one.id not in rejected]
-
     def add(
         self,
         place: Place,
