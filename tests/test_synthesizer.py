@@ -100,6 +100,8 @@ def test_the_only_speaker_is_encoded_once_and_read_in_its_language(synthesizer, 
     for name, encoded in (("tom", []), (None, [])):
         assert synthesizer._voice_and_language(None, name, None)[1] == "de"
         assert not synthesizer.stream([], name).pieces and len(encoded) == 2
+    write_speaker_clips(tmp_path, {"José": (b"", "fr", ())})
+    assert synthesizer._voice_and_language(None, "Jose\u0301", None)[1] == "fr"
 
 
 def test_speech_depends_on_its_seed_alone(synthesizer, voice):

@@ -3,8 +3,10 @@
 import functools
 import json
 import re
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from myxtts.config.checks import ConfigError, brief, require
 from myxtts.config.settings import Settings, setting
@@ -23,12 +25,7 @@ SWITCHES = {
     "ema": 0.0,
 }
 """Switches of `TrainingConfig` that a preset can set, with their defaults."""
-PRESETS = {
-    "none": {},
-    "conservative": {"gradient_checkpointing": True},
-    "balanced": {"precision": "auto", "attention": "auto", "xla": "auto"},
-    "aggressive": {"precision": "auto", "gradient_checkpointing": True, "attention": "memory-efficient", "xla": "auto"},
-}
+PRESETS = tomllib.loads(Path(__file__).with_name("presets.toml").read_text("utf-8"))
 PRESETS["auto"] = PRESETS["balanced"]
 """Switches of each preset. `conservative` changes results by rounding at most. `balanced`, also called `auto`, lowers
 the precision of matrix products where that is faster, and on a GPU uses XLA for stages with many steps per batch shape.

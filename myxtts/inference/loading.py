@@ -14,7 +14,7 @@ from myxtts.models.xtts import PARTS, XTTS
 from myxtts.storage.base_model import require_kind
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore, assign_by_name
 from myxtts.storage.files import write_json, write_whole_folder
-from myxtts.storage.run_folder import MEL_STATS, chosen_step
+from myxtts.storage.run_folder import MEL_STATS, chosen_step, stores_in
 from myxtts.text.speech_rates import SPEECH_RATES, read_rates, write_rates
 from myxtts.utils.commons import progress_bar
 
@@ -33,8 +33,7 @@ def load_model(folder: str | PathLike, which: str = "best", only_speech: bool = 
     also = "myxtts.load also takes hf://owner/name and the folder of XTTS v2"
     folder = require_kind(folder, forms=f"the folder of a training run or of `myxtts convert`, or base; {also}")
     front, config = open_text_front(folder)
-    stores = {part: CheckpointStore(folder / part) for part in PARTS}
-    stores = {part: store for part, store in stores.items() if store.steps()}
+    stores = {part: store for part, store in stores_in(folder).items() if part in PARTS}
     lacks = {"gpt": "no trained gpt"}
     if "decoder" in stores:
         lacks["speaker"] = "no speaker encoder, which its waveform decoder needs"

@@ -149,7 +149,7 @@ class Synthesizer:
     def _voice_and_language(self, text, voice, language):
         if not (voice or language) and self.folder and not is_base(self.folder):  # base has a voice for each language
             voice = default_speaker(self.folder, "")
-        name = voice if isinstance(voice, str) and voice in self.speakers else ""
+        name = composed(voice) if isinstance(voice, str) and composed(voice) in self.speakers else ""
         own = language_of(self.folder, name) if self.folder and not language else None
         language, note = language_to_read(text, language, own, name, self.tokenizer.languages)
         if text is not None:

@@ -12,6 +12,7 @@ import itertools
 import os
 import pkgutil
 import shlex
+import tomllib
 import warnings
 from collections.abc import Sequence
 from contextlib import suppress
@@ -29,14 +30,11 @@ from myxtts.text.languages import DEFAULT_LANGUAGE, LANGUAGES, get_language
 ARCHIVES, MODELS = (".zip", ".tar", ".gz", ".bz2", ".xz", ".zst", ".7z", ".rar", ".tgz"), (".pth", ".safetensors")
 TEXTS = (".txt", ".csv", ".tsv", ".json", ".jsonl", ".xlsx", ".ods", ".lab")
 SUBTITLES, SHEETS = (".srt", ".vtt", ".ass", ".ssa"), (".xlsx", ".xls", ".ods", ".numbers")
-_OTHER_FILES = {
-    ARCHIVES: "is an archive. Unpack it, and give the folder",
-    SHEETS: 'is a spreadsheet. Save it as CSV (Excel: "CSV UTF-8"), and give that file',
-    MEDIA_EXTENSIONS: "is a recording. `myxtts make-dataset {0} --output DIR --recognizer base` makes a data set from "
-    "it, and `myxtts train` does so by itself",
-    MODELS: "is a model, not a data set. --init-from {0} continues training from it, `myxtts say --checkpoint {0}` "
-    "speaks with it",
-}
+_WHAT = tomllib.loads(Path(__file__).with_name("not_data.toml").read_text("utf-8"))
+_OTHER_FILES = {ARCHIVES: _WHAT["archive"], SHEETS: _WHAT["sheet"], MODELS: _WHAT["model"]}
+_OTHER_FILES[MEDIA_EXTENSIONS] = _WHAT["recording"]
+_MOST_MISLABELED = 0.1
+"""Largest share of clips that are rejected because their language lacks their letters; more end the reading."""
 
 __all__ = ["Corpus", "CorpusError", "Finding", "TextsMissing", "Utterance", "files_beside", "load_corpus"]
 
@@ -165,16 +163,23 @@ def _guess_language(reading):
         reading.notes.append(f"{clips} without a language are read as {name}, {how}; --language sets another.")
     clips = reading.utterances
     clips[:] = [replace(clip, language=language) if clip.language == reading.language else clip for clip in clips]
-    texts: dict[str, list[str]] = {}
+    by_language: dict[str, list[Utterance]] = {}
     for clip in clips:
-        texts.setdefault(clip.language, []).append(clip.text)
-    for language, found in texts.items():
+        by_language.setdefault(clip.language, []).append(clip)
+    for language, group in by_language.items():
+        found = [clip.text for clip in group]
         read_as, note = guess_language(found, language)
         if note and read_as == language:
             known = get_language(language)
             if "LATIN" not in known.scripts and not known.romanize:  # romanized, such as pinyin
                 source = "" if language == reading.language else " The list names the language: correct it there."
-                raise CorpusError(f"{counted(len(found), 'clip')} cannot be read. {note}{source}")
+                if len(group) > _MOST_MISLABELED * len(clips):
+                    raise CorpusError(f"{counted(len(found), 'clip')} cannot be read. {note}{source}")
+                wrong = {clip.id: clip for clip in group if guess_language([clip.text], language)[1]}
+                clips[:] = [clip for clip in clips if clip.id not in wrong]
+                for clip in wrong.values():
+                    with reading.clip(clip.id, clip.line, clip.wav_path):
+                        raise ClipRefused("wrong letters", f"{note}{source}")
         identified = identify_language(found)
         if identified and language in LANGUAGES and identified != language:
             label, better = (f"{get_language(one).name} ({one})" for one in (language, identified))
