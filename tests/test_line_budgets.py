@@ -14,7 +14,7 @@ BUDGETS = {
     "bundled": 10,
     "cli": 1105,
     "config": 1370,
-    "data": 3100,
+    "data": 3105,
     "devices": 1030,
     "distributed": 455,
     "hearing": 730,
