@@ -42,5 +42,5 @@ def test_numbers_beyond_the_tables_are_read_digit_by_digit(language):
 @pytest.mark.parametrize("language", ["en", "de", "hu", "zh", "fa", "am"])
 def test_very_long_digit_runs_are_read(language):
     # Rules with quadratic cost would take too long here.
-    words = expand_numbers("7" * 200_000 + "," + "1," * 20_000, language)
-    assert len(words) > 200_000 and not any(digit in words for digit in "17")
+    words = expand_numbers("7" * 100_000 + "," + "1," * 20_000, language)
+    assert len(words) > 100_000 and not any(digit in words for digit in "17")
