@@ -63,6 +63,11 @@ def wav_header(sample_rate: int) -> bytes:
     return chunks + form + struct.pack("<4sI", b"data", OPEN_LENGTH)
 
 
+class _Buffer(io.BytesIO):
+    def close(self):
+        """Does nothing: garbage collection may finalize the buffer before the sound file, which still writes to it."""
+
+
 class SoundEncoder:
     """Streaming encoder of a mono audio file.
 
@@ -80,7 +85,7 @@ class SoundEncoder:
         self.sound_format, self.sample_rate, self.is_open = sound_format, sample_rate, is_open
         is_same = from_rate in (None, sample_rate)
         self._resampler = None if is_same else soxr.ResampleStream(from_rate, sample_rate, 1, dtype="float32")
-        self._buffer, self._given, self._file = io.BytesIO(), 0, None
+        self._buffer, self._given, self._file = _Buffer(), 0, None
         if sound_format == "wav" and is_open:
             self._buffer.write(wav_header(sample_rate))
         elif sound_format in _OF_STREAM:

@@ -24,8 +24,7 @@ def convert_parser() -> PlainParser:
     """Returns the argument parser of `myxtts convert`."""
     names = ", ".join(RELEASED_NAMES.values())
     defaults = f"By default, these files are read from the folder of model.pth:\n{names}."
-    description = "Convert an XTTS v2 checkpoint or a fine-tune of one to a MyXTTS model, or back."
-    parser = PlainParser(prog="myxtts convert", description=description, epilog=defaults)
+    parser = PlainParser(prog="myxtts convert", description=EXAMPLES["about convert"], epilog=defaults)
     direction = parser.add_mutually_exclusive_group(required=True)
     direction.add_argument("--from-coqui", metavar="model.pth", help="checkpoint, or its folder")
     direction.add_argument("--to-coqui", metavar="DIR", help="model to convert: a folder, base, or hf://owner/name")
@@ -77,8 +76,7 @@ def convert(argv: Sequence[str] | None = None) -> int:
 
 def export_parser() -> PlainParser:
     """Returns the argument parser of `myxtts export`."""
-    description = "Export a trained model to ONNX, for synthesis without MyXTTS."
-    parser = PlainParser(prog="myxtts export", description=description)
+    parser = PlainParser(prog="myxtts export", description=EXAMPLES["about export"])
     add_model(parser, required=True)
     forms = "; ".join(f"{name}: {words}" for name, (words, _) in FORMATS.items())
     parser.add_argument("--format", default="onnx", help=forms)
@@ -113,8 +111,7 @@ def export(argv: Sequence[str] | None = None) -> int:
 
 def push_parser() -> PlainParser:
     """Returns the argument parser of `myxtts push`."""
-    description = "Upload the model in a folder to the Hugging Face hub, with a model card."
-    parser = PlainParser(prog="myxtts push", description=description)
+    parser = PlainParser(prog="myxtts push", description=EXAMPLES["about push"])
     add_model(parser, name="folder")
     parser.add_argument("target", metavar="hf://owner/name", help="repository, created if needed; @branch can follow")
     parser.add_argument("--private", action="store_true", help="make a new repository private")

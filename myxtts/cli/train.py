@@ -95,11 +95,7 @@ def plan(argv: Sequence[str] | None = None) -> int:
 def launch_parser() -> PlainParser:
     """Returns the argument parser of `myxtts launch`."""
     parser = PlainParser(prog="myxtts launch", usage="myxtts launch --workers N [--restarts N] -- train …")
-    parser.description = (
-        "Start several workers on this machine that train one model together. Each line of their output begins with "
-        "the worker's number. Ctrl-C stops all of them after the current step. On several machines, start each worker "
-        "with --workers and --worker-index (docs/scaling.md)."
-    )
+    parser.description = EXAMPLES["about launch"]
     parser.add_argument("--workers", type=int, required=True, metavar="N", help="number of workers, at least 2")
     parser.add_argument("--restarts", type=int, default=0, metavar="N", help=EXAMPLES["restarts"])
     parser.add_argument("command", nargs=argparse.REMAINDER, help="-- train, and its arguments")

@@ -21,8 +21,7 @@ HELP, LIMITS = tomllib.loads(Path(__file__).with_name("options.toml").read_text(
 
 def build_parser() -> argparse.ArgumentParser:
     """Builds the argument parser of `myxtts serve`."""
-    about = "Serve a model over HTTP, with an API compatible with OpenAI's."
-    parser = PlainParser(prog="myxtts serve", description=about)
+    parser = PlainParser(prog="myxtts serve", description=HELP["about"])
     add_model(parser, "; also the folder of `myxtts export`", default=BASE_NAME)
     parser.add_argument("--model-name", metavar="NAME", help="the model's name in requests (default: the folder's)")
     network = parser.add_argument_group("network")
