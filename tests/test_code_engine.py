@@ -25,8 +25,8 @@ SAMPLED = SamplingConfig(temperature=1.1, top_k=12, top_p=0.95, repetition_penal
 TEXTS = [[5, 6, 7, 8], [9], [4, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19], [20, 21], [7, 7, 7], [22, 5, 9, 8, 6, 4]]
 
 
-def engine_of(gpt, compiled=False, by_block=None):
-    return CodeEngine(TensorflowSteps(gpt, CONFIG, compiled, by_block=by_block), CONFIG)
+def engine_of(gpt, by_block=None):
+    return CodeEngine(TensorflowSteps(gpt, CONFIG, by_block=by_block), CONFIG)
 
 
 def make_gpt():
@@ -135,7 +135,8 @@ def test_codes_are_the_same_with_compiled_blocks(gpt, alone):
 
 def test_codes_are_the_same_compiled(gpt, alone, monkeypatch):
     monkeypatch.setattr(code_engine, "CACHE_SIZES", (128,))
-    engine = engine_of(gpt, compiled=True)
+    monkeypatch.setattr(TensorflowSteps, "is_compiled", lambda *_: True)
+    engine = engine_of(gpt)
     assert all_codes(engine) == [codes for codes, _ in alone]
     first = engine.open(TEXTS[2], voice_latents(2), SAMPLED, 3, 2)
     engine.finish([first])

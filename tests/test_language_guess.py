@@ -90,8 +90,11 @@ def test_list_that_names_a_language_of_other_letters_is_refused_like_the_option_
     wrong = "file|text|language\na|Selam lealem, dehna nachu.|am\n"
     with pytest.raises(CorpusError, match="1 clip cannot be read. .* Amharic is not written in them.* list names"):
         load_corpus(make_corpus(tmp_path, wrong), None)
-    few = wrong + "".join(f"{name}|Good morning to all.|en\n" for name in "bcdefghij")
-    assert reasons(load_corpus(make_corpus(tmp_path, few, "abcdefghij"), None)) == [(2, "wrong letters")]
+    # The labels of the other clips are wrong, too; this is only noted.
+    german = "Morgen gehe ich in die Bibliothek. Dann kaufen wir neue Schuhe. Am Abend regnet es wieder sehr stark."
+    lines = [f"{name}|{german} {name} ist der nächste Buchstabe im Alphabet.|en\n" for name in "bcdefghij"]
+    few = wrong.replace("\n", "\n" + "".join(lines), 1)
+    assert reasons(load_corpus(make_corpus(tmp_path, few, "abcdefghij"), None)) == [(11, "wrong letters")]
 
 
 def test_data_that_names_no_language_is_read_as_english_with_a_note_unless_a_language_is_given(tmp_path):

@@ -197,9 +197,9 @@ def _short(figures):
         return "the same weights" if figures["equal"] else "other weights"
     if "growth" in figures:
         return f"{figures['steps']} steps in {figures['minutes']:.1f} minutes, memory {figures['growth']:+.1%}"
-    told = f"{figures['step_ms']:.1f} ms a step, {_rate(figures):.2f} clips/s, variation {figures['variation']:.0%}"
+    measured = f"{figures['step_ms']:.1f} ms a step, {_rate(figures):.2f} clips/s, variation {figures['variation']:.0%}"
     memory = _memory(figures)
-    return told + (f", {memory:.0f} MB" if memory else "")
+    return measured + (f", {memory:.0f} MB" if memory else "")
 
 
 def _rate(figures):
@@ -246,8 +246,8 @@ def _judged(target, figures, verdict):
     lack = "not measured" if not figures else figures.get("error") or figures.get("skipped")
     if lack:
         return Judgement(target, lack, "fail" if "error" in figures else "not judged")
-    told, holds = verdict(figures)
-    return Judgement(target, told, "not judged" if holds is None else "pass" if holds else "fail")
+    measured, holds = verdict(figures)
+    return Judgement(target, measured, "not judged" if holds is None else "pass" if holds else "fail")
 
 
 def _utilization(figures, place, least):
@@ -256,10 +256,10 @@ def _utilization(figures, place, least):
 
 
 def _overlap(figures):
-    told = f"{figures['speedup']:.2f} x, ceiling {figures['ceiling']:.2f}"
+    measured = f"{figures['speedup']:.2f} x, ceiling {figures['ceiling']:.2f}"
     if figures["speedup"] > 1.05 * figures["ceiling"]:
-        return f"{told}: unreliable, as it is above its ceiling", None
-    return told, figures["speedup"] >= 1.5 if figures["ceiling"] >= 1.65 else None
+        return f"{measured}: unreliable, as it is above its ceiling", None
+    return measured, figures["speedup"] >= 1.5 if figures["ceiling"] >= 1.65 else None
 
 
 def _faster(figures, plain):

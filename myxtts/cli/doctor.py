@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from myxtts.cli.arguments import PlainParser
+from myxtts.cli.arguments import EXAMPLES, PlainParser
 from myxtts.cli.errors import exits_with_sentence, language_code, require_output
 from myxtts.config.checks import UserError, printable, require
 from myxtts.config.config import config_from_dict
@@ -24,11 +24,8 @@ UNUSED = {
 
 def build_parser() -> argparse.ArgumentParser:
     """Returns the argument parser of `myxtts doctor`."""
-    parser = PlainParser(prog="myxtts doctor")
-    parser.description = (
-        "Check before training. Without a subject: the machine, what TensorFlow can use of it,\n"
-        "what the automatic settings would choose, and how fast it trains."
-    )
+    words = EXAMPLES["help of doctor"]
+    parser = PlainParser(prog="myxtts doctor", description=words["about"])
     add, folder = parser.add_argument, dict(metavar="DIR")
     add("--model-size", choices=MODEL_SIZES, default="tiny", help="size to measure")
     add("--batch-size", type=int, default=16, help="clips per batch")
@@ -37,15 +34,13 @@ def build_parser() -> argparse.ArgumentParser:
     add("--train-data", **folder, help="data set whose reading speed is measured")
     add("--checkpoint-dir", **folder, default=".", help="where a run would write; the speed of its disk is measured")
     add("--json", metavar="FILE", help="also write the findings to this file")
-    workers = "check these workers and their network instead; start the command on all of them at once"
-    add("--workers", metavar="HOST:PORT,…", help=workers)
+    add("--workers", metavar="HOST:PORT,…", help=words["workers"])
     add("--worker-index", type=int, default=0, metavar="N", help="index of this worker")
     subjects = parser.add_subparsers(dest="subject")
     add = subjects.add_parser("data", help="check a data set: every recording and transcript").add_argument
     add("folder", help="root of the data set, or a list of its clips")
     add("--format", metavar="NAME", help="format of the data, see docs/data.md (default: detected)")
-    root = "additional folder that may contain the audio files of a list; can be repeated"
-    add("--audio-root", action="append", default=[], **folder, help=root)
+    add("--audio-root", action="append", default=[], **folder, help=words["audio-root"])
     add("--validation", **folder, help="validation set, checked for clips that are in both")
     add("--language", help="language of recordings without one (default: identified by the texts, else en)")
     add("--vocabulary", metavar="FILE", help="tokenizer file that transcripts must fit")

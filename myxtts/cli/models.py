@@ -22,8 +22,7 @@ _flag = lambda option: f"--{option.replace('_', '-')}"
 
 def convert_parser() -> PlainParser:
     """Returns the argument parser of `myxtts convert`."""
-    names = ", ".join(RELEASED_NAMES.values())
-    defaults = f"By default, these files are read from the folder of model.pth:\n{names}."
+    defaults = f"By default, these files are read from the folder of model.pth:\n{', '.join(RELEASED_NAMES.values())}."
     parser = PlainParser(prog="myxtts convert", description=EXAMPLES["about convert"], epilog=defaults)
     direction = parser.add_mutually_exclusive_group(required=True)
     direction.add_argument("--from-coqui", metavar="model.pth", help="checkpoint, or its folder")

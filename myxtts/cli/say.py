@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from myxtts.audio.encoding import SoundEncoder, check_suffix, wav_header
-from myxtts.cli.arguments import PlainParser, add_model
+from myxtts.cli.arguments import EXAMPLES, PlainParser, add_model
 from myxtts.cli.errors import exits_with_sentence, language_code, read_input, require_output
 from myxtts.config.checks import UserError, bounded_text, counted, printable, require
 from myxtts.data.corpora import SUBTITLES
@@ -55,8 +55,7 @@ def build_parser() -> argparse.ArgumentParser:
     one.add_argument("--text-file", metavar="FILE", help="a file with the text; - for standard input")
     one.add_argument("--batch", metavar="FILE", help="a list of texts; see below")
     text.add_argument("--language", help="language of the text (default: the speaker's or detected)")
-    g2p = "grapheme-to-phoneme conversion: am, espeak or none (default: as in training)"
-    text.add_argument("--g2p", "--phonemizer", metavar="LANG", help=g2p)
+    text.add_argument("--g2p", "--phonemizer", metavar="LANG", help=EXAMPLES["g2p"])
     voice = parser.add_argument_group("voice")
     one = voice.add_mutually_exclusive_group()
     one.add_argument("--reference-audio", nargs="+", metavar="FILE", help="one or more recordings of the voice")

@@ -62,14 +62,9 @@ def main(argv: list[str] | None = None) -> int:
 def plan_parser() -> argparse.ArgumentParser:
     """Returns the argument parser of `myxtts plan`, which has all flags of `myxtts train`."""
     parser = build_parser("myxtts plan")
-    parser.description = (
-        f"Predict the memory of training a stage ({api.PLANNED_STAGE} unless --stage names one) with the flags of\n"
-        "train_main.py: by purpose, with and without each optimization, and the largest batch for common GPUs.\n"
-        "No recordings are read. `myxtts train` prints the memory of its whole process, and the time, before it begins."
-    )
+    parser.description = EXAMPLES["about plan"].format(stage=api.PLANNED_STAGE)
     add = parser.add_argument_group("plan").add_argument
-    longest = "longest clip of the data (default: data.max_seconds, the longest that training accepts)"
-    add("--clip-seconds", type=float, help=longest)
+    add("--clip-seconds", type=float, help=EXAMPLES["longest clip"])
     add("--text-tokens", type=int, default=DEFAULT_TEXT_TOKENS, help="size of the vocabulary")
     gpus = f"memory of a GPU; can be repeated (default: {', '.join(map(str, api.PLANNED_GPUS_GB))})"
     add("--gpu-memory", type=float, action="append", metavar="GB", help=gpus)

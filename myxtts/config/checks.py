@@ -97,4 +97,10 @@ def bounded_text(file: BinaryIO, max_bytes: int) -> str:
     try:
         return content.decode("utf-16" if content[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig")
     except UnicodeDecodeError as error:
-        raise ValueError(f"is not UTF-8 text (iconv -f cp1256 -t utf-8 converts Windows-1256): {error}") from None
+        page = code_page(content)
+        raise ValueError(f"is not UTF-8 text (iconv -f cp{page} -t utf-8 converts Windows-{page}): {error}") from None
+
+
+def code_page(content: bytes) -> int:
+    """Guesses the Windows code page of a text that is not UTF-8: 1256 if it has Arabic words, else 1252."""
+    return 1256 if re.search("[\u0600-\u06ff]{3}", content.decode("cp1256", "replace")) else 1252

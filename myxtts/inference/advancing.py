@@ -74,7 +74,6 @@ class TensorflowSteps:
     """Runs the GPT for `CodeEngine` in TensorFlow graphs, traced once for all shapes. `OnnxSteps` has the same methods.
 
     Args:
-        compiled: Whether XLA compiles all of `draw` for every shape, or only for those passed to `compile`.
         traced: Whether `read` is traced to a graph; `draw` always is.
         by_block: Whether XLA compiles each transformer block when it does not compile all of `draw`. None means only
             on a GPU, where launching the operations one by one is slow.
@@ -84,10 +83,8 @@ class TensorflowSteps:
         num_traces: Number of times that `draw` was traced.
     """
 
-    def __init__(
-        self, gpt: GPT, config: ModelConfig, compiled: bool = False, traced: bool = True, by_block: bool | None = None
-    ):
-        self.gpt, self.config, self.compiled, self.num_traces = gpt, config, compiled, 0
+    def __init__(self, gpt: GPT, config: ModelConfig, traced: bool = True, by_block: bool | None = None):
+        self.gpt, self.config, self.num_traces = gpt, config, 0
         self.shapes: set[tuple[int, int]] = set()
         spec, tokens = tf.TensorSpec, config.num_audio_tokens
         caches = (spec([None, config.heads, None, config.width // config.heads], gpt.compute_dtype),) * config.layers
@@ -145,7 +142,7 @@ class TensorflowSteps:
 
     def is_compiled(self, num_rows: int, cache_size: int) -> bool:
         """Whether `draw` runs compiled by XLA for batches of this shape."""
-        return self.compiled or (num_rows, cache_size) in self.shapes
+        return (num_rows, cache_size) in self.shapes
 
     def compile(self, num_rows: int, cache_size: int) -> None:
         """Compiles `draw` with XLA for one shape, which takes seconds."""

@@ -57,11 +57,11 @@ class TextFront:
         known, shown = self.tokenizer.with_known_letters(text, language), brief(text)
         if known != text:
             logger.warning("%s has letters that are not in the vocabulary, spoken as %s.", shown, brief(known))
-        if unknown := self.tokenizer.check(known, language):
-            names = {one for one in unknown if not one.isascii()}  # `unknown` quotes the first few characters
-            faulty = [word for word in known.split() if names & {*word.lower()}]
+        if fault := self.tokenizer.check(known, language):
+            unknown = {one for one in self.tokenizer.unknown(known, language) if one.isalpha()}
+            faulty = [word for word in known.split() if unknown & {*word.lower()}]
             way = f"Write {brief(' '.join(faulty))} in {get_language(language).name} letters." if faulty else ""
-            logger.warning("%s: %s; they are not spoken. %s", shown, unknown, way)
+            logger.warning("%s: %s; they are not spoken. %s", shown, fault, way)
         pieces: list[Piece] = []
         for paragraph in _PARAGRAPH.split(text):
             if pieces:

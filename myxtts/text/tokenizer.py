@@ -9,7 +9,7 @@ import os
 import re
 import unicodedata
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -147,6 +147,12 @@ def learn_merges(words: list[tuple[list[str], int]], new_characters: set[str], l
             count_pairs(index, +1)
         frequency = +frequency
     return merges
+
+
+def with_names(characters: Sequence[str]) -> str:
+    """Quotes the first five characters with their Unicode names, for messages."""
+    names = ", ".join(f"{one!r} ({unicodedata.name(one, 'unnamed')})" for one in characters[:5])
+    return names + ", ..." * bool(characters[5:])
 
 
 class XTTSTokenizer:
@@ -293,9 +299,7 @@ class XTTSTokenizer:
             return str(error)
         cleaned = self._clean(text, language)
         if not allow_unknown and (unknown := self._unknown(cleaned, language)):
-            names = ", ".join(f"{c!r} ({unicodedata.name(c, 'unnamed')})" for c in unknown[:5])
-            more = ", ..." if unknown[5:] else ""
-            return f"{counted(len(unknown), 'character')} not in the vocabulary: {names}{more}"
+            return f"{counted(len(unknown), 'character')} not in the vocabulary: {with_names(unknown)}"
         letters = [character for character in cleaned if character.isalnum()]
         if not (known := sum(letter in self._characters for letter in letters)):
             return "no text: no letter or digit that the vocabulary has"
@@ -306,10 +310,15 @@ class XTTSTokenizer:
             return f"text too long: {num_tokens} tokens, at most {max_tokens}"
         return None
 
+    def unknown(self, text: str, language: str) -> list[str]:
+        """Returns the characters of a text that the vocabulary lacks, so that they are not spoken, each once."""
+        language = get_language(language)
+        return self._unknown(self._clean(text, language), language)
+
     def with_known_letters(self, text: str, language: str) -> str:
         """Removes diacritics from letters that the vocabulary lacks (`naïve` becomes `naive`), for synthesis only."""
         language = get_language(language)
-        unknown = set(self._unknown(self._clean(text, language), language))
+        unknown = set(self.unknown(text, language.code))
 
         def known(character):
             plain = plain_letter(character)

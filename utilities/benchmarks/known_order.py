@@ -106,8 +106,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         for metric in METRICS:
             if (figure := comparison.figure(row, metric)) is not None:
                 difference = own and comparison.difference(own, row, metric)
-                told = difference and not difference.holds_zero
-                cells.append(f"{metric.name} {figure.value:.{metric.decimals}f}{'*' if told else ''}")
+                is_certain = difference and not difference.holds_zero
+                cells.append(f"{metric.name} {figure.value:.{metric.decimals}f}{'*' if is_certain else ''}")
         print(f"{row.name} ({len(row.measured)}): {', '.join(cells)}", flush=True)
     print(comparison.not_judged() or "judged", comparison.strangers)
     if arguments.output:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from myxtts.api import naming_arguments
-from myxtts.cli.arguments import PlainParser, keywords
+from myxtts.cli.arguments import EXAMPLES, PlainParser, keywords
 from myxtts.cli.errors import exits_with_sentence, language_code
 from myxtts.config.checks import UserError, counted, printable, require
 from myxtts.storage.files import AnyPath
@@ -15,20 +15,16 @@ from myxtts.storage.files import AnyPath
 
 def build_parser() -> PlainParser:
     """Builds the argument parser of `myxtts make-dataset`."""
-    description = "Cut long recordings at pauses into clips with texts, and check them."
-    parser = PlainParser(prog="myxtts make-dataset", description=description)
+    words = EXAMPLES["help of make-dataset"]
+    parser = PlainParser(prog="myxtts make-dataset", description=words["about"])
     add, file = parser.add_argument, dict(metavar="FILE")
     add("recordings", nargs="+", metavar="LONG", help="audio or video files, or folders")
     add("--output", required=True, metavar="DIR", help="new folder, or an earlier data set to add to")
     texts = parser.add_mutually_exclusive_group()
     texts.add_argument("--subtitles", **file, help="subtitles of the recording: .srt, .vtt or .ass")
     texts.add_argument("--transcript", **file, help="plain text of the recording")
-    hears = (
-        "speech recognizer: a Whisper size such as base, hf://owner/name, a folder, pocketsphinx, a command with {wav}"
-    )
-    add("--recognizer", default="", metavar="NAME", help=hears)
-    aligns = "speech recognizer for aligning transcripts (default: --recognizer)"
-    add("--aligner", default="", metavar="NAME", help=aligns)
+    add("--recognizer", default="", metavar="NAME", help=words["recognizer"])
+    add("--aligner", default="", metavar="NAME", help=words["aligner"])
     add("--language", default="en", help="language of the speech")
     add("--speaker", metavar="NAME", help="name of the speaker (default: name of the output folder)")
     add("--vad", choices=("auto", "silero", "energy"), default="auto", help="voice activity detector")
@@ -37,8 +33,7 @@ def build_parser() -> PlainParser:
     add("--max-seconds", type=float, default=11.5, help="maximum clip length in seconds")
     add("--min-snr", type=float, default=15.0, metavar="DB", help="minimum signal-to-noise ratio of a clip")
     add("--one-voice", action="store_true", help="drop clips with several or other speakers; slow")
-    encoder = "speaker encoder for --one-voice: Resemblyzer's pretrained.pt or an .onnx file (default: Resemblyzer's)"
-    add("--speaker-encoder", **file, help=encoder)
+    add("--speaker-encoder", **file, help=words["speaker-encoder"])
     add("--min-dnsmos", type=float, metavar="SCORE", help="minimum DNSMOS score of a clip, 1 to 5; scoring is slow")
     add("--force-cut", action="store_true", help="cut speech without pauses at the quietest points")
     add("--loudness", type=float, default=-23.0, metavar="LUFS", help="target loudness of each recording")

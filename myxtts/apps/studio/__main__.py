@@ -5,7 +5,7 @@ import secrets
 import sys
 from pathlib import Path
 
-from myxtts.cli.arguments import PlainParser
+from myxtts.cli.arguments import EXAMPLES, PlainParser
 from myxtts.cli.errors import exits_with_sentence, open_port, require_output, require_port
 from myxtts.config.checks import UserError, needing
 from myxtts.storage.base_model import FILE, KINDS, require_kind
@@ -18,8 +18,7 @@ def main(argv: list[str] | None = None) -> int:
     """Serves the page until the process is stopped. Training runs that were started on the page continue."""
     parser = PlainParser(prog="myxtts ui", description="Train and speak in the browser, on this machine.")
     parser.add_argument("--runs", metavar="FOLDER", default="runs", help="folder with a folder for each run")
-    host = f"listen address; anything but localhost requires {PASSWORD_VARIABLE}"
-    parser.add_argument("--host", default="127.0.0.1", help=host)
+    parser.add_argument("--host", default="127.0.0.1", help=EXAMPLES["host of ui"])
     parser.add_argument("--port", type=int, default=7860, help="listen port; 0 picks a free one")
     parser.add_argument("--no-token", action="store_true", help="let every user of this machine open the page")
     arguments = parser.parse_args(argv)

@@ -30,6 +30,7 @@ from myxtts.storage.base_model import BASE_NAME, base_folder
 from myxtts.storage.speakers import language_of, read_speakers
 from myxtts.text.language_guess import OF_A_SENTENCE, guess_language, identify_language, language_to_read
 from myxtts.text.languages import LANGUAGES
+from myxtts.text.tokenizer import with_names
 
 MOST_CLIPS = 500
 """Maximum number of clips that the page lists when it shows a data set."""
@@ -166,8 +167,8 @@ class Studio:
         voices = [speaker] if language else self.speakers(found, *names, before=speaker)
         guessed = identify_language([text], least=OF_A_SENTENCE) or found
         tokenizers = [open_text_front(self.folder(name))[0].tokenizer for name in names]
-        faults = [one.check(one.with_known_letters(text, found), found) or "" for one in tokenizers]
-        return found, next(iter(voices), None), guessed * (guessed != found), max(faults).partition(": ")[2]
+        unknown = [one.unknown(one.with_known_letters(text, found), found) for one in tokenizers]
+        return found, next(iter(voices), None), guessed * (guessed != found), with_names(max(unknown, key=len))
 
     def example(self, text: str, language: str, speaker: str | None, name: str, usual: str) -> str:
         """Returns the sample sentence in `language`, or else in that of the voice `speaker` of a model, or else in

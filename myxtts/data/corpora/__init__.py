@@ -167,25 +167,31 @@ def _guess_language(reading):
     for clip in clips:
         by_language.setdefault(clip.language, []).append(clip)
     for language, group in by_language.items():
-        found = [clip.text for clip in group]
-        read_as, note = guess_language(found, language)
-        if note and read_as == language:
-            known = get_language(language)
-            if "LATIN" not in known.scripts and not known.romanize:  # romanized, such as pinyin
-                source = "" if language == reading.language else " The list names the language: correct it there."
-                if len(group) > _MOST_MISLABELED * len(clips):
-                    raise CorpusError(f"{counted(len(found), 'clip')} cannot be read. {note}{source}")
-                wrong = {clip.id: clip for clip in group if guess_language([clip.text], language)[1]}
-                clips[:] = [clip for clip in clips if clip.id not in wrong]
-                for clip in wrong.values():
-                    with reading.clip(clip.id, clip.line, clip.wav_path):
-                        raise ClipRefused("wrong letters", f"{note}{source}")
-        identified = identify_language(found)
+        _refuse_letters(reading, language, group)
+        identified = identify_language(clip.text for clip in group)
         if identified and language in LANGUAGES and identified != language:
             label, better = (f"{get_language(one).name} ({one})" for one in (language, identified))
             hint = f"Correct the list, or give --language {identified}."
-            clips = f"The texts of {counted(len(found), 'clip')}"
-            reading.notes.append(f"{clips} look like {better}, but their language is {label}. {hint}")
+            texts = f"The texts of {counted(len(group), 'clip')}"
+            reading.notes.append(f"{texts} look like {better}, but their language is {label}. {hint}")
+
+
+def _refuse_letters(reading, language, group):
+    """Rejects the clips `group` of a language that lacks their letters. Raises `CorpusError` if they are many."""
+    read_as, note = guess_language((clip.text for clip in group), language)
+    if not note or read_as != language:
+        return
+    if "LATIN" in get_language(language).scripts or get_language(language).romanize:  # romanized, such as pinyin
+        return
+    if language != reading.language:
+        note += " The list names the language: correct it there."
+    if len(group) > _MOST_MISLABELED * len(reading.utterances):
+        raise CorpusError(f"{counted(len(group), 'clip')} cannot be read. {note}")
+    wrong = {clip.id: clip for clip in group if guess_language([clip.text], language)[1]}
+    reading.utterances[:] = [clip for clip in reading.utterances if clip.id not in wrong]
+    for clip in wrong.values():
+        with reading.clip(clip.id, clip.line, clip.wav_path):
+            raise ClipRefused("wrong letters", note)
 
 
 def _nothing_found(place, formats):

@@ -1,6 +1,5 @@
 """Data types of the corpus formats: utterances, problems with clips, and the `Reading` that collects both."""
 
-import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -9,6 +8,7 @@ from typing import NamedTuple, Self
 
 from myxtts.config.rates import MODEL_SAMPLE_RATE
 from myxtts.data.corpora.folder import MAX_NAME_CHARACTERS, ClipRefused, CorpusFolder, is_name, parts_to_id, printable
+from myxtts.storage.speakers import composed
 
 
 @dataclass(frozen=True)
@@ -162,7 +162,7 @@ class Reading:
         if not (is_name(speaker) and is_name(language)):
             detail = "Its speaker or language is too long, or has control or direction characters."
             raise ClipRefused("bad label", detail)
-        speaker = unicodedata.normalize("NFC", speaker or place.speaker)  # macOS decomposes the letters of folders
+        speaker = composed(speaker or place.speaker)
         language = language.lower().replace("_", "-") or self.language
         self._first_uses[clip_id] = Utterance(clip_id, path, text, speaker, language, line, place.validation)
         self.utterances.append(self._first_uses[clip_id])

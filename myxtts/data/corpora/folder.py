@@ -13,7 +13,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 
 from myxtts.audio.files import AUDIO_EXTENSIONS, MEDIA_EXTENSIONS
-from myxtts.config.checks import UNPRINTABLE, UserError, printable
+from myxtts.config.checks import UNPRINTABLE, UserError, code_page, printable
 
 MAX_LIST_BYTES = 256 * 2**20
 MAX_LINES = 2_000_000
@@ -254,8 +254,7 @@ class CorpusFolder:
             line = data[: error.start].decode(encoding, "replace").count("\n") + 1
             found = f"line {line} holds the byte 0x{data[error.start]:02X}"
             if encoding != "utf-16":
-                is_arabic = re.search("[\u0600-\u06ff]{3}", data.decode("cp1256", "replace"))
-                page = 1256 if is_arabic else 1252
+                page = code_page(data)
                 around = data[max(error.start - 8, 0) : error.start + 8].decode(f"cp{page}", "replace")
                 found += f" (in Windows-{page}: {' '.join(around.split())!r}; iconv -f cp{page} -t utf-8 converts it)"
             name = encoding.removesuffix("-sig").upper()
