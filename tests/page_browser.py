@@ -119,13 +119,14 @@ class Page:
         self.wait(opened, f"tab {name}", 60)
 
     def click(self, elem_id, inside=""):
-        """Clicks an element as soon as it exists."""
+        """Clicks an element as soon as it exists and stays in its place, as what loads above it no longer moves it."""
+        places = [None]
 
         def clicked():
             element = self.find(elem_id, inside)
             self.driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", element)
-            element.click()
-            return True
+            places.append(element.rect)
+            return places[-1] == places[-2] and (element.click() or True)
 
         self.wait(clicked, f"{elem_id} to click", 60)
 

@@ -268,14 +268,14 @@ def test_pages_have_valid_links_and_working_examples(live, tmp_path, monkeypatch
 
 def test_requests_of_other_programs_are_accepted(live, caplog):
     asked = dict(lang_code="e", volume_multiplier=1.0, model="kokoro")
-    assert live.speech(voice=" alloy", **asked)[2] == live.speech(voice="emma")[2]  # the one with a language
-    assert live.speech(voice="nova", language="en-US")[2] == live.speech(voice="emma")[2]
+    assert is_alike(live.speech(voice=" alloy", **asked)[2], live.speech(voice="emma")[2])  # the one with a language
+    assert is_alike(live.speech(voice="nova", language="en-US")[2], live.speech(voice="emma")[2])
     assert live.speech(response_format="flac", stream=True, stream_format="audio")[2][:4] == b"fLaC"
     for text, samples in (("", 2400), ("🙂", 2400), ("[pause:1s]", 24_000)):
         assert live.speech(text)[2] == bytes(2 * samples)
     one, two = live.speech("one.")[2], live.speech("one.[pause:1s]")[2]
     assert len(two) - len(one) == 48_000 and len(live.speech("[pause:0.5s]one.")[2]) - len(one) == 24_000
-    assert live.speech("**one two.**")[2] == live.speech("one two.")[2]
+    assert is_alike(live.speech("**one two.**")[2], live.speech("one two.")[2])
     said, parts = live.speech("one two.")[2], live.speech("one. [pause:2s] two.")[2]
     assert len(parts) > 96_000 and said and bytes(96_000) in parts
 

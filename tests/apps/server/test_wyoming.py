@@ -69,7 +69,7 @@ def test_streamed_text_is_spoken_by_sentences(live):
     say = lambda text, voice: sound(talk(live, Synthesize(text, voice), last="audio-stop"))
     assert is_alike(sound(events), say("one two. ", voice) + say("three four", voice))
     # Without a name, a voice of the language speaks.
-    assert say("one.", None) == say("one.", SynthesizeVoice("high")) and len(say("", None)) == 2 * 2400
+    assert is_alike(say("one.", None), say("one.", SynthesizeVoice("high"))) and len(say("", None)) == 2 * 2400
 
 
 @pytest.mark.parametrize("text, voice", [("one.", "../low"), ("one " * 200, "low")])
