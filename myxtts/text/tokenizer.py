@@ -311,7 +311,7 @@ class XTTSTokenizer:
         return None
 
     def unknown(self, text: str, language: str) -> list[str]:
-        """Returns the characters of a text that the vocabulary lacks, so that they are not spoken, each once."""
+        """Returns the characters of a text, without repetition, that the vocabulary lacks. They are not spoken."""
         language = get_language(language)
         return self._unknown(self._clean(text, language), language)
 
