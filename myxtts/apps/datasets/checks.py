@@ -131,7 +131,7 @@ def judge(clips: Sequence[Segment], min_snr_db: float) -> None:
 
 
 def steadiness(survey: Survey, start: int, end: int) -> str:
-    """Returns an explanation if frames `[start, end)` have too constant a level to be speech, otherwise ""."""
+    """Returns an explanation if frames `[start, end)` are long and too constant in level for speech, otherwise ""."""
     is_long = (end - start) * survey.frame_seconds >= _LEAST_STEADY_SECONDS
     return _STEADY.format(found) if is_long and (found := _dynamics(survey, start, end)) < _LEAST_DYNAMICS_DB else ""
 

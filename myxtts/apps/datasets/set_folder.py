@@ -143,7 +143,7 @@ def duration(seconds: float) -> str:
 
 
 def describe(record: dict[str, Any]) -> str:
-    """Summarizes a recording in one line: its length, its clips, and how much was dropped for which reason."""
+    """Summarizes a recording in one line: its length, its clips, and the time dropped for each reason."""
     seconds, count = defaultdict(float), sum(bool(row["clip"]) for row in record["rows"])
     for row in record["rows"]:
         seconds[row["reason"]] += (row["end"] - row["start"]) / record["sample_rate"]

@@ -30,7 +30,7 @@ MISSING = {
 
 
 class Metric(NamedTuple):
-    """A metric of the report: the sum of all sentences' numerators, divided by that of denominators, times `scale`."""
+    """A metric of the report: `scale` times the sum of the sentences' numerators over that of their denominators."""
 
     name: str
     title: str

@@ -230,7 +230,7 @@ class Studio:
         yield from self.tasks.follow("convert", "convert", f"--from-coqui={source.strip()}", f"--output={target}")
 
     def evaluate(self, first: str, which: str, second: str, of_second: str, sentences: int) -> Iterator[str]:
-        """Evaluates two models at their `best` or `last` checkpoints; yields the output of the command."""
+        """Evaluates `first` at checkpoint `which` (`best` or `last`) and `second` at `of_second`; yields the output."""
         folders = dict.fromkeys((f"{self.source(first)}@{which}", f"{self.source(second)}@{of_second}"))
         flags = [f"--sentences={int(sentences)}", "--seeds=1", f"--output={self.home / EVALUATION}"]
         yield from self.tasks.follow("evaluate", "evaluate", *flags, "--", *folders)
