@@ -83,9 +83,9 @@ def open_run(config: Configuration = None, *, callbacks: Sequence = (), quiet: b
 
 @contextmanager
 def naming_arguments(parser: Callable | None = None) -> Iterator[None]:
-    """If the `with` block raises a `UserError`, adds a note with the Python argument for each flag in its message.
+    """Context manager that adds a note to a `UserError`: the Python argument for each flag in the error's message.
 
-    `parser` is a function that builds the command's parser. None means `myxtts train`, whose note also names settings.
+    `parser` builds the command's parser. With None, the command is `myxtts train`, and the note also names settings.
     """
     try:
         yield
@@ -118,7 +118,7 @@ def train(config: Configuration = None, **options) -> "Run":
         call resumes it.
 
     Raises:
-        UserError: An option or a recording cannot be used. A note names the argument for each flag in the message.
+        UserError: An option or a recording cannot be used. If the message names flags, a note has the arguments.
     """
     with starting_quietly():
         run = open_run(config, **options)
@@ -211,7 +211,7 @@ def from_preset(folder: str | os.PathLike, accept_licence: bool = False, which: 
 
 
 def _requested(config, named, start, is_plan=False) -> XTTSConfig:
-    """Returns the settings for `train` or `plan`. Raises `UserError` for options that contradict or have no effect."""
+    """Returns the settings for `train` or `plan`. Raises `UserError` if options contradict each other or do nothing."""
     config = configure(config, **named)
     data, training = config.data, config.training
     has_run = (Path(training.checkpoint_dir) / "config.json").is_file()
@@ -252,9 +252,9 @@ def _requested(config, named, start, is_plan=False) -> XTTSConfig:
 
 
 def _config_of_source(source, requested):
-    """Returns the settings of the model at `source`, a value of --init-from; None for a model on the hub.
+    """Returns the settings of the model that `source`, a value of --init-from, refers to; None if it is on the hub.
 
-    Raises `ConfigError` if the model does not have the size `requested`, a value of --model-size. None means any size.
+    Raises `ConfigError` if `requested`, a value of --model-size, is another size than the model's. None allows any.
     """
     from myxtts.interchange import hub  # imports NumPy, which other plans do not need
     from myxtts.storage.run_folder import read_config

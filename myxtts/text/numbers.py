@@ -122,8 +122,8 @@ class SpelledNumbers:
     max_integer: int
     """Largest number that `cardinal` accepts; larger numbers, and codes such as 00123, are read digit by digit."""
     ordinal_ending: str
-    """Regular expression of the ending that makes digits an ordinal. The ordinal's words replace the digits and the
-    ending. The part of the ending that a group of the expression matches is kept, after the words."""
+    """Regular expression of the ending that makes digits an ordinal. The ordinal's words replace digits and ending, but
+    text that a group of the expression matches is kept, after the words."""
     to_ordinal: Callable[[str, int], str]
     """Function of a cardinal's words and its number that returns the words of the ordinal."""
     point: str
@@ -183,7 +183,7 @@ class SpelledNumbers:
 
 
 def spell_number(number: int, words: list[str], units: dict[int, str]) -> str:
-    """Returns the words of a number. `words` are those of 0, 1, …; `units` has unit names by value, largest first."""
+    """Returns a number in words. `words[n]` is the word for n; `units` has names of larger numbers, largest first."""
     if number < len(words):
         return words[number]
     value, name = next((value, name) for value, name in units.items() if value <= number)

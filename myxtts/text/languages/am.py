@@ -70,7 +70,7 @@ def _word_to_ipa(word: str) -> str:
 
 
 def _run_to_ipa(run: list[str], onset: str | None, at_start: bool) -> str:
-    """Inserts vowels into the consonants before `onset`, the next vowel's consonant, or None at the end of a word."""
+    """Inserts ɨ into a `run` of consonants. `onset` is the consonant after the run, or None at the end of a word."""
     if not run:
         return ""
     if at_start:

@@ -37,7 +37,7 @@ class Language:
     abbreviations: dict[str, str] = field(default_factory=dict)
     """Words for each abbreviation, in order of replacement; keys are lower-case, without the final full stop."""
     abbreviation_stop: Literal["always", "optional", "never"] | str = "always"
-    """When abbreviations end with a full stop. Any other value is a regular expression; `{}` is the abbreviation."""
+    """When abbreviations end with a full stop; or a regular expression, in which `{}` stands for the abbreviation."""
     within_sentences: frozenset[str] = frozenset()
     """Further abbreviations that do not end a sentence, in lower case. A final `#` means: only if a digit follows."""
     symbols: dict[str, str]
@@ -59,7 +59,7 @@ class Language:
     own_letters: str = ""
     """Letters that no other language of the same scripts has."""
     phonemize: Callable[[str, str], str] | None = None
-    """Function of cleaned text and alphabet (`"latin"` or `"ipa"`) that returns phonemes; None without rules."""
+    """Function `(cleaned text, "latin" or "ipa") -> phonemes`; None if the language has no rules."""
 
     def __post_init__(self):
         object.__setattr__(self, "tag", self.tag or f"[{self.code}]")
@@ -94,7 +94,7 @@ DESCRIPTIONS, _READINGS, MARKS = (
     tomllib.loads(Path(__file__).with_name(f"{name}.toml").read_text(encoding="utf-8"))
     for name in ("languages", "readings", "marks")
 )
-"""Contents of `languages.toml` (fields of `Language` by language code), `readings.toml` and `marks.toml`."""
+"""Parsed TOML files: fields of `Language` by code; rules to read notation aloud; variants of ASCII characters."""
 _MARKED_NUMBER = r"⟦(\w+)((?: \w+=\w+)*)(\.?\w*) ([0-9]{1,36})⟧"
 _compiled = cache(re.compile)  # the cache of the `re` module is too small for the rules of all languages
 

@@ -153,7 +153,7 @@ class GPTObjective(Objective):
 
 
 MASKING_SITE = 1023
-"""Number that gives code masking a different random seed than any dropout layer, see `site_offset`."""
+"""Site number of code masking in `site_offset`, so that its random seed differs from those of dropout layers."""
 
 
 class GPTPreparation(Preparation):

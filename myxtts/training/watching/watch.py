@@ -206,7 +206,7 @@ class Watch:
         self._recent.clear()
 
     def _report_divergence(self, bad_steps, dataset):
-        """Writes the bad steps to a file, else to the log; returns the path or `The log …`, which begins a message."""
+        """Writes the bad steps to a file or, if that fails, to the log. Returns the path or "The log", for an error."""
         trainer, stage, clips = self.trainer, self.trainer.stage.name, dataset.train
         if not trainer.workers.is_chief:
             return "The log of worker 0"
