@@ -118,7 +118,7 @@ class XTTSConfig(Settings):
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 RECIPES: Path = _PACKAGE / "recipes" if (_PACKAGE / "recipes").is_dir() else _PACKAGE.parent / "configs"
-"""Folder of the recipes: `myxtts/recipes/` of an installed package, `configs/` of a checkout."""
+"""Folder of the recipes, ready-made YAML files: `myxtts/recipes/` of an installed package, `configs/` of a checkout."""
 SAMPLE = "sample.yaml"
 """Recipe of a run that is started with neither training data nor a configuration file."""
 _MAX_FILE_BYTES = 64 * 2**10

@@ -121,7 +121,7 @@ class TrainingState:
                 part.restore(saved["parts"][name])
 
     def take_up(self, dataset: SpeechDataset, stage: str) -> SpeechDataset:
-        """Returns the data set, with its batch order continued. Resets `best` if the validation clips changed."""
+        """Returns the data set with an order that continues `record`. Resets `best` if the validation clips changed."""
         before, self.validation = self.validation, data_digest(dataset.validation)
         if before not in (None, self.validation):
             logger.warning("The validation clips changed since the checkpoint; the best validation loss starts over.")

@@ -39,7 +39,7 @@ class Language:
     abbreviation_stop: Literal["always", "optional", "never"] | str = "always"
     """When abbreviations end with a full stop; or a regular expression, in which `{}` stands for the abbreviation."""
     within_sentences: frozenset[str] = frozenset()
-    """Further abbreviations that do not end a sentence, in lower case. A final `#` means: only if a digit follows."""
+    """More abbreviations after which a sentence continues, in lower case; with a final `#`, only before a digit."""
     symbols: dict[str, str]
     """Words for each symbol, such as `%`."""
     symbol_readings: dict[str, str] = field(default_factory=dict)

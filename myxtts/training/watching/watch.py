@@ -137,7 +137,7 @@ class Watch:
         self.monitor: GPUMonitor | None = None
         """Monitor of the GPUs in use, set by the run; None reports no GPU memory and utilization."""
         self.ledger_keeper: LedgerKeeper | None = None
-        """Creates the `Ledger`. Must be set before the first step, to see how the step changes the weight averages."""
+        """Creator of the `Ledger`; set before the first step, to see how the step changes the weight averages."""
         objectives = trainer.stage.validated([rule.objective for rule in trainer.train_step.rules])
         self._evaluator = Evaluator(trainer.stage, objectives, trainer.replicas)
         self._callbacks, self._unread, self._recent = [], [], []
