@@ -75,7 +75,7 @@ def main(argv: list[str] | None = None) -> int:
         config = config_from_dict({"training": training, "data": {"train_data": arguments.train_data}})
         print("\n".join(examine_workers(with_workers(config))))
         return 0
-    require_output("--json", arguments.json)
+    require_output("--json", arguments.json, starts=b'{\n "versions"')
     rule = f"0 to {MAX_SECONDS}"
     require(0 <= arguments.seconds <= MAX_SECONDS, "--seconds", rule, arguments.seconds, "0 skips the measurement.")
     from myxtts.devices.tensorflow_start import filter_native_errors
