@@ -49,10 +49,11 @@ def exits_with_sentence(main: Callable) -> Callable:
     return wrapped
 
 
-def require_output(flag: str, path: str | None, makes_folders: bool = False) -> None:
+def require_output(flag: str, path: str | None, makes_folders: bool = False, starts: bytes = b"") -> None:
     """Raises `UserError` if no file can be written to `path`, the value of `flag`. None is allowed.
 
-    If `makes_folders`, `path` may be a folder, and its parents need not exist.
+    If `makes_folders`, `path` may be a folder, and its parents need not exist. With `starts`, the first bytes of the
+    command's reports, a file that starts otherwise must not be replaced.
     """
     if path is None:
         return
@@ -61,6 +62,9 @@ def require_output(flag: str, path: str | None, makes_folders: bool = False) -> 
     if not path or os.path.isdir(target) and not makes_folders:
         raise UserError(f"{flag} must name a {'file or folder' if makes_folders else 'file'}. Received: {path!r}.")
     require(len(os.path.basename(os.fsencode(target))) <= 255, flag, "a name of at most 255 bytes", repr(path[:80]))
+    if starts and os.path.isfile(target):
+        with open(target, "rb") as file:
+            require(file.read(len(starts)) in (b"", starts), flag, "a new file or an earlier report", printable(path))
     place = os.path.dirname(target)
     while makes_folders and not os.path.exists(place):
         place = os.path.dirname(place)

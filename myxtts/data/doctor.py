@@ -167,14 +167,6 @@ def write_report(inspection: Inspection, path: str | Path, mark: str = ""):
     write_text(path, mark + csv_text((_COLUMNS, *rows), end="\r\n"))
 
 
-def is_foreign(path: str | Path) -> bool:
-    """Returns whether `path` is a non-empty file that `write_report` did not write, so it must not be overwritten."""
-    if not os.path.isfile(path):
-        return False
-    with open(path, encoding="utf-8-sig", errors="replace", newline="") as file:
-        return file.read(1_024).split("\r\n")[0] not in ("", ",".join(_COLUMNS))
-
-
 def id_hash(clip_id: str) -> int:
     """Returns a 64-bit hash of a clip's id. Unlike Python's `hash`, it is the same in all processes."""
     return int(digest_bytes(clip_id.encode("utf-8", "surrogatepass"), 8), 16)

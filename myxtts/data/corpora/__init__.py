@@ -185,9 +185,9 @@ def _refuse_letters(reading, language, group):
         return
     if language != reading.language:
         note += " The list names the language: correct it there."
-    if len(group) > _MOST_MISLABELED * len(reading.utterances):
-        raise CorpusError(f"{counted(len(group), 'clip')} cannot be read. {note}")
     wrong = {clip.id: clip for clip in group if guess_language([clip.text], language)[1]}
+    if len(wrong) > _MOST_MISLABELED * len(reading.utterances):
+        raise CorpusError(f"{counted(len(wrong), 'clip')} cannot be read. {note}")
     reading.utterances[:] = [clip for clip in reading.utterances if clip.id not in wrong]
     for clip in wrong.values():
         with reading.clip(clip.id, clip.line, clip.wav_path):
