@@ -264,7 +264,7 @@ def _read_frames(path, file):
 
 
 def _mix_to_mono(path, frames):
-    """Mixes `(S, C)` samples to mono, scaled to `[-1, 1]` if louder; returns the mix `(S,)` and the original peak."""
+    """Mixes `(S, C)` samples to mono `(S,)`, and scales a peak above 1 to 1; returns the mix and the original peak."""
     peak = check_peak(path, frames)
     if peak > 1:
         frames = frames / peak

@@ -40,7 +40,7 @@ class Record(NamedTuple):
 
 
 class PreparedClip(NamedTuple):
-    """Clip in the shard `shard`, a path or an address. `audio` has the first digits of the digest of its samples."""
+    """Clip in a shard, whose path or address is `shard`. `audio` is the start of the digest of the clip's samples."""
 
     shard: str
     id: str

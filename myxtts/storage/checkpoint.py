@@ -113,7 +113,7 @@ def write_manifest(folder: Path) -> None:
 
 
 def read_manifest(folder: Path) -> dict[str, dict]:
-    """Reads a checkpoint's manifest and returns its entries. Raises `CheckpointVersionError` if its format differs.
+    """Returns the entries of a checkpoint's manifest. Raises `CheckpointVersionError` if its format is not `FORMAT`.
 
     Raises `CheckpointError` if the manifest is missing or damaged, or if it lists a file outside of the folder.
     """
