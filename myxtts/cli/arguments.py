@@ -32,7 +32,7 @@ class PlainParser(argparse.ArgumentParser):
         self.register("type", float, _finite)
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None):
-        """Parses arguments; the error for an unknown flag suggests the nearest one of the command or a sub-command."""
+        """Parses arguments; the error for an unknown flag suggests the nearest flag of the command or a sub-command."""
         args = sys.argv[1:] if args is None else args
         subjects = next((one.choices for one in self._actions if isinstance(one, argparse._SubParsersAction)), {})
         used = next((subjects[one] for one in args if one in subjects), self)

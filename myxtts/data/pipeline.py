@@ -18,7 +18,7 @@ from myxtts.devices.tensorflow_start import AbandonedThread
 
 @dataclass(frozen=True)
 class Clip:
-    """A checked recording with the tokens of its transcript. The other fields are those of its `Utterance`."""
+    """A checked recording: fields of its `Utterance`, and the tokens of its transcript."""
 
     id: str
     wav_path: str

@@ -21,7 +21,7 @@ from myxtts.text.speech_rates import SpeechRate
 
 CODE_SECONDS = CODE_STRIDE_SAMPLES / MODEL_SAMPLE_RATE
 LOOP_CODES, LOOP_TURNS, LONGEST_LOOP = 32, 4, 24
-"""A loop has at least `LOOP_CODES` codes (1.5 s) and `LOOP_TURNS` repetitions, of at most `LONGEST_LOOP` codes each."""
+"""A loop has `LOOP_CODES` codes (1.5 s) or more, and repeats up to `LONGEST_LOOP` codes `LOOP_TURNS` times or more."""
 DOUBT = 0.5
 """Score below which a check reports a fault. Without a `Calibration`, confidence below which a sentence is flagged."""
 CONFIDENCE_FILE = "confidence.json"
@@ -51,7 +51,7 @@ class Reading(NamedTuple):
 class Calibration(NamedTuple):
     """Logistic regression from the `features` of a sentence to the probability that a recognizer understands it.
 
-    `utilities/base/calibrate_confidence.py` fits it to the bundled model. It is invalid for other weights or languages.
+    `utilities/base/calibrate_confidence.py` fits it to the bundled model. Other weights or languages need another fit.
     """
 
     languages: list[str]

@@ -206,7 +206,7 @@ def attend(
 
 
 class CausalSelfAttention(Layer):
-    """Causal self-attention of GPT-2: one projection to queries, keys and values, attention, and an output projection.
+    """Causal self-attention of GPT-2: one projection to queries, keys and values; the attention; an output projection.
 
     Args:
         dropout: Dropout rate of the attention probabilities.

@@ -50,7 +50,7 @@ _REPORTS = (LOG, "inspected_*.json", "clips_*.csv", "diverged_*.json")
 
 
 def stores_in(folder: Path) -> dict[str, CheckpointStore]:
-    """Returns the checkpoints of each stage that has any, by stage, in training order."""
+    """Returns `{stage: checkpoints}` of the stages that have checkpoints, in training order."""
     stores = {stage: CheckpointStore(folder / stage) for stage in STAGES}
     return {stage: store for stage, store in stores.items() if store.steps()}
 

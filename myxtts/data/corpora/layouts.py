@@ -65,7 +65,7 @@ def _read_saved(reading, place):
 
 
 def _extract(audio, path):
-    """Returns the path of a recording; writes its bytes, in any format, to `path`, unless they are already there."""
+    """Returns the path in the cell `audio`. If the cell has bytes instead, stores them at `path` and returns `path`."""
     content = audio.get("bytes")
     if content is None:
         return str(audio.get("path") or "")

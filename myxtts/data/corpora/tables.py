@@ -110,7 +110,7 @@ def find_dialect(lines: list[str], separator: str) -> Dialect:
 
 
 def _guess_separator(lines):
-    """Returns tab, comma or semicolon if it splits most lines into 2 or 3 cells and no line has `|`; otherwise `|`."""
+    """Returns `|` if a line has it; else tab, comma or semicolon, if most lines then have 2 or 3 cells; else `|`."""
     lines = [line for line in lines if line.strip()]
     if any("|" in line for line in lines):
         return "|"
