@@ -13,12 +13,12 @@ import tensorflow as tf
 SPEED_RANGE = 0.05
 """Speed factors are from exp(-SPEED_RANGE) to exp(SPEED_RANGE). A speed change also shifts pitch and formants."""
 GAIN_NEPERS = 0.7
-"""Maximum random gain: 3 dB in `draw_change` (added to log power), 6 dB in `disturb` (added to log amplitude)."""
+"""Maximum random gain. `draw_change` adds it to log power (3 dB), `disturb` adds it to log amplitude (6 dB)."""
 EQUALIZER_NEPERS = 0.25
-"""Maximum coefficient of each cosine in the equalizer of `draw_change`, a sum of cosines in log power: 1.1 dB."""
+"""Maximum coefficient of each cosine in the equalizer of `draw_change`, which is added to log power: 1.1 dB."""
 EQUALIZER_CURVES = 4
 MICROPHONE_NEPERS = 0.4
-"""Maximum coefficient of each cosine in the equalizers of `disturb`, sums of cosines in log amplitude: 3.5 dB."""
+"""Maximum coefficient of each cosine in the equalizers of `disturb`, which are added to log amplitude: 3.5 dB."""
 NOISE_DECIBELS = (5.0, 40.0)
 """Range of the signal-to-noise ratio that `disturb` produces, in dB."""
 
@@ -81,7 +81,7 @@ def change_speed(wav: tf.Tensor, lengths: tf.Tensor, speed: tf.Tensor) -> tuple[
 
 
 def change_speed_of_loop(wav: tf.Tensor, speed: tf.Tensor) -> tf.Tensor:
-    """Changes the speed of looped clips `(B, S)` by factors `(B,)`, keeping S: slow ones are cut, fast ones repeat."""
+    """Changes the speed of looped clips `(B, S)` by factors `(B,)`: slowed clips are cut to S, faster clips repeat."""
     size = tf.shape(wav)[1]
     at = tf.math.floormod(tf.range(size, dtype=tf.float32)[None] * speed[:, None], tf.cast(size, tf.float32))
     left = tf.minimum(tf.cast(at, tf.int32), size - 1)

@@ -19,7 +19,7 @@ UNUSED = {
     "workers are": MEASURING,
     "the machine is": ("worker_index",),
 }
-"""Options that a check does not use, by the subject of the check. It is an error to give one of them."""
+"""Options that `myxtts doctor` rejects, by the subject of the check, because the check does not use them."""
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -19,7 +19,7 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 def exits_with_sentence(main: Callable) -> Callable:
     """Decorates a command's `main`, so that it prints errors that a user can fix and returns an exit code for them.
 
-    The code is the error's `exit_code`, else 2; 130 after Ctrl-C. With several workers, the process exits with it.
+    The code is the error's `exit_code`, else 2; 130 after Ctrl-C. A worker of several ends its process with this code.
     """
 
     @functools.wraps(main)
@@ -103,7 +103,7 @@ def language_code(name: str | None, among: Collection[str] | None = None) -> str
 
 
 def require_port(flag: str, host: str, port: int | None) -> None:
-    """Raises `UserError` unless this process can listen on a port. None, and 0 for any free port, are allowed."""
+    """Raises `UserError` if this process cannot listen on a port. None and 0 (any free port) are allowed."""
     if port is not None:
         open_port(flag, host, port).close()
 

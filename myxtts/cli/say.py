@@ -37,7 +37,7 @@ SHORT_TEXT = 400
 """Texts of up to this many characters are spoken without tracing all graphs, which would take longer than it saves."""
 MAX_LIST_BYTES = 64 * 2**20
 SPOKEN_FILE = "spoken.json"
-"""File in the output folder with a digest of text, voice and settings per audio file, to detect outdated files."""
+"""File in the output folder that has a digest of each audio file's text, voice and settings, to find outdated files."""
 BATCH_SIZE = 16
 """Number of texts that are spoken together. `SPOKEN_FILE` is updated after each batch."""
 _ID = re.compile(r"[^\W.][\w.-]*")
@@ -298,7 +298,7 @@ class Line(NamedTuple):
 
 
 def read_lines(path: str) -> list[Line]:
-    """Reads lines `id|text|voice|language`; skips a header, blank and `#` lines. Raises `UserError` if one is bad."""
+    """Reads lines `id|text|voice|language`; skips a header, blank and `#` lines. Raises `UserError` for a bad line."""
     # `splitlines` would also split at characters that can be part of a text.
     rows = re.split("\r\n|\r|\n", read_input("--batch", path, MAX_LIST_BYTES))
     first = next((row for row in rows if row.strip() and not row.startswith("#")), "")

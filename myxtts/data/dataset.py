@@ -43,7 +43,7 @@ MAX_SHIFT_SAMPLES = CODE_STRIDE_SAMPLES - 1
 KEPT_SAMPLES = 12 * MODEL_SAMPLE_RATE
 """Maximum length of a speaker's stored recording in samples, twice the default maximum length of conditioning clips."""
 USUAL_SAMPLES = 6 * MODEL_SAMPLE_RATE
-"""Preferred length in samples of a speaker's stored clips: longer ones have pauses, shorter ones often one word."""
+"""Preferred length in samples of a speaker's stored clips: longer clips have pauses, shorter ones often just a word."""
 MOST_CLIPS = 24
 MOST_SPEAKERS = 200
 """Maximum number of speakers with a stored recording, about 50 MB in total."""
@@ -216,7 +216,7 @@ def _divide(sides, inspection, config):
 
 
 def conditioning_seconds(data: DataConfig, clips: Sequence[Clip]) -> tuple[float, float]:
-    """Returns `data.conditioning_seconds`; if short clips are repeated, at most the 95th percentile of clip lengths."""
+    """Returns `data.conditioning_seconds`, limited to the 95th percentile of clip lengths if padded by repetition."""
     if data.conditioning_padding != "repeat":
         return data.conditioning_seconds
     longest = np.percentile([clip.num_samples for clip in clips], 95) / MODEL_SAMPLE_RATE
@@ -226,7 +226,7 @@ def conditioning_seconds(data: DataConfig, clips: Sequence[Clip]) -> tuple[float
 
 
 def _own_vocabulary(config):
-    """Returns the vocabulary file of the run if its GPT is resumed or kept, else None."""
+    """Returns the vocabulary file of the run if training resumes or keeps the run's GPT, else None."""
     path, stage = vocabulary_path(Path(config.training.checkpoint_dir)), config.training.stage
     keeps_gpt = not config.training.reset_training or stage in list(STAGES)[list(STAGES).index("gpt") + 1 :]
     return path if path.is_file() and keeps_gpt else None

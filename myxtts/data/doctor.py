@@ -287,7 +287,7 @@ def _finding(root, utterance, reason, detail):
 
 
 def _encoding_fault(text):
-    """Returns `(is_certain, fault)`: whether the encoding is certainly wrong, and a sentence on the fault (or "")."""
+    """Looks for signs of a wrong encoding. Returns `(is_certain, fault)`; `fault` is a sentence or, if none, ""."""
     if lost := re.search("[\ufffd\ud800-\udfff]", text):  # U+D800 and above: half of a pair in JSON
         return True, f"The text contains U+{ord(lost[0]):04X}, which stands for lost letters."
     if text.count("?") > max(2, sum(map(str.isalpha, text))):

@@ -1,4 +1,4 @@
-"""Import path for the LJSpeech data set and its tf.data pipeline; `SpeechDataset` reads it like any other format."""
+"""Provides `LJSpeechDataset`, another name of `SpeechDataset` (which reads all formats), and tf.data functions."""
 
 from myxtts.data.dataset import SpeechDataset
 from myxtts.data.pipeline import prefetch_to, wave_dataset

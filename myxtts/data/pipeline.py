@@ -18,7 +18,7 @@ from myxtts.devices.tensorflow_start import AbandonedThread
 
 @dataclass(frozen=True)
 class Clip:
-    """A checked recording with the tokens of its transcript. The other fields are those of its `Utterance`."""
+    """A checked recording: fields of its `Utterance`, and the tokens of its transcript."""
 
     id: str
     wav_path: str
@@ -79,7 +79,7 @@ class BatchLoader:
     conditioning: DataConfig | None = None
     """Settings of the conditioning clips: lengths, source and padding. None if there are no conditioning clips."""
     conditioning_grid: int = 1
-    """Starts of conditioning clips are multiples of this many samples; so are lengths, unless maximal or below it."""
+    """Step in samples. Conditioning clips start at multiples of it; lengths are multiples, smaller or the maximum."""
     crop_samples: int | None = None
     """Maximum length in samples of the slice to load from each clip; None loads whole clips."""
     max_shift: int = 0
@@ -151,7 +151,7 @@ class BatchLoader:
         return samples, shift
 
     def _fill_conditioning(self, batch, row, clip, rng, samples, shift):
-        """Writes a row's conditioning clip. `samples`, the training clip (None if prepared), is at `shift` in `wav`."""
+        """Writes a row's conditioning clip. `samples` (None if `prepared`) is the audio at index `shift` of the row."""
         longest, grid = self.conditioning_samples, self.conditioning_grid
         length = int(rng.integers(self._min_conditioning, longest + 1)) if self.training else longest
         same_voice, other = self._by_speaker[clip.speaker, clip.language], None

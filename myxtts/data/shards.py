@@ -40,7 +40,7 @@ class Record(NamedTuple):
 
 
 class PreparedClip(NamedTuple):
-    """Clip in the shard `shard`, a path or an address. `audio` has the first digits of the digest of its samples."""
+    """Clip in a shard, whose path or address is `shard`. `audio` is the start of the digest of the clip's samples."""
 
     shard: str
     id: str
@@ -53,7 +53,7 @@ class PreparedClip(NamedTuple):
         return np.array(self._read("codes", self.codes).int64_list.value, np.int32)
 
     def read_samples(self) -> np.ndarray:
-        """Returns the samples `(S,)` int16. Raises `AudioError` if they are damaged, or `OSError`."""
+        """Returns the samples `(S,)` int16. Raises `AudioError` if they are damaged, `OSError` if reading fails."""
         return np.frombuffer(self._read("samples", self.samples).bytes_list.value[0], "<i2")
 
     def _read(self, kind, record):
@@ -108,7 +108,7 @@ def write_shard(
 
 
 def _examples(clip_id, codes, pcm):
-    """Returns the two serialized `tf.train.Example`s of a clip: with its codes, and with its samples `pcm`."""
+    """Returns the two serialized `tf.train.Example`s of a clip: one with its codes, one with its samples `pcm`."""
     clip_id = tf.train.Feature(bytes_list=tf.train.BytesList(value=[clip_id.encode("utf-8", "surrogatepass")]))
     codes = tf.train.Feature(int64_list=tf.train.Int64List(value=codes.tolist()))
     samples = tf.train.Feature(bytes_list=tf.train.BytesList(value=[pcm]))

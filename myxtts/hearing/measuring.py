@@ -171,8 +171,8 @@ class Measured:
 
 @dataclass
 class Measurer:
-    """Computes the metrics of spoken sentences. Metrics that need a recognizer, encoder or DNSMOS are left out if it is
-    None. Features of recordings and reference voices are cached."""
+    """Computes the metrics of spoken sentences. If `recognizer`, `encoder` or `dnsmos` is None, its metrics are left
+    out. Features of recordings and reference voices are cached."""
 
     recognizer: Recognizer | None = None
     encoder: Encoder | None = None

@@ -75,8 +75,8 @@ class TensorflowSteps:
 
     Args:
         traced: Whether `read` is traced to a graph; `draw` always is.
-        by_block: Whether XLA compiles single transformer blocks, for shapes whose whole `draw` is not compiled. None
-            means yes on a GPU, where it is slow to launch operations one by one, and no on a CPU.
+        by_block: Whether XLA compiles transformer blocks one by one, for shapes without a compiled `draw`. None means
+            yes on a GPU, where launching single operations is slow, and no on a CPU.
 
     Attributes:
         shapes: Shapes `(B, S)` for which XLA has compiled `draw`.

@@ -101,7 +101,7 @@ class SpokenPiece(Verdict):
     codes: np.ndarray = field(repr=False)
     """Audio codes, `(C,)` int32, without the stop code."""
     stopped: bool
-    """False if the audio was cut off at the limit of codes."""
+    """Whether the model ended the piece with a stop code; if not, the audio was cut off at the limit of codes."""
 
 
 class Spoken:
@@ -116,7 +116,7 @@ class Spoken:
 
     @property
     def stopped(self) -> bool:
-        """False if the audio of a piece was cut off at the limit of codes."""
+        """Whether all pieces ended with a stop code; if not, the audio of a piece was cut off at the limit of codes."""
         return all(piece.stopped for piece in self.pieces)
 
     @property

@@ -93,7 +93,7 @@ class Sentence:
         """Whether `more` has returned audio."""
 
     def open(self, hurry: bool = False, attempt: int = 0) -> None:
-        """Queues the sentence for sampling. The number `attempt` changes the random numbers; see `CodeStream.hurry`."""
+        """Queues the sentence for sampling. Each `attempt` has other random numbers; `hurry` is as in `CodeStream`."""
         voice, language, sampling, seed, speed, max_codes = self.manner
         ids = self.synthesizer.text_front.ids(self.piece.text, language)
         number = self.number + attempt * 2**32

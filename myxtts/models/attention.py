@@ -95,9 +95,9 @@ class _Chunks:
     def _loop(self, chunk, after, *carried):
         """Calls `chunk(index, start, after, *carried)` for each chunk; returns the last `carried`.
 
-        To save memory, the backend must not compute chunks in parallel. So each chunk returns a zero `after`, known
-        only when the chunk is computed, and the next chunk adds it to its keys, values and dropout mask number. Slice
-        bounds do not depend on `after`, because XLA evaluates them at compile time.
+        The backend must compute chunks one after another, to save memory. So each chunk returns `after`, a zero that
+        is known only when the chunk is computed, and the next chunk adds this zero to its keys, values and dropout mask
+        number. Slice bounds do not depend on it, because XLA evaluates them at compile time.
         """
         count = (self.num_keys + CHUNK - 1) // CHUNK
         if isinstance(count, int):
@@ -206,7 +206,7 @@ def attend(
 
 
 class CausalSelfAttention(Layer):
-    """Causal self-attention of GPT-2: one projection to queries, keys and values, attention, and an output projection.
+    """Causal self-attention of GPT-2: one projection to queries, keys and values; the attention; an output projection.
 
     Args:
         dropout: Dropout rate of the attention probabilities.

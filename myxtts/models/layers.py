@@ -159,7 +159,7 @@ def normal(stddev: float) -> Any:
 
 
 def shared_array(value: Any) -> np.ndarray:
-    """Returns a tensor's or variable's value as an array that may share its memory; assignments use new memory."""
+    """Returns a tensor or variable as an array. They may share memory, but assignments do not change the array."""
     held = value.value if isinstance(value, keras.Variable) else value
     return np.asarray(held.read_value() if hasattr(held, "read_value") else held)  # `asarray` copies a variable
 

@@ -89,7 +89,7 @@ class CorpusFormat:
     hint: str
     """Description of the layout in error messages, which follows the words "a folder with"."""
     read: Callable[["Reading", Place], object]
-    """Function that reads a `Place`: adds its clips and rejections, or nothing if it has another layout. Raises
+    """Function that adds the clips and rejections of a `Place`, or nothing if the place has another layout. Raises
     `CorpusError` if a list cannot be read, and `ClipRefused` if the folder must not be opened."""
     takes_list: bool = False
     """Whether `read` can also read a single list, `place.list_path`, instead of a folder."""

@@ -72,7 +72,7 @@ class CorpusFolder:
         self._roots |= dict.fromkeys((folder, folder.resolve()))
 
     def allow_named(self, names: Collection[str]):
-        """Allows the folder outside the data set that at least half of the paths `names` share, if the user owns it."""
+        """If at least half of `names` are outside the data set, allows the folder they share if the user owns it."""
         away = [name for name in names if (name[:1] == "/" or ".." in name) and name.lower().endswith(AUDIO_EXTENSIONS)]
         paths = [Path(os.path.normpath(self.root / name)) for name in away]
         outside = [path for path in paths if not any(path.is_relative_to(root) for root in self._roots)]
@@ -147,7 +147,7 @@ class CorpusFolder:
         return {stem for stem, extension in map(os.path.splitext, self.files(folder)) if extension in AUDIO_EXTENSIONS}
 
     def find_audio(self, places: Sequence[Path], parts: list[str]) -> Path:
-        """Finds a clip's audio file in `places` or `audio_roots`; in those that are in `searched`, also one level down.
+        """Finds a clip's audio file in `places` or `audio_roots`, also one level down if the folder is in `searched`.
 
         `parts` are the components of the file's path, with or without extension. Raises `ClipRefused` if the file is
         missing, is in several subfolders, or is a link to another user's file outside the data set.
@@ -186,8 +186,8 @@ class CorpusFolder:
             return refused.reason == "several files"
 
     def name_to_parts(self, name: str) -> list[str]:
-        """Splits the path that a list gives for a clip into components relative to the data set. If it is in one of
-        `audio_roots`, the first component is that root. Raises `ClipRefused` if the path is invalid.
+        """Splits a clip's path, as given in a list, into components relative to the data set. A path in one of
+        `audio_roots` has that root as its first component. Raises `ClipRefused` if the path is invalid.
 
         If an absolute path does not exist, its leading folders are dropped until the rest exists in one of `searched`.
         """

@@ -65,7 +65,7 @@ def _read_saved(reading, place):
 
 
 def _extract(audio, path):
-    """Returns the path of a recording; writes its bytes, in any format, to `path`, unless they are already there."""
+    """Returns the path in the cell `audio`. If the cell has bytes instead, stores them at `path` and returns `path`."""
     content = audio.get("bytes")
     if content is None:
         return str(audio.get("path") or "")
@@ -206,7 +206,7 @@ def read_kaldi(reading: Reading, place: Place) -> None:
 
 
 def read_text_files(reading: Reading, place: Place, suffix: str = ".txt") -> None:
-    """Reads pairs of audio and text files of equal name; rejects unpaired files, unless no `.txt` file has a pair."""
+    """Reads audio and text files of equal name; rejects unpaired files. Reads nothing if no `.txt` file has a pair."""
     audio = reading.folder.audio_stems(place.path)
     texts = {name.removesuffix(suffix) for name in reading.folder.files(place.path) if name.endswith(suffix)}
     if suffix == ".txt" and audio.isdisjoint(texts):  # the texts are not transcripts
@@ -247,7 +247,7 @@ def read_vctk(reading: Reading, place: Place) -> None:
 def read_chapters(reading: Reading, place: Place, suffix: str) -> None:
     """Reads `SPEAKER/CHAPTER/` folders with texts in files that end with `suffix`.
 
-    `dev-…` folders are for validation, `test-…` folders are unused. If there are no others, all are for training.
+    `dev-…` folders are for validation, `test-…` folders unused. If there are only such folders, they are for training.
     """
     has_texts = lambda path: any(name.endswith(suffix) for name in reading.folder.files(path))
     chapters = [path for path in reading.folder.walk(place.path, 3) if has_texts(path)]

@@ -110,7 +110,7 @@ def find_dialect(lines: list[str], separator: str) -> Dialect:
 
 
 def _guess_separator(lines):
-    """Returns tab, comma or semicolon if it splits most lines into 2 or 3 cells and no line has `|`; otherwise `|`."""
+    """Returns `|` if a line has it; else tab, comma or semicolon, if most lines then have 2 or 3 cells; else `|`."""
     lines = [line for line in lines if line.strip()]
     if any("|" in line for line in lines):
         return "|"
@@ -154,7 +154,7 @@ def header_table(reading: Reading, place: Place, path: Path) -> Table | None:
 def content_table(reading: Reading, place: Place, path: Path) -> Table | None:
     """Returns the `Table` of a list whose columns are found by their content; None if no column contains clips.
 
-    At least half of the cells in the clip column name audio files. The text column is the header's, else the one with
+    At least half of the cells in the clip column name audio files. The text column is named by the header, or else has
     the most letters. If the clips are in the first of at most 4 columns and there is no header, calls `plain_table`.
     """
     lines = reading.folder.read_lines(path)
@@ -227,7 +227,7 @@ def _is_header(rows, column, found):
 
 
 def _located(reading, place, path, dialect, columns, header_line=None):
-    """Creates a `Table`. Audio may be in `place` or its `wavs/`, one level below these, or where most paths point."""
+    """Creates a `Table`. Its audio may be in `place`, `wavs/` or their subfolders, or where most paths lead."""
     table = Table(path, dialect, columns, (place.path / "wavs", place.path), header_line)
     reading.folder.allow_named([*_clip_names(reading, table)])
     reading.folder.searched.update(table.audio_places)
