@@ -64,7 +64,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Judgement:
-    """A target, the measured value, and the verdict: `pass`, `fail`, or `not judged` with the reason in `found`."""
+    """Whether a target was met: `pass`, `fail` or `not judged`. `found` is the measured value, or why there is none."""
 
     target: str
     found: str
@@ -242,7 +242,7 @@ def judge(found: dict[str, dict[str, dict]], is_virtual: bool) -> list[Judgement
 
 
 def _judged(target, figures, verdict):
-    """Judges figures. `verdict(figures)` returns the value as text, and whether it meets the target (None: unknown)."""
+    """Returns a `Judgement`. `verdict(figures)` returns the value as text, and whether it is good (None: unknown)."""
     lack = "not measured" if not figures else figures.get("error") or figures.get("skipped")
     if lack:
         return Judgement(target, lack, "fail" if "error" in figures else "not judged")
@@ -275,7 +275,7 @@ def _smaller(figures, plain):
 
 
 def flags_to_use(found: dict[str, dict[str, dict]]) -> str:
-    """Returns the flags to recommend: those of each group's fastest case, if it is faster than the plain run."""
+    """Returns the flags to recommend: those of each group's fastest case, if it is faster than the run without them."""
     quickest = {}
     for case in cases():
         figures = found.get(case.group, {}).get(case.name, {})

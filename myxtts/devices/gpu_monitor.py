@@ -1,7 +1,7 @@
 """Lists the NVIDIA GPUs visible to this process and monitors their utilization and memory.
 
-The figures come from NVML (package `nvidia-ml-py`), which works without TensorFlow and, unlike TensorFlow, reports
-utilization. Without NVML, figures are "not available", never zero.
+The measurements come from NVML (package `nvidia-ml-py`), which works without TensorFlow and, unlike TensorFlow, reports
+utilization. Without NVML, they are reported as "not available", never as zero.
 """
 
 import os
@@ -33,7 +33,7 @@ class GPU:
 
 @dataclass
 class GPUUsage:
-    """Utilization (percent) and used memory (MB) of a GPU since `GPUMonitor.start`; None for figures not reported."""
+    """Utilization (percent) and used memory (MB) of a GPU since `GPUMonitor.start`; None for values not reported."""
 
     id: str
     name: str

@@ -68,9 +68,9 @@ class DataSets:
         return self.folder(name).with_name(f"{name}{RECORDINGS}")
 
     def keep(self, name: str, files: Sequence[str] | None, is_heard: bool = False) -> Path | None:
-        """Copies uploaded files into a data set. With subtitles, or for a recognizer (`is_heard`), they are long
-        recordings: they go to a new folder in `recordings(name)`, which is returned. Otherwise, they are clips with
-        texts, and None is returned. Raises `UserError` if files are missing or cannot be added to the data set."""
+        """Copies uploaded files into a data set. Recordings to cut into clips, by subtitles or by a recognizer
+        (`is_heard`), go to a new folder in `recordings(name)`, which is returned. Clips with texts go to the data set
+        itself, and None is returned. Raises `UserError` if files are missing or cannot be added to the data set."""
         folder, names = self.folder(name), [Path(file).name for file in files or ()]
         is_cut = is_heard or any(one.lower().endswith(SUBTITLES) for one in names)
         audio = MEDIA_EXTENSIONS if is_cut else AUDIO_EXTENSIONS
@@ -172,7 +172,7 @@ def kept_in(home: Path) -> dict[str, Kept]:
 
 
 def _parts(kind, folder):
-    """Returns the paths of an item: of a data set's long recordings or a run's output, if any, and then its folder."""
+    """Returns the paths of an item, its folder last. A data set may also have long recordings, a run an output file."""
     beside = {"data": folder.with_name(f"{folder.name}{RECORDINGS}"), "run": output_path(folder)}
     return [path for path in (beside.get(kind), folder) if path and (path.exists() or path == folder)]
 
