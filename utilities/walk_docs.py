@@ -97,7 +97,7 @@ LONGEST_SECONDS = 900
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """Returns environment variables for commands: this Python and `folder` in PATH, this checkout, 80 columns."""
+    """Returns environment variables for commands: `folder` in PATH, imports from this checkout, 80 columns."""
     path = f"{Path(sys.executable).parent}:{folder}:{os.environ['PATH']}"
     return {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "2", "PATH": path, "COLUMNS": "80"}
 

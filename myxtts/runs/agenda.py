@@ -284,9 +284,9 @@ def try_run(works: Sequence[StageWork], dataset: SpeechDataset, needs: Needs) ->
 class TimeLeft(Callback):
     """Adds the remaining seconds of the stage and of the run to `timing` in `on_log`, for the callbacks after this one.
 
-    If `try_run` estimated the stages, the estimates of later stages are multiplied by measured over estimated time of
-    this stage so far. The estimate of the later stages is added to both, so that a few short steps change the ratio
-    little. If not, time per step is assumed to grow with clips per step and `StageEntry.cost`.
+    If `try_run` estimated the stages, scales the estimates of later stages by the ratio of measured to estimated time.
+    Both are times of this stage so far plus the estimate of later stages, so that short steps change the ratio little.
+    Without estimates, assumes that the time per step is proportional to clips per step and `StageEntry.cost`.
     """
 
     def __init__(self, config: XTTSConfig):

@@ -56,7 +56,7 @@ def run_in(folder: Path) -> XTTSConfig | None:
 
 
 def reset_parts(training: TrainingConfig) -> list[str]:
-    """Returns the stages to start over: `training.stage` and all later ones with `reset_training`, else []."""
+    """Returns the stages that `reset_training` starts over, `training.stage` and all later ones; [] without a reset."""
     if not training.reset_training:
         return []
     first = 0 if training.stage == "all" else list(STAGES).index(training.stage)

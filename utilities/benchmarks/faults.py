@@ -70,7 +70,7 @@ class TrainingRun:
         return self.process.wait(LONGEST_RUN_SECONDS)
 
     def wait_for_step(self, step: int) -> bool:
-        """Waits until the run has logged `step` more steps; returns False if the process ends before."""
+        """Waits until the run has logged `step` more steps; returns False if the process ends earlier."""
         metrics = self.home / "metrics.jsonl"
         logged = lambda: metrics.read_bytes().count(b'"training"') if metrics.exists() else 0
         before = logged()

@@ -216,7 +216,7 @@ class Comparison:
 
     @cached_property
     def differences(self) -> list[dict[str, Estimate]]:
-        """For each row of `compared` after the first: `{metric: estimate}` of its difference from the first row."""
+        """For each row of `compared` after the first: `{metric: estimate}` of its values minus those of the first."""
         first, *others = self.compared or [None]
         difference = lambda row: {one.name: found for one in METRICS if (found := self.difference(first, row, one))}
         return [difference(row) for row in others]

@@ -137,7 +137,7 @@ class Choices:
         return box
 
     def fresh(self, lists: Any, fill: Callable, name: str | bool = False, is_typed: bool = False) -> None:
-        """Sets inputs `lists` to `fill()`: at `refill`, when the page opens and, unless `is_typed`, when the tab does."""
+        """Updates inputs by `fill()`, when the page or tab opens (if `is_typed`, only the page) and on `refill`."""
         self._fills.append((fill, lists))
         opened = [self.page.load, self.tab.select][: 1 if is_typed else 2]  # text typed just after would be lost
         gr.on(opened, fill, None, lists, show_progress="hidden", api_name=name)
@@ -148,8 +148,8 @@ class Choices:
             event(fill, None, lists, show_progress="hidden", api_name=False)
 
     def voice(self, name: str, text: gr.Textbox, *models: gr.Dropdown) -> tuple[gr.Dropdown, gr.Dropdown, gr.Audio]:
-        """Creates inputs for a language and a voice, which all `models` must have, and for a recording to use as voice
-        instead. If the language or voice changes, a sample sentence in `text` changes to the new language."""
+        """Creates inputs for language and voice, with the choices common to all `models`, and for a recording to use
+        as voice instead. If language or voice change, a sample sentence in `text` gets the new language."""
 
         def voices(before, language, *names):
             found = self.studio.speakers(language or self.language, *names, before=before)

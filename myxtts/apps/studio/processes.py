@@ -118,7 +118,7 @@ def start_training(folder: Path, flags: Sequence[str]) -> None:
 
 
 def stop_training(folder: Path) -> None:
-    """Stops the training run in a folder: after its current step, with a checkpoint; if it has not begun, at once.
+    """Stops the training run in a folder after its current step, with a checkpoint, or at once before its first step.
 
     Sends SIGTERM, because if the server was started in the background (`&`), its runs ignore SIGINT until training
     begins. Raises `UserError` if no run is training in the folder.
