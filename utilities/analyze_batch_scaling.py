@@ -3,7 +3,7 @@
     python utilities/analyze_batch_scaling.py test_batch_*.log [--json]
 
 Logs are read as in `compare_logs.py`. Runs that ran out of memory are listed too. The exit code is 2 if a log cannot be
-read or has no measurements.
+read or has no values.
 """
 
 import argparse

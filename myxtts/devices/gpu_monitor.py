@@ -63,7 +63,7 @@ class GPUReport:
     unavailable_reason: str | None = None
 
     def figures(self, roles: Sequence[str]) -> dict[str, float]:
-        """Returns maximum memory and, if known, mean utilization per role: `data_gpu_mb`, `data_gpu_percent` and so on.
+        """Returns maximum memory and, if known, mean utilization by role, such as `data_gpu_mb` and `data_gpu_percent`.
 
         `roles` has the role of each monitored GPU, in the order of the report, such as `("data", "model")`.
         """

@@ -71,7 +71,7 @@ def import_sparingly() -> Any:
 
 
 def filter_native_errors() -> None:
-    """Removes `NOISE` from standard error until the process ends, unless `sys.stderr` is replaced (notebook, test)."""
+    """Removes `NOISE` from standard error until the process ends; not if `sys.stderr` is replaced, as in notebooks."""
     if sys.stderr is None or sys.stderr is not sys.__stderr__:
         return
     own = os.dup(2)

@@ -102,7 +102,7 @@ class Workers:
         return is_set  # not `event.is_set()`, which may have changed since on one worker
 
     def require_equal(self, what: str, value: Any, hint: str) -> None:
-        """Raises `UserError` on all workers unless they pass the same JSON `value`, which the message calls `what`."""
+        """Raises `UserError` on all workers if their JSON values differ. In the message, `what` names the value."""
         first, *others = self.gather(value)
         differing = [(index, other) for index, other in enumerate(others, 1) if other != first]
         for index, other in differing[:1]:

@@ -260,7 +260,7 @@ def measure_here(request: str):
 
 
 def transcribe(config: XTTSConfig, missing: TextsMissing, quiet: bool = False) -> XTTSConfig:
-    """Cuts recordings without texts into clips with texts, as `myxtts make-dataset` does, unless this was done before.
+    """Cuts recordings without texts into clips with texts, as `myxtts make-dataset` does; reuses an earlier result.
 
     The texts come from a subtitle file with the recording's name, else from `evaluation_recognizer`, by default Whisper
     base. Each folder of recordings is a speaker; a single recording is a speaker named after the file. Unusable

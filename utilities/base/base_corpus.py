@@ -95,7 +95,7 @@ def example_sentences() -> list[str]:
 
 
 def make_base_corpus(root: Path, seed: int = 0) -> Path:
-    """Creates the corpus in `root`, in the LJSpeech layout with `speakers.csv`, unless it exists; returns `root`."""
+    """Creates the corpus in `root` if it is missing, in the LJSpeech layout with `speakers.csv`; returns `root`."""
     if (root / "metadata.csv").is_file():
         return root
     (root / "wavs").mkdir(parents=True, exist_ok=True)

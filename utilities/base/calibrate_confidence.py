@@ -117,7 +117,7 @@ def tables(rows: list[dict]) -> str:
 
 
 def main() -> int:
-    """Measures speech unless the file `--work` exists, writes the coefficients and prints the tables."""
+    """Measures speech or, if it exists, reads the file `--work`; writes the coefficients and prints the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--recognizer", required=True, help="Whisper size base or larger, or another recognizer")
     parser.add_argument("--work", type=Path, default=Path("confidence_rows.json"), help="file of the measurements")

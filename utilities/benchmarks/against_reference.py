@@ -33,7 +33,7 @@ LARGEST_SHARE_APART = 0.01
 
 
 def check_same_work(case, ours, theirs):
-    """Raises SystemExit unless the outputs of both implementations agree."""
+    """Checks that the outputs of both implementations agree; raises SystemExit if they do not."""
     if ours["size"] != theirs["size"]:
         raise SystemExit(f"{case.what}: the outputs have {ours['size']} and {theirs['size']} values.")
     ours, theirs = np.array(ours["values"]), np.array(theirs["values"])

@@ -262,7 +262,7 @@ class Comparison:
         return {metric.name for metric in METRICS if metric.needs == "recognizer"} if self.not_judged() else set()
 
     def groups(self) -> dict[str, set[str]]:
-        """Groups sentence ids by whether the speaker was seen in training; {} if one of the two groups is empty."""
+        """Groups sentence ids by seen and unseen speakers (in training); {} if one of the two groups is empty."""
         seen, others = ({one.id for one in self.sentences if one.seen is kind} for kind in (True, False))
         return {"seen speakers": seen, "unseen speakers": others} if seen and others else {}
 

@@ -172,13 +172,13 @@ def kept_in(home: Path) -> dict[str, Kept]:
 
 
 def _parts(kind, folder):
-    """Returns the paths of an item, its folder last. A data set may also have long recordings, a run an output file."""
+    """Returns what belongs to a folder: a data set's recordings or a run's output, if any, and, last, the folder."""
     beside = {"data": folder.with_name(f"{folder.name}{RECORDINGS}"), "run": output_path(folder)}
     return [path for path in (beside.get(kind), folder) if path and (path.exists() or path == folder)]
 
 
 def removable(home: Path, place: str | None, tasks: Tasks) -> Kept:
-    """Returns the item of `kept_in` at the path `place`. Raises `UserError` if there is none, or if it is in use."""
+    """Returns the `Kept` folder at the path `place`. Raises `UserError` if there is none, or if it is in use."""
     if (one := kept_in(home).get(place or "")) is None:
         raise PageError("choose_kept")
     for run in filter(process_of, {*map(home.resolve().joinpath, runs_in(home)), *trainings}):
@@ -196,7 +196,7 @@ def removable(home: Path, place: str | None, tasks: Tasks) -> Kept:
 
 
 def to_trash(home: Path, place: str | None, tasks: Tasks) -> Path:
-    """Moves an item of `kept_in`, with the files beside its folder, to the trash; returns the folder's new path."""
+    """Moves a folder of `kept_in`, with the files that belong to it, to the trash; returns its new path."""
     one = removable(home, place, tasks)
     (home / TRASH).mkdir(exist_ok=True)
     trainings.pop(one.folder.resolve(), None)  # how its training ended does not concern a new run of this name

@@ -59,7 +59,7 @@ class TorchCheckpointError(UserError):
 
 
 def _require(holds, source, problem):
-    """Raises `TorchCheckpointError` unless `holds`. The message consists of the file's name `source` and `problem`."""
+    """Raises `TorchCheckpointError` with the file's name `source` and the text `problem` if `holds` is false."""
     if not holds:
         raise TorchCheckpointError(f"{source} {problem}.")
 
@@ -177,7 +177,7 @@ class Unpickler:
         return values if name == "LIST" else tuple(values)
 
     def call(self, function, arguments):
-        """Calls one of the few functions that checkpoints need; raises `TorchCheckpointError` for others."""
+        """Calls `function` if it is one of the few that checkpoints need, else raises `TorchCheckpointError`."""
         scalar = lambda dtype, content: np.frombuffer(content, _of_kind(np.dtype, dtype))[0]
         functions = {
             "torch._utils._rebuild_tensor_v2": self.tensor,
