@@ -144,7 +144,7 @@ def ask_on_terminal(question: str) -> bool | None:
 
 
 def describe_licence(source: str, terms: Path) -> tuple[bool, str]:
-    """Describes the licence in the folder `terms`: whether the model card names one, and a text for the user."""
+    """Describes the licence in the folder `terms`. Returns whether the model card names it, and a text for the user."""
     from huggingface_hub.repocard import metadata_load
 
     try:

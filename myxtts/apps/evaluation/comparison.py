@@ -26,7 +26,7 @@ MISSING = {
     "dnsmos": networks.DNSMOS_HINT,
     "recordings": "sentences of a data set with recordings: --data FOLDER",
 }
-"""How a user can enable the metrics that need a model or recordings. The keys are the values of `Metric.needs`."""
+"""How a user can provide the model or the recordings that a metric needs, by the value of `Metric.needs`."""
 
 
 class Metric(NamedTuple):
@@ -262,7 +262,7 @@ class Comparison:
         return {metric.name for metric in METRICS if metric.needs == "recognizer"} if self.not_judged() else set()
 
     def groups(self) -> dict[str, set[str]]:
-        """Groups sentence ids by seen and unseen speakers (in training); {} if one of the two groups is empty."""
+        """Groups sentence ids by whether the speaker was seen in training; {} if one of the two groups is empty."""
         seen, others = ({one.id for one in self.sentences if one.seen is kind} for kind in (True, False))
         return {"seen speakers": seen, "unseen speakers": others} if seen and others else {}
 

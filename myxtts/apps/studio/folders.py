@@ -223,5 +223,5 @@ def count_votes(home: Path) -> list[list]:
 
 
 def _read_csv(path):
-    """Returns the rows of a CSV file with a header, as dictionaries; none if it does not exist."""
+    """Returns the rows of a CSV file with a header, as dictionaries; no rows if there is no file."""
     return csv.DictReader(path.read_text(encoding="utf-8").splitlines() if path.is_file() else ())

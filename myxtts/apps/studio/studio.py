@@ -211,7 +211,7 @@ class Studio:
         return synthesizer, voice, language or None, sampling, int(seed), speed
 
     def export(self, name: str, weights: str) -> Iterator[str]:
-        """Exports a model for ONNX Runtime to a new folder `export_folder(...)`; yields the output of the command."""
+        """Exports a model for ONNX Runtime to its `export_folder`, if that is missing; yields the command's output."""
         folder = self.export_folder(name, weights)
         folder.parent.mkdir(parents=True, exist_ok=True)
         flags = [f"--checkpoint={self.source(name)}", "--format=onnx", f"--weights={weights}", f"--output={folder}"]

@@ -223,7 +223,7 @@ class Unpickler:
 
 
 def _literal(name, argument):
-    """Returns the `_Cell` of an opcode without operands on the stack: a constant, or the argument in the opcode."""
+    """Returns the value, a `_Cell`, of an opcode that takes nothing from the stack: a constant or its argument."""
     if name in _LITERALS:
         return _Cell(copy.copy(_LITERALS[name]))
     if name == "GLOBAL":
