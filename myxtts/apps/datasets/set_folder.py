@@ -33,7 +33,7 @@ _BLOCK_SHARE, _LEAST_BLOCK_SECONDS, _MOST_BLOCK_SECONDS = 0.1, 20.0, 120.0
 class SetFolder:
     """A data set on disk, opened by `open_set`. Adding a recording does not change the CSV lines of other recordings.
 
-    Each recording has a JSON record in `sources/`, written last; after an interruption, those without it are redone.
+    Each recording has a JSON record in `sources/`. It is written last: a recording without one is processed again.
     """
 
     def __init__(self, path: Path):
