@@ -113,7 +113,7 @@ class Workers:
             raise UserError(f"All workers must have the same {what}. {found}. {hint}")
 
     def watch(self, seconds: float | None) -> None:
-        """Detects hanging steps: ends all workers unless `watch` is called again within `seconds`. None cancels it."""
+        """Detects hanging steps: ends all workers unless `watch` is called again within `seconds`; None ends this."""
         self._deadline = (time.monotonic() + seconds, seconds) if seconds else (math.inf, 0.0)
 
     def raise_lost(self, error: BaseException) -> None:

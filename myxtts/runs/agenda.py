@@ -60,7 +60,7 @@ class StageWork:
     needed_by: tuple[str, ...] = ()
     """Stages that were trained on the weights of this one, and would be unusable if the weights changed."""
     stays: str = ""
-    """Why the stage cannot continue, as text for `describe`; "" if there is no reason or only `needed_by`."""
+    """Why the stage cannot continue, as text for `describe`; "" if it can, or if `needed_by` is the only reason."""
     origin: str | None = None
     """Model that the initial weights are from; None for random weights."""
 

@@ -64,7 +64,7 @@ def reset_parts(training: TrainingConfig) -> list[str]:
 
 
 def tuned_stages(config: XTTSConfig) -> list[str]:
-    """Returns the stages to fine-tune: those in --tune if given, else that of --stage, or default ones for `all`."""
+    """Returns the stages to fine-tune: those in --tune if given, else --stage, or defaults if --stage is `all`."""
     training = config.training
     if training.tune:
         return [name for name in STAGES if name in training.tune]

@@ -55,7 +55,7 @@ def words_of(language: str) -> tuple[list[str], list[float]]:
 
 
 def amharic_words() -> list[str]:
-    """Returns the words of `AMHARIC`. `prezip` stores each as an ending and the length shared with the one before."""
+    """Returns the words of `AMHARIC`. In the file, a word is an ending and the length shared with the word before."""
     if not AMHARIC.is_file():
         raise SystemExit(f"{AMHARIC} is missing. Install Aspell's Amharic dictionary there: apt-get install aspell-am")
     words, word = [], b""

@@ -172,7 +172,7 @@ def kept_in(home: Path) -> dict[str, Kept]:
 
 
 def _parts(kind, folder):
-    """Returns what belongs to a folder: a data set's recordings or a run's output, if any, and, last, the folder."""
+    """Returns the paths to move together: a data set's recordings or a run's output, if any, and then the folder."""
     beside = {"data": folder.with_name(f"{folder.name}{RECORDINGS}"), "run": output_path(folder)}
     return [path for path in (beside.get(kind), folder) if path and (path.exists() or path == folder)]
 

@@ -31,7 +31,7 @@ def state_line(elem_id: str) -> gr.Markdown:
 def act(texts: dict, event: Callable, run: Callable, inputs: Sequence, outputs: Sequence, line: gr.Markdown, **options):
     """Connects an event of a component to the function or generator `run`; returns a `gradio.events.Dependency`.
 
-    Until the next call, `line`, which may also be one of `outputs`, shows an error. A message that exists only
+    `line` shows an error until the next call; it may also be one of `outputs`. A message that exists only
     in English is preceded by a note in the page's language. Events chained by `success` do not run after an error.
     """
 

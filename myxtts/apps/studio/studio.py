@@ -146,7 +146,7 @@ class Studio:
 
     def languages(self, before: str, *names: str) -> tuple[str, list[str]]:
         """Returns the language to select at first ("" for none), and the languages that all models `names` speak. The
-        former is that of the first model's trained speaker or, if not all models speak this language, `before`."""
+        selection is the language of the first model's trained speaker or, if not all models speak it, `before`."""
         known = [one.language for one in read_speakers(self.folder(names[0])).values() if one.clip]
         shared = {*LANGUAGES}
         for name in names:
@@ -155,8 +155,8 @@ class Studio:
         return next((one for one in (*known[:1], before) if one in shared), ""), sorted(shared)
 
     def reading(self, text: str, language: str, speaker: str | None, *names: str) -> tuple[str, str | None, str, str]:
-        """Chooses language and voice of a text. Returns both, the language that the words suggest ("" if the same), and
-        the characters that a model cannot speak, with their Unicode names ("" if none). If `language` is "", it is
+        """Chooses how to read a text. Returns language, voice, the language that its words suggest ("" if the same),
+        and the characters that a model cannot speak, with their Unicode names ("" if none). If `language` is "", it is
         chosen as by `myxtts say`. Raises `UserError` for letters that the language lacks."""
         if not text.strip():
             raise PageError("no_text")

@@ -25,7 +25,7 @@ _TABLES = tomllib.loads(Path(__file__).with_name("weights.toml").read_text("utf-
 
 
 class Tensor(NamedTuple):
-    """A MyXTTS weight, and the released tensor that stores it, or two (gain and direction) if weight-normalized."""
+    """A MyXTTS weight, and the released tensor that stores it (two, gain and direction, if weight-normalized)."""
 
     names: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
