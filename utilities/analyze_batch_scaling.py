@@ -66,7 +66,7 @@ def read_runs(paths):
 
 
 def recommended(runs):
-    """Returns the run with the smallest batch that is fast enough (`ENOUGH`), and the fastest; None, None if untimed."""
+    """Returns two runs: that with the smallest fast batch (see `ENOUGH`), and the fastest one; None if not timed."""
     measured = [run for run in runs if run["samples_per_second"]]
     if not measured:
         return None, None
