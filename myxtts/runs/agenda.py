@@ -38,8 +38,8 @@ WARMUP_STEPS, TIMED_STEPS = 3, 5
 LEAST_TO_TRY, MOST_TO_TRY = 40, 8 * BYTES_PER_GB
 """`try_run` takes trial steps only if a run has at least `LEAST_TO_TRY` steps and needs at most `MOST_TO_TRY` bytes."""
 OPENING, STOP_SECONDS, CLOSING_SECONDS = 22, 3, 25
-"""Durations that `try_run` assumes, fitted to fine-tuning of `base` (docs/benchmarks.md): opening a stage takes as long
-as 22 eager steps on one clip, a validation 3 s of CPU time, and speaking samples at the end of a stage 25 s."""
+"""Durations that `try_run` assumes, fitted to fine-tuning of `base` (docs/benchmarks.md): opening a stage, in eager
+steps on one clip; a validation, in seconds of CPU time; speech samples at a stage's end, in seconds of CPU time."""
 CPU_RUNTIME_BYTES, CPU_SCRATCH, BYTES_PER_SECOND, MOST_KEPT = int(0.4 * BYTES_PER_GB), 0.2, 5_000_000, BYTES_PER_GB
 """Terms of the memory estimate on a CPU: TensorFlow after tracing, in bytes; scratch buffers, as a fraction of a step's
 temporary memory; data preparation, in bytes per second of audio in a batch; and the most that earlier stages leave
