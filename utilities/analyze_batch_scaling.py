@@ -3,7 +3,7 @@
     python utilities/analyze_batch_scaling.py test_batch_*.log [--json]
 
 Logs are read as in `compare_logs.py`. Runs that ran out of memory are listed too. The exit code is 2 if a log cannot be
-read or has no figures.
+read or has no values.
 """
 
 import argparse
@@ -66,7 +66,7 @@ def read_runs(paths):
 
 
 def recommended(runs):
-    """Returns the run with the smallest batch that is fast enough (`ENOUGH`), and the fastest run; both can be None."""
+    """Returns two runs: that with the smallest fast batch (see `ENOUGH`), and the fastest one; None if not timed."""
     measured = [run for run in runs if run["samples_per_second"]]
     if not measured:
         return None, None

@@ -93,7 +93,7 @@ class DeviceRequest(DeviceOptions):
 
     @property
     def models(self) -> tuple[int, ...]:
-        """Indices of all model GPUs, from `model_gpu` or `model_gpus`; empty without either."""
+        """Indices of all model GPUs, from `model_gpu` or `model_gpus`; empty if neither is given."""
         return tuple(self.model_gpus or (self.model_gpu,) * (self.model_gpu is not None))
 
 

@@ -27,7 +27,7 @@ TOKENS_PER_SECOND = 7
 MOST_CLIPS = 2**16
 """Upper limit of the batch sizes that `largest_batch` considers."""
 RESERVED_GB = 1.0
-"""GPU memory reserved for CUDA's context, library workspaces and fragmentation; a usual figure, not measured."""
+"""GPU memory reserved for CUDA's context, library workspaces and fragmentation; a usual value, not measured."""
 UNFOLDED_BYTES = 2**25
 """Largest buffer into which TensorFlow unfolds a convolution's input: the size of a CPU's last-level cache."""
 LORA_KERNELS = {"qkv": (1, 3), "output_projection": (1, 1), "mlp_in": (1, 4), "mlp_out": (4, 1)}

@@ -17,7 +17,7 @@ RESOLUTIONS, SPECTRUM_CHANNELS = (512, 1024, 2048), (32, 32, 32, 32, 32)
 FEWEST_CHANNELS = 4
 """Minimum number of channels of a layer. This and the constants above are copied from the package `models`."""
 DIVISORS = {"nano": 8, "tiny": 4, "small": 2}
-"""Number by which the discriminators' channels are divided, by model size; 1 for other sizes."""
+"""Number by which the channels of the discriminators are divided, by model size; 1 for sizes not listed."""
 KEPT_MAPS = 1.94
 """Measured ratio of the feature maps' peak memory to their total size, when discriminators run one after another."""
 SPECTRAL_NUMBERS = 36

@@ -28,7 +28,7 @@ ESTIMATES: dict[str, Callable] = {
 }
 """By stage: the function that estimates its memory, with the arguments of `estimates.estimate_gpt`."""
 SETTLED = {"precision": "float32", "attention": "standard", "gradient_checkpointing": False, "xla": False, "ema": 0.0}
-"""By setting that affects memory: the value that estimates assume if it is `auto`, the one that needs most memory."""
+"""Value that estimates assume for each setting if it is `auto`: the one that needs the most memory."""
 SHOWN: dict[str, dict[str, Any]] = tomllib.loads(Path(__file__).with_name("report.toml").read_text("utf-8"))
 """By row of the report: the settings that the row changes. Rows without effect on the stage are left out."""
 TERMS = "parameters slots averages accumulators gradients activations working peak".split()

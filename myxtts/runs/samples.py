@@ -307,8 +307,8 @@ def reference_of(dataset: SpeechDataset, clip: Clip) -> str:
 def held_out_voice(dataset: SpeechDataset, language: str | None = None) -> list[Clip]:
     """Returns clips of one speaker to use as a voice, usually a single validation clip.
 
-    Prefers clips in `language`, then clips within the limits `data.conditioning_seconds`, then the longest clip. If it
-    is shorter than the lower limit, adds other clips of its speaker until their total reaches the limit.
+    Prefers clips in `language`, then clips within the limits `data.conditioning_seconds`, then the longest clip. If
+    this clip is shorter than the lower limit, adds other clips of its speaker until the total reaches the limit.
     """
     low, high = dataset.config.data.conditioning_seconds
     seconds = lambda clip: clip.num_samples / MODEL_SAMPLE_RATE

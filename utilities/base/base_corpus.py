@@ -55,7 +55,7 @@ def words_of(language: str) -> tuple[list[str], list[float]]:
 
 
 def amharic_words() -> list[str]:
-    """Returns the words of `AMHARIC`. `prezip` stores each as an ending and the length shared with the one before."""
+    """Returns the words of `AMHARIC`. In the file, a word is an ending and the length shared with the word before."""
     if not AMHARIC.is_file():
         raise SystemExit(f"{AMHARIC} is missing. Install Aspell's Amharic dictionary there: apt-get install aspell-am")
     words, word = [], b""
@@ -95,7 +95,7 @@ def example_sentences() -> list[str]:
 
 
 def make_base_corpus(root: Path, seed: int = 0) -> Path:
-    """Creates the corpus in `root`, in the LJSpeech layout with `speakers.csv`, unless it exists; returns `root`."""
+    """Creates the corpus in `root` if it is missing, in the LJSpeech layout with `speakers.csv`; returns `root`."""
     if (root / "metadata.csv").is_file():
         return root
     (root / "wavs").mkdir(parents=True, exist_ok=True)

@@ -40,7 +40,7 @@ def error_rate(expected: Sequence[str], found: Sequence[str], language: str = "e
 
 
 def main() -> int:
-    """Prints the sentences and figures; returns exit code 1 if the goal is missed."""
+    """Prints the sentences and their CER; returns exit code 1 if the goal is missed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--checkpoint", type=Path, required=True, help="run of the sample corpus in English")
     parser.add_argument("--corpus", type=Path, required=True, help="the sample corpus, for the reference voices")

@@ -41,7 +41,7 @@ def parse():
 
 
 def responder(case: str, own: argparse.Namespace) -> Callable[[str], dict]:
-    """Takes the first steps of a case; returns a function that answers the requests `ready` and `time`."""
+    """Takes the first steps of a case; returns a function that times more steps, or does nothing for `ready`."""
     from dataclasses import replace
 
     from myxtts.cli.train import build_parser, config_from_arguments

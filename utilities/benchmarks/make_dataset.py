@@ -159,7 +159,7 @@ def run(recording: Path, text: Path, output: Path, language: str, more: Sequence
 
 
 def judge(truth: Truth, folder: Path) -> dict[str, float]:
-    """Returns figures of a data set: fractions, a count (`words cut`), and seconds in no segment (`unaccounted`)."""
+    """Returns the scores of a data set: fractions, a count (`words cut`), and seconds in no segment (`unaccounted`)."""
     with open(folder / "segments.csv", encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     clips = [(float(row["start_seconds"]), float(row["end_seconds"]), row["text"]) for row in rows if row["clip"]]

@@ -114,7 +114,7 @@ def _deviations(seconds, counts):
 
 
 def _links(starts, ends, pieces):
-    """Returns the pieces in each segment, `{segment: (first, end)}`, and all (segment, piece) that overlap in time."""
+    """Links indices by time: returns `{segment: (first piece, end)}`, and all overlapping pairs (segment, piece)."""
     begins, finishes = np.array([(piece.start, piece.end) for piece in pieces]).reshape(-1, 2).T
     latest = np.maximum.accumulate(finishes)
     links, touches = {}, []
@@ -232,7 +232,7 @@ def _spread(words, spans):
 
 
 def _fill_gaps(times, letters, pace, most):
-    """Estimates `times` that are None. Skips gaps whose `letters` do not fit them at `pace`, or exceed `most`."""
+    """Fills runs of None in `times` that have at most `most` letters and the right length at `pace` (s per letter)."""
     filled, known = list(times), [index for index, time in enumerate(times) if time is not None]
     for left, right in zip(known, known[1:]):
         start, end, counts = times[left][1], times[right][0], letters[left + 1 : right]

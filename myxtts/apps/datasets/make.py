@@ -177,7 +177,7 @@ def plan_source(
 
 
 def _with_pauses(clips, left, num_samples):
-    """Merges clips and dropped segments (`left`) by time; fills gaps with pauses, trims `left` if they overlap."""
+    """Sorts clips and dropped segments (`left`) by time; fills gaps with pauses and cuts overlaps off `left`."""
     segments, position, end_of_audio = [], 0, Segment(num_samples, num_samples)
     ordered = [*sorted([*clips, *left], key=lambda one: one.start), end_of_audio, end_of_audio]
     for one, after in pairwise(ordered):

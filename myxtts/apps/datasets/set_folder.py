@@ -33,7 +33,7 @@ _BLOCK_SHARE, _LEAST_BLOCK_SECONDS, _MOST_BLOCK_SECONDS = 0.1, 20.0, 120.0
 class SetFolder:
     """A data set on disk, opened by `open_set`. Adding a recording does not change the CSV lines of other recordings.
 
-    Each recording has a JSON record in `sources/`. It is written last, so an interrupted recording is processed again.
+    Each recording has a JSON record in `sources/`. It is written last: a recording without one is processed again.
     """
 
     def __init__(self, path: Path):
@@ -87,7 +87,7 @@ class SetFolder:
         self.path_of(source_id, ".heard").unlink(missing_ok=True)
 
     def _append(self, name, columns, lines, start, separator):
-        """Replaces a recording's lines in a CSV list, which are those that begin with `start`, by new ones."""
+        """Updates the CSV list `name`: removes a recording's old lines, which begin with `start`; adds `lines`."""
         kept = [line for line in self._lines(name) if not line.startswith(start)]
         if not kept and not lines:
             (self.path / name).unlink(missing_ok=True)
@@ -153,7 +153,7 @@ def describe(record: dict[str, Any]) -> str:
 
 
 def clips_of(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Returns the `rows` of all clips in `records`, with `seconds` and `speaker` added, the worst quality first."""
+    """Returns a dictionary per clip, worst quality first: its row in `records`, with `seconds` and `speaker` added."""
     clips = []
     for record in records:
         kept = [row for row in record["rows"] if row["clip"]]

@@ -53,9 +53,9 @@ class Atom:
 
 
 class Edges(NamedTuple):
-    """Boundaries of N segments of speech, in frames `(N,)`, and the frames at which clips can be cut.
+    """Frames at which N segments of speech start and end, and at which clips of them can be cut, each `(N,)`.
 
-    The speech is in `[starts, ends)`. A clip lasts from `begins` of its first segment to `finishes` of its last one.
+    Segment i is in `[starts[i], ends[i])`. A clip of the segments i to j is in `[begins[i], finishes[j])`.
     `pauses` are the durations of the pauses around the segments, `(N + 1,)` seconds; the first and last are infinite.
     """
 

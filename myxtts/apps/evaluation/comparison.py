@@ -26,11 +26,11 @@ MISSING = {
     "dnsmos": networks.DNSMOS_HINT,
     "recordings": "sentences of a data set with recordings: --data FOLDER",
 }
-"""How a user can enable the metrics that need a model or recordings. The keys are the values of `Metric.needs`."""
+"""How a user can provide the model or the recordings that a metric needs, by the value of `Metric.needs`."""
 
 
 class Metric(NamedTuple):
-    """A metric of the report: `scale` times the sum of the sentences' numerators over that of their denominators."""
+    """A metric of the report: a ratio of two sums over sentences (numerators and denominators), times `scale`."""
 
     name: str
     title: str
@@ -96,7 +96,7 @@ class Estimate(NamedTuple):
 
     @property
     def holds_zero(self) -> bool:
-        """Whether the confidence interval contains 0, so that a difference is not significant. True without bounds."""
+        """Whether the confidence interval contains 0 (a difference is not significant); True if there are no bounds."""
         return self.low is None or self.low <= 0 <= self.high
 
 
@@ -180,7 +180,7 @@ class Row:
         return {one.spoken.sentence.id: one for one in reversed(self.measured)}
 
     def worst(self, count: int) -> list[Measured]:
-        """Returns a model's `count` worst sentences: flagged ones first, then by CER or MCD; [] for other rows."""
+        """Returns a model's `count` worst sentences: flagged ones first, then by CER or MCD; [] if not a model."""
 
         def badness(one):
             part, whole = one.parts.get("cer", one.parts.get("mcd", (0.0, 1.0)))
@@ -209,14 +209,14 @@ class Comparison:
 
     @cached_property
     def figures(self) -> dict[str, list[dict[str, Estimate]]]:
-        """All estimates, `{group: [{metric: estimate} for each row]}`; the groups are `all` and those of `groups()`."""
+        """All estimates by group of sentences (`all` and those of `groups()`): `{metric: estimate}` for each row."""
         groups = {"all": None} | self.groups()
         figure = lambda row, ids: {one.name: found for one in METRICS if (found := self.figure(row, one, ids))}
         return {name: [figure(row, ids) for row in self.rows] for name, ids in groups.items()}
 
     @cached_property
     def differences(self) -> list[dict[str, Estimate]]:
-        """Metrics of the other rows of `compared` minus those of its first row, `[{metric: estimate} for each]`."""
+        """For each row of `compared` after the first: `{metric: estimate}` of its values minus those of the first."""
         first, *others = self.compared or [None]
         difference = lambda row: {one.name: found for one in METRICS if (found := self.difference(first, row, one))}
         return [difference(row) for row in others]
@@ -235,7 +235,7 @@ class Comparison:
 
     @property
     def recordings(self) -> Row | None:
-        """The row of the recordings; None if the sentences have none."""
+        """The row of the recordings; None if there are no recordings."""
         return next((row for row in self.rows if row.kind == "recordings" and row.measured), None)
 
     @property
@@ -262,7 +262,7 @@ class Comparison:
         return {metric.name for metric in METRICS if metric.needs == "recognizer"} if self.not_judged() else set()
 
     def groups(self) -> dict[str, set[str]]:
-        """Groups sentence ids by whether the speaker was seen in training; {} unless both groups have sentences."""
+        """Groups sentence ids by whether the speaker was seen in training; {} if one of the two groups is empty."""
         seen, others = ({one.id for one in self.sentences if one.seen is kind} for kind in (True, False))
         return {"seen speakers": seen, "unseen speakers": others} if seen and others else {}
 

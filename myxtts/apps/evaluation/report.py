@@ -19,7 +19,7 @@ from myxtts.storage.files import csv_text, write_json, write_text, write_whole_f
 NOT_AVAILABLE, NOT_JUDGED = "not available", "not judged"
 COLUMNS = ("row", "kind", "group", "metric", "unit", "value", "low", "high", "sentences", "judged")
 MOST_SENTENCES, WORST = 40, 10
-"""The page plays up to `MOST_SENTENCES` sentences from every source, and the `WORST` worst sentences of each model."""
+"""Maximum numbers of sentences with audio in the HTML report: from every source, and the worst ones of each model."""
 BAR_WIDTH = 160
 SHOWN_EVERY = 20
 """Number of sentences between progress messages."""
@@ -200,7 +200,7 @@ def as_json(comparison: Comparison, sounds: Mapping[int, str]) -> dict[str, Any]
 
 
 def _figures(comparison):
-    """Yields the figures of each `Row`: `{group: {metric: {"value": …, "low": …, "high": …, "sentences": …}}}`."""
+    """Yields the estimates of each row: `{group: {metric: {"value": …, "low": …, "high": …, "sentences": …}}}`."""
     groups = {"all": None} | comparison.groups()
     for place, row in enumerate(comparison.rows):
         yield {

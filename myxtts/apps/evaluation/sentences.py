@@ -36,7 +36,7 @@ MOST_TEXT_BYTES = 4 * 2**20
 MOST_SECONDS = 30.0
 """Maximum length of a test recording or reference recording of a data set; longer ones are left out."""
 KNOWN_SHARE = 0.5
-"""A run is assumed to use a data set if at least this fraction of either one's clip ids also occur in the other's."""
+"""A run is assumed to use a data set if they have at least this fraction of the smaller one's clip ids in common."""
 
 
 def choose_sentences(
@@ -150,7 +150,7 @@ def _espeak_data(folder, language):
 
 
 def clips_of_run(run: Path, utterances: Sequence[Utterance], folder: Path) -> tuple[set[str], set[str]]:
-    """Returns two sets of clip ids: those that a run was trained on, and those it rejected; empty for other data."""
+    """Returns two sets of clip ids: those a run was trained on, and those it rejected; empty if it uses other data."""
     config, ids, rejects = read_config(run), {one.id for one in utterances}, {}
     is_here = lambda path: path is not None and Path(path).resolve() == folder.resolve()
     name = "validation" if is_here(config.data.val_data) and not is_here(config.data.train_data) else "train"

@@ -68,9 +68,9 @@ class DataSets:
         return self.folder(name).with_name(f"{name}{RECORDINGS}")
 
     def keep(self, name: str, files: Sequence[str] | None, is_heard: bool = False) -> Path | None:
-        """Copies uploaded files into a data set. With subtitles, or for a recognizer (`is_heard`), they are long
-        recordings: they go to a new folder in `recordings(name)`, which is returned. Otherwise, they are clips with
-        texts, and None is returned. Raises `UserError` if files are missing or cannot be added to the data set."""
+        """Copies uploaded files into a data set. Recordings to cut into clips, by subtitles or by a recognizer
+        (`is_heard`), go to a new folder in `recordings(name)`, which is returned. Clips with texts go to the data set
+        itself, and None is returned. Raises `UserError` if files are missing or cannot be added to the data set."""
         folder, names = self.folder(name), [Path(file).name for file in files or ()]
         is_cut = is_heard or any(one.lower().endswith(SUBTITLES) for one in names)
         audio = MEDIA_EXTENSIONS if is_cut else AUDIO_EXTENSIONS
@@ -172,13 +172,13 @@ def kept_in(home: Path) -> dict[str, Kept]:
 
 
 def _parts(kind, folder):
-    """Returns the paths of an item: of a data set's long recordings or a run's output, if any, and then its folder."""
+    """Returns the paths to move together: a data set's recordings or a run's output, if any, and then the folder."""
     beside = {"data": folder.with_name(f"{folder.name}{RECORDINGS}"), "run": output_path(folder)}
     return [path for path in (beside.get(kind), folder) if path and (path.exists() or path == folder)]
 
 
 def removable(home: Path, place: str | None, tasks: Tasks) -> Kept:
-    """Returns the item of `kept_in` at the path `place`. Raises `UserError` if there is none, or if it is in use."""
+    """Returns the `Kept` folder at the path `place`. Raises `UserError` if there is none, or if it is in use."""
     if (one := kept_in(home).get(place or "")) is None:
         raise PageError("choose_kept")
     for run in filter(process_of, {*map(home.resolve().joinpath, runs_in(home)), *trainings}):
@@ -196,7 +196,7 @@ def removable(home: Path, place: str | None, tasks: Tasks) -> Kept:
 
 
 def to_trash(home: Path, place: str | None, tasks: Tasks) -> Path:
-    """Moves an item of `kept_in`, with the files beside its folder, to the trash; returns the folder's new path."""
+    """Moves a folder of `kept_in`, with the files that belong to it, to the trash; returns its new path."""
     one = removable(home, place, tasks)
     (home / TRASH).mkdir(exist_ok=True)
     trainings.pop(one.folder.resolve(), None)  # how its training ended does not concern a new run of this name
@@ -223,5 +223,5 @@ def count_votes(home: Path) -> list[list]:
 
 
 def _read_csv(path):
-    """Returns the rows of a CSV file with a header, as dictionaries; none if it does not exist."""
+    """Returns the rows of a CSV file with a header, as dictionaries; no rows if there is no file."""
     return csv.DictReader(path.read_text(encoding="utf-8").splitlines() if path.is_file() else ())

@@ -20,7 +20,7 @@ from myxtts.text.languages import LANGUAGES
 SCRIPTS = {path.stem: path.read_text(encoding="utf-8") for path in Path(__file__).parent.glob("*.js")}
 """JavaScript of the page, by the name of its file."""
 PATHS = re.compile(r"[^\s'\"(`]*/(?:[0-9a-f]{64}|_data|_exports)/(?:[^/\n]+\.recordings/(?:upload[_\d]*/)?)?")
-"""Pattern for the folders of uploads, data sets and exports, which are removed from messages."""
+"""Pattern of the folder part of a path of an upload, data set or export. This part is removed from messages."""
 
 
 def state_line(elem_id: str) -> gr.Markdown:
@@ -31,7 +31,7 @@ def state_line(elem_id: str) -> gr.Markdown:
 def act(texts: dict, event: Callable, run: Callable, inputs: Sequence, outputs: Sequence, line: gr.Markdown, **options):
     """Connects an event of a component to the function or generator `run`; returns a `gradio.events.Dependency`.
 
-    An error is shown in `line` until the next call; `line` may also be one of `outputs`. A message that exists only
+    `line` shows an error until the next call; it may also be one of `outputs`. A message that exists only
     in English is preceded by a note in the page's language. Events chained by `success` do not run after an error.
     """
 
@@ -137,7 +137,7 @@ class Choices:
         return box
 
     def fresh(self, lists: Any, fill: Callable, name: str | bool = False, is_typed: bool = False) -> None:
-        """Updates `lists` with `fill()` on `refill`, when the page opens and, unless `is_typed`, when the tab opens."""
+        """Updates inputs by `fill()`, when the page or tab opens (if `is_typed`, only the page) and on `refill`."""
         self._fills.append((fill, lists))
         opened = [self.page.load, self.tab.select][: 1 if is_typed else 2]  # text typed just after would be lost
         gr.on(opened, fill, None, lists, show_progress="hidden", api_name=name)
@@ -148,8 +148,8 @@ class Choices:
             event(fill, None, lists, show_progress="hidden", api_name=False)
 
     def voice(self, name: str, text: gr.Textbox, *models: gr.Dropdown) -> tuple[gr.Dropdown, gr.Dropdown, gr.Audio]:
-        """Creates inputs for a language and a voice, which all `models` must have, and for a recording to use as voice
-        instead. If the language or voice changes, a sample sentence in `text` changes to the new language."""
+        """Creates inputs for language and voice, with the choices common to all `models`, and for a recording to use
+        as voice instead. If language or voice change, a sample sentence in `text` gets the new language."""
 
         def voices(before, language, *names):
             found = self.studio.speakers(language or self.language, *names, before=before)

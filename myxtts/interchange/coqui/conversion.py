@@ -235,7 +235,7 @@ def _finite_weights(tensors, stored):
 
 
 def _read_speakers(path, model):
-    """Returns `{voice name: (latents, speaker vector)}`. As in coqui-tts, the latents must come first."""
+    """Reads a file of voices: returns `{name: (latents, speaker vector)}`. Each voice must be stored in this order."""
     stored = read_torch_checkpoint(path)
     if not isinstance(stored, dict) or not stored:
         raise CheckpointError(f"--speakers must be a file with voices by name. {path} holds {type(stored).__name__}.")

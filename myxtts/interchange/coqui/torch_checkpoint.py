@@ -44,7 +44,7 @@ _OPCODES = frozenset(
 )
 """Pickle opcodes that are allowed: those that `torch.save` writes, and those for plain objects with attributes."""
 _KEYS = {"SETITEM": slice(0, 1), "SETITEMS": slice(0, None, 2), "DICT": slice(0, None, 2), "ADDITEMS": slice(None)}
-"""For each pickle opcode that fills a dictionary or set: slice of the operands that become keys or items of a set."""
+"""By pickle opcode that fills a dictionary or set: which of its operands are dictionary keys or set items."""
 _LITERALS = {"EMPTY_LIST": [], "EMPTY_TUPLE": (), "EMPTY_DICT": {}, "EMPTY_SET": set()}
 _LITERALS |= {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
 _STORAGE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
@@ -59,7 +59,7 @@ class TorchCheckpointError(UserError):
 
 
 def _require(holds, source, problem):
-    """Raises `TorchCheckpointError` unless `holds`. The message consists of the file's name `source` and `problem`."""
+    """Raises `TorchCheckpointError` with the file's name `source` and the text `problem` if `holds` is false."""
     if not holds:
         raise TorchCheckpointError(f"{source} {problem}.")
 
@@ -142,7 +142,7 @@ class Unpickler:
                 self.combine(name, whole, taken)
 
     def combine(self, name, whole, parts):
-        """Pushes the result of the opcode `name`: `whole` extended by `parts`, or a new value if `whole` is None."""
+        """Runs the opcode `name`: adds `parts` to `whole`, or to a new value if that is None; puts it on the stack."""
         self.work += sum(part.weight for part in parts)
         self.num_odd_keys += sum(type(part.value) not in (str, bytes) for part in parts[_KEYS.get(name, slice(0))])
         depth = max([part.depth + 1 for part in parts], default=0)
@@ -177,7 +177,7 @@ class Unpickler:
         return values if name == "LIST" else tuple(values)
 
     def call(self, function, arguments):
-        """Calls one of the few functions that checkpoints need; raises `TorchCheckpointError` for others."""
+        """Calls `function` if it is one of the few that checkpoints need, else raises `TorchCheckpointError`."""
         scalar = lambda dtype, content: np.frombuffer(content, _of_kind(np.dtype, dtype))[0]
         functions = {
             "torch._utils._rebuild_tensor_v2": self.tensor,
@@ -223,7 +223,7 @@ class Unpickler:
 
 
 def _literal(name, argument):
-    """Returns the `_Cell` of an opcode without operands on the stack: a constant, or the argument in the opcode."""
+    """Returns the value, a `_Cell`, of an opcode that takes nothing from the stack: a constant or its argument."""
     if name in _LITERALS:
         return _Cell(copy.copy(_LITERALS[name]))
     if name == "GLOBAL":

@@ -21,11 +21,11 @@ SPEAKER_FRONT_END = "hifigan_decoder.speaker_encoder.torch_spec"
 """Name prefix of the constants that the speaker encoder's mel spectrogram is computed with: `.0.filter` (pre-emphasis),
 `.1.spectrogram.window` and `.1.mel_scale.fb` (filterbank)."""
 _TABLES = tomllib.loads(Path(__file__).with_name("weights.toml").read_text("utf-8"))
-"""Contents of `weights.toml`: layers by part and group, tensors of each kind of layer, and tensors not to convert."""
+"""Contents of `weights.toml`: layers of each part of XTTS, tensors of each kind of layer, and tensors to skip."""
 
 
 class Tensor(NamedTuple):
-    """A MyXTTS weight, and the released tensor that stores it, or two (gain and direction) if weight-normalized."""
+    """A MyXTTS weight, and the released tensor that stores it (two, gain and direction, if weight-normalized)."""
 
     names: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]

@@ -51,7 +51,7 @@ class ExportedModel:
             raise CheckpointError(f"{folder} is not a complete export: {error}. Run `myxtts export` again.") from error
         self.sample_rate: int = exported.sample_rate
         self.engine, self.changed = self, threading.Condition()
-        """The server waits on `engine.changed`. This class never notifies it: `more` samples in the server's thread."""
+        """For the server, which waits on `engine.changed`; never notified, as `more` samples in the server's thread."""
         self.speakers = {name: language or None for name, language in exported.voice_languages.items()}
         """Names of the stored voices, each with its language code; None for a voice whose language is unknown."""
 
@@ -82,8 +82,8 @@ class ExportedModel:
         return [np.zeros([self.exported.model[name] for name in names], np.float32) for names in shapes]
 
     def warm_up(self, which: str = "short", check: bool = False) -> None:
-        """Loads and runs graphs, so that the first request is faster: GPT and decoder for `short`, also the encoders of
-        recordings for `all`, no graph for `none`. `check` is ignored."""
+        """Loads and runs graphs, so that the first request is faster. `short` runs the GPT and the decoder, `all` also
+        the encoders, which recordings need, and `none` runs nothing. `check` is ignored."""
         if which != "none":
             self.exported.sentence([], *self._no_voice(), max_codes=2)
         if which == "all":
