@@ -97,7 +97,7 @@ class SoundEncoder:
                 soundfile._snd.sf_command(self._file._file, 0x1302, soundfile._ffi.new("double *", 50), 8)
 
     def add(self, samples: np.ndarray, last: bool = False) -> bytes:
-        """Encodes `(S,)` float32 samples, clipped to `[-1, 1]`; if `is_open`, returns bytes. Only `end` sets `last`."""
+        """Encodes samples `(S,)` float32, clipped to `[-1, 1]`. Returns bytes if `is_open`. Only `end` sets `last`."""
         if self._resampler:
             samples = self._resampler.resample_chunk(samples, last=last)
         if self._file:

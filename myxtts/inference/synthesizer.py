@@ -72,7 +72,7 @@ class Synthesizer:
         self.engine = CodeEngine(TensorflowSteps(model.gpt, config.model, traced=traced), config.model)
         self.read_again = SecondReading(model.gpt, traced)
         self.engine_name, self.make_steps = "tensorflow", None
-        """Name of the engine in use. Function `name -> steps` for other engines; None if there is only TensorFlow."""
+        """Name of the engine in use; and a function that loads another one by its name, None if there is no other."""
         self._engines = {"tensorflow": self.engine}
         codes = [tf.TensorSpec([None, None], tf.int32)]
         to_mel = lambda codes: model.denormalize_mel(model.dvae.decode(codes))

@@ -78,7 +78,7 @@ METRICS = (
 )
 BY_NAME = {metric.name: metric for metric in METRICS}
 MIN_SIMILARITY = 0.7
-"""Minimum speaker similarity of the best model, on a scale from 0 (different speakers) to 1 (the recordings)."""
+"""Minimum speaker similarity for a model to be the best: 0 is that of different speakers, 1 that of recordings."""
 DECIDING = ("cer", "mcd", "similarity", "dnsmos_overall", "doubtful")
 """Metrics that decide which model is the best, in order of priority."""
 

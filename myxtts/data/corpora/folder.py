@@ -179,7 +179,7 @@ class CorpusFolder:
         raise ClipRefused("missing file", detail, places[0].joinpath(*parts[:-1], keys[0]))
 
     def has_audio(self, places: Sequence[Path], name: str) -> bool:
-        """Returns whether the clip `name` of a list has at least one audio file; `find_audio` would reject several."""
+        """Returns whether the clip `name` has an audio file. Unlike `find_audio`, allows several with that name."""
         try:
             return bool(self.find_audio(places, self.name_to_parts(name)))
         except ClipRefused as refused:

@@ -86,7 +86,7 @@ class _Cell:
     depth: int = 0
     """Nesting depth; 0 for a value that contains no other values."""
     is_held: bool = False
-    """Whether a container holds this value. If so, it must not grow: its weight is part of the container's already."""
+    """Whether a list or dictionary holds this value. If so, nothing is added to it: its weight was counted."""
 
 
 class Unpickler:

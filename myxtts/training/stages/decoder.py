@@ -203,7 +203,7 @@ class DecoderPreparation(GPTPreparation):
 
     The GPT is conditioned on another recording of the speaker, if there is one. The speaker vector comes from a random
     segment of that recording or, half of the time, of the clip itself, so that the vector of a clip varies.
-    The training slices have the frame rate, `history_frames` and `lookahead_frames` of `grid`, the decoder to train.
+    `grid` is the decoder to train: its frame rate, `history_frames` and `lookahead_frames` determine the slices.
     """
 
     def __init__(self, foundations: dict[str, XTTS], device: str, config: XTTSConfig, grid: WaveformDecoder):
