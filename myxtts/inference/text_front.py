@@ -12,9 +12,9 @@ from myxtts.config.checks import UserError, brief
 from myxtts.config.config import XTTSConfig
 from myxtts.storage.files import AnyPath, CheckpointError
 from myxtts.storage.run_folder import read_config, vocabulary_path
-from myxtts.text.cleaners import split_text
 from myxtts.text.language_guess import guess_language
 from myxtts.text.languages import get_language
+from myxtts.text.reading import split_to_fit
 from myxtts.text.speech_rates import longest_texts, read_rates
 from myxtts.text.tokenizer import XTTSTokenizer
 
@@ -62,26 +62,17 @@ class TextFront:
             faulty = [word for word in known.split() if unknown & {*word.lower()}]
             way = f"Write {brief(' '.join(faulty))} in {get_language(language).name} letters." if faulty else ""
             logger.warning("%s: %s; they are not spoken. %s", shown, fault, way)
+        fits = lambda piece: len(self.tokenizer.encode(piece, language)) <= self.max_tokens
         pieces: list[Piece] = []
         for paragraph in _PARAGRAPH.split(text):
             if pieces:
                 pieces[-1] = pieces[-1]._replace(pause_seconds=PARAGRAPH_PAUSE_SECONDS)
-            for piece in self._split(paragraph, language):
+            for piece in split_to_fit(paragraph, language, self.longest_text(language), fits):
                 pause = next((pause for pause, ending in _PAUSES.items() if ending.search(piece)), CUT_PAUSE_SECONDS)
                 if not self._fault(piece, language):
                     pieces.append(Piece(piece, pause))
         if not pieces:
             raise SpeechError(f"{brief(text)} cannot be spoken by this model: it has no words.")
-        return pieces
-
-    def _split(self, text, language):
-        # No word is cut, even if it is longer than all training texts.
-        longest = max(self.longest_text(language), *map(len, text.split()), 1)
-        limit = min(get_language(language).char_limit, longest)
-        pieces = split_text(text, language, limit)
-        while limit > 1 and any(len(self.tokenizer.encode(piece, language)) > self.max_tokens for piece in pieces):
-            limit = limit * 3 // 4
-            pieces = split_text(text, language, limit)
         return pieces
 
     def longest_text(self, language: str) -> int:

@@ -1,7 +1,4 @@
-"""Grapheme-to-phoneme conversion by eSpeak NG, from the package `espeakng-loader`.
-
-This file must not import MyXTTS, because exported models contain a copy of it.
-"""
+"""Grapheme-to-phoneme conversion by eSpeak NG, from the package `espeakng-loader`."""
 
 import ctypes
 import itertools
@@ -41,7 +38,7 @@ def text_to_ipa(text: str, voice: str, scripts: tuple[str, ...] = ()) -> str:
     parts = [(spoken, "".join(part)) for spoken, part in itertools.groupby(text, is_spoken)]
     with LOCK:
         library = load_library()
-        now = lambda: (voice, *library.espeak_GetCurrentVoice().contents)  # an exported model may have changed it
+        now = lambda: (voice, *library.espeak_GetCurrentVoice().contents)  # the sample corpus may have changed it
         if library.voice != now():  # each call of espeak_SetVoiceByName leaks 1.3 kB
             if library.espeak_SetVoiceByName(voice.encode()):
                 raise ValueError(f"eSpeak NG does not know the language {voice}.")

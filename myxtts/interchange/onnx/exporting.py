@@ -26,7 +26,6 @@ from myxtts.interchange.onnx.forms import FORMATS, RUNTIME, fetch_package
 from myxtts.interchange.onnx.speak import Cache, Speaker, gumbel_noise
 from myxtts.storage.files import write_json, write_text, write_whole_folder
 from myxtts.storage.speakers import read_speakers
-from myxtts.text import espeak
 from myxtts.text.g2p import espeak_voice
 from myxtts.text.languages import get_language
 
@@ -37,6 +36,10 @@ MODEL_NUMBERS = (
     *("start_text_token", "stop_text_token", "start_audio_token", "stop_audio_token"),
 )
 """Fields of `ModelConfig` that `speak.py` needs."""
+PACKAGE = Path(speak.__file__).parents[2]
+READING = ("config/checks.py", *(f"text/{name}.py" for name in "cleaners espeak g2p numbers reading".split()))
+READING += ("text/languages/*.py", "text/languages/*.toml")
+"""Modules of MyXTTS that `speak.py` needs to read texts, and those that they import; relative to `PACKAGE`."""
 LIMITS = {"float32": 1e-4, "int8": 0.1}
 """By number format: largest allowed RMS error of a graph's output, relative to the RMS of the Keras model's output."""
 ROUNDING, ROUNDINGS = 1e-7, 5.0
@@ -103,8 +106,10 @@ def export_model(
         described = settings(synthesizer, form, weights)
         write_json(new / "config.json", described)
         np.savez(new / "voices.npz", **voices)
-        for module in (speak, espeak):
-            shutil.copy(module.__file__, new)
+        shutil.copy(speak.__file__, new)
+        for path in (path for pattern in READING for path in PACKAGE.glob(pattern)):
+            (copied := new / "reading/myxtts" / path.relative_to(PACKAGE)).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(path, copied)
         write_text(new / "README.md", speak.__doc__)
         parts = [graphs.build_reading(model.gpt, model.config, weights), graphs.build_drawing(model.config)]
         parts += [build(model) for build in (graphs.build_conditioning, graphs.build_speaker, graphs.build_decoder)]
@@ -250,10 +255,7 @@ def _sentences(speaker, synthesizer, random):
 def _long_text(speaker, synthesizer, random):
     """Checks a text too long to speak at once: yields `Finding`s on its split into pieces and on missing audio."""
     settings, config = speaker.config, synthesizer.model.config
-    languages = [code for code in settings["languages"] if code not in settings["written_as_it_sounds"]]
-    if not languages:
-        return
-    language = min(languages, key=lambda code: code != "en")
+    language = min(settings["languages"], key=lambda code: code != "en")
     tokens = [synthesizer.tokenizer.decode([number]) for number in range(synthesizer.tokenizer.num_tokens)]
     letters = sorted(set("".join(filter(str.isalpha, tokens))))
     letters = [letter for letter in letters if letter.isascii()] or letters
