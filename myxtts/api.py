@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["configure", "from_preset", "load", "open_run", "plan", "train"]
 Configuration = XTTSConfig | str | os.PathLike | None
-"""Settings, the path of a YAML file, or the name of a recipe; None means the defaults."""
+"""Settings: an `XTTSConfig`, the path of a YAML file, the name of a bundled recipe, or None (see `train`)."""
 PLANNED_GPUS_GB = (8, 12, 16, 24, 48, 80)
 MOST_SECONDS = 3600
 PLANNED_STAGE = "gpt"
@@ -36,7 +36,7 @@ def configure(config: Configuration = None, **named) -> XTTSConfig:
     """Returns the settings of a run. Raises `ConfigError` for an unknown setting or an invalid value.
 
     Args:
-        config: Settings, or a YAML file with settings; None means the defaults.
+        config: As in `train`.
         named: Flags of `myxtts train`, with underscores; they override `config`.
     """
     if isinstance(config, XTTSConfig):
@@ -83,9 +83,9 @@ def open_run(config: Configuration = None, *, callbacks: Sequence = (), quiet: b
 
 @contextmanager
 def naming_arguments(parser: Callable | None = None) -> Iterator[None]:
-    """Adds a note to a `UserError` raised in the block: the Python argument for each flag in the error message.
+    """If the `with` block raises a `UserError`, adds a note with the Python argument for each flag in its message.
 
-    `parser` is a function that builds the command's parser. For `myxtts train` (None), the note also names settings.
+    `parser` is a function that builds the command's parser. None means `myxtts train`, whose note also names settings.
     """
     try:
         yield
@@ -108,7 +108,7 @@ def train(config: Configuration = None, **options) -> "Run":
     """Trains the stages that are not finished, like `myxtts train`, and returns the run.
 
     Args:
-        config: Settings, or a YAML file with settings; None means the defaults.
+        config: Settings, a YAML file or a recipe's name; None means `sample.yaml` or, with `train_data`, the defaults.
         options: Flags of `myxtts train`, with underscores and the same defaults: `train_data="DIR"`,
             `model_size="nano"`, `data_gpu=0`, `max_steps=2000`; they override `config`. Also `callbacks`, a list of
             callbacks (see `runs.run.Run`), and `quiet=True`, which prints no progress; `train.log` still has it.
@@ -211,7 +211,7 @@ def from_preset(folder: str | os.PathLike, accept_licence: bool = False, which: 
 
 
 def _requested(config, named, start, is_plan=False) -> XTTSConfig:
-    """Returns the settings for `train` and `plan`. Raises `UserError` if they have no effect or exclude each other."""
+    """Returns the settings for `train` or `plan`. Raises `UserError` for options that contradict or have no effect."""
     config = configure(config, **named)
     data, training = config.data, config.training
     has_run = (Path(training.checkpoint_dir) / "config.json").is_file()

@@ -19,7 +19,7 @@ GROUPS = ("data", "devices", "training", "optimizations")
 LICENCE = dict(action="store_true", help="accept the licence of a Hugging Face model without a prompt")
 """Keyword arguments of `add_argument` for `--accept-licence`, a flag of all commands that accept a hub model."""
 EXAMPLES = tomllib.loads(Path(__file__).with_name("examples.toml").read_text("utf-8"))
-"""Examples at the end of each command's help, by the name of the command; also other texts of commands."""
+"""Long texts of commands: examples for the end of a command's help, by the command's name, and other help texts."""
 GROUP_NOTES = {"optimizations": "the effect of each is printed after the first step"}
 
 
@@ -122,7 +122,7 @@ class _Formatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescription
 
 
 def add_model(parser: argparse.ArgumentParser, more: str = "", name: str = "--checkpoint", **options) -> None:
-    """Adds `--accept-licence`, `--which` and the argument `name` for a model; `more` is the end of its help text."""
+    """Adds the argument `name` for a model, `--accept-licence` and `--which`. The help of `name` ends with `more`."""
     model = f"folder of a training run or an imported model, base, or hf://owner/name{more}"
     parser.add_argument(name, metavar="FOLDER", help=model, **options)
     parser.add_argument("--accept-licence", **LICENCE)

@@ -19,7 +19,7 @@ UNUSED = {
     "workers are": MEASURING,
     "the machine is": ("worker_index",),
 }
-"""Options that each check rejects, because it does not use them. The keys complete the error "left out when …"."""
+"""Options that a check does not use, by the subject of the check. It is an error to give one of them."""
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -19,7 +19,7 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 def exits_with_sentence(main: Callable) -> Callable:
     """Decorates a command's `main`, so that it prints errors that a user can fix and returns an exit code for them.
 
-    The code is the error's `exit_code`, else 2; 130 after Ctrl-C. In distributed training, `end_process` gets the code.
+    The code is the error's `exit_code`, else 2; 130 after Ctrl-C. With several workers, the process exits with it.
     """
 
     @functools.wraps(main)
@@ -89,7 +89,7 @@ def read_input(flag: str, path: str, max_bytes: int) -> str:
 
 
 def language_code(name: str | None, among: Collection[str] | None = None) -> str | None:
-    """Returns the code for a value of `--language`; None for None. Raises `UserError` for a language not in `among`."""
+    """Converts a value of `--language` to a code; None stays None. Raises `UserError` if `among` lacks the language."""
     from myxtts.text.languages import get_language  # takes long to import
 
     try:

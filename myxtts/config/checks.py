@@ -50,7 +50,7 @@ def require(holds: bool, setting: str, rule: str, value: object, hint: str = "")
 
 @contextmanager
 def needing(hint: str, error: type[Exception] = UserError) -> Iterator[None]:
-    """Converts an `ImportError` to `error`; its message is `hint` if that names the missing package (`{}`: any one)."""
+    """Converts an `ImportError` to `error`. `hint` is the message if it names the missing package (`{}` names any)."""
     try:
         yield
     except ImportError as fault:

@@ -124,9 +124,9 @@ SAMPLE = "sample.yaml"
 _MAX_FILE_BYTES = 64 * 2**10
 _MAX_FILES = 100
 _MAX_VALUES = 10_000
-"""Maximum number of values in a YAML file. Recipes need about 1 % of it, of `_MAX_FILES` and of `_MAX_FILE_BYTES`."""
+"""Maximum number of values in a YAML file. It and the two limits above are about 100 times what recipes need."""
 _UNREADABLE = (ArithmeticError, AttributeError, LookupError, OSError, RuntimeError, TypeError, ValueError)
-"""Errors of an unreadable YAML file. PyYAML raises any of them for invalid values such as `!!int ""`."""
+"""Exceptions of reading a YAML file, besides `YAMLError`. PyYAML raises them for invalid values such as `!!int ""`."""
 
 
 def recipe_names() -> list[str]:

@@ -97,7 +97,7 @@ class DecoderConfig(StageConfig):
     """With `init_from` and `stage: decoder`: fraction of the steps, at the start, that train only discriminators."""
 
     def check_frames(self) -> None:
-        """Raises `ConfigError` if the stage cannot be trained on slices of `frames`; other settings files are read."""
+        """Raises `ConfigError` if `frames` is unsuitable. Called when a run starts, not whenever settings are read."""
         self.check("frames", self.frames % 2 == 0, "even")
         fits = not self.speaker_weight or self.frames >= 94
         self.check("frames", fits, f"94 or more (1 s) with {self.name_of('speaker_weight')}")
@@ -126,11 +126,11 @@ class StageEntry:
     speakers: bool = False
     """Whether the batches contain speaker ids."""
     codes: bool = False
-    """Whether batches have codes instead of audio if `myxtts prepare` encoded the clips and they are not augmented."""
+    """Whether batches have codes instead of audio, if `myxtts prepare` encoded the clips and augmentation is off."""
     cost: float = 1.0
     """Step time per clip relative to the GPT stage, for the time forecast (measured with `nano` on two cores)."""
     follows: tuple[str, ...] = ()
-    """Stages of `builds_on` that may be trained further after this one. It then resumes with their new weights."""
+    """Stages of `builds_on` that may be trained further after this stage has begun. It resumes with the new weights."""
 
 
 STAGES: dict[str, StageEntry] = {}

@@ -242,7 +242,7 @@ class TrainingConfig(Settings):
 
 
 def _stage_config(name, given):
-    """Converts `given`, a mapping, `StageConfig` or None, to the settings class of a stage, if the stage is known."""
+    """Converts `given` (mapping, `StageConfig` or None) to the settings class of a stage, if the stage is known."""
     entry = STAGES.get(name)
     if entry is None or isinstance(given, entry.settings):
         return given

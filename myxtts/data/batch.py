@@ -17,7 +17,7 @@ from myxtts.storage.files import new_hasher
 class WaveBatch(NamedTuple):
     """Padded batch of B clips from the host: S audio samples, L text tokens and R conditioning samples per clip.
 
-    Audio is at 22 050 Hz, except `target_wav`. This and later fields are zero or empty if the stage does not use them.
+    Audio is at 22 050 Hz, except `target_wav`. From `target_wav` on, fields that a stage does not use are empty or 0.
     """
 
     index: object  # `(B,)` int32, positions of the clips in the data set
@@ -49,7 +49,7 @@ def target_width(num_samples: int) -> int:
 def zero_batch(
     rows: int, num_samples: int, num_tokens: int, voice_samples: int = 0, targets: bool = False, prepared: bool = False
 ) -> WaveBatch:
-    """Creates a `WaveBatch` of zeros with room for `num_samples` per clip: as `codes` if `prepared`, else as `wav`."""
+    """Creates a `WaveBatch` of zeros for clips of `num_samples`, stored in `codes` if `prepared`, else in `wav`."""
     wav, codes = (0, num_samples // CODE_STRIDE_SAMPLES) if prepared else (num_samples, 0)
     target = target_width(num_samples) if targets else 0
     widths = (), (wav,), (), (num_tokens,), (), (voice_samples,), (2,), (target,), (), (), (), (codes,)
@@ -204,7 +204,7 @@ class BatchOrder:
     seed: int
     fixed_samples: int | None = None
     fixed_tokens: int | None = None
-    """Number of tokens to which texts are padded (audio: `fixed_samples`); None pads each length bucket separately."""
+    """Padded length of all texts, in tokens; None: one length per bucket. `fixed_samples` is the same for audio."""
     extra_samples: int = 0
     """Samples added to the padded length of every clip, to allow random silence before it."""
     start: EpochStart = field(default_factory=EpochStart)
@@ -262,7 +262,7 @@ class BatchOrder:
         return EpochStart(int(position), epoch, row + before.offset, np.concatenate(heard))
 
     def start_at(self, position: int) -> EpochStart:
-        """Returns the start of the epoch that contains `position`. From there, an equal order has the same batches."""
+        """Returns the `EpochStart` for resuming at `position` with the same clips: the start of its epoch."""
         epoch, row, before = self._place(position)
         return self.start if before is self.start else EpochStart(int(position) - row, epoch)
 

@@ -222,7 +222,7 @@ class _Verdict(NamedTuple):
 
 
 def _load_cache(path, key):
-    """Returns `{audio path: _Verdict}` from the cache file; {} if the file is damaged or written with another key."""
+    """Returns `{audio path: _Verdict}` from the cache file; {} if it is damaged or has other limits than `key`."""
     try:
         content = json.loads(Path(path).read_text(encoding="utf-8"))
         clips = content["clips"].items() if content["limits"] == key else ()

@@ -1,4 +1,4 @@
-"""Exports `LJSpeechDataset`, an alias of `SpeechDataset` (which reads all formats), and functions of `pipeline`."""
+"""Import path for the LJSpeech data set and its tf.data pipeline; `SpeechDataset` reads it like any other format."""
 
 from myxtts.data.dataset import SpeechDataset
 from myxtts.data.pipeline import prefetch_to, wave_dataset

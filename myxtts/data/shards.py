@@ -84,7 +84,7 @@ def write_shard(
         dvae: Digest of the DVAE weights that computed the codes.
         clips: Id, codes `(C,)` int32 and samples `(S,)` int16 of each clip.
         left_out: Id and reason of each clip that cannot be used.
-        audio: Digests of all audio files by clip id, those of `left_out` too. The shard is out of date if one changes.
+        audio: Digest of each clip's audio file by id, also for `left_out`. A changed file makes the shard out of date.
     """
     name = shard_name(number, shards)
     for suffix in (".tfrecord", ".json"):
@@ -188,9 +188,9 @@ class PreparedClips:
             raise UserError(f"{flag} {folder}: {MANIFEST} {why}. {_AGAIN}, or with another --output.") from None
 
     def by_path(self, clips: Sequence, of: str = "--train-data") -> dict[str, PreparedClip]:
-        """Returns the prepared clips of the clips `clips`, matched by id, as `{path of the recording: prepared clip}`.
+        """Returns `{path of the recording: prepared clip}` for the `clips` of a data set, matched by id.
 
-        `of` is the flag of their data set, for messages. Raises `UserError` if a clip is missing or its audio changed.
+        `of` is the flag of the data set, for messages. Raises `UserError` if a clip is missing or its audio changed.
         """
         found = {}
         for clip in clips:

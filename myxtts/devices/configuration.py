@@ -22,10 +22,10 @@ _applied: tuple[DeviceRequest, DevicePlan] | None = None
 
 
 def plan_for(data_gpu: int | None = None, model_gpu: int | None = None) -> DevicePlan:
-    """Returns the plan for the given GPUs. Calls `early_gpu_configuration` first, unless the plan was applied before.
+    """Returns the plan for the given GPUs, which `early_gpu_configuration` applies unless that was done before.
 
     Without arguments, returns the plan that was applied before. If there is none, returns a plan for one device, the
-    first GPU or the CPU, and configures nothing.
+    first GPU or the CPU, and does not apply it.
     """
     pair = data_gpu, model_gpu
     if _applied and pair in ((None, None), (_applied[1].data_gpu, *_applied[1].model_gpus)):
@@ -193,7 +193,7 @@ def _narrow_environment(plan):
 
 
 def _configure_gpus(tf, plan, narrowed):
-    """Makes the plan's GPUs visible, with memory growth or limits. If `narrowed`, other GPUs are hidden already."""
+    """Makes only the plan's GPUs visible, with memory growth or limits. `narrowed`: result of `_narrow_environment`."""
     physical = tf.config.list_physical_devices("GPU")
     expected = len(plan.visible) if narrowed else plan.num_gpus
     if len(physical) != expected:

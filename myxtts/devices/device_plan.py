@@ -180,9 +180,9 @@ def _check_request(request):
 
 
 def _check_indices(data_gpu, models, isolation, count, noun):
-    """Raises `DeviceError` if an index is not below `count`, or if the data GPU also trains without `isolation`.
+    """Raises `DeviceError` if an index is not below `count`, or if the data GPU is also a model GPU.
 
-    `noun` is the word for a device in the messages.
+    With `isolation`, one GPU may have both roles. `noun` is the word for a device in the messages.
     """
     rule = f"--data-gpu and --model-gpu must name two {noun}s. Received: {data_gpu} for both."
     _require(isolation or data_gpu not in models, f"{rule} Leave both out, or add --enable-memory-isolation.")

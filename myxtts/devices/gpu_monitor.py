@@ -131,7 +131,7 @@ class GPUMonitor:
 
     Args:
         indices: Physical GPU numbers or UUIDs (`CUDA_VISIBLE_DEVICES` entries, such as `DevicePlan.visible_ids`), in
-            the order of the report. None monitors every visible GPU, an empty sequence no GPU.
+            the order of the report. None monitors every visible GPU. An empty sequence monitors none.
         interval_seconds: Seconds between samples.
     """
 

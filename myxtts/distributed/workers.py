@@ -39,7 +39,7 @@ FAREWELL_SECONDS = 5.0
 """Seconds that worker 0 waits for the other workers to end after one was lost."""
 RESUME = "The same command resumes from the last checkpoint"
 _END = "myxtts/end"
-"""Key in `Cluster` of the message that ends all workers: (index of the worker that ended first, reason, exit code)."""
+"""Key in `Cluster` of the message that ends all workers. It has the first worker to end, its reason and exit code."""
 
 
 class WorkerLost(UserError):
@@ -117,9 +117,9 @@ class Workers:
         self._deadline = (time.monotonic() + seconds, seconds) if seconds else (math.inf, 0.0)
 
     def raise_lost(self, error: BaseException) -> None:
-        """Raises `WorkerLost` for the error of a collective, unless this process trains alone.
+        """Raises `WorkerLost` after a collective failed with `error`; does nothing if this process trains alone.
 
-        Waits before raising, so that the health check can end this process with a message that names a lost worker.
+        Waits before that: if a worker was lost, the health check ends this process meanwhile and names the worker.
         """
         if self.count == 1:
             return
@@ -143,7 +143,7 @@ class Workers:
             self._listener.join(LOST_SECONDS)
 
     def _check_health(self):
-        """Ends all workers if one is lost or `watch`'s time is over. The chief checks the others, which check it."""
+        """Ends all workers if one is lost or the time of `watch` is over. The chief checks all; all check the chief."""
         while not self._closed.wait(CHECK_SECONDS):
             for peer in range(1, self.count) if self.is_chief else [0]:
                 if why := self._cluster.failure(peer, LOST_SECONDS):

@@ -27,7 +27,7 @@ DOUBT = 0.5
 CONFIDENCE_FILE = "confidence.json"
 """File in a model's folder that holds its `Calibration`."""
 BEYOND_BAND = 1.0, 1.05
-"""Factors by which a duration may be above or below its usual range: up to the first it scores 1, at the second 0.5."""
+"""Factors by which a duration may be too long or too short: up to the first, the score is 1; at the second, 0.5."""
 LEAST_FOLLOWING = 0.5
 """Minimum evenness and sharpness of attention (see `features`). Attention below it is ignored as unreliable."""
 Listener = Callable[[np.ndarray, int, str, str], float]
@@ -74,8 +74,8 @@ class Calibration(NamedTuple):
 
 
 def features(reading: Reading) -> dict[str, float]:
-    """Returns the inputs of a `Calibration`: `evenness` (correlation of time and text position of the attention),
-    `sharpness` (its maximum for each code, averaged) and `coverage` (its maximum for each text token, averaged)."""
+    """Returns the inputs of a `Calibration`, which describe the attention: `evenness`, correlation of time and text
+    position; `sharpness`, maximum of each code, averaged; `coverage`, maximum of each text token, averaged."""
     attention = reading.attention
     evenness, sharpness = _evenness(attention), attention.max(axis=1).mean()
     coverage = attention[:, 1:-1].max(axis=0).mean() if attention.shape[1] > 2 else 0.0

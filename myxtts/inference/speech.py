@@ -217,7 +217,7 @@ def silence(seconds: float, sample_rate: int) -> np.ndarray:
 
 
 SILENT = 0.05
-"""RMS below which a frame before or after a sentence is silence, as a fraction of the RMS of the loudest frame."""
+"""Maximum RMS of silence before and after a sentence, as a fraction of the RMS of the loudest frame."""
 WORD_GAP, COMMA_PAUSE = 0.6, 3.0
 """Durations of a word boundary and of a pause at punctuation, as multiples of the duration of a phoneme or letter."""
 

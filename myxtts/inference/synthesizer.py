@@ -72,7 +72,7 @@ class Synthesizer:
         self.engine = CodeEngine(TensorflowSteps(model.gpt, config.model, traced=traced), config.model)
         self.read_again = SecondReading(model.gpt, traced)
         self.engine_name, self.make_steps = "tensorflow", None
-        """`engine_name` is the engine in use; `make_steps(name)`, if not None, creates the GPT steps of another one."""
+        """Name of the engine in use, and a function `name -> steps` for other engines (None if there are none)."""
         self._engines = {"tensorflow": self.engine}
         codes = [tf.TensorSpec([None, None], tf.int32)]
         to_mel = lambda codes: model.denormalize_mel(model.dvae.decode(codes))

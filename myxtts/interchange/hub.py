@@ -292,7 +292,7 @@ def _lists(origin):
 
 
 def _stages(origin):
-    """Yields `(stage, steps, step of the losses, losses)`; `steps` is (last, best), or None for copied weights."""
+    """Yields `(stage, steps, step of the losses, losses)`. `steps` is (last, best), None if weights were copied."""
     for stage, store in stores_in(origin).items():
         state, best_step = store.read_state(store.steps()[-1]), store.best_step()
         was_trained = "position" in state and "taken_from" not in state

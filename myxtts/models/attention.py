@@ -93,11 +93,11 @@ class _Chunks:
         return ops.cast(query_gradient * self.scale, dtype), key_gradient, value_gradient
 
     def _loop(self, chunk, after, *carried):
-        """Processes the chunks one after another, to need the memory of one chunk only; returns the last `carried`.
+        """Calls `chunk(index, start, after, *carried)` for each chunk; returns the last `carried`.
 
-        `chunk(index, start, after, *carried)` processes a chunk and returns `(after, *carried)` for the next one. To
-        keep the backend from computing chunks in parallel, the next chunk adds `after`, a zero, to its keys and dropout
-        seed. Slice bounds do not depend on `after`, because XLA evaluates them at compile time.
+        To save memory, the backend must not compute chunks in parallel. So each chunk returns a zero `after`, known
+        only when the chunk is computed, and the next chunk adds it to its keys, values and dropout mask number. Slice
+        bounds do not depend on `after`, because XLA evaluates them at compile time.
         """
         count = (self.num_keys + CHUNK - 1) // CHUNK
         if isinstance(count, int):

@@ -36,14 +36,14 @@ logger = logging.getLogger(__name__)
 WARMUP_STEPS, TIMED_STEPS = 3, 5
 """Number of steps at the start of a stage that are not timed, and number of timed steps before the first estimate."""
 LEAST_TO_TRY, MOST_TO_TRY = 40, 8 * BYTES_PER_GB
-"""Minimum number of steps, and maximum memory in bytes, of runs for which `try_run` takes trial steps."""
+"""Limits for `try_run`: it takes trial steps in runs of at least this many steps and at most this memory, in bytes."""
 OPENING, STOP_SECONDS, CLOSING_SECONDS = 22, 3, 25
-"""Durations that `try_run` assumes: to open a stage, as a multiple of an eager step on one clip; CPU seconds of a
-validation; CPU seconds of the speech at the end of a stage. Fitted to fine-tuning of `base` (docs/benchmarks.md)."""
+"""Durations that `try_run` assumes. `OPENING`: time to open a stage, in eager steps on one clip. The others: seconds of
+CPU time of a validation, and of the speech at a stage's end. Fitted to fine-tuning of `base` (docs/benchmarks.md)."""
 CPU_RUNTIME_BYTES, CPU_SCRATCH, BYTES_PER_SECOND, MOST_KEPT = int(0.4 * BYTES_PER_GB), 0.2, 5_000_000, BYTES_PER_GB
-"""Terms of the memory estimate on a CPU: bytes of TensorFlow after tracing; scratch buffers, as a fraction of the
-temporary memory of a step; bytes of data preparation per second of audio in a batch; maximum bytes that earlier stages
-leave allocated. The first three were fitted to ten runs (docs/benchmarks.md)."""
+"""Terms of the memory estimate on a CPU: TensorFlow after tracing, in bytes; scratch buffers, as a fraction of a step's
+temporary memory; data preparation, in bytes per second of audio in a batch; and the most that earlier stages leave
+allocated, in bytes. The first three were fitted to ten runs (docs/benchmarks.md)."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class StageWork:
     needed_by: tuple[str, ...] = ()
     """Stages that were trained on the weights of this one, and would be unusable if the weights changed."""
     stays: str = ""
-    """Any reason, other than `needed_by`, why the stage cannot continue, as text for `describe`; else empty."""
+    """Why the stage cannot continue, as text for `describe`; empty if it can, or if only `needed_by` prevents it."""
     origin: str | None = None
     """Model that the initial weights are from; None for random weights."""
 
@@ -284,9 +284,9 @@ def try_run(works: Sequence[StageWork], dataset: SpeechDataset, needs: Needs) ->
 class TimeLeft(Callback):
     """Adds the remaining seconds of the stage and of the run to `timing` in `on_log`, for the callbacks after this one.
 
-    The time of later stages is `try_run`'s estimate, scaled by the ratio of measured to estimated time of this stage.
-    To keep a few short steps from changing the ratio much, the estimate of later stages is added to both times. Without
-    `try_run`, the time of later stages is extrapolated from this stage by steps, clips per step and `StageEntry.cost`.
+    For later stages, it corrects `try_run`'s estimates by a factor: the measured time of this stage so far, divided by
+    the estimate for it. Both get the estimate of the later stages added, so that a few short steps change the factor
+    little. Without `try_run`, it extrapolates from this stage by steps, clips per step and `StageEntry.cost`.
     """
 
     def __init__(self, config: XTTSConfig):

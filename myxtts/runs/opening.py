@@ -124,7 +124,7 @@ def write_settings(dataset: SpeechDataset) -> None:
 
 
 def check_same_model(before: ModelConfig, config: XTTSConfig, reset: Sequence[str] = ()) -> None:
-    """Raises `ConfigError` if a run of the model `before` cannot continue with `config`. `reset` are new parts."""
+    """Raises `ConfigError` if a run of model `before` cannot continue with `config`. Parts in `reset` may differ."""
     home = Path(config.training.checkpoint_dir)
     kept = {*PARTS} - {*reset}
     if not CheckpointStore(home / "decoder").steps():
@@ -206,7 +206,7 @@ class StageAlone:
             if last is None or not store.read_state(last)["finished"]:
                 self._missing.append(name)
         self.foundations: dict[str, XTTS] = {}
-        """Models that the stage depends on, by stage. If any must be trained first, `train_missing` loads all."""
+        """Models that the stage depends on, by stage. If one is untrained, all get their weights in `train_missing`."""
         self.lineage: dict[str, str] = {}
         """Digests of the weights of `foundations`, by stage."""
         if not self._missing:

@@ -64,7 +64,7 @@ def reset_parts(training: TrainingConfig) -> list[str]:
 
 
 def tuned_stages(config: XTTSConfig) -> list[str]:
-    """Returns the stages to fine-tune from the weights in --init-from, selected by --tune, --stage or by default."""
+    """Returns the stages to fine-tune from the weights in --init-from: those in --tune, else --stage, else defaults."""
     training = config.training
     if training.tune:
         return [name for name in STAGES if name in training.tune]

@@ -74,7 +74,7 @@ def check_request(config: XTTSConfig, download: bool = False, **devices) -> None
 
 
 def check_settings(config: XTTSConfig) -> None:
-    """Raises `UserError` for contradictions or an unknown language. Workers may not share the run's disk."""
+    """Raises `UserError` for contradictions or an unknown language. With workers, does not look for an earlier run."""
     data, training, home = config.data, config.training, Path(config.training.checkpoint_dir)
     try:
         get_language(data.language or "en")
@@ -89,7 +89,7 @@ def check_settings(config: XTTSConfig) -> None:
 
 
 def check_tuning(training: TrainingConfig, is_new: bool) -> None:
-    """Raises `ConfigError` if --tune, --stage, --lora-rank or, for a new run, --init-from contradict each other."""
+    """Raises `ConfigError` if --tune, --stage and --lora-rank disagree or, in a new run, lack --init-from."""
     tune, rank, stage = [name for name in TUNABLE if name in training.tune], training.gpt.lora_rank, training.stage
     given, hint = ",".join(tune), f"gpt and decoder depend on the dvae. Give --tune {','.join(TUNABLE)}."
     require("dvae" not in tune or len(tune) == len(TUNABLE), TUNE, "without dvae, or all stages", given, hint)
@@ -249,7 +249,7 @@ def choose(measured: Mapping[str, float | str]) -> tuple[str, list[str]]:
 
 
 def measure_here(request: str):
-    """Times training steps in the process that `measure` starts. The last line printed is JSON with the median time."""
+    """Times training steps for `request` (JSON) in the process that `measure` starts. The last line printed is JSON."""
     values = json.loads(request)
     config, plan = set_up(config_from_dict(values["config"]), **values["options"])
     from myxtts.training.watching.measurement import measure_pipeline, open_trainer

@@ -90,7 +90,7 @@ def write_whole(path: AnyPath) -> Iterator[Path]:
 
 @contextmanager
 def _named(path, temporary=None):
-    """If the block raises an `OSError` with the file name `temporary` or none, changes its file name to `path`."""
+    """Corrects an `OSError` of a `with` block: `path` replaces the file name `temporary` or a missing file name."""
     try:
         yield
     except OSError as error:
@@ -105,7 +105,7 @@ def write_whole_folder(path: AnyPath, sync: bool = True, replaced_name: str | No
 
     Args:
         sync: Whether to wait until all files are on the disk, a few milliseconds per file.
-        replaced_name: Name of the old folder until it is deleted, by which it can be found if the process is killed.
+        replaced_name: Name of the old folder until it is deleted. A killed process may leave a folder of this name.
     """
     path = Path(os.path.realpath(path))
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -31,13 +31,13 @@ logger = logging.getLogger(__name__)
 
 VOCABULARY = "vocab.json"
 MEL_STATS = "mel_stats"
-"""Name of the tensor with the scale of each mel band. Without a DVAE, the GPT's checkpoint has it as a file."""
+"""Name of the tensor with the scale of each mel band. Without a DVAE, it is in a file of the GPT's checkpoint."""
 JUDGED = ("gpt", "decoder")
 """Stages whose best checkpoint is used for speech; of other stages, the last checkpoint is used."""
 TAKEN_FROM = "taken_from"
 """Key in a checkpoint's state for the folder that its weights were copied from."""
 _PART_OF = {"num_mels": "dvae", "num_codes": "dvae", "codebook_width": "dvae", "dropout": None}
-"""Parts of the model whose shapes a setting determines, for settings whose names do not begin with the part's name."""
+"""Part whose shapes a setting determines, if the setting's name does not show it; `dropout` determines no shapes."""
 GATHERED = ".before_reset"
 """Temporary folder in which a reset collects the files of a run before it moves them aside."""
 METRICS = "metrics.jsonl"
@@ -56,13 +56,13 @@ def stores_in(folder: Path) -> dict[str, CheckpointStore]:
 
 
 def chosen_step(store: CheckpointStore, part: str, which: str = "best") -> int:
-    """Returns the step to load: the best if it is known, `which` is `best` and `part` is in `JUDGED`; else the last."""
+    """Returns the step to load, the best if known, wanted (`which`) and used for the part (`JUDGED`), else the last."""
     best = store.best_step() if which == "best" and part in JUDGED else None
     return store.steps()[-1] if best is None else best
 
 
 def require_trained(folder: Path, what: str) -> None:
-    """Raises `CheckpointError` unless a stage's newest checkpoint is finished; `what` is the subject of the message."""
+    """Raises `CheckpointError` unless the stage in `folder` is trained to its end; `what` is the message's subject."""
     name, state = folder.name, CheckpointStore(folder).newest_state()
     if state is None:
         fault = f"{what} needs a trained {name}, and {folder.parent} has none"

@@ -15,16 +15,16 @@ _FOREIGN_SHARE = 0.3  # maximum share of letters in other scripts: names and quo
 _LATIN_SHARE = 0.5  # of letters in a Latin script: texts in other scripts have many Latin names, and longer ones
 _OWN_SHARE = 0.005
 _MOST_TEXTS, OF_A_CORPUS, OF_A_SENTENCE = 500, (120, 0.99), (8, 0.9)
-"""Limits of `identify_language`: maximum number of texts, and values of `least` (letters, probability) for two uses.
+"""Maximum number of texts that `identify_language` reads; values of its argument `least` for a corpus and a sentence.
 With `OF_A_SENTENCE`, 250 of 255 English, German, French and Spanish sentences were identified, and none wrongly."""
 
 
 def guess_language(texts: Iterable[str], language: str | None, among: Collection[str] | None = None) -> tuple[str, str]:
     """Checks that the letters of texts fit `language` (None: English), and replaces it if only one other language fits.
 
-    If several others fit, the words may decide. Languages with a code in `among`, such as a model's, are preferred.
-    Returns the code of the language, and a message for users if the letters do not fit `language`, else `""`. A
-    `language` that is not supported is returned unchecked.
+    If several others fit, they are narrowed down by the words of the texts, and to codes in `among`, such as a model's,
+    where possible. Returns the code of the language, and a message for users if the letters do not fit `language`,
+    else `""`. A `language` that is not supported is returned unchecked.
     """
     code, texts = language or "en", [*texts]
     try:
@@ -83,7 +83,7 @@ def language_to_read(
     """Chooses the language of a text: `requested`, else `own` (the speaker's or the model's), else the identified one.
 
     If none of these is known, the language is English. `guess_language` corrects the choice by the letters of the text.
-    Returns a code, and a message for users that explains the choice, or ""; the message names the `speaker`.
+    Returns a code, and a message for users, or "" if nothing has to be explained. The message may name the `speaker`.
     """
     language, note = guess_language([text or ""], requested or own, among)
     if requested or note and language != own:

@@ -125,8 +125,8 @@ class SpelledNumbers:
     max_integer: int
     """Largest number that `cardinal` accepts; larger numbers, and codes such as 00123, are read digit by digit."""
     ordinal_ending: str
-    """Regular expression of the ending that makes digits an ordinal. Words replace the digits and the ending, except
-    for text in a group of the expression, which follows the words."""
+    """Regular expression of the ending that makes digits an ordinal. The ordinal's words replace the digits and the
+    ending. The part of the ending that a group of the expression matches is kept, after the words."""
     to_ordinal: Callable[[str, int], str]
     """Function of a cardinal's words and its number that returns the words of the ordinal."""
     point: str

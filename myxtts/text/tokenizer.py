@@ -311,7 +311,7 @@ class XTTSTokenizer:
         return None
 
     def unknown(self, text: str, language: str) -> list[str]:
-        """Returns the characters of a text that the vocabulary lacks, so that they are not spoken, each once."""
+        """Returns the characters of a text, without repetition, that the vocabulary lacks. They are not spoken."""
         return self._reader.unknown(self._reader.read(text, language), language)
 
     def with_known_letters(self, text: str, language: str) -> str:

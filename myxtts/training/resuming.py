@@ -49,7 +49,7 @@ class TrainingState:
     """Progress of a stage's training; only the trainer changes it."""
 
     lineage: dict = field(default_factory=dict)
-    """Digests of the models that the stage depends on, by stage. Resuming requires equal ones, except for `follows`."""
+    """Digests of the models that the stage depends on, by stage. To resume, all but those of `follows` must match."""
     follows: tuple[str, ...] = ()
     """Stages in `lineage` whose models may have been trained further since the checkpoint (`StageEntry.follows`)."""
     step: int = 0
@@ -176,9 +176,9 @@ class ClipRecord:
     digest: str
     """Digest of the clips and of the settings that order them. Equal digests and equal `start` give equal batches."""
     start: EpochStart
-    """Start of the epoch in which the checkpoint was saved. With unchanged clips, the order is rebuilt from it."""
+    """Start of the checkpoint's epoch. A resumed run rebuilds the batch order from it if the clips did not change."""
     cut: EpochStart
-    """Start of the order if the clips changed: the checkpoint's position, and the clips already used in the epoch."""
+    """Position of the checkpoint, and clips already used in its epoch. The order starts here if the clips changed."""
 
     def saved(self) -> tuple[dict[str, np.ndarray], dict]:
         """Converts the record to tensors for the checkpoint file `CLIPS`, and JSON values for the state file."""
@@ -217,7 +217,7 @@ class OrderedClips:
         return ClipRecord(self.identities, self._digest, self.order.start_at(position), self.order.cut(position))
 
     def continuing(self, record: ClipRecord) -> tuple[EpochStart, str | None]:
-        """Returns the start of an order that continues from `record`, and a warning if the clips changed, else None."""
+        """Returns where an order that continues `record` starts, and a warning, which is None if nothing changed."""
         if record.digest == self._digest:
             return record.start, None
         heard = np.flatnonzero(np.isin(self.identities, record.identities[record.cut.heard]))

@@ -34,7 +34,7 @@ _WHAT = tomllib.loads(Path(__file__).with_name("not_data.toml").read_text("utf-8
 _OTHER_FILES = {ARCHIVES: _WHAT["archive"], SHEETS: _WHAT["sheet"], MODELS: _WHAT["model"]}
 _OTHER_FILES[MEDIA_EXTENSIONS] = _WHAT["recording"]
 _MOST_MISLABELED = 0.1
-"""Largest share of clips that are rejected because their language lacks their letters; more end the reading."""
+"""Clips in letters that their language lacks are rejected up to this share of all clips; above it, reading fails."""
 
 __all__ = ["Corpus", "CorpusError", "Finding", "TextsMissing", "Utterance", "files_beside", "load_corpus"]
 
@@ -177,7 +177,7 @@ def _guess_language(reading):
 
 
 def _refuse_letters(reading, language, group):
-    """Rejects the clips `group` of a language that lacks their letters. Raises `CorpusError` if they are many."""
+    """Rejects clips in `group` with letters that `language` lacks. Raises `CorpusError` if the group is too large."""
     read_as, note = guess_language((clip.text for clip in group), language)
     if not note or read_as != language:
         return

@@ -16,8 +16,8 @@ class Utterance:
     """One clip with its transcript.
 
     `id` is unique within the corpus. `line` is the line number in the list of clips, if any. `validation` is True for
-    clips of the data set's own validation split. `num_samples` is the length at 22 050 Hz, and `audio`
-    a digest of the samples in 16 bits; they are 0 and empty until the audio is read.
+    clips of the data set's own validation split. `num_samples` is the length at 22 050 Hz, 0 until the audio is read.
+    `audio` is a digest of the 16-bit samples, empty until the audio is read.
     """
 
     id: str
@@ -143,7 +143,7 @@ class Reading:
             line: Line number in the list, or None without a list.
             audio_places: Folders to search for the audio file.
             speakers: `{id: (speaker, language)}` from a `speakers.csv`.
-            name: Id of the clip within `place`, by default derived from the name of the audio file.
+            name: Id of the clip without the prefix of `place`; by default, derived from the name of the audio file.
         """
         parts = self.folder.name_to_parts(cells["id"])
         name = name or parts_to_id(parts)

@@ -44,7 +44,7 @@ _OPCODES = frozenset(
 )
 """Pickle opcodes that are allowed: those that `torch.save` writes, and those for plain objects with attributes."""
 _KEYS = {"SETITEM": slice(0, 1), "SETITEMS": slice(0, None, 2), "DICT": slice(0, None, 2), "ADDITEMS": slice(None)}
-"""By pickle opcode that fills a dictionary or set: which of its operands become keys or items, so must be hashable."""
+"""For each pickle opcode that fills a dictionary or set: slice of the operands that become keys or items of a set."""
 _LITERALS = {"EMPTY_LIST": [], "EMPTY_TUPLE": (), "EMPTY_DICT": {}, "EMPTY_SET": set()}
 _LITERALS |= {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
 _STORAGE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
@@ -59,7 +59,7 @@ class TorchCheckpointError(UserError):
 
 
 def _require(holds, source, problem):
-    """Raises `TorchCheckpointError`, with the file's name `source`, unless `holds`."""
+    """Raises `TorchCheckpointError` unless `holds`. The message consists of the file's name `source` and `problem`."""
     if not holds:
         raise TorchCheckpointError(f"{source} {problem}.")
 
@@ -86,7 +86,7 @@ class _Cell:
     depth: int = 0
     """Nesting depth; 0 for a value that contains no other values."""
     is_held: bool = False
-    """Whether another value contains this one. If so, this value may not grow, as its weight was already counted."""
+    """Whether a container holds this value. If so, it must not grow: its weight is part of the container's already."""
 
 
 class Unpickler:
@@ -94,7 +94,7 @@ class Unpickler:
 
     Args:
         source: Name of the file, for error messages.
-        load_storage: `load_storage(dtype, key, num_values)` returns a tensor storage, 1-D. If None, tensors are errors.
+        load_storage: `load_storage(dtype, key, num_values)` returns a tensor storage, 1-D. None rejects tensors.
     """
 
     def __init__(self, source: str, load_storage: Callable[[np.dtype, str, int], np.ndarray] | None = None):
@@ -223,7 +223,7 @@ class Unpickler:
 
 
 def _literal(name, argument):
-    """Returns the `_Cell` that an opcode pushes without reading the stack: its argument or a fixed value."""
+    """Returns the `_Cell` of an opcode without operands on the stack: a constant, or the argument in the opcode."""
     if name in _LITERALS:
         return _Cell(copy.copy(_LITERALS[name]))
     if name == "GLOBAL":

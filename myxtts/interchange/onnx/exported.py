@@ -47,7 +47,7 @@ class ExportedModel:
             raise CheckpointError(f"{folder} is not a complete export: {error}. Run `myxtts export` again.") from error
         self.sample_rate: int = exported.sample_rate
         self.engine, self.changed = self, threading.Condition()
-        """The server waits on `engine.changed` for new codes. Nothing notifies it, as no other thread samples codes."""
+        """The server waits on `engine.changed`. This class never notifies it: `more` samples in the server's thread."""
         self.speakers = {name: language or None for name, language in exported.voice_languages.items()}
         """Names of the stored voices, each with its language code; None for a voice whose language is unknown."""
 
@@ -73,13 +73,13 @@ class ExportedModel:
         return Voice(*(array[None] for array in found))
 
     def _no_voice(self):
-        """Returns a voice of zeros: latents `(num_latents, width)` and a speaker vector `(speaker_width,)`."""
+        """Returns zeros in the shapes of a voice: latents `(num_latents, width)`, speaker vector `(speaker_width,)`."""
         shapes = [("num_latents", "width"), ("speaker_width",)]
         return [np.zeros([self.exported.model[name] for name in names], np.float32) for names in shapes]
 
     def warm_up(self, which: str = "short", check: bool = False) -> None:
-        """Loads and runs the GPT and the decoder, unless `which` is `none`; for `all`, also the encoders of recordings,
-        which are otherwise loaded with the first recording. `check` is ignored."""
+        """Loads and runs graphs, so that the first request is faster: GPT and decoder for `short`, also the encoders of
+        recordings for `all`, no graph for `none`. `check` is ignored."""
         if which != "none":
             self.exported.sentence([], *self._no_voice(), max_codes=2)
         if which == "all":
@@ -90,7 +90,7 @@ class ExportedModel:
         return ExportedStream(self, text, Manner(*manner))
 
     def sounding(self, voice: Voice, speed: float) -> Sounding:
-        """Returns a function that decodes a sentence in windows."""
+        """Returns the decoder of one sentence, a `Sounding` that works window by window."""
 
         def to_samples(latents, start, end):
             window = dict(start=np.array([start]), end=np.array([end]))

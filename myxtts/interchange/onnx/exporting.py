@@ -43,12 +43,12 @@ READING += ("text/languages/*.py", "text/languages/*.toml")
 LIMITS = {"float32": 1e-4, "int8": 0.1}
 """By number format: largest allowed RMS error of a graph's output, relative to the RMS of the Keras model's output."""
 ROUNDING, ROUNDINGS = 1e-7, 5.0
-"""Encoders can amplify rounding errors, which differ between processors. So their tolerance is measured: `ROUNDINGS`
-times the change of an encoder's output when noise changes each audio sample by about the fraction `ROUNDING`."""
+"""Encoders can amplify rounding errors, which differ by processor. So their tolerance is measured: noise changes each
+audio sample by about the fraction `ROUNDING`, and `ROUNDINGS` times the resulting change of the output is allowed."""
 NUM_SENTENCES, MOST_CODES = 8, 48
 """Number of sentences on which the exported GPT is compared with the original, and maximum codes per sentence."""
 MOST_OTHER_CODES = 0.25
-"""Largest allowed fraction of codes that differ from the model's. In float32, only codes of equal score can differ."""
+"""Largest allowed fraction of codes that differ from the model's. In float32, codes differ only if scores are equal."""
 LONG_TEXTS, LACKING = 2.2, 0.4
 """Length of the long test text, as a multiple of the longest text that the model speaks at once, and the largest
 fraction by which the exported model's audio may be shorter than the original's."""

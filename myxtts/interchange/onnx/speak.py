@@ -109,7 +109,7 @@ class Speaker:
             raise ValueError(f"{path} is missing or damaged: {type(error).__name__}: {error}") from error
 
     def run(self, name, **arrays):
-        """Runs the graph `name`, loaded at its first use; returns outputs by name. Raises `RuntimeError` if damaged."""
+        """Runs the graph `name`, loaded at first use; returns outputs by name. Raises `RuntimeError` if that fails."""
         path = str(self.folder / f"{name}.onnx")
         try:
             if name not in self.sessions:
@@ -145,8 +145,8 @@ class Speaker:
         return np.concatenate(parts)
 
     def choose(self, voice=None, language=None, text=""):
-        """Returns voice and language. Without `language`, this is the voice's, or else the model's usual one if it is
-        written in the letters of `text`, or else another one that is."""
+        """Returns voice and language, with defaults for missing ones. The default language must fit the letters of the
+        text: the voice's language, else the only language of the training voices, else English, else any."""
         own, fitting = self.voice_languages, self.written_in(text)
         given = next((name for name in own if name == unicodedata.normalize("NFC", str(voice))), voice)
         code = language and re.split("[-_]", language.lower())[0]  # without a region
@@ -162,14 +162,14 @@ class Speaker:
         return voice, language
 
     def written_in(self, text):
-        """Returns the languages whose scripts, such as Latin, have the most letters of a text; all if it has none."""
+        """Returns the languages whose scripts have the most letters of a text; all languages if it has no letters."""
         names = [unicodedata.name(one, "").split(" ")[0] for one in text if one.isalpha()]
         count = lambda scripts: (scripts[0] in names) * sum(name in scripts for name in names)
         counts = {code: count(self.config["scripts"][code]) for code in self.config["languages"]}
         return [code for code in counts if counts[code] == max(counts.values())]
 
     def sentence(self, ids, latents, speaker, seed=0, number=0, speed=1.0, **sampling):
-        """Speaks a sentence of token `ids`; returns samples `(S,)`, codes, and whether the stop code was sampled."""
+        """Speaks token ids as sentence `number`; returns samples `(S,)`, codes, and whether it sampled a stop code."""
         states, codes = zip(*self.draw(ids, latents, seed, number, **sampling))
         samples = self.sound(np.concatenate(states), speaker, speed) if codes[1:] else np.zeros(0, np.float32)
         # A fade at both ends lets sentences join without clicks.
@@ -200,7 +200,7 @@ class Speaker:
         return [one for one in ids if one != self.vocabulary.unknown]
 
     def draw(self, ids, latents, seed=0, sentence=0, max_codes=0, **sampling):
-        """Samples a sentence code by code; yields the GPT state `(1, width)` that predicts a code, and the code.
+        """Samples sentence number `sentence`; yields the GPT state `(1, width)` that predicts a code, and the code.
 
         The last code is the stop code, or None if `max_codes` codes (0: the model's maximum) were sampled without one.
         """

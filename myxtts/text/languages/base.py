@@ -31,15 +31,15 @@ class Language:
     normalize: Callable[[str], str] = str
     """Function that unifies variants of letters and digits, applied before the text is lower-cased."""
     write_out: Callable[[str], str] = str
-    """Function that writes out dates, units, abbreviations etc. of a text as written, for models that read phonemes."""
+    """Function that writes out dates, units, abbreviations etc. in uncleaned text, for models that read phonemes."""
     expand_numbers: Num2Words | SpelledNumbers | Callable[[str], str]
     """Function that replaces the numbers in a lower-case text by words."""
     abbreviations: dict[str, str] = field(default_factory=dict)
     """Words for each abbreviation, in order of replacement; keys are lower-case, without the final full stop."""
     abbreviation_stop: Literal["always", "optional", "never"] | str = "always"
-    """Whether abbreviations end with a full stop, or a regular expression with `{}` for the abbreviation."""
+    """When abbreviations end with a full stop. Any other value is a regular expression; `{}` is the abbreviation."""
     within_sentences: frozenset[str] = frozenset()
-    """Further abbreviations that do not end a sentence, in lower case; those that end with `#` only before a digit."""
+    """Further abbreviations that do not end a sentence, in lower case. A final `#` means: only if a digit follows."""
     symbols: dict[str, str]
     """Words for each symbol, such as `%`."""
     symbol_readings: dict[str, str] = field(default_factory=dict)
@@ -53,7 +53,7 @@ class Language:
     other_names: tuple[str, ...] = ()
     """Lower-case ISO 639-2 and 639-3 codes, and names in the language itself."""
     scripts: tuple[str, ...] = ("LATIN",)
-    """Names of scripts, as in Unicode names of letters. Nearly every text has letters of the first script."""
+    """Scripts of the language, named as in Unicode. Nearly every text has letters of the first script."""
     letters: str = ""
     """Lower-case letters and marks of cleaned text, without `,.?!` and, in Latin scripts, without a–z."""
     own_letters: str = ""
@@ -94,7 +94,7 @@ DESCRIPTIONS, _READINGS, MARKS = (
     tomllib.loads(Path(__file__).with_name(f"{name}.toml").read_text(encoding="utf-8"))
     for name in ("languages", "readings", "marks")
 )
-"""Content of `languages.toml`, fields of `Language` by code; of `readings.toml`; and of `marks.toml`."""
+"""Contents of `languages.toml` (fields of `Language` by language code), `readings.toml` and `marks.toml`."""
 _MARKED_NUMBER = r"⟦(\w+)((?: \w+=\w+)*)(\.?\w*) ([0-9]{1,36})⟧"
 _compiled = cache(re.compile)  # the cache of the `re` module is too small for the rules of all languages
 

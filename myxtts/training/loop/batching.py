@@ -83,7 +83,7 @@ class Batching:
         return {"batch_size": self.batch_size, "parts": self.parts, "accumulation": self.accumulation}
 
     def restore(self, state: dict) -> None:
-        """Restores a saved `state`: batch size and accumulation if `automatic`, `parts` if the batch size is equal."""
+        """Restores a saved `state`: all of it if `automatic`; else only `parts`, and only for equal batch sizes."""
         batch_size, accumulation, parts = (int(state[name]) for name in ("batch_size", "accumulation", "parts"))
         if min(batch_size, accumulation, parts) < 1 or batch_size % parts:
             raise ValueError(f"a batch of {batch_size} clips cannot be split into {parts} parts")

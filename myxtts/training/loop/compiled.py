@@ -7,7 +7,7 @@ from myxtts.models.layers import Layer, Tensor
 from myxtts.training.loop.switches import RECOMPUTED
 
 SEED_BITS = 21
-"""The second number of a dropout seed holds the step in its low `SEED_BITS` bits, and the block number above them."""
+"""Number of low bits in a dropout seed's second number that hold the step; the bits above hold the block's number."""
 
 
 class CompiledBlocks(Layer):

@@ -249,7 +249,7 @@ class Replicas:
             yield
 
     def adopt(self, model: keras.Model) -> None:
-        """Prepares a model from outside `scope` for training. Raises `ConfigError` for several or wrong devices."""
+        """Prepares a model created outside `scope`. Raises `ConfigError` unless it is on the only training device."""
         hint = "Save it with model.save_to_preset(FOLDER) and give training.init_from=FOLDER to myxtts.train()."
         require(self.count == 1, "model=", "trained on one device", f"{self.count} devices", hint)
         device, found = self.devices[0], {short_name(variable.value.device) for variable in model.variables}

@@ -197,7 +197,7 @@ def weights_first(function: Callable) -> Callable:
 PRODUCTS = ("MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum", "Conv2D")
 """Names of the operations that mixed precision applies to: matrix products and convolutions."""
 WATCHED_AVERAGES = 8
-"""Number of weight averages, from the smallest on, that the ledger compares before and after the first step."""
+"""The ledger compares this many weight averages, those of the smallest weights, before and after the first step."""
 
 _RECOMPUTED = re.compile(rf"(?:^|/){RECOMPUTED}((?:conditioning_)?block_\d+)(?:_\d+)?/")
 _ATTENTION = re.compile(rf"^(?:replica_\d+/)?(.*?)({'|'.join(ATTENTION_SCOPES.values())})(?:_\d+)?/")

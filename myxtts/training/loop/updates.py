@@ -22,7 +22,7 @@ class UpdateRule:
     Args:
         scaled: Turns on dynamic loss scaling, which float16 needs (Micikevicius et al. 2018, section 3.2).
         ema: Decay of the weight averages, in `[0, 1)`; 0 keeps none.
-        stage_learning_rate: Peak of the stage's schedule, which this update scales to the peak in `update.settings`.
+        stage_learning_rate: Peak of the stage's schedule. This update scales it to the peak in `update.settings`.
     """
 
     def __init__(

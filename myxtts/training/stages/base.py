@@ -145,7 +145,7 @@ class Stage(ABC):
         return ""
 
     def validated(self, objectives: list[Objective]) -> list[Objective]:
-        """Returns the objectives for the validation losses; by default `objectives`, those of the updates."""
+        """Returns the objectives whose losses validation computes; by default the given ones, those of the updates."""
         return objectives
 
     @abstractmethod

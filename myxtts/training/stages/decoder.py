@@ -203,7 +203,7 @@ class DecoderPreparation(GPTPreparation):
 
     The GPT is conditioned on another recording of the speaker, if there is one. The speaker vector comes from a random
     segment of that recording or, half of the time, of the clip itself, so that the vector of a clip varies.
-    Slices have the frame rate and the context (`history_frames`, `lookahead_frames`) of the decoder, `grid`.
+    `grid` is the decoder; slices have its frame rate and its context (`history_frames`, `lookahead_frames`).
     """
 
     def __init__(self, foundations: dict[str, XTTS], device: str, config: XTTSConfig, grid: WaveformDecoder):

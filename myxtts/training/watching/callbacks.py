@@ -20,13 +20,13 @@ from myxtts.utils.commons import folded, folded_on_terminal, shows_bars, tqdm
 VARIATION_WARNING = 0.30
 """Variation (std / mean) of the step time above which a run warns of a bottleneck."""
 STALL_WARNING = 0.05
-"""If more than this share of the time is spent waiting for data, data is called the bottleneck, else computing."""
+"""Share of time spent waiting for data above which data is reported as the bottleneck; otherwise, computing is."""
 STEP_WIDTH = 80
 """Width to which log lines of steps are wrapped on a terminal, in characters."""
 MINUTE = 60.0
-"""Seconds between lines of progress if there is no progress bar; also the time until a stage's bottleneck is logged."""
+"""Seconds between progress lines without a progress bar; also how long a stage runs before its bottleneck is logged."""
 TRIAL_SECONDS = 10.0
-"""If a step with gradient accumulation takes longer than this many seconds, an estimate is printed, once per stage."""
+"""If a step with gradient accumulation takes longer, an estimate of its duration is printed, once per stage."""
 HINTS = {
     "computing": "Data is ready in time. Faster: --optimizations auto or, with enough clips, a larger --batch-size.",
     "reading": "Raise --num-workers, use a faster disk, or read the samples of `myxtts prepare` (--prepared).",
@@ -77,7 +77,7 @@ class Callback:
     - `on_waiting(seconds)`: in Multi-GPU Mode, before training waits `seconds` to give the data pipeline a head start.
     - `on_running()`: in Multi-GPU Mode, when the pipeline is filled.
     - `on_ledger(ledger: Ledger)`: after the first step that changed the weights.
-    - `on_micro_batch(what, done, count)`: when batch `done` of the `count` of a step is `read` or `computed` (`what`).
+    - `on_micro_batch(what, done, count)`: after `done` of a step's `count` batches were `read` or `computed` (`what`).
     - `on_step(step)`: after every step.
     - `on_log(step, losses, timing)`: every `training.log_every_steps`. `losses` are means since the last call; `timing`
       has `StepClock.report`, memory in MB (`host_mb`, `model_gpu_mb`) and GPU utilization (`model_gpu_percent`).

@@ -26,7 +26,7 @@ from myxtts.training.stage_trainer import StageTrainer
 from myxtts.training.stages.classes import STAGE_CLASSES
 
 PHASE_STEPS = 20
-"""Number of evenly spaced points in a stage at which `try_stage` counts phases, to weight each phase by its length."""
+"""Number of evenly spaced steps whose phases `try_stage` looks up, to weight each phase by its share of them."""
 COMPILED_SHARES = 0.3, 0.5
 """Ratios of compiled to eager time, for batch preparation and train step; fitted to five runs (docs/benchmarks.md)."""
 ONE_CORE = 1.8
@@ -142,7 +142,7 @@ def synthetic_waves(config: XTTSConfig, seconds: float, batch_size: int) -> Wave
 def measure_training(
     config: XTTSConfig, plan: DevicePlan, folder: PathLike, clip_seconds: float, budget_seconds: float
 ) -> list[float]:
-    """Times training steps on noise, each with data preparation and without overlap; returns the seconds of each.
+    """Times training steps on noise, with data preparation but no overlap; returns the seconds of each step.
 
     Steps are timed for `budget_seconds`, but at least one. The first step, which traces the graphs, is not counted.
     """

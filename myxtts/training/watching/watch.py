@@ -62,7 +62,7 @@ class DivergenceGuard:
         self._row.append({"step": step, "clips": np.concatenate(clips).tolist(), "not_finite": broken})
 
     def bad_steps(self) -> list[dict]:
-        """If training has diverged, returns `step`, `clips` and `not_finite` (loss names) of each bad step; else []."""
+        """Returns `step`, `clips` and `not_finite` (loss names) of each bad step; empty unless training diverged."""
         return list(self._row) if self._in_row >= self.limit else []
 
 
@@ -206,7 +206,7 @@ class Watch:
         self._recent.clear()
 
     def _report_divergence(self, bad_steps, dataset):
-        """Writes the bad steps to a file or, if that fails, to the log; returns the path or `The log`."""
+        """Writes the bad steps to a file, else to the log; returns the path or `The log …`, which begins a message."""
         trainer, stage, clips = self.trainer, self.trainer.stage.name, dataset.train
         if not trainer.workers.is_chief:
             return "The log of worker 0"
