@@ -54,7 +54,7 @@ class TextFront:
     def pieces(self, text: str, language: str) -> list[Piece]:
         """Splits a text into sentences, and long sentences into parts; drops pieces without words."""
         self._check(text, language)
-        known, shown = self.tokenizer.with_known_letters(text, language), brief(text)
+        known, shown = self.tokenizer.reader.with_known_letters(text, language), brief(text)
         if known != text:
             logger.warning("%s has letters that are not in the vocabulary, spoken as %s.", shown, brief(known))
         if fault := self.tokenizer.check(known, language):
@@ -83,7 +83,7 @@ class TextFront:
     def ids(self, text: str, language: str) -> list[int]:
         """Encodes the text of a piece to token ids, without unknown tokens."""
         self._check(text, language, self.max_tokens)
-        known = self.tokenizer.with_known_letters(text, language)
+        known = self.tokenizer.reader.with_known_letters(text, language)
         return [token for token in self.tokenizer.encode(known, language) if token != self.tokenizer.unk_id]
 
     def check(self, text: str, language: str) -> None:
@@ -99,7 +99,7 @@ class TextFront:
 
     def _fault(self, text, language, max_tokens=None):
         with suppress(ValueError):  # an unsupported language, which the check below reports
-            text = self.tokenizer.with_known_letters(text, language)
+            text = self.tokenizer.reader.with_known_letters(text, language)
         return self.tokenizer.check(text, language, max_tokens, allow_unknown=True)
 
 

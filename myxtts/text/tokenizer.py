@@ -178,7 +178,7 @@ class XTTSTokenizer:
         """Codes of the languages whose text is converted to phonemes."""
         tokens, _, special_tokens = vocabulary
         characters = frozenset(token for token in tokens if len(token) == 1) | {" "}
-        self._reader = Reader(characters, re.compile("|".join(map(re.escape, special_tokens))), self.g2p)
+        self.reader = Reader(characters, re.compile("|".join(map(re.escape, special_tokens))), self.g2p)
         self.num_tokens: int = max(tokens.values()) + 1
         """Size of the model's text embedding: the largest id plus one."""
         self.languages: tuple[str, ...] = tuple(code for code, one in LANGUAGES.items() if one.tag in special_tokens)
@@ -237,11 +237,11 @@ class XTTSTokenizer:
         """
         texts, codes = _clean_corpus(texts_with_languages, self.g2p)
         split, (tokens, old_merges, special_tokens) = pre_tokenizers.Whitespace(), self._vocabulary
-        variants = {code: to for code, to in TYPOGRAPHIC_VARIANTS.items() if chr(code) not in self._reader.characters}
+        variants = {code: to for code, to in TYPOGRAPHIC_VARIANTS.items() if chr(code) not in self.reader.characters}
         counts = Counter(word for text in texts for word, _ in split.pre_tokenize_str(text.translate(variants)))
         counts.update(letter for code in codes for letter in alphabet(code, self.g2p))
         tags = [tag for tag in (LANGUAGES[code].tag for code in codes) if tag not in tokens]
-        new_characters, ids = set().union(*counts) - self._reader.characters, itertools.count(self.num_tokens)
+        new_characters, ids = set().union(*counts) - self.reader.characters, itertools.count(self.num_tokens)
         tokens = tokens | {token: next(ids) for token in (*tags, *sorted(new_characters))}
         model = BPE(vocab=tokens, merges=old_merges, unk_token=UNKNOWN)
         new_words = ((word, n) for word, n in sorted(counts.items()) if not new_characters.isdisjoint(word))
@@ -275,7 +275,7 @@ class XTTSTokenizer:
         if language.code not in self.languages and not allow_missing_tag:
             known = f"It has: {', '.join(self.languages)}. Add {language.name} with XTTSTokenizer.extend."
             raise ValueError(f"The vocabulary has no language tag {language.tag}. {known}")
-        return self._encode_read(self._reader.read(text, language.code), language.code)
+        return self._encode_read(self.reader.read(text, language.code), language.code)
 
     def decode(self, ids: Iterable[int]) -> str:
         """Returns the language tag and the cleaned text of ids, leaving out `[STOP]`, `[UNK]` and unused ids."""
@@ -297,11 +297,11 @@ class XTTSTokenizer:
             language = get_language(language, self.languages)
         except ValueError as error:
             return str(error)
-        read = self._reader.read(text, language.code)
-        if not allow_unknown and (unknown := self._reader.unknown(read, language.code)):
+        read = self.reader.read(text, language.code)
+        if not allow_unknown and (unknown := self.reader.unknown(read, language.code)):
             return f"{counted(len(unknown), 'character')} not in the vocabulary: {with_names(unknown)}"
         letters = [character for character in read if character.isalnum()]
-        if not (known := sum(letter in self._reader.characters for letter in letters)):
+        if not (known := sum(letter in self.reader.characters for letter in letters)):
             return "no text: no letter or digit that the vocabulary has"
         if 2 * known < len(letters):
             return f"the vocabulary lacks {len(letters) - known} of its {len(letters)} letters in {language.name}"
@@ -312,20 +312,16 @@ class XTTSTokenizer:
 
     def unknown(self, text: str, language: str) -> list[str]:
         """Returns the characters of a text, without repetition, that the vocabulary lacks. They are not spoken."""
-        return self._reader.unknown(self._reader.read(text, language), language)
-
-    def with_known_letters(self, text: str, language: str) -> str:
-        """Removes diacritics from letters that the vocabulary lacks (`naïve` becomes `naive`), for synthesis only."""
-        return self._reader.with_known_letters(text, language)
+        return self.reader.unknown(self.reader.read(text, language), language)
 
     def unspoken_share(self, text: str, language: str) -> float:
         """Returns the share of a text's letters and digits that the vocabulary lacks even if diacritics are removed."""
-        read, known = self._reader.read(self.with_known_letters(text, language), language), self._reader.characters
+        read, known = self.reader.read(self.reader.with_known_letters(text, language), language), self.reader.characters
         letters = [one for one in replace_unknown(read, get_language(language), known) if one.isalnum()]
         return sum(one not in known for one in letters) / max(1, len(letters))
 
     def _encode_read(self, read: str, language: str) -> list[int]:
-        return self._tokenizer.encode(self._reader.tagged(read, language)).ids
+        return self._tokenizer.encode(self.reader.tagged(read, language)).ids
 
 
 def _clean_corpus(texts: Corpus, g2p: tuple[str, ...]) -> tuple[list[str], list[str]]:

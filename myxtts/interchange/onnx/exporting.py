@@ -36,10 +36,6 @@ MODEL_NUMBERS = (
     *("start_text_token", "stop_text_token", "start_audio_token", "stop_audio_token"),
 )
 """Fields of `ModelConfig` that `speak.py` needs."""
-PACKAGE = Path(speak.__file__).parents[2]
-READING = ("config/checks.py", *(f"text/{name}.py" for name in "cleaners espeak g2p numbers reading".split()))
-READING += ("text/languages/*.py", "text/languages/*.toml")
-"""Modules of MyXTTS that `speak.py` needs to read texts, and those that they import; relative to `PACKAGE`."""
 LIMITS = {"float32": 1e-4, "int8": 0.1}
 """By number format: largest allowed RMS error of a graph's output, relative to the RMS of the Keras model's output."""
 ROUNDING, ROUNDINGS = 1e-7, 5.0
@@ -107,9 +103,10 @@ def export_model(
         write_json(new / "config.json", described)
         np.savez(new / "voices.npz", **voices)
         shutil.copy(speak.__file__, new)
-        for path in (path for pattern in READING for path in PACKAGE.glob(pattern)):
-            (copied := new / "reading/myxtts" / path.relative_to(PACKAGE)).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(path, copied)
+        package, reading = Path(speak.__file__).parents[2], new / "reading/myxtts"
+        shutil.copytree(package / "text", reading / "text", ignore=shutil.ignore_patterns("__pycache__"))
+        (reading / "config").mkdir()
+        shutil.copy(package / "config/checks.py", reading / "config")  # imported by `text.reading`
         write_text(new / "README.md", speak.__doc__)
         parts = [graphs.build_reading(model.gpt, model.config, weights), graphs.build_drawing(model.config)]
         parts += [build(model) for build in (graphs.build_conditioning, graphs.build_speaker, graphs.build_decoder)]
