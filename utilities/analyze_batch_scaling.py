@@ -37,8 +37,8 @@ COLUMNS = (  # figure of `compare_logs.FIGURES`, title, format
 def read_runs(paths):
     """Reads logs and returns their runs, sorted by clips per step. A missing batch size is taken from the file name.
 
-    Adds `batch`, the clips per micro-batch, and `efficiency_percent`: the run's throughput relative to the throughput
-    if its steps took as long as those of the run with the fewest clips per step.
+    Adds `batch`, the clips per micro-batch, and `efficiency_percent`, which is 100 if clips per second grow in
+    proportion to clips per step, compared with the run that has the fewest clips per step.
 
     Raises:
         LogError: A log cannot be read, or neither log nor name has a batch size.

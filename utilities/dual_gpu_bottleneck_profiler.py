@@ -28,7 +28,7 @@ LOAD_LIMIT = 0.20
 TRANSFER_LIMIT = 0.15
 TRAIN_LIMIT = 0.50
 VARIATION_LIMIT = 0.30
-"""Limits of `judge` for the shares of loading, transfer and training in a step, and for std / mean of the step time."""
+"""Limits for `judge`: maximum shares of loading and transfer, minimum of training, maximum variation of step times."""
 PLOTTED_STEPS = 12
 TITLES = {"load": "Data loading", "preprocess": "Preprocessing", "transfer": "Transfer", "train": "Training"}
 

@@ -3,10 +3,10 @@
     python utilities/gpu_acceptance.py --data-gpu 0 --model-gpu 1 --minutes 20
     python utilities/gpu_acceptance.py --virtual-devices 2 --model-size nano --minutes 5
 
-Both GPU flags may name the same GPU; each role then has its own memory limit. Takes the flags of train_main.py
-and trains on the sample corpus by default. Each case runs in its own process: dual_gpu_bottleneck_profiler.py with
-different flags; a run that is resumed; and a long run whose memory and threads are monitored. Writes hardware, versions
-and figures, but no paths, to gpu_report.md and gpu_report.json in --report. The exit code is 1 if a target is missed.
+Both GPU flags may name the same GPU; each role then has its own memory limit. Takes the flags of train_main.py and
+trains on the sample corpus by default. Each case runs in its own process: most run dual_gpu_bottleneck_profiler.py with
+different flags, one resumes a run, and one monitors memory and threads in a long run. Writes hardware, versions and
+figures, but no paths, to gpu_report.md and gpu_report.json in --report. The exit code is 1 if a target is missed.
 """
 
 import argparse

@@ -15,9 +15,9 @@ The first words of each line that the notebook prints are compared too.
 The files that a command names with `--output` and similar options must exist after it. `…` matches anything. Seconds,
 memory, speeds and percentages must agree within a factor of five, other fractions within a tenth, integers exactly.
 
-The working folder starts with the result of README's first command, a data set of a few clips, and files with the names
-that the pages use. Training takes a few new steps. `STAND_INS` replaces what this machine lacks, such as GPUs or the
-hub, and `SKIPPED` excludes parts; the reasons are printed. README must come before the pages that use its `runs/mine`.
+The working folder starts with a data set of a few clips, files with the names that the pages use, and the result of
+README's first command. Training takes a few new steps. `STAND_INS` replaces what this machine lacks, such as GPUs or
+the hub, and `SKIPPED` excludes parts; the reasons are printed. README must come before pages that use its `runs/mine`.
 """
 
 import argparse

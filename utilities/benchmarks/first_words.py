@@ -2,9 +2,9 @@
 
     python utilities/benchmarks/first_words.py --checkpoint checkpoints --corpus sample_corpus --recognizer base
 
-The model speaks 32 sentences, half of them in each voice. Their CER is shown next to the CER of recordings and of
-controls, which must be higher: against other sentences, under noise, and for silence. Every sentence is listed with its
-transcription.
+The model speaks 32 sentences, half of them in each voice. Their CER is shown next to the CER of recordings, and next
+to controls: the CER against other sentences, under noise, and for silence. The CER of the controls must be higher.
+Every sentence is listed with its transcription.
 """
 
 import argparse

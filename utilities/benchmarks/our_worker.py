@@ -146,7 +146,7 @@ class OurWorker:
 
 
 class Speaking(NamedTuple):
-    """A model that never predicts the stop code, because its bias is low, and inputs for the model."""
+    """A model and its inputs. The bias of the stop code is so low that the model never predicts it."""
 
     model: XTTS
     inputs: dict

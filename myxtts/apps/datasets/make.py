@@ -176,7 +176,7 @@ def plan_source(
 
 
 def _with_pauses(clips, left, num_samples):
-    """Merges `clips` and dropped segments `left` by time; trims `left` where they overlap, adds pauses in the gaps."""
+    """Merges clips and dropped segments (`left`) by time; fills gaps with pauses, trims `left` if they overlap."""
     segments, position = [], 0
     for one in [*sorted([*clips, *left], key=lambda one: one.start), Segment(num_samples, num_samples)]:
         start, end = max(position, one.start), min(one.end, num_samples)

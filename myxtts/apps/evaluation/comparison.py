@@ -1,6 +1,6 @@
 """Metrics of an evaluation: measured sentences, confidence intervals, differences and the best model.
 
-The statistics treat sentences as independent, but not the syntheses of one sentence with several seeds.
+The statistics treat sentences as independent, and syntheses of the same sentence with several seeds as dependent.
 """
 
 import math
@@ -30,7 +30,7 @@ MISSING = {
 
 
 class Metric(NamedTuple):
-    """A metric of the report: `scale` times the ratio of two sums over sentences, numerators over denominators."""
+    """A metric of the report: `scale` times the sum of the sentences' numerators over that of their denominators."""
 
     name: str
     title: str
@@ -42,7 +42,7 @@ class Metric(NamedTuple):
     """What the metric needs besides the audio: a key of `MISSING`, or "" for nothing."""
     meaning: str = ""
     is_share: bool = False
-    """Whether the metric is a proportion of syntheses, so that each numerator is 0 or 1 and each denominator is 1."""
+    """Whether the metric is a proportion of syntheses. If so, each of them has numerator 0 or 1, and denominator 1."""
     measure: Callable[[Measured], tuple[float, float] | None] | None = None
     """Function that computes numerator and denominator for a sentence; None if `Measurer` computes the metric."""
 
@@ -258,7 +258,7 @@ class Comparison:
         return f"not judged: the CER of the recognizer on recordings is {100 * error:.1f} %, above the limit of {limit}"
 
     def unjudged(self) -> set[str]:
-        """Returns `cer` and `wer` if the recognizer is too inaccurate (see `not_judged`), else an empty set."""
+        """Returns the names `cer` and `wer` if the recognizer is too inaccurate (see `not_judged`), else no names."""
         return {metric.name for metric in METRICS if metric.needs == "recognizer"} if self.not_judged() else set()
 
     def groups(self) -> dict[str, set[str]]:
@@ -313,7 +313,7 @@ def compare(
 ) -> Comparison:
     """Measures the speech of all sources. Raises `UserError` if a source can speak none of the sentences.
 
-    `on_measured(row)` is called after each measurement. It can save the audio of the latest, which is then discarded.
+    `on_measured(row)` is called after each measurement. Then the audio of `row.measured[-1]` is discarded.
     """
     rows = []
     for source in sources:

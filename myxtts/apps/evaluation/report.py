@@ -19,7 +19,7 @@ from myxtts.storage.files import csv_text, write_json, write_text, write_whole_f
 NOT_AVAILABLE, NOT_JUDGED = "not available", "not judged"
 COLUMNS = ("row", "kind", "group", "metric", "unit", "value", "low", "high", "sentences", "judged")
 MOST_SENTENCES, WORST = 40, 10
-"""Sentences with audio on the page: at most `MOST_SENTENCES`, from all sources, and each model's `WORST` worst ones."""
+"""The page plays up to `MOST_SENTENCES` sentences from every source, and the `WORST` worst sentences of each model."""
 BAR_WIDTH = 160
 SHOWN_EVERY = 20
 """Number of sentences between progress messages."""
@@ -87,7 +87,7 @@ def _bars(estimates):
 
 
 class Line(NamedTuple):
-    """Line of a results table, for one metric: each cell as text, and as the estimate that was formatted."""
+    """Line of a results table: the values of one metric, both as texts for the cells and as estimates."""
 
     metric: Metric
     cells: list[str]

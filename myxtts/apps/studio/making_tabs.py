@@ -19,7 +19,7 @@ from myxtts.storage.base_model import BASE_NAME
 
 
 def data_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
-    """Fills the tab Data, which creates and checks data sets; sets `choices.data` to its folder and language inputs."""
+    """Fills the tab Data, which creates and checks data sets. Keeps its inputs for folder and language in `choices`."""
     with gr.Row():
         with gr.Column():
             with gr.Row():

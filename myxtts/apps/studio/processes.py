@@ -135,7 +135,7 @@ def require_free(folder: Path) -> None:
 
 
 def process_of(folder: Path) -> int | None:
-    """Returns the id of the process that trains in a folder: has locked it or, if the page started it, soon will."""
+    """Returns the id of the process that has locked a folder for training, or else that the page has started there."""
     process = trainings.get(folder.resolve())
     own = process.pid if process is not None and process.poll() is None else None
     try:
