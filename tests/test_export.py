@@ -131,30 +131,18 @@ def test_exported_model_encodes_a_recording_like_the_model(synthesizer, exported
     assert speaker.listen(samples, MODEL_SAMPLE_RATE)[0].shape == latents.shape
 
 
-ALONE = """
-import runpy, sys
-from importlib.machinery import BuiltinImporter, FrozenImporter, PathFinder
-
-class Finder(PathFinder):
-    @classmethod
-    def find_spec(cls, name, path=None, target=None):
-        copies = [path for path in sys.path if path.endswith("reading")]
-        return PathFinder.find_spec(name, copies if name == "myxtts" else path, target)
-
-sys.modules |= dict.fromkeys(["tensorflow", "keras", "tokenizers", "soundfile"])
-sys.meta_path, sys.argv = [BuiltinImporter, FrozenImporter, Finder], sys.argv[1:]
-runpy.run_path(sys.argv[0], run_name="__main__")
-"""
-"""Runs a script without packages that an exported model does not need, and MyXTTS only from the copies."""
-
-
 def test_speaking_needs_no_package_of_ours(exported, tmp_path):
-    (tmp_path / "alone.py").write_text(ALONE)
+    (tmp_path / "myxtts").mkdir()
+    (tmp_path / "myxtts/__init__.py").write_text("raise ImportError('another version')")
+    hide = f"import runpy, sys; sys.modules |= dict.fromkeys({['tensorflow', 'keras', 'tokenizers', 'soundfile']})"
+    code = f"{hide}; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
     text = "Dr. One, 2 two."
     arguments = [exported / "speak.py", "--text", text, "--voice", "emma", "--output", tmp_path / "out.wav"]
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    command = [sys.executable, tmp_path / "alone.py", *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment)
+    command, environment = (
+        [sys.executable, "-c", code, *map(str, arguments)],
+        os.environ | {"PYTHONPATH": str(tmp_path)},
+    )
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr
     described = subprocess.check_output([sys.executable, arguments[0], "--help"], text=True, env={"COLUMNS": "80"})
     assert max(map(len, described.splitlines())) <= 80
@@ -340,13 +328,15 @@ def test_exported_sentences_are_no_longer_than_training_texts(exported, synthesi
     monkeypatch.setattr(synthesizer, "text_front", replace(synthesizer.text_front, longest_texts={"en": 20}))
     (speaker := Speaker(exported)).config = settings(synthesizer, "onnx", "float32")
     pieces = speaker.sentences("One two. One two three. One two three. One.", "en")
-    assert pieces == ["One two.", "One two three.", "One two three. One."]
+    assert [text for text, _ in pieces] == ["One two.", "One two three.", "One two three. One."]
     speaker.config["longest_texts"] = {"en": 4}
-    assert speaker.sentences("One thirteen", "en") == ["One", "thirteen"]
+    assert speaker.sentences("One thirteen", "en") == [("One", 0.05), ("thirteen", 0.05)]
     speaker.config["longest_texts"] = {"en": 60}
-    speaker.model["max_text_tokens"], text = 9, "One two. One two three. One two three four five six, seven."
+    speaker.model["max_text_tokens"], one = 9, "One two. One two three. One two three four five six, seven."
     front = TextFront(synthesizer.tokenizer, 9, {"en": 60})
-    assert [piece.text for piece in front.pieces(text, "en")] == speaker.sentences(text, "en")
+    for text in (one, "One, two\n\nthree.\n \nژژ. Four;\n\n...", "ñ two " * 3, "One two ژ " * 3):
+        assert (pieces := front.pieces(text, "en")) == speaker.sentences(text, "en")
+        assert [front.ids(piece, "en") for piece, _ in pieces] == [speaker.text_ids(one, "en") for one, _ in pieces]
 
 
 def test_export_that_truncates_a_long_text_is_not_written(export, monkeypatch, tmp_path, capsys):
@@ -361,12 +351,15 @@ def test_export_that_truncates_a_long_text_is_not_written(export, monkeypatch, t
     assert "a long text, pieces: differs" in reported and "a long text, missing audio: differs" in reported
 
 
-def test_exported_model_reads_texts_like_the_model(exported, synthesizer):
+def test_exported_model_reads_texts_like_the_model(exported, synthesizer, monkeypatch):
     speaker = Speaker(exported)
     for text in ("One two three.", "Dr. Óne paid $2.50 (100 %) “in 3 dáys” [STOP]!", "1999 – 2004: №3", "onE\ttwo 🙂"):
         assert speaker.text_ids(text, "en") == replace(synthesizer.text_front, max_tokens=200).ids(text, "en")
     speaker.reader = speaker.reader._replace(g2p=("espeak",))
     assert speaker.as_read("Hello, world.", "en") == "həlˈoʊ, wˈɜːld."
+    monkeypatch.delattr("myxtts.text.espeak.text_to_ipa")  # as if the file had been truncated
+    with pytest.raises(RuntimeError, match="reading is damaged: .*Export the model again"):
+        speaker.as_read("Hello, world.", "en")
 
 
 def test_exported_voice_speaks_its_own_language(exported, monkeypatch, capsys):

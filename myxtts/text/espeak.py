@@ -10,6 +10,8 @@ import unicodedata
 from functools import cache
 from pathlib import Path
 
+from myxtts.config.checks import needing
+
 # From espeak-ng/speak_lib.h, version 1.52.
 AUDIO_OUTPUT_SYNCHRONOUS, INITIALIZE_DONT_EXIT = 2, 0x8000
 CHARS_UTF8, IPA = 1, 2
@@ -62,11 +64,8 @@ def _words_to_ipa(library, text):
 @cache
 def load_library() -> ctypes.CDLL:
     """Loads and initializes eSpeak NG, once per process. Raises `ValueError` if it is not installed."""
-    try:
+    with needing("Phonemes need espeakng-loader (GPL-3.0-or-later): pip install espeakng-loader", ValueError):
         import espeakng_loader
-    except ImportError:
-        hint = "Install it with: pip install espeakng-loader"
-        raise ValueError(f"Phonemes need the package espeakng-loader (GPL-3.0-or-later). {hint}") from None
     library, data = ctypes.CDLL(str(espeakng_loader.get_library_path())), Path(espeakng_loader.get_data_path())
     library.espeak_TextToPhonemes.restype = ctypes.c_char_p
     library.espeak_GetCurrentVoice.restype = ctypes.POINTER(ctypes.c_char_p * 3)  # name, languages, file

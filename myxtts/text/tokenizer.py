@@ -275,7 +275,7 @@ class XTTSTokenizer:
         if language.code not in self.languages and not allow_missing_tag:
             known = f"It has: {', '.join(self.languages)}. Add {language.name} with XTTSTokenizer.extend."
             raise ValueError(f"The vocabulary has no language tag {language.tag}. {known}")
-        return self._encode_read(self.reader.read(text, language.code), language.code)
+        return self.encode_read(self.reader.read(text, language.code), language.code)
 
     def decode(self, ids: Iterable[int]) -> str:
         """Returns the language tag and the cleaned text of ids, leaving out `[STOP]`, `[UNK]` and unused ids."""
@@ -300,19 +300,10 @@ class XTTSTokenizer:
         read = self.reader.read(text, language.code)
         if not allow_unknown and (unknown := self.reader.unknown(read, language.code)):
             return f"{counted(len(unknown), 'character')} not in the vocabulary: {with_names(unknown)}"
-        letters = [character for character in read if character.isalnum()]
-        if not (known := sum(letter in self.reader.characters for letter in letters)):
-            return "no text: no letter or digit that the vocabulary has"
-        if 2 * known < len(letters):
-            return f"the vocabulary lacks {len(letters) - known} of its {len(letters)} letters in {language.name}"
-        num_tokens = len(self._encode_read(read, language.code))
-        if max_tokens is not None and num_tokens > max_tokens:
-            return f"text too long: {num_tokens} tokens, at most {max_tokens}"
-        return None
-
-    def unknown(self, text: str, language: str) -> list[str]:
-        """Returns the characters of a text, without repetition, that the vocabulary lacks. They are not spoken."""
-        return self.reader.unknown(self.reader.read(text, language), language)
+        fault = self.reader.fault(read, language.code)
+        if not fault and max_tokens is not None and (count := len(self.encode_read(read, language.code))) > max_tokens:
+            return f"text too long: {count} tokens, at most {max_tokens}"
+        return fault
 
     def unspoken_share(self, text: str, language: str) -> float:
         """Returns the share of a text's letters and digits that the vocabulary lacks even if diacritics are removed."""
@@ -320,7 +311,8 @@ class XTTSTokenizer:
         letters = [one for one in replace_unknown(read, get_language(language), known) if one.isalnum()]
         return sum(one not in known for one in letters) / max(1, len(letters))
 
-    def _encode_read(self, read: str, language: str) -> list[int]:
+    def encode_read(self, read: str, language: str) -> list[int]:
+        """Returns the ids of a text from `reader.read`."""
         return self._tokenizer.encode(self.reader.tagged(read, language)).ids
 
 

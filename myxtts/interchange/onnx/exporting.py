@@ -106,6 +106,7 @@ def export_model(
         package, reading = Path(speak.__file__).parents[2], new / "reading/myxtts"
         shutil.copytree(package / "text", reading / "text", ignore=shutil.ignore_patterns("__pycache__"))
         (reading / "config").mkdir()
+        (reading / "__init__.py").touch()  # so that no other folder of this name is imported
         shutil.copy(package / "config/checks.py", reading / "config")  # imported by `text.reading`
         write_text(new / "README.md", speak.__doc__)
         parts = [graphs.build_reading(model.gpt, model.config, weights), graphs.build_drawing(model.config)]
@@ -261,7 +262,7 @@ def _long_text(speaker, synthesizer, random):
     while len(text) < LONG_TEXTS * longest:
         words = ["".join(random.choice(letters, 5)) for _ in range(3)]
         text += f"{' '.join(words)}. "
-    pieces = [piece.text for piece in synthesizer.text_front.pieces(text, language)]
+    pieces = synthesizer.text_front.pieces(text, language)
     yield Finding("a long text, pieces", float(speaker.sentences(text, language) != pieces), 0.0)
     voice = next((one for name, one in speaker.voices.items() if speaker.voice_languages[name] == language), None)
     voice = voice or (_normal(random, config.num_latents, config.width), _normal(random, config.speaker_width))

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import numpy as np
 
-PAUSE_SECONDS, FADE_SECONDS = 0.25, 0.005
+FADE_SECONDS = 0.005
 SMALL_BYTES = 10**8
 """File size of the GPT below which one thread is faster than several."""
 CACHE_ROWS = 64
@@ -92,6 +92,7 @@ class Speaker:
         try:
             self.config = json.loads((path := folder / "config.json").read_text(encoding="utf-8"))
             self.model, self.sample_rate = self.config["model"], self.config["sample_rate"]
+            g2p = (*self.config["written_as_it_sounds"], *["espeak"] * bool(self.config["espeak_voices"]))
             self.vocabulary = Vocabulary(path := folder / "vocab.json")
             with np.load(path := folder / "voices.npz") as voices:
                 names = [unicodedata.normalize("NFC", name) for name in voices["names"].tolist()]
@@ -99,12 +100,11 @@ class Speaker:
                 self.voice_languages = dict(zip(names, voices["languages"].tolist()))
                 self.trained = dict(zip(names, voices.get("trained", [False] * len(names))))  # older exports have none
             path = folder / "reading"
-            if not importlib.util.find_spec("myxtts"):
+            if not getattr(importlib.util.find_spec("myxtts"), "origin", None):  # not installed; not a folder of data
                 sys.path.append(str(path))
-            from myxtts.text import reading
+            from myxtts.text.reading import Reader
 
-            g2p = (*self.config["written_as_it_sounds"], *["espeak"] * bool(self.config["espeak_voices"]))
-            self.reading, self.reader = reading, reading.Reader(self.vocabulary.characters, self.vocabulary.cut, g2p)
+            self.reader = Reader(self.vocabulary.characters, self.vocabulary.cut, g2p)
         except Exception as error:  # the errors of damaged files have no common base class
             raise ValueError(f"{path} is missing or damaged: {type(error).__name__}: {error}") from error
 
@@ -132,17 +132,17 @@ class Speaker:
                 raise ValueError(f"--{name.replace('_', '-')} must be {rule}. Received: {given[name]}.")
         voice, language = self.choose(voice, language, text)
         voice, parts = self.voice(voice), []
-        for number, sentence in enumerate(self.sentences(text, language)):
+        for number, (sentence, pause) in enumerate(self.sentences(text, language)):
             if missing := self.reader.unknown(self.as_read(sentence, language), language):
                 print(f"Skipped characters unknown to the model in {language}: {' '.join(missing)}", file=sys.stderr)
             ids = self.text_ids(sentence, language)
             samples, codes, stopped = self.sentence(ids, *voice, seed, number, speed, **sampling)
             if not stopped:
                 print(f"Cut off after {len(codes)} codes: {sentence}", file=sys.stderr)
-            parts += [np.zeros(int(PAUSE_SECONDS * self.sample_rate), np.float32), samples] if parts else [samples]
+            parts += [samples, np.zeros(int(pause * self.sample_rate), np.float32)]
         if not parts:
             raise ValueError("--text must have letters or digits.")
-        return np.concatenate(parts)
+        return np.concatenate(parts[:-1])
 
     def choose(self, voice=None, language=None, text=""):
         """Returns voice and language, with defaults for missing ones. The default language must fit the letters of the
@@ -179,20 +179,21 @@ class Speaker:
         return samples * np.append(ramp, ones) * np.append(ones, ramp[::-1]), codes[:-1], codes[-1] is not None
 
     def sentences(self, text, language):
-        """Splits a text into pieces that fit the model: one or more sentences, or parts of a long sentence."""
+        """Splits a text into pieces that fit the model, sentences or parts of one, each with the pause after it."""
         if language not in self.config["languages"]:
             raise ValueError(f"The model speaks {', '.join(self.config['languages'])}, not {language}.")
-        letters = [one for one in self.as_read(text, language) if one.isalpha()]
-        if 2 * sum(one in self.vocabulary.ids for one in letters) < len(letters):
-            raise ValueError(f"Most letters of the text are unknown to the model in {language}. Change --language.")
-        most, longest = self.model["max_text_tokens"], self.config["longest_texts"][language]
-        fits = lambda piece: len(self.text_ids(piece, language)) <= most
-        pieces = self.reading.split_to_fit(text, language, longest, fits)
-        return [piece for piece in pieces if any(map(str.isalnum, piece))]
+        if fault := self.reader.fault(self.as_read(text, language), language):
+            raise ValueError(f"The text cannot be spoken in {language}: {fault}. Change --text or --language.")
+        ids = lambda read: self.vocabulary.raw_ids(self.reader.tagged(read, language))
+        fits = lambda read: len(ids(read)) <= self.model["max_text_tokens"]
+        return self.reader.pieces(text, language, self.config["longest_texts"][language], fits)
 
     def as_read(self, text, language):
         """Writes out a text as the model reads it: in lower-case words, or in phonemes if it was trained on them."""
-        return self.reader.read(self.reader.with_known_letters(text, language), language)
+        try:
+            return self.reader.read(self.reader.with_known_letters(text, language), language)
+        except (AttributeError, NameError) as error:  # a truncated file
+            raise RuntimeError(f"{self.folder / 'reading'} is damaged: {error}. Export the model again.") from error
 
     def text_ids(self, text, language):
         """Converts a text to token ids, with the language tag first; drops characters that have no id."""
@@ -346,8 +347,9 @@ def main():
     arguments, folder = vars(parser.parse_args()), Path(__file__).resolve().parent
     if not 0 <= (arguments["threads"] or 0) <= 256:
         parser.error(f"--threads must be 0 to 256. Received: {arguments['threads']}")
-    if not importlib.util.find_spec("onnxruntime"):
-        parser.error("onnxruntime is missing: pip install numpy onnxruntime")
+    if sys.version_info < (3, 11) or not importlib.util.find_spec("onnxruntime"):
+        parser.error("Python 3.11 or newer with onnxruntime is needed: pip install numpy onnxruntime")
+    sys.path.insert(0, str(folder / "reading"))  # its copies, also if another version of MyXTTS is installed
     try:
         speaker = Speaker(folder, arguments.pop("threads"))
     except ValueError as error:
