@@ -105,9 +105,8 @@ def export_model(
         shutil.copy(speak.__file__, new)
         package, reading = Path(speak.__file__).parents[2], new / "reading/myxtts"
         shutil.copytree(package / "text", reading / "text", ignore=shutil.ignore_patterns("__pycache__"))
-        (reading / "config").mkdir()
+        shutil.copytree(package / "config", reading / "config", ignore=lambda _, names: {*names} - {"checks.py"})
         (reading / "__init__.py").touch()  # so that no other folder of this name is imported
-        shutil.copy(package / "config/checks.py", reading / "config")  # imported by `text.reading`
         write_text(new / "README.md", speak.__doc__)
         parts = [graphs.build_reading(model.gpt, model.config, weights), graphs.build_drawing(model.config)]
         parts += [build(model) for build in (graphs.build_conditioning, graphs.build_speaker, graphs.build_decoder)]
