@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
+from myxtts.config.checks import needing
+
 # The unescaped dot of the second pattern follows the reference. It changes only where the next match starts.
 _THOUSANDS = {",": re.compile(r"\b\d{1,3}(,\d{3})*(\.\d+)?\b"), ".": re.compile(r"\b\d{1,3}(.\d{3})*(,\d+)?\b")}
 # Here and below, possessive quantifiers and look-behinds keep the search linear in long runs of digits.
@@ -99,7 +101,8 @@ def _to_float(written: str) -> float:
 @lru_cache(maxsize=65536, typed=True)
 def number_to_words(number: int | float, code: str, to: str = "cardinal", **kwargs: str) -> str:
     """Returns num2words' result in lower case. If num2words cannot read the number, it raises one of `REFUSALS`."""
-    from num2words import num2words  # takes 0.1 s; most texts have no digits
+    with needing("Numbers need the package num2words: pip install num2words", ImportError):
+        from num2words import num2words  # takes 0.1 s; most texts have no digits
 
     with _num2words_lock:
         return num2words(number, lang=code, to=to, **kwargs).lower()

@@ -166,8 +166,8 @@ class Studio:
             raise PageError("other_letters" if language else "no_language")
         voices = [speaker] if language else self.speakers(found, *names, before=speaker)
         guessed = identify_language([text], least=OF_A_SENTENCE) or found
-        tokenizers = [open_text_front(self.folder(name))[0].tokenizer for name in names]
-        unknown = [one.unknown(one.with_known_letters(text, found), found) for one in tokenizers]
+        readers = [open_text_front(self.folder(name))[0].tokenizer.reader for name in names]
+        unknown = [one.unknown(one.read(one.with_known_letters(text, found), found), found) for one in readers]
         return found, next(iter(voices), None), guessed * (guessed != found), with_names(max(unknown, key=len))
 
     def example(self, text: str, language: str, speaker: str | None, name: str, usual: str) -> str:

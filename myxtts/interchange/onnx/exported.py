@@ -1,6 +1,6 @@
 """Speaks with an exported model in the server, without TensorFlow and Keras.
 
-Unlike `speak.py`, normalizes texts as MyXTTS does, and reads all audio formats.
+Unlike `speak.py`, streams, and reads all audio formats.
 """
 
 import logging
@@ -21,7 +21,6 @@ from myxtts.inference.text_front import Piece, TextFront
 from myxtts.inference.windows import FIRST_CODES, NO_SAMPLES, Sounding, Windows, WindowShape
 from myxtts.interchange.onnx import speak
 from myxtts.storage.files import CheckpointError
-from myxtts.text.g2p import ESPEAK
 from myxtts.text.tokenizer import XTTSTokenizer
 
 logger = logging.getLogger(__name__)
@@ -37,10 +36,7 @@ class ExportedModel:
         try:
             self.exported = exported = speak.Speaker(folder)
             settings = exported.config
-            as_it_sounds = list(settings["written_as_it_sounds"])
-            if settings["espeak_voices"]:
-                as_it_sounds.append(ESPEAK)
-            self.tokenizer = XTTSTokenizer.from_file(folder / "vocab.json").with_g2p(as_it_sounds)
+            self.tokenizer = XTTSTokenizer.from_file(folder / "vocab.json").with_g2p(exported.reader.g2p)
             self.text_front = TextFront(self.tokenizer, settings["model"]["max_text_tokens"], settings["longest_texts"])
             self.config = XTTSConfig(sampling=SamplingConfig(**settings["sampling"]))
             self._windows = WindowShape(**settings["windows"])
