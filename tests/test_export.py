@@ -349,10 +349,11 @@ def test_exported_model_reads_phonemes_if_it_was_trained_on_them(exported, tmp_p
     assert speaker.as_read("Hello, world.", "en") == "Hello, world."
     speaker.config["espeak_voices"] = {"en": "en-us"}
     assert speaker.as_read("Hello, world.", "en") == "həlˈoʊ, wˈɜːld."
-    (tmp_path / "espeak.py").write_text((exported / "espeak.py").read_text()[:1200])
-    (speaker := Speaker(exported)).folder, speaker.config["espeak_voices"] = tmp_path, {"en": "en-us"}
-    with pytest.raises(RuntimeError, match="espeak.py cannot be run: "):
-        speaker.as_read("Hello, world.", "en")
+    for length in (0, 185, 1147, 1200, 2500):  # each raises another kind of error
+        (tmp_path / "espeak.py").write_text((exported / "espeak.py").read_text()[:length])
+        (speaker := Speaker(exported)).folder, speaker.config["espeak_voices"] = tmp_path, {"en": "en-us"}
+        with pytest.raises(RuntimeError, match="espeak.py cannot be run: "):
+            speaker.as_read("Hello, world.", "en")
 
 
 def test_exported_voice_speaks_its_own_language(exported, monkeypatch, capsys):

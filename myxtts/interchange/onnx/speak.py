@@ -202,7 +202,7 @@ class Speaker:
             return sentence
         try:
             return "".join(self.espeak.text_to_ipa(sentence.lower(), voice, self.config["scripts"][language]))
-        except Exception as error:  # a missing package, a truncated file, or the file of another program
+        except (AttributeError, ImportError, NameError, OSError, SyntaxError, TypeError) as error:  # a damaged file
             raise RuntimeError(f"{self.folder / 'espeak.py'} cannot be run: {type(error).__name__}: {error}") from error
 
     @cached_property
