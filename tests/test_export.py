@@ -359,9 +359,8 @@ def test_exported_model_reads_phonemes_if_it_was_trained_on_them(exported, tmp_p
 def test_exported_voice_speaks_its_own_language(exported, monkeypatch, capsys):
     speaker, asked, heard = Speaker(exported), [], []
     monkeypatch.setattr(speaker, "sentences", lambda text, language: asked.append(language) or [])
-    speaker.config |= {"languages": {"am": 100, "de": 100, "en": 100}, "written_as_it_sounds": ["am"]}
-    speaker.config["scripts"] = {"am": ["ETHIOPIC"], "de": ["LATIN"], "en": ["LATIN"]}
-    speaker.config["language_names"] = {"german": "de"}
+    speaker.config |= {"languages": {"am": 100, "de": 100, "en": 100}, "language_names": {"german": "de"}}
+    speaker.config |= dict(scripts={"am": ["ETHIOPIC"], "de": ["LATIN"], "en": ["LATIN"]}, written_as_it_sounds=["am"])
     monkeypatch.setattr(speaker, "voice", lambda voice: heard.append(voice) or (None, None))
     speaker.voice_languages = {"am_a": "am", "de_ann": "de", "en_a": "en"}
     speaker.trained = {"am_a": True, "de_ann": True, "en_a": False}
