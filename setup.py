@@ -21,6 +21,7 @@ setup(
         "myxtts.interchange": ["*.md"],
         "myxtts.interchange.coqui": ["*.toml"],
         "myxtts.interchange.onnx": ["web/*", "*.toml"],
+        "myxtts.data": ["*.toml"],
         "myxtts.data.corpora": ["*.toml"],
         "myxtts.memory": ["*.toml"],
         "myxtts.storage": ["*.toml"],

@@ -208,15 +208,21 @@ def test_sampling_values_seeds_and_limits_add_no_graph_and_no_memory(engine, end
 
 
 @pytest.mark.usefixtures("endless")
-def test_cancelled_row_leaves_before_the_next_codes_and_the_thread_ends(engine):
-    streams = [engine.open(TEXTS[n], voice_latents(n), SAMPLED) for n in range(3)]
-    engine.wait(lambda: all(stream.codes for stream in streams))
-    streams[1].cancelled = True
+def test_cancelled_row_leaves_before_the_next_codes_and_the_thread_ends(engine, monkeypatch):
+    sizes, streams, draw = [], [], engine.steps.draw
+
+    def cancelling(state, request):  # between two calls, because it runs in the thread of the engine
+        sizes.append(len(engine._rows))
+        streams[1].cancelled, streams[2].cancelled = True, len(sizes) > 1
+        return draw(state, request)
+
+    monkeypatch.setattr(engine.steps, "draw", cancelling)
+    with engine.changed:
+        streams += [engine.open(TEXTS[n], voice_latents(n), SAMPLED) for n in range(3)]
+        thread = engine._thread
     engine.finish([streams[0]])
-    assert len(streams[1].codes) < len(streams[0].codes)
-    streams[2].cancelled = True
-    engine.wait(lambda: not engine._rows)
-    engine._thread.join(30)
+    assert sizes == [3, 2, 1]
+    thread.join(30)
     assert engine._thread is None and engine._state is None
 
 

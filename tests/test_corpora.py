@@ -182,14 +182,6 @@ def test_lists_that_cannot_be_used_give_one_clear_error(tmp_path, content, messa
     assert "metadata.csv" in str(caught.value)
 
 
-def test_a_list_in_another_encoding_names_the_readable_list_beside_it(tmp_path):
-    root = make_corpus(tmp_path, "a|x\nb|größe\n".encode("cp1252"))
-    (root / "a.txt").write_text("no list", encoding="utf-8")
-    (root / "fixed.csv").write_text("a|x\nb|größe\n", encoding="utf-8")
-    with pytest.raises(CorpusError, match="metadata.csv is not UTF-8.*fixed.csv"):
-        load_corpus(root)
-
-
 def test_limits_on_lists_have_their_errors(tmp_path, monkeypatch):
     root = make_corpus(tmp_path, f"a|x\nb|{'y' * 70_000}\n")
     monkeypatch.setattr(corpus_folder, "MAX_LINES", 1)

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
+from test_data_shapes import text
 
 from myxtts.config.checks import UserError
 from myxtts.data.corpora import CorpusError, find_formats, load_corpus
@@ -26,11 +27,6 @@ def audio(*paths):
         path.parent.mkdir(parents=True, exist_ok=True)
         phase = np.arange(22050) / (9 + sum(path.name.encode()) % 50)
         soundfile.write(path, 0.3 * np.sin(phase) * np.hanning(22050), 22050)
-
-
-def text(path, content):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(content, encoding="utf-8")
 
 
 def finetune_webui(root):

@@ -14,16 +14,7 @@ from command_helpers import sentence_of
 from myxtts.cli import doctor as doctor_command
 from myxtts.data import doctor
 from myxtts.data.corpora import Finding, Utterance, load_corpus
-from myxtts.data.doctor import (
-    ClipLimits,
-    Inspection,
-    find_leakage,
-    id_hash,
-    inspect_corpus,
-    split_by_hash,
-    summarize,
-    write_report,
-)
+from myxtts.data.doctor import ClipLimits, Inspection, id_hash, inspect_corpus, split_by_hash, summarize, write_report
 from myxtts.text.tokenizer import XTTSTokenizer
 
 
@@ -277,7 +268,7 @@ def test_leakage_by_id_and_by_content_in_any_format(tmp_path):
         corpora.append(make_corpus(tmp_path / side, sounds))
     path = tmp_path / "train/wavs/c.wav"
     soundfile.write(path, soundfile.read(path)[0], 22050, subtype="FLOAT")
-    assert find_leakage(*(inspect_corpus(corpus).accepted for corpus in corpora)) == [
+    assert doctor.find_leakage(*(inspect_corpus(corpus).accepted for corpus in corpora)) == [
         "validation clip a is also trained on as a (same id)",
         "validation clip d is also trained on as c (same content)",
     ]

@@ -196,8 +196,11 @@ def test_batch_is_spoken_again_by_a_model_that_was_trained_on(argv, folder, tmp_
 def test_list_as_windows_writes_it_and_with_any_characters_in_its_texts_is_read(tmp_path):
     (tmp_path / "lines.txt").write_bytes("\ufeffa|one\u2028two\r\n\r\nb|three\r\n".encode())
     assert [line[:3] for line in read_lines(tmp_path / "lines.txt")] == [(1, "a", "one\u2028two"), (3, "b", "three")]
-    (tmp_path / "lines.txt").write_text("شناسه;متن;صدا;زبان\na;one, two;;en\n", "utf-16")
-    assert [line[1:] for line in read_lines(tmp_path / "lines.txt")] == [("a", "one, two", "", "en")]
+    tables = "شناسه;متن;صدا;زبان\na;one, two;anna;en", 'متن,نام فایل,زبان\n"one, two",a,en'
+    for table in (*tables, '"file","text","note","lang","speaker","more"\na,"one, two",,en,anna,5'):
+        (tmp_path / "lines.txt").write_text(table, "utf-16")
+        spoken = ("a", "one, two", "anna" * ("anna" in table), "en")
+        assert [line[1:] for line in read_lines(tmp_path / "lines.txt")] == [spoken]
 
 
 def test_line_of_a_batch_is_read_in_the_language_of_its_letters_in_the_default_voice(capsys):

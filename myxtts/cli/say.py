@@ -74,10 +74,8 @@ def build_parser() -> argparse.ArgumentParser:
     add = (speech := parser.add_argument_group("speech")).add_argument
     add("--speed", type=float, default=1.0, help="speaking rate, at the same pitch")
     add("--seed", type=int, default=0, help="sampling seed")
-    retries = "further attempts at a sentence of low confidence; no effect with --stream"
-    add("--retries", type=int, metavar="N", default=1, help=retries)
-    recognizer = "recognizer that checks each sentence: base, hf://…, a folder, a command with {wav}; not with --stream"
-    add("--recognizer", metavar="NAME", help=recognizer)
+    add("--retries", type=int, metavar="N", default=1, help=EXAMPLES["retries of say"])
+    add("--recognizer", metavar="NAME", help=EXAMPLES["recognizer of say"])
     own = "(default: the model's)"
     add("--temperature", type=float, help=f"sampling temperature; 0 always takes the most likely code {own}")
     add("--top-k", type=int, help=f"sample from the k most likely codes; 0 for all {own}")
@@ -302,17 +300,22 @@ def read_lines(path: str) -> list[Line]:
     # `splitlines` would also split at characters that can be part of a text.
     rows = re.split("\r\n|\r|\n", read_input("--batch", path, MAX_LIST_BYTES))
     first = next((row for row in rows if row.strip() and not row.startswith("#")), "")
-    is_header = lambda separator: names_to_columns(first.split(separator))[:2] == ("id", "text")
-    found = next(filter(is_header, "|\t;,"), None)  # commas only with a header: texts have them, too
+    columns_of = lambda separator: names_to_columns(first.replace('"', "").split(separator))
+    found = next((one for one in "|\t;," if {"id", "text"} <= {*columns_of(one)}), None)  # texts have commas
     dialect = find_dialect(rows, found or next((one for one in "|\t;" if one in first), "|"))
+    columns, forms = Line._fields[1:], "id|text, id|text|voice or id|text|voice|language"
+    if found:  # a column with an unknown name is the first field that no other column names
+        named = ["voice" if name == "speaker" else name for name in columns_of(found)]
+        unnamed = (name for name in columns if name not in named)
+        columns, forms = [name or next(unnamed, "") for name in named], first[:80]
     lines, seen = [], {}
     for number, row in enumerate(rows, 1):
         if not row.strip() or row.startswith("#") or found and row is first:
             continue
         where, parts = f"Line {number} of {path}", [part.strip() for part in dialect.split(row) or ()]
-        forms = "id|text, id|text|voice or id|text|voice|language".replace("|", dialect.separator)
-        require(2 <= len(parts) <= 4, where, forms, repr(row[:80]))
-        line = Line(number, *parts, *[""] * (4 - len(parts)))
+        require(2 <= len(parts) <= len(columns), where, forms.replace("|", dialect.separator), repr(row[:80]))
+        cells = dict(zip(columns, parts))
+        line = Line(number, *(cells.get(name, "") for name in Line._fields[1:]))
         is_name = _ID.fullmatch(line.id) and len(line.id.encode()) <= MAX_ID_BYTES
         rule = f"a file name of letters, digits, _, - and ., at most {MAX_ID_BYTES} bytes"
         require(is_name, f"{where}: the id", rule, repr(line.id[:80]))

@@ -5,6 +5,7 @@ import shutil
 import sys
 import tarfile
 import tempfile
+import tomllib
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,13 +28,7 @@ class Archive(NamedTuple):
     unpacked_bytes: int
 
 
-LJSPEECH = Archive(
-    "LJSpeech-1.1.tar.bz2",
-    "https://data.keithito.com/data/speech/LJSpeech-1.1.tar.bz2",
-    "be1a30453f28eb8dd26af4101ae40cbf2c50413b1bb21936cbcdc6fae3de8aa5",
-    2_748_572_632,
-    4 * 10**9,
-)
+LJSPEECH = Archive(**tomllib.loads(Path(__file__).with_name("ljspeech.toml").read_text("utf-8")))
 """LJSpeech 1.1: 13,102 files, 3.8 GB; the checksum is from torchaudio's `LJSPEECH`."""
 
 

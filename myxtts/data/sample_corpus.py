@@ -131,11 +131,8 @@ def plan_clips(num_clips: int, languages: Sequence[str] = ("en",)) -> list[Clip]
 
 def speak_clips(clips: Sequence[Clip], root: Path) -> None:
     """Synthesizes clips into an empty folder, in the LJSpeech layout. Raises `RuntimeError` if eSpeak NG fails."""
-    (root / "wavs").mkdir()
-    jobs = []
-    for clip in clips:
-        path, voice = str(root / "wavs" / f"{clip.id}.wav"), clip.voice
-        jobs.append(SpeechJob(path, clip.text, voice.espeak_language, voice.variant, voice.pitch, WORDS_PER_MINUTE))
+    (wavs := root / "wavs").mkdir()
+    jobs = [SpeechJob(str(wavs / f"{one.id}.wav"), one.text, *one.voice[2:], WORDS_PER_MINUTE) for one in clips]
     speak_to_files(jobs)
     voices = {clip.voice for clip in clips}
     languages = {voice.language for voice in voices}

@@ -27,12 +27,11 @@ from myxtts.storage.base_model import EXPORT, KINDS, MODEL, RELEASE, RUNS, SETTI
 from myxtts.text.language_guess import guess_language, identify_language
 from myxtts.text.languages import DEFAULT_LANGUAGE, LANGUAGES, get_language
 
-ARCHIVES, MODELS = (".zip", ".tar", ".gz", ".bz2", ".xz", ".zst", ".7z", ".rar", ".tgz"), (".pth", ".safetensors")
 TEXTS = (".txt", ".csv", ".tsv", ".json", ".jsonl", ".xlsx", ".ods", ".lab")
-SUBTITLES, SHEETS = (".srt", ".vtt", ".ass", ".ssa"), (".xlsx", ".xls", ".ods", ".numbers")
+SUBTITLES = (".srt", ".vtt", ".ass", ".ssa")
 _WHAT = tomllib.loads(Path(__file__).with_name("not_data.toml").read_text("utf-8"))
-_OTHER_FILES = {ARCHIVES: _WHAT["archive"], SHEETS: _WHAT["sheet"], MODELS: _WHAT["model"]}
-_OTHER_FILES[MEDIA_EXTENSIONS] = _WHAT["recording"]
+_OTHER_FILES = {tuple(kind.get("suffixes", MEDIA_EXTENSIONS)): kind["what"] for kind in _WHAT.values()}
+_TABLES = (*_WHAT["sheet"]["suffixes"], *_WHAT["parquet"]["suffixes"])
 _MOST_MISLABELED = 0.1
 """Maximum share of clips in a language that lacks the letters of their texts. With a larger share, reading fails."""
 
@@ -119,22 +118,21 @@ def _refuse_other_kinds(root):
     """Raises `CorpusError` with a hint if `root` is missing, an archive, a recording, a spreadsheet or a model."""
     kind = SETTINGS if (root / "metadata.csv").is_file() else kind_of(Path(os.path.realpath(root)))
     if str(root).startswith("hf:"):
-        what = "is on the hub. `hf download NAME --repo-type dataset --local-dir DIR` fetches it; then give DIR"
+        what = "is on the hub. `hf download {hub} --repo-type dataset --local-dir DIR` fetches it; then give DIR"
     elif not root.exists():
         what = "does not exist. Give a folder, or a list, as docs/data.md shows"
     elif root.is_file():
         what = next((what for suffixes, what in _OTHER_FILES.items() if root.suffix.lower() in suffixes), None)
-    elif kind in (SETTINGS, RUNS):
-        return
-    elif kind not in (EXPORT, STAGE) and not (root / SETTINGS).is_file():
+    elif kind in (SETTINGS, RUNS) or kind not in (EXPORT, STAGE) and not (root / SETTINGS).is_file():
         return
     elif kind == EXPORT:
         what = "is an exported model, not a data set. `python {0}/speak.py --help` shows how to speak with it"
     else:
-        what = _OTHER_FILES[MODELS] if kind in (MODEL, RELEASE, TRAINER) else KINDS[kind]
+        what = _WHAT["model"]["what"] if kind in (MODEL, RELEASE, TRAINER) else KINDS[kind]
     if what:
         name = printable(str(root))
-        message = f"The data set {name} {what.format(shlex.quote(name), at=Path(os.path.realpath(root)))}."
+        names = dict(at=Path(os.path.realpath(root)), hub=shlex.quote("/".join(root.parts[-2:])))
+        message = f"The data set {name} {what.format(shlex.quote(name), **names)}."
         raise TextsMissing(message, root, [root]) if what is _OTHER_FILES[MEDIA_EXTENSIONS] else CorpusError(message)
 
 
@@ -196,14 +194,14 @@ def _refuse_letters(reading, language, group):
 
 def _nothing_found(place, formats):
     """Returns the error for a data set that no format recognizes; its message lists some files and gives a hint."""
-    names, sheets = [], []
+    names, tables = [], []
     for path, folders, files in os.walk(place.path):
         names += [f"{name}/" for name in sorted(folders)] + sorted(files)
-        sheets += [Path(path, name) for name in sorted(files) if name.lower().endswith(SHEETS) and name[0] not in ".~"]
+        tables += [Path(path, name) for name in sorted(files) if name.lower().endswith(_TABLES) and name[0] not in ".~"]
         if len(Path(path).relative_to(place.path).parts) >= 2 or len(names) > 2_000:
             folders.clear()
-    if sheets and len(formats) > 1:
-        _refuse_other_kinds(sheets[0])
+    if tables and len(formats) > 1:
+        _refuse_other_kinds(tables[0])
     has = lambda suffixes: any(name.lower().endswith(suffixes) for name in names)
     below = sorted(place.path.rglob("*")) if has(MEDIA_EXTENSIONS) and not has(TEXTS) else []
     media = [path for path in below if path.suffix.lower() in MEDIA_EXTENSIONS and path.is_file()]

@@ -142,9 +142,9 @@ class CorpusFolder:
         """Returns whether a folder has all of these files. Raises `ClipRefused` as `files` does."""
         return all(name in self.files(folder) for name in names)
 
-    def audio_stems(self, folder: Path) -> set[str]:
-        """Returns the names of a folder's audio files, without extension. Raises `ClipRefused` as `files` does."""
-        return {stem for stem, extension in map(os.path.splitext, self.files(folder)) if extension in AUDIO_EXTENSIONS}
+    def stems(self, folder: Path, suffixes: Sequence[str] = AUDIO_EXTENSIONS) -> set[str]:
+        """Returns the names of files with one of the suffixes, without it. Raises `ClipRefused` as `files` does."""
+        return {name.removesuffix(end) for name in self.files(folder) for end in suffixes if name[1:].endswith(end)}
 
     def find_audio(self, places: Sequence[Path], parts: list[str]) -> Path:
         """Finds a clip's audio file in `places` or `audio_roots`, also one level down if the folder is in `searched`.

@@ -15,11 +15,8 @@ _VALIDATION_SETS, _TEST_SETS = {"dev-clean", "dev-other"}, {"test-clean", "test-
 _LOCALE = re.compile("[a-z]{2}_[A-Z]{2}")
 _LISTS = (".csv", ".tsv", ".txt", ".jsonl", ".json")
 _MAX_LISTS = 50
-_ROLES = {
-    "training": re.compile("(^|[_.-])train(ing)?([_.-]|$)"),
-    "validation": re.compile("(^|[_.-])(val|valid|validation|dev|eval)([_.-]|$)"),
-    "test": re.compile("(^|[_.-])test([_.-]|$)"),
-}
+_ROLE_NAMES = {"training": "train(ing)?", "validation": "val|valid|validation|dev|eval", "test": "test"}
+_ROLES = {role: re.compile(f"(^|[_.-])({names})([_.-]|$)") for role, names in _ROLE_NAMES.items()}
 
 
 def read_datasets(reading: Reading, place: Place) -> None:
@@ -144,7 +141,7 @@ def read_ljspeech(reading: Reading, place: Place) -> None:
 def read_lists(reading: Reading, place: Place) -> None:
     """Reads a folder's only list, or its lists for training and validation."""
     folder = reading.folder
-    is_of_lists = lambda path: not (folder.audio_stems(path) or folder.subfolders(path))
+    is_of_lists = lambda path: not (folder.stems(path) or folder.subfolders(path))
     folders = (place.path, *filter(is_of_lists, folder.walk(place.path, 1)))
     lists = next(filter(None, (_find_lists(reading, place, path) for path in folders)), {})
     roles = {role: [path for path in lists if rule.search(path.stem.lower())] for role, rule in _ROLES.items()}
@@ -205,16 +202,26 @@ def read_kaldi(reading: Reading, place: Place) -> None:
             reading.add(place, cells, number, (place.path,), name=key)
 
 
-def read_text_files(reading: Reading, place: Place, suffix: str = ".txt") -> None:
-    """Reads audio and text files of equal name; rejects unpaired files. Reads nothing if no `.txt` file has a pair."""
-    audio = reading.folder.audio_stems(place.path)
-    texts = {name.removesuffix(suffix) for name in reading.folder.files(place.path) if name.endswith(suffix)}
-    if suffix == ".txt" and audio.isdisjoint(texts):  # the texts are not transcripts
-        return
-    for stem in sorted(audio | texts):
-        transcript = place.path / f"{stem}{suffix}"
+def read_text_files(reading: Reading, place: Place) -> None:
+    """Reads audio and text files with equal names, if there are any, in one folder or apart as in `wav/` and `txt/`."""
+    folder = reading.folder
+    places = [place.path, *folder.walk(place.path, 1)]
+    heard = {path for path in places if folder.stems(path)}
+    (audio,) = heard if len(heard) == 1 else [place.path]
+    for suffix in (".txt", ".lab"):
+        for texts in (path for path in places if path == place.path or path not in heard):  # others are of a speaker
+            if not folder.stems(audio).isdisjoint(folder.stems(texts, (suffix,))):
+                if audio != texts:
+                    reading.notes.append(f"Audio from {folder.relative(audio)}, texts from {folder.relative(texts)}.")
+                return _read_pairs(reading, place, audio, texts, suffix)
+
+
+def _read_pairs(reading, place, audio, texts, suffix):
+    """Reads the audio files of a folder and their texts in another or the same, and rejects unpaired files."""
+    for stem in sorted(reading.folder.stems(audio) | reading.folder.stems(texts, (suffix,))):
+        transcript = texts / f"{stem}{suffix}"
         with reading.clip(place.prefix + stem, None, transcript):
-            _add_pair(reading, place, place.path / stem, transcript, stem)
+            _add_pair(reading, place, audio / stem, transcript, stem)
 
 
 def _add_pair(reading, place, audio, transcript, name):
@@ -223,10 +230,13 @@ def _add_pair(reading, place, audio, transcript, name):
     if not folder.has(transcript.parent, transcript.name):
         raise ClipRefused("no text", f"There is no {folder.relative(transcript)} for the audio.")
     try:
-        text = " ".join(folder.read_text(transcript, MAX_TRANSCRIPT_BYTES).split())
+        text = folder.read_text(transcript, MAX_TRANSCRIPT_BYTES)
     except CorpusError as error:
         raise ClipRefused("unreadable text", str(error)) from error
-    reading.add(place, {"id": audio.name, "text": text, "speaker": place.speaker}, None, (audio.parent,), name=name)
+    if re.fullmatch(r"([\d.]+[ \t]+[\d.]+[ \t].*(\n+|$)){2,}", text):  # labels of HTS or Audacity
+        raise ClipRefused("unreadable text", f"{folder.relative(transcript)} has times and labels, not a sentence.")
+    cells = {"id": audio.name, "text": " ".join(text.split()), "speaker": place.speaker}
+    reading.add(place, cells, None, (audio.parent,), name=name)
 
 
 def read_vctk(reading: Reading, place: Place) -> None:
@@ -235,7 +245,7 @@ def read_vctk(reading: Reading, place: Place) -> None:
     audio = next((folders[k] for k in ("wav48_silence_trimmed", "wav48", "wav16", "wav") if k in folders), None)
     speakers = reading.folder.subfolders(audio) if audio and "txt" in folders else []
     for path in speakers:
-        stems, part = reading.folder.audio_stems(path), place._replace(speaker=path.name)
+        stems, part = reading.folder.stems(path), place._replace(speaker=path.name)
         for stem in sorted(stems):
             if stem.endswith("_mic2") and stem.replace("_mic2", "_mic1") in stems:
                 continue
@@ -258,7 +268,7 @@ def read_chapters(reading: Reading, place: Place, suffix: str) -> None:
     for path in (path for path in chapters if path not in tests):
         part = place._replace(speaker=path.parent.name, validation=path in held)
         if suffix == _NORMALIZED:
-            read_text_files(reading, part.below(path), suffix)
+            _read_pairs(reading, part.below(path), path, path, suffix)
             continue
         for name in filter(lambda name: name.endswith(suffix), reading.folder.files(path)):
             for number, line in enumerate(reading.folder.read_lines(path / name), 1):
@@ -332,7 +342,7 @@ FORMATS = (
     CorpusFormat("vctk", 14, "wav48/ and txt/ (VCTK)", read_vctk),
     CorpusFormat("mls", 16, "transcripts.txt and audio/ (MLS)", read_mls),
     CorpusFormat("ljspeech", 20, "a metadata.csv of lines id|text, and wavs/", read_ljspeech, takes_list=True),
-    CorpusFormat("text-files", 30, "audio files next to .txt files of the same names", read_text_files),
+    CorpusFormat("text-files", 30, "audio files and .txt or .lab files of the same names", read_text_files),
     CorpusFormat("libritts", 32, _CHAPTERS.format(_NORMALIZED), partial(read_chapters, suffix=_NORMALIZED)),
     CorpusFormat("librispeech", 33, _CHAPTERS.format(_TRANSCRIPTS), partial(read_chapters, suffix=_TRANSCRIPTS)),
     CorpusFormat("m-ailabs", 34, "SPEAKER/BOOK/ with a metadata.csv and wavs/ each (M-AILABS)", read_m_ailabs),

@@ -184,8 +184,9 @@ def content_table(reading: Reading, place: Place, path: Path) -> Table | None:
     text = max(range(len(cells)), key=lambda k: (columns[k] in texts, not columns[k], columns[k] != "id", letters[k]))
     if columns[text] not in texts:
         columns[text] = "text"
-    taken = f"{reading.folder.relative(path)}: column {column + 1} is read as the clip, column {text + 1} as its text"
-    reading.notes.append(f"{taken}. To choose others, name columns file, text and speaker in the first line.")
+    if not has_header:  # `read_table` reports the columns of a header
+        taken = f"{reading.folder.relative(path)}: column {column + 1} is read as the clip, {text + 1} as its text"
+        reading.notes.append(f"{taken}. To choose others, name columns file, text and speaker in the first line.")
     return _located(reading, place, path, dialect, tuple(columns), _first_line(lines) if has_header else None)
 
 
@@ -246,6 +247,7 @@ def read_table(reading: Reading, place: Place, table: Table, left_out: Collectio
         taken = ", ".join(f"{one} from {name}" for one, name in pairs if one)
         unused = ", ".join(name for one, name in pairs if not one)[:100]
         note = f"was read as a header: {taken}." + f" Not used: columns {unused}." * bool(unused)
+        note += " To choose others, name them file, text and speaker." * (names_to_columns(names) != table.columns)
         reading.notes.append(printable(f"Line {header + 1} of {reading.folder.relative(table.path)} {note}"))
     speakers = _read_speakers(reading, table.path.with_name("speakers.csv"))
     for index, line in enumerate(lines):
@@ -270,9 +272,7 @@ def _read_speakers(reading, path):
         row = dict.fromkeys(columns, "") | {column: cell.strip() for column, cell in zip(columns, cells)}
         parts = [part for part in row["id"].replace("\\", "/").split("/") if part]
         labels = row["speaker"], row.get("language", "")
-        if len(cells) != len(columns) or not parts:
-            faulty.append(number)
-        elif speakers.setdefault(parts_to_id(parts), labels) != labels:
+        if len(cells) != len(columns) or not parts or speakers.setdefault(parts_to_id(parts), labels) != labels:
             faulty.append(number)
     if faulty:
         skipped = f"{counted(len(faulty), 'line')} of {reading.folder.relative(path)} skipped, first line {faulty[0]}"
