@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["configure", "from_preset", "load", "open_run", "plan", "train"]
 Configuration = XTTSConfig | str | os.PathLike | None
-"""Settings, the path of a YAML file, or the name of a recipe; None means the defaults."""
+"""Settings: an `XTTSConfig`, the path of a YAML file, the name of a bundled recipe, or None (see `train`)."""
 PLANNED_GPUS_GB = (8, 12, 16, 24, 48, 80)
 MOST_SECONDS = 3600
 PLANNED_STAGE = "gpt"
@@ -36,7 +36,7 @@ def configure(config: Configuration = None, **named) -> XTTSConfig:
     """Returns the settings of a run. Raises `ConfigError` for an unknown setting or an invalid value.
 
     Args:
-        config: Settings, or a YAML file with settings; None means the defaults.
+        config: As in `train`.
         named: Flags of `myxtts train`, with underscores; they override `config`.
     """
     if isinstance(config, XTTSConfig):
@@ -83,9 +83,9 @@ def open_run(config: Configuration = None, *, callbacks: Sequence = (), quiet: b
 
 @contextmanager
 def naming_arguments(parser: Callable | None = None) -> Iterator[None]:
-    """Adds a note to a `UserError` raised in the block: the Python argument for each flag in the error message.
+    """Context manager that adds a note to a `UserError`: the Python argument for each flag in the error's message.
 
-    `parser` is a function that builds the command's parser. For `myxtts train` (None), the note also names settings.
+    `parser` builds the command's parser. With None, the command is `myxtts train`, and the note also names settings.
     """
     try:
         yield
@@ -108,7 +108,7 @@ def train(config: Configuration = None, **options) -> "Run":
     """Trains the stages that are not finished, like `myxtts train`, and returns the run.
 
     Args:
-        config: Settings, or a YAML file with settings; None means the defaults.
+        config: Settings, a YAML file or a recipe's name; None means `sample.yaml` or, with `train_data`, the defaults.
         options: Flags of `myxtts train`, with underscores and the same defaults: `train_data="DIR"`,
             `model_size="nano"`, `data_gpu=0`, `max_steps=2000`; they override `config`. Also `callbacks`, a list of
             callbacks (see `runs.run.Run`), and `quiet=True`, which prints no progress; `train.log` still has it.
@@ -118,7 +118,7 @@ def train(config: Configuration = None, **options) -> "Run":
         call resumes it.
 
     Raises:
-        UserError: An option or a recording cannot be used. A note names the argument for each flag in the message.
+        UserError: An option or a recording cannot be used. If the message names flags, a note has the arguments.
     """
     with starting_quietly():
         run = open_run(config, **options)
@@ -211,7 +211,7 @@ def from_preset(folder: str | os.PathLike, accept_licence: bool = False, which: 
 
 
 def _requested(config, named, start, is_plan=False) -> XTTSConfig:
-    """Returns the settings for `train` and `plan`. Raises `UserError` if they have no effect or exclude each other."""
+    """Returns the settings for `train` or `plan`. Raises `UserError` if options contradict each other or do nothing."""
     config = configure(config, **named)
     data, training = config.data, config.training
     has_run = (Path(training.checkpoint_dir) / "config.json").is_file()
@@ -252,9 +252,9 @@ def _requested(config, named, start, is_plan=False) -> XTTSConfig:
 
 
 def _config_of_source(source, requested):
-    """Returns the settings of the model at `source`, a value of --init-from; None for a model on the hub.
+    """Returns the settings of the model that `source`, a value of --init-from, refers to; None if it is on the hub.
 
-    Raises `ConfigError` if the model does not have the size `requested`, a value of --model-size. None means any size.
+    Raises `ConfigError` if `requested`, a value of --model-size, is another size than the model's. None allows any.
     """
     from myxtts.interchange import hub  # imports NumPy, which other plans do not need
     from myxtts.storage.run_folder import read_config

@@ -74,6 +74,7 @@ FOLDER_COMMANDS = dict.fromkeys(["convert --from-coqui none", "convert --to-coqu
     [
         *itertools.product(FILE_COMMANDS, ["", "none/a", "file/a", "folder", "link"]),
         *itertools.product(FOLDER_COMMANDS, ["", "file/a", "file/a/b"]),
+        *itertools.product(["plan --model-size nano", "doctor --seconds 0"], ["file"]),  # somebody's
     ],
 )
 def test_unwritable_output_is_one_error_message_before_the_work(capsys, tmp_path, monkeypatch, command, output):

@@ -13,11 +13,11 @@ from myxtts.inference import text_stream
 from myxtts.inference.advancing import TensorflowSteps
 from myxtts.inference.speech import Verdict, word_times
 from myxtts.inference.synthesizer import SpeechError, Synthesizer
-from myxtts.inference.text_front import SENTENCE_PAUSE_SECONDS
 from myxtts.inference.text_stream import Sentence
 from myxtts.inference.windows import spoken_faster
 from myxtts.models.waveform_decoders import interpolate_linearly
 from myxtts.models.xtts import XTTS
+from myxtts.text.reading import SENTENCE_PAUSE_SECONDS
 
 TEXT = "one two three four five six. six five four. one."
 SAMPLED = SamplingConfig(temperature=1.0, top_k=0, top_p=1.0, repetition_penalty=1.0)

@@ -17,12 +17,12 @@ from myxtts.config.rates import MODEL_SAMPLE_RATE
 from myxtts.inference import code_engine
 from myxtts.inference.loading import load_model
 from myxtts.inference.synthesizer import SpeechError, Synthesizer
-from myxtts.inference.text_front import CUT_PAUSE_SECONDS, SENTENCE_PAUSE_SECONDS
 from myxtts.inference.voices import Voice
 from myxtts.memory.report import check_claims
 from myxtts.models.xtts import PARTS, XTTS
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
 from myxtts.storage.speakers import write_speaker_clips, write_speakers
+from myxtts.text.reading import CUT_PAUSE_SECONDS, SENTENCE_PAUSE_SECONDS
 
 GREEDY = SamplingConfig(temperature=0.0, repetition_penalty=1.0)
 

@@ -3,7 +3,7 @@
     python utilities/analyze_batch_scaling.py test_batch_*.log [--json]
 
 Logs are read as in `compare_logs.py`. Runs that ran out of memory are listed too. The exit code is 2 if a log cannot be
-read or has no figures.
+read or has no values.
 """
 
 import argparse
@@ -37,8 +37,8 @@ COLUMNS = (  # figure of `compare_logs.FIGURES`, title, format
 def read_runs(paths):
     """Reads logs and returns their runs, sorted by clips per step. A missing batch size is taken from the file name.
 
-    Adds `batch`, the clips per micro-batch, and `efficiency_percent`: the run's throughput relative to the throughput
-    if its steps took as long as those of the run with the fewest clips per step.
+    Adds `batch`, the clips per micro-batch, and `efficiency_percent`, which is 100 if clips per second grow in
+    proportion to clips per step, compared with the run that has the fewest clips per step.
 
     Raises:
         LogError: A log cannot be read, or neither log nor name has a batch size.
@@ -66,7 +66,7 @@ def read_runs(paths):
 
 
 def recommended(runs):
-    """Returns the run with the smallest batch that is fast enough (`ENOUGH`), and the fastest run; both can be None."""
+    """Returns two runs: that with the smallest fast batch (see `ENOUGH`), and the fastest one; None if not timed."""
     measured = [run for run in runs if run["samples_per_second"]]
     if not measured:
         return None, None

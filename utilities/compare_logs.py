@@ -2,9 +2,9 @@
 
     python utilities/compare_logs.py baseline.log optimized.log [--json]
 
-A log is the output of `train_main.py`. The figures come from its final report, or from its step lines if the run ended
-before the report. If a file has several runs, the last one with figures counts. The exit code is 2 if a log cannot be
-read or has no figures.
+A log is the output of `train_main.py`. Values come from its final report, or from its step lines if the run ended
+before the report. If a file has several runs, the last one with values counts. The exit code is 2 if a log cannot be
+read or has no values.
 """
 
 import argparse
@@ -40,7 +40,7 @@ TERMINAL_CODES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 class LogError(ValueError):
-    """Error for a log that cannot be read or has no figures."""
+    """Error for a log that cannot be read, or that has no values to compare."""
 
 
 def read_log(path, allow_out_of_memory=False):
@@ -48,14 +48,14 @@ def read_log(path, allow_out_of_memory=False):
 
     Args:
         path: The file.
-        allow_out_of_memory: Whether to accept a run that ran out of memory before its first figures.
+        allow_out_of_memory: Whether to accept a run that ran out of memory before its first measurement.
 
     Returns:
         A dictionary with `path`, `source`, `out_of_memory`, `accumulation` (batches per step) and the names of
-        `FIGURES`, None for figures that the log lacks. Percentages are 0 to 100, memory is in MB.
+        `FIGURES`, None for values that the log lacks. Percentages are 0 to 100, memory is in MB.
 
     Raises:
-        LogError: The file cannot be read, is empty, or has no figures.
+        LogError: The file cannot be read, is empty, or has no values to compare.
     """
     try:
         text = Path(path).read_text(encoding="utf-8", errors="replace")
@@ -98,7 +98,7 @@ def _split_runs(lines):
 
 
 def _read_run(path, lines):
-    """Returns the figures of one run, as `read_log` does, from its lines."""
+    """Reads the lines of one run; returns a dictionary as `read_log` does."""
     final = next((i for i, line in enumerate(lines) if FINAL_REPORT.search(line)), len(lines))
     step_lines, text = [line for line in lines[:final] if STEP.search(line)], "\n".join(lines)
     steps, report = [_figures(line) for line in step_lines], _figures("\n".join(lines[final:]))
@@ -122,13 +122,13 @@ def _read_run(path, lines):
 
 
 def _figures(text):
-    """Returns the last value of each figure in a text."""
+    """Returns the last value of each of the `FIGURES` in a text."""
     found = {name: pattern.findall(text) for name, pattern in PATTERNS.items()}
     return {name: float(values[-1]) for name, values in found.items() if values}
 
 
 def _summarize(steps):
-    """Combines the figures of a run's step lines, each of which covers the same number of steps."""
+    """Combines the values in a run's step lines, each of which covers the same number of steps."""
     columns = {name: [step[name] for step in steps if name in step] for name in PATTERNS}
     summary = {name: sum(values) / len(values) for name, values in columns.items() if values}
     means, stds = columns["mean_step_ms"], columns["std_step_ms"]
@@ -149,7 +149,7 @@ def _summarize(steps):
 
 
 def speed_up(baseline, optimized):
-    """Returns the ratio of throughputs (None if unknown) and their unit: samples/s if both logs have it, or steps/s."""
+    """Returns the ratio of throughputs (None if unknown) and their unit: samples/s if in both logs, else steps/s."""
     for field, unit in (("samples_per_second", "samples/s"), ("steps_per_second", "steps/s")):
         before, after = baseline[field], optimized[field]
         if before and after is not None:

@@ -28,7 +28,7 @@ LOAD_LIMIT = 0.20
 TRANSFER_LIMIT = 0.15
 TRAIN_LIMIT = 0.50
 VARIATION_LIMIT = 0.30
-"""Limits of `judge` for the shares of loading, transfer and training in a step, and for std / mean of the step time."""
+"""`judge` reports loading, transfer and variation of step times above these limits, and training below its limit."""
 PLOTTED_STEPS = 12
 TITLES = {"load": "Data loading", "preprocess": "Preprocessing", "transfer": "Transfer", "train": "Training"}
 

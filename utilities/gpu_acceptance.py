@@ -3,10 +3,10 @@
     python utilities/gpu_acceptance.py --data-gpu 0 --model-gpu 1 --minutes 20
     python utilities/gpu_acceptance.py --virtual-devices 2 --model-size nano --minutes 5
 
-Both GPU flags may name the same GPU; each role then has its own memory limit. Takes the flags of train_main.py
-and trains on the sample corpus by default. Each case runs in its own process: dual_gpu_bottleneck_profiler.py with
-different flags; a run that is resumed; and a long run whose memory and threads are monitored. Writes hardware, versions
-and figures, but no paths, to gpu_report.md and gpu_report.json in --report. The exit code is 1 if a target is missed.
+Both GPU flags may name the same GPU; each role then has its own memory limit. Takes the flags of train_main.py and
+trains on the sample corpus by default. Each case runs in its own process: most run dual_gpu_bottleneck_profiler.py with
+different flags, one resumes a run, and one monitors memory and threads in a long run. Writes hardware, versions and
+figures, but no paths, to gpu_report.md and gpu_report.json in --report. The exit code is 1 if a target is missed.
 """
 
 import argparse
@@ -64,7 +64,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Judgement:
-    """A target, the measured value, and the verdict: `pass`, `fail`, or `not judged` with the reason in `found`."""
+    """Whether a target was met: `pass`, `fail` or `not judged`. `found` is the measured value, or why there is none."""
 
     target: str
     found: str
@@ -86,7 +86,7 @@ def cases() -> list[Case]:
 
 
 def run_case(case: Case, flags: Sequence[str], steps: int, seconds: float) -> dict:
-    """Runs a case in a new process; returns its figures by name, or only `error` if it failed.
+    """Runs a case in a new process; returns its measurements by name, or `{"error": message}` if it failed.
 
     Args:
         flags: Flags of train_main.py given by the user.
@@ -171,7 +171,7 @@ def _without_pair(flags):
 
 
 def measure_all(flags: Sequence[str], minutes: float, steps: int, groups: Sequence[str]) -> dict[str, dict[str, dict]]:
-    """Runs the cases of `groups` (all if empty); returns their figures, or why they were skipped, by group and name."""
+    """Runs the cases of `groups` (all if empty); returns, by group and name, measurements or the reason for none."""
     began, found = time.monotonic(), {}
     for case in cases():
         if groups and case.group not in groups:
@@ -207,7 +207,7 @@ def _rate(figures):
 
 
 def _gpu(figures, place):
-    """Returns the figures of GPU `place`: 0 for the data GPU, -1 for the model GPU; empty if none was monitored."""
+    """Returns the usage of GPU `place` (0: data GPU, -1: model GPU), as in `GPUUsage`; {} if none was monitored."""
     return ((figures.get("gpu") or {}).get("gpus") or [{}])[place]
 
 
@@ -216,7 +216,7 @@ def _memory(figures):
 
 
 def judge(found: dict[str, dict[str, dict]], is_virtual: bool) -> list[Judgement]:
-    """Compares the figures of `measure_all` with the targets; does not judge speed and memory of virtual devices."""
+    """Compares the result of `measure_all` with the targets; does not judge speed and memory of virtual devices."""
     of = lambda group, name: found.get(group, {}).get(name, {})
     dual, everything = of("profile", "dual"), of("switch", "all")
     variation = lambda f: (f"{f['variation']:.0%}", f["variation"] < 0.3)
@@ -242,7 +242,7 @@ def judge(found: dict[str, dict[str, dict]], is_virtual: bool) -> list[Judgement
 
 
 def _judged(target, figures, verdict):
-    """Judges figures. `verdict(figures)` returns the value as text, and whether it meets the target (None: unknown)."""
+    """Returns a `Judgement`. `verdict(figures)` returns the value as text, and whether it is good (None: unknown)."""
     lack = "not measured" if not figures else figures.get("error") or figures.get("skipped")
     if lack:
         return Judgement(target, lack, "fail" if "error" in figures else "not judged")
@@ -275,7 +275,7 @@ def _smaller(figures, plain):
 
 
 def flags_to_use(found: dict[str, dict[str, dict]]) -> str:
-    """Returns the flags to recommend: those of each group's fastest case, if it is faster than the plain run."""
+    """Returns the flags to recommend: those of each group's fastest case, if it is faster than the run without them."""
     quickest = {}
     for case in cases():
         figures = found.get(case.group, {}).get(case.name, {})

@@ -15,9 +15,9 @@ The first words of each line that the notebook prints are compared too.
 The files that a command names with `--output` and similar options must exist after it. `…` matches anything. Seconds,
 memory, speeds and percentages must agree within a factor of five, other fractions within a tenth, integers exactly.
 
-The working folder starts with the result of README's first command, a data set of a few clips, and files with the names
-that the pages use. Training takes a few new steps. `STAND_INS` replaces what this machine lacks, such as GPUs or the
-hub, and `SKIPPED` excludes parts; the reasons are printed. README must come before the pages that use its `runs/mine`.
+The working folder starts with a data set of a few clips, files with the names that the pages use, and the result of
+README's first command. Training takes a few new steps. `STAND_INS` replaces what this machine lacks, such as GPUs or
+the hub, and `SKIPPED` excludes parts; the reasons are printed. README must come before pages that use its `runs/mine`.
 """
 
 import argparse
@@ -85,7 +85,7 @@ SKIPPED = (
 QUICK = r"^(?!.*runs/).*(say --text|doctor data (?!set)|plan --model|base --format onnx|--subtitles)"
 """Pattern of the commands that `--quick` runs, which need no model, or only the bundled one."""
 OWN_RUNS = ("python", "finetune", "migration", "decoder")
-"""Pages that create a `runs/mine` from another model than README; commands get `runs/PAGE` in its place."""
+"""Pages whose `runs/mine` is another run than README's. Their commands are run with `runs/PAGE` in its place."""
 SERVERS = {"myxtts serve": 8000, "myxtts ui": 7860, "http.server": 8000}
 """Port of each command that starts a server, which runs until the end of the page."""
 MADE = r"(?:--output|--output-folder|--json|--plot|--save-voice|--subtitles|--checkpoint-dir)[ =](\S+)"
@@ -97,7 +97,7 @@ LONGEST_SECONDS = 900
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """Returns environment variables for commands: this Python and `folder` in PATH, this checkout, 80 columns."""
+    """Returns environment variables for commands: `folder` in PATH, imports from this checkout, 80 columns."""
     path = f"{Path(sys.executable).parent}:{folder}:{os.environ['PATH']}"
     return {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "2", "PATH": path, "COLUMNS": "80"}
 

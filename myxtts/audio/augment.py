@@ -13,22 +13,22 @@ import tensorflow as tf
 SPEED_RANGE = 0.05
 """Speed factors are from exp(-SPEED_RANGE) to exp(SPEED_RANGE). A speed change also shifts pitch and formants."""
 GAIN_NEPERS = 0.7
-"""Maximum random change of level: of log power in `draw_change` (3 dB), of log amplitude in `disturb` (6 dB)."""
+"""Maximum random gain. `draw_change` adds it to log power (3 dB), `disturb` adds it to log amplitude (6 dB)."""
 EQUALIZER_NEPERS = 0.25
-"""Maximum amplitude of each cosine that the random equalizer of `draw_change` adds to the log power: 1.1 dB."""
+"""Maximum coefficient of each cosine in the equalizer of `draw_change`, which is added to log power: 1.1 dB."""
 EQUALIZER_CURVES = 4
 MICROPHONE_NEPERS = 0.4
-"""Maximum amplitude of each cosine that the random equalizers of `disturb` add to the log amplitude: 3.5 dB."""
+"""Maximum coefficient of each cosine in the equalizers of `disturb`, which are added to log amplitude: 3.5 dB."""
 NOISE_DECIBELS = (5.0, 40.0)
-"""Range of the signal-to-noise ratio in dB."""
+"""Range of the signal-to-noise ratio that `disturb` produces, in dB."""
 
 
 def draw_rows(draw: Callable, shape: Sequence, *arguments: Any, share: tuple[int, int] = (0, 1)) -> tf.Tensor:
     """Returns this worker's rows of a batch of random numbers. The batch is the same for any number of workers.
 
     Args:
-        draw: Stateless random function of a shape and `arguments`. It computes the whole batch, because rounding
-            depends on the shape, and the logarithm of near-silent audio magnifies rounding errors.
+        draw: Stateless random function of a shape and `arguments`. Every worker calls it for the whole batch: rounding
+            depends on the shape, and the logarithm of near-silent audio would magnify the differences.
         shape: Shape of the result; the first dimension is the number of this worker's rows.
         share: Index of this worker's part, and the number of equal parts.
     """
@@ -81,7 +81,7 @@ def change_speed(wav: tf.Tensor, lengths: tf.Tensor, speed: tf.Tensor) -> tuple[
 
 
 def change_speed_of_loop(wav: tf.Tensor, speed: tf.Tensor) -> tf.Tensor:
-    """Changes the speed of loops `(B, S)` by factors `(B,)`, keeping S: slower ones are cut, faster ones restart."""
+    """Changes the speed of looped clips `(B, S)` by factors `(B,)`: slowed clips are cut to S, faster clips repeat."""
     size = tf.shape(wav)[1]
     at = tf.math.floormod(tf.range(size, dtype=tf.float32)[None] * speed[:, None], tf.cast(size, tf.float32))
     left = tf.minimum(tf.cast(at, tf.int32), size - 1)

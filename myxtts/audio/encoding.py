@@ -65,17 +65,17 @@ def wav_header(sample_rate: int) -> bytes:
 
 class _Buffer(io.BytesIO):
     def close(self):
-        """Does nothing: garbage collection may finalize the buffer before the sound file, which still writes to it."""
+        """Does nothing. Garbage collection may close the buffer first, but the sound file must still write to it."""
 
 
 class SoundEncoder:
     """Streaming encoder of a mono audio file.
 
     Args:
-        sound_format: One of `OPEN_FORMATS` or, unless `is_open`, "flac". WAV, FLAC and PCM have 16 bits.
+        sound_format: One of `OPEN_FORMATS`, or "flac" if `is_open` is false. WAV, FLAC and PCM have 16 bits.
         sample_rate: Sample rate of the file in Hz. MP3 and Opus support few rates; all formats support 24 000.
         is_open: Whether to stream: `add` returns bytes as soon as they are ready, and the header has no length.
-            Otherwise `end` returns the whole file.
+            If false, `end` returns the whole file.
         from_rate: Sample rate in Hz of the samples given to `add`, which are resampled; None means `sample_rate`.
     """
 
@@ -97,7 +97,7 @@ class SoundEncoder:
                 soundfile._snd.sf_command(self._file._file, 0x1302, soundfile._ffi.new("double *", 50), 8)
 
     def add(self, samples: np.ndarray, last: bool = False) -> bytes:
-        """Encodes `(S,)` float32 samples, clipped to `[-1, 1]`; returns the new bytes. Only `end` sets `last`."""
+        """Encodes samples `(S,)` float32, clipped to `[-1, 1]`. Returns bytes if `is_open`. Only `end` sets `last`."""
         if self._resampler:
             samples = self._resampler.resample_chunk(samples, last=last)
         if self._file:
@@ -107,7 +107,7 @@ class SoundEncoder:
         return self._new() if self.is_open else b""
 
     def end(self) -> bytes:
-        """Finishes the file and returns its remaining bytes: the whole file unless `is_open`."""
+        """Finishes the file. Returns its remaining bytes if `is_open`, else the whole file."""
         content = self.add(np.zeros(0, np.float32), last=True)
         if self._file:
             self._file.close()

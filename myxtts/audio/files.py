@@ -33,7 +33,7 @@ MAX_DECODED_VALUES = 2**26
 SILENT_PEAK = 1e-3
 """Audio with a lower amplitude counts as silent: -60 dB of full scale, or 33 quantization steps of a 16-bit file."""
 MAX_PEAK = 8.0
-"""Maximum peak, 18 dB over full scale. A higher peak is an error in the file; scaling would make the rest inaudible."""
+"""Maximum peak, 18 dB over full scale. A higher peak is a fault; scaling it down would make other audio inaudible."""
 
 _BLOCK_FRAMES = 2**18
 _CANCELLED_SHARE = 0.1  # below this level relative to the loudest channel, -20 dB, a mix has cancelled out
@@ -116,7 +116,7 @@ def load_samples(path: AnyPath, sample_rate: int = MODEL_SAMPLE_RATE) -> np.ndar
 
 
 def load_with_rate(path: AnyPath, sample_rate: int) -> tuple[np.ndarray, int]:
-    """Like `load_samples`, but returns the samples and the file's own sample rate in Hz."""
+    """Like `load_samples`, but also returns the file's own sample rate in Hz, before resampling."""
     _regular_file_size(path)
     with _open(path) as file:
         frames, original_rate = _read_frames(path, file), file.samplerate
@@ -264,7 +264,7 @@ def _read_frames(path, file):
 
 
 def _mix_to_mono(path, frames):
-    """Mixes `(S, C)` samples to mono, scaled to `[-1, 1]` if louder; returns the mix `(S,)` and the original peak."""
+    """Mixes `(S, C)` samples to mono `(S,)`, and scales a peak above 1 to 1; returns the mix and the original peak."""
     peak = check_peak(path, frames)
     if peak > 1:
         frames = frames / peak

@@ -88,7 +88,7 @@ CONDITIONING_MEL = replace(DVAE_MEL, n_fft=2048)
 _SPEAKER_FORM = {"window": "hamming", "filter_norm": None, "log_floor": 0.0, "log_offset": 1e-6, "preemphasis": 0.97}
 SPEAKER_MEL = MelSpec(SPEAKER_SAMPLE_RATE, n_fft=512, win_length=400, hop_length=160, num_mels=64, **_SPEAKER_FORM)
 CHUNK_FRAMES = 600
-"""Maximum number of frames per chunk with `in_chunks`. A chunk takes 5 MB with its spectra; shorter ones are slower."""
+"""Maximum number of frames per chunk with `in_chunks`. A chunk and its spectra take 5 MB; shorter chunks are slower."""
 _LOWPASS_WIDTH = 6  # zero crossings of the sinc on each side
 _ROLLOFF = 0.99  # cutoff as a fraction of the lower Nyquist frequency
 _INVERSION_ITERATIONS = 20
@@ -97,7 +97,7 @@ _TINY = np.float32(1e-10)
 
 
 def _pooled(filters):
-    """Crops `filters` `(bins, bands)` to the frequency bins that they use; returns the slice of bins and the result."""
+    """Crops `filters` `(bins, bands)` to the bins with nonzero weights. Returns the slice of bins, and the filters."""
     reached = np.flatnonzero(filters.any(axis=1))
     bins = slice(int(reached[0]), int(reached[-1]) + 1)
     return bins, filters[bins]
@@ -149,7 +149,7 @@ class MelSpectrogram:
         return ops.reshape(mel, (num_clips, per_clip, spec.num_mels))[:, :num_frames]
 
     def _log_mel(self, frames, filter_groups):
-        """Converts frames `(..., F, win_length)` to log-mel `(..., F, num_mels)`."""
+        """Converts frames `(..., F, win_length)` to log-mel `(..., F, num_mels)`; `_pooled` gives `filter_groups`."""
         spec = self.spec
         # The window is at the start of n_fft, not centered, which changes only the phase.
         real, imaginary = ops.rfft(frames * self._window, fft_length=spec.n_fft)

@@ -19,7 +19,7 @@ GROUPS = ("data", "devices", "training", "optimizations")
 LICENCE = dict(action="store_true", help="accept the licence of a Hugging Face model without a prompt")
 """Keyword arguments of `add_argument` for `--accept-licence`, a flag of all commands that accept a hub model."""
 EXAMPLES = tomllib.loads(Path(__file__).with_name("examples.toml").read_text("utf-8"))
-"""Examples at the end of each command's help, by the name of the command; also other texts of commands."""
+"""Texts for help and output of commands. Keys such as `myxtts say` have the examples at the end of a command's help."""
 GROUP_NOTES = {"optimizations": "the effect of each is printed after the first step"}
 
 
@@ -32,7 +32,7 @@ class PlainParser(argparse.ArgumentParser):
         self.register("type", float, _finite)
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None):
-        """Parses arguments; the error for an unknown flag suggests the nearest one of the command or a sub-command."""
+        """Parses arguments; the error for an unknown flag suggests the nearest flag of the command or a sub-command."""
         args = sys.argv[1:] if args is None else args
         subjects = next((one.choices for one in self._actions if isinstance(one, argparse._SubParsersAction)), {})
         used = next((subjects[one] for one in args if one in subjects), self)
@@ -112,7 +112,7 @@ _SENTENCES = {
     r"argument (\S+): not allowed with argument (\S+)": "{} is not allowed with {}: give one of them.".format,
     r"argument (\S+): (must be .*)": "{} {}.".format,
 }
-"""Regular expressions for messages of argparse, and functions that make a sentence from the matched groups."""
+"""Replacements for messages of argparse: a regular expression maps to a function of its matched groups."""
 
 
 class _Formatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
@@ -122,7 +122,7 @@ class _Formatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescription
 
 
 def add_model(parser: argparse.ArgumentParser, more: str = "", name: str = "--checkpoint", **options) -> None:
-    """Adds `--accept-licence`, `--which` and the argument `name` for a model; `more` is the end of its help text."""
+    """Adds arguments: `name` (for a model), `--accept-licence` and `--which`. The help of `name` ends with `more`."""
     model = f"folder of a training run or an imported model, base, or hf://owner/name{more}"
     parser.add_argument(name, metavar="FOLDER", help=model, **options)
     parser.add_argument("--accept-licence", **LICENCE)

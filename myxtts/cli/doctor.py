@@ -19,7 +19,7 @@ UNUSED = {
     "workers are": MEASURING,
     "the machine is": ("worker_index",),
 }
-"""Options that each check rejects, because it does not use them. The keys complete the error "left out when …"."""
+"""Options that `myxtts doctor` rejects, by the subject of the check, because the check does not use them."""
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -75,7 +75,7 @@ def main(argv: list[str] | None = None) -> int:
         config = config_from_dict({"training": training, "data": {"train_data": arguments.train_data}})
         print("\n".join(examine_workers(with_workers(config))))
         return 0
-    require_output("--json", arguments.json)
+    require_output("--json", arguments.json, starts=b'{\n "versions"')
     rule = f"0 to {MAX_SECONDS}"
     require(0 <= arguments.seconds <= MAX_SECONDS, "--seconds", rule, arguments.seconds, "0 skips the measurement.")
     from myxtts.devices.tensorflow_start import filter_native_errors
@@ -100,13 +100,12 @@ def main(argv: list[str] | None = None) -> int:
 
 def report_data(arguments: argparse.Namespace) -> int:
     """Checks the clips of a data set, prints a summary, writes the report of all clips, and returns the exit code."""
-    require_output("--report", arguments.report)
+    require_output("--report", arguments.report, starts="\ufeffid,verdict,".encode())
     low, high = arguments.min_seconds, arguments.max_seconds
     require(0 < low < high, "--min-seconds", "above 0 and below --max-seconds", f"{low:g} and {high:g}")
-    from myxtts.data.doctor import ClipLimits, check_data, is_foreign, summarize, write_report
+    from myxtts.data.doctor import ClipLimits, check_data, summarize, write_report
     from myxtts.utils.commons import progress_bar
 
-    require(not is_foreign(arguments.report), "--report", "a new file or an earlier report", arguments.report)
     options = dict(vocabulary=arguments.vocabulary, validation=arguments.validation, format_name=arguments.format)
     options |= dict(language=language_code(arguments.language), audio_roots=arguments.audio_root, progress=progress_bar)
     inspection, leaks = check_data(arguments.folder, limits=ClipLimits(min_seconds=low, max_seconds=high), **options)

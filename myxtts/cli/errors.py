@@ -19,7 +19,7 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 def exits_with_sentence(main: Callable) -> Callable:
     """Decorates a command's `main`, so that it prints errors that a user can fix and returns an exit code for them.
 
-    The code is the error's `exit_code`, else 2; 130 after Ctrl-C. In distributed training, `end_process` gets the code.
+    The code is the error's `exit_code`, else 2; 130 after Ctrl-C. A worker of several ends its process with this code.
     """
 
     @functools.wraps(main)
@@ -49,10 +49,11 @@ def exits_with_sentence(main: Callable) -> Callable:
     return wrapped
 
 
-def require_output(flag: str, path: str | None, makes_folders: bool = False) -> None:
+def require_output(flag: str, path: str | None, makes_folders: bool = False, starts: bytes = b"") -> None:
     """Raises `UserError` if no file can be written to `path`, the value of `flag`. None is allowed.
 
-    If `makes_folders`, `path` may be a folder, and its parents need not exist.
+    If `makes_folders`, `path` may be a folder, and its parents need not exist. With `starts`, the first bytes of the
+    command's reports, a file that starts otherwise must not be replaced.
     """
     if path is None:
         return
@@ -61,6 +62,9 @@ def require_output(flag: str, path: str | None, makes_folders: bool = False) -> 
     if not path or os.path.isdir(target) and not makes_folders:
         raise UserError(f"{flag} must name a {'file or folder' if makes_folders else 'file'}. Received: {path!r}.")
     require(len(os.path.basename(os.fsencode(target))) <= 255, flag, "a name of at most 255 bytes", repr(path[:80]))
+    if starts and os.path.isfile(target):
+        with open(target, "rb") as file:
+            require(file.read(len(starts)) in (b"", starts), flag, "a new file or an earlier report", printable(path))
     place = os.path.dirname(target)
     while makes_folders and not os.path.exists(place):
         place = os.path.dirname(place)
@@ -89,7 +93,7 @@ def read_input(flag: str, path: str, max_bytes: int) -> str:
 
 
 def language_code(name: str | None, among: Collection[str] | None = None) -> str | None:
-    """Returns the code for a value of `--language`; None for None. Raises `UserError` for a language not in `among`."""
+    """Converts a value of `--language` to a code; None stays None. Raises `UserError` if `among` lacks the language."""
     from myxtts.text.languages import get_language  # takes long to import
 
     try:
@@ -99,7 +103,7 @@ def language_code(name: str | None, among: Collection[str] | None = None) -> str
 
 
 def require_port(flag: str, host: str, port: int | None) -> None:
-    """Raises `UserError` unless this process can listen on a port. None, and 0 for any free port, are allowed."""
+    """Raises `UserError` if this process cannot listen on a port. None and 0 (any free port) are allowed."""
     if port is not None:
         open_port(flag, host, port).close()
 

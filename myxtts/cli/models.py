@@ -13,9 +13,7 @@ from myxtts.interchange.coqui.conversion import RELEASED_NAMES, CoquiFiles, expo
 from myxtts.interchange.hub import import_hub, local_folder, model_card, parse_hub_name
 from myxtts.interchange.onnx.forms import FORMATS
 from myxtts.storage.base_model import FILE, RELEASE, TRAINER, require_kind
-from myxtts.storage.files import read_json
 from myxtts.storage.run_folder import read_config
-from myxtts.text.languages import get_language
 
 _flag = lambda option: f"--{option.replace('_', '-')}"
 
@@ -98,12 +96,10 @@ def export(argv: Sequence[str] | None = None) -> int:
     configure_for_speech()
     setup_logging()
     export_model(folder, arguments.output, arguments.format, arguments.weights, arguments.which, tell=print)
-    for path in sorted(path for path in Path(arguments.output).rglob("*") if path.is_file()):
-        print(f"Wrote {path}: {path.stat().st_size / 1e6:.2f} MB")
+    for path in sorted(Path(arguments.output).iterdir()):
+        size = sum(file.stat().st_size for file in (path, *path.rglob("*")) if file.is_file())
+        print(f"Wrote {path}: {size / 1e6:.2f} MB")
     uses = EXAMPLES["exported"] + EXAMPLES["exported page"] * (arguments.format == "web")
-    unread = read_json(Path(arguments.output, "config.json"))["written_as_it_sounds"]
-    names = " and ".join(get_language(code).name for code in unread)
-    uses = uses.replace("{also}", f", also in {names}, which speak.py does not read" if unread else "")
     print(uses.replace("{folder}", shlex.quote(str(Path(arguments.output).resolve()))), end="")
     return 0
 

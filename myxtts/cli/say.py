@@ -37,7 +37,7 @@ SHORT_TEXT = 400
 """Texts of up to this many characters are spoken without tracing all graphs, which would take longer than it saves."""
 MAX_LIST_BYTES = 64 * 2**20
 SPOKEN_FILE = "spoken.json"
-"""File in the output folder that tells which audio files are up to date: digests of text, voice and settings by id."""
+"""File in the output folder that has a digest of each audio file's text, voice and settings, to find outdated files."""
 BATCH_SIZE = 16
 """Number of texts that are spoken together. `SPOKEN_FILE` is updated after each batch."""
 _ID = re.compile(r"[^\W.][\w.-]*")
@@ -106,7 +106,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _read(arguments):
-    """Returns the input, `(text, None)`, or `(None, lines)` for --batch. Adds language and sampling to `arguments`."""
+    """Reads the input. Returns `(text, lines)`, one of which is None; stores language and sampling in `arguments`."""
     setup_logging()
     text = lines = None
     if arguments.batch:
@@ -298,7 +298,7 @@ class Line(NamedTuple):
 
 
 def read_lines(path: str) -> list[Line]:
-    """Reads lines `id|text|voice|language`, but no blank line, `#` line or header. Raises `UserError` if one is bad."""
+    """Reads lines `id|text|voice|language`; skips a header, blank and `#` lines. Raises `UserError` for a bad line."""
     # `splitlines` would also split at characters that can be part of a text.
     rows = re.split("\r\n|\r|\n", read_input("--batch", path, MAX_LIST_BYTES))
     first = next((row for row in rows if row.strip() and not row.startswith("#")), "")

@@ -76,7 +76,7 @@ def plan_parser() -> argparse.ArgumentParser:
 def plan(argv: Sequence[str] | None = None) -> int:
     """Estimates and prints the memory that training would need; returns the exit code."""
     arguments = plan_parser().parse_args(argv)
-    require_output("--json", arguments.json)
+    require_output("--json", arguments.json, starts=b'{\n "stage"')
     if recordings := arguments.folder or arguments.train_data:
         require(os.path.exists(recordings), "--train-data", "a file or a folder", printable(recordings))
     given = {name: getattr(arguments, name) for name in ("clip_seconds", "text_tokens", "gpu_memory")}

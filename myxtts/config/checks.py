@@ -11,7 +11,7 @@ from typing import BinaryIO
 UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 """Pattern of control characters, lone surrogates, line separators and bidirectional marks."""
 console_log = logging.getLogger("myxtts.console")
-"""Logger for lines that were already printed, so that they are only added to the run's log file."""
+"""Logger that writes only to the run's log file, for lines that were already printed."""
 
 
 class UserError(ValueError):
@@ -50,7 +50,8 @@ def require(holds: bool, setting: str, rule: str, value: object, hint: str = "")
 
 @contextmanager
 def needing(hint: str, error: type[Exception] = UserError) -> Iterator[None]:
-    """Converts an `ImportError` to `error`; its message is `hint` if that names the missing package (`{}`: any one)."""
+    """Context manager that converts an `ImportError` to `error`. If `hint` contains the name of the missing package, or
+    `{}` in its place, `hint` becomes the message; else, the message quotes the `ImportError`."""
     try:
         yield
     except ImportError as fault:
@@ -76,11 +77,10 @@ def is_new_or_empty(folder: Path) -> bool:
 
 
 def read_bounded(path: Path, max_bytes: int) -> str:
-    """Reads a regular file of at most `max_bytes`, UTF-8 or UTF-16 with its byte-order mark, which is removed.
+    """Reads a text file of at most `max_bytes` in UTF-8, or in UTF-16 with a byte-order mark. Removes the mark.
 
-    Raises:
-        OSError: The file cannot be read.
-        ValueError: The file is not regular, too large or not text. Callers put the file's name before the message.
+    Raises `OSError` if the file cannot be read, and `ValueError` if it is not regular, too large or not text. Callers
+    put the file's name before the message of the `ValueError`.
     """
     # Checked before opening, because opening a pipe waits for a writer.
     if not stat.S_ISREG(path.stat().st_mode):

@@ -40,7 +40,7 @@ class SamplingConfig(Settings):
     conditioning clip in training)."""
 
     def changed(self, values: Mapping[str, Any]) -> Self:
-        """Returns a copy with the `values` that are not None. Raises `ConfigError` for an invalid name or value."""
+        """Returns a copy with new `values`, ignoring None. Raises `ConfigError` for an invalid name or value."""
         for name in values.keys() - vars(self).keys():
             raise ConfigError(f"{printable(name)} is not a setting of sampling.{nearest(name, vars(self))}")
         return dataclasses.replace(self, **{name: value for name, value in values.items() if value is not None})
@@ -74,7 +74,7 @@ class XTTSConfig(Settings):
 
     @property
     def max_samples(self) -> int:
-        """Maximum clip length in samples at 22 050 Hz, the lower of `data.max_seconds` and `data.max_mel_frames`."""
+        """Maximum clip length in samples at 22 050 Hz, from `data.max_seconds` or, if lower, `data.max_mel_frames`."""
         longest = int(self.data.max_seconds * MODEL_SAMPLE_RATE)
         frames = self.data.max_mel_frames
         return longest if frames is None else min(longest, frames * CODE_STRIDE_SAMPLES // MEL_FRAMES_PER_CODE)
@@ -118,15 +118,15 @@ class XTTSConfig(Settings):
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 RECIPES: Path = _PACKAGE / "recipes" if (_PACKAGE / "recipes").is_dir() else _PACKAGE.parent / "configs"
-"""Folder of the recipes: `myxtts/recipes/` of an installed package, `configs/` of a checkout."""
+"""Folder of the recipes, ready-made YAML files: `myxtts/recipes/` of an installed package, `configs/` of a checkout."""
 SAMPLE = "sample.yaml"
 """Recipe of a run that is started with neither training data nor a configuration file."""
 _MAX_FILE_BYTES = 64 * 2**10
 _MAX_FILES = 100
 _MAX_VALUES = 10_000
-"""Maximum number of values in a YAML file. Recipes need about 1 % of it, of `_MAX_FILES` and of `_MAX_FILE_BYTES`."""
+"""Maximum number of values in a YAML file. This limit and the two above are about 100 times what recipes need."""
 _UNREADABLE = (ArithmeticError, AttributeError, LookupError, OSError, RuntimeError, TypeError, ValueError)
-"""Errors of an unreadable YAML file. PyYAML raises any of them for invalid values such as `!!int ""`."""
+"""Exceptions, besides `YAMLError`, that reading a YAML file can raise, for example for a value such as `!!int ""`."""
 
 
 def recipe_names() -> list[str]:
@@ -194,9 +194,9 @@ def _parsed(text):
 
 
 def read_yaml(path: str | Path) -> dict:
-    """Reads a YAML file as nested dictionaries, merged over the files that its key `include` lists.
+    """Reads a YAML file as nested dictionaries. Its values override those of the files listed by its key `include`.
 
-    Raises `ConfigError` if a file is missing, too large, no mapping, outside the folder of `path`, or includes itself.
+    Raises `ConfigError` if a file is missing, too large or no mapping, includes itself, or is outside `path`'s folder.
     """
     path = Path(path)
     return _read_yaml(path, os.path.realpath(path.parent), (), itertools.count(1))

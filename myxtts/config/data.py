@@ -61,14 +61,14 @@ class DataConfig(Settings):
     num_buckets: int = setting(8, at_least=1, at_most=1000)
     """Number of length buckets if shapes are not static."""
     num_workers: int = setting(8, at_least=1, at_most=1024, of_run=True, flag="--num-workers")
-    """Number of parallel readers. With the default of 8, training adjusts it to the reading time, up to 16."""
+    """Number of parallel readers. With the default of 8, tf.data chooses the number during training, at most 16."""
     cache_mb: int = setting(512, at_least=0, of_run=True)
     """Size of the cache of decoded recordings in MB."""
     batch_size: int = setting(
         16, at_least=1, at_most=65536, flag="--batch-size", page="main", metavar="N|auto", group="training"
     )
-    """Clips per batch. `auto` finds the largest batch that fits in memory, and adjusts gradient accumulation so that an
-    optimizer step has as many clips as without this flag."""
+    """Clips per batch. `auto` finds the largest batch that fits in memory, and changes gradient accumulation so that an
+    optimizer step still has as many clips as configured."""
     conditioning_seconds: tuple[float, float] = setting((3.0, 6.0), above=0, at_most=600)
     """Minimum and maximum length of the conditioning clip in seconds; lowered for data sets of shorter clips."""
     conditioning_source: str = setting(

@@ -71,7 +71,7 @@ class Flag:
     names: tuple[str, ...]
     field: dataclasses.Field
     settings: tuple[str, ...]
-    """Dotted names of the settings, `stage.…` for a setting of all stages; empty for a field of `StartOptions`."""
+    """Dotted names of the settings; the section `stage` stands for all stages. Empty for a field of `StartOptions`."""
     help: str
     group: str
     """Heading above the flag in `--help`."""

@@ -152,7 +152,7 @@ class Settings:
 
 
 def nearest(name: str, names: Collection[str]) -> str:
-    """Returns the end of a message about an unknown name: the nearest known name, else all known names."""
+    """Returns a hint for a message about an unknown name: the most similar of `names` or, if none is similar, all."""
     close = difflib.get_close_matches(name[:100], names, n=1)
     return f" Did you mean {close[0]}?" if close else f" Known: {', '.join(names)}."
 

@@ -36,7 +36,7 @@ class StageConfig(Settings):
     gradient_clip: float = setting(1.0, at_least=0)
     """Maximum global norm of the gradient; 0 turns clipping off."""
     crop_seconds: float | None = setting(None, above=0, hint="Leave it out to train on whole clips.")
-    """Maximum length in seconds of random slices of clips, in stages that can crop; None trains on whole clips."""
+    """Maximum length in seconds of random slices of clips, for stages with `can_crop`; None trains on whole clips."""
 
 
 @dataclass
@@ -92,12 +92,12 @@ class DecoderConfig(StageConfig):
     speaker_weight: float = setting(0.0, at_least=0)
     """Weight of the speaker consistency loss, 1 - cosine similarity (YourTTS: 9); requires `frames` of at least 1 s."""
     spectral_share: float = setting(0.5, at_least=0, at_most=1)
-    """Fraction of the steps, at the start, that use no discriminators; 1 for all. See also `discriminator_warmup`."""
+    """Fraction of the steps, at the start, without discriminators; 1 uses none. See also `discriminator_warmup`."""
     discriminator_warmup: float = setting(0.2, at_least=0, at_most=1)
     """With `init_from` and `stage: decoder`: fraction of the steps, at the start, that train only discriminators."""
 
     def check_frames(self) -> None:
-        """Raises `ConfigError` if the stage cannot be trained on slices of `frames`; other settings files are read."""
+        """Raises `ConfigError` if `frames` is odd, or below 1 s with a speaker loss. Called only when a run starts."""
         self.check("frames", self.frames % 2 == 0, "even")
         fits = not self.speaker_weight or self.frames >= 94
         self.check("frames", fits, f"94 or more (1 s) with {self.name_of('speaker_weight')}")
@@ -105,7 +105,7 @@ class DecoderConfig(StageConfig):
 
 @dataclass(frozen=True)
 class StageEntry:
-    """Properties of a training stage, which determine the stage's settings, flags, plans and batches."""
+    """Properties of a training stage: its name, dependencies, settings, default values, and contents of batches."""
 
     name: str
     """Name of the stage in YAML and `--stage`, and of its folder of checkpoints."""
@@ -126,11 +126,11 @@ class StageEntry:
     speakers: bool = False
     """Whether the batches contain speaker ids."""
     codes: bool = False
-    """Whether batches have codes instead of audio if `myxtts prepare` encoded the clips and they are not augmented."""
+    """Whether the stage can use codes from `myxtts prepare` instead of audio; it does if augmentation is off."""
     cost: float = 1.0
     """Step time per clip relative to the GPT stage, for the time forecast (measured with `nano` on two cores)."""
     follows: tuple[str, ...] = ()
-    """Stages of `builds_on` that may be trained further after this one. It then resumes with their new weights."""
+    """Stages of `builds_on` that may be trained further after this stage began; it resumes with their new weights."""
 
 
 STAGES: dict[str, StageEntry] = {}
@@ -138,7 +138,7 @@ STAGES: dict[str, StageEntry] = {}
 
 
 def register_stage(entry: StageEntry) -> StageEntry:
-    """Registers a stage after the existing ones, so that settings, `--stage`, plans and runs have it; returns `entry`.
+    """Adds a stage after the existing ones, for settings, `--stage`, `myxtts plan` and training. Returns `entry`.
 
     Raises `ValueError` if the stage depends on an unknown one, or lacks the learning rate of a model size.
     """

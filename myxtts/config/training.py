@@ -42,10 +42,10 @@ _switch = functools.partial(setting, None, page="more", group="optimizations")
 
 
 def workers_in(environment: Mapping[str, str]) -> tuple[tuple[str, ...], int] | None:
-    """Returns all workers' addresses (chief first) and this worker's index, as set in `TF_CONFIG`; None without it.
+    """Returns all workers' addresses (chief first) and this worker's index, from the variable `TF_CONFIG`.
 
-    Kubeflow's TFJob sets `TF_CONFIG`. Raises `ConfigError` if it is invalid, or if this process has another role than
-    chief or worker.
+    Returns None if the variable names no cluster. Kubeflow's TFJob sets it. Raises `ConfigError` if it is invalid, or
+    if this process is neither chief nor worker.
     """
     try:
         found = json.loads(environment.get("TF_CONFIG") or "{}")
@@ -63,7 +63,7 @@ def workers_in(environment: Mapping[str, str]) -> tuple[tuple[str, ...], int] | 
 
 
 def workers_of_slurm(environment: Mapping[str, str]) -> tuple[tuple[str, ...], int]:
-    """Returns the addresses of a Slurm job step's tasks and this task's index. Raises `ConfigError` without Slurm."""
+    """Returns the addresses of a Slurm job step's tasks and this task's index. Raises `ConfigError` outside of one."""
     names = "SLURM_PROCID", "SLURM_JOB_ID", "SLURM_STEP_NODELIST", "SLURM_STEP_TASKS_PER_NODE"
     if missing := [name for name in names if not environment.get(name)]:
         hint = "Start it with srun inside a job, or give host:port,… with --worker-index."
@@ -105,7 +105,7 @@ class TrainingConfig(Settings):
     leave_out: tuple[str, ...] = setting((), one_of=lambda: STAGES, of_run=True)
     """Stages that `stage: all` does not start. A stage that already has a checkpoint is continued even if listed."""
     epochs: int = setting(500, at_least=1, flag="--epochs", page="main")
-    """Maximum number of epochs of a stage without max steps. Unless set, only speaker and decoder have max steps."""
+    """Maximum number of epochs, for stages without max steps. By default, only speaker and decoder have max steps."""
     stages: dict[str, StageConfig] = field(default_factory=dict)
     """Settings of each stage, by its name. YAML and Python name the stage directly: `gpt: {max_steps: 9}`."""
     gradient_accumulation: int = setting(1, at_least=1, flag="--grad-accum", page="main", metavar="N")
@@ -148,7 +148,7 @@ class TrainingConfig(Settings):
     """Start from pretrained weights: `base` (the bundled model), the folder of a run or of `myxtts convert`, or
     `hf://owner/name[@revision]`."""
     tune: tuple[str, ...] = setting((), one_of=TUNABLE, flag="--tune", page="more", metavar="NAME,…")
-    """Stages to fine-tune, with --init-from (default: gpt, or decoder with --stage decoder; from base all three)."""
+    """Stages to fine-tune, with --init-from (default: gpt; from base: dvae, gpt, decoder; --stage decoder: decoder)."""
     accept_licence: bool = setting(False, of_run=True, flag="--accept-licence", page="more")
     """Accept the licence of a Hugging Face model without a prompt."""
     log_every_steps: int = setting(50, at_least=1, of_run=True)
@@ -242,7 +242,7 @@ class TrainingConfig(Settings):
 
 
 def _stage_config(name, given):
-    """Converts `given`, a mapping, `StageConfig` or None, to the settings class of a stage, if the stage is known."""
+    """Converts `given` (mapping, `StageConfig` or None) to the settings class of a stage, if the stage is known."""
     entry = STAGES.get(name)
     if entry is None or isinstance(given, entry.settings):
         return given

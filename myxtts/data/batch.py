@@ -17,7 +17,7 @@ from myxtts.storage.files import new_hasher
 class WaveBatch(NamedTuple):
     """Padded batch of B clips from the host: S audio samples, L text tokens and R conditioning samples per clip.
 
-    Audio is at 22 050 Hz, except `target_wav`. This and later fields are zero or empty if the stage does not use them.
+    Audio is at 22 050 Hz, except `target_wav`. The fields from `target_wav` to `codes` are empty or 0 if unused.
     """
 
     index: object  # `(B,)` int32, positions of the clips in the data set
@@ -38,7 +38,7 @@ class WaveBatch(NamedTuple):
 WAVE_DTYPES = WaveBatch(*map(np.dtype, "i4 f4 i4 i4 i4 f4 i4 f4 i4 i4 i4 i4".split()))
 WAVE_RANKS = WaveBatch(1, 2, 1, 2, 1, 2, 2, 2, 1, 1, 1, 2)
 TARGET_GRID = (147, 160)
-"""Smallest numbers of samples with the same duration at 22 050 and 24 000 Hz. Slices start at multiples of them."""
+"""Smallest numbers of samples with equal duration at 22 050 and 24 000 Hz. Slices of clips start at their multiples."""
 
 
 def target_width(num_samples: int) -> int:
@@ -49,7 +49,7 @@ def target_width(num_samples: int) -> int:
 def zero_batch(
     rows: int, num_samples: int, num_tokens: int, voice_samples: int = 0, targets: bool = False, prepared: bool = False
 ) -> WaveBatch:
-    """Creates a `WaveBatch` of zeros with room for `num_samples` per clip: as `codes` if `prepared`, else as `wav`."""
+    """Creates a `WaveBatch` of zeros for clips of `num_samples`; if `prepared`, with `codes` instead of `wav`."""
     wav, codes = (0, num_samples // CODE_STRIDE_SAMPLES) if prepared else (num_samples, 0)
     target = target_width(num_samples) if targets else 0
     widths = (), (wav,), (), (num_tokens,), (), (voice_samples,), (2,), (target,), (), (), (), (codes,)
@@ -204,7 +204,7 @@ class BatchOrder:
     seed: int
     fixed_samples: int | None = None
     fixed_tokens: int | None = None
-    """Number of tokens to which texts are padded (audio: `fixed_samples`); None pads each length bucket separately."""
+    """Padded length of all texts in tokens; if None, each bucket has its own. `fixed_samples` is the same for audio."""
     extra_samples: int = 0
     """Samples added to the padded length of every clip, to allow random silence before it."""
     start: EpochStart = field(default_factory=EpochStart)
@@ -248,7 +248,7 @@ class BatchOrder:
         return OrderedBatch(epoch, row + before.offset, indices, *self.shapes[bucket])
 
     def _place(self, position):
-        """Returns a position's epoch, its batch's index in `_epoch_batches(epoch)`, and the epoch's `EpochStart`."""
+        """Returns the epoch of `position`, the index in `_epoch_batches(epoch)`, and the epoch's `EpochStart`."""
         row = int(position) - self.start.position
         if row < self._in_first_epoch:
             return self.start.epoch, row, self.start
@@ -262,7 +262,7 @@ class BatchOrder:
         return EpochStart(int(position), epoch, row + before.offset, np.concatenate(heard))
 
     def start_at(self, position: int) -> EpochStart:
-        """Returns the start of the epoch that contains `position`. From there, an equal order has the same batches."""
+        """Returns the `EpochStart` for resuming at `position` with the same clips: the start of its epoch."""
         epoch, row, before = self._place(position)
         return self.start if before is self.start else EpochStart(int(position) - row, epoch)
 

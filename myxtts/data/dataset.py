@@ -43,7 +43,7 @@ MAX_SHIFT_SAMPLES = CODE_STRIDE_SAMPLES - 1
 KEPT_SAMPLES = 12 * MODEL_SAMPLE_RATE
 """Maximum length of a speaker's stored recording in samples, twice the default maximum length of conditioning clips."""
 USUAL_SAMPLES = 6 * MODEL_SAMPLE_RATE
-"""Preferred length in samples of a speaker's stored clips: longer ones have pauses, shorter ones often one word."""
+"""Preferred length in samples of a speaker's stored clips: longer clips have pauses, shorter ones often just a word."""
 MOST_CLIPS = 24
 MOST_SPEAKERS = 200
 """Maximum number of speakers with a stored recording, about 50 MB in total."""
@@ -193,7 +193,7 @@ def _prepared(config, sides):
 def trained_on(home: Path, config: XTTSConfig) -> set[int]:
     """Returns the `id_hash` of each clip that a run was trained on, read from the newest checkpoint of each stage.
 
-    The clips of the run in --init-from are included if its training data is the same folder.
+    Includes the clips of the run in --init-from, if that run used the same folder of training data.
     """
     homes, source = [] if config.training.reset_training else [home], config.training.init_from
     with suppress(UserError, OSError):
@@ -204,7 +204,7 @@ def trained_on(home: Path, config: XTTSConfig) -> set[int]:
 
 
 def _divide(sides, inspection, config):
-    """Returns training and validation clips. Validation uses --val-data, else the data set's own split, else a hash."""
+    """Returns training and validation clips, split by --val-data, else as in the data set, else by hashes of ids."""
     trained = trained_on(Path(config.training.checkpoint_dir), config)
     kept = {one.id for one in inspection.accepted if one.validation and id_hash(one.id) not in trained}
     train, held = ([clip for clip in sides[0] if (clip.id in kept) == side] for side in (False, True))
@@ -216,7 +216,7 @@ def _divide(sides, inspection, config):
 
 
 def conditioning_seconds(data: DataConfig, clips: Sequence[Clip]) -> tuple[float, float]:
-    """Returns `data.conditioning_seconds`, lowered to the 95th percentile of clip lengths if padding repeats clips."""
+    """Returns `data.conditioning_seconds`, limited to the 95th percentile of clip lengths if padded by repetition."""
     if data.conditioning_padding != "repeat":
         return data.conditioning_seconds
     longest = np.percentile([clip.num_samples for clip in clips], 95) / MODEL_SAMPLE_RATE
@@ -226,7 +226,7 @@ def conditioning_seconds(data: DataConfig, clips: Sequence[Clip]) -> tuple[float
 
 
 def _own_vocabulary(config):
-    """Returns the vocabulary file of the run if its GPT is resumed or kept, else None."""
+    """Returns the vocabulary file of the run if training resumes or keeps the run's GPT, else None."""
     path, stage = vocabulary_path(Path(config.training.checkpoint_dir)), config.training.stage
     keeps_gpt = not config.training.reset_training or stage in list(STAGES)[list(STAGES).index("gpt") + 1 :]
     return path if path.is_file() and keeps_gpt else None

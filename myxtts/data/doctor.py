@@ -167,14 +167,6 @@ def write_report(inspection: Inspection, path: str | Path, mark: str = ""):
     write_text(path, mark + csv_text((_COLUMNS, *rows), end="\r\n"))
 
 
-def is_foreign(path: str | Path) -> bool:
-    """Returns whether `path` is a non-empty file that `write_report` did not write, so it must not be overwritten."""
-    if not os.path.isfile(path):
-        return False
-    with open(path, encoding="utf-8-sig", errors="replace", newline="") as file:
-        return file.read(1_024).split("\r\n")[0] not in ("", ",".join(_COLUMNS))
-
-
 def id_hash(clip_id: str) -> int:
     """Returns a 64-bit hash of a clip's id. Unlike Python's `hash`, it is the same in all processes."""
     return int(digest_bytes(clip_id.encode("utf-8", "surrogatepass"), 8), 16)
@@ -222,7 +214,7 @@ class _Verdict(NamedTuple):
 
 
 def _load_cache(path, key):
-    """Returns `{audio path: _Verdict}` from the cache file; {} if the file is damaged or written with another key."""
+    """Returns `{audio path: _Verdict}` from the cache file; {} if it is damaged or has other limits than `key`."""
     try:
         content = json.loads(Path(path).read_text(encoding="utf-8"))
         clips = content["clips"].items() if content["limits"] == key else ()
@@ -295,7 +287,7 @@ def _finding(root, utterance, reason, detail):
 
 
 def _encoding_fault(text):
-    """Returns `(is_certain, fault)`: whether the encoding is certainly wrong, and a sentence on the fault (or "")."""
+    """Looks for signs of a wrong encoding. Returns `(is_certain, fault)`; `fault` is a sentence or, if none, ""."""
     if lost := re.search("[\ufffd\ud800-\udfff]", text):  # U+D800 and above: half of a pair in JSON
         return True, f"The text contains U+{ord(lost[0]):04X}, which stands for lost letters."
     if text.count("?") > max(2, sum(map(str.isalpha, text))):

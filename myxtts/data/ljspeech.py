@@ -1,4 +1,4 @@
-"""Exports `LJSpeechDataset`, an alias of `SpeechDataset` (which reads all formats), and functions of `pipeline`."""
+"""Provides `LJSpeechDataset`, another name of `SpeechDataset` (which reads all formats), and tf.data functions."""
 
 from myxtts.data.dataset import SpeechDataset
 from myxtts.data.pipeline import prefetch_to, wave_dataset

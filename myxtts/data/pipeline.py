@@ -18,7 +18,7 @@ from myxtts.devices.tensorflow_start import AbandonedThread
 
 @dataclass(frozen=True)
 class Clip:
-    """A checked recording with the tokens of its transcript. The other fields are those of its `Utterance`."""
+    """A checked recording: fields of its `Utterance`, and the tokens of its transcript."""
 
     id: str
     wav_path: str
@@ -33,7 +33,7 @@ class Clip:
 class SampleCache:
     """Cache of recordings as 16-bit samples, up to `budget_mb` MB.
 
-    `prepared` are the clips, by the path of their recording, whose samples and codes are read from shards.
+    `prepared` maps paths of recordings to prepared clips. Samples and codes of these recordings are read from shards.
     """
 
     def __init__(self, budget_mb: float, prepared: Mapping[str, PreparedClip] | None = None):
@@ -43,7 +43,7 @@ class SampleCache:
         self._lock = threading.Lock()
 
     def load(self, path: str, sample_rate: int = MODEL_SAMPLE_RATE) -> tuple[np.ndarray, int]:
-        """Returns float32 samples `(S,)` at `sample_rate` Hz, rounded to 16 bit, and the rate of the file or shard."""
+        """Returns float32 samples `(S,)` at `sample_rate` Hz in 16-bit precision, and the rate of the file or shard."""
 
         def read():
             if sample_rate == MODEL_SAMPLE_RATE and path in self.prepared:
@@ -79,7 +79,7 @@ class BatchLoader:
     conditioning: DataConfig | None = None
     """Settings of the conditioning clips: lengths, source and padding. None if there are no conditioning clips."""
     conditioning_grid: int = 1
-    """Step in samples: a conditioning clip's start, and its length unless it is the maximum, are rounded down to it."""
+    """Step in samples. Conditioning clips start at multiples of it; lengths are multiples, smaller or the maximum."""
     crop_samples: int | None = None
     """Maximum length in samples of the slice to load from each clip; None loads whole clips."""
     max_shift: int = 0
@@ -151,7 +151,7 @@ class BatchLoader:
         return samples, shift
 
     def _fill_conditioning(self, batch, row, clip, rng, samples, shift):
-        """Writes a row's conditioning clip. `samples` is the training clip (None if prepared), `shift` its offset."""
+        """Writes a row's conditioning clip. `samples` (None if `prepared`) is the audio at index `shift` of the row."""
         longest, grid = self.conditioning_samples, self.conditioning_grid
         length = int(rng.integers(self._min_conditioning, longest + 1)) if self.training else longest
         same_voice, other = self._by_speaker[clip.speaker, clip.language], None

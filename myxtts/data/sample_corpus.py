@@ -31,7 +31,7 @@ SAMPLE_RATE = 22050
 TIMEOUT_SECONDS = 300
 WORDS_PER_MINUTE = 165
 UNHEARD_EVERY = 13
-"""Every 13th sentence of a grammar is held out. 13 is prime, so that other sentences have the held-out words, too."""
+"""Every 13th sentence of a grammar is held out. Since 13 is prime, each of its words also occurs in other sentences."""
 MANIFEST_FILE = "sample_corpus.json"
 FORMAT_VERSION = 1  # increment if the audio changes; changed voices and sentences are detected
 _SOURCES = Path(__file__).resolve().parents[1] / "bundled" / "sample"

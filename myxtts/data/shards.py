@@ -40,7 +40,7 @@ class Record(NamedTuple):
 
 
 class PreparedClip(NamedTuple):
-    """Clip in the shard `shard`, a path or an address. `audio` has the first digits of the digest of its samples."""
+    """Clip in a shard, whose path or address is `shard`. `audio` is the start of the digest of the clip's samples."""
 
     shard: str
     id: str
@@ -53,7 +53,7 @@ class PreparedClip(NamedTuple):
         return np.array(self._read("codes", self.codes).int64_list.value, np.int32)
 
     def read_samples(self) -> np.ndarray:
-        """Returns the samples `(S,)` int16. Raises `AudioError` if they are damaged, or `OSError`."""
+        """Returns the samples `(S,)` int16. Raises `AudioError` if they are damaged, `OSError` if reading fails."""
         return np.frombuffer(self._read("samples", self.samples).bytes_list.value[0], "<i2")
 
     def _read(self, kind, record):
@@ -84,7 +84,7 @@ def write_shard(
         dvae: Digest of the DVAE weights that computed the codes.
         clips: Id, codes `(C,)` int32 and samples `(S,)` int16 of each clip.
         left_out: Id and reason of each clip that cannot be used.
-        audio: Digests of all audio files by clip id, those of `left_out` too. The shard is out of date if one changes.
+        audio: Digest of each clip's audio file by id, also for `left_out`. A changed file makes the shard out of date.
     """
     name = shard_name(number, shards)
     for suffix in (".tfrecord", ".json"):
@@ -108,7 +108,7 @@ def write_shard(
 
 
 def _examples(clip_id, codes, pcm):
-    """Returns the two serialized `tf.train.Example`s of a clip: with its codes, and with its samples `pcm`."""
+    """Returns the two serialized `tf.train.Example`s of a clip: one with its codes, one with its samples `pcm`."""
     clip_id = tf.train.Feature(bytes_list=tf.train.BytesList(value=[clip_id.encode("utf-8", "surrogatepass")]))
     codes = tf.train.Feature(int64_list=tf.train.Int64List(value=codes.tolist()))
     samples = tf.train.Feature(bytes_list=tf.train.BytesList(value=[pcm]))
@@ -188,9 +188,9 @@ class PreparedClips:
             raise UserError(f"{flag} {folder}: {MANIFEST} {why}. {_AGAIN}, or with another --output.") from None
 
     def by_path(self, clips: Sequence, of: str = "--train-data") -> dict[str, PreparedClip]:
-        """Returns the prepared clips of the clips `clips`, matched by id, as `{path of the recording: prepared clip}`.
+        """Returns `{path of the recording: prepared clip}` for the `clips` of a data set, matched by id.
 
-        `of` is the flag of their data set, for messages. Raises `UserError` if a clip is missing or its audio changed.
+        `of` is the flag of the data set, for messages. Raises `UserError` if a clip is missing or its audio changed.
         """
         found = {}
         for clip in clips:

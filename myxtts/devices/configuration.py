@@ -18,14 +18,14 @@ from myxtts.devices.tensorflow_start import GPU_DRIVER_PLACES, import_sparingly
 
 VIRTUAL_DEVICES_VARIABLE = "MYXTTS_VIRTUAL_DEVICES"
 _applied: tuple[DeviceRequest, DevicePlan] | None = None
-"""The last request to `early_gpu_configuration` and the resulting plan; None before the first call."""
+"""Arguments of the last successful `early_gpu_configuration`, and its plan; None before the first call."""
 
 
 def plan_for(data_gpu: int | None = None, model_gpu: int | None = None) -> DevicePlan:
-    """Returns the plan for the given GPUs. Calls `early_gpu_configuration` first, unless the plan was applied before.
+    """Returns the plan for the given GPUs. If it is not in force yet, applies it by `early_gpu_configuration`.
 
-    Without arguments, returns the plan that was applied before. If there is none, returns a plan for one device, the
-    first GPU or the CPU, and configures nothing.
+    Without arguments, returns the plan in force. If there is none, returns a plan for one device, the first GPU or the
+    CPU, and does not apply it.
     """
     pair = data_gpu, model_gpu
     if _applied and pair in ((None, None), (_applied[1].data_gpu, *_applied[1].model_gpus)):
@@ -102,8 +102,8 @@ def early_gpu_configuration(data_gpu: int | None = None, model_gpu: int | None =
 def apply_plan(plan: DevicePlan) -> None:
     """Sets environment variables and TensorFlow's devices for a plan, without starting the runtime; prints each step.
 
-    In Multi-GPU Mode, soft placement is off: a missing device is an error and not replaced by the CPU. The device
-    policy is `silent`: a tensor on another device is copied.
+    If data and model have separate devices, soft placement is off: a missing device is an error and not replaced by the
+    CPU. The device policy is `silent`: a tensor on another device is copied.
 
     Raises:
         DeviceError: TensorFlow does not see the GPUs of the plan, is built for another accelerator, or its runtime was
@@ -172,7 +172,7 @@ def _require_build(tf, accelerator):
 
 
 def _narrow_environment(plan):
-    """In Multi-GPU Mode, sets `CUDA_VISIBLE_DEVICES` if TensorFlow is not yet imported; returns whether it did."""
+    """Hides GPUs that a dual plan does not use, by `CUDA_VISIBLE_DEVICES`; returns False if TensorFlow is imported."""
     # Once it is imported, GPUs in descending order are an error: `set_visible_devices` numbers them in ascending order.
     if not (plan.is_dual and plan.visible_ids):
         return False
@@ -193,7 +193,7 @@ def _narrow_environment(plan):
 
 
 def _configure_gpus(tf, plan, narrowed):
-    """Makes the plan's GPUs visible, with memory growth or limits. If `narrowed`, other GPUs are hidden already."""
+    """Makes only the plan's GPUs visible, with memory growth or limits. `narrowed`: result of `_narrow_environment`."""
     physical = tf.config.list_physical_devices("GPU")
     expected = len(plan.visible) if narrowed else plan.num_gpus
     if len(physical) != expected:

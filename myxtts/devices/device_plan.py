@@ -93,7 +93,7 @@ class DeviceRequest(DeviceOptions):
 
     @property
     def models(self) -> tuple[int, ...]:
-        """Indices of all model GPUs, from `model_gpu` or `model_gpus`; empty without either."""
+        """Indices of all model GPUs, from `model_gpu` or `model_gpus`; empty if neither is given."""
         return tuple(self.model_gpus or (self.model_gpu,) * (self.model_gpu is not None))
 
 
@@ -180,9 +180,9 @@ def _check_request(request):
 
 
 def _check_indices(data_gpu, models, isolation, count, noun):
-    """Raises `DeviceError` if an index is not below `count`, or if the data GPU also trains without `isolation`.
+    """Raises `DeviceError` if an index is not below `count`, or if the data GPU is also a model GPU.
 
-    `noun` is the word for a device in the messages.
+    With `isolation`, one GPU may have both roles. `noun` is the word for a device in the messages.
     """
     rule = f"--data-gpu and --model-gpu must name two {noun}s. Received: {data_gpu} for both."
     _require(isolation or data_gpu not in models, f"{rule} Leave both out, or add --enable-memory-isolation.")

@@ -1,7 +1,7 @@
 """Lists the NVIDIA GPUs visible to this process and monitors their utilization and memory.
 
-The figures come from NVML (package `nvidia-ml-py`), which works without TensorFlow and, unlike TensorFlow, reports
-utilization. Without NVML, figures are "not available", never zero.
+The measurements come from NVML (package `nvidia-ml-py`), which works without TensorFlow and, unlike TensorFlow, reports
+utilization. Without NVML, they are reported as "not available", never as zero.
 """
 
 import os
@@ -33,7 +33,7 @@ class GPU:
 
 @dataclass
 class GPUUsage:
-    """Utilization (percent) and used memory (MB) of a GPU since `GPUMonitor.start`; None for figures not reported."""
+    """Utilization (percent) and used memory (MB) of a GPU since `GPUMonitor.start`; None for values not reported."""
 
     id: str
     name: str
@@ -63,7 +63,7 @@ class GPUReport:
     unavailable_reason: str | None = None
 
     def figures(self, roles: Sequence[str]) -> dict[str, float]:
-        """Returns maximum memory and, if known, mean utilization per role: `data_gpu_mb`, `data_gpu_percent` and so on.
+        """Returns maximum memory and, if known, mean utilization by role, such as `data_gpu_mb` and `data_gpu_percent`.
 
         `roles` has the role of each monitored GPU, in the order of the report, such as `("data", "model")`.
         """
@@ -131,7 +131,7 @@ class GPUMonitor:
 
     Args:
         indices: Physical GPU numbers or UUIDs (`CUDA_VISIBLE_DEVICES` entries, such as `DevicePlan.visible_ids`), in
-            the order of the report. None monitors every visible GPU, an empty sequence no GPU.
+            the order of the report. None monitors every visible GPU. An empty sequence monitors none.
         interval_seconds: Seconds between samples.
     """
 

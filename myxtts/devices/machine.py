@@ -126,8 +126,8 @@ def probe_files(folder: AnyPath, paths: Iterable[AnyPath], most_bytes: int = 64 
     """Measures the free space of a folder's disk, and the speed of reading the files `paths`, up to `most_bytes`.
 
     Returns:
-        Dictionary of the `folder`; `free` bytes; `read_per_second`, bytes per second (None: not measured); and `note`,
-        a text on what was read, or why nothing was read.
+        A dictionary with `folder`; `free`, in bytes; `read_per_second`, in bytes, None if not measured; and `note`, a
+        text that tells what was read, or why nothing was read.
     """
     count, total, seconds, note = 0, 0, 0.0, "not measured: no files"
     if not hasattr(os, "posix_fadvise"):
@@ -149,7 +149,7 @@ def probe_files(folder: AnyPath, paths: Iterable[AnyPath], most_bytes: int = 64 
 
 
 def _limiting_files(root, controller, *names):
-    """Yields, for this process's control group and each parent group, a list of the texts of the files `names`."""
+    """Yields the texts of the files `names`, a list per control group: first of this process's, then of its parents."""
     # `controller` is empty for version 2. Inside a container, the path of the group may be the path on the host; then
     # the group is at the root of the mount.
     lines = [line.split(":", 2)[1:] for line in (_text(root / "proc/self/cgroup") or "").splitlines()]
@@ -245,7 +245,7 @@ def rounds_to_tf32(device: str) -> bool:
 
 
 def _compute_capability(device):
-    """Returns the lowest compute capability of the training GPUs, `device` and those after it; None if unknown."""
+    """Returns the lowest compute capability of the GPUs that train: `device` and all GPUs after it. None if unknown."""
     import tensorflow as tf
 
     boards = []  # the GPU of each logical device

@@ -71,7 +71,7 @@ def import_sparingly() -> Any:
 
 
 def filter_native_errors() -> None:
-    """Removes `NOISE` from standard error until the process ends, unless `sys.stderr` is replaced (notebook, test)."""
+    """Removes `NOISE` from standard error until the process ends; not if `sys.stderr` is replaced, as in notebooks."""
     if sys.stderr is None or sys.stderr is not sys.__stderr__:
         return
     own = os.dup(2)
@@ -83,8 +83,8 @@ def filter_native_errors() -> None:
 def _relay(output):
     """Redirects file descriptor 2 to a `grep` process, which copies all but `NOISE` to the descriptor `output`.
 
-    Returns the process; None without `grep`, or if `TF_CPP_MIN_LOG_LEVEL` asks for messages. A thread would not do: if
-    TensorFlow aborted this process, the thread would end before it copied the reason.
+    Returns the process. If `grep` is missing or `TF_CPP_MIN_LOG_LEVEL` asks for messages, does nothing and returns
+    None. A thread would not do: if TensorFlow aborted this process, the thread would end before it copied the reason.
     """
     grep = shutil.which("grep")
     if os.environ.get("TF_CPP_MIN_LOG_LEVEL", "2") in ("0", "1") or grep is None or os.name != "posix":

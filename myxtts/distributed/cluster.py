@@ -74,7 +74,7 @@ class Cluster:
         context().delete_config_key_value(key)
 
     def failure(self, index: int, seconds: float) -> str | None:
-        """Checks that worker `index` responds within `seconds`; returns None if it does, else a phrase for messages."""
+        """Checks that worker `index` responds within `seconds`; returns None if it does, else what is wrong with it."""
         try:
             context().check_collective_ops_peer_health(f"{_JOB}{index}", timeout_in_ms=int(1000 * seconds))
         except tf.errors.DeadlineExceededError:

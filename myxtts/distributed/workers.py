@@ -39,7 +39,7 @@ FAREWELL_SECONDS = 5.0
 """Seconds that worker 0 waits for the other workers to end after one was lost."""
 RESUME = "The same command resumes from the last checkpoint"
 _END = "myxtts/end"
-"""Key in `Cluster` of the message that ends all workers: (index of the worker that ended first, reason, exit code)."""
+"""Key in `Cluster` of the message that ends all workers: which worker ended first, why, and the exit code."""
 
 
 class WorkerLost(UserError):
@@ -102,7 +102,7 @@ class Workers:
         return is_set  # not `event.is_set()`, which may have changed since on one worker
 
     def require_equal(self, what: str, value: Any, hint: str) -> None:
-        """Raises `UserError` on all workers unless they pass the same JSON `value`, which the message calls `what`."""
+        """Raises `UserError` on all workers if their JSON values differ. In the message, `what` names the value."""
         first, *others = self.gather(value)
         differing = [(index, other) for index, other in enumerate(others, 1) if other != first]
         for index, other in differing[:1]:
@@ -113,13 +113,13 @@ class Workers:
             raise UserError(f"All workers must have the same {what}. {found}. {hint}")
 
     def watch(self, seconds: float | None) -> None:
-        """Ends all workers after `seconds`, as if one was lost, unless `watch` is called again; None cancels this."""
+        """Detects hanging steps: ends all workers unless `watch` is called again within `seconds`; None ends this."""
         self._deadline = (time.monotonic() + seconds, seconds) if seconds else (math.inf, 0.0)
 
     def raise_lost(self, error: BaseException) -> None:
-        """Raises `WorkerLost` for the error of a collective, unless this process trains alone.
+        """Raises `WorkerLost` after a collective failed with `error`; does nothing if this process trains alone.
 
-        Waits before raising, so that the health check can end this process with a message that names a lost worker.
+        First waits for the health check: if it finds a lost worker, it names this worker and ends the process.
         """
         if self.count == 1:
             return
@@ -143,7 +143,7 @@ class Workers:
             self._listener.join(LOST_SECONDS)
 
     def _check_health(self):
-        """Ends all workers if one is lost or `watch`'s time is over. The chief checks the others, which check it."""
+        """Ends all workers if one is lost or the time of `watch` is over. The chief checks all; all check the chief."""
         while not self._closed.wait(CHECK_SECONDS):
             for peer in range(1, self.count) if self.is_chief else [0]:
                 if why := self._cluster.failure(peer, LOST_SECONDS):
@@ -176,10 +176,10 @@ class Workers:
 
 
 def join_workers(training: TrainingConfig, plan: DevicePlan, settings: dict) -> Workers:
-    """Connects `training.workers`, once per process, and checks that all run the same code with the same settings.
+    """Connects this process with `training.workers`, once, and checks that all have the same code and settings.
 
     Call it when the devices are configured and before TensorFlow's runtime starts. `settings` are JSON values that must
-    be equal on all workers. Without workers in `training`, this process trains alone.
+    be equal on all workers. If `training.workers` is empty, this process trains alone.
 
     Raises:
         UserError: A worker is missing, cannot be reached or differs from worker 0, or a port is taken.
@@ -256,7 +256,7 @@ def end_process(code: int = 0, seconds: float = LOST_SECONDS) -> NoReturn:
 
 
 LOST_PATIENCE_SECONDS = 15.0
-"""Seconds that the other workers have to end after one was lost. Then `launch` kills them, because they may hang."""
+"""Seconds after the loss of a worker until `launch` kills the other workers, which may hang."""
 
 
 def launch(count: int, arguments: Sequence[str], restarts: int = 0) -> int:

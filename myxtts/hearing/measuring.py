@@ -171,8 +171,8 @@ class Measured:
 
 @dataclass
 class Measurer:
-    """Computes the metrics of spoken sentences, except metrics whose model is None. Features of recordings and
-    reference voices are cached."""
+    """Computes the metrics of spoken sentences. If `recognizer`, `encoder` or `dnsmos` is None, its metrics are left
+    out. Features of recordings and reference voices are cached."""
 
     recognizer: Recognizer | None = None
     encoder: Encoder | None = None
@@ -222,8 +222,8 @@ class Measurer:
 
 
 def repeated_groups(codes: np.ndarray | None) -> tuple[float, float] | None:
-    """Returns the number of repeated n-grams of `GROUP` codes in `(C,)`, and the number of all n-grams. Returns None if
-    there are no codes or too few for an n-gram."""
+    """Counts n-grams of `GROUP` codes in `codes`, `(C,)`. Returns how many repeat an earlier one, and how many there
+    are. Returns None if there are no codes or too few for an n-gram."""
     if codes is None or len(codes) < GROUP:
         return None
     groups = np.lib.stride_tricks.sliding_window_view(np.asarray(codes), GROUP)

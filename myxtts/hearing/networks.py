@@ -76,7 +76,7 @@ class DNSMOS:
 def find_encoder(path: str | None = None) -> Encoder | None:
     """Loads a speaker encoder from an `.onnx` file or Resemblyzer's `pretrained.pt`. Raises `UserError` for others.
 
-    Without a path, uses the `pretrained.pt` of the installed Resemblyzer, or returns None if that is not installed.
+    Without a path, uses the `pretrained.pt` of the Python package Resemblyzer; returns None if it is not installed.
     """
     if path is None:
         package = importlib.util.find_spec("resemblyzer")

@@ -141,8 +141,8 @@ class Whisper:
         return " ".join(segment.text.strip() for segment in self._hear(samples, sample_rate, language))
 
     def scored(self, samples: np.ndarray, sample_rate: int, language: str) -> tuple[str, float, str, float]:
-        """Returns the text, the probability of the least probable segment (geometric mean over tokens), the least
-        probable word, and the probability of that word."""
+        """Transcribes `(S,)` samples and finds the least certain segment and word. Returns the text, the segment's
+        probability (geometric mean over its tokens), the word, and the word's probability."""
         found = self._hear(samples, sample_rate, language, word_timestamps=True)
         text = " ".join(segment.text.strip() for segment in found)
         words = [(float(one.probability), one.word.strip()) for segment in found for one in segment.words or ()]
@@ -227,7 +227,7 @@ def at_rate(samples: np.ndarray, sample_rate: int) -> np.ndarray:
 
 
 def normalized(text: str, language: str) -> str:
-    """Normalizes a text for comparison: writes it out, applies `text.cleaners` and NFKC, and removes punctuation."""
+    """Normalizes a text for comparison: applies `Language.write_out`, `text.cleaners` and NFKC; removes punctuation."""
     written_out = clean_text(get_language(language).write_out(text), language)
     text = unicodedata.normalize("NFKC", written_out).casefold()
     # Recognizers are inconsistent in apostrophes, Arabic vowel marks and non-joiners. Punctuation separates words.

@@ -75,8 +75,8 @@ class TensorflowSteps:
 
     Args:
         traced: Whether `read` is traced to a graph; `draw` always is.
-        by_block: Whether XLA compiles each transformer block when it does not compile all of `draw`. None means only
-            on a GPU, where launching the operations one by one is slow.
+        by_block: Whether XLA compiles transformer blocks one by one, for shapes without a compiled `draw`. None means
+            yes on a GPU, where launching single operations is slow, and no on a CPU.
 
     Attributes:
         shapes: Shapes `(B, S)` for which XLA has compiled `draw`.
@@ -116,7 +116,7 @@ class TensorflowSteps:
             return self._read(latents, text, text_mask)
 
     def move(self, state: RowState, rows: list[int], start: int, end: int, before: int, after: int) -> RowState:
-        """Returns the state of the sentences `rows`; cuts the cache to `start:end`, pads it by `before` and `after`."""
+        """Returns `rows` of a state, with a cache cut to positions `start:end`, then padded by `before` and `after`."""
         with tf.device(self._device):
             numbers = (tf.constant(number) for number in (start, end, before, after))
             return self._move()(state, tf.constant(rows), *numbers)

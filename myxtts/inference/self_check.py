@@ -21,15 +21,15 @@ from myxtts.text.speech_rates import SpeechRate
 
 CODE_SECONDS = CODE_STRIDE_SAMPLES / MODEL_SAMPLE_RATE
 LOOP_CODES, LOOP_TURNS, LONGEST_LOOP = 32, 4, 24
-"""A loop has at least `LOOP_CODES` codes (1.5 s) and `LOOP_TURNS` repetitions, of at most `LONGEST_LOOP` codes each."""
+"""A loop has `LOOP_CODES` codes (1.5 s) or more, and repeats up to `LONGEST_LOOP` codes `LOOP_TURNS` times or more."""
 DOUBT = 0.5
 """Score below which a check reports a fault. Without a `Calibration`, confidence below which a sentence is flagged."""
 CONFIDENCE_FILE = "confidence.json"
 """File in a model's folder that holds its `Calibration`."""
 BEYOND_BAND = 1.0, 1.05
-"""Factors by which a duration may be above or below its usual range: up to the first it scores 1, at the second 0.5."""
+"""Factors by which a duration may be outside its usual range: up to the first, the score is 1; at the second, 0.5."""
 LEAST_FOLLOWING = 0.5
-"""Minimum evenness and sharpness of attention (see `features`). Attention below it is ignored as unreliable."""
+"""Minimum of both evenness and sharpness (see `features`); with less of either, attention is ignored as unreliable."""
 Listener = Callable[[np.ndarray, int, str, str], float]
 """Speech recognizer that scores audio: `(samples (S,), sample rate in Hz, text, language) -> CER`, 0 to 1."""
 
@@ -51,7 +51,7 @@ class Reading(NamedTuple):
 class Calibration(NamedTuple):
     """Logistic regression from the `features` of a sentence to the probability that a recognizer understands it.
 
-    `utilities/base/calibrate_confidence.py` fits it to the bundled model. It is invalid for other weights or languages.
+    `utilities/base/calibrate_confidence.py` fits it to the bundled model. Other weights or languages need another fit.
     """
 
     languages: list[str]
@@ -74,8 +74,8 @@ class Calibration(NamedTuple):
 
 
 def features(reading: Reading) -> dict[str, float]:
-    """Returns the inputs of a `Calibration`: `evenness` (correlation of time and text position of the attention),
-    `sharpness` (its maximum for each code, averaged) and `coverage` (its maximum for each text token, averaged)."""
+    """Returns features of the attention for a `Calibration`: `evenness`, the correlation of time and text position;
+    `sharpness`, the mean over codes of the maximum; `coverage`, the mean over text tokens of the maximum."""
     attention = reading.attention
     evenness, sharpness = _evenness(attention), attention.max(axis=1).mean()
     coverage = attention[:, 1:-1].max(axis=0).mean() if attention.shape[1] > 2 else 0.0

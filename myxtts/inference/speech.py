@@ -101,7 +101,7 @@ class SpokenPiece(Verdict):
     codes: np.ndarray = field(repr=False)
     """Audio codes, `(C,)` int32, without the stop code."""
     stopped: bool
-    """False if the audio was cut off at the limit of codes."""
+    """Whether the model ended the piece with a stop code; if not, the audio was cut off at the limit of codes."""
 
 
 class Spoken:
@@ -116,7 +116,7 @@ class Spoken:
 
     @property
     def stopped(self) -> bool:
-        """False if the audio of a piece was cut off at the limit of codes."""
+        """Whether all pieces ended with a stop code; if not, the audio of a piece was cut off at the limit of codes."""
         return all(piece.stopped for piece in self.pieces)
 
     @property
@@ -217,7 +217,7 @@ def silence(seconds: float, sample_rate: int) -> np.ndarray:
 
 
 SILENT = 0.05
-"""RMS below which a frame before or after a sentence is silence, as a fraction of the RMS of the loudest frame."""
+"""Maximum RMS of silence before and after a sentence, as a fraction of the RMS of the loudest frame."""
 WORD_GAP, COMMA_PAUSE = 0.6, 3.0
 """Durations of a word boundary and of a pause at punctuation, as multiples of the duration of a phoneme or letter."""
 

@@ -72,7 +72,7 @@ class Synthesizer:
         self.engine = CodeEngine(TensorflowSteps(model.gpt, config.model, traced=traced), config.model)
         self.read_again = SecondReading(model.gpt, traced)
         self.engine_name, self.make_steps = "tensorflow", None
-        """`engine_name` is the engine in use; `make_steps(name)`, if not None, creates the GPT steps of another one."""
+        """Name of the engine in use; and a function that loads another one by its name, None if there is no other."""
         self._engines = {"tensorflow": self.engine}
         codes = [tf.TensorSpec([None, None], tf.int32)]
         to_mel = lambda codes: model.denormalize_mel(model.dvae.decode(codes))
@@ -137,7 +137,7 @@ class Synthesizer:
         """Speaks a text of any length, sentence by sentence; see `batch` for errors and all other arguments.
 
         Args:
-            language: Code (`fa`). None chooses it by the voice, the training speakers, or the text, in that order.
+            language: Code (`fa`). None uses the language of the voice, else of the training speakers, else of the text.
             engine: Name in `choices.ENGINES`; None uses the engine that was chosen at loading.
             drawing: Values that override `sampling`: `temperature`, `top_k`, `top_p`, `repetition_penalty`.
         """

@@ -1,40 +1,22 @@
 """Text front end: splits texts into pieces that the model can speak, and encodes pieces to token ids."""
 
 import logging
-import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
 from myxtts.config.checks import UserError, brief
 from myxtts.config.config import XTTSConfig
 from myxtts.storage.files import AnyPath, CheckpointError
 from myxtts.storage.run_folder import read_config, vocabulary_path
-from myxtts.text.cleaners import split_text
 from myxtts.text.language_guess import guess_language
 from myxtts.text.languages import get_language
+from myxtts.text.reading import Piece
 from myxtts.text.speech_rates import longest_texts, read_rates
 from myxtts.text.tokenizer import XTTSTokenizer
 
 logger = logging.getLogger(__name__)
-
-SENTENCE_PAUSE_SECONDS, CLAUSE_PAUSE_SECONDS, CUT_PAUSE_SECONDS, PARAGRAPH_PAUSE_SECONDS = 0.25, 0.12, 0.05, 0.5
-"""Pauses in seconds: after a sentence, after a clause (ending in a comma, semicolon, colon or dash), after a cut
-between two words, and at a blank line."""
-_PARAGRAPH = re.compile(r"\n[^\S\n]*\n")
-_PAUSES = {
-    SENTENCE_PAUSE_SECONDS: re.compile(r"""(?:[.!?…؟۔।॥。！？｡።፧፨]|፡፡)["'”’»)\]」』）]*$"""),
-    CLAUSE_PAUSE_SECONDS: re.compile(r"[,;:،؛、，；：፣፤፥—–]$"),
-}
-
-
-class Piece(NamedTuple):
-    """Sentence, or part of a sentence, that is synthesized as a unit, and the pause after it."""
-
-    text: str
-    pause_seconds: float
 
 
 class SpeechError(UserError):
@@ -54,34 +36,19 @@ class TextFront:
     def pieces(self, text: str, language: str) -> list[Piece]:
         """Splits a text into sentences, and long sentences into parts; drops pieces without words."""
         self._check(text, language)
-        known, shown = self.tokenizer.with_known_letters(text, language), brief(text)
+        reader, shown = self.tokenizer.reader, brief(text)
+        known = reader.with_known_letters(text, language)
         if known != text:
             logger.warning("%s has letters that are not in the vocabulary, spoken as %s.", shown, brief(known))
         if fault := self.tokenizer.check(known, language):
-            unknown = {one for one in self.tokenizer.unknown(known, language) if one.isalpha()}
+            unknown = {one for one in reader.unknown(reader.read(known, language), language) if one.isalpha()}
             faulty = [word for word in known.split() if unknown & {*word.lower()}]
             way = f"Write {brief(' '.join(faulty))} in {get_language(language).name} letters." if faulty else ""
             logger.warning("%s: %s; they are not spoken. %s", shown, fault, way)
-        pieces: list[Piece] = []
-        for paragraph in _PARAGRAPH.split(text):
-            if pieces:
-                pieces[-1] = pieces[-1]._replace(pause_seconds=PARAGRAPH_PAUSE_SECONDS)
-            for piece in self._split(paragraph, language):
-                pause = next((pause for pause, ending in _PAUSES.items() if ending.search(piece)), CUT_PAUSE_SECONDS)
-                if not self._fault(piece, language):
-                    pieces.append(Piece(piece, pause))
+        fits = lambda read: len(self.tokenizer.encode_read(read, language)) <= self.max_tokens
+        pieces = reader.pieces(text, language, self.longest_text(language), fits)
         if not pieces:
             raise SpeechError(f"{brief(text)} cannot be spoken by this model: it has no words.")
-        return pieces
-
-    def _split(self, text, language):
-        # No word is cut, even if it is longer than all training texts.
-        longest = max(self.longest_text(language), *map(len, text.split()), 1)
-        limit = min(get_language(language).char_limit, longest)
-        pieces = split_text(text, language, limit)
-        while limit > 1 and any(len(self.tokenizer.encode(piece, language)) > self.max_tokens for piece in pieces):
-            limit = limit * 3 // 4
-            pieces = split_text(text, language, limit)
         return pieces
 
     def longest_text(self, language: str) -> int:
@@ -92,7 +59,7 @@ class TextFront:
     def ids(self, text: str, language: str) -> list[int]:
         """Encodes the text of a piece to token ids, without unknown tokens."""
         self._check(text, language, self.max_tokens)
-        known = self.tokenizer.with_known_letters(text, language)
+        known = self.tokenizer.reader.with_known_letters(text, language)
         return [token for token in self.tokenizer.encode(known, language) if token != self.tokenizer.unk_id]
 
     def check(self, text: str, language: str) -> None:
@@ -108,7 +75,7 @@ class TextFront:
 
     def _fault(self, text, language, max_tokens=None):
         with suppress(ValueError):  # an unsupported language, which the check below reports
-            text = self.tokenizer.with_known_letters(text, language)
+            text = self.tokenizer.reader.with_known_letters(text, language)
         return self.tokenizer.check(text, language, max_tokens, allow_unknown=True)
 
 

@@ -93,7 +93,7 @@ class Sentence:
         """Whether `more` has returned audio."""
 
     def open(self, hurry: bool = False, attempt: int = 0) -> None:
-        """Queues the sentence for sampling. Each `attempt` uses other random numbers; `hurry` is as in `CodeStream`."""
+        """Queues the sentence for sampling. Each `attempt` has other random numbers; `hurry` is as in `CodeStream`."""
         voice, language, sampling, seed, speed, max_codes = self.manner
         ids = self.synthesizer.text_front.ids(self.piece.text, language)
         number = self.number + attempt * 2**32
@@ -268,7 +268,7 @@ class SpeechStream(Spoken):
             raise
 
     def _check_heard(self):
-        """Checks the sentences before the current one, whose audio has begun; at the end of the text, all sentences."""
+        """Checks the earlier sentences once the current one has audio; at the end of the text, checks all sentences."""
         heard = self._number if self._sentences[self._number].is_heard else 0
         if self.finished and self._sentences[-1].end_seconds:
             heard = len(self._sentences)

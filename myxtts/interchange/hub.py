@@ -144,7 +144,7 @@ def ask_on_terminal(question: str) -> bool | None:
 
 
 def describe_licence(source: str, terms: Path) -> tuple[bool, str]:
-    """Describes the licence in the folder `terms`: whether the model card names one, and a text for the user."""
+    """Describes the licence in the folder `terms`. Returns whether the model card names it, and a text for the user."""
     from huggingface_hub.repocard import metadata_load
 
     try:
@@ -163,7 +163,7 @@ def describe_licence(source: str, terms: Path) -> tuple[bool, str]:
 
 
 def _require_licence(source, terms, accepted):
-    """Prints the licence of a model, and raises `HubError` unless the user accepts it."""
+    """Prints the licence of a model and asks the user; raises `HubError` if the licence is not accepted."""
     has_licence, shown = describe_licence(source, terms)
     print(f"{shown}.", file=sys.stderr, flush=True)
     answer = accepted or ask_on_terminal("Do you accept it?" if has_licence else "Use the model without one?")
@@ -259,7 +259,7 @@ def without_places(config: XTTSConfig) -> XTTSConfig:
 
 
 def model_card(repository: str, config: XTTSConfig, origin: str | os.PathLike | None, licence: str | None) -> str:
-    """Returns the text of the model card, with data, steps and losses of the run in `origin`; None leaves them out."""
+    """Returns the text of the model card, with data, steps and losses of the run in the folder `origin`, if given."""
     base = config.training.init_from
     head = {
         "license": licence,
@@ -292,7 +292,7 @@ def _lists(origin):
 
 
 def _stages(origin):
-    """Yields `(stage, steps, step of the losses, losses)`; `steps` is (last, best), or None for copied weights."""
+    """Yields `(stage, (last step, best step) or None if not trained here, step of the losses, losses)` of a run."""
     for stage, store in stores_in(origin).items():
         state, best_step = store.read_state(store.steps()[-1]), store.best_step()
         was_trained = "position" in state and "taken_from" not in state

@@ -27,7 +27,7 @@ TOKENS_PER_SECOND = 7
 MOST_CLIPS = 2**16
 """Upper limit of the batch sizes that `largest_batch` considers."""
 RESERVED_GB = 1.0
-"""GPU memory reserved for CUDA's context, library workspaces and fragmentation; a usual figure, not measured."""
+"""GPU memory reserved for CUDA's context, library workspaces and fragmentation; a usual value, not measured."""
 UNFOLDED_BYTES = 2**25
 """Largest buffer into which TensorFlow unfolds a convolution's input: the size of a CPU's last-level cache."""
 LORA_KERNELS = {"qkv": (1, 3), "output_projection": (1, 1), "mlp_in": (1, 4), "mlp_out": (4, 1)}
@@ -36,7 +36,7 @@ LORA_KERNELS = {"qkv": (1, 3), "output_projection": (1, 1), "mlp_in": (1, 4), "m
 
 @dataclass(frozen=True)
 class Shapes:
-    """Sizes of a padded batch: clips; and per clip, text tokens, codes (no start or stop) and conditioning frames."""
+    """Sizes of a padded batch: clips, and per clip text tokens, codes (no start or stop) and conditioning frames."""
 
     batch: int
     text: int
@@ -49,7 +49,7 @@ class Shapes:
     def of_data(
         cls, data: DataConfig, batch: int, seconds: float | None = None, settings: StageConfig | None = None
     ) -> "Shapes":
-        """Returns the sizes for clips of `seconds` (None: `data.max_seconds`), but at most `settings.crop_seconds`."""
+        """Returns the sizes for clips of `seconds` (None: `data.max_seconds`), cropped to `settings.crop_seconds`."""
         seconds = min(seconds or data.max_seconds, settings and settings.crop_seconds or math.inf)
         conditioning_seconds = min(seconds, data.conditioning_seconds[1])
         text = min(round(TOKENS_PER_SECOND * seconds), data.max_text_length)
@@ -155,7 +155,7 @@ def count_dvae(model: ModelConfig) -> tuple[int, int]:
 
 
 def count_lora(model: ModelConfig, optimizations: Optimizations) -> tuple[int, int]:
-    """Returns two counts: the weights of LoRA adapters, and of text embedding and head, which are trained, too."""
+    """Returns two counts of trained weights: in LoRA adapters, and in text embedding and head, trained in full."""
     widths = sum(sum(LORA_KERNELS[target]) for target in optimizations.lora_targets)
     text = model.num_text_tokens * model.width + _dense(model.width, model.num_text_tokens)
     return model.layers * widths * model.width * optimizations.lora_rank, text
@@ -182,7 +182,7 @@ def _block_activations(model, positions, optimizations):
 
 
 def _kept_by_attention(heads, keys, width, dropout, optimizations):
-    """Returns the bytes of attention's activations per query, without query, key, value and merged heads."""
+    """Returns the bytes of activations per query that attention keeps, except query, key, value and merged heads."""
     number = optimizations.compute_bytes
     if optimizations.attention == "memory-efficient":
         return heads * FLOAT + width * number  # softmax denominators, and the output before heads are merged

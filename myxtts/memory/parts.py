@@ -17,11 +17,11 @@ RESOLUTIONS, SPECTRUM_CHANNELS = (512, 1024, 2048), (32, 32, 32, 32, 32)
 FEWEST_CHANNELS = 4
 """Minimum number of channels of a layer. This and the constants above are copied from the package `models`."""
 DIVISORS = {"nano": 8, "tiny": 4, "small": 2}
-"""Number by which the discriminators' channels are divided, by model size; 1 for other sizes."""
+"""Number by which the channels of the discriminators are divided, by model size; 1 for sizes not listed."""
 KEPT_MAPS = 1.94
-"""Measured peak memory of the feature maps, relative to their total size, if the discriminators run one by one."""
+"""Measured ratio of the feature maps' peak memory to their total size, when discriminators run one after another."""
 SPECTRAL_NUMBERS = 36
-"""Measured number of float32 values that the spectral losses keep per sample."""
+"""Measured number of float32 values that the spectral losses keep per audio sample."""
 CONTEXT_FRAMES = {"istft": 34, "hifigan": 26}
 """Frames around a training slice that affect its audio, by decoder type; each `istft` block after the 4th adds six."""
 

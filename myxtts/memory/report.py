@@ -26,11 +26,11 @@ ESTIMATES: dict[str, Callable] = {
     "speaker": parts.estimate_speaker,
     "decoder": parts.estimate_decoder,
 }
-"""Function that estimates the memory, by stage; all have the arguments of `estimates.estimate_gpt`."""
+"""By stage: the function that estimates its memory, with the arguments of `estimates.estimate_gpt`."""
 SETTLED = {"precision": "float32", "attention": "standard", "gradient_checkpointing": False, "xla": False, "ema": 0.0}
-"""Settings that affect memory, with the value that estimates assume for `auto`: the one that needs most memory."""
+"""Value that estimates assume for each setting if it is `auto`: the one that needs the most memory."""
 SHOWN: dict[str, dict[str, Any]] = tomllib.loads(Path(__file__).with_name("report.toml").read_text("utf-8"))
-"""Rows of the report by name, with the settings that each changes. Rows without effect on a stage are omitted."""
+"""By row of the report: the settings that the row changes. Rows without effect on the stage are left out."""
 TERMS = "parameters slots averages accumulators gradients activations working peak".split()
 """Columns of the report: fields of `MemoryEstimate`."""
 

@@ -93,11 +93,11 @@ class _Chunks:
         return ops.cast(query_gradient * self.scale, dtype), key_gradient, value_gradient
 
     def _loop(self, chunk, after, *carried):
-        """Processes the chunks one after another, to need the memory of one chunk only; returns the last `carried`.
+        """Calls `chunk(index, start, after, *carried)` for each chunk; returns the last `carried`.
 
-        `chunk(index, start, after, *carried)` processes a chunk and returns `(after, *carried)` for the next one. To
-        keep the backend from computing chunks in parallel, the next chunk adds `after`, a zero, to its keys and dropout
-        seed. Slice bounds do not depend on `after`, because XLA evaluates them at compile time.
+        The backend must compute chunks one after another, to save memory. So each chunk returns `after`, a zero that
+        is known only when the chunk is computed, and the next chunk adds this zero to its keys, values and dropout mask
+        number. Slice bounds do not depend on it, because XLA evaluates them at compile time.
         """
         count = (self.num_keys + CHUNK - 1) // CHUNK
         if isinstance(count, int):
@@ -206,7 +206,7 @@ def attend(
 
 
 class CausalSelfAttention(Layer):
-    """Causal self-attention of GPT-2: one projection to queries, keys and values, attention, and an output projection.
+    """Causal self-attention of GPT-2: one projection to queries, keys and values; the attention; an output projection.
 
     Args:
         dropout: Dropout rate of the attention probabilities.

@@ -30,7 +30,7 @@ class BatchNormalization(Layer):
     def __init__(self, channels: int, **kwargs):
         super().__init__(**kwargs)
         self.over_replicas: Callable[[Tensor], Tensor] = lambda value: value
-        """Function that sums a value over the replicas that share a batch; the default is for one replica."""
+        """Function that sums a value over the replicas that share a batch; by default the identity, for one replica."""
 
         def weight(name, start, trainable=True):
             options = dict(name=name, trainable=trainable, dtype="float32", autocast=False)
@@ -55,8 +55,8 @@ class BatchNormalization(Layer):
     def moments(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Returns the mean and the variance of `x`, `(..., C)` float32, over all replicas, `(C,)` each.
 
-        Means and variances of groups are combined as in Chan et al., equation 2.1. Axis 1, time, is reduced first,
-        because it is the longest; so the backward pass needs little memory besides `x`.
+        Axes are reduced one by one, and their means and variances combined as in Chan et al., equation 2.1. Axis 1,
+        time, is the first, because it is the longest; so the backward pass needs little memory besides `x`.
         """
         mean, variance = ops.moments(x, axes=[1]) if len(x.shape) > 2 else (x, ops.zeros_like(x))
         while len(mean.shape) > 1:

@@ -36,19 +36,19 @@ logger = logging.getLogger(__name__)
 WARMUP_STEPS, TIMED_STEPS = 3, 5
 """Number of steps at the start of a stage that are not timed, and number of timed steps before the first estimate."""
 LEAST_TO_TRY, MOST_TO_TRY = 40, 8 * BYTES_PER_GB
-"""Minimum number of steps, and maximum memory in bytes, of runs for which `try_run` takes trial steps."""
+"""`try_run` takes trial steps only if a run has at least `LEAST_TO_TRY` steps and needs at most `MOST_TO_TRY` bytes."""
 OPENING, STOP_SECONDS, CLOSING_SECONDS = 22, 3, 25
-"""Durations that `try_run` assumes: to open a stage, as a multiple of an eager step on one clip; CPU seconds of a
-validation; CPU seconds of the speech at the end of a stage. Fitted to fine-tuning of `base` (docs/benchmarks.md)."""
+"""Durations that `try_run` assumes, fitted to fine-tuning of `base` (docs/benchmarks.md): opening a stage, in eager
+steps on one clip; a validation, in seconds of CPU time; speech samples at a stage's end, in seconds of CPU time."""
 CPU_RUNTIME_BYTES, CPU_SCRATCH, BYTES_PER_SECOND, MOST_KEPT = int(0.4 * BYTES_PER_GB), 0.2, 5_000_000, BYTES_PER_GB
-"""Terms of the memory estimate on a CPU: bytes of TensorFlow after tracing; scratch buffers, as a fraction of the
-temporary memory of a step; bytes of data preparation per second of audio in a batch; maximum bytes that earlier stages
-leave allocated. The first three were fitted to ten runs (docs/benchmarks.md)."""
+"""Terms of the memory estimate on a CPU: TensorFlow after tracing, in bytes; scratch buffers, as a fraction of a step's
+temporary memory; data preparation, in bytes per second of audio in a batch; and the most that earlier stages leave
+allocated, in bytes. The first three were fitted to ten runs (docs/benchmarks.md)."""
 
 
 @dataclass(frozen=True)
 class StageWork:
-    """Work of a run on one stage: the steps that it has taken, and those that it will take."""
+    """How far one stage of a run is trained, and what the run will do in it."""
 
     stage: str
     step: int | None
@@ -60,7 +60,7 @@ class StageWork:
     needed_by: tuple[str, ...] = ()
     """Stages that were trained on the weights of this one, and would be unusable if the weights changed."""
     stays: str = ""
-    """Any reason, other than `needed_by`, why the stage cannot continue, as text for `describe`; else empty."""
+    """Why the stage cannot continue, as text for `describe`; "" if it can, or if `needed_by` is the only reason."""
     origin: str | None = None
     """Model that the initial weights are from; None for random weights."""
 
@@ -117,7 +117,7 @@ def listed(names: Sequence[str]) -> str:
 def make_agenda(
     config: XTTSConfig, dataset: SpeechDataset, reset: Sequence[str] = (), taken: Sequence[str] = ()
 ) -> list[StageWork]:
-    """Returns the work on `training.stage`, or on every stage if it is `all`. Renames damaged checkpoints.
+    """Returns a `StageWork` for `training.stage`, or for each stage if it is `all`. Renames damaged checkpoints.
 
     `reset` lists stages to start over. `taken` lists finished stages that the run will copy from `training.init_from`.
     Raises `UserError` if further training of `training.stage` would make the stages that depend on it unusable.
@@ -148,7 +148,7 @@ def make_agenda(
 
 
 def _work(config, stage, dataset, states, stores):
-    """Returns the work on one stage, given the newest checkpoint state and the `CheckpointStore` of each stage."""
+    """Returns the `StageWork` of one stage, given the newest state and the `CheckpointStore` of each stage."""
     state, training = states.get(stage), config.training
     tuned = tuned_stages(config) if training.init_from else []
     sizes = ((state or {}).get("parts") or {}).get("micro_batches")
@@ -175,7 +175,7 @@ def _work(config, stage, dataset, states, stores):
 
 
 def _stays(training, stage, states, stores):
-    """Returns the value of `StageWork.stays` for a stage that has a checkpoint."""
+    """Returns why a stage that has a checkpoint cannot continue, or "" (see `StageWork.stays`)."""
     state = states[stage]
     # Copied from another run, or without trainable weights.
     if "position" not in state or state["step"] == 0 or TAKEN_FROM in state:
@@ -261,7 +261,7 @@ def find_needs(config: XTTSConfig, works: Sequence[StageWork], dataset: SpeechDa
 
 
 def try_run(works: Sequence[StageWork], dataset: SpeechDataset, needs: Needs) -> dict[str, tuple[float, float]]:
-    """Estimates `{stage: (seconds per step, seconds of the stage)}` by trial steps; {} for short, large or GPU runs."""
+    """Estimates `{stage: (seconds per step, seconds of the stage)}` by trial steps; {} if the run permits no trial."""
     training, plan = dataset.config.training, plan_for()
     steps = {work.stage: max(0, work.total - (work.step or 0)) for work in works if work.trains}
     is_plain = len(plan.model_devices) == 1 and not plan.visible_ids  # devices cannot share the clip of a trial
@@ -284,9 +284,9 @@ def try_run(works: Sequence[StageWork], dataset: SpeechDataset, needs: Needs) ->
 class TimeLeft(Callback):
     """Adds the remaining seconds of the stage and of the run to `timing` in `on_log`, for the callbacks after this one.
 
-    The time of later stages is `try_run`'s estimate, scaled by the ratio of measured to estimated time of this stage.
-    To keep a few short steps from changing the ratio much, the estimate of later stages is added to both times. Without
-    `try_run`, the time of later stages is extrapolated from this stage by steps, clips per step and `StageEntry.cost`.
+    If `try_run` estimated the stages, scales the estimates of later stages by the ratio of measured to estimated time.
+    Both are times of this stage so far plus the estimate of later stages, so that short steps change the ratio little.
+    Without estimates, assumes that the time per step is proportional to clips per step and `StageEntry.cost`.
     """
 
     def __init__(self, config: XTTSConfig):

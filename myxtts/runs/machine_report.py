@@ -31,7 +31,7 @@ TRAINING_INSTRUCTIONS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "bf16")
 SLOW_DISK = 20 * 2**20
 """Bytes per second below which a disk is reported as slow. A GPU trains on about 4 MB (100 s of audio) per second."""
 SUMS_MB, REPEATS, MESSAGES = (1, 4, 16, 64, 256), 5, 50
-"""Sizes in MB of the all-reduces that `examine_workers` times, repetitions of each, and number of timed messages."""
+"""What `examine_workers` times: sizes of all-reduces in MB, repetitions for each size, and number of messages."""
 TEXT_TOKENS = 5000
 """Vocabulary size that `_sums` assumes when it computes the size of the gradients of each GPT."""
 
@@ -84,7 +84,7 @@ def examine(config: XTTSConfig, seconds: float, folder: str, data_files: Sequenc
 
 
 def _automatic(config, plan, found, measures):
-    """Returns the `auto` choices by name: precision, attention (unknown unless `measures`), and largest batch sizes."""
+    """Returns what `auto` selects: precision, largest batch sizes and, if `measures`, attention (else None)."""
     from myxtts.training.loop.switches import choose_attention
 
     policy, reason = choose_precision("auto", plan.model_device)

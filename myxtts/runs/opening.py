@@ -71,11 +71,11 @@ def open_run(config: XTTSConfig, notify: Callable = lambda *facts: None) -> tupl
             `on_trial`, the folder stays as it was, except for reports and renamed damaged checkpoints.
 
     Returns:
-        The data set, whose `config` has the complete settings of the run, and the work on each stage.
+        The data set, whose `config` has the complete settings of the run, and a `StageWork` per stage.
 
     Raises:
         UserError: The folder has a different run, the model in --init-from lacks a part, the recordings are unusable,
-            or the request would make existing stages unusable. Settings and intact checkpoints are then unchanged.
+            or the training would make existing stages unusable. Settings and intact checkpoints are then unchanged.
     """
     config, began = settle_origin(config)
     training, home = config.training, Path(config.training.checkpoint_dir)
@@ -124,7 +124,7 @@ def write_settings(dataset: SpeechDataset) -> None:
 
 
 def check_same_model(before: ModelConfig, config: XTTSConfig, reset: Sequence[str] = ()) -> None:
-    """Raises `ConfigError` if a run of the model `before` cannot continue with `config`. `reset` are new parts."""
+    """Raises `ConfigError` if a run of model `before` cannot continue with `config`. Parts in `reset` may differ."""
     home = Path(config.training.checkpoint_dir)
     kept = {*PARTS} - {*reset}
     if not CheckpointStore(home / "decoder").steps():
@@ -206,7 +206,7 @@ class StageAlone:
             if last is None or not store.read_state(last)["finished"]:
                 self._missing.append(name)
         self.foundations: dict[str, XTTS] = {}
-        """Models that the stage depends on, by stage. If any must be trained first, `train_missing` loads all."""
+        """Models that the stage depends on, by stage. If one is untrained, `train_missing` sets the weights of all."""
         self.lineage: dict[str, str] = {}
         """Digests of the weights of `foundations`, by stage."""
         if not self._missing:

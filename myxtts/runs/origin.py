@@ -1,6 +1,6 @@
-"""Origin of a run: the source of its initial weights, the stages to fine-tune, and the LoRA rank.
+"""Start from another model: checks --init-from, --tune and --lora-rank, and copies the weights into a run.
 
-The origin is fixed when the run's folder is created. The weights become the checkpoint of step 0 of each stage.
+These settings are fixed when the run's folder is created. The weights become the checkpoint of step 0 of each stage.
 """
 
 import shutil
@@ -29,10 +29,10 @@ MOST_CLIP_BYTES = 8 * 2**20
 
 
 def settle_origin(config: XTTSConfig) -> tuple[XTTSConfig, XTTSConfig | None]:
-    """Fills in the settings of a run's origin: from the existing run in the folder or, for a new run, from the request.
+    """Completes the settings of a new run from the model of --init-from, or of a resumed run from its stored settings.
 
-    Returns the configuration, and the settings of the existing run (None for a new run). Raises `UserError` if the
-    request differs from the origin of the existing run, or if a needed part is missing in `training.init_from`.
+    Returns the complete settings, and the stored ones (None for a new run). Raises `UserError` if `config` has another
+    --init-from, --tune or --lora-rank than the stored settings, or if a needed part is missing in --init-from.
     """
     training = config.training
     source = training.init_from and full_name(training.init_from)
@@ -56,7 +56,7 @@ def run_in(folder: Path) -> XTTSConfig | None:
 
 
 def reset_parts(training: TrainingConfig) -> list[str]:
-    """Returns the stages to start over: none without `reset_training`, else `training.stage` and those after it."""
+    """Returns the stages that `reset_training` starts over, `training.stage` and all later ones; [] without a reset."""
     if not training.reset_training:
         return []
     first = 0 if training.stage == "all" else list(STAGES).index(training.stage)
@@ -64,7 +64,7 @@ def reset_parts(training: TrainingConfig) -> list[str]:
 
 
 def tuned_stages(config: XTTSConfig) -> list[str]:
-    """Returns the stages to fine-tune from the weights in --init-from, selected by --tune, --stage or by default."""
+    """Returns the stages to fine-tune: those in --tune if given, else --stage, or defaults if --stage is `all`."""
     training = config.training
     if training.tune:
         return [name for name in STAGES if name in training.tune]
@@ -83,7 +83,7 @@ def taken_parts(config: XTTSConfig) -> list[str]:
 def bring_in(config: XTTSConfig, taken: Sequence[str], is_new: bool) -> None:
     """Copies weights of `training.init_from` into a run: a checkpoint of step 0 for each part that has none.
 
-    Parts in `taken` stay unchanged. Stages to fine-tune get rows for new text tokens. If `is_new`, copies voices, too.
+    Parts in `taken` stay unchanged. Stages to fine-tune get rows for new text tokens. A new run also gets the voices.
     """
     home, training = Path(config.training.checkpoint_dir), config.training
     tuned = [name for name in tuned_stages(config) if name not in training.leave_out]
@@ -138,7 +138,7 @@ def with_rows(arrays: dict[str, np.ndarray], stage: str, num_text_tokens: int, s
 
 
 def _continued(config, began):
-    """Fills in the origin from `began`, the settings of the existing run. Raises `ConfigError` if `config` differs."""
+    """Completes `config` for a run to resume, from its stored settings `began`; `ConfigError` if they contradict it."""
     training, before, home = config.training, began.training, Path(config.training.checkpoint_dir)
     for name in tuned_stages(replace(config, training=replace(training, tune=before.tune))):
         state = CheckpointStore(home / name).newest_state()

@@ -87,7 +87,7 @@ def prepare(
 
 
 def _claimed(numbers, lock, tell):
-    """Yields each shard's number while it is locked; shards that other processes have locked come last, once free."""
+    """Yields each shard's number while this process has locked it. Shards locked by other processes come last."""
     for waits in (False, True):
         of_others = []
         for number in numbers:

@@ -238,7 +238,7 @@ class Run:
 
 
 class _LogFile(logging.FileHandler):
-    """Log file handler. If it cannot write, such as to a full disk, it logs this once, by the other handlers."""
+    """Log file handler, which reports its first write error, such as a full disk, through the other handlers."""
 
     _failed = False
 

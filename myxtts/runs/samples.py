@@ -307,8 +307,8 @@ def reference_of(dataset: SpeechDataset, clip: Clip) -> str:
 def held_out_voice(dataset: SpeechDataset, language: str | None = None) -> list[Clip]:
     """Returns clips of one speaker to use as a voice, usually a single validation clip.
 
-    Prefers clips in `language`, then clips within the limits `data.conditioning_seconds`, then the longest one. If that
-    is shorter than the lower limit, adds clips of the same speaker until they reach the limit together.
+    Prefers clips in `language`, then clips within the limits `data.conditioning_seconds`, then the longest clip. If
+    this clip is shorter than the lower limit, adds other clips of its speaker until the total reaches the limit.
     """
     low, high = dataset.config.data.conditioning_seconds
     seconds = lambda clip: clip.num_samples / MODEL_SAMPLE_RATE
@@ -377,7 +377,7 @@ class SpeechJudge:
         return {"score": score + (not ends_well(found["limit"], found["length"])) * UNENDED_SCORE, **values}
 
     def _measure_own(self):
-        """Returns lists of `[id, metrics]` of this worker's sentences: synthesized and, in the first call, recorded."""
+        """Returns two `[id, metrics]` lists of this worker: for synthesized and, in the first call, recorded audio."""
         own = self._sentences[self._workers.index :: self._workers.count]
         spoken, recorded = speak_all(self._make_synthesizer(), own, [self._seed]), ()
         if self._trusts_recognizer is None:

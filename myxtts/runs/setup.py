@@ -1,4 +1,4 @@
-"""Prepares a run before TensorFlow is imported: checks the request, configures devices, and finds the recordings."""
+"""Prepares a run before TensorFlow is imported: checks the options, configures devices, and finds the recordings."""
 
 import io
 import json
@@ -74,7 +74,7 @@ def check_request(config: XTTSConfig, download: bool = False, **devices) -> None
 
 
 def check_settings(config: XTTSConfig) -> None:
-    """Raises `UserError` for contradictions or an unknown language. Workers may not share the run's disk."""
+    """Raises `UserError` for contradictions or an unknown language. Looks for a run to resume only without workers."""
     data, training, home = config.data, config.training, Path(config.training.checkpoint_dir)
     try:
         get_language(data.language or "en")
@@ -89,7 +89,7 @@ def check_settings(config: XTTSConfig) -> None:
 
 
 def check_tuning(training: TrainingConfig, is_new: bool) -> None:
-    """Raises `ConfigError` if --tune, --stage, --lora-rank or, for a new run, --init-from contradict each other."""
+    """Raises `ConfigError` if --tune, --stage and --lora-rank disagree or, in a new run, lack --init-from."""
     tune, rank, stage = [name for name in TUNABLE if name in training.tune], training.gpt.lora_rank, training.stage
     given, hint = ",".join(tune), f"gpt and decoder depend on the dvae. Give --tune {','.join(TUNABLE)}."
     require("dvae" not in tune or len(tune) == len(TUNABLE), TUNE, "without dvae, or all stages", given, hint)
@@ -195,7 +195,7 @@ def holds_run(folder: Path) -> bool:
 
 
 def require_run(config: XTTSConfig) -> None:
-    """Raises `UserError` unless `--checkpoint-dir` contains a run to resume."""
+    """Checks that `--checkpoint-dir` contains a run to resume; raises `UserError` if it does not."""
     home = Path(config.training.checkpoint_dir)
     stores = [store for place in (home, home / GATHERED) for store in stores_in(place).values()]
     if not stores:
@@ -249,7 +249,7 @@ def choose(measured: Mapping[str, float | str]) -> tuple[str, list[str]]:
 
 
 def measure_here(request: str):
-    """Times training steps in the process that `measure` starts. The last line printed is JSON with the median time."""
+    """Times training steps, in the process that `measure` starts. Gets `request` and prints its result as JSON."""
     values = json.loads(request)
     config, plan = set_up(config_from_dict(values["config"]), **values["options"])
     from myxtts.training.watching.measurement import measure_pipeline, open_trainer
@@ -260,7 +260,7 @@ def measure_here(request: str):
 
 
 def transcribe(config: XTTSConfig, missing: TextsMissing, quiet: bool = False) -> XTTSConfig:
-    """Cuts recordings without texts into clips with texts, as `myxtts make-dataset` does, unless this was done before.
+    """Cuts recordings without texts into clips with texts, as `myxtts make-dataset` does; reuses an earlier result.
 
     The texts come from a subtitle file with the recording's name, else from `evaluation_recognizer`, by default Whisper
     base. Each folder of recordings is a speaker; a single recording is a speaker named after the file. Unusable

@@ -13,7 +13,7 @@ BASE_FOLDER: Path = Path(__file__).resolve().parents[1] / "bundled" / "base"
 EXPORT, STAGE, MODEL, SETTINGS = "gpt.onnx", "*step_[0-9]*/manifest.json", "*/*step_[0-9]*/manifest.json", "config.json"
 RELEASE, TRAINER, RUNS, FOLDER, FILE, NEW = "model.pth", "best_model.pth", "*/config.json", "**", "file", "new"
 KINDS: dict[str, str] = tomllib.loads(Path(__file__).with_name("kinds.toml").read_text("utf-8"))
-"""Error text for each kind of path. Keys are glob patterns; a folder's kind is the first one that matches in it."""
+"""Error texts by kind of path. Most kinds are glob patterns: a folder's kind is the first one that matches in it."""
 MODELS = (BASE_NAME, MODEL, SETTINGS)
 HOMES = (RUNS, FOLDER, NEW, MODEL, SETTINGS, "model.bin", "model.safetensors")
 """Kinds of paths that are allowed as the folder of a run (`--checkpoint-dir`)."""

@@ -33,8 +33,8 @@ FORMAT = 1
 MANIFEST = "manifest.json"
 STATE = "state.json"
 _STEP = re.compile(r"step_(\d{8})|\.step_(\d{8})\.replaced")
-"""Pattern of the names of checkpoint folders. The second alternative matches an old folder while a new one replaces
-it. Only the old folder exists if the process is killed between the two renames."""
+"""Pattern of the names of checkpoint folders. While a new folder replaces an old one, the old one has the name
+`.step_….replaced`. If the process is killed at that time, only this folder may be left."""
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_]+\.(safetensors|json)")
 _manifest_digest = lambda *content: files.digest_bytes(json.dumps(content, sort_keys=True).encode())
 
@@ -48,7 +48,7 @@ _DTYPES |= {"U8": "<u1", "U16": "<u2", "U32": "<u4", "U64": "<u8"}
 def write_tensors(path: AnyPath, arrays: Mapping[str, np.ndarray], values: Iterable[np.ndarray] | None = None) -> None:
     """Writes a safetensors file tensor by tensor; the library's writer would need twice the memory of all tensors.
 
-    `arrays` has the names, in order, and the shapes and data types; also the values, unless `values` yields others.
+    `arrays` gives names, order, shapes and data types. `values` yields the data to write, by default that of `arrays`.
     """
     # Header of names, shapes and offsets, then the values: https://huggingface.co/docs/safetensors/index#format
     header, end, names = {}, 0, {np.dtype(dtype): name for name, dtype in _DTYPES.items()}
@@ -113,7 +113,7 @@ def write_manifest(folder: Path) -> None:
 
 
 def read_manifest(folder: Path) -> dict[str, dict]:
-    """Reads a checkpoint's manifest and returns its entries. Raises `CheckpointVersionError` if its format differs.
+    """Returns the entries of a checkpoint's manifest. Raises `CheckpointVersionError` if its format is not `FORMAT`.
 
     Raises `CheckpointError` if the manifest is missing or damaged, or if it lists a file outside of the folder.
     """
@@ -176,11 +176,11 @@ class CheckpointStore:
         return self._newest(self.read_state)
 
     def newest_file(self, name: str) -> Path | None:
-        """Returns the path of a file in the newest checkpoint in which it is intact; None if no checkpoint has it."""
+        """Returns the path of a file in the newest checkpoint where this file is intact; None if it is in none."""
         return self._newest(lambda step: self.file(step, name))
 
     def _newest(self, read):
-        """Returns `read(step)` for the newest step at which it raises no `CheckpointError`; None if there is none."""
+        """Returns `read(step)` for the newest step for which `read` raises no `CheckpointError`; None if all fail."""
         steps = self.steps()
         for step in reversed(steps):
             try:

@@ -18,9 +18,9 @@ LAST_TRY_PAUSE_SECONDS = 5.0
 class CheckpointWriter:
     """Writes the checkpoints of a `CheckpointStore` in a background thread, one at a time.
 
-    If a write fails, the next method call reports it. An `OSError` is logged, but `SAVE_TRIES` of them in a row raise a
-    `CheckpointError`; other errors are raised as they are. Nothing else may write to the store. At the end of a `with`
-    block, the writer waits for the current write, except after Ctrl-C.
+    The next method call after a failed write logs the error if it is an `OSError`, and otherwise raises it. After
+    `SAVE_TRIES` times `OSError` in a row, the call raises a `CheckpointError`. Nothing else may write to the store. At
+    the end of a `with` block, the writer waits for the current write, except after Ctrl-C.
     """
 
     def __init__(self, store: CheckpointStore):

@@ -90,7 +90,7 @@ def write_whole(path: AnyPath) -> Iterator[Path]:
 
 @contextmanager
 def _named(path, temporary=None):
-    """If the block raises an `OSError` with the file name `temporary` or none, changes its file name to `path`."""
+    """Completes an `OSError` of a `with` block: if it names `temporary` or no file, its file name becomes `path`."""
     try:
         yield
     except OSError as error:
@@ -105,7 +105,7 @@ def write_whole_folder(path: AnyPath, sync: bool = True, replaced_name: str | No
 
     Args:
         sync: Whether to wait until all files are on the disk, a few milliseconds per file.
-        replaced_name: Name of the old folder until it is deleted, by which it can be found if the process is killed.
+        replaced_name: Name of the old folder until it is deleted. A killed process may leave a folder of this name.
     """
     path = Path(os.path.realpath(path))
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -171,7 +171,7 @@ def _plain_cell(cell):
 
 
 def append_line(path: AnyPath, line: str) -> None:
-    """Appends a line of UTF-8 text to a file. If the file's last line is incomplete, ends it first."""
+    """Appends a line of UTF-8 text to a file. If the file's last line has no line end, first adds one."""
     with open(path, "a+b") as file:
         if file.tell() and (file.seek(-1, os.SEEK_END), file.read(1))[1] != b"\n":
             line = f"\n{line}"
@@ -253,7 +253,7 @@ def claimed(path: Path, number: int, waits: bool) -> Iterator[bool]:
     """Claims item `number` of a job that several processes share; yields whether the claim succeeded.
 
     The claim is a lock on byte `number` of the file `path`. If the file system has no locks, all claims succeed. If
-    another process holds the claim, waits until that process has finished (if `waits`) or yields False.
+    another process holds the claim, yields False or, if `waits`, waits until it is free and then yields True.
     """
     is_ours = True
     with open(path, "ab") as file:

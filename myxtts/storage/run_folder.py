@@ -31,13 +31,13 @@ logger = logging.getLogger(__name__)
 
 VOCABULARY = "vocab.json"
 MEL_STATS = "mel_stats"
-"""Name of the tensor with the scale of each mel band. Without a DVAE, the GPT's checkpoint has it as a file."""
+"""Name of the tensor with the scale of each mel band. If the model has no DVAE, the GPT's checkpoint has it."""
 JUDGED = ("gpt", "decoder")
 """Stages whose best checkpoint is used for speech; of other stages, the last checkpoint is used."""
 TAKEN_FROM = "taken_from"
 """Key in a checkpoint's state for the folder that its weights were copied from."""
 _PART_OF = {"num_mels": "dvae", "num_codes": "dvae", "codebook_width": "dvae", "dropout": None}
-"""Parts of the model whose shapes a setting determines, for settings whose names do not begin with the part's name."""
+"""Part of the model whose shapes a setting determines, if its name does not tell; None if it determines no shapes."""
 GATHERED = ".before_reset"
 """Temporary folder in which a reset collects the files of a run before it moves them aside."""
 METRICS = "metrics.jsonl"
@@ -50,19 +50,19 @@ _REPORTS = (LOG, "inspected_*.json", "clips_*.csv", "diverged_*.json")
 
 
 def stores_in(folder: Path) -> dict[str, CheckpointStore]:
-    """Returns the checkpoints of each stage that has any, by stage, in training order."""
+    """Returns `{stage: checkpoints}` of the stages that have checkpoints, in training order."""
     stores = {stage: CheckpointStore(folder / stage) for stage in STAGES}
     return {stage: store for stage, store in stores.items() if store.steps()}
 
 
 def chosen_step(store: CheckpointStore, part: str, which: str = "best") -> int:
-    """Returns the step to load: the best if it is known, `which` is `best` and `part` is in `JUDGED`; else the last."""
+    """Returns the step to load: if `which` is "best", the best step of a part in `JUDGED`, if known; else the last."""
     best = store.best_step() if which == "best" and part in JUDGED else None
     return store.steps()[-1] if best is None else best
 
 
 def require_trained(folder: Path, what: str) -> None:
-    """Raises `CheckpointError` unless a stage's newest checkpoint is finished; `what` is the subject of the message."""
+    """Raises `CheckpointError` unless the stage in `folder` is trained to its end; `what` is the message's subject."""
     name, state = folder.name, CheckpointStore(folder).newest_state()
     if state is None:
         fault = f"{what} needs a trained {name}, and {folder.parent} has none"
@@ -80,7 +80,7 @@ def is_start(state: dict | None) -> bool:
 
 
 def shape_settings(model: ModelConfig, parts: Collection[str]) -> dict[str, Any]:
-    """Returns the settings of a model that determine the shapes of the given parts of it, by name."""
+    """Returns `{name: value}` of the model settings that determine the shapes of `parts`."""
     found = {}
     for name, value in asdict(model).items():
         prefix = name.partition("_")[0]
@@ -91,7 +91,7 @@ def shape_settings(model: ModelConfig, parts: Collection[str]) -> dict[str, Any]
 
 
 def read_config(folder: Path) -> XTTSConfig:
-    """Reads a run's settings; those of the GPT come from its checkpoint. Raises `CheckpointError` if there are none."""
+    """Reads a run's settings; those of the GPT come from its checkpoint. Raises `CheckpointError` if none are found."""
     store, path = CheckpointStore(folder / "gpt"), folder / "config.json"
     state = store.newest_state()
     own = None if state is None else config_of(state, str(store.folder))
@@ -123,7 +123,7 @@ def vocabulary_path(folder: Path) -> Path:
 def own_run_folder(folder: AnyPath) -> Iterator[Path]:
     """Context manager that creates a run's folder if necessary, locks it, and cleans up after a killed run.
 
-    If the block raises a `UserError`, removes a folder that it created, unless it contains more than a log. Raises
+    If the block raises a `UserError`, removes newly created folders, if they contain at most a log. Raises
     `CheckpointError` if the folder cannot be written to, is in use by another run, or contains links.
     """
     folder = require_kind(Path(folder), "--checkpoint-dir", HOMES, "a folder to write to")

@@ -11,7 +11,7 @@ from myxtts.storage.files import CheckpointError
 
 _HINT = "Use another checkpoint, or start over with --reset-training."
 _MOST = 2**62
-"""Exclusive upper bound of all steps, positions and counts."""
+"""Limit of integers in a `state.json`: their absolute values must be below it."""
 
 
 class SavedState(dict):
@@ -56,7 +56,7 @@ def checked_state(values: dict, path: Path) -> SavedState:
 
 @contextmanager
 def refusing_damage(where: str) -> Iterator[None]:
-    """Converts errors that invalid values cause in a `with` block to `CheckpointError`; `where` names their source."""
+    """Converts errors from invalid values in a `with` block to `CheckpointError`; `where` says where the values are."""
     try:
         yield
     except (TypeError, ValueError, OverflowError) as error:
@@ -64,7 +64,7 @@ def refusing_damage(where: str) -> Iterator[None]:
 
 
 def config_of(state: dict[str, Any], where: str) -> XTTSConfig | None:
-    """Returns the settings stored in a checkpoint's state; None without any. Raises `CheckpointError` if not valid."""
+    """Returns the settings in a checkpoint's state, None if there are none. Raises `CheckpointError` if invalid."""
     if "config" not in state:
         return None
     try:

@@ -26,7 +26,7 @@ _CLIP_NAME = re.compile("[0-9a-f]{32}\\.flac")
 FEW_NAMES = 5
 """Maximum number of speakers that an error message lists."""
 composed = partial(unicodedata.normalize, "NFC")
-"""Composes the letters of a name, such as `é`, which macOS decomposes in names of files: both are one speaker."""
+"""Normalizes a name to NFC, because file names on macOS have decomposed letters (`é` as `e` and an accent)."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class StoredSpeaker:
     language: str | None = None
     """Language of `clip`. For latents, the prefix of the voice's name (`fr_f2`), if it is a language of the model."""
     sources: tuple[str, ...] = ()
-    """Training clips that the recording consists of, as strings with a clip's id and the start of its file's digest."""
+    """Training clips that the recording consists of; each string has a clip's id and the start of its file's digest."""
 
 
 def write_speakers(folder: AnyPath, speakers: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> None:
@@ -86,14 +86,14 @@ def find_speaker(folder: AnyPath, name: str) -> StoredSpeaker:
 
 
 def language_of(folder: AnyPath, name: str | None = None) -> str | None:
-    """Returns the language of voice `name` or, by default, of all training speakers; None if unknown or not unique."""
+    """Returns the language of voice `name`, by default the one of all training speakers; None if unknown or mixed."""
     speakers = [find_speaker(folder, name)] if name else read_speakers(folder).values()
     languages = {one.language for one in speakers if name or one.clip}
     return languages.pop() if len(languages) == 1 else None
 
 
 def default_speaker(folder: AnyPath, language: str) -> str | None:
-    """Returns the default voice: a run's only speaker; for `base`, a voice, if possible in `language`; else None."""
+    """Returns the default voice, if any: the only training speaker; in `base`, one in `language`, else the first."""
     speakers = read_speakers(folder)
     names = [name for name, one in speakers.items() if one.clip]
     if len(names) != 1:

@@ -13,7 +13,7 @@ from myxtts.text.languages.base import MARKS, Language, table
 # Pattern of an abbreviation for each value of `Language.abbreviation_stop`.
 _ABBREVIATION = {"always": r"\b{}\.", "optional": r"(?<!\w){}\.?(?!\w)", "never": r"\b{}\b"}
 _SAME_SOUND = {variant: mark.replace("silent", "") for mark, row in MARKS.items() for variant in row}
-"""ASCII replacements with the same pronunciation."""
+"""ASCII replacement with the same pronunciation, by character; an empty string for silent characters."""
 TYPOGRAPHIC_VARIANTS = {ord(mark): _SAME_SOUND[mark] for mark in "‘’‚‛ʼ＇`´′“”„‟‹›″–—―‒‐‑−－…‥"}
 """Translation table from typographic variants to ASCII, so that a new vocabulary needs no tokens for the variants.
 Punctuation that belongs to a script (، ؟ 。) is not in it."""

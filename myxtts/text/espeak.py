@@ -1,7 +1,4 @@
-"""Grapheme-to-phoneme conversion by eSpeak NG, from the package `espeakng-loader`.
-
-This file must not import MyXTTS, because exported models contain a copy of it.
-"""
+"""Grapheme-to-phoneme conversion by eSpeak NG, from the package `espeakng-loader`."""
 
 import ctypes
 import itertools
@@ -12,6 +9,8 @@ import threading
 import unicodedata
 from functools import cache
 from pathlib import Path
+
+from myxtts.config.checks import needing
 
 # From espeak-ng/speak_lib.h, version 1.52.
 AUDIO_OUTPUT_SYNCHRONOUS, INITIALIZE_DONT_EXIT = 2, 0x8000
@@ -26,8 +25,8 @@ LOCK = threading.Lock()
 def text_to_ipa(text: str, voice: str, scripts: tuple[str, ...] = ()) -> str:
     """Converts cleaned text to IPA with stress marks; punctuation and letters of other scripts are kept.
 
-    `voice` is a language of eSpeak NG, such as `en-us`, and `scripts` are its scripts besides Latin, as in Unicode
-    names of letters. Raises `ValueError` if eSpeak NG or the language is missing.
+    `voice` is a language of eSpeak NG, such as `en-us`. `scripts` are its scripts besides Latin, named as in Unicode
+    (`"CYRILLIC"`). Raises `ValueError` if eSpeak NG or the language is missing.
     """
     # eSpeak NG removes punctuation, and would say names such as "Ethiopic letter" for letters of other scripts.
     # One Greek letter is a symbol, which has the letter's name.
@@ -41,7 +40,7 @@ def text_to_ipa(text: str, voice: str, scripts: tuple[str, ...] = ()) -> str:
     parts = [(spoken, "".join(part)) for spoken, part in itertools.groupby(text, is_spoken)]
     with LOCK:
         library = load_library()
-        now = lambda: (voice, *library.espeak_GetCurrentVoice().contents)  # an exported model may have changed it
+        now = lambda: (voice, *library.espeak_GetCurrentVoice().contents)  # the sample corpus may have changed it
         if library.voice != now():  # each call of espeak_SetVoiceByName leaks 1.3 kB
             if library.espeak_SetVoiceByName(voice.encode()):
                 raise ValueError(f"eSpeak NG does not know the language {voice}.")
@@ -65,11 +64,8 @@ def _words_to_ipa(library, text):
 @cache
 def load_library() -> ctypes.CDLL:
     """Loads and initializes eSpeak NG, once per process. Raises `ValueError` if it is not installed."""
-    try:
+    with needing("Phonemes need espeakng-loader (GPL-3.0-or-later): pip install espeakng-loader", ValueError):
         import espeakng_loader
-    except ImportError:
-        hint = "Install it with: pip install espeakng-loader"
-        raise ValueError(f"Phonemes need the package espeakng-loader (GPL-3.0-or-later). {hint}") from None
     library, data = ctypes.CDLL(str(espeakng_loader.get_library_path())), Path(espeakng_loader.get_data_path())
     library.espeak_TextToPhonemes.restype = ctypes.c_char_p
     library.espeak_GetCurrentVoice.restype = ctypes.POINTER(ctypes.c_char_p * 3)  # name, languages, file

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
+from myxtts.config.checks import needing
+
 # The unescaped dot of the second pattern follows the reference. It changes only where the next match starts.
 _THOUSANDS = {",": re.compile(r"\b\d{1,3}(,\d{3})*(\.\d+)?\b"), ".": re.compile(r"\b\d{1,3}(.\d{3})*(,\d+)?\b")}
 # Here and below, possessive quantifiers and look-behinds keep the search linear in long runs of digits.
@@ -99,7 +101,8 @@ def _to_float(written: str) -> float:
 @lru_cache(maxsize=65536, typed=True)
 def number_to_words(number: int | float, code: str, to: str = "cardinal", **kwargs: str) -> str:
     """Returns num2words' result in lower case. If num2words cannot read the number, it raises one of `REFUSALS`."""
-    from num2words import num2words  # takes 0.1 s; most texts have no digits
+    with needing("Numbers need the package num2words: pip install num2words", ImportError):
+        from num2words import num2words  # takes 0.1 s; most texts have no digits
 
     with _num2words_lock:
         return num2words(number, lang=code, to=to, **kwargs).lower()
@@ -122,8 +125,8 @@ class SpelledNumbers:
     max_integer: int
     """Largest number that `cardinal` accepts; larger numbers, and codes such as 00123, are read digit by digit."""
     ordinal_ending: str
-    """Regular expression of the ending that makes digits an ordinal. Words replace the digits and the ending, except
-    for text in a group of the expression, which follows the words."""
+    """Regular expression of the ending that makes digits an ordinal. The ordinal's words replace digits and ending, but
+    text that a group of the expression matches is kept, after the words."""
     to_ordinal: Callable[[str, int], str]
     """Function of a cardinal's words and its number that returns the words of the ordinal."""
     point: str
@@ -183,7 +186,7 @@ class SpelledNumbers:
 
 
 def spell_number(number: int, words: list[str], units: dict[int, str]) -> str:
-    """Returns the words of a number. `words` are those of 0, 1, …; `units` has unit names by value, largest first."""
+    """Returns a number in words. `words[n]` is the word for n; `units` has names of larger numbers, largest first."""
     if number < len(words):
         return words[number]
     value, name = next((value, name) for value, name in units.items() if value <= number)

@@ -19,12 +19,12 @@ from tokenizers.trainers import BpeTrainer
 
 from myxtts.config.checks import UserError, brief, counted, read_bounded
 from myxtts.storage.files import write_text
-from myxtts.text.cleaners import TYPOGRAPHIC_VARIANTS, plain_letter, replace_unknown
+from myxtts.text.cleaners import TYPOGRAPHIC_VARIANTS, replace_unknown
 from myxtts.text.g2p import alphabet, g2p_codes, written
 from myxtts.text.languages import LANGUAGES, get_language
-from myxtts.text.languages.base import Language
+from myxtts.text.reading import SPACE, Reader
 
-STOP, UNKNOWN, SPACE, START = "[STOP]", "[UNK]", "[SPACE]", "[START]"
+STOP, UNKNOWN, START = "[STOP]", "[UNK]", "[START]"
 
 # Limits of a vocabulary file, about 80 times the released one (6,681 tokens, 0.4 MB): the largest id is the size of the
 # model's text embedding, so a hostile file could demand any amount of memory.
@@ -177,16 +177,16 @@ class XTTSTokenizer:
         self.g2p = g2p_codes(g2p)
         """Codes of the languages whose text is converted to phonemes."""
         tokens, _, special_tokens = vocabulary
+        characters = frozenset(token for token in tokens if len(token) == 1) | {" "}
+        self.reader = Reader(characters, re.compile("|".join(map(re.escape, special_tokens))), self.g2p)
         self.num_tokens: int = max(tokens.values()) + 1
         """Size of the model's text embedding: the largest id plus one."""
         self.languages: tuple[str, ...] = tuple(code for code, one in LANGUAGES.items() if one.tag in special_tokens)
         self.start_id, self.stop_id, self.unk_id = tokens[START], tokens[STOP], tokens[UNKNOWN]
         """Ids of `[START]` and `[STOP]`, which the model adds to a text, and of `[UNK]`, for unknown characters."""
         self._vocabulary = vocabulary
-        self._characters = frozenset(token for token in tokens if len(token) == 1) | {" "}
         self._tokenizer = Tokenizer.from_str(vocabulary.to_json())
         self._pieces = {token_id: token for token, token_id in tokens.items()}
-        self._special_in_text = re.compile("|".join(map(re.escape, special_tokens)))
 
     @classmethod
     def from_file(cls, path: str | os.PathLike) -> Self:
@@ -237,11 +237,11 @@ class XTTSTokenizer:
         """
         texts, codes = _clean_corpus(texts_with_languages, self.g2p)
         split, (tokens, old_merges, special_tokens) = pre_tokenizers.Whitespace(), self._vocabulary
-        variants = {code: to for code, to in TYPOGRAPHIC_VARIANTS.items() if chr(code) not in self._characters}
+        variants = {code: to for code, to in TYPOGRAPHIC_VARIANTS.items() if chr(code) not in self.reader.characters}
         counts = Counter(word for text in texts for word, _ in split.pre_tokenize_str(text.translate(variants)))
         counts.update(letter for code in codes for letter in alphabet(code, self.g2p))
         tags = [tag for tag in (LANGUAGES[code].tag for code in codes) if tag not in tokens]
-        new_characters, ids = set().union(*counts) - self._characters, itertools.count(self.num_tokens)
+        new_characters, ids = set().union(*counts) - self.reader.characters, itertools.count(self.num_tokens)
         tokens = tokens | {token: next(ids) for token in (*tags, *sorted(new_characters))}
         model = BPE(vocab=tokens, merges=old_merges, unk_token=UNKNOWN)
         new_words = ((word, n) for word, n in sorted(counts.items()) if not new_characters.isdisjoint(word))
@@ -275,7 +275,7 @@ class XTTSTokenizer:
         if language.code not in self.languages and not allow_missing_tag:
             known = f"It has: {', '.join(self.languages)}. Add {language.name} with XTTSTokenizer.extend."
             raise ValueError(f"The vocabulary has no language tag {language.tag}. {known}")
-        return self._encode_cleaned(self._clean(text, language), language)
+        return self.encode_read(self.reader.read(text, language.code), language.code)
 
     def decode(self, ids: Iterable[int]) -> str:
         """Returns the language tag and the cleaned text of ids, leaving out `[STOP]`, `[UNK]` and unused ids."""
@@ -297,59 +297,23 @@ class XTTSTokenizer:
             language = get_language(language, self.languages)
         except ValueError as error:
             return str(error)
-        cleaned = self._clean(text, language)
-        if not allow_unknown and (unknown := self._unknown(cleaned, language)):
+        read = self.reader.read(text, language.code)
+        if not allow_unknown and (unknown := self.reader.unknown(read, language.code)):
             return f"{counted(len(unknown), 'character')} not in the vocabulary: {with_names(unknown)}"
-        letters = [character for character in cleaned if character.isalnum()]
-        if not (known := sum(letter in self._characters for letter in letters)):
-            return "no text: no letter or digit that the vocabulary has"
-        if 2 * known < len(letters):
-            return f"the vocabulary lacks {len(letters) - known} of its {len(letters)} letters in {language.name}"
-        num_tokens = len(self._encode_cleaned(cleaned, language))
-        if max_tokens is not None and num_tokens > max_tokens:
-            return f"text too long: {num_tokens} tokens, at most {max_tokens}"
-        return None
-
-    def unknown(self, text: str, language: str) -> list[str]:
-        """Returns the characters of a text that the vocabulary lacks, so that they are not spoken, each once."""
-        language = get_language(language)
-        return self._unknown(self._clean(text, language), language)
-
-    def with_known_letters(self, text: str, language: str) -> str:
-        """Removes diacritics from letters that the vocabulary lacks (`naïve` becomes `naive`), for synthesis only."""
-        language = get_language(language)
-        unknown = set(self.unknown(text, language.code))
-
-        def known(character):
-            plain = plain_letter(character)
-            is_better = not unknown.isdisjoint(character.lower()) and self._characters.issuperset(plain.lower())
-            return plain if is_better else character
-
-        return "".join(map(known, unicodedata.normalize("NFC", text))) if unknown else text
+        fault = self.reader.fault(read, language.code)
+        if not fault and max_tokens is not None and (count := len(self.encode_read(read, language.code))) > max_tokens:
+            return f"text too long: {count} tokens, at most {max_tokens}"
+        return fault
 
     def unspoken_share(self, text: str, language: str) -> float:
         """Returns the share of a text's letters and digits that the vocabulary lacks even if diacritics are removed."""
-        cleaned = self._clean(self.with_known_letters(text, language), get_language(language))
-        letters = [one for one in replace_unknown(cleaned, get_language(language), self._characters) if one.isalnum()]
-        return sum(one not in self._characters for one in letters) / max(1, len(letters))
+        read, known = self.reader.read(self.reader.with_known_letters(text, language), language), self.reader.characters
+        letters = [one for one in replace_unknown(read, get_language(language), known) if one.isalnum()]
+        return sum(one not in known for one in letters) / max(1, len(letters))
 
-    def _encode_cleaned(self, cleaned: str, language: Language) -> list[int]:
-        return self._tokenizer.encode((language.tag + cleaned).replace(" ", SPACE)).ids
-
-    def _clean(self, text: str, language: Language) -> str:
-        cleaned = written(text, language.code, self.g2p)
-        if "[" in cleaned:
-            # A text may contain the name of a control token, which must not become that token.
-            cleaned = self._special_in_text.sub(lambda match: f"({match.group()[1:-1]})", cleaned)
-        if self._characters.issuperset(cleaned):
-            return cleaned
-        replaced = replace_unknown(cleaned, language, self._characters)
-        # If unknown characters remain, the ids must be the reference's.
-        return replaced if self._characters.issuperset(replaced) else cleaned
-
-    def _unknown(self, cleaned: str, language: Language) -> list[str]:
-        known = self._characters
-        return [] if known.issuperset(cleaned) else sorted(set(replace_unknown(cleaned, language, known)) - known)
+    def encode_read(self, read: str, language: str) -> list[int]:
+        """Returns the ids of a text from `reader.read`."""
+        return self._tokenizer.encode(self.reader.tagged(read, language)).ids
 
 
 def _clean_corpus(texts: Corpus, g2p: tuple[str, ...]) -> tuple[list[str], list[str]]:

@@ -49,7 +49,7 @@ class TrainingState:
     """Progress of a stage's training; only the trainer changes it."""
 
     lineage: dict = field(default_factory=dict)
-    """Digests of the models that the stage depends on, by stage. Resuming requires equal ones, except for `follows`."""
+    """Digests of the models that the stage depends on, by stage. On resuming, only those of `follows` may differ."""
     follows: tuple[str, ...] = ()
     """Stages in `lineage` whose models may have been trained further since the checkpoint (`StageEntry.follows`)."""
     step: int = 0
@@ -121,7 +121,7 @@ class TrainingState:
                 part.restore(saved["parts"][name])
 
     def take_up(self, dataset: SpeechDataset, stage: str) -> SpeechDataset:
-        """Returns the data set, with its batch order continued. Resets `best` if the validation clips changed."""
+        """Returns the data set with an order that continues `record`. Resets `best` if the validation clips changed."""
         before, self.validation = self.validation, data_digest(dataset.validation)
         if before not in (None, self.validation):
             logger.warning("The validation clips changed since the checkpoint; the best validation loss starts over.")
@@ -176,9 +176,9 @@ class ClipRecord:
     digest: str
     """Digest of the clips and of the settings that order them. Equal digests and equal `start` give equal batches."""
     start: EpochStart
-    """Start of the epoch in which the checkpoint was saved. With unchanged clips, the order is rebuilt from it."""
+    """Start of the checkpoint's epoch. A resumed run rebuilds the batch order from it if the clips did not change."""
     cut: EpochStart
-    """Start of the order if the clips changed: the checkpoint's position, and the clips already used in the epoch."""
+    """Position of the checkpoint, and clips already used in its epoch. A run resumed with other clips starts here."""
 
     def saved(self) -> tuple[dict[str, np.ndarray], dict]:
         """Converts the record to tensors for the checkpoint file `CLIPS`, and JSON values for the state file."""
@@ -217,7 +217,7 @@ class OrderedClips:
         return ClipRecord(self.identities, self._digest, self.order.start_at(position), self.order.cut(position))
 
     def continuing(self, record: ClipRecord) -> tuple[EpochStart, str | None]:
-        """Returns the start of an order that continues from `record`, and a warning if the clips changed, else None."""
+        """Returns the start of an order continuing `record`, and a warning if clips or batches changed, else None."""
         if record.digest == self._digest:
             return record.start, None
         heard = np.flatnonzero(np.isin(self.identities, record.identities[record.cut.heard]))

@@ -62,7 +62,7 @@ def folded(line: str, width: int = 0) -> str:
 
 
 def folded_on_terminal(text: str, stream: TextIO) -> str:
-    """Wraps a text if `stream` is a terminal, and colors a leading `Error` or `WARNING` if it has colors."""
+    """Wraps a text if `stream` is a terminal. On a terminal with colors, colors a leading `Error` or `WARNING`."""
     if not stream.isatty():
         return text
     text = "\n".join(map(folded, text.split("\n")))

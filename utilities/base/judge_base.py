@@ -71,7 +71,7 @@ def losses(synthesizer: Synthesizer, language: str) -> tuple[float, float]:
 
 
 def main() -> int:
-    """Prints a row of figures for each language; writes the rows and all transcriptions to `--output`."""
+    """Prints a row of results for each language; writes the rows and all transcriptions to `--output`."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--checkpoint", type=Path, default=BASE_FOLDER)
     which = parser.add_mutually_exclusive_group(required=True)

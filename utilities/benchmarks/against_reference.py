@@ -29,11 +29,11 @@ FOLDER = Path(__file__).resolve().parent
 TRAINING = ("gpt-*", "features", "latents", "vocoder")
 HEADER = ["what", "ours", "reference", "ratio", "range", "goal"]
 LARGEST_SHARE_APART = 0.01
-"""Largest accepted fraction of differing values. Rounding changes a code if two codebook vectors are equally near."""
+"""Largest accepted fraction of differing values. It is not 0, as rounding can select another of two near codes."""
 
 
 def check_same_work(case, ours, theirs):
-    """Raises SystemExit unless the outputs of both implementations agree."""
+    """Checks that the outputs of both implementations agree; raises SystemExit if they do not."""
     if ours["size"] != theirs["size"]:
         raise SystemExit(f"{case.what}: the outputs have {ours['size']} and {theirs['size']} values.")
     ours, theirs = np.array(ours["values"]), np.array(theirs["values"])
@@ -43,7 +43,7 @@ def check_same_work(case, ours, theirs):
 
 
 def measure(case_name, ours, theirs, repeats, clock):
-    """Returns a row of the table: title, median times of MyXTTS and of the reference, their ratio, its range, goal."""
+    """Returns a table row: title, median times of MyXTTS and the reference, median ratio, range of ratios, goal."""
     for side in (ours, theirs):
         side.ask({"forget": True})
     check_same_work(CASES[case_name], *(side.ask({"prepare": case_name}) for side in (ours, theirs)))

@@ -27,7 +27,7 @@ NO_WORD = 10
 SPOILT_SHARE, EPOCHS, BATCH_SIZE = 0.35, 16, 64
 CHANNELS = (16, 32, 64, 96)
 TEST_PLACEMENTS = (0.2, 0.5, 0.8)
-"""Fractions of the added silence to put before a clip; the predictions for these positions are averaged."""
+"""Positions of a clip for which predictions are averaged, as fractions of the added silence to put before it."""
 
 
 def power_spectrum(samples: np.ndarray, sample_rate: int) -> np.ndarray:

@@ -50,7 +50,7 @@ class Row(NamedTuple):
 
 
 class Scores(NamedTuple):
-    """Whether digit and voice of each clip were recognized, `(clips,)` bool; mean DNSMOS score. None: not measured."""
+    """Whether digit and voice of each clip were recognized, `(clips,)` bool, and mean DNSMOS; None if not measured."""
 
     digits: np.ndarray
     voices: np.ndarray | None
@@ -181,7 +181,7 @@ def print_row(row: Row, scores: Scores) -> None:
 
 
 def figures(results: dict[str, Scores]) -> dict[str, tuple[float, float]]:
-    """Returns `{name: (value, goal)}` for the figures that have goals; `results` has the scores of each row by name."""
+    """Returns `{name: (value, goal)}` of the results that have a goal. `results` has the scores by row name."""
     spoken, before = results["free speech"], results.get("free speech, Griffin-Lim")
     values = {"digits, %": 100 * spoken.digits.mean()}
     if spoken.voices is not None:
@@ -203,7 +203,7 @@ def check(recognizer: DigitRecognizer, data: Path, speakers: Sequence[str]) -> i
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Trains, speaks and prints the table and figures; returns exit code 1 if a goal is missed."""
+    """Trains, speaks and prints the table and the measurements; returns exit code 1 if a goal is missed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="folder of the Free Spoken Digit Dataset")
     parser.add_argument("--output", type=Path, default=Path(".bench/digits"), help="working folder")

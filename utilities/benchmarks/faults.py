@@ -70,7 +70,7 @@ class TrainingRun:
         return self.process.wait(LONGEST_RUN_SECONDS)
 
     def wait_for_step(self, step: int) -> bool:
-        """Waits until the run has logged `step` more steps; returns False if the process ends before."""
+        """Waits until the run has logged `step` more steps; returns False if the process ends earlier."""
         metrics = self.home / "metrics.jsonl"
         logged = lambda: metrics.read_bytes().count(b'"training"') if metrics.exists() else 0
         before = logged()
@@ -120,7 +120,7 @@ def worker_processes(launcher: int) -> list[int]:
 
 
 def kill_once(run: TrainingRun, kind: int, draw: random.Random, start_seconds: float, steps: int) -> Iterator[str]:
-    """Sends the signal `kind` to a run at a random moment; yields descriptions of the faults."""
+    """Sends the signal `kind` to a run at a random moment; yields a message for each failed check."""
     if draw.random() < STARTING_SHARE:
         time.sleep(draw.uniform(0, start_seconds))
     elif run.wait_for_step(draw.randint(1, 2 * steps)):
@@ -150,7 +150,7 @@ def kill_once(run: TrainingRun, kind: int, draw: random.Random, start_seconds: f
 
 
 def kill_runs(work: Path, whole: TrainingRun, options: argparse.Namespace, start_seconds: float) -> Iterator[str]:
-    """Runs the part `kills` of this benchmark; yields descriptions of the faults."""
+    """Runs the part `kills` of this benchmark; yields a message for each failed check."""
     draw = random.Random(options.seed)
     kinds = draw.choices((signal.SIGKILL, signal.SIGTERM, signal.SIGINT), k=options.kills)
     kinds += [signal.SIGSTOP] * (options.hangs if options.workers > 1 else 0)
@@ -169,7 +169,7 @@ def kill_runs(work: Path, whole: TrainingRun, options: argparse.Namespace, start
 
 
 def trouble_folders(work: Path, whole: TrainingRun) -> Iterator[str]:
-    """Runs the part `folders` of this benchmark; yields descriptions of the faults."""
+    """Runs the part `folders` of this benchmark; yields a message for each failed check."""
     moved = TrainingRun(work, "moved").start()
     moved.wait_for_step(3)
     moved.home.rename(work / "elsewhere")
@@ -188,7 +188,7 @@ def trouble_folders(work: Path, whole: TrainingRun) -> Iterator[str]:
 
 
 def damage_checkpoints(folder: Path, count: int, seed: int) -> Iterator[str]:
-    """Runs the part `damage` of this benchmark; yields descriptions of the faults."""
+    """Runs the part `damage` of this benchmark; yields a message for each failed check."""
     draw, numbers = random.Random(seed), np.random.default_rng(seed)
     sound = CheckpointStore(folder / "sound")
     for step in (1, 2):
@@ -218,7 +218,7 @@ def damage_checkpoints(folder: Path, count: int, seed: int) -> Iterator[str]:
 
 
 def main() -> int:
-    """Runs the parts and prints the faults; returns exit code 1 if there are any."""
+    """Runs the parts and prints the failed checks; returns exit code 1 if there are any."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parts = ("kills", "folders", "damage")
     parser.add_argument("--only", nargs="+", choices=parts, default=parts, metavar="PART", help=", ".join(parts))

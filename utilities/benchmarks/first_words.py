@@ -2,9 +2,9 @@
 
     python utilities/benchmarks/first_words.py --checkpoint checkpoints --corpus sample_corpus --recognizer base
 
-The model speaks 32 sentences, half of them in each voice. Their CER is shown next to the CER of recordings and of
-controls, which must be higher: against other sentences, under noise, and for silence. Every sentence is listed with its
-transcription.
+The model speaks 32 sentences, half of them in each voice. Their CER is shown next to the CER of recordings, and next
+to controls: the CER against other sentences, under noise, and for silence. The CER of the controls must be higher.
+Every sentence is listed with its transcription.
 """
 
 import argparse
@@ -40,7 +40,7 @@ def error_rate(expected: Sequence[str], found: Sequence[str], language: str = "e
 
 
 def main() -> int:
-    """Prints the sentences and figures; returns exit code 1 if the goal is missed."""
+    """Prints the sentences and their CER; returns exit code 1 if the goal is missed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--checkpoint", type=Path, required=True, help="run of the sample corpus in English")
     parser.add_argument("--corpus", type=Path, required=True, help="the sample corpus, for the reference voices")

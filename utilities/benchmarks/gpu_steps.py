@@ -4,10 +4,10 @@
     MYXTTS_ACCELERATOR=cpu python utilities/benchmarks/gpu_steps.py --cases nano:2 nano:2:xla --seconds 2 --steps 2
 
 A case is a model size, a batch size, and flags of train_main.py without their dashes; bfloat16 is the default. Each
-case runs in its own process; all compile at the same time, and are then timed one after another. A step is assumed to
-need 6 floating-point operations per weight and position of the trunk, per weight and frame of the conditioning encoder,
-and per weight and position of the heads, plus the products of attention. `--kernels N` prints the N kernels that take
-the most time, by TensorFlow's profiler.
+case runs in its own process; all compile at the same time, and are then timed one after another. The share of the peak
+assumes 6 floating-point operations per weight, for each position in the trunk and in the heads and for each frame in
+the conditioning encoder, plus the products of attention. `--kernels N` prints the N kernels that take the most time,
+by TensorFlow's profiler.
 """
 
 import argparse
@@ -41,7 +41,7 @@ def parse():
 
 
 def responder(case: str, own: argparse.Namespace) -> Callable[[str], dict]:
-    """Takes the first steps of a case; returns a function that answers the requests `ready` and `time`."""
+    """Takes the first steps of a case; returns a function that times more steps, or does nothing for `ready`."""
     from dataclasses import replace
 
     from myxtts.cli.train import build_parser, config_from_arguments

@@ -46,7 +46,7 @@ def cut_short(said: Sequence[Spoken]) -> Iterator[Spoken]:
 
 
 def from_others(said: Sequence[Spoken], fits: Callable[[Sentence, Sentence], bool]) -> Iterator[Spoken]:
-    """Yields, for each sentence, the speech of the next one that `fits` it, if there is one."""
+    """Yields each sentence with the speech of the next sentence for which `fits` is true; skips it if there is none."""
     for index, one in enumerate(said):
         turned = [*said[index + 1 :], *said[:index]]
         other = next((two for two in turned if fits(one.sentence, two.sentence)), None)
@@ -60,7 +60,7 @@ BROKEN = {
     "other words": partial(from_others, fits=lambda a, b: a.speaker == b.speaker and a.text != b.text),
     "other voice": partial(from_others, fits=lambda a, b: a.speaker != b.speaker and a.text == b.text),
 }
-"""Kinds of damage, and the function that applies each."""
+"""Functions that damage speech, by the name of the damage."""
 
 
 def with_broken(source: Source) -> Iterator[Source]:

@@ -32,7 +32,7 @@ NEAR_SECONDS = 0.05
 ROOM_NOISE = 5e-4
 PAUSE_SECONDS = (0.3, 1.2)
 ODD_EVERY = 9
-"""Number of sentences from one segment without text to the next."""
+"""One segment without text is inserted for each group of this many sentences."""
 CASES = ("subtitles", "again", "transcript", "shuffled subtitles", "shuffled transcript")
 
 
@@ -159,7 +159,7 @@ def run(recording: Path, text: Path, output: Path, language: str, more: Sequence
 
 
 def judge(truth: Truth, folder: Path) -> dict[str, float]:
-    """Returns figures of a data set by name: fractions, except `words cut`, a count, and `unaccounted`, in seconds."""
+    """Returns the scores of a data set: fractions, a count (`words cut`), and seconds in no segment (`unaccounted`)."""
     with open(folder / "segments.csv", encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     clips = [(float(row["start_seconds"]), float(row["end_seconds"]), row["text"]) for row in rows if row["clip"]]

@@ -137,7 +137,7 @@ class Step:
         return time.perf_counter() - began
 
     def peak_memory(self):
-        """Returns the peak memory of the second step in MB: of TensorFlow's allocator if known, else of the process."""
+        """Returns the peak memory of the second step in MB, of TensorFlow's allocator or, on CPUs, of the process."""
         self.take()
         memory = self.tf.config.experimental
         Path("/proc/self/clear_refs").write_text("5")  # resets the process's peak

@@ -32,7 +32,7 @@ from utilities.parity.seeded_model import seeded_model  # noqa: E402
 
 RECIPE = config_from_dict(read_yaml(Path(__file__).resolve().parents[2] / "configs" / "finetune_xtts_v2.yaml"))
 RELEASED = ModelConfig("big", num_text_tokens=cases.NUM_TEXT_TOKENS, start_text_token=261, layers=1)
-"""Shape of XTTS v2, but with one GPT layer, because no case of this size uses the layers."""
+"""Shape of XTTS v2, but with one GPT layer, because the cases with this shape do not run its blocks."""
 
 
 class GivenLatents(GPTObjective):
@@ -146,13 +146,13 @@ class OurWorker:
 
 
 class Speaking(NamedTuple):
-    """A model that never predicts the stop code, because its bias is low, and inputs for the model."""
+    """A model and its inputs. The bias of the stop code is so low that the model never predicts it."""
 
     model: XTTS
     inputs: dict
     voice: Voice
     states: np.ndarray
-    """GPT latents of the input codes, computed before the bias was lowered, to compare with those of the reference."""
+    """GPT latents of the codes in `inputs`, for comparison with the reference; computed with the original bias."""
 
 
 @functools.lru_cache(1)

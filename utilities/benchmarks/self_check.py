@@ -3,8 +3,8 @@
     python utilities/benchmarks/self_check.py --checkpoint run --corpus sample_corpus
     python utilities/benchmarks/self_check.py --checkpoint digits --corpus ../shared/data/fsdd --texts digits
 
-All sentences that the model speaks count as good. Bad sentences are made from their codes: a part is cut off, deleted
-or repeated, a loop or codes of other sentences are added, or all codes or the text are taken from other sentences.
+All sentences that the model speaks count as good. Bad ones are made from their codes, which are cut off, partly deleted
+or repeated, caught in a loop, followed by codes of other sentences, or replaced with them.
 The thresholds of `inference/self_check.py` were set on the texts of `--half even`; `odd` selects the others, for tests.
 Texts are held-out sentences of the sample corpus, or with `--texts digits` ten words.
 """

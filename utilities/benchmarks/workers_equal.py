@@ -4,12 +4,12 @@
     python utilities/benchmarks/workers_equal.py --output /tmp/equal4 --workers 4 --stages dvae,gpt --cases plain
 
 Prints for each case and stage the largest relative difference of the losses and gradient norms, in training and in
-validation, with its step. The workers start each stage from the earlier stages of the single process, so differences
-come from that stage only. Shapes are tiny, learning rates as for the size normal, augmentation is on and dropout off,
-because replicas have different dropout masks.
+validation, with its step. In each stage, the workers use the earlier stages that the single process trained, so that
+differences come from this stage only. Shapes are tiny, and learning rates as for the size normal. Augmentation is on;
+dropout is off, because replicas have different dropout masks.
 
-Workers compute sums in another order. The rounding errors grow with the steps, exponentially if a large learning rate
-makes codes change: with a rate of 3e-3, ten times that used here, the DVAE's loss differed by 1e-5 after 80 steps.
+Workers add numbers in another order. The rounding errors grow with each step, and exponentially if a large learning
+rate makes codes change: at 3e-3, ten times the rate used here, the DVAE's loss differed by 1e-5 after 80 steps.
 `--rate 0.01` uses a hundredth of the rates; differences that remain are not rounding errors.
 """
 

@@ -11,7 +11,7 @@ import zlib
 import numpy as np
 
 STOP_BIAS = -100.0
-"""Added to the bias of the stop code, so that generation always runs to the maximum length."""
+"""Number added to the bias of the stop code, so that generation always runs to the maximum length."""
 
 _DRAWN_ELSEWHERE = re.compile(r".*(num_batches_tracked|torch_spec\..*|discrete_loss\..*)")
 _NORMS = re.compile(r".*(norm|ln_1|ln_2|ln_f|bn1|bn2|downsample\.1|attention\.2|original0|gamma)(\.weight)?")

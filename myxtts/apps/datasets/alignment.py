@@ -88,9 +88,9 @@ def _has_both(atom):
 
 
 def fits_better_than_chance(atoms: Sequence[Atom], starts: np.ndarray, ends: np.ndarray, num_pieces: int) -> bool:
-    """Whether the texts suit the durations of their speech far better than the same texts in a wrong order.
+    """Whether the lengths of the texts fit the durations of their speech far better than if the texts were shuffled.
 
-    If not, `atoms`, the result of `align`, are probably wrong. Returns True if there are too few texts to decide.
+    If not, the result of `align`, `atoms`, is probably wrong. Returns True if there are too few texts to decide.
     `starts` and `ends` are the times of the segments, `(N,)` seconds. `num_pieces` is the number of texts.
     """
     paired = [one for one in atoms if _has_both(one)]
@@ -114,7 +114,7 @@ def _deviations(seconds, counts):
 
 
 def _links(starts, ends, pieces):
-    """Finds which pieces each segment contains, `{segment: (first, end)}`, and all (segment, piece) that touch."""
+    """Links indices by time: returns `{segment: (first piece, end)}`, and all overlapping pairs (segment, piece)."""
     begins, finishes = np.array([(piece.start, piece.end) for piece in pieces]).reshape(-1, 2).T
     latest = np.maximum.accumulate(finishes)
     links, touches = {}, []
@@ -221,7 +221,7 @@ def match_words(heard: Sequence[str], text: Sequence[str]) -> list[int]:
 
 
 def _spread(words, spans):
-    """Estimates the times of `words`: divides the time of the speech `spans` (start, end) among them by word length."""
+    """Estimates the times of `words`, which fill the `spans` of speech, (start, end), in proportion to word length."""
     starts, ends = np.array(spans, float).T
     spoken = np.concatenate([[0], np.cumsum(ends - starts)])
     places = np.concatenate([[0], np.cumsum([len(word) for word in words])]) * spoken[-1]
@@ -232,7 +232,7 @@ def _spread(words, spans):
 
 
 def _fill_gaps(times, letters, pace, most):
-    """Estimates missing `times` (None) from `letters` and `pace`, in gaps that fit and have at most `most` letters."""
+    """Fills runs of None in `times` that have at most `most` letters and the right length at `pace` (s per letter)."""
     filled, known = list(times), [index for index, time in enumerate(times) if time is not None]
     for left, right in zip(known, known[1:]):
         start, end, counts = times[left][1], times[right][0], letters[left + 1 : right]

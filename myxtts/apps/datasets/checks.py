@@ -55,7 +55,7 @@ class ClipFacts:
         dynamics_db: Difference between the 90th and the 10th percentile of the level during speech.
         characters_per_second: Letters and digits per second of speech.
         dnsmos: Overall DNSMOS, 1 to 5; None if not requested.
-        voice_change: Speaker similarity before and after the clip's point where it is lowest; None if not measured.
+        voice_change: Lowest speaker similarity of the parts before and after any point; None if not measured.
         word_probability: The lowest probability that the recognizer gave to a word; 1 if it reports no probabilities.
     """
 
@@ -131,7 +131,7 @@ def judge(clips: Sequence[Segment], min_snr_db: float) -> None:
 
 
 def steadiness(survey: Survey, start: int, end: int) -> str:
-    """Returns an explanation if frames `[start, end)` have too constant a level to be speech, otherwise ""."""
+    """Returns an explanation if frames `[start, end)` are long and too constant in level for speech, otherwise ""."""
     is_long = (end - start) * survey.frame_seconds >= _LEAST_STEADY_SECONDS
     return _STEADY.format(found) if is_long and (found := _dynamics(survey, start, end)) < _LEAST_DYNAMICS_DB else ""
 

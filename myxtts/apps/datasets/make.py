@@ -4,6 +4,7 @@ import shlex
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -176,10 +177,11 @@ def plan_source(
 
 
 def _with_pauses(clips, left, num_samples):
-    """Merges `clips` and dropped segments `left` by time; trims `left` where they overlap, adds pauses in the gaps."""
-    segments, position = [], 0
-    for one in [*sorted([*clips, *left], key=lambda one: one.start), Segment(num_samples, num_samples)]:
-        start, end = max(position, one.start), min(one.end, num_samples)
+    """Sorts clips and dropped segments (`left`) by time; fills gaps with pauses and cuts overlaps off `left`."""
+    segments, position, end_of_audio = [], 0, Segment(num_samples, num_samples)
+    ordered = [*sorted([*clips, *left], key=lambda one: one.start), end_of_audio, end_of_audio]
+    for one, after in pairwise(ordered):
+        start, end = max(position, one.start), min(one.end, num_samples if one.facts else after.start)
         if start > position:
             segments.append(Segment(position, start, reason=PAUSE))
         if one.facts:

@@ -33,7 +33,7 @@ _BLOCK_SHARE, _LEAST_BLOCK_SECONDS, _MOST_BLOCK_SECONDS = 0.1, 20.0, 120.0
 class SetFolder:
     """A data set on disk, opened by `open_set`. Adding a recording does not change the CSV lines of other recordings.
 
-    Each recording has a JSON record in `sources/`. It is written last, so an interrupted recording is processed again.
+    Each recording has a JSON record in `sources/`. It is written last: a recording without one is processed again.
     """
 
     def __init__(self, path: Path):
@@ -48,7 +48,7 @@ class SetFolder:
         return sorted(map(files.read_json, (self.path / SOURCES).glob("*.json")), key=lambda record: record["number"])
 
     def hold_back(self, record: dict[str, Any], share: float, seed: int) -> None:
-        """Marks whole blocks of time, about `share` of them, for validation, because adjacent clips are alike."""
+        """Marks about `share` of the clips for validation, in blocks of time, because adjacent clips are alike."""
         rate, blocks = record["sample_rate"], defaultdict(list)
         length = np.clip(_BLOCK_SHARE * record["num_samples"] / rate, _LEAST_BLOCK_SECONDS, _MOST_BLOCK_SECONDS)
         for row in record["rows"]:
@@ -87,7 +87,7 @@ class SetFolder:
         self.path_of(source_id, ".heard").unlink(missing_ok=True)
 
     def _append(self, name, columns, lines, start, separator):
-        """Replaces a recording's lines in a CSV list by new ones; the old ones are all that begin with `start`."""
+        """Updates the CSV list `name`: removes a recording's old lines, which begin with `start`; adds `lines`."""
         kept = [line for line in self._lines(name) if not line.startswith(start)]
         if not kept and not lines:
             (self.path / name).unlink(missing_ok=True)
@@ -143,7 +143,7 @@ def duration(seconds: float) -> str:
 
 
 def describe(record: dict[str, Any]) -> str:
-    """Summarizes a recording in one line: its length, its clips, and how much was dropped for which reason."""
+    """Summarizes a recording in one line: its length, its clips, and the time dropped for each reason."""
     seconds, count = defaultdict(float), sum(bool(row["clip"]) for row in record["rows"])
     for row in record["rows"]:
         seconds[row["reason"]] += (row["end"] - row["start"]) / record["sample_rate"]
@@ -153,7 +153,7 @@ def describe(record: dict[str, Any]) -> str:
 
 
 def clips_of(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Returns the row of each clip in `records`, with `seconds` and `speaker` added, sorted from worst to best."""
+    """Returns a dictionary per clip, worst quality first: its row in `records`, with `seconds` and `speaker` added."""
     clips = []
     for record in records:
         kept = [row for row in record["rows"] if row["clip"]]

@@ -53,9 +53,9 @@ class Atom:
 
 
 class Edges(NamedTuple):
-    """Boundaries of N segments of speech, in frames `(N,)`, and the frames at which clips can be cut.
+    """Frames at which N segments of speech start and end, and at which clips of them can be cut, each `(N,)`.
 
-    The speech is in `[starts, ends)`. A clip lasts from `begins` of its first segment to `finishes` of its last one.
+    Segment i is in `[starts[i], ends[i])`. A clip of the segments i to j is in `[begins[i], finishes[j])`.
     `pauses` are the durations of the pauses around the segments, `(N + 1,)` seconds; the first and last are infinite.
     """
 
@@ -110,7 +110,7 @@ def smooth_levels(levels_db: np.ndarray, frames: int) -> np.ndarray:
 
 
 def find_edges(segments: np.ndarray, levels_db: np.ndarray, frame_seconds: float) -> Edges:
-    """Finds where clips can be cut around `segments` `(N, 2)`: once in a short pause, near both ends of a long one."""
+    """Finds frames for cuts around `segments` `(N, 2)`: one in each short pause, two in a long one, near its ends."""
     frames = lambda seconds: max(1, round(seconds / frame_seconds))
     after, before = (list(map(frames, pair)) for pair in (_AFTER_SPEECH_SECONDS, _BEFORE_SPEECH_SECONDS))
     levels, begins, finishes = smooth_levels(levels_db, _QUIET_FRAMES), [], []

@@ -1,6 +1,6 @@
 """Metrics of an evaluation: measured sentences, confidence intervals, differences and the best model.
 
-The statistics treat sentences as independent, but not the syntheses of one sentence with several seeds.
+The statistics treat sentences as independent, and syntheses of the same sentence with several seeds as dependent.
 """
 
 import math
@@ -26,11 +26,11 @@ MISSING = {
     "dnsmos": networks.DNSMOS_HINT,
     "recordings": "sentences of a data set with recordings: --data FOLDER",
 }
-"""How a user can enable the metrics that need a model or recordings. The keys are the values of `Metric.needs`."""
+"""How a user can provide the model or the recordings that a metric needs, by the value of `Metric.needs`."""
 
 
 class Metric(NamedTuple):
-    """A metric of the report: `scale` times the ratio of two sums over sentences, numerators over denominators."""
+    """A metric of the report: a ratio of two sums over sentences (numerators and denominators), times `scale`."""
 
     name: str
     title: str
@@ -42,7 +42,7 @@ class Metric(NamedTuple):
     """What the metric needs besides the audio: a key of `MISSING`, or "" for nothing."""
     meaning: str = ""
     is_share: bool = False
-    """Whether the metric is a proportion of syntheses, so that each numerator is 0 or 1 and each denominator is 1."""
+    """Whether the metric is a proportion of syntheses. If so, each of them has numerator 0 or 1, and denominator 1."""
     measure: Callable[[Measured], tuple[float, float] | None] | None = None
     """Function that computes numerator and denominator for a sentence; None if `Measurer` computes the metric."""
 
@@ -78,7 +78,7 @@ METRICS = (
 )
 BY_NAME = {metric.name: metric for metric in METRICS}
 MIN_SIMILARITY = 0.7
-"""Minimum speaker similarity of the best model, on a scale from 0 (different speakers) to 1 (the recordings)."""
+"""Minimum speaker similarity for a model to be the best: 0 is that of different speakers, 1 that of recordings."""
 DECIDING = ("cer", "mcd", "similarity", "dnsmos_overall", "doubtful")
 """Metrics that decide which model is the best, in order of priority."""
 
@@ -96,7 +96,7 @@ class Estimate(NamedTuple):
 
     @property
     def holds_zero(self) -> bool:
-        """Whether the confidence interval contains 0, so that a difference is not significant. True without bounds."""
+        """Whether the confidence interval contains 0 (a difference is not significant); True if there are no bounds."""
         return self.low is None or self.low <= 0 <= self.high
 
 
@@ -180,7 +180,7 @@ class Row:
         return {one.spoken.sentence.id: one for one in reversed(self.measured)}
 
     def worst(self, count: int) -> list[Measured]:
-        """Returns a model's `count` worst sentences: flagged ones first, then by CER or MCD; [] for other rows."""
+        """Returns a model's `count` worst sentences: flagged ones first, then by CER or MCD; [] if not a model."""
 
         def badness(one):
             part, whole = one.parts.get("cer", one.parts.get("mcd", (0.0, 1.0)))
@@ -209,14 +209,14 @@ class Comparison:
 
     @cached_property
     def figures(self) -> dict[str, list[dict[str, Estimate]]]:
-        """All estimates, `{group: [{metric: estimate} for each row]}`; the groups are `all` and those of `groups()`."""
+        """All estimates by group of sentences (`all` and those of `groups()`): `{metric: estimate}` for each row."""
         groups = {"all": None} | self.groups()
         figure = lambda row, ids: {one.name: found for one in METRICS if (found := self.figure(row, one, ids))}
         return {name: [figure(row, ids) for row in self.rows] for name, ids in groups.items()}
 
     @cached_property
     def differences(self) -> list[dict[str, Estimate]]:
-        """Metrics of the other rows of `compared` minus those of its first row, `[{metric: estimate} for each]`."""
+        """For each row of `compared` after the first: `{metric: estimate}` of its values minus those of the first."""
         first, *others = self.compared or [None]
         difference = lambda row: {one.name: found for one in METRICS if (found := self.difference(first, row, one))}
         return [difference(row) for row in others]
@@ -235,7 +235,7 @@ class Comparison:
 
     @property
     def recordings(self) -> Row | None:
-        """The row of the recordings; None if the sentences have none."""
+        """The row of the recordings; None if there are no recordings."""
         return next((row for row in self.rows if row.kind == "recordings" and row.measured), None)
 
     @property
@@ -258,11 +258,11 @@ class Comparison:
         return f"not judged: the CER of the recognizer on recordings is {100 * error:.1f} %, above the limit of {limit}"
 
     def unjudged(self) -> set[str]:
-        """Returns `cer` and `wer` if the recognizer is too inaccurate (see `not_judged`), else an empty set."""
+        """Returns the names `cer` and `wer` if the recognizer is too inaccurate (see `not_judged`), else no names."""
         return {metric.name for metric in METRICS if metric.needs == "recognizer"} if self.not_judged() else set()
 
     def groups(self) -> dict[str, set[str]]:
-        """Groups sentence ids by whether the speaker was seen in training; {} unless both groups have sentences."""
+        """Groups sentence ids by whether the speaker was seen in training; {} if one of the two groups is empty."""
         seen, others = ({one.id for one in self.sentences if one.seen is kind} for kind in (True, False))
         return {"seen speakers": seen, "unseen speakers": others} if seen and others else {}
 
@@ -313,7 +313,7 @@ def compare(
 ) -> Comparison:
     """Measures the speech of all sources. Raises `UserError` if a source can speak none of the sentences.
 
-    `on_measured(row)` is called after each measurement. It can save the audio of the latest, which is then discarded.
+    `on_measured(row)` is called after each measurement. Then the audio of `row.measured[-1]` is discarded.
     """
     rows = []
     for source in sources:

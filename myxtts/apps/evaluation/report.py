@@ -19,7 +19,7 @@ from myxtts.storage.files import csv_text, write_json, write_text, write_whole_f
 NOT_AVAILABLE, NOT_JUDGED = "not available", "not judged"
 COLUMNS = ("row", "kind", "group", "metric", "unit", "value", "low", "high", "sentences", "judged")
 MOST_SENTENCES, WORST = 40, 10
-"""Sentences with audio on the page: at most `MOST_SENTENCES`, from all sources, and each model's `WORST` worst ones."""
+"""Maximum numbers of sentences with audio in the HTML report: from every source, and the worst ones of each model."""
 BAR_WIDTH = 160
 SHOWN_EVERY = 20
 """Number of sentences between progress messages."""
@@ -87,7 +87,7 @@ def _bars(estimates):
 
 
 class Line(NamedTuple):
-    """Line of a results table, for one metric: each cell as text, and as the estimate that was formatted."""
+    """Line of a results table: the values of one metric, both as texts for the cells and as estimates."""
 
     metric: Metric
     cells: list[str]
@@ -200,7 +200,7 @@ def as_json(comparison: Comparison, sounds: Mapping[int, str]) -> dict[str, Any]
 
 
 def _figures(comparison):
-    """Yields the figures of each `Row`: `{group: {metric: {"value": …, "low": …, "high": …, "sentences": …}}}`."""
+    """Yields the estimates of each row: `{group: {metric: {"value": …, "low": …, "high": …, "sentences": …}}}`."""
     groups = {"all": None} | comparison.groups()
     for place, row in enumerate(comparison.rows):
         yield {

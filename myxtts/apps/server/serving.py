@@ -32,7 +32,7 @@ ANSWER_SECONDS = 2.0
 HEAD_SECONDS = 10.0
 """Time limit for receiving the request line and headers of a request."""
 MOST_IN_TURNS, MOST_CACHE_BYTES = 32, 2**30
-"""Limits for an exported model: number of texts that it speaks at once, and total size of their caches in bytes."""
+"""Limits for an exported model: number of texts that it speaks at once, and bytes of their key-value caches."""
 MOST_CONNECTIONS = 500
 """Maximum number of open connections from all addresses together."""
 
@@ -58,7 +58,7 @@ def open_model(arguments: argparse.Namespace, key: str | None) -> tuple[FastAPI,
 
 
 def _open_exported(run, arguments):
-    """Returns an exported model, its voices `{name: language}`, names of trained speakers, and `Speaker` options."""
+    """Returns an exported model, its voices `{name: language}`, its trained voices, and arguments for `Speaker`."""
     for name in ("decoder", "engine", "device"):
         if getattr(arguments, name):
             raise UserError(f"--{name} is not for exported models: {run} runs in ONNX Runtime on the CPU.")

@@ -64,7 +64,7 @@ class SpeechJob:
     pieces: list[Piece]
     """Sentences of the text, or parts of long ones; empty if there is nothing to speak."""
     silences: tuple[float, float]
-    """Seconds of silence before the first and after the last piece."""
+    """Seconds of silence before the first piece, and after the last one."""
     find_voice: Callable[[], Voice]
     """Function that loads the voice. It runs in the speaker's thread, because it may have to encode a recording."""
     language: str
@@ -119,7 +119,7 @@ class Speaker:
         total_seconds: Time limit from arrival to the last audio.
         warm: `none`, `short` or `all`, as in `Synthesizer.warm_up`.
         device: Context in which the speaker's thread runs the model, such as `tf.device`.
-        most_texts: Maximum number of texts spoken at once. An exported model samples some codes of each text in turn.
+        most_texts: Maximum number of texts spoken at once; by an exported model in turns, a few codes per text.
     """
 
     def __init__(

@@ -49,7 +49,7 @@ class VoiceId(BaseModel):
 
 
 class SpeechRequest(BaseModel):
-    """Body of `POST /v1/audio/speech`: OpenAI's fields, then fields that only this server has. Others are ignored."""
+    """Body of `POST /v1/audio/speech`: OpenAI's fields, then fields of this server only. Unknown fields are ignored."""
 
     model_config = ConfigDict(extra="allow", strict=True)
     model: Annotated[str, Field(min_length=1, max_length=200, description="see /v1/models")]

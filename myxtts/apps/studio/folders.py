@@ -24,7 +24,7 @@ DATA, EXPORTS, EVALUATION, TRASH = "_data", "_exports", "_evaluation", "_trash"
 SUBTITLES = (".srt", ".vtt", ".ass")
 TEXT_SUFFIXES = (".txt", ".lab", ".csv", *SUBTITLES)
 RECORDINGS = ".recordings"
-"""End of the name of the folder with a data set's long recordings, which has a subfolder for each upload."""
+"""Suffix of the folder that has the long recordings of a data set, in a subfolder for each upload."""
 VOTES = "_votes.csv"
 COLUMNS = ("time", "first", "second", "better", "blind", "text", "seed")
 SAME = "same"
@@ -68,9 +68,9 @@ class DataSets:
         return self.folder(name).with_name(f"{name}{RECORDINGS}")
 
     def keep(self, name: str, files: Sequence[str] | None, is_heard: bool = False) -> Path | None:
-        """Copies uploaded files into a data set. With subtitles, or for a recognizer (`is_heard`), they are long
-        recordings: they go to a new folder in `recordings(name)`, which is returned. Otherwise, they are clips with
-        texts, and None is returned. Raises `UserError` for missing or wrong files, and for a set of the other kind."""
+        """Copies uploaded files into a data set. Recordings to cut into clips, by subtitles or by a recognizer
+        (`is_heard`), go to a new folder in `recordings(name)`, which is returned. Clips with texts go to the data set
+        itself, and None is returned. Raises `UserError` if files are missing or cannot be added to the data set."""
         folder, names = self.folder(name), [Path(file).name for file in files or ()]
         is_cut = is_heard or any(one.lower().endswith(SUBTITLES) for one in names)
         audio = MEDIA_EXTENSIONS if is_cut else AUDIO_EXTENSIONS
@@ -124,10 +124,10 @@ class DataSets:
         return {(row["clip"], row["text"].lstrip("'")): row["detail"] for row in rows if row["clip"] and row["detail"]}
 
     def correct(self, folder: str, loaded: Sequence, texts: Sequence, languages: Mapping[str, str] = {}) -> int:
-        """Saves edited texts of clips to the CSV lists of a data set, and removes clips whose text is now empty.
-        `loaded` and `texts` are the rows (clip, text, …) before and after the edit. `languages` maps old language codes
-        to new ones. Returns the number of edited texts. Raises `UserError` if the text of an edited clip has been
-        changed on disk since it was loaded."""
+        """Saves edited texts of clips to the CSV lists of a data set, and removes clips whose text is now empty. Also
+        replaces the clips' language codes by `languages`, `{old: new}`. `loaded` and `texts` are the rows (clip, text,
+        …) before and after the edit. Returns the number of edited texts. Raises `UserError` if the text of an edited
+        clip has been changed on disk since it was loaded."""
         plain = lambda rows: {row[0]: " ".join(str(row[1] or "").replace("|", " ").split()) for row in rows}
         before, given, lists = plain(loaded), plain(texts), {}
         for path in self.lists(folder):
@@ -172,13 +172,13 @@ def kept_in(home: Path) -> dict[str, Kept]:
 
 
 def _parts(kind, folder):
-    """Returns the paths of an item: long recordings of a data set or output of a run, if any; then its folder."""
+    """Returns the paths to move together: a data set's recordings or a run's output, if any, and then the folder."""
     beside = {"data": folder.with_name(f"{folder.name}{RECORDINGS}"), "run": output_path(folder)}
     return [path for path in (beside.get(kind), folder) if path and (path.exists() or path == folder)]
 
 
 def removable(home: Path, place: str | None, tasks: Tasks) -> Kept:
-    """Returns the item of `kept_in` at the path `place`. Raises `UserError` if there is none, or if it is in use."""
+    """Returns the `Kept` folder at the path `place`. Raises `UserError` if there is none, or if it is in use."""
     if (one := kept_in(home).get(place or "")) is None:
         raise PageError("choose_kept")
     for run in filter(process_of, {*map(home.resolve().joinpath, runs_in(home)), *trainings}):
@@ -196,7 +196,7 @@ def removable(home: Path, place: str | None, tasks: Tasks) -> Kept:
 
 
 def to_trash(home: Path, place: str | None, tasks: Tasks) -> Path:
-    """Moves an item of `kept_in`, with the files beside its folder, to the trash; returns the folder's new path."""
+    """Moves a folder of `kept_in`, with the files that belong to it, to the trash; returns its new path."""
     one = removable(home, place, tasks)
     (home / TRASH).mkdir(exist_ok=True)
     trainings.pop(one.folder.resolve(), None)  # how its training ended does not concern a new run of this name
@@ -223,5 +223,5 @@ def count_votes(home: Path) -> list[list]:
 
 
 def _read_csv(path):
-    """Returns the rows of a CSV file with a header, as dictionaries; none if it does not exist."""
+    """Returns the rows of a CSV file with a header, as dictionaries; no rows if there is no file."""
     return csv.DictReader(path.read_text(encoding="utf-8").splitlines() if path.is_file() else ())

@@ -19,7 +19,7 @@ from myxtts.storage.base_model import BASE_NAME
 
 
 def data_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
-    """Fills the tab Data, which creates and checks data sets; sets `choices.data` to its folder and language inputs."""
+    """Fills the tab Data, which creates and checks data sets. Keeps its inputs for folder and language in `choices`."""
     with gr.Row():
         with gr.Column():
             with gr.Row():
@@ -148,7 +148,7 @@ def train_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
 
 
 def _form(studio, texts, choices):
-    """Adds the training form; returns the inputs for run name, settings (by flag) and recipe, and the stage table."""
+    """Adds the training form; returns run name input, `{flag: input}` of settings, recipe input and stage table."""
     preset = studio.preset(None, BASE_NAME)
     lists = dict(allow_custom_value=True)
     models = lambda: [(texts["nothing"], ""), (texts["base"], BASE_NAME), *runs_in(studio.home), ("XTTS v2", XTTS_V2)]
@@ -279,7 +279,7 @@ def models_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
 
 
 def _list(studio, texts, choices):
-    """Adds the list of runs, data sets and exports, with a button to move an item to the trash, and one to confirm."""
+    """Adds the list of runs, data sets and exports, with buttons to move one to the trash and to confirm this."""
 
     def rows():
         found = kept_in(studio.home)

@@ -75,7 +75,7 @@ class Tasks:
         return arguments if process and process.poll() is None else ()
 
     def require_free(self, name: str) -> None:
-        """Raises `UserError`, which names the output folder, if a command is running under this name."""
+        """Raises `UserError` with the name of the output folder if a command is running under this name."""
         if self.arguments(name):
             raise PageError("task_runs", self.folders().get(name, Path(name)).name.strip("_"))
 
@@ -118,7 +118,7 @@ def start_training(folder: Path, flags: Sequence[str]) -> None:
 
 
 def stop_training(folder: Path) -> None:
-    """Stops the training run in a folder: after its current step, with a checkpoint; if it has not begun, at once.
+    """Stops the training run in a folder after its current step, with a checkpoint, or at once before its first step.
 
     Sends SIGTERM, because if the server was started in the background (`&`), its runs ignore SIGINT until training
     begins. Raises `UserError` if no run is training in the folder.
@@ -135,7 +135,7 @@ def require_free(folder: Path) -> None:
 
 
 def process_of(folder: Path) -> int | None:
-    """Returns the id of the process that trains in a folder: has locked it or, if the page started it, soon will."""
+    """Returns the id of the process that trains in a folder, by the folder's lock or, if not locked, by `trainings`."""
     process = trainings.get(folder.resolve())
     own = process.pid if process is not None and process.poll() is None else None
     try:
@@ -168,7 +168,7 @@ def output_path(folder: Path) -> Path:
 
 
 def status_of(path: Path) -> os.stat_result:
-    """Returns the status of a file or link; all values are 0 if it has vanished, as old checkpoints of a run do."""
+    """Returns `lstat` of a file or link. If it was deleted meanwhile, like an old checkpoint, all values are 0."""
     with suppress(OSError):
         return path.lstat()
     return os.stat_result((0,) * 10)

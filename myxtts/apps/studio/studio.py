@@ -55,7 +55,7 @@ class Studio:
         return base_folder() if name == BASE_NAME else named_folder(self.home, name)
 
     def source(self, named: str | None) -> str:
-        """Converts the model name that the user gave to a value of `--init-from`: a run's folder, else the name."""
+        """Returns the `--init-from` for a model that the user named: the folder if it is a run, else the same name."""
         named = (named or "").strip()
         return str((self.home / named).resolve()) if named in runs_in(self.home) else named
 
@@ -77,7 +77,7 @@ class Studio:
         return {os.path.relpath(clip.wav_path, folder): clip for clip in clips}
 
     def data_language(self, folder: str | None, before: str) -> str:
-        """Returns a data set's main language by its labels or else its texts; `before`, the current one, if unknown."""
+        """Returns a data set's main language by its labels or, if it has none, by its texts; `before` if unknown."""
         with suppress(UserError, OSError):
             stated, found = self.clip_languages(self.clips(folder, before).values() if folder else ())
             found = found if stated == before else stated
@@ -85,7 +85,7 @@ class Studio:
         return before
 
     def clip_languages(self, clips: Collection[Utterance]) -> tuple[str | None, str | None]:
-        """Returns the most common language label, and the language of these clips by their words; each may be None."""
+        """Returns the most common language label, and the language of the words in the clips with this label."""
         stated = mode(clip.language for clip in clips) if clips else None
         return stated, identify_language(clip.text for clip in clips if clip.language == stated)
 
@@ -139,14 +139,14 @@ class Studio:
         return "\n\n".join(one for one in printed.split("\n\n") if has_gpu or not one.startswith("LARGEST BATCH"))
 
     def speakers(self, language: str, *names: str, before: str | None = None) -> list[str]:
-        """Returns the voices that all models `names` have. Sort keys: in `language`, is `before`, is a trained one."""
+        """Returns the voices common to all models `names`: first in `language`, among these `before`, then trained."""
         voices, *others = (read_speakers(self.folder(name)) for name in names)
         shared = [one for one in voices if all(one in other for other in others)]
         return sorted(shared, key=lambda it: (voices[it].language != language, it != before, voices[it].clip is None))
 
     def languages(self, before: str, *names: str) -> tuple[str, list[str]]:
-        """Returns the code of a default language, and the codes of all languages that every model in `names` speaks.
-        The default is that of the first model's trained speaker or else `before`, if all models speak it, or ""."""
+        """Returns the language to select at first ("" for none), and the languages that all models `names` speak. The
+        selection is the language of the first model's trained speaker or, if not all models speak it, `before`."""
         known = [one.language for one in read_speakers(self.folder(names[0])).values() if one.clip]
         shared = {*LANGUAGES}
         for name in names:
@@ -155,9 +155,9 @@ class Studio:
         return next((one for one in (*known[:1], before) if one in shared), ""), sorted(shared)
 
     def reading(self, text: str, language: str, speaker: str | None, *names: str) -> tuple[str, str | None, str, str]:
-        """Returns language and voice to read a text in, the language that its words suggest ("" if it is the same), and
-        the characters that a model does not speak, with their names ("" if there are none). Without `language`, chooses
-        one as `myxtts say` does. Raises `UserError` for letters that the language lacks."""
+        """Chooses how to read a text. Returns language, voice, the language that its words suggest ("" if the same),
+        and the characters that a model cannot speak, with their Unicode names ("" if none). If `language` is "", it is
+        chosen as by `myxtts say`. Raises `UserError` for letters that the language lacks."""
         if not text.strip():
             raise PageError("no_text")
         _, among = self.languages("", *names)
@@ -166,13 +166,13 @@ class Studio:
             raise PageError("other_letters" if language else "no_language")
         voices = [speaker] if language else self.speakers(found, *names, before=speaker)
         guessed = identify_language([text], least=OF_A_SENTENCE) or found
-        tokenizers = [open_text_front(self.folder(name))[0].tokenizer for name in names]
-        unknown = [one.unknown(one.with_known_letters(text, found), found) for one in tokenizers]
+        readers = [open_text_front(self.folder(name))[0].tokenizer.reader for name in names]
+        unknown = [one.unknown(one.read(one.with_known_letters(text, found), found), found) for one in readers]
         return found, next(iter(voices), None), guessed * (guessed != found), with_names(max(unknown, key=len))
 
     def example(self, text: str, language: str, speaker: str | None, name: str, usual: str) -> str:
-        """Returns the sample sentence in `language`, or else in that of the voice `speaker` of a model, or else in
-        `usual`. A `text` that is not a sample sentence is returned unchanged."""
+        """Translates a sample sentence to `language`; if this is "", to the language of the voice `speaker` of the
+        model `name`, or else to `usual`. A `text` that is not a sample sentence is returned unchanged."""
         voice = read_speakers(self.folder(name)).get(speaker)
         found = EXAMPLES.get(language or voice and voice.language, EXAMPLES[usual])
         return found if text in EXAMPLES.values() else text
@@ -211,7 +211,7 @@ class Studio:
         return synthesizer, voice, language or None, sampling, int(seed), speed
 
     def export(self, name: str, weights: str) -> Iterator[str]:
-        """Exports a model for ONNX Runtime to `export_folder`, unless that exists; yields the output of the command."""
+        """Exports a model for ONNX Runtime to its `export_folder`, if that is missing; yields the command's output."""
         folder = self.export_folder(name, weights)
         folder.parent.mkdir(parents=True, exist_ok=True)
         flags = [f"--checkpoint={self.source(name)}", "--format=onnx", f"--weights={weights}", f"--output={folder}"]
@@ -230,7 +230,7 @@ class Studio:
         yield from self.tasks.follow("convert", "convert", f"--from-coqui={source.strip()}", f"--output={target}")
 
     def evaluate(self, first: str, which: str, second: str, of_second: str, sentences: int) -> Iterator[str]:
-        """Evaluates two models at their `best` or `last` checkpoints; yields the output of the command."""
+        """Evaluates `first` at checkpoint `which` (`best` or `last`) and `second` at `of_second`; yields the output."""
         folders = dict.fromkeys((f"{self.source(first)}@{which}", f"{self.source(second)}@{of_second}"))
         flags = [f"--sentences={int(sentences)}", "--seeds=1", f"--output={self.home / EVALUATION}"]
         yield from self.tasks.follow("evaluate", "evaluate", *flags, "--", *folders)

@@ -1,4 +1,4 @@
-"""Content of the training form: the settings whose field has `page="main"` or `page="more"`. The model to start from
+"""Content of the training form: the settings declared with `page="main"` or `page="more"`. The model to start from
 determines a recipe, and the recipe the initial values. Values that the user changes become flags."""
 
 from collections.abc import Mapping

@@ -34,7 +34,7 @@ _WHAT = tomllib.loads(Path(__file__).with_name("not_data.toml").read_text("utf-8
 _OTHER_FILES = {ARCHIVES: _WHAT["archive"], SHEETS: _WHAT["sheet"], MODELS: _WHAT["model"]}
 _OTHER_FILES[MEDIA_EXTENSIONS] = _WHAT["recording"]
 _MOST_MISLABELED = 0.1
-"""Largest share of clips that are rejected because their language lacks their letters; more end the reading."""
+"""Maximum share of clips in a language that lacks the letters of their texts. With a larger share, reading fails."""
 
 __all__ = ["Corpus", "CorpusError", "Finding", "TextsMissing", "Utterance", "files_beside", "load_corpus"]
 
@@ -177,7 +177,7 @@ def _guess_language(reading):
 
 
 def _refuse_letters(reading, language, group):
-    """Rejects the clips `group` of a language that lacks their letters. Raises `CorpusError` if they are many."""
+    """Rejects clips of `group`, all in `language`, with wrong letters; if the group is large, raises `CorpusError`."""
     read_as, note = guess_language((clip.text for clip in group), language)
     if not note or read_as != language:
         return
@@ -185,9 +185,9 @@ def _refuse_letters(reading, language, group):
         return
     if language != reading.language:
         note += " The list names the language: correct it there."
-    if len(group) > _MOST_MISLABELED * len(reading.utterances):
-        raise CorpusError(f"{counted(len(group), 'clip')} cannot be read. {note}")
     wrong = {clip.id: clip for clip in group if guess_language([clip.text], language)[1]}
+    if len(wrong) > _MOST_MISLABELED * len(reading.utterances):
+        raise CorpusError(f"{counted(len(wrong), 'clip')} cannot be read. {note}")
     reading.utterances[:] = [clip for clip in reading.utterances if clip.id not in wrong]
     for clip in wrong.values():
         with reading.clip(clip.id, clip.line, clip.wav_path):

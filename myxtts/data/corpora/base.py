@@ -16,8 +16,8 @@ class Utterance:
     """One clip with its transcript.
 
     `id` is unique within the corpus. `line` is the line number in the list of clips, if any. `validation` is True for
-    clips of the data set's own validation split. `num_samples` is the length at 22 050 Hz, and `audio`
-    a digest of the samples in 16 bits; they are 0 and empty until the audio is read.
+    clips of the data set's own validation split. `num_samples` is the length at 22 050 Hz, 0 until the audio is read.
+    `audio` is a digest of the 16-bit samples, empty until the audio is read.
     """
 
     id: str
@@ -89,7 +89,7 @@ class CorpusFormat:
     hint: str
     """Description of the layout in error messages, which follows the words "a folder with"."""
     read: Callable[["Reading", Place], object]
-    """Function that reads a `Place`: adds its clips and rejections, or nothing if it has another layout. Raises
+    """Function that adds the clips and rejections of a `Place`, or nothing if the place has another layout. Raises
     `CorpusError` if a list cannot be read, and `ClipRefused` if the folder must not be opened."""
     takes_list: bool = False
     """Whether `read` can also read a single list, `place.list_path`, instead of a folder."""
@@ -143,7 +143,7 @@ class Reading:
             line: Line number in the list, or None without a list.
             audio_places: Folders to search for the audio file.
             speakers: `{id: (speaker, language)}` from a `speakers.csv`.
-            name: Id of the clip within `place`, by default derived from the name of the audio file.
+            name: Id of the clip without the prefix of `place`; by default, derived from the name of the audio file.
         """
         parts = self.folder.name_to_parts(cells["id"])
         name = name or parts_to_id(parts)

@@ -57,7 +57,7 @@ class CorpusFolder:
         written = (Path(os.path.abspath(one)) for one in (root, *audio_roots))
         self._roots = dict.fromkeys([self.root, *self.audio_roots, *written])
         self.linked: set[Path] = set()
-        """Folders outside the data set from which audio is read, because links or paths in lists lead there."""
+        """Folders outside the data set from which audio is read, because symbolic links or a list point to them."""
         self.searched: set[Path] = {*self.audio_roots}
         """Folders in which audio files may also be one level down, in a subfolder."""
         self._links: set[Path] = set()
@@ -72,7 +72,7 @@ class CorpusFolder:
         self._roots |= dict.fromkeys((folder, folder.resolve()))
 
     def allow_named(self, names: Collection[str]):
-        """If at least half of the paths lead outside the data set, allows their common folder if the user owns it."""
+        """If at least half of `names` are outside the data set, allows the folder they share if the user owns it."""
         away = [name for name in names if (name[:1] == "/" or ".." in name) and name.lower().endswith(AUDIO_EXTENSIONS)]
         paths = [Path(os.path.normpath(self.root / name)) for name in away]
         outside = [path for path in paths if not any(path.is_relative_to(root) for root in self._roots)]
@@ -114,7 +114,7 @@ class CorpusFolder:
         return found
 
     def _find_on_disk(self, folder):
-        """Returns a folder's path with the Unicode forms of the names on the disk; the same path if it is missing."""
+        """Returns a folder's path as stored on disk, perhaps in another Unicode form; unchanged if it is missing."""
         if os.path.isdir(folder) or not any(folder.is_relative_to(root) for root in self._roots):
             return folder
         beside, key = self._list(folder.parent, for_audio=True)[1], _file_key(folder.name)
@@ -147,7 +147,7 @@ class CorpusFolder:
         return {stem for stem, extension in map(os.path.splitext, self.files(folder)) if extension in AUDIO_EXTENSIONS}
 
     def find_audio(self, places: Sequence[Path], parts: list[str]) -> Path:
-        """Finds a clip's audio file in `places`, in `audio_roots`, or in subfolders of those that are in `searched`.
+        """Finds a clip's audio file in `places` or `audio_roots`, also one level down if the folder is in `searched`.
 
         `parts` are the components of the file's path, with or without extension. Raises `ClipRefused` if the file is
         missing, is in several subfolders, or is a link to another user's file outside the data set.
@@ -179,15 +179,15 @@ class CorpusFolder:
         raise ClipRefused("missing file", detail, places[0].joinpath(*parts[:-1], keys[0]))
 
     def has_audio(self, places: Sequence[Path], name: str) -> bool:
-        """Returns whether there is an audio file for the clip `name` of a list; there may be several, in subfolders."""
+        """Returns whether the clip `name` has an audio file. Unlike `find_audio`, allows several with that name."""
         try:
             return bool(self.find_audio(places, self.name_to_parts(name)))
         except ClipRefused as refused:
             return refused.reason == "several files"
 
     def name_to_parts(self, name: str) -> list[str]:
-        """Splits the path that a list gives for a clip into components relative to the data set. For a path in one of
-        `audio_roots`, the first component is that root. Raises `ClipRefused` if the path is invalid.
+        """Splits a clip's path, as given in a list, into components relative to the data set. A path in one of
+        `audio_roots` has that root as its first component. Raises `ClipRefused` if the path is invalid.
 
         If an absolute path does not exist, its leading folders are dropped until the rest exists in one of `searched`.
         """

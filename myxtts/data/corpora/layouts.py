@@ -65,7 +65,7 @@ def _read_saved(reading, place):
 
 
 def _extract(audio, path):
-    """Returns the path of a recording; writes its bytes, in any format, to `path`, unless they are already there."""
+    """Returns the path in the cell `audio`. If the cell has bytes instead, stores them at `path` and returns `path`."""
     content = audio.get("bytes")
     if content is None:
         return str(audio.get("path") or "")
@@ -89,7 +89,7 @@ def read_finetune_webui(reading: Reading, place: Place) -> None:
 
 
 def read_common_voice(reading: Reading, place: Place) -> None:
-    """Reads Common Voice: `train.tsv` or else `validated.tsv`, dev and test lists."""
+    """Reads Common Voice: `train.tsv` (if missing, `validated.tsv`), `dev.tsv` and `test.tsv`."""
     files = reading.folder.files(place.path)
     training = [name for name in ("train.tsv", "validated.tsv") if name in files]
     if not training or place.path / "clips" not in reading.folder.subfolders(place.path):
@@ -174,7 +174,7 @@ def _find_lists(reading, place, folder):
 
 
 def read_kaldi(reading: Reading, place: Place) -> None:
-    """Reads a Kaldi folder (`wav.scp`, `text`, `utt2spk`) without running commands."""
+    """Reads a Kaldi folder (`wav.scp`, `text`, `utt2spk`). A command in `wav.scp` is not run; its clip is rejected."""
     path, folder = place.path / "wav.scp", reading.folder
     if place.list_path and place.list_path.name != path.name or not folder.has(place.path, path.name, "text"):
         return
@@ -206,7 +206,7 @@ def read_kaldi(reading: Reading, place: Place) -> None:
 
 
 def read_text_files(reading: Reading, place: Place, suffix: str = ".txt") -> None:
-    """Reads pairs of audio and text files with equal names, and rejects unpaired files, if there are pairs."""
+    """Reads audio and text files of equal name; rejects unpaired files. Reads nothing if no `.txt` file has a pair."""
     audio = reading.folder.audio_stems(place.path)
     texts = {name.removesuffix(suffix) for name in reading.folder.files(place.path) if name.endswith(suffix)}
     if suffix == ".txt" and audio.isdisjoint(texts):  # the texts are not transcripts
@@ -247,7 +247,7 @@ def read_vctk(reading: Reading, place: Place) -> None:
 def read_chapters(reading: Reading, place: Place, suffix: str) -> None:
     """Reads `SPEAKER/CHAPTER/` folders with texts in files that end with `suffix`.
 
-    `dev-…` folders are for validation, `test-…` folders are unused. Without any other folders, both are for training.
+    `dev-…` folders are for validation, `test-…` folders unused. If there are only such folders, they are for training.
     """
     has_texts = lambda path: any(name.endswith(suffix) for name in reading.folder.files(path))
     chapters = [path for path in reading.folder.walk(place.path, 3) if has_texts(path)]

@@ -110,7 +110,7 @@ def find_dialect(lines: list[str], separator: str) -> Dialect:
 
 
 def _guess_separator(lines):
-    """Returns tab, comma or semicolon if it splits most lines into 2 or 3 cells and no line has `|`; otherwise `|`."""
+    """Returns `|` if a line has it; else tab, comma or semicolon, if most lines then have 2 or 3 cells; else `|`."""
     lines = [line for line in lines if line.strip()]
     if any("|" in line for line in lines):
         return "|"
@@ -154,8 +154,8 @@ def header_table(reading: Reading, place: Place, path: Path) -> Table | None:
 def content_table(reading: Reading, place: Place, path: Path) -> Table | None:
     """Returns the `Table` of a list whose columns are found by their content; None if no column contains clips.
 
-    At least half of the cells in the clip column name audio files. The text column is the header's, else the one with
-    the most letters. Lists without a header that have clips in the first of up to 4 columns are left to `plain_table`.
+    At least half of the cells in the clip column name audio files. The text column is named by the header, or else has
+    the most letters. If the clips are in the first of at most 4 columns and there is no header, calls `plain_table`.
     """
     lines = reading.folder.read_lines(path)
     sample = [line for line in lines[:_SAMPLE_LINES] if line.strip()]
@@ -227,7 +227,7 @@ def _is_header(rows, column, found):
 
 
 def _located(reading, place, path, dialect, columns, header_line=None):
-    """Creates a `Table`; its audio is in `wavs/`, `place`, subfolders of these, or the folder that most paths name."""
+    """Creates a `Table`. Its audio may be in `place`, `wavs/` or their subfolders, or where most paths lead."""
     table = Table(path, dialect, columns, (place.path / "wavs", place.path), header_line)
     reading.folder.allow_named([*_clip_names(reading, table)])
     reading.folder.searched.update(table.audio_places)
@@ -304,7 +304,7 @@ def read_split(reading: Reading, place: Place, training: Table, validation: Tabl
 
 
 def read_parts(reading: Reading, place: Place, parts: dict[str, Path], training: str, read: Callable[[Place], object]):
-    """Calls `read` for two splits of `parts` (`{split: folder}`): validation, if there is one, and `training`."""
+    """Calls `read` for a validation split in `parts` (`{split: folder}`), if any, and then for the split `training`."""
     validation, *others = [name for name in VALIDATION if name in parts and name != training] or [None]
     for name in others:
         reading.notes.append(f"The folder {reading.folder.relative(parts[name])} is not used.")

@@ -138,7 +138,7 @@ def import_coqui(files: CoquiFiles, output: Path) -> tuple[XTTSConfig, list[Stor
 
 
 def _gather(files, checkpoint):
-    """Returns `{name: Stored}` for all tensors. Names are as in current coqui-tts; the DVAE's begin with `dvae.`."""
+    """Returns `{name: Stored}` for all tensors. Names are as in current coqui-tts, with `dvae.` before DVAE tensors."""
     stored = {}
     for name, array in _items(checkpoint, files.model):
         key, reason = coqui.modern_name(name), None
@@ -235,7 +235,7 @@ def _finite_weights(tensors, stored):
 
 
 def _read_speakers(path, model):
-    """Returns `{voice name: (latents, speaker vector)}`; like coqui-tts, expects each voice's arrays in this order."""
+    """Reads a file of voices: returns `{name: (latents, speaker vector)}`. Each voice must be stored in this order."""
     stored = read_torch_checkpoint(path)
     if not isinstance(stored, dict) or not stored:
         raise CheckpointError(f"--speakers must be a file with voices by name. {path} holds {type(stored).__name__}.")

@@ -44,7 +44,7 @@ _OPCODES = frozenset(
 )
 """Pickle opcodes that are allowed: those that `torch.save` writes, and those for plain objects with attributes."""
 _KEYS = {"SETITEM": slice(0, 1), "SETITEMS": slice(0, None, 2), "DICT": slice(0, None, 2), "ADDITEMS": slice(None)}
-"""By pickle opcode that fills a dictionary or set: which of its operands become keys or items, so must be hashable."""
+"""By pickle opcode that fills a dictionary or set: which of its operands are dictionary keys or set items."""
 _LITERALS = {"EMPTY_LIST": [], "EMPTY_TUPLE": (), "EMPTY_DICT": {}, "EMPTY_SET": set()}
 _LITERALS |= {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
 _STORAGE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
@@ -59,7 +59,7 @@ class TorchCheckpointError(UserError):
 
 
 def _require(holds, source, problem):
-    """Raises `TorchCheckpointError`, with the file's name `source`, unless `holds`."""
+    """Raises `TorchCheckpointError` with the file's name `source` and the text `problem` if `holds` is false."""
     if not holds:
         raise TorchCheckpointError(f"{source} {problem}.")
 
@@ -86,7 +86,7 @@ class _Cell:
     depth: int = 0
     """Nesting depth; 0 for a value that contains no other values."""
     is_held: bool = False
-    """Whether another value contains this one. If so, this value may not grow, as its weight was already counted."""
+    """Whether a list or dictionary holds this value. If so, nothing is added to it: its weight was counted."""
 
 
 class Unpickler:
@@ -94,7 +94,7 @@ class Unpickler:
 
     Args:
         source: Name of the file, for error messages.
-        load_storage: `load_storage(dtype, key, num_values)` returns a tensor storage, 1-D. If None, tensors are errors.
+        load_storage: `load_storage(dtype, key, num_values)` returns a tensor storage, 1-D. None rejects tensors.
     """
 
     def __init__(self, source: str, load_storage: Callable[[np.dtype, str, int], np.ndarray] | None = None):
@@ -142,7 +142,7 @@ class Unpickler:
                 self.combine(name, whole, taken)
 
     def combine(self, name, whole, parts):
-        """Pushes the result of the opcode `name`: `whole` extended by `parts`, or a new value if `whole` is None."""
+        """Runs the opcode `name`: adds `parts` to `whole`, or to a new value if that is None; puts it on the stack."""
         self.work += sum(part.weight for part in parts)
         self.num_odd_keys += sum(type(part.value) not in (str, bytes) for part in parts[_KEYS.get(name, slice(0))])
         depth = max([part.depth + 1 for part in parts], default=0)
@@ -177,7 +177,7 @@ class Unpickler:
         return values if name == "LIST" else tuple(values)
 
     def call(self, function, arguments):
-        """Calls one of the few functions that checkpoints need; raises `TorchCheckpointError` for others."""
+        """Calls `function` if it is one of the few that checkpoints need, else raises `TorchCheckpointError`."""
         scalar = lambda dtype, content: np.frombuffer(content, _of_kind(np.dtype, dtype))[0]
         functions = {
             "torch._utils._rebuild_tensor_v2": self.tensor,
@@ -223,7 +223,7 @@ class Unpickler:
 
 
 def _literal(name, argument):
-    """Returns the `_Cell` that an opcode pushes without reading the stack: its argument or a fixed value."""
+    """Returns the value, a `_Cell`, of an opcode that takes nothing from the stack: a constant or its argument."""
     if name in _LITERALS:
         return _Cell(copy.copy(_LITERALS[name]))
     if name == "GLOBAL":

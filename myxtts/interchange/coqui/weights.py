@@ -21,11 +21,11 @@ SPEAKER_FRONT_END = "hifigan_decoder.speaker_encoder.torch_spec"
 """Name prefix of the constants that the speaker encoder's mel spectrogram is computed with: `.0.filter` (pre-emphasis),
 `.1.spectrogram.window` and `.1.mel_scale.fb` (filterbank)."""
 _TABLES = tomllib.loads(Path(__file__).with_name("weights.toml").read_text("utf-8"))
-"""Layers by part and group, kinds of layers, and names of tensors that are not converted, as that file explains."""
+"""Contents of `weights.toml`: layers of each part of XTTS, tensors of each kind of layer, and tensors to skip."""
 
 
 class Tensor(NamedTuple):
-    """A MyXTTS weight and its released tensors: one, or two with weight normalization (gain and direction)."""
+    """A MyXTTS weight, and the released tensor that stores it (two, gain and direction, if weight-normalized)."""
 
     names: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
@@ -55,7 +55,7 @@ def model_tensors(config: ModelConfig) -> list[Tensor]:
 
 
 def constant_tensors(config: ModelConfig) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Returns tensors that coqui-tts requires but MyXTTS lacks, by name: those of `model.pth`, and those of `dvae.pth`.
+    """Returns two dictionaries of tensors that coqui-tts requires but MyXTTS lacks: for `model.pth` and for `dvae.pth`.
 
     Does not include the constants for `model.pth` that `conversion.speaker_front_end` returns.
     """
@@ -100,11 +100,11 @@ _LAYOUTS = {
         lambda weight: (_norm_but_first(weight.transpose()), weight.transpose()),
     ),
 }
-"""Functions of each layout: from released arrays to the MyXTTS weight, and back."""
+"""By `Tensor.layout`: a function that converts released arrays to the MyXTTS weight, and one that converts it back."""
 
 
 def _tensors(part, table, **numbers):
-    """Yields the `Tensor`s of a table in `weights.toml`, in which `numbers` are inserted."""
+    """Yields the `Tensor`s of a table in `weights.toml`. `numbers` has the values of the table's variables."""
     for line in _TABLES[part][table].splitlines():
         kind, theirs, ours, *sizes = line.format(**numbers).split()
         shape = [math.prod(int(numbers.get(factor, factor)) for factor in size.split("*")) for size in sizes]

@@ -17,9 +17,9 @@ FLOAT32, INT8 = "float32", "int8"
 WEIGHTS = (FLOAT32, INT8)
 """Number formats for the matrices of linear layers."""
 BLOCK = 32
-"""Number of int8 weights that share a scale. Rounding changes each by at most 0.4 % of the largest one."""
+"""Number of int8 weights that share a scale. Rounding changes a weight by at most 0.4 % of the largest of these."""
 LARGE_BYTES = 4096
-"""Size in bytes from which `session` keeps arrays out of the graph. Graph optimization only sees smaller arrays."""
+"""Arrays of at least this many bytes are kept out of the graph by `session`, so that graph optimization skips them."""
 
 
 def import_package(name: str) -> ModuleType:
@@ -148,7 +148,7 @@ class Builder:
         return self.op("LayerNormalization", x, scale, *bias, axis=-1, epsilon=layer.epsilon)
 
     def model(self, outside: Collection[str] = ()) -> Any:
-        """Returns the graph as an `onnx.ModelProto`; arrays named in `outside` are declared without their values."""
+        """Returns the graph as an `onnx.ModelProto`. It lacks the values of the arrays named in `outside`."""
         helper, stored = self.onnx.helper, []
         for name, array in self._arrays.items():
             if name in outside:

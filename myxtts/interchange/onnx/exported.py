@@ -1,6 +1,6 @@
 """Speaks with an exported model in the server, without TensorFlow and Keras.
 
-Unlike `speak.py`, normalizes texts as MyXTTS does, and reads all audio formats.
+Unlike `speak.py`, streams, and reads all audio formats.
 """
 
 import logging
@@ -21,7 +21,6 @@ from myxtts.inference.text_front import Piece, TextFront
 from myxtts.inference.windows import FIRST_CODES, NO_SAMPLES, Sounding, Windows, WindowShape
 from myxtts.interchange.onnx import speak
 from myxtts.storage.files import CheckpointError
-from myxtts.text.g2p import ESPEAK
 from myxtts.text.tokenizer import XTTSTokenizer
 
 logger = logging.getLogger(__name__)
@@ -37,10 +36,7 @@ class ExportedModel:
         try:
             self.exported = exported = speak.Speaker(folder)
             settings = exported.config
-            as_it_sounds = list(settings["written_as_it_sounds"])
-            if settings["espeak_voices"]:
-                as_it_sounds.append(ESPEAK)
-            self.tokenizer = XTTSTokenizer.from_file(folder / "vocab.json").with_g2p(as_it_sounds)
+            self.tokenizer = XTTSTokenizer.from_file(folder / "vocab.json").with_g2p(exported.reader.g2p)
             self.text_front = TextFront(self.tokenizer, settings["model"]["max_text_tokens"], settings["longest_texts"])
             self.config = XTTSConfig(sampling=SamplingConfig(**settings["sampling"]))
             self._windows = WindowShape(**settings["windows"])
@@ -51,7 +47,7 @@ class ExportedModel:
             raise CheckpointError(f"{folder} is not a complete export: {error}. Run `myxtts export` again.") from error
         self.sample_rate: int = exported.sample_rate
         self.engine, self.changed = self, threading.Condition()
-        """The server waits on `engine.changed` for new codes. Nothing notifies it, as no other thread samples codes."""
+        """For the server, which waits on `engine.changed`; never notified, as `more` samples in the server's thread."""
         self.speakers = {name: language or None for name, language in exported.voice_languages.items()}
         """Names of the stored voices, each with its language code; None for a voice whose language is unknown."""
 
@@ -77,13 +73,13 @@ class ExportedModel:
         return Voice(*(array[None] for array in found))
 
     def _no_voice(self):
-        """Returns a voice of zeros: latents `(num_latents, width)` and a speaker vector `(speaker_width,)`."""
+        """Returns zeros in the shapes of a voice: latents `(num_latents, width)`, speaker vector `(speaker_width,)`."""
         shapes = [("num_latents", "width"), ("speaker_width",)]
         return [np.zeros([self.exported.model[name] for name in names], np.float32) for names in shapes]
 
     def warm_up(self, which: str = "short", check: bool = False) -> None:
-        """Loads and runs the GPT and the decoder, unless `which` is `none`; for `all`, also the encoders of recordings,
-        which are otherwise loaded with the first recording. `check` is ignored."""
+        """Loads and runs graphs, so that the first request is faster. `short` runs the GPT and the decoder, `all` also
+        the encoders, which recordings need, and `none` runs nothing. `check` is ignored."""
         if which != "none":
             self.exported.sentence([], *self._no_voice(), max_codes=2)
         if which == "all":
@@ -94,7 +90,7 @@ class ExportedModel:
         return ExportedStream(self, text, Manner(*manner))
 
     def sounding(self, voice: Voice, speed: float) -> Sounding:
-        """Returns a function that decodes a sentence in windows."""
+        """Returns the decoder of one sentence, a `Sounding` that works window by window."""
 
         def to_samples(latents, start, end):
             window = dict(start=np.array([start]), end=np.array([end]))

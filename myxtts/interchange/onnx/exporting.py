@@ -26,7 +26,6 @@ from myxtts.interchange.onnx.forms import FORMATS, RUNTIME, fetch_package
 from myxtts.interchange.onnx.speak import Cache, Speaker, gumbel_noise
 from myxtts.storage.files import write_json, write_text, write_whole_folder
 from myxtts.storage.speakers import read_speakers
-from myxtts.text import espeak
 from myxtts.text.g2p import espeak_voice
 from myxtts.text.languages import get_language
 
@@ -40,12 +39,12 @@ MODEL_NUMBERS = (
 LIMITS = {"float32": 1e-4, "int8": 0.1}
 """By number format: largest allowed RMS error of a graph's output, relative to the RMS of the Keras model's output."""
 ROUNDING, ROUNDINGS = 1e-7, 5.0
-"""Encoders can amplify rounding errors, which differ between processors. So their tolerance is measured: `ROUNDINGS`
-times the change of an encoder's output when noise changes each audio sample by about the fraction `ROUNDING`."""
+"""Encoders can amplify rounding errors, which differ by processor. So their tolerance is measured: noise changes each
+audio sample by about the fraction `ROUNDING`, and `ROUNDINGS` times the resulting change of the output is allowed."""
 NUM_SENTENCES, MOST_CODES = 8, 48
 """Number of sentences on which the exported GPT is compared with the original, and maximum codes per sentence."""
 MOST_OTHER_CODES = 0.25
-"""Largest allowed fraction of codes that differ from the model's. In float32, only codes of equal score can differ."""
+"""Largest allowed fraction of codes that differ from the model's. In float32, codes differ only if scores are equal."""
 LONG_TEXTS, LACKING = 2.2, 0.4
 """Length of the long test text, as a multiple of the longest text that the model speaks at once, and the largest
 fraction by which the exported model's audio may be shorter than the original's."""
@@ -103,8 +102,11 @@ def export_model(
         described = settings(synthesizer, form, weights)
         write_json(new / "config.json", described)
         np.savez(new / "voices.npz", **voices)
-        for module in (speak, espeak):
-            shutil.copy(module.__file__, new)
+        shutil.copy(speak.__file__, new)
+        package, reading = Path(speak.__file__).parents[2], new / "reading/myxtts"
+        shutil.copytree(package / "text", reading / "text", ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(package / "config", reading / "config", ignore=lambda _, names: {*names} - {"checks.py"})
+        (reading / "__init__.py").touch()  # so that no other folder of this name is imported
         write_text(new / "README.md", speak.__doc__)
         parts = [graphs.build_reading(model.gpt, model.config, weights), graphs.build_drawing(model.config)]
         parts += [build(model) for build in (graphs.build_conditioning, graphs.build_speaker, graphs.build_decoder)]
@@ -250,10 +252,7 @@ def _sentences(speaker, synthesizer, random):
 def _long_text(speaker, synthesizer, random):
     """Checks a text too long to speak at once: yields `Finding`s on its split into pieces and on missing audio."""
     settings, config = speaker.config, synthesizer.model.config
-    languages = [code for code in settings["languages"] if code not in settings["written_as_it_sounds"]]
-    if not languages:
-        return
-    language = min(languages, key=lambda code: code != "en")
+    language = min(settings["languages"], key=lambda code: code != "en")
     tokens = [synthesizer.tokenizer.decode([number]) for number in range(synthesizer.tokenizer.num_tokens)]
     letters = sorted(set("".join(filter(str.isalpha, tokens))))
     letters = [letter for letter in letters if letter.isascii()] or letters
@@ -262,7 +261,7 @@ def _long_text(speaker, synthesizer, random):
     while len(text) < LONG_TEXTS * longest:
         words = ["".join(random.choice(letters, 5)) for _ in range(3)]
         text += f"{' '.join(words)}. "
-    pieces = [piece.text for piece in synthesizer.text_front.pieces(text, language)]
+    pieces = synthesizer.text_front.pieces(text, language)
     yield Finding("a long text, pieces", float(speaker.sentences(text, language) != pieces), 0.0)
     voice = next((one for name, one in speaker.voices.items() if speaker.voice_languages[name] == language), None)
     voice = voice or (_normal(random, config.num_latents, config.width), _normal(random, config.speaker_width))

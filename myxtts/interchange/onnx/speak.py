@@ -1,13 +1,14 @@
-"""Speaks text with an exported XTTS model. Needs numpy and onnxruntime,
-and espeakng-loader for models that read phonemes, such as `base`.
+"""Speaks text with an exported XTTS model. Needs Python 3.11, numpy and
+onnxruntime; num2words for texts with numbers; and espeakng-loader for
+models that read phonemes, such as `base`.
 
     python speak.py --text "Good morning." --voice NAME --output out.wav
     python speak.py --list-voices
 
 From Python: `Speaker(folder).speak("Good morning.", voice="NAME")` returns
 float32 samples at `Speaker.sample_rate` Hz. A voice is a name or a WAV file.
-Unlike MyXTTS, this script does not expand numbers, abbreviations and
-symbols: write the text as it is spoken.
+The modules in the folder `reading` read numbers, abbreviations and symbols
+as MyXTTS does.
 """
 
 import argparse
@@ -18,12 +19,11 @@ import re
 import sys
 import unicodedata
 import wave
-from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 
-PAUSE_SECONDS, FADE_SECONDS = 0.25, 0.005
+FADE_SECONDS = 0.005
 SMALL_BYTES = 10**8
 """File size of the GPT below which one thread is faster than several."""
 CACHE_ROWS = 64
@@ -36,8 +36,6 @@ RULES = {
     "repetition_penalty": (float, "1 is none", "above 0", lambda value: 0 < value <= 10**9),
 }
 """Parameters of `speak` by name: type, help text, permitted range as text, and a function that checks the range."""
-_SENTENCE_END = re.compile(r"(?<=[.!?…؟۔।。！？።])\s+")
-_CLAUSE_END = re.compile(r"[,;:،؛、，；：፣፤፥—–](?=\s|[^\x00-\x7f])(?!\d)|[—–]")
 
 
 class Vocabulary:
@@ -50,13 +48,8 @@ class Vocabulary:
         pairs = (tuple(pair.split(" ")) if isinstance(pair, str) else tuple(pair) for pair in model["merges"])
         self.ranks = {pair: rank for rank, pair in enumerate(pairs)}
         self.unknown = self.ids[model["unk_token"]]
+        self.characters = frozenset(one for one in self.ids if len(one) == 1) | {" "}
         self.cut = re.compile("(" + "|".join(map(re.escape, sorted(self.special, key=len, reverse=True))) + ")")
-
-    def encode(self, text, language):
-        """Converts a text to token ids, with the language tag first; drops characters that have no id."""
-        text = " ".join(text.replace('"', "").lower().split())
-        text = self.cut.sub(lambda match: f"({match.group()[1:-1]})", text)  # control tokens that the user typed
-        return [one for one in self.raw_ids(f"[{language}]{text}".replace(" ", "[SPACE]")) if one != self.unknown]
 
     def raw_ids(self, text):
         """Converts a text that contains control tokens, such as `[en]` and `[SPACE]`, to token ids."""
@@ -99,17 +92,24 @@ class Speaker:
         try:
             self.config = json.loads((path := folder / "config.json").read_text(encoding="utf-8"))
             self.model, self.sample_rate = self.config["model"], self.config["sample_rate"]
+            g2p = (*self.config["written_as_it_sounds"], *["espeak"] * bool(self.config["espeak_voices"]))
             self.vocabulary = Vocabulary(path := folder / "vocab.json")
             with np.load(path := folder / "voices.npz") as voices:
                 names = [unicodedata.normalize("NFC", name) for name in voices["names"].tolist()]
                 self.voices = dict(zip(names, zip(voices["latents"], voices["speakers"])))
                 self.voice_languages = dict(zip(names, voices["languages"].tolist()))
                 self.trained = dict(zip(names, voices.get("trained", [False] * len(names))))  # older exports have none
+            path = folder / "reading"
+            if not getattr(importlib.util.find_spec("myxtts"), "origin", None):  # not installed; not a folder of data
+                sys.path.append(str(path))
+            from myxtts.text.reading import Reader
+
+            self.reader = Reader(self.vocabulary.characters, self.vocabulary.cut, g2p)
         except Exception as error:  # the errors of damaged files have no common base class
             raise ValueError(f"{path} is missing or damaged: {type(error).__name__}: {error}") from error
 
     def run(self, name, **arrays):
-        """Runs the graph `name`, loaded at its first use; returns outputs by name. Raises `RuntimeError` if damaged."""
+        """Runs the graph `name`, loaded at first use; returns outputs by name. Raises `RuntimeError` if that fails."""
         path = str(self.folder / f"{name}.onnx")
         try:
             if name not in self.sessions:
@@ -132,30 +132,29 @@ class Speaker:
                 raise ValueError(f"--{name.replace('_', '-')} must be {rule}. Received: {given[name]}.")
         voice, language = self.choose(voice, language, text)
         voice, parts = self.voice(voice), []
-        for number, sentence in enumerate(self.sentences(text, language)):
-            read = self.as_read(sentence, language)
-            if missing := sorted(set("".join(read.replace('"', "").lower().split())) - set(self.vocabulary.ids)):
+        for number, (sentence, pause) in enumerate(self.sentences(text, language)):
+            if missing := self.reader.unknown(self.as_read(sentence, language), language):
                 print(f"Skipped characters unknown to the model in {language}: {' '.join(missing)}", file=sys.stderr)
-            ids = self.vocabulary.encode(read, language)
+            ids = self.text_ids(sentence, language)
             samples, codes, stopped = self.sentence(ids, *voice, seed, number, speed, **sampling)
             if not stopped:
                 print(f"Cut off after {len(codes)} codes: {sentence}", file=sys.stderr)
-            parts += [np.zeros(int(PAUSE_SECONDS * self.sample_rate), np.float32), samples] if parts else [samples]
+            parts += [samples, np.zeros(int(pause * self.sample_rate), np.float32)]
         if not parts:
             raise ValueError("--text must have letters or digits.")
-        return np.concatenate(parts)
+        return np.concatenate(parts[:-1])
 
     def choose(self, voice=None, language=None, text=""):
-        """Returns voice and language. Without `language`, this is the voice's, or else the model's usual one if it is
-        written in the letters of `text`, or else another one that is."""
-        own, sounds, fitting = self.voice_languages, self.config["written_as_it_sounds"], self.written_in(text)
+        """Returns voice and language, with defaults for missing ones. The default language must fit the letters of the
+        text: the voice's language, else the only language of the training voices, else English, else any."""
+        own, fitting = self.voice_languages, self.written_in(text)
         given = next((name for name in own if name == unicodedata.normalize("NFC", str(voice))), voice)
         code = language and re.split("[-_]", language.lower())[0]  # without a region
         language = language and self.config.get("language_names", {}).get(code, code)
         spoken = {own[name] for name in own if self.trained[name]}  # the model's language, if it is the only one
-        usual = min(fitting, key=lambda one: (one in sounds, {one} != spoken, one != "en"))
+        usual = min(fitting, key=lambda one: ({one} != spoken, one != "en"))
         wanted = [language] if language else fitting
-        fit = lambda one, its: (its in wanted, its not in sounds, self.trained[one], its == usual)
+        fit = lambda one, its: (its in wanted, self.trained[one], its == usual)
         voice = given or max(own, key=lambda name: fit(name, own[name]), default="")
         language = language or (own[voice] if own.get(voice) in fitting else usual)
         if wanted[1:] and text and language != own.get(given) and {language} != spoken:
@@ -163,14 +162,14 @@ class Speaker:
         return voice, language
 
     def written_in(self, text):
-        """Returns the languages whose scripts, such as Latin, have the most letters of a text; all if it has none."""
+        """Returns the languages whose scripts have the most letters of a text; all languages if it has no letters."""
         names = [unicodedata.name(one, "").split(" ")[0] for one in text if one.isalpha()]
         count = lambda scripts: (scripts[0] in names) * sum(name in scripts for name in names)
         counts = {code: count(self.config["scripts"][code]) for code in self.config["languages"]}
         return [code for code in counts if counts[code] == max(counts.values())]
 
     def sentence(self, ids, latents, speaker, seed=0, number=0, speed=1.0, **sampling):
-        """Speaks a sentence of token `ids`; returns samples `(S,)`, codes, and whether the stop code was sampled."""
+        """Speaks token ids as sentence `number`; returns samples `(S,)`, codes, and whether it sampled a stop code."""
         states, codes = zip(*self.draw(ids, latents, seed, number, **sampling))
         samples = self.sound(np.concatenate(states), speaker, speed) if codes[1:] else np.zeros(0, np.float32)
         # A fade at both ends lets sentences join without clicks.
@@ -180,40 +179,29 @@ class Speaker:
         return samples * np.append(ramp, ones) * np.append(ones, ramp[::-1]), codes[:-1], codes[-1] is not None
 
     def sentences(self, text, language):
-        """Splits a text into pieces that fit the model: one or more sentences, or parts of a long sentence."""
+        """Splits a text into pieces that fit the model, sentences or parts of one, each with the pause after it."""
         if language not in self.config["languages"]:
             raise ValueError(f"The model speaks {', '.join(self.config['languages'])}, not {language}.")
-        if language in self.config["written_as_it_sounds"]:
-            raise ValueError(f"{language} needs the transliteration of MyXTTS. Use `myxtts say`.")
-        letters = [one for one in self.as_read(text, language).lower() if one.isalpha()]
-        if 2 * sum(one in self.vocabulary.ids for one in letters) < len(letters):
-            raise ValueError(f"Most letters of the text are unknown to the model in {language}. Change --language.")
-        # Words are never split, even if the model was trained on shorter texts.
-        longest = max(self.config["longest_texts"][language], *map(len, text.split()), 1)
-        limit = min(self.config["languages"][language], longest)
-        ids = lambda piece: self.vocabulary.encode(self.as_read(piece, language), language)
-        while limit > 1 and any(len(ids(piece)) > self.model["max_text_tokens"] for piece in cut(text, limit)):
-            limit = limit * 3 // 4
-        return [one for one in cut(text, limit) if any(map(str.isalnum, one))]
+        if fault := self.reader.fault(self.as_read(text, language), language):
+            raise ValueError(f"The text cannot be spoken in {language}: {fault}. Change --text or --language.")
+        ids = lambda read: self.vocabulary.raw_ids(self.reader.tagged(read, language))
+        fits = lambda read: len(ids(read)) <= self.model["max_text_tokens"]
+        return self.reader.pieces(text, language, self.config["longest_texts"][language], fits)
 
-    def as_read(self, sentence, language):
-        """Converts a sentence to phonemes if the model was trained on eSpeak's phonemes, else returns it unchanged."""
-        if not (voice := self.config["espeak_voices"].get(language)):
-            return sentence
+    def as_read(self, text, language):
+        """Writes out a text as the model reads it: in lower-case words, or in phonemes if it was trained on them."""
         try:
-            return "".join(self.espeak.text_to_ipa(sentence.lower(), voice, self.config["scripts"][language]))
-        except Exception as error:  # a missing package, a truncated file, or the file of another program
-            raise RuntimeError(f"{self.folder / 'espeak.py'} cannot be run: {type(error).__name__}: {error}") from error
+            return self.reader.read(self.reader.with_known_letters(text, language), language)
+        except (AttributeError, NameError) as error:  # a truncated file
+            raise RuntimeError(f"{self.folder / 'reading'} is damaged: {error}. Export the model again.") from error
 
-    @cached_property
-    def espeak(self):
-        """The module `espeak.py` in the model's folder, which converts text to phonemes."""
-        spec = importlib.util.spec_from_file_location("espeak", self.folder / "espeak.py")
-        spec.loader.exec_module(module := importlib.util.module_from_spec(spec))
-        return module
+    def text_ids(self, text, language):
+        """Converts a text to token ids, with the language tag first; drops characters that have no id."""
+        ids = self.vocabulary.raw_ids(self.reader.tagged(self.as_read(text, language), language))
+        return [one for one in ids if one != self.vocabulary.unknown]
 
     def draw(self, ids, latents, seed=0, sentence=0, max_codes=0, **sampling):
-        """Samples a sentence code by code; yields the GPT state `(1, width)` that predicts a code, and the code.
+        """Samples sentence number `sentence`; yields the GPT state `(1, width)` that predicts a code, and the code.
 
         The last code is the stop code, or None if `max_codes` codes (0: the model's maximum) were sampled without one.
         """
@@ -266,21 +254,6 @@ class Speaker:
         pieces = [piece for piece in pieces if len(piece) >= least] or pieces[:1]
         latents = [self.run("conditioning", wav=piece[None])["latents"] for piece in pieces]
         return np.concatenate(latents).mean(axis=0), self.run("speaker", wav=wav[None])["speaker"][0]
-
-
-def cut(text, limit):
-    """Splits a text into pieces of at most `limit` characters: one or more sentences, or parts of a long sentence."""
-    found = []
-    for part in _SENTENCE_END.split(text.strip()):
-        while part:
-            clauses = [match.end() for match in _CLAUSE_END.finditer(part, limit // 2, limit)]
-            at = clauses[-1] if clauses else part.rfind(" ", 1, limit + 1)
-            at = len(part) if len(part) <= limit else at if at > 0 else limit
-            piece, part = part[:at].strip(), part[at:].strip()
-            if found and len(found[-1]) + 1 + len(piece) <= limit:
-                piece = f"{found.pop()} {piece}"
-            found.append(piece)
-    return found
 
 
 class Cache:
@@ -374,8 +347,9 @@ def main():
     arguments, folder = vars(parser.parse_args()), Path(__file__).resolve().parent
     if not 0 <= (arguments["threads"] or 0) <= 256:
         parser.error(f"--threads must be 0 to 256. Received: {arguments['threads']}")
-    if not importlib.util.find_spec("onnxruntime"):
-        parser.error("onnxruntime is missing: pip install numpy onnxruntime")
+    if sys.version_info < (3, 11) or not importlib.util.find_spec("onnxruntime"):
+        parser.error("Python 3.11 or newer with onnxruntime is needed: pip install numpy onnxruntime")
+    sys.path.insert(0, str(folder / "reading"))  # its copies, also if another version of MyXTTS is installed
     try:
         speaker = Speaker(folder, arguments.pop("threads"))
     except ValueError as error:
@@ -391,7 +365,7 @@ def main():
         with open(output, "wb") as place, wave.open(place) as file:
             file.setparams((1, 2, speaker.sample_rate, 0, "NONE", ""))
             file.writeframes(np.rint(np.clip(samples, -1, 1) * 32767).astype("<i2").tobytes())
-    except (ValueError, OSError, RuntimeError) as error:
+    except (ValueError, OSError, RuntimeError, ImportError) as error:
         parser.error(str(error))
     print(f"Wrote {output}: {len(samples) / speaker.sample_rate:.2f} s, voice {voice}, language {language}")
 

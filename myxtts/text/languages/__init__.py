@@ -2,7 +2,7 @@
 
 Seventeen are the languages of XTTS v2 (Casanova et al. 2024, "XTTS: a Massively Multilingual Zero-Shot Text-to-Speech
 Model", section 3). Their tables and character limits follow Coqui's, errors included (`co.` is always "company"), so
-that token ids agree with released checkpoints. Persian and Amharic have limits for the same duration, about 17 s.
+that token ids agree with released checkpoints. For Persian and Amharic, the limits also allow about 17 s of speech.
 """
 
 import difflib

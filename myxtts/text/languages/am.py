@@ -3,17 +3,17 @@
 A letter of the Ethiopic script is a consonant with its vowel. The script does not show whether a letter of the sixth
 order has the vowel ɨ or none, nor which consonants are long. The rules below decide the vowel; length is not marked.
 
-Epenthesis. A syllable has one consonant, a vowel and at most one more consonant, or two at the end of the word (Leslau
-1995, "Reference Grammar of Amharic"). The vowel ɨ is inserted into a run of consonants
+A syllable has one consonant, a vowel and at most one more consonant, or two at the end of the word (Leslau 1995,
+"Reference Grammar of Amharic"). Where several consonants follow each other, ɨ is inserted (epenthesis):
 
-1. at the start of a word, after the first consonant: ብዙ bɨzu, ስም sɨm;
-2. inside a word, after every second consonant: the first one closes the syllable before it, the second opens a new
-   syllable, the third closes the new syllable, and so on: ቤተክርስቲያን betäkrɨstiyan. The second of three closes the new
-   syllable if it is more sonorous than the third, and no stop: ክርስቶስ kɨrɨstos. The long consonant ñ, and t after t',
-   follow a vowel: ትግርኛ tɨgrɨña;
-3. at the end of a word: the last two consonants close the last syllable if the second is less sonorous than the first
-   (glides > liquids > nasals > fricatives > b > stops), as in ክንፍ kɨnf; otherwise the last consonant closes it, as in
-   ክፍል kɨfɨl. From there backwards, one consonant opens a syllable, the next closes one: መንግሥት mängɨst, ወንድም wändɨm.
+1. At the start of a word, after the first consonant: ብዙ bɨ-zu, ስም sɨm. The other rules apply to the rest.
+2. Inside a word, after every second consonant. In ቤተክርስቲያን be-täk-rɨs-ti-yan, k closes a syllable, r opens one, and s
+   closes it. Exceptions: the second of three consonants closes the new syllable if it is more sonorous than the third
+   and not a stop, as in ክርስቶስ kɨ-rɨs-tos (not kɨr-sɨ-tos). The long consonant ñ, and t after t', follow a vowel, as in
+   ትግርኛ tɨg-rɨ-ña.
+3. At the end of a word, the last syllable has two closing consonants if the second is less sonorous than the first
+   (glides > liquids > nasals > fricatives > b > stops), as in ክንፍ kɨnf; otherwise one, as in ክፍል kɨ-fɨl. Before these,
+   counted backwards, consonants open and close a syllable in turn: መንግሥት män-gɨst, ወንድም wän-dɨm.
 """
 
 import re
@@ -70,7 +70,7 @@ def _word_to_ipa(word: str) -> str:
 
 
 def _run_to_ipa(run: list[str], onset: str | None, at_start: bool) -> str:
-    """Inserts vowels into the consonants before `onset`, the consonant of the next vowel; None at the end of a word."""
+    """Inserts ɨ into a `run` of consonants. `onset` is the consonant after the run, or None at the end of a word."""
     if not run:
         return ""
     if at_start:

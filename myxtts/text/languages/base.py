@@ -31,15 +31,15 @@ class Language:
     normalize: Callable[[str], str] = str
     """Function that unifies variants of letters and digits, applied before the text is lower-cased."""
     write_out: Callable[[str], str] = str
-    """Function that writes out dates, units, abbreviations etc. of a text as written, for models that read phonemes."""
+    """Function that writes out dates, units, abbreviations etc. in uncleaned text, for models that read phonemes."""
     expand_numbers: Num2Words | SpelledNumbers | Callable[[str], str]
     """Function that replaces the numbers in a lower-case text by words."""
     abbreviations: dict[str, str] = field(default_factory=dict)
     """Words for each abbreviation, in order of replacement; keys are lower-case, without the final full stop."""
     abbreviation_stop: Literal["always", "optional", "never"] | str = "always"
-    """Whether abbreviations end with a full stop, or a regular expression with `{}` for the abbreviation."""
+    """When abbreviations end with a full stop; or a regular expression, in which `{}` stands for the abbreviation."""
     within_sentences: frozenset[str] = frozenset()
-    """Further abbreviations that do not end a sentence, in lower case; those that end with `#` only before a digit."""
+    """More abbreviations after which a sentence continues, in lower case; with a final `#`, only before a digit."""
     symbols: dict[str, str]
     """Words for each symbol, such as `%`."""
     symbol_readings: dict[str, str] = field(default_factory=dict)
@@ -53,13 +53,13 @@ class Language:
     other_names: tuple[str, ...] = ()
     """Lower-case ISO 639-2 and 639-3 codes, and names in the language itself."""
     scripts: tuple[str, ...] = ("LATIN",)
-    """Names of scripts, as in Unicode names of letters. Nearly every text has letters of the first script."""
+    """Scripts of the language, named as in Unicode. Nearly every text has letters of the first script."""
     letters: str = ""
     """Lower-case letters and marks of cleaned text, without `,.?!` and, in Latin scripts, without a–z."""
     own_letters: str = ""
     """Letters that no other language of the same scripts has."""
     phonemize: Callable[[str, str], str] | None = None
-    """Function of cleaned text and alphabet (`"latin"` or `"ipa"`) that returns phonemes; None without rules."""
+    """Function `(cleaned text, "latin" or "ipa") -> phonemes`; None if the language has no rules."""
 
     def __post_init__(self):
         object.__setattr__(self, "tag", self.tag or f"[{self.code}]")
@@ -94,7 +94,7 @@ DESCRIPTIONS, _READINGS, MARKS = (
     tomllib.loads(Path(__file__).with_name(f"{name}.toml").read_text(encoding="utf-8"))
     for name in ("languages", "readings", "marks")
 )
-"""Content of `languages.toml`, fields of `Language` by code; of `readings.toml`; and of `marks.toml`."""
+"""Parsed TOML files: fields of `Language` by code; rules to read notation aloud; variants of ASCII characters."""
 _MARKED_NUMBER = r"⟦(\w+)((?: \w+=\w+)*)(\.?\w*) ([0-9]{1,36})⟧"
 _compiled = cache(re.compile)  # the cache of the `re` module is too small for the rules of all languages
 

@@ -51,8 +51,8 @@ class Batching:
         self.train_step.drop_accumulators()
 
     def take_step(self, group: list, learning_rate: float, seed: tuple[int, int]) -> dict[str, tf.Tensor]:
-        """Takes an optimizer step on the batches `group`, and returns the losses. If memory runs out, repeats the step
-        with the batches split into more parts, or raises `ConfigError` if that is not possible."""
+        """Takes an optimizer step on the batches in `group`, and returns the losses. If memory runs out, splits each
+        batch into more parts and repeats the step, or raises `ConfigError` if that is not possible."""
         while True:
             batches = [part for batch in group for part in self._replicas.split(batch, self.parts)]
             try:
@@ -83,7 +83,7 @@ class Batching:
         return {"batch_size": self.batch_size, "parts": self.parts, "accumulation": self.accumulation}
 
     def restore(self, state: dict) -> None:
-        """Restores a saved `state`: batch size and accumulation if `automatic`, `parts` if the batch size is equal."""
+        """Restores a saved `state`. If not `automatic`, restores only `parts`, for an equal batch size."""
         batch_size, accumulation, parts = (int(state[name]) for name in ("batch_size", "accumulation", "parts"))
         if min(batch_size, accumulation, parts) < 1 or batch_size % parts:
             raise ValueError(f"a batch of {batch_size} clips cannot be split into {parts} parts")
@@ -100,7 +100,7 @@ def with_batch(config: XTTSConfig, stage: str, batch_size: int, accumulation: in
 
 
 def fit_batch_size(trainer: "StageTrainer", dataset: SpeechDataset) -> SpeechDataset:
-    """Sets the largest batch size that fits in memory, or keeps that of a resumed run; returns the adapted data set."""
+    """Sets the largest batch size that fits in memory; a resumed run keeps its own. Returns the adapted data set."""
     batching = trainer.batching
     if trainer.step == 0:
         trainer.train_step.phase = trainer.stage.phase(1, 1)  # the last phase takes the most memory

@@ -7,15 +7,15 @@ from myxtts.models.layers import Layer, Tensor
 from myxtts.training.loop.switches import RECOMPUTED
 
 SEED_BITS = 21
-"""The second number of a dropout seed holds the step in its low `SEED_BITS` bits, and the block number above them."""
+"""Number of bits for the step in a dropout seed's second number. Higher bits hold the block, so that masks differ."""
 
 
 class CompiledBlocks(Layer):
-    """Runs blocks of equal structure with XLA programs that are compiled once and called with each block's weights.
+    """Runs blocks of equal structure with XLA. Compiling takes as long for many blocks as for one.
 
-    There are two programs per shape: the forward pass, and a backward pass that recomputes the forward pass from the
-    input of the block (Chen et al. 2016), so that a step stores only the inputs. Compiling takes as long for many
-    blocks as for one. Dropout masks differ from those without XLA.
+    Two programs per shape take the weights of a block as arguments: the forward pass, and a backward pass that first
+    recomputes the forward pass from the input of the block (Chen et al. 2016), so that a step stores only the inputs.
+    Dropout masks differ from those without XLA.
 
     Args:
         prefix: Prefix of the blocks' names in name scopes.

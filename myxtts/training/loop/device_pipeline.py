@@ -30,7 +30,7 @@ PHASES = {
 
 
 def prefetch_depth(config: XTTSConfig, plan: DevicePlan, stage: str) -> int:
-    """Returns how many batches to prefetch. With memory isolation, the default is about 64 clips (2 to 8 batches)."""
+    """Returns how many batches to prefetch: `data.pipeline_buffer_size`; by default with memory isolation, 2 to 8."""
     requested = config.data.pipeline_buffer_size
     if plan.mode != "isolated" or requested != DataConfig.pipeline_buffer_size:
         return requested
@@ -210,7 +210,7 @@ class StepClock:
 
 
 def timing_of_all(timing: dict[str, float], workers: Workers) -> dict[str, float]:
-    """Adds figures of each worker, such as `worker_0_stall`, to a `StepClock.report`. All workers must call this."""
+    """Adds values of each worker, such as `worker_0_stall`, to a `StepClock.report`. All workers must call this."""
     for index, one in enumerate(workers.gather(timing) if workers.count > 1 else ()):
         names = ("avg_ms", "stall", "buffer") if timing and one else ()
         timing = timing | {f"worker_{index}_{name}": one[name] for name in names}
@@ -249,7 +249,7 @@ class Replicas:
             yield
 
     def adopt(self, model: keras.Model) -> None:
-        """Prepares a model from outside `scope` for training. Raises `ConfigError` for several or wrong devices."""
+        """Prepares a model created outside `scope`. Raises `ConfigError` if any device but the model's trains."""
         hint = "Save it with model.save_to_preset(FOLDER) and give training.init_from=FOLDER to myxtts.train()."
         require(self.count == 1, "model=", "trained on one device", f"{self.count} devices", hint)
         device, found = self.devices[0], {short_name(variable.value.device) for variable in model.variables}
@@ -260,7 +260,7 @@ class Replicas:
             variable.value._distribute_strategy = self.strategy
 
     def transfer(self, batch: NamedTuple) -> NamedTuple:
-        """Copies a prepared batch to the model devices, in equal shards if there are several."""
+        """Copies a prepared batch to the model device; each of several model devices gets an equal shard."""
         if len(self.devices) == 1:
             return copy_to(batch, self.devices[0])
         with tf.device(self.data_device):

@@ -42,7 +42,7 @@ class TrainStep:
         self.phase, self.micro_batches = "", 0
         """`phase` is the stage's phase for the next steps; `micro_batches` the number of batches in the last step."""
         self.on_micro_batch: Callable[[int, int], None] = lambda done, count: None
-        """If a step has several micro-batches, called after each with `(done, count)`, added up over its updates."""
+        """Callback for the progress of a step with several micro-batches: gets `(done, count)` over all updates."""
         self.xla, self._begun = xla, 0
         self.forget_traces()
 

@@ -197,7 +197,7 @@ def weights_first(function: Callable) -> Callable:
 PRODUCTS = ("MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum", "Conv2D")
 """Names of the operations that mixed precision applies to: matrix products and convolutions."""
 WATCHED_AVERAGES = 8
-"""Number of weight averages, from the smallest on, that the ledger compares before and after the first step."""
+"""Number of weight averages that the ledger compares before and after the first step: those of the smallest weights."""
 
 _RECOMPUTED = re.compile(rf"(?:^|/){RECOMPUTED}((?:conditioning_)?block_\d+)(?:_\d+)?/")
 _ATTENTION = re.compile(rf"^(?:replica_\d+/)?(.*?)({'|'.join(ATTENTION_SCOPES.values())})(?:_\d+)?/")
@@ -240,7 +240,7 @@ class LedgerKeeper:
         self._before = [(v, v.numpy()) for v in averages[:WATCHED_AVERAGES]]
 
     def ledger(self, figures: dict) -> Ledger:
-        """Returns the `Ledger`, given the results of the first step that changed the weights."""
+        """Returns the `Ledger`. `figures` are the results of the first step that changed the weights."""
         rows = [*self._numbers(), *self.trainer.stage.ledger_rows(self.step, self.switches), *self._graph()]
         rows += [self._averages(), *self._sizes(), *(self._clipping(rule, figures) for rule in self.step.rules)]
         return Ledger({row.optimization: row for row in rows})

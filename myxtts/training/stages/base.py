@@ -68,7 +68,7 @@ class Update(NamedTuple):
     """Prefix of the names of this update's variables and losses in checkpoints and logs; empty for the main update."""
     objective: Objective
     settings: StageConfig
-    """Settings of optimizer and clipping. The peak learning rate is from here, the schedule is that of the stage."""
+    """Settings of optimizer, clipping and peak learning rate; the shape of the schedule is that of the stage."""
     phases: tuple[str, ...] | None = None
     """Phases of the stage in which the update runs; None means all."""
     averaged: bool = True
@@ -93,7 +93,7 @@ class Stage(ABC):
     takes_init_from = False
     """Whether a new run can load the part's weights from another run (`--init-from`)."""
     tuned_with_all = True
-    """Whether a run of all stages with `--init-from` fine-tunes the part by default, or leaves it unchanged."""
+    """Whether a run of all stages with `--init-from` fine-tunes the part by default; if False, it stays unchanged."""
 
     def __init__(self, config: XTTSConfig, foundations: dict[str, XTTS]):
         missing = [name for name in STAGES[self.name].builds_on if name not in foundations]
@@ -112,7 +112,7 @@ class Stage(ABC):
         return None
 
     def outputs_to_score(self, batch: NamedTuple) -> tuple[np.ndarray, ...] | None:
-        """Returns the arrays that `score` needs from a validation batch, if any. Called on the model device."""
+        """Returns arrays of a validation batch that `score` needs, or None. Called on the model device."""
 
     def score(self, outputs: list) -> dict[str, float]:
         """Computes validation metrics other than losses, by name, from the `outputs_to_score` of all batches."""
@@ -134,7 +134,7 @@ class Stage(ABC):
             assign_by_name(self.model.part_weights(self.part), starting, "--init-from")
 
     def measure(self, dataset: SpeechDataset) -> None:
-        """Sets weights that are statistics of the recordings, unless they are set. All workers get equal values."""
+        """Sets weights that are statistics of the recordings, if they were not loaded. All workers get equal values."""
 
     @abstractmethod
     def updates(self, settings: StageConfig) -> list[Update]:
@@ -145,7 +145,7 @@ class Stage(ABC):
         return ""
 
     def validated(self, objectives: list[Objective]) -> list[Objective]:
-        """Returns the objectives for the validation losses; by default `objectives`, those of the updates."""
+        """Returns the objectives to compute at validation; by default `objectives`, which are those of the updates."""
         return objectives
 
     @abstractmethod
@@ -168,7 +168,7 @@ class Stage(ABC):
         return {}
 
     def weight_files(self) -> dict[str, dict[str, Any]]:
-        """Returns the weights by checkpoint file, `{file: {name: variable}}`; other stages load the file `model`."""
+        """Returns the weights by checkpoint file, `{file: {name: variable}}`. Dependent stages load only `model`."""
         return {"model": self.model.part_weights(self.part), **self.helpers()}
 
     def weight_arrays(self) -> dict[str, dict[str, np.ndarray]]:
@@ -245,7 +245,7 @@ class Preparation(ABC):
         self.model, self.device = model, device
         self.augment, self.seed, workers = augment, seed, current_workers()
         self.share = (workers.index, workers.count)
-        """Index of this worker and number of workers, for `augment.draw_rows`."""
+        """Index of this worker and number of workers, which select its random numbers (see `augment.draw_rows`)."""
         self.mel = MelSpectrogram(DVAE_MEL)
         # Unknown sizes: one trace serves all shapes.
         wave = WaveBatch(*(tf.TensorSpec([None] * rank, dtype) for rank, dtype in zip(WAVE_RANKS, WAVE_DTYPES)))

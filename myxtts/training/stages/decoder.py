@@ -25,17 +25,17 @@ SPECTRAL, JUDGING, ADVERSARIAL = "spectral", "judging", "adversarial"
 SILENCE = 1e-3
 """Root mean square (-60 dBFS) below which a slice counts as silent, and another slice is sampled instead."""
 VOICE_SAMPLES = int(1.2 * MODEL_SAMPLE_RATE)
-"""Length in samples of the segment that a speaker vector is computed from in training. Longer ones hardly help."""
+"""Length in samples of the segment that a speaker vector is computed from in training. Longer segments hardly help."""
 CHANCE = {"hifigan": 0.5, "istft": 2.0}
 """Loss of one discriminator at chance level, by decoder type."""
 WON_SHARE = 0.05
-"""The trainer warns if the discriminators' loss is below this share of `CHANCE`: the decoder then learns little."""
+"""Share of `CHANCE` below which the discriminators' loss causes a warning: the decoder then learns little."""
 COLLAPSE_FACTOR = 1.5
-"""The trainer warns if the log-mel distance is above this multiple of the lowest one so far: a sign of collapse."""
+"""Multiple of the lowest log-mel distance so far above which the distance causes a warning: a sign of collapse."""
 Maps = list[list[tf.Tensor]]
 """List of feature maps for each discriminator, each `(B, ...)`; the last map of a discriminator is its score."""
 BANDWIDTH_SHARE = 0.46
-"""Bandwidth of a resampled recording, as a share of its original sample rate. For higher frequencies, see `QUIET`."""
+"""Bandwidth of a resampled recording, as a share of its original sample rate. `QUIET` applies above the bandwidth."""
 FLOOR = 1e-5
 """Lower limit of magnitudes before the logarithm, as in HiFi-GAN's code."""
 QUIET = 1e-3
@@ -203,7 +203,7 @@ class DecoderPreparation(GPTPreparation):
 
     The GPT is conditioned on another recording of the speaker, if there is one. The speaker vector comes from a random
     segment of that recording or, half of the time, of the clip itself, so that the vector of a clip varies.
-    Slices have the frame rate and the context (`history_frames`, `lookahead_frames`) of the decoder, `grid`.
+    `grid` is the decoder to train: its frame rate, `history_frames` and `lookahead_frames` determine the slices.
     """
 
     def __init__(self, foundations: dict[str, XTTS], device: str, config: XTTSConfig, grid: WaveformDecoder):
@@ -254,7 +254,7 @@ class DecoderPreparation(GPTPreparation):
         return tf.cast(self.speaker_encoder(self._speaker_mel(wav)), tf.float32)
 
     def _starts(self, target, num_frames, position):
-        """Samples the first frame of each slice, `(B,)` int32, and samples once more for silent slices."""
+        """Samples the first frame of a slice of each clip, `(B,)` int32. A silent slice is sampled a second time."""
         hop, room = self.grid.hop_length, tf.maximum(num_frames - self.crop, 0)
         part, parts = self.share
         rows = tf.shape(target)[0]
@@ -325,9 +325,9 @@ def _mean(x):
 def score_loss(decoder_type: str, maps: Maps, real: bool) -> tf.Tensor:
     """Computes the adversarial loss `(B,)` of the scores, averaged over each map and summed over discriminators.
 
-    If `real` is true, high scores give a low loss, as for discriminators on recordings and for the decoder on generated
-    audio; otherwise, low scores do. `hifigan` uses least squares (Mao et al. 2017, equation 2; HiFi-GAN, equation 1),
-    `istft` the hinge loss (Lim and Ye 2017; Vocos, section 3.3).
+    If `real` is True (discriminators on recordings, decoder on generated audio), high scores give a low loss. If it is
+    False (discriminators on generated audio), low scores give a low loss. `hifigan` uses least squares (Mao et al.
+    2017, equation 2; HiFi-GAN, equation 1), `istft` the hinge loss (Lim and Ye 2017; Vocos, section 3.3).
     """
     scores = [tf.cast(one[-1], tf.float32) for one in maps]
     if decoder_type == "hifigan":

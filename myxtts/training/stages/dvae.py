@@ -18,7 +18,7 @@ DEAD_CODE_SHARE = 0.03
 REVIVE_EVERY_STEPS = 50
 """Interval in steps at which dead codes are replaced by vectors of a batch."""
 SMALLEST_MEL_SCALE = 1.0
-"""Lower limit of a mel band's scale, without which noise above the recordings' Nyquist rate would be amplified."""
+"""Lower limit of a mel band's scale, without which noise above the recordings' Nyquist frequency would be amplified."""
 
 
 class DVAEStage(Stage):

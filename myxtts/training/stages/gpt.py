@@ -153,13 +153,13 @@ class GPTObjective(Objective):
 
 
 MASKING_SITE = 1023
-"""Number that gives code masking a different random seed than any dropout layer, see `site_offset`."""
+"""Site number of code masking in `site_offset`, so that its random seed differs from those of dropout layers."""
 
 
 class GPTPreparation(Preparation):
     """Converts waveforms to a `GPTBatch`, with codes of the frozen DVAE unless the batch already has codes.
 
-    Before encoding, silence with the duration of `margin_codes` codes is appended to clips. If it is shorter than
+    Before encoding, clips get a margin of silence as long as `margin_codes` codes. If the margin is shorter than
     `DVAE.reach`, the last codes of the longest clips depend on the padded length of the batch.
     """
 

@@ -50,7 +50,7 @@ class SpeakerStage(Stage):
         shape = len(SPEEDS) * max(1, self.config.data.num_speakers), self.config.model.speaker_width
         self.classifier = AngularMarginClassifier(*shape, name=CLASSIFIER)
         self.active = tf.Variable(tf.ones(shape[:1]), trainable=False, name="active")
-        """`(len(SPEEDS) * speakers,)`: 1 for trained and 0 for other speakers, repeated for each of `SPEEDS`."""
+        """Mask of classes, `(len(SPEEDS) * speakers,)`: 1 for trained and 0 for other speakers, at each speed."""
         if tf.distribute.get_strategy().num_replicas_in_sync > 1:
             for layer in self.model.speaker_encoder._flatten_layers():
                 if isinstance(layer, BatchNormalization):

@@ -20,20 +20,20 @@ from myxtts.utils.commons import folded, folded_on_terminal, shows_bars, tqdm
 VARIATION_WARNING = 0.30
 """Variation (std / mean) of the step time above which a run warns of a bottleneck."""
 STALL_WARNING = 0.05
-"""If more than this share of the time is spent waiting for data, data is called the bottleneck, else computing."""
+"""Highest share of time spent waiting for data at which computing, not data, is reported as the bottleneck."""
 STEP_WIDTH = 80
 """Width to which log lines of steps are wrapped on a terminal, in characters."""
 MINUTE = 60.0
-"""Seconds between lines of progress if there is no progress bar; also the time until a stage's bottleneck is logged."""
+"""Seconds between progress lines if there is no progress bar; also seconds until a stage's bottleneck is logged."""
 TRIAL_SECONDS = 10.0
-"""If a step with gradient accumulation takes longer than this many seconds, an estimate is printed, once per stage."""
+"""Estimated seconds per step above which the estimate is printed, once per stage, with gradient accumulation."""
 HINTS = {
     "computing": "Data is ready in time. Faster: --optimizations auto or, with enough clips, a larger --batch-size.",
     "reading": "Raise --num-workers, use a faster disk, or read the samples of `myxtts prepare` (--prepared).",
     "preparing": "Prepare codes once (`myxtts prepare`), or give data work a GPU of its own (--data-gpu, --model-gpu).",
     "copying": "Choose two GPUs with a faster link: `nvidia-smi topo -m` shows it.",
 }
-"""Advice for the user on each bottleneck."""
+"""Advice for the user, by bottleneck: computing, or a phase of the data pipeline."""
 logger = logging.getLogger(__name__)
 
 
@@ -77,12 +77,12 @@ class Callback:
     - `on_waiting(seconds)`: in Multi-GPU Mode, before training waits `seconds` to give the data pipeline a head start.
     - `on_running()`: in Multi-GPU Mode, when the pipeline is filled.
     - `on_ledger(ledger: Ledger)`: after the first step that changed the weights.
-    - `on_micro_batch(what, done, count)`: when batch `done` of the `count` of a step is `read` or `computed` (`what`).
+    - `on_micro_batch(what, done, count)`: after `done` of a step's `count` batches; `what` is `read` or `computed`.
     - `on_step(step)`: after every step.
     - `on_log(step, losses, timing)`: every `training.log_every_steps`. `losses` are means since the last call; `timing`
       has `StepClock.report`, memory in MB (`host_mb`, `model_gpu_mb`) and GPU utilization (`model_gpu_percent`).
     - `on_validation(step, losses, is_best)`: after each validation; the model still has the averaged weights.
-    - `on_evaluation(step, figures, is_best)`: after each evaluation of speech; lower `score` is better.
+    - `on_evaluation(step, figures, is_best)`: after each evaluation of speech; in `figures`, a lower `score` is better.
     - `on_sample(step)`: every `training.sample_every_steps`; the model has the averaged weights.
     - `on_end(end: StageEnd)`: after the last step.
     """

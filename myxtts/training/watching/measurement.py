@@ -26,11 +26,11 @@ from myxtts.training.stage_trainer import StageTrainer
 from myxtts.training.stages.classes import STAGE_CLASSES
 
 PHASE_STEPS = 20
-"""Number of evenly spaced points in a stage at which `try_stage` counts phases, to weight each phase by its length."""
+"""Number of evenly spaced steps of a stage from which `try_stage` estimates the share of steps in each phase."""
 COMPILED_SHARES = 0.3, 0.5
-"""Ratios of compiled to eager time, for batch preparation and train step; fitted to five runs (docs/benchmarks.md)."""
+"""Compiled time / eager time of batch preparation, and of the train step; fitted to five runs (docs/benchmarks.md)."""
 ONE_CORE = 1.8
-"""Factor that raises `COMPILED_SHARES` on a single core, which runs no operations in parallel; fitted to three runs."""
+"""Factor for `COMPILED_SHARES` on a single core, which runs no operations in parallel; fitted to three runs."""
 WARMUP_STEPS = 5
 """Number of steps at the start of a measurement that are not counted, because they trace graphs and fill caches."""
 PRODUCT_SIZE = 1024
@@ -142,7 +142,7 @@ def synthetic_waves(config: XTTSConfig, seconds: float, batch_size: int) -> Wave
 def measure_training(
     config: XTTSConfig, plan: DevicePlan, folder: PathLike, clip_seconds: float, budget_seconds: float
 ) -> list[float]:
-    """Times training steps on noise, each with data preparation and without overlap; returns the seconds of each.
+    """Times training steps on noise, with data preparation but no overlap; returns the seconds of each step.
 
     Steps are timed for `budget_seconds`, but at least one. The first step, which traces the graphs, is not counted.
     """
@@ -163,8 +163,8 @@ def try_stage(dataset: SpeechDataset, stage: str, plan: DevicePlan) -> tuple[flo
     """Estimates the time of a training batch from a few eager steps on noise: some with one clip, some with several.
 
     Returns:
-        The seconds of an eager step on one clip, mostly Python overhead, and the seconds of a training batch, both
-        averaged over the phases of the stage. None if the clips cannot train the stage.
+        The seconds of an eager step on one clip (mostly Python overhead), and the estimated seconds of a training
+        batch; both are means over the phases of the stage. None if the clips cannot train the stage.
     """
     with tempfile.TemporaryDirectory() as folder:
         trainer = noise_trainer(dataset.config, plan, folder, stage)

@@ -62,7 +62,7 @@ class DivergenceGuard:
         self._row.append({"step": step, "clips": np.concatenate(clips).tolist(), "not_finite": broken})
 
     def bad_steps(self) -> list[dict]:
-        """If training has diverged, returns `step`, `clips` and `not_finite` (loss names) of each bad step; else []."""
+        """Returns `step`, `clips` and `not_finite` (loss names) of each bad step; empty unless training diverged."""
         return list(self._row) if self._in_row >= self.limit else []
 
 
@@ -137,7 +137,7 @@ class Watch:
         self.monitor: GPUMonitor | None = None
         """Monitor of the GPUs in use, set by the run; None reports no GPU memory and utilization."""
         self.ledger_keeper: LedgerKeeper | None = None
-        """Creates the `Ledger`. Must be set before the first step, to see how the step changes the weight averages."""
+        """Creator of the `Ledger`; set before the first step, to see how the step changes the weight averages."""
         objectives = trainer.stage.validated([rule.objective for rule in trainer.train_step.rules])
         self._evaluator = Evaluator(trainer.stage, objectives, trainer.replicas)
         self._callbacks, self._unread, self._recent = [], [], []
@@ -206,7 +206,7 @@ class Watch:
         self._recent.clear()
 
     def _report_divergence(self, bad_steps, dataset):
-        """Writes the bad steps to a file or, if that fails, to the log; returns the path or `The log`."""
+        """Writes the bad steps to a file or, if that fails, to the log. Returns the path or "The log", for an error."""
         trainer, stage, clips = self.trainer, self.trainer.stage.name, dataset.train
         if not trainer.workers.is_chief:
             return "The log of worker 0"

@@ -19,7 +19,7 @@ import myxtts
 from myxtts import __main__ as command
 from myxtts.apps.datasets.checks import ClipFacts, Segment, judge, listen
 from myxtts.apps.datasets.command import build_parser, open_options
-from myxtts.apps.datasets.make import make_dataset
+from myxtts.apps.datasets.make import _with_pauses, make_dataset
 from myxtts.apps.datasets.set_folder import describe_doubts
 from myxtts.cli.arguments import keywords
 from myxtts.config.checks import UserError
@@ -382,3 +382,9 @@ def test_unusual_speech_rate_is_doubtful_and_a_very_unusual_one_is_dropped():
     judge(clips, 10.0)
     assert [bool(clip.detail) for clip in clips] == [False] * 10 + [True] * 2
     assert [clip.reason for clip in clips] == [""] * 11 + ["speech rate"]
+
+
+def test_clips_dropped_speech_and_pauses_cover_the_recording_without_overlap():
+    clip = Segment(40, 80, "A text.", facts=ClipFacts(4, -20, 40, -40, 5, 30, 14))
+    found = _with_pauses([clip], [Segment(10, 50, reason="noise"), Segment(70, 90, reason="noise")], 100)
+    assert [one.start for one in found] == [0, 10, 40, 80, 90] and [one.end for one in found] == [10, 40, 80, 90, 100]

@@ -1,0 +1,108 @@
+"""Splits a text for a model into pieces, and writes it in the characters of a vocabulary: cleaned or as phonemes.
+
+Exported models contain copies of this module and of what it imports, which must not import other parts of MyXTTS.
+"""
+
+import re
+import unicodedata
+from collections.abc import Callable
+from functools import cache
+from typing import NamedTuple
+
+from myxtts.text.cleaners import plain_letter, replace_unknown, split_text
+from myxtts.text.g2p import written
+from myxtts.text.languages import get_language
+
+SPACE = "[SPACE]"
+"""Token for a space."""
+SENTENCE_PAUSE_SECONDS, CLAUSE_PAUSE_SECONDS, CUT_PAUSE_SECONDS, PARAGRAPH_PAUSE_SECONDS = 0.25, 0.12, 0.05, 0.5
+"""Pauses in seconds: after a sentence, after a clause (ending in a comma, semicolon, colon or dash), after a cut
+between two words, and at a blank line."""
+_PARAGRAPH = re.compile(r"\n[^\S\n]*\n")
+_PAUSES = {
+    SENTENCE_PAUSE_SECONDS: re.compile(r"""(?:[.!?…؟۔।॥。！？｡።፧፨]|፡፡)["'”’»)\]」』）]*$"""),
+    CLAUSE_PAUSE_SECONDS: re.compile(r"[,;:،؛、，；：፣፤፥—–]$"),
+}
+
+
+class Piece(NamedTuple):
+    """Sentence, or part of a sentence, that is synthesized as a unit, and the pause after it."""
+
+    text: str
+    pause_seconds: float
+
+
+class Reader(NamedTuple):
+    """Prepares texts for the tokens of one vocabulary. All methods raise `ValueError` for an unsupported language."""
+
+    characters: frozenset[str]
+    """The characters that have a token, and the space."""
+    control_tokens: re.Pattern
+    """Pattern of the tokens that a text cannot contain, such as `[STOP]`."""
+    g2p: tuple[str, ...] = ()
+    """Languages to convert to phonemes, from `g2p.g2p_codes`."""
+
+    def read(self, text: str, language: str) -> str:
+        """Returns the text to tokenize; unknown characters are replaced if all of them have a replacement.
+
+        Raises `ImportError` if a package for the language is not installed.
+        """
+        cleaned = written(text, language, self.g2p)
+        if "[" in cleaned:
+            # A text may contain the name of a control token, which must not become that token.
+            cleaned = self.control_tokens.sub(lambda match: f"({match.group()[1:-1]})", cleaned)
+        if self.characters.issuperset(cleaned):
+            return cleaned
+        replaced = replace_unknown(cleaned, get_language(language), self.characters)
+        # If unknown characters remain, the ids must be the reference's.
+        return replaced if self.characters.issuperset(replaced) else cleaned
+
+    def tagged(self, read: str, language: str) -> str:
+        """Returns what a tokenizer gets for a text from `read`: the language's tag first, and `SPACE` for spaces."""
+        return (get_language(language).tag + read).replace(" ", SPACE)
+
+    def unknown(self, read: str, language: str) -> list[str]:
+        """Returns the characters of a text from `read` that the vocabulary lacks, so that they are not spoken."""
+        known = self.characters
+        missing = () if known.issuperset(read) else replace_unknown(read, get_language(language), known)
+        return sorted(set(missing) - known)
+
+    def fault(self, read: str, language: str) -> str | None:
+        """Returns the reason why a text from `read` cannot be spoken, too few known letters, or None if it can."""
+        letters = [character for character in read if character.isalnum()]
+        if not (known := sum(letter in self.characters for letter in letters)):
+            return "no text: no letter or digit that the vocabulary has"
+        few = f"the vocabulary lacks {len(letters) - known} of its {len(letters)} letters in "
+        return few + get_language(language).name if 2 * known < len(letters) else None
+
+    def with_known_letters(self, text: str, language: str) -> str:
+        """Removes diacritics from letters that the vocabulary lacks (`naïve` becomes `naive`), for synthesis only."""
+        unknown = set(self.unknown(self.read(text, language), language))
+
+        def known(character):
+            plain = plain_letter(character)
+            is_better = not unknown.isdisjoint(character.lower()) and self.characters.issuperset(plain.lower())
+            return plain if is_better else character
+
+        return "".join(map(known, unicodedata.normalize("NFC", text))) if unknown else text
+
+    def pieces(self, text: str, language: str, longest: int, fits: Callable[[str], bool]) -> list[Piece]:
+        """Splits a text into sentences, and long sentences into parts; drops pieces without words.
+
+        Pieces have at most `longest` characters and the limit of the language, and are shorter if a piece does not fit:
+        `fits` gets the text that `read` returns for it.
+        """
+        read = cache(lambda piece: self.read(self.with_known_letters(piece, language), language))
+        pieces: list[Piece] = []
+        for paragraph in _PARAGRAPH.split(text):
+            if pieces:
+                pieces[-1] = pieces[-1]._replace(pause_seconds=PARAGRAPH_PAUSE_SECONDS)
+            # No word is cut because it is longer than all training texts.
+            limit = min(get_language(language).char_limit, max(longest, *map(len, paragraph.split()), 1))
+            while not all(map(fits, map(read, parts := split_text(paragraph, language, limit)))) and limit > 1:
+                limit = limit * 3 // 4
+            for part in parts:
+                pause = next((pause for pause, ending in _PAUSES.items() if ending.search(part)), CUT_PAUSE_SECONDS)
+                if not self.fault(read(part), language):
+                    pieces.append(Piece(part, pause))
+        return pieces
