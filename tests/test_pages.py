@@ -29,9 +29,9 @@ PARSERS = {name: parser_of(entry) for name, (entry, _) in COMMANDS.items() if pa
 
 
 def commands(page):
-    """Returns the lines of a page's shell blocks; continuation lines are joined."""
+    """Returns the lines of a page's shell blocks without comments; continuation lines are joined."""
     blocks = re.findall(r"```sh\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
-    return "".join(blocks).replace("\\\n", " ").splitlines()
+    return re.sub(" +# .*", "", "".join(blocks)).replace("\\\n", " ").splitlines()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=[page.name for page in PAGES])
