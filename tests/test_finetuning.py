@@ -159,6 +159,9 @@ def test_fine_tuning_takes_over_model_and_tokenizer_and_leaves_the_source_alone(
     if rank:  # resumed with the frozen kernels, not with the merged ones
         adapters = store.read(3, ["lora"])[0]["lora"]
         assert kernels < adapters.keys() and all(np.array_equal(adapters[name], starting[name]) for name in kernels)
+        longer = dataclasses.replace(longer, gpt=dataclasses.replace(longer.gpt, lora_targets=("qkv",)))
+        with pytest.raises(ConfigError, match="--lora-targets.*must be 2 on .*mlp_in.* Received: 2 on qkv"):
+            settle_origin(dataclasses.replace(config, training=longer))
 
 
 def test_default_limits_are_lowered_to_the_source_and_larger_requests_are_refused(source, tmp_path, caplog):
@@ -232,31 +235,26 @@ def test_folder_of_weights_without_a_run_cannot_be_trained_in(source, tmp_path):
 
 
 def test_tuned_stages_start_from_the_source_and_resume_without_the_flag(source, tiny_corpus, tmp_path):
-    folder, model, _ = source
-    stages = {"dvae": {"max_steps": 1, "learning_rate": 1e-6}, "data": {"num_buckets": 1}}
+    (folder, model, _), run, slow = source, tmp_path / "run", {"learning_rate": 1e-6}
+    stages = {"dvae": {"max_steps": 1, **slow}, "data": {"num_buckets": 1}}
     whole = {"stage": "all", "leave_out": ("speaker", "decoder"), "max_validation_batches": 1}
     begun = {**whole, "init_from": str(folder), "tune": ("dvae", "gpt", "decoder")}
-    config = tiny_run_config(
-        tiny_corpus, tmp_path / "run", gpt={"max_steps": 1, "learning_rate": 1e-6}, training=begun, **stages
-    )
+    config = tiny_run_config(tiny_corpus, run, gpt={"max_steps": 1, **slow}, training=begun, **stages)
     with untraced():
         assert Run(config, plan_devices(num_gpus=0)).train()
-        config = tiny_run_config(
-            tiny_corpus, tmp_path / "run", gpt={"max_steps": 2, "learning_rate": 1e-6}, training=whole, **stages
-        )
+        config = tiny_run_config(tiny_corpus, run, gpt={"max_steps": 2, **slow}, training=whole, **stages)
         assert Run(config, plan_devices(num_gpus=0)).train()
     for stage, last in (("dvae", 1), ("gpt", 2)):
-        store = CheckpointStore(tmp_path / "run" / stage)
+        store = CheckpointStore(run / stage)
         tensors = store.read(store.steps()[-1], ["model"])[0]["model"]
         assert store.steps()[-1] == last
         for name, weight in model.part_weights(stage).items():
             measured = ("mel_stats", "dvae/decoder_output/bias", "dvae/quantizer")  # its random weights never were
             if not name.startswith(measured):
                 np.testing.assert_allclose(tensors[name], weight.numpy(), atol=1e-4, err_msg=name)
-    other = dataclasses.replace(config, training=dataclasses.replace(config.training, tune=("gpt",)))
-    with pytest.raises(ConfigError, match="tune.*must be dvae,gpt,decoder"):
-        settle_origin(other)
     adapters = dataclasses.replace(config.training.gpt, lora_rank=2)
-    other = dataclasses.replace(config, training=dataclasses.replace(config.training, gpt=adapters))
-    with pytest.raises(ConfigError, match="lora_rank.*must be none"):
-        settle_origin(other)
+    wrong = {"tune.*must be dvae,gpt,decoder": {"tune": ("gpt",)}, "lora_rank.*must be none": {"gpt": adapters}}
+    for message, change in wrong.items():
+        other = dataclasses.replace(config, training=dataclasses.replace(config.training, **change))
+        with pytest.raises(ConfigError, match=message):
+            settle_origin(other)

@@ -35,10 +35,8 @@ def test_best_checkpoint_by_evaluation_and_the_end_of_a_stage_that_no_longer_imp
     losses = lambda watch, loader: {"reconstruction": 9.0 - watch.trainer.step, "commitment": 0.0}
     monkeypatch.setattr(Watch, "evaluate", losses)
     training = {"evaluate_every_steps": 1, "best_by": "evaluation", "evaluation_patience": 2}
-    every = {"validate_every_steps": 1, "checkpoint_every_steps": 50}
-    dataset = open_run(
-        tiny_corpus, tmp_path, dvae={"max_steps": 9, "crop_seconds": 0.4}, training={**training, **every}
-    )
+    every, steps = {"validate_every_steps": 1, "checkpoint_every_steps": 50}, {"max_steps": 9, "crop_seconds": 0.4}
+    dataset = open_run(tiny_corpus, tmp_path, dvae=steps, training={**training, **every})
     trainer, listener = dvae_trainer(dataset), Listener()
     scores = {1: 5.0, 2: 3.0, 4: 3.5, 5: 4.0}
     trainer.watch.speech_judge = lambda step: {"score": scores[step]} if step in scores else {}
@@ -56,6 +54,11 @@ def test_best_checkpoint_by_evaluation_and_the_end_of_a_stage_that_no_longer_imp
     assert state["finished"] and state["best"] == [3.0, 2] and state["stale_evaluations"] == 2
     again = XTTSTrainer(dataset.config, stage="dvae")
     assert again.watch.ended_early and again.state.best == (3.0, 2)
+    training = {**training, "best_by": "loss", "evaluation_patience": 1}  # ends at a step whose loss is the best
+    dataset = open_run(tiny_corpus, tmp_path / "other", dvae=steps, training={**training, **every})
+    (trainer := dvae_trainer(dataset)).watch.speech_judge = lambda step: {"score": 5.0}
+    trainer.train(dataset)
+    assert trainer.step == trainer.store.best_step() == 2 and caplog.text.count("ends early") == 2
 
 
 def test_score_and_loss_are_never_compared():

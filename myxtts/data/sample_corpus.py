@@ -68,13 +68,14 @@ class Clip(NamedTuple):
     voice: Voice
 
 
-def make_sample_corpus(root: Path, *, num_clips: int = 880, languages: Sequence[str] = ("en",)) -> Path:
+def make_sample_corpus(root: Path, *, num_clips: int | None = None, languages: Sequence[str] = ("en",)) -> Path:
     """Creates the sample corpus in `root`, unless it already exists, and returns its absolute path.
 
     A damaged corpus, or one with another size or languages, is replaced.
 
     Args:
-        num_clips: Number of clips of 1 to 3 s, distributed evenly over the `VOICES` of the languages.
+        num_clips: Number of clips of 1 to 3 s, distributed evenly over the `VOICES` of the languages; None takes 880,
+            or 440 if there is only one voice.
         languages: Language codes, keys of `SENTENCES`.
 
     Raises:
@@ -109,7 +110,7 @@ def make_sample_corpus(root: Path, *, num_clips: int = 880, languages: Sequence[
     return root
 
 
-def plan_clips(num_clips: int, languages: Sequence[str] = ("en",)) -> list[Clip]:
+def plan_clips(num_clips: int | None, languages: Sequence[str] = ("en",)) -> list[Clip]:
     """Assigns random sentences to each voice, without repetition. Raises `ConfigError` for a bad number or language."""
     unknown = set(languages).difference(SENTENCES)
     received = ", ".join(sorted(unknown)) or "none"
@@ -119,6 +120,7 @@ def plan_clips(num_clips: int, languages: Sequence[str] = ("en",)) -> list[Clip]
     for sentences in heard.values():
         del sentences[_NUM_PHRASES::UNHEARD_EVERY]
     largest = len(voices) * min(map(len, heard.values()))
+    num_clips = min(880, 440 * len(voices)) if num_clips is None else num_clips
     require(1 <= num_clips <= largest, "num_clips", f"from 1 to {largest}, the number of sentences", num_clips)
     clips = []
     for number, voice in enumerate(voices):

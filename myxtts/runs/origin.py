@@ -145,10 +145,11 @@ def _continued(config, began):
         if state is not None and "position" not in state and run_folder.TAKEN_FROM not in state:
             hint = f"Start from them with --init-from {home} and another --checkpoint-dir."
             raise ConfigError(f"{home} (--checkpoint-dir) contains weights without a run. {hint}")
+    lora = lambda gpt: f"{gpt.lora_rank} on {','.join(sorted(gpt.lora_targets))}" if gpt.lora_rank else ""
     origin = {
         "training.init_from (--init-from)": (training.init_from, before.init_from),
         TUNE: (",".join(training.tune), ",".join(before.tune)),
-        "training.gpt.lora_rank (--lora-rank)": (training.gpt.lora_rank, before.gpt.lora_rank),
+        "LoRA (training.gpt.lora_rank, --lora-rank, --lora-targets)": (lora(training.gpt), lora(before.gpt)),
     }
     for name, (requested, own) in origin.items():
         hint = "Leave it out to resume, give another --checkpoint-dir, or --reset-training to start over."

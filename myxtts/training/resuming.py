@@ -343,6 +343,7 @@ class Checkpointer:
         kept = state.history, state.stale_evaluations, detector.state()
         best = self.workers.ask(self.store.best_step)
         if best is None:
+            logger.warning("Stage %s ends early, at step %d.", self.stage.name, state.step)
             return
         if self.workers.is_chief:
             for step in filter(lambda step: step > best, self.store.steps()):

@@ -209,7 +209,7 @@ class StageTrainer:
                 batches.wait_until_filled(self.config.data.model_start_delay)
                 watch.call("on_running")
             self.clock.start(batches)
-            while not (at_end or stopping):
+            while not (at_end or stopping or watch.ended_early):
                 group = []
                 for batch in islice(batches, accumulation):
                     group.append(batch)
@@ -236,12 +236,10 @@ class StageTrainer:
                     validation, is_best = watch.validate(validation_loader)
                 if watch.speech_judge and is_due(settings.evaluate_every_steps):
                     is_best |= watch.evaluate_speech()
-                if watch.ended_early:
-                    break
                 stopping = stopping or (self.workers.count == 1 and self.stop_requested.is_set())
-                if is_best or stopping or is_due(settings.checkpoint_every_steps):
+                if is_best or (stopping or is_due(settings.checkpoint_every_steps)) and not watch.ended_early:
                     self.checkpointer.save(last=at_end or stopping, finished=at_end)
-                if is_due(settings.sample_every_steps):
+                if is_due(settings.sample_every_steps) and not watch.ended_early:
                     with self.clock.paused(), self.train_step.averaged_weights():
                         watch.call("on_sample", state.step)
         return validation
