@@ -36,7 +36,7 @@ class StageConfig(Settings):
     gradient_clip: float = setting(1.0, at_least=0)
     """Maximum global norm of the gradient; 0 turns clipping off."""
     crop_seconds: float | None = setting(None, above=0, hint="Leave it out to train on whole clips.")
-    """Maximum length in seconds of random slices of clips, for stages with `can_crop`; None trains on whole clips."""
+    """Maximum length in seconds of random slices of clips, in stages that can crop; None trains on whole clips."""
 
 
 @dataclass
