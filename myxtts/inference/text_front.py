@@ -35,9 +35,8 @@ class TextFront:
 
     def pieces(self, text: str, language: str) -> list[Piece]:
         """Splits a text into sentences, and long sentences into parts; drops pieces without words."""
-        self._check(text, language)
+        known = self._check(text, language)
         reader, shown = self.tokenizer.reader, brief(text)
-        known = reader.with_known_letters(text, language)
         if known != text:
             logger.warning("%s has letters that are not in the vocabulary, spoken as %s.", shown, brief(known))
         if fault := self.tokenizer.check(known, language):
@@ -58,8 +57,7 @@ class TextFront:
 
     def ids(self, text: str, language: str) -> list[int]:
         """Encodes the text of a piece to token ids, without unknown tokens."""
-        self._check(text, language, self.max_tokens)
-        known = self.tokenizer.reader.with_known_letters(text, language)
+        known = self._check(text, language, self.max_tokens)
         return [token for token in self.tokenizer.encode(known, language) if token != self.tokenizer.unk_id]
 
     def check(self, text: str, language: str) -> None:
@@ -68,15 +66,15 @@ class TextFront:
             raise SpeechError(fault)
         self._check(text, language)
 
-    def _check(self, text: str, language: str, max_tokens: int | None = None) -> None:
-        if reason := self._fault(text, language, max_tokens):
+    def _check(self, text: str, language: str, max_tokens: int | None = None) -> str:
+        """Returns the text without diacritics that the vocabulary lacks. Raises `SpeechError` if it is not speakable."""
+        known = text
+        with suppress(ValueError):  # an unsupported language, which the next check reports
+            known = self.tokenizer.reader.with_known_letters(text, language)
+        if reason := self.tokenizer.check(known, language, max_tokens, allow_unknown=True):
             fault = f"{brief(text)} cannot be spoken by this model: {reason.rstrip('.')}."
             raise SpeechError(fault if text.strip() else "The text is empty.")
-
-    def _fault(self, text, language, max_tokens=None):
-        with suppress(ValueError):  # an unsupported language, which the check below reports
-            text = self.tokenizer.reader.with_known_letters(text, language)
-        return self.tokenizer.check(text, language, max_tokens, allow_unknown=True)
+        return known
 
 
 def open_text_front(folder: AnyPath, g2p: Sequence[str] | None = None) -> tuple[TextFront, XTTSConfig]:

@@ -121,11 +121,8 @@ class Speaker:
             raise RuntimeError(f"{path} cannot be run: {error}") from error
 
     def speak(self, text, voice=None, language=None, seed=0, speed=1.0, **sampling):
-        """Speaks a text and returns samples `(S,)` float32.
-
-        `choose` gives the defaults of `voice` and `language`. `speed` 2 speaks twice as fast. `sampling` may set
-        temperature, top_k, top_p and repetition_penalty.
-        """
+        """Speaks a text and returns samples `(S,)` float32; a speed of 2 is twice as fast. `sampling` may set
+        temperature, top_k, top_p and repetition_penalty. `choose` gives the defaults of voice and language."""
         given = dict(sampling, speed=speed)
         for name, (*_, rule, holds) in RULES.items():
             if name in given and not holds(given[name]):
