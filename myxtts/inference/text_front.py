@@ -67,7 +67,7 @@ class TextFront:
         self._check(text, language)
 
     def _check(self, text: str, language: str, max_tokens: int | None = None) -> str:
-        """Returns the text without diacritics that the vocabulary lacks. Raises `SpeechError` if it is not speakable."""
+        """Returns the text without diacritics that the vocabulary lacks. Raises `SpeechError` if it is refused."""
         known = text
         with suppress(ValueError):  # an unsupported language, which the next check reports
             known = self.tokenizer.reader.with_known_letters(text, language)
