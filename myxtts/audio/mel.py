@@ -19,11 +19,8 @@ from myxtts.config.rates import MEL_FLOOR, MEL_HOP_SAMPLES, MODEL_SAMPLE_RATE, N
 
 @dataclass(frozen=True)
 class MelSpec:
-    """Settings of a log-mel spectrogram.
-
-    Power spectra of centered, reflect-padded frames are pooled by triangular filters on the HTK mel scale, then
-    compressed as `ln(max(x, log_floor) + log_offset)`.
-    """
+    """Settings of a log-mel spectrogram: power spectra of centered, reflect-padded frames, pooled by triangular filters
+    on the HTK mel scale, then compressed as `ln(max(x, log_floor) + log_offset)`."""
 
     sample_rate: int
     """Sample rate of the waveform, in Hz."""

@@ -52,8 +52,7 @@ def exits_with_sentence(main: Callable) -> Callable:
 def require_output(flag: str, path: str | None, makes_folders: bool = False, starts: bytes = b"") -> None:
     """Raises `UserError` if no file can be written to `path`, the value of `flag`. None is allowed.
 
-    If `makes_folders`, `path` may be a folder, and its parents need not exist. With `starts`, the first bytes of the
-    command's reports, a file that starts otherwise must not be replaced.
+    With `makes_folders`, `path` may be a folder without parents. A file there must begin with `starts` or be empty.
     """
     if path is None:
         return

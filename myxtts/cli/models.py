@@ -76,8 +76,8 @@ def export_parser() -> PlainParser:
     parser = PlainParser(prog="myxtts export", description=EXAMPLES["about export"])
     add_model(parser, required=True)
     forms = "; ".join(f"{name}: {words}" for name, (words, _) in FORMATS.items())
-    parser.add_argument("--format", default="onnx", help=forms)
-    parser.add_argument("--weights", help="float32, or int8 weights for the GPT (default: float32; int8 for web)")
+    parser.add_argument("--format", default="onnx", choices=tuple(FORMATS), help=forms)
+    parser.add_argument("--weights", choices=("float32", "int8"), help=EXAMPLES["weights"])
     parser.add_argument("--output", metavar="FOLDER", required=True, help="output folder, new or empty")
     return parser
 

@@ -88,8 +88,9 @@ def build_parser() -> argparse.ArgumentParser:
 @exits_with_sentence
 def main(argv: list[str] | None = None) -> int:
     """Speaks the texts and returns the exit code. Most arguments are checked before TensorFlow is imported."""
-    arguments = build_parser().parse_args(argv)
-    _check(arguments)
+    parser = build_parser()
+    arguments = parser.parse_args(argv)
+    _check(arguments, parser.get_default)
     folder = arguments.checkpoint = local_folder(arguments.checkpoint, arguments.accept_licence)
     if arguments.list_speakers:
         speakers = read_speakers(folder)
@@ -189,8 +190,8 @@ def _confidence(spoken):
     return spoken.summary
 
 
-def _check(arguments):
-    """Raises `UserError` for invalid arguments that can be detected before the model is loaded."""
+def _check(arguments, default):
+    """Raises `UserError` for arguments that are seen to be invalid without the model; `default` is `get_default`."""
     check_model(arguments.checkpoint)
     if arguments.list_speakers:
         return
@@ -212,6 +213,12 @@ def _check(arguments):
     for one, other in (("batch", "stream"), ("batch", "subtitles"), ("stream", "subtitles"), ("recognizer", "stream")):
         if getattr(arguments, one) and getattr(arguments, other):
             raise UserError(f"--{one} is not allowed with --{other}: give one of them.")
+    used = {name: (arguments.batch, "without --batch") for name in ("output_folder", "format")}
+    used["stream_format"] = arguments.stream, "without --stream"
+    used["output"] = not (arguments.batch or arguments.stream), "with --batch or --stream"
+    for name, (is_used, case) in used.items():
+        given = getattr(arguments, name)
+        require(is_used or given == default(name), f"--{name.replace('_', '-')}", f"left out {case}", given)
     require(0.25 <= arguments.speed <= 4.0, "--speed", "0.25 to 4.0", arguments.speed)
     require(0 <= arguments.retries <= 100, "--retries", "0 to 100", arguments.retries)
     if (rate := arguments.sample_rate) is not None:
