@@ -138,10 +138,8 @@ def test_speaking_needs_no_package_of_ours(exported, tmp_path):
     code = f"{hide}; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
     text = "Dr. One, 2 two."
     arguments = [exported / "speak.py", "--text", text, "--voice", "emma", "--output", tmp_path / "out.wav"]
-    command, environment = (
-        [sys.executable, "-c", code, *map(str, arguments)],
-        os.environ | {"PYTHONPATH": str(tmp_path)},
-    )
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr
     described = subprocess.check_output([sys.executable, arguments[0], "--help"], text=True, env={"COLUMNS": "80"})
@@ -324,7 +322,7 @@ def test_engine_is_the_fastest_exact_one_that_is_installed_and_fits(monkeypatch)
     assert choose_engine(10**6) == "tensorflow"
 
 
-def test_exported_sentences_are_no_longer_than_training_texts(exported, synthesizer, monkeypatch):
+def test_exported_sentences_are_no_longer_than_training_texts(exported, synthesizer, monkeypatch, capsys):
     monkeypatch.setattr(synthesizer, "text_front", replace(synthesizer.text_front, longest_texts={"en": 20}))
     (speaker := Speaker(exported)).config = settings(synthesizer, "onnx", "float32")
     pieces = speaker.sentences("One two. One two three. One two three. One.", "en")
@@ -337,6 +335,10 @@ def test_exported_sentences_are_no_longer_than_training_texts(exported, synthesi
     for text in (one, "One, two\n\nthree.\n \nژژ. Four;\n\n...", "ñ two " * 3, "One two ژ " * 3):
         assert (pieces := front.pieces(text, "en")) == speaker.sentences(text, "en")
         assert [front.ids(piece, "en") for piece, _ in pieces] == [speaker.text_ids(one, "en") for one, _ in pieces]
+    speaker.config["longest_texts"] = {"en": 6}
+    monkeypatch.setattr(speaker, "sentence", lambda *_: (np.zeros(1), [1], True))
+    assert len(speaker.speak("One. ژژژ.", "emma", "en")) == 1
+    assert "Skipped characters unknown to the model in en: ژ" in capsys.readouterr().err
 
 
 def test_export_that_truncates_a_long_text_is_not_written(export, monkeypatch, tmp_path, capsys):

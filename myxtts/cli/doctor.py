@@ -19,7 +19,7 @@ UNUSED = {
     "workers are": MEASURING,
     "the machine is": ("worker_index",),
 }
-"""Options that `myxtts doctor` rejects, by the subject of the check, because the check does not use them."""
+"""Options that a check does not use, and so rejects. The keys complete the error "must be left out when …"."""
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -314,7 +314,7 @@ def read_lines(path: str) -> list[Line]:
     if found:  # a column with an unknown name is the first field that no other column names
         named = ["voice" if name == "speaker" else name for name in columns_of(found)]
         unnamed = (name for name in columns if name not in named)
-        columns, forms = [name or next(unnamed, "") for name in named], first[:80]
+        columns, forms = [name or next(unnamed, "") for name in named], printable(first[:80])
     lines, seen = [], {}
     for number, row in enumerate(rows, 1):
         if not row.strip() or row.startswith("#") or found and row is first:

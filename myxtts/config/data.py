@@ -61,7 +61,7 @@ class DataConfig(Settings):
     num_buckets: int = setting(8, at_least=1, at_most=1000)
     """Number of length buckets if shapes are not static."""
     num_workers: int = setting(8, at_least=1, at_most=1024, of_run=True, flag="--num-workers")
-    """Number of parallel readers. With the default of 8, tf.data chooses the number during training, at most 16."""
+    """Number of parallel readers. With the default of 8, training adjusts it to the reading time, at most 16."""
     cache_mb: int = setting(512, at_least=0, of_run=True)
     """Size of the cache of decoded recordings in MB."""
     batch_size: int = setting(

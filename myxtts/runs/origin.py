@@ -32,7 +32,7 @@ def settle_origin(config: XTTSConfig) -> tuple[XTTSConfig, XTTSConfig | None]:
     """Completes the settings of a new run from the model of --init-from, or of a resumed run from its stored settings.
 
     Returns the complete settings, and the stored ones (None for a new run). Raises `UserError` if `config` has another
-    --init-from, --tune or --lora-rank than the stored settings, or if a needed part is missing in --init-from.
+    --init-from, --tune, --lora-rank or --lora-targets than those, or if a needed part is missing in --init-from.
     """
     training = config.training
     source = training.init_from and full_name(training.init_from)

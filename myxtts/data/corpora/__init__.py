@@ -175,7 +175,7 @@ def _guess_language(reading):
 
 
 def _refuse_letters(reading, language, group):
-    """Rejects clips of `group`, all in `language`, with wrong letters; if the group is large, raises `CorpusError`."""
+    """Rejects clips of `group`, all in `language`, with wrong letters; if these are many, raises `CorpusError`."""
     read_as, note = guess_language((clip.text for clip in group), language)
     if not note or read_as != language:
         return

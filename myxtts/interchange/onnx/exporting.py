@@ -69,7 +69,7 @@ def export_model(
     which: str = "best",
     tell: Callable[[Finding], None] = lambda finding: None,
 ) -> None:
-    """Exports a model: writes graphs, vocabulary, voices, `config.json` and `speak.py`, and tests the graphs.
+    """Exports a model: writes graphs, vocabulary, voices, `config.json`, `speak.py` and `reading`; tests the graphs.
 
     Args:
         folder: A training run, or a model converted by `myxtts convert`.

@@ -1,6 +1,6 @@
-"""Speaks text with an exported XTTS model. Needs Python 3.11, numpy and
-onnxruntime; num2words for texts with numbers; and espeakng-loader for
-models that read phonemes, such as `base`.
+"""Speaks text with an exported XTTS model. Needs Python 3.11 or newer,
+numpy and onnxruntime; num2words for texts with numbers; and
+espeakng-loader for models that read phonemes, such as `base`.
 
     python speak.py --text "Good morning." --voice NAME --output out.wav
     python speak.py --list-voices
@@ -128,10 +128,10 @@ class Speaker:
             if name in given and not holds(given[name]):
                 raise ValueError(f"--{name.replace('_', '-')} must be {rule}. Received: {given[name]}.")
         voice, language = self.choose(voice, language, text)
-        voice, parts = self.voice(voice), []
-        for number, (sentence, pause) in enumerate(self.sentences(text, language)):
-            if missing := self.reader.unknown(self.as_read(sentence, language), language):
-                print(f"Skipped characters unknown to the model in {language}: {' '.join(missing)}", file=sys.stderr)
+        voice, parts, pieces = self.voice(voice), [], self.sentences(text, language)
+        if missing := self.reader.unknown(self.as_read(text, language), language):  # also those of dropped pieces
+            print(f"Skipped characters unknown to the model in {language}: {' '.join(missing)}", file=sys.stderr)
+        for number, (sentence, pause) in enumerate(pieces):
             ids = self.text_ids(sentence, language)
             samples, codes, stopped = self.sentence(ids, *voice, seed, number, speed, **sampling)
             if not stopped:
