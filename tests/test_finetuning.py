@@ -160,7 +160,7 @@ def test_fine_tuning_takes_over_model_and_tokenizer_and_leaves_the_source_alone(
         adapters = store.read(3, ["lora"])[0]["lora"]
         assert kernels < adapters.keys() and all(np.array_equal(adapters[name], starting[name]) for name in kernels)
         longer = dataclasses.replace(longer, gpt=dataclasses.replace(longer.gpt, lora_targets=("qkv",)))
-        with pytest.raises(ConfigError, match="--lora-targets.*must be 2 on .*mlp_in.* Received: 2 on qkv"):
+        with pytest.raises(ConfigError, match="--lora-targets.*must be 2 on .*mlp_in.*, alpha .* Received: 2 on qkv"):
             settle_origin(dataclasses.replace(config, training=longer))
 
 

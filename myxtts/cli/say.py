@@ -88,8 +88,7 @@ def build_parser() -> argparse.ArgumentParser:
 @exits_with_sentence
 def main(argv: list[str] | None = None) -> int:
     """Speaks the texts and returns the exit code. Most arguments are checked before TensorFlow is imported."""
-    parser = build_parser()
-    arguments = parser.parse_args(argv)
+    arguments = (parser := build_parser()).parse_args(argv)
     _check(arguments, parser.get_default)
     folder = arguments.checkpoint = local_folder(arguments.checkpoint, arguments.accept_licence)
     if arguments.list_speakers:

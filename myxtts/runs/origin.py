@@ -145,11 +145,12 @@ def _continued(config, began):
         if state is not None and "position" not in state and run_folder.TAKEN_FROM not in state:
             hint = f"Start from them with --init-from {home} and another --checkpoint-dir."
             raise ConfigError(f"{home} (--checkpoint-dir) contains weights without a run. {hint}")
-    lora = lambda gpt: f"{gpt.lora_rank} on {','.join(sorted(gpt.lora_targets))}" if gpt.lora_rank else ""
+    adapters = lambda gpt: f"{gpt.lora_rank} on {','.join(sorted(gpt.lora_targets))}"
+    lora = lambda gpt: gpt.lora_rank and f"{adapters(gpt)}, alpha {gpt.lora_alpha or gpt.lora_rank:g}"
     origin = {
         "training.init_from (--init-from)": (training.init_from, before.init_from),
         TUNE: (",".join(training.tune), ",".join(before.tune)),
-        "LoRA (training.gpt.lora_rank, --lora-rank, --lora-targets)": (lora(training.gpt), lora(before.gpt)),
+        "training.gpt.lora_rank (--lora-rank, --lora-targets, --lora-alpha)": (lora(training.gpt), lora(before.gpt)),
     }
     for name, (requested, own) in origin.items():
         hint = "Leave it out to resume, give another --checkpoint-dir, or --reset-training to start over."
@@ -158,8 +159,8 @@ def _continued(config, began):
     data = replace(config.data, vocabulary=began.data.vocabulary)
     config = replace(config, data=data, training=replace(training, init_from=before.init_from, tune=before.tune))
     if not training.gpt.lora_rank:
-        adapters = ("lora_rank", "lora_alpha", "lora_targets", "lora_dropout")
-        config.training.gpt = replace(training.gpt, **{name: getattr(before.gpt, name) for name in adapters})
+        names = ("lora_rank", "lora_alpha", "lora_targets", "lora_dropout")
+        config.training.gpt = replace(training.gpt, **{name: getattr(before.gpt, name) for name in names})
     return with_shape(config, began) if before.init_from else config
 
 
