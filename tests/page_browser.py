@@ -120,13 +120,13 @@ class Page:
 
     def click(self, elem_id, inside=""):
         """Clicks an element as soon as it exists and stays in its place, as what loads above it no longer moves it."""
-        places = [None]
 
         def clicked():
             element = self.find(elem_id, inside)
             self.driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", element)
-            places.append(element.rect)
-            return places[-1] == places[-2] and (element.click() or True)
+            place = element.rect
+            time.sleep(0.05)
+            return element.rect == place and (element.click() or True)
 
         self.wait(clicked, f"{elem_id} to click", 60)
 
