@@ -90,17 +90,18 @@ class Reader(NamedTuple):
         """Splits a text into sentences, and long sentences into parts; drops pieces without words.
 
         Pieces have at most `longest` characters and the limit of the language, and are shorter if a piece does not fit:
-        `fits` gets the text that `read` returns for it.
+        `fits` gets the text that `read` returns for it. No word is cut because it is longer than `longest`.
         """
         read = cache(lambda piece: self.read(self.with_known_letters(piece, language), language))
         pieces: list[Piece] = []
         for paragraph in _PARAGRAPH.split(text):
             if pieces:
                 pieces[-1] = pieces[-1]._replace(pause_seconds=PARAGRAPH_PAUSE_SECONDS)
-            # No word is cut because it is longer than all training texts.
             limit = min(get_language(language).char_limit, max(longest, *map(len, paragraph.split()), 1))
-            while not all(map(fits, map(read, parts := split_text(paragraph, language, limit)))) and limit > 1:
+            parts = split_text(paragraph, language, limit)
+            while limit > 1 and not all(fits(read(part)) for part in parts):
                 limit = limit * 3 // 4
+                parts = split_text(paragraph, language, limit)
             for part in parts:
                 pause = next((pause for pause, ending in _PAUSES.items() if ending.search(part)), CUT_PAUSE_SECONDS)
                 if not self.fault(read(part), language):

@@ -4,7 +4,6 @@ import shlex
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -178,10 +177,10 @@ def plan_source(
 
 def _with_pauses(clips, left, num_samples):
     """Sorts clips and dropped segments (`left`) by time; fills gaps with pauses and cuts overlaps off `left`."""
-    segments, position, end_of_audio = [], 0, Segment(num_samples, num_samples)
-    ordered = [*sorted([*clips, *left], key=lambda one: one.start), end_of_audio, end_of_audio]
-    for one, after in pairwise(ordered):
-        start, end = max(position, one.start), min(one.end, num_samples if one.facts else after.start)
+    segments, position, starts = [], 0, [clip.start for clip in clips]
+    for one in [*sorted([*clips, *left], key=lambda one: one.start), Segment(num_samples, num_samples)]:
+        start, following = max(position, one.start), [at for at in starts if at >= one.start and not one.facts]
+        end = min([one.end, num_samples, *following])
         if start > position:
             segments.append(Segment(position, start, reason=PAUSE))
         if one.facts:

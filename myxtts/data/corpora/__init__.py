@@ -131,8 +131,8 @@ def _refuse_other_kinds(root):
         what = _WHAT["model"]["what"] if kind in (MODEL, RELEASE, TRAINER) else KINDS[kind]
     if what:
         name = printable(str(root))
-        names = dict(at=Path(os.path.realpath(root)), hub=shlex.quote("/".join(root.parts[-2:])))
-        message = f"The data set {name} {what.format(shlex.quote(name), **names)}."
+        at, hub = Path(os.path.realpath(root)), shlex.quote(name.removeprefix("hf:/").removeprefix("datasets/"))
+        message = f"The data set {name} {what.format(shlex.quote(name), at=at, hub=hub)}."
         raise TextsMissing(message, root, [root]) if what is _OTHER_FILES[MEDIA_EXTENSIONS] else CorpusError(message)
 
 
