@@ -1,4 +1,4 @@
-"""Text cleaning, which turns written text into lower-case words, and splitting of text into sentences.
+"""Cleaning, which turns a written text into lower-case words, and splitting of texts into sentences and pieces.
 
 The steps are in the same order as in Coqui's XTTS: quotes, script, case, numbers, abbreviations, symbols, white space,
 then romanization of Chinese and Korean. Japanese is romanized without the other steps.

@@ -16,7 +16,7 @@ from myxtts.config.checks import needing
 AUDIO_OUTPUT_SYNCHRONOUS, INITIALIZE_DONT_EXIT = 2, 0x8000
 CHARS_UTF8, IPA = 1, 2
 MAX_DATA_PATH_BYTES = 159
-"""Maximum length in bytes of the path of eSpeak NG's data folder, a limit of the library."""
+"""Longest path in bytes that eSpeak NG accepts for its data folder; longer ones are replaced by a symbolic link."""
 WITHIN_WORDS = " '’\u200c\u200d"
 LOCK = threading.Lock()
 """Protects the global state of eSpeak NG; hold it during `load_library` and all calls of the library."""

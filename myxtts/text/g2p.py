@@ -16,7 +16,7 @@ from myxtts.text.cleaners import clean_text
 from myxtts.text.languages import LANGUAGES, get_language
 
 ESPEAK = "espeak"
-"""Value in `g2p` that selects eSpeak NG for all languages that have no rules and are not romanized."""
+"""Entry of a `g2p` setting that turns on eSpeak NG for all languages without rules, except romanized ones."""
 _ESPEAK_VOICES = {"en": "en-us", "pt": "pt-br"}
 """eSpeak NG's names of languages by language code, where they differ from the code."""
 
@@ -51,7 +51,7 @@ def _find_rules(language: str) -> Callable[[str, str], str]:
 
 
 def g2p_codes(languages: Iterable[str]) -> tuple[str, ...]:
-    """Checks the languages in a `g2p` setting, given by code or name, and returns sorted codes; keeps `ESPEAK`.
+    """Validates a `g2p` setting, and returns it sorted, with names of languages replaced by codes.
 
     Raises `ValueError` if a language has no rules, the rules cannot be loaded, or eSpeak NG is not installed.
     """
@@ -68,7 +68,7 @@ def g2p_codes(languages: Iterable[str]) -> tuple[str, ...]:
 
 
 def written(text: str, language: str, g2p: Iterable[str] = ()) -> str:
-    """Returns the text to tokenize: phonemes if `g2p` (from `g2p_codes`) covers the language, else cleaned text."""
+    """Returns the text to tokenize: phonemes if `g2p` (from `g2p_codes`) turns them on, else the cleaned text."""
     if get_language(language).code in g2p:
         return text_to_phonemes(text, language)
     if voice := espeak_voice(language, g2p):

@@ -15,16 +15,16 @@ _FOREIGN_SHARE = 0.3  # maximum share of letters in other scripts: names and quo
 _LATIN_SHARE = 0.5  # of letters in a Latin script: texts in other scripts have many Latin names, and longer ones
 _OWN_SHARE = 0.005
 _MOST_TEXTS, OF_A_CORPUS, OF_A_SENTENCE = 500, (120, 0.99), (8, 0.9)
-"""Maximum number of texts that `identify_language` reads; minimum letters and probability for a corpus or a sentence.
-With `OF_A_SENTENCE`, 250 of 255 English, German, French and Spanish sentences were identified, and none wrongly."""
+"""`_MOST_TEXTS` is the number of texts that `identify_language` reads at most. `OF_A_CORPUS` and `OF_A_SENTENCE` are
+`(minimum number of letters, minimum probability)`; the latter identified 250 of 255 sentences, and none wrongly."""
 
 
 def guess_language(texts: Iterable[str], language: str | None, among: Collection[str] | None = None) -> tuple[str, str]:
-    """Checks that the letters of texts fit `language` (None: English), and replaces it if only one other language fits.
+    """Replaces the language of texts if their letters do not fit it, but fit exactly one other language.
 
-    Returns the code of the language, and a message for users if the letters do not fit `language`, else `""`. If the
-    letters fit several languages, the words of the texts decide; if they do not, languages in `among`, such as a
-    model's, are preferred. A `language` that is not supported is returned unchecked.
+    Returns the code, and a message for users if the letters do not fit `language` (None: English), else `""`. If they
+    fit several languages, the words of the texts choose between them; if not, languages in `among`, such as a model's,
+    are preferred. A `language` that is not supported is returned unchecked.
     """
     code, texts = language or "en", [*texts]
     try:
@@ -57,7 +57,7 @@ def identify_language(
 ) -> str | None:
     """Identifies the language of texts by their words, with langid (Lui and Baldwin 2012).
 
-    Returns a code in `among`, or None if the number of letters or the probability is too low; `least` has both limits.
+    Returns a code in `among`, or None below `least`, the minimum number of letters and the minimum probability.
     """
     text = " ".join(dict.fromkeys(itertools.islice(texts, _MOST_TEXTS)))[:_MOST_LETTERS]
     if sum(map(str.isalpha, text)) < least[0]:
@@ -80,10 +80,10 @@ def _identifier():
 def language_to_read(
     text: str | None, requested: str | None, own: str | None, speaker: str, among: Collection[str] | None = None
 ) -> tuple[str, str]:
-    """Chooses the language in which a text is read; `guess_language` corrects the choice by the text's letters.
+    """Returns the code of the language in which to read a text, and a message to users about the choice, or `""`.
 
-    The choice is `requested`, else `own` (of the speaker or model), else that of `identify_language`, else English.
-    Returns a code, and a message that explains it to users, or "". The message may name the `speaker`.
+    The language is `requested`, else `own` (the speaker's or the model's), else what `identify_language` finds, else
+    English. `guess_language` corrects it by the letters of the text. `speaker` is the speaker's name in the message.
     """
     language, note = guess_language([text or ""], requested or own, among)
     if requested or note and language != own:

@@ -100,7 +100,7 @@ def _to_float(written: str) -> float:
 # `typed` keeps 2 ("two") and 2.0 ("two point zero") apart.
 @lru_cache(maxsize=65536, typed=True)
 def number_to_words(number: int | float, code: str, to: str = "cardinal", **kwargs: str) -> str:
-    """Returns num2words' result in lower case. If num2words cannot read the number, it raises one of `REFUSALS`."""
+    """Converts a number to lower-case words with num2words. Raises one of `REFUSALS` if num2words cannot read it."""
     with needing("Numbers need the package num2words: pip install num2words", ImportError):
         from num2words import num2words  # takes 0.1 s; most texts have no digits
 
@@ -125,8 +125,8 @@ class SpelledNumbers:
     max_integer: int
     """Largest number that `cardinal` accepts; larger numbers, and codes such as 00123, are read digit by digit."""
     ordinal_ending: str
-    """Regular expression of the ending that makes digits an ordinal. The ordinal's words replace digits and ending, but
-    text that a group of the expression matches is kept, after the words."""
+    """Regular expression of the ending that makes digits an ordinal. The words of the ordinal replace digits and
+    ending; text that matches a group of the expression, such as a case ending, is appended to the words."""
     to_ordinal: Callable[[str, int], str]
     """Function of a cardinal's words and its number that returns the words of the ordinal."""
     point: str
@@ -186,7 +186,7 @@ class SpelledNumbers:
 
 
 def spell_number(number: int, words: list[str], units: dict[int, str]) -> str:
-    """Returns a number in words. `words[n]` is the word for n; `units` has names of larger numbers, largest first."""
+    """Spells a number. `words[n]` is the word for n; `units` has names of larger numbers by value, largest first."""
     if number < len(words):
         return words[number]
     value, name = next((value, name) for value, name in units.items() if value <= number)

@@ -1,6 +1,6 @@
-"""Splits a text for a model into pieces, and writes it in the characters of a vocabulary: cleaned or as phonemes.
+"""Prepares texts for synthesis: splits them into pieces, and writes these in the characters of a vocabulary.
 
-Exported models contain copies of this module and of what it imports, which must not import other parts of MyXTTS.
+Exported models contain copies of this module and its imports. These must therefore not import the rest of MyXTTS.
 """
 
 import re
@@ -26,7 +26,7 @@ _PAUSES = {
 
 
 class Piece(NamedTuple):
-    """Sentence, or part of a sentence, that is synthesized as a unit, and the pause after it."""
+    """Text that is synthesized as a unit (whole sentences, or a part of a long one), and the pause after it."""
 
     text: str
     pause_seconds: float
@@ -38,7 +38,7 @@ class Reader(NamedTuple):
     characters: frozenset[str]
     """The characters that have a token, and the space."""
     control_tokens: re.Pattern
-    """Pattern of the tokens that a text cannot contain, such as `[STOP]`."""
+    """Pattern of control tokens. In a text, `read` changes `[STOP]` to `(STOP)`, which does not become that token."""
     g2p: tuple[str, ...] = ()
     """Languages to convert to phonemes, from `g2p.g2p_codes`."""
 
@@ -58,17 +58,17 @@ class Reader(NamedTuple):
         return replaced if self.characters.issuperset(replaced) else cleaned
 
     def tagged(self, read: str, language: str) -> str:
-        """Returns what a tokenizer gets for a text from `read`: the language's tag first, and `SPACE` for spaces."""
+        """Returns the tokenizer's input for a text from `read`: language tag, then the text with `SPACE` for spaces."""
         return (get_language(language).tag + read).replace(" ", SPACE)
 
     def unknown(self, read: str, language: str) -> list[str]:
-        """Returns the characters of a text from `read` that the vocabulary lacks, so that they are not spoken."""
+        """Returns the characters of a text from `read` that have no token and no replacement, sorted."""
         known = self.characters
         missing = () if known.issuperset(read) else replace_unknown(read, get_language(language), known)
         return sorted(set(missing) - known)
 
     def fault(self, read: str, language: str) -> str | None:
-        """Returns the reason why a text from `read` cannot be spoken, too few known letters, or None if it can."""
+        """Returns None if a text from `read` can be spoken, else the reason: no letters, or most lack a token."""
         letters = [character for character in read if character.isalnum()]
         if not (known := sum(letter in self.characters for letter in letters)):
             return "no text: no letter or digit that the vocabulary has"
@@ -87,10 +87,10 @@ class Reader(NamedTuple):
         return "".join(map(known, unicodedata.normalize("NFC", text))) if unknown else text
 
     def pieces(self, text: str, language: str, longest: int, fits: Callable[[str], bool]) -> list[Piece]:
-        """Splits a text into sentences, and long sentences into parts; drops pieces without words.
+        """Splits a text into pieces for synthesis: whole sentences, or parts of long ones. Drops pieces with a `fault`.
 
-        Pieces have at most `longest` characters and the limit of the language, and are shorter if a piece does not fit:
-        `fits` gets the text that `read` returns for it. No word is cut because it is longer than `longest`.
+        Pieces have at most as many characters as `longest` or the longest word, and at most `Language.char_limit`. They
+        are shortened until `fits(piece)` is True for each of them, as written by `read`.
         """
         read = cache(lambda piece: self.read(self.with_known_letters(piece, language), language))
         pieces: list[Piece] = []

@@ -20,7 +20,7 @@ SPEECH_RATES = "speech_rates.json"
 SECONDS_AT_CHAR_LIMIT = 16.0
 """Usual duration of a text with `Language.char_limit` characters; this is 15 characters per second in English."""
 DIGIT_LETTERS = 6
-"""Average number of letters in the word for a digit."""
+"""Number of letters for which a digit counts in `spoken_length`: the average length of its word."""
 FEWEST_CLIPS = 20
 """Minimum number of clips to estimate the speech rate of a language."""
 EDGE_SHARE = 0.005
@@ -84,7 +84,7 @@ def longest_texts(rates: dict[str, SpeechRate], origin: str | None = None) -> di
 
 
 def _fit(clips):
-    """Fits a `SpeechRate`, with times of at least 0, to clips `(N, 3)`: spoken length, seconds, characters."""
+    """Fits a `SpeechRate` without negative times to clips, rows `(spoken length, seconds, characters)`, `(N, 3)`."""
     lengths, seconds, written = clips.T
     slope, start = np.polyfit(lengths, seconds, 1) if np.ptp(lengths) else (0.0, 0.0)
     if slope <= 0 or start < 0:

@@ -11,8 +11,8 @@ from myxtts.training.trainer import XTTSTrainer
 class MemoryIsolatedDualGPUTrainer(XTTSTrainer):
     """`XTTSTrainer` on two devices with hard memory limits: one device prepares data, the other one trains.
 
-    Must be created before TensorFlow initializes its devices, or with the GPUs and limits that are already in effect,
-    as in `train_main.py --enable-memory-isolation`. Both devices may be on the same GPU.
+    Must be created before TensorFlow initializes its devices, or with the GPUs and limits that they already have,
+    as by `train_main.py --enable-memory-isolation`. Both devices may be on the same GPU.
 
     Args:
         config, model, resume_checkpoint: See `XTTSTrainer`.

@@ -1,7 +1,7 @@
 """Saves and resumes the training of a stage, and loads the models of earlier stages that it depends on.
 
 Checkpoints have no state of random generators, because random values depend only on the seed and a position
-(docs/architecture.md). `TrainingState.parts` are the objects, besides weights and optimizers, whose state is saved.
+(docs/architecture.md).
 """
 
 import json
@@ -49,9 +49,9 @@ class TrainingState:
     """Progress of a stage's training; only the trainer changes it."""
 
     lineage: dict = field(default_factory=dict)
-    """Digests of the models that the stage depends on, by stage. On resuming, only those of `follows` may differ."""
+    """Digests of the models that the stage depends on, by stage. To resume, all but those in `follows` must match."""
     follows: tuple[str, ...] = ()
-    """Stages in `lineage` whose models may have been trained further since the checkpoint (`StageEntry.follows`)."""
+    """Stages in `lineage` that may be trained further without making this stage's checkpoints unusable."""
     step: int = 0
     """Number of optimizer steps taken."""
     position: int = 0
@@ -121,7 +121,7 @@ class TrainingState:
                 part.restore(saved["parts"][name])
 
     def take_up(self, dataset: SpeechDataset, stage: str) -> SpeechDataset:
-        """Returns the data set with an order that continues `record`. Resets `best` if the validation clips changed."""
+        """Returns the data set with batches that continue `record`; resets `best` if the validation clips changed."""
         before, self.validation = self.validation, data_digest(dataset.validation)
         if before not in (None, self.validation):
             logger.warning("The validation clips changed since the checkpoint; the best validation loss starts over.")
@@ -176,9 +176,9 @@ class ClipRecord:
     digest: str
     """Digest of the clips and of the settings that order them. Equal digests and equal `start` give equal batches."""
     start: EpochStart
-    """Start of the checkpoint's epoch. A resumed run rebuilds the batch order from it if the clips did not change."""
+    """Where the epoch of the checkpoint began. A run resumed with the same clips rebuilds its batch order from here."""
     cut: EpochStart
-    """Position of the checkpoint, and clips already used in its epoch. A run resumed with other clips starts here."""
+    """Where the checkpoint was saved, and clips that its epoch had used. A run resumed with other clips starts here."""
 
     def saved(self) -> tuple[dict[str, np.ndarray], dict]:
         """Converts the record to tensors for the checkpoint file `CLIPS`, and JSON values for the state file."""
@@ -217,7 +217,7 @@ class OrderedClips:
         return ClipRecord(self.identities, self._digest, self.order.start_at(position), self.order.cut(position))
 
     def continuing(self, record: ClipRecord) -> tuple[EpochStart, str | None]:
-        """Returns the start of an order continuing `record`, and a warning if clips or batches changed, else None."""
+        """Returns where an order must start to continue `record`, and a warning (None if nothing has changed)."""
         if record.digest == self._digest:
             return record.start, None
         heard = np.flatnonzero(np.isin(self.identities, record.identities[record.cut.heard]))
@@ -244,7 +244,7 @@ class Checkpointer:
         self.state, self.stage, self.train_step = trainer.state, trainer.stage, trainer.train_step
         self.store, self.writer = trainer.store, CheckpointWriter(trainer.store)
         self.companions: dict[str, bytes] = {}
-        """Contents of other files to save in the checkpoint for synthesis, such as the vocabulary, by file name."""
+        """Files that synthesis needs from a checkpoint besides weights, such as the vocabulary: contents by name."""
 
     def save(self, last: bool, finished: bool) -> None:
         """Saves a checkpoint of the current step, and marks it as the best if `state.best` is from this step.
@@ -282,7 +282,7 @@ class Checkpointer:
         return tensors, saved
 
     def resume(self, store: CheckpointStore, is_required: bool) -> None:
-        """Loads the newest intact checkpoint of the stage in `store`, if there is one after step 0.
+        """Loads the newest intact checkpoint of the stage in `store`, unless it has only starting weights (step 0).
 
         Raises `CheckpointError` if the checkpoint does not fit, or if there is none and it `is_required`.
         """
@@ -319,7 +319,7 @@ class Checkpointer:
     def go_back(self, error: Exception) -> None:
         """Loads the last checkpoint with finite losses and lowers the learning rate, after training has diverged.
 
-        Raises `error` if there is no such checkpoint, or if this was already done `training.divergence_returns` times.
+        Raises `error` if there is no such checkpoint, or if there were `training.divergence_returns` returns before.
         """
         settings, guard = self.trainer.config.training, self.trainer.watch.divergence
         self.writer.wait()
@@ -337,7 +337,7 @@ class Checkpointer:
         )
 
     def go_back_to_best(self) -> None:
-        """Loads the best checkpoint, if any, but keeps the history. Renames later checkpoints `overtrained_step_…`."""
+        """Loads the best checkpoint, if any, after early stopping; keeps the history, and renames later checkpoints."""
         self.writer.wait()
         state, detector = self.state, self.trainer.watch.overtraining
         kept = state.history, state.stale_evaluations, detector.state()

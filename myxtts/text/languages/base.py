@@ -37,17 +37,17 @@ class Language:
     abbreviations: dict[str, str] = field(default_factory=dict)
     """Words for each abbreviation, in order of replacement; keys are lower-case, without the final full stop."""
     abbreviation_stop: Literal["always", "optional", "never"] | str = "always"
-    """When abbreviations end with a full stop; or a regular expression, in which `{}` stands for the abbreviation."""
+    """Whether abbreviations have a final full stop. Another value is a regular expression; `{}` is the abbreviation."""
     within_sentences: frozenset[str] = frozenset()
-    """More abbreviations after which a sentence continues, in lower case; with a final `#`, only before a digit."""
+    """Other lower-case abbreviations whose full stop does not end a sentence; `no#` means `no.` before a digit."""
     symbols: dict[str, str]
     """Words for each symbol, such as `%`."""
     symbol_readings: dict[str, str] = field(default_factory=dict)
-    """Words for symbols, used only if the vocabulary lacks the symbol; in Latin letters if `romanize` is set."""
+    """Words that replace a symbol if the vocabulary lacks it, by symbol; in Latin letters if `romanize` is set."""
     romanize: Callable[[str], str] | None = None
     """Function that converts cleaned text to Latin letters. Raises ImportError if a package is not installed."""
     romanizes_as_written: bool = False
-    """Whether `romanize` gets the text as written, without any other step of cleaning."""
+    """Whether `romanize` gets the text as written: all other steps of cleaning are skipped."""
     ordinal_stop: bool = False
     """Whether a number with a full stop is usually an ordinal, not the end of a sentence."""
     other_names: tuple[str, ...] = ()
@@ -57,7 +57,7 @@ class Language:
     letters: str = ""
     """Lower-case letters and marks of cleaned text, without `,.?!` and, in Latin scripts, without a–z."""
     own_letters: str = ""
-    """Letters that no other language of the same scripts has."""
+    """Letters that no other language of the same scripts has, by which texts of the language are identified."""
     phonemize: Callable[[str, str], str] | None = None
     """Function `(cleaned text, "latin" or "ipa") -> phonemes`; None if the language has no rules."""
 
@@ -94,7 +94,7 @@ DESCRIPTIONS, _READINGS, MARKS = (
     tomllib.loads(Path(__file__).with_name(f"{name}.toml").read_text(encoding="utf-8"))
     for name in ("languages", "readings", "marks")
 )
-"""Parsed TOML files: fields of `Language` by code; rules to read notation aloud; variants of ASCII characters."""
+"""Parsed TOML: `Language` fields by code; rules for `Language.write_out`; typographic variants by ASCII character."""
 _MARKED_NUMBER = r"⟦(\w+)((?: \w+=\w+)*)(\.?\w*) ([0-9]{1,36})⟧"
 _compiled = cache(re.compile)  # the cache of the `re` module is too small for the rules of all languages
 
@@ -103,7 +103,7 @@ def described(code: str, cardinal: Callable | None = None, to_ordinal: Callable 
     """Creates the language `code` from its entry in `languages.toml`; `more` sets fields that an entry cannot contain.
 
     Numbers are read by `SpelledNumbers` if `cardinal` is given or the entry has words for numbers, else by `Num2Words`.
-    `to_ordinal` is passed to either.
+    Both use `to_ordinal`, unless the entry has `ordinals`.
     """
     fields = {"code": code} | DESCRIPTIONS[code]
     fields.pop("module_words", None)

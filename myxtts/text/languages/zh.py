@@ -1,8 +1,8 @@
 """Chinese, with rules for dates, money, telephone numbers, fractions, quantities and digits.
 
-The rules and their order follow the normalizer of Coqui's XTTS, so that token ids agree. As there, a match is replaced
-at the *first* occurrence of its characters in the text, not where it was found: in "2021和2张", the word for the last 2
-replaces the first 2. Released checkpoints were trained on such text.
+The rules and their order follow the normalizer of Coqui's XTTS, so that token ids agree. Like Coqui's, this
+normalizer replaces the *first* occurrence of the matched characters, not the match itself: in "2021和2张", the word for
+the last 2 replaces the first 2. Released checkpoints were trained on such text.
 """
 
 import re

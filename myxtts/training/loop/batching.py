@@ -38,7 +38,7 @@ class Batching:
         require(batch_size % replicas.count == 0, "--batch-size", rule, batch_size)
         self.train_step, self._replicas, self.automatic = train_step, replicas, automatic
         self.batch_size, self.accumulation, self.parts = batch_size, accumulation, 1
-        """Clips per batch on all replicas, batches per optimizer step, and parts into which a batch is split."""
+        """Numbers of clips per batch (over all replicas), of batches per optimizer step, of parts of a split batch."""
 
     @property
     def clips(self) -> int:
@@ -83,7 +83,7 @@ class Batching:
         return {"batch_size": self.batch_size, "parts": self.parts, "accumulation": self.accumulation}
 
     def restore(self, state: dict) -> None:
-        """Restores a saved `state`. If not `automatic`, restores only `parts`, for an equal batch size."""
+        """Restores a saved `state`. If `automatic` is False, only `parts` is restored, for the same batch size."""
         batch_size, accumulation, parts = (int(state[name]) for name in ("batch_size", "accumulation", "parts"))
         if min(batch_size, accumulation, parts) < 1 or batch_size % parts:
             raise ValueError(f"a batch of {batch_size} clips cannot be split into {parts} parts")
@@ -100,7 +100,7 @@ def with_batch(config: XTTSConfig, stage: str, batch_size: int, accumulation: in
 
 
 def fit_batch_size(trainer: "StageTrainer", dataset: SpeechDataset) -> SpeechDataset:
-    """Sets the largest batch size that fits in memory; a resumed run keeps its own. Returns the adapted data set."""
+    """Sets the largest batch size that fits in memory; resumed runs keep theirs. Returns the data set with the size."""
     batching = trainer.batching
     if trainer.step == 0:
         trainer.train_step.phase = trainer.stage.phase(1, 1)  # the last phase takes the most memory

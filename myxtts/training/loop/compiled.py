@@ -7,15 +7,15 @@ from myxtts.models.layers import Layer, Tensor
 from myxtts.training.loop.switches import RECOMPUTED
 
 SEED_BITS = 21
-"""Number of bits for the step in a dropout seed's second number. Higher bits hold the block, so that masks differ."""
+"""Bit of a dropout seed at which the block's index begins, above the step, so that blocks have different masks."""
 
 
 class CompiledBlocks(Layer):
-    """Runs blocks of equal structure with XLA. Compiling takes as long for many blocks as for one.
+    """Runs blocks of equal structure with XLA, all by the same programs, so that compiling takes as long as for one.
 
-    Two programs per shape take the weights of a block as arguments: the forward pass, and a backward pass that first
-    recomputes the forward pass from the input of the block (Chen et al. 2016), so that a step stores only the inputs.
-    Dropout masks differ from those without XLA.
+    Each shape has a program for the forward pass and one for the backward. Both get a block's weights as arguments.
+    The backward pass recomputes the activations from the block's input (Chen et al. 2016), so that only the inputs are
+    stored. Dropout masks differ from those without XLA.
 
     Args:
         prefix: Prefix of the blocks' names in name scopes.

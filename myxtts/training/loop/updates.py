@@ -22,7 +22,7 @@ class UpdateRule:
     Args:
         scaled: Turns on dynamic loss scaling, which float16 needs (Micikevicius et al. 2018, section 3.2).
         ema: Decay of the weight averages, in `[0, 1)`; 0 keeps none.
-        stage_learning_rate: Peak of the stage's schedule, which is scaled to this update's peak in `update.settings`.
+        stage_learning_rate: Peak of the stage's schedule. The update uses this schedule, scaled to its own peak.
     """
 
     def __init__(
@@ -195,7 +195,7 @@ def make_optimizer(settings: StageConfig, trainable: dict) -> keras.optimizers.O
 
 
 def no_weight_decay(name: str) -> bool:
-    """Whether a variable is exempt from weight decay, as in XTTS: a bias, embedding, or norm outside the perceiver."""
+    """Whether a variable has no weight decay, as in XTTS: biases, embeddings and (except in the perceiver) norms."""
     last = name.rsplit("/", 1)[-1]
     return last in ("bias", "beta") or last.endswith("_embedding") or (last == "gamma" and "norm" in name)
 

@@ -134,7 +134,7 @@ class Stage(ABC):
             assign_by_name(self.model.part_weights(self.part), starting, "--init-from")
 
     def measure(self, dataset: SpeechDataset) -> None:
-        """Sets weights that are statistics of the recordings, if they were not loaded. All workers get equal values."""
+        """Computes weights that are statistics of the recordings, unless loaded; all workers get the same values."""
 
     @abstractmethod
     def updates(self, settings: StageConfig) -> list[Update]:
@@ -145,7 +145,7 @@ class Stage(ABC):
         return ""
 
     def validated(self, objectives: list[Objective]) -> list[Objective]:
-        """Returns the objectives to compute at validation; by default `objectives`, which are those of the updates."""
+        """Returns the objectives to compute at validation; by default `objectives`, those of the stage's updates."""
         return objectives
 
     @abstractmethod
@@ -245,7 +245,7 @@ class Preparation(ABC):
         self.model, self.device = model, device
         self.augment, self.seed, workers = augment, seed, current_workers()
         self.share = (workers.index, workers.count)
-        """Index of this worker and number of workers, which select its random numbers (see `augment.draw_rows`)."""
+        """`(worker index, number of workers)`, which selects this worker's random numbers in `augment.draw_rows`."""
         self.mel = MelSpectrogram(DVAE_MEL)
         # Unknown sizes: one trace serves all shapes.
         wave = WaveBatch(*(tf.TensorSpec([None] * rank, dtype) for rank, dtype in zip(WAVE_RANKS, WAVE_DTYPES)))

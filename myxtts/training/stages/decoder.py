@@ -21,21 +21,21 @@ from myxtts.training.stages.speaker import repeated
 DISCRIMINATORS = "discriminators"
 """Name of the checkpoint file with the discriminators' weights."""
 SPECTRAL, JUDGING, ADVERSARIAL = "spectral", "judging", "adversarial"
-"""Phases of the stage: decoder with spectral losses only; discriminators only; decoder against discriminators."""
+"""Phases of training: the decoder with spectral losses; the discriminators alone; both against each other."""
 SILENCE = 1e-3
 """Root mean square (-60 dBFS) below which a slice counts as silent, and another slice is sampled instead."""
 VOICE_SAMPLES = int(1.2 * MODEL_SAMPLE_RATE)
 """Length in samples of the segment that a speaker vector is computed from in training. Longer segments hardly help."""
 CHANCE = {"hifigan": 0.5, "istft": 2.0}
-"""Loss of one discriminator at chance level, by decoder type."""
+"""Loss of a discriminator that cannot tell recordings from generated audio, by decoder type."""
 WON_SHARE = 0.05
-"""Share of `CHANCE` below which the discriminators' loss causes a warning: the decoder then learns little."""
+"""If the discriminators' loss is below this share of `CHANCE`, a warning is logged: the decoder then learns little."""
 COLLAPSE_FACTOR = 1.5
-"""Multiple of the lowest log-mel distance so far above which the distance causes a warning: a sign of collapse."""
+"""If the log-mel distance exceeds its minimum so far by this factor, a warning is logged: the decoder may collapse."""
 Maps = list[list[tf.Tensor]]
 """List of feature maps for each discriminator, each `(B, ...)`; the last map of a discriminator is its score."""
 BANDWIDTH_SHARE = 0.46
-"""Bandwidth of a resampled recording, as a share of its original sample rate. `QUIET` applies above the bandwidth."""
+"""Bandwidth of a resampled recording divided by its original sample rate; losses use `QUIET` above the bandwidth."""
 FLOOR = 1e-5
 """Lower limit of magnitudes before the logarithm, as in HiFi-GAN's code."""
 QUIET = 1e-3
@@ -199,11 +199,11 @@ def resynthesis(decoder: WaveformDecoder, batch: DecoderBatch) -> tf.Tensor:
 
 
 class DecoderPreparation(GPTPreparation):
-    """Converts waveforms to a `DecoderBatch`, with the frozen DVAE, GPT and speaker encoder, as in synthesis.
+    """Converts waveforms to a `DecoderBatch`. The decoder's inputs come from the frozen DVAE, GPT and speaker encoder.
 
     The GPT is conditioned on another recording of the speaker, if there is one. The speaker vector comes from a random
     segment of that recording or, half of the time, of the clip itself, so that the vector of a clip varies.
-    `grid` is the decoder to train: its frame rate, `history_frames` and `lookahead_frames` determine the slices.
+    In training, batches have slices of clips, with the frame rate and the context frames of `grid`, the decoder.
     """
 
     def __init__(self, foundations: dict[str, XTTS], device: str, config: XTTSConfig, grid: WaveformDecoder):
@@ -254,7 +254,7 @@ class DecoderPreparation(GPTPreparation):
         return tf.cast(self.speaker_encoder(self._speaker_mel(wav)), tf.float32)
 
     def _starts(self, target, num_frames, position):
-        """Samples the first frame of a slice of each clip, `(B,)` int32. A silent slice is sampled a second time."""
+        """Samples the first frame of a slice of each clip, `(B,)` int32. Samples once more if the slice is silent."""
         hop, room = self.grid.hop_length, tf.maximum(num_frames - self.crop, 0)
         part, parts = self.share
         rows = tf.shape(target)[0]
@@ -323,10 +323,10 @@ def _mean(x):
 
 
 def score_loss(decoder_type: str, maps: Maps, real: bool) -> tf.Tensor:
-    """Computes the adversarial loss `(B,)` of the scores, averaged over each map and summed over discriminators.
+    """Computes the adversarial loss `(B,)` of discriminator scores, averaged over maps, summed over discriminators.
 
-    If `real` is True (discriminators on recordings, decoder on generated audio), high scores give a low loss. If it is
-    False (discriminators on generated audio), low scores give a low loss. `hifigan` uses least squares (Mao et al.
+    If `real` is True, high scores have a low loss: for the discriminators on recordings, and for the decoder. If it is
+    False, low scores do: for the discriminators on generated audio. `hifigan` uses least squares (Mao et al.
     2017, equation 2; HiFi-GAN, equation 1), `istft` the hinge loss (Lim and Ye 2017; Vocos, section 3.3).
     """
     scores = [tf.cast(one[-1], tf.float32) for one in maps]

@@ -153,7 +153,7 @@ class GPTObjective(Objective):
 
 
 MASKING_SITE = 1023
-"""Site number of code masking in `site_offset`, so that its random seed differs from those of dropout layers."""
+"""Number from which `site_offset` derives the random seed of code masking; dropout layers have other numbers."""
 
 
 class GPTPreparation(Preparation):
@@ -222,7 +222,7 @@ def lora_row(settings: GPTConfig, trained: dict) -> LedgerRow:
 
 
 DIAGONAL_WIDTH = 0.2
-"""Width g of the diagonal band in the guided-attention loss, as a fraction of the text (Tachibana et al.: 0.2)."""
+"""Width g of the diagonal band in the guided-attention loss, as a fraction of the text (as in Tachibana et al.)."""
 
 
 def off_diagonal(attention: tf.Tensor, text_lengths: tf.Tensor, code_lengths: tf.Tensor) -> tf.Tensor:

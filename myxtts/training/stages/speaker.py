@@ -50,7 +50,7 @@ class SpeakerStage(Stage):
         shape = len(SPEEDS) * max(1, self.config.data.num_speakers), self.config.model.speaker_width
         self.classifier = AngularMarginClassifier(*shape, name=CLASSIFIER)
         self.active = tf.Variable(tf.ones(shape[:1]), trainable=False, name="active")
-        """Mask of classes, `(len(SPEEDS) * speakers,)`: 1 for trained and 0 for other speakers, at each speed."""
+        """Mask of the classes (every speaker at each speed), `(len(SPEEDS) * speakers,)`: 1 if trained, 0 if not."""
         if tf.distribute.get_strategy().num_replicas_in_sync > 1:
             for layer in self.model.speaker_encoder._flatten_layers():
                 if isinstance(layer, BatchNormalization):
@@ -90,7 +90,7 @@ class SpeakerStage(Stage):
         return self.model.speaker_encoder(batch.mel).numpy(), batch.speaker.numpy()
 
     def score(self, outputs):
-        """Returns `eer`, the equal-error rate over pairs with a held-out speaker or, if none is held out, all pairs."""
+        """Returns the equal-error rate `eer` over pairs of clips, all with a held-out speaker if there is one."""
         vectors, speakers = (np.concatenate(arrays) for arrays in zip(*outputs))
         active = self.active.numpy() > 0
         held_out = ~active[np.maximum(speakers, 0)]

@@ -20,13 +20,13 @@ from myxtts.utils.commons import folded, folded_on_terminal, shows_bars, tqdm
 VARIATION_WARNING = 0.30
 """Variation (std / mean) of the step time above which a run warns of a bottleneck."""
 STALL_WARNING = 0.05
-"""Highest share of time spent waiting for data at which computing, not data, is reported as the bottleneck."""
+"""Share of time spent waiting for data above which data, not computing, is reported as the bottleneck."""
 STEP_WIDTH = 80
 """Width to which log lines of steps are wrapped on a terminal, in characters."""
 MINUTE = 60.0
-"""Seconds between progress lines if there is no progress bar; also seconds until a stage's bottleneck is logged."""
+"""Seconds between progress lines without a progress bar, and from a stage's start to the report of its bottleneck."""
 TRIAL_SECONDS = 10.0
-"""Estimated seconds per step above which the estimate is printed, once per stage, with gradient accumulation."""
+"""With gradient accumulation, the expected duration of a step is printed once if it exceeds this number of seconds."""
 HINTS = {
     "computing": "Data is ready in time. Faster: --optimizations auto or, with enough clips, a larger --batch-size.",
     "reading": "Raise --num-workers, use a faster disk, or read the samples of `myxtts prepare` (--prepared).",

@@ -28,9 +28,9 @@ from myxtts.training.stages.classes import STAGE_CLASSES
 PHASE_STEPS = 20
 """Number of evenly spaced steps of a stage from which `try_stage` estimates the share of steps in each phase."""
 COMPILED_SHARES = 0.3, 0.5
-"""Compiled time / eager time of batch preparation, and of the train step; fitted to five runs (docs/benchmarks.md)."""
+"""Compiled time / eager time, of batch preparation and of the train step, fitted to five runs (docs/benchmarks.md)."""
 ONE_CORE = 1.8
-"""Factor for `COMPILED_SHARES` on a single core, which runs no operations in parallel; fitted to three runs."""
+"""Factor by which `COMPILED_SHARES` are larger on one core, where nothing runs in parallel; fitted to three runs."""
 WARMUP_STEPS = 5
 """Number of steps at the start of a measurement that are not counted, because they trace graphs and fill caches."""
 PRODUCT_SIZE = 1024
@@ -160,11 +160,11 @@ def measure_training(
 
 
 def try_stage(dataset: SpeechDataset, stage: str, plan: DevicePlan) -> tuple[float, float] | None:
-    """Estimates the time of a training batch from a few eager steps on noise: some with one clip, some with several.
+    """Estimates the time that a training batch takes, from eager steps on noise with one clip and with several.
 
     Returns:
-        The seconds of an eager step on one clip (mostly Python overhead), and the estimated seconds of a training
-        batch; both are means over the phases of the stage. None if the clips cannot train the stage.
+        `(eager, batch)`, means over the phases of the stage: the seconds of an eager step on one clip (mostly Python
+        overhead), and the estimated seconds of a training batch. None if the clips cannot train the stage.
     """
     with tempfile.TemporaryDirectory() as folder:
         trainer = noise_trainer(dataset.config, plan, folder, stage)

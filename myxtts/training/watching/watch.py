@@ -40,7 +40,7 @@ class DivergenceGuard:
 
     def __init__(self, limit: int):
         self.limit, self.rate_scale, self.returns = limit, 1.0, 0
-        """`rate_scale` multiplies the learning rate; `returns` is the number of returns to earlier checkpoints."""
+        """`rate_scale` multiplies the learning rate; `returns` counts returns to a checkpoint after divergence."""
         self._in_row, self._row = 0, deque(maxlen=limit)
 
     def state(self) -> dict:
@@ -137,7 +137,7 @@ class Watch:
         self.monitor: GPUMonitor | None = None
         """Monitor of the GPUs in use, set by the run; None reports no GPU memory and utilization."""
         self.ledger_keeper: LedgerKeeper | None = None
-        """Creator of the `Ledger`; set before the first step, to see how the step changes the weight averages."""
+        """Creates the `Ledger`. Must be set before the first step, whose effect on the weight averages it observes."""
         objectives = trainer.stage.validated([rule.objective for rule in trainer.train_step.rules])
         self._evaluator = Evaluator(trainer.stage, objectives, trainer.replicas)
         self._callbacks, self._unread, self._recent = [], [], []
@@ -165,7 +165,7 @@ class Watch:
         self.call("on_end", StageEnd(trainer.stage.name, trainer.step, timing, step.traces, scale, step.bad_steps))
 
     def after_step(self, losses: dict, batches: int, dataset: SpeechDataset, order: BatchOrder) -> None:
-        """Records the losses of a step that used the last `batches` batches before the current position in `order`.
+        """Records the losses of the last step, and its clips: those of the last `batches` batches used from `order`.
 
         Raises:
             TrainingDiverged: Losses or gradients of too many consecutive steps were not finite. A file lists the steps.
@@ -206,7 +206,7 @@ class Watch:
         self._recent.clear()
 
     def _report_divergence(self, bad_steps, dataset):
-        """Writes the bad steps to a file or, if that fails, to the log. Returns the path or "The log", for an error."""
+        """Writes the bad steps to a file or, if that fails, to the log. Returns where, for an error message."""
         trainer, stage, clips = self.trainer, self.trainer.stage.name, dataset.train
         if not trainer.workers.is_chief:
             return "The log of worker 0"
@@ -313,7 +313,7 @@ class Evaluator:
         return {name: totals[name] / max(counts[name], 1.0) for name in totals} | self.stage.score(outputs)
 
     def _examine(self, waves, prepare):
-        """Evaluates up to one batch per replica; returns `(loss sums, item counts, outputs to score)` of each batch."""
+        """Evaluates at most one batch per replica; returns `(loss sums, item counts, outputs to score)` of each."""
         devices = self.replicas.devices
         prepared = [prepare(tf.nest.map_structure(tf.constant, wave)) for wave in waves]
         # If there are fewer batches than replicas, the last one is repeated, without using the repeated results.
@@ -343,7 +343,7 @@ class Evaluator:
 
 
 def _of_any_size(field):
-    """Returns a `TypeSpec` of a batch field, distributed or not, in which the first two dimensions may vary."""
+    """Returns a `TypeSpec` of a batch field with variable first two dimensions, so that one trace fits all batches."""
     spec = tf.type_spec_from_value(field)
     if isinstance(spec, tf.TensorSpec):
         return tf.TensorSpec([None] * min(2, spec.shape.rank) + spec.shape[2:], spec.dtype)
