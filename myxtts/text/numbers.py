@@ -136,7 +136,7 @@ class SpelledNumbers:
     cents_joint: str
     """Text between the units and the hundredths of an amount of money."""
     thousands: str = r"\b[0-9]{1,3}(?:,[0-9]{3})+\b"
-    """Regular expression of a number with commas as thousands separators."""
+    """Regular expression of numbers with commas as thousands separators, which are removed."""
     sets_words_apart: bool = False
     """Whether to insert a space between digits and letters next to them."""
     attached_endings: str = "(?!)"

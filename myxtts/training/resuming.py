@@ -237,7 +237,7 @@ averages, which are used for validation and synthesis."""
 
 
 class Checkpointer:
-    """Saves and loads a trainer's checkpoints. The chief worker saves, and selects the checkpoint that all load."""
+    """Saves and loads a trainer's checkpoints. The chief worker saves, and selects what all workers load."""
 
     def __init__(self, trainer: "StageTrainer"):
         self.trainer, self.workers = trainer, trainer.workers
