@@ -60,11 +60,11 @@ class Spoken:
     """Audio, `(S,)` float32."""
     sample_rate: int
     codes: np.ndarray | None = None
-    """Audio codes that the GPT generated, `(C,)` int32; None for a recording."""
+    """Audio codes that the audio was decoded from, `(C,)` int32; None for audio from a file."""
     stopped: bool | None = None
-    """Whether the model ended the sentence with a stop token; None for audio that no model generated."""
+    """Whether the model ended the sentence with a stop token; None for resynthesis and audio from a file."""
     doubts: tuple[str, ...] | None = None
-    """Names of the faults that the self-check found; None for audio that no model generated."""
+    """Names of the faults that the self-check found; None for resynthesis and audio from a file."""
 
 
 def spread(items: Sequence, count: int) -> list:
@@ -222,8 +222,8 @@ class Measurer:
 
 
 def repeated_groups(codes: np.ndarray | None) -> tuple[float, float] | None:
-    """Counts n-grams of `GROUP` codes in `codes`, `(C,)`. Returns how many repeat an earlier one, and how many there
-    are. Returns None if there are no codes or too few for an n-gram."""
+    """Returns the number of n-grams of `GROUP` codes in `codes`, `(C,)`, that repeat an earlier n-gram, and the number
+    of all n-grams. Returns None if there are no codes or too few for an n-gram."""
     if codes is None or len(codes) < GROUP:
         return None
     groups = np.lib.stride_tricks.sliding_window_view(np.asarray(codes), GROUP)

@@ -74,7 +74,7 @@ class DNSMOS:
 
 
 def find_encoder(path: str | None = None) -> Encoder | None:
-    """Loads a speaker encoder from an `.onnx` file or Resemblyzer's `pretrained.pt`. Raises `UserError` for others.
+    """Loads a speaker encoder from an `.onnx` file or Resemblyzer's `pretrained.pt`. Raises `UserError` otherwise.
 
     Without a path, uses the `pretrained.pt` of the Python package Resemblyzer; returns None if it is not installed.
     """

@@ -90,7 +90,7 @@ def _has_both(atom):
 def fits_better_than_chance(atoms: Sequence[Atom], starts: np.ndarray, ends: np.ndarray, num_pieces: int) -> bool:
     """Whether the lengths of the texts fit the durations of their speech far better than if the texts were shuffled.
 
-    If not, the result of `align`, `atoms`, is probably wrong. Returns True if there are too few texts to decide.
+    False means that `atoms`, the result of `align`, are probably wrong. With too few texts to decide, returns True.
     `starts` and `ends` are the times of the segments, `(N,)` seconds. `num_pieces` is the number of texts.
     """
     paired = [one for one in atoms if _has_both(one)]
@@ -108,13 +108,13 @@ def _lengths(atoms, starts, ends):
 
 
 def _deviations(seconds, counts):
-    """Returns how much each atom's speech rate deviates from the median rate, `(A,)` in standard deviations."""
+    """Returns z-scores of the atoms' speech rates, `(A,)`: deviations from the median; short texts may deviate more."""
     paces = np.log(seconds / counts)
     return (paces - np.median(paces)) / np.sqrt(_RATE_VARIANCE + _RATE_VARIANCE_OF_ONE / counts)
 
 
 def _links(starts, ends, pieces):
-    """Links indices by time: returns `{segment: (first piece, end)}`, and all overlapping pairs (segment, piece)."""
+    """Finds each segment's texts, `{segment: (first, end)}`, and all (segment, text) pairs that overlap in time."""
     begins, finishes = np.array([(piece.start, piece.end) for piece in pieces]).reshape(-1, 2).T
     latest = np.maximum.accumulate(finishes)
     links, touches = {}, []
@@ -221,7 +221,7 @@ def match_words(heard: Sequence[str], text: Sequence[str]) -> list[int]:
 
 
 def _spread(words, spans):
-    """Estimates the times of `words`, which fill the `spans` of speech, (start, end), in proportion to word length."""
+    """Estimates when each word is spoken: divides the `spans` of speech, (start, end), in proportion to word length."""
     starts, ends = np.array(spans, float).T
     spoken = np.concatenate([[0], np.cumsum(ends - starts)])
     places = np.concatenate([[0], np.cumsum([len(word) for word in words])]) * spoken[-1]
@@ -232,7 +232,7 @@ def _spread(words, spans):
 
 
 def _fill_gaps(times, letters, pace, most):
-    """Fills runs of None in `times` that have at most `most` letters and the right length at `pace` (s per letter)."""
+    """Estimates `times` that are None if up to `most` letters plausibly fill the gap at `pace` (seconds per letter)."""
     filled, known = list(times), [index for index, time in enumerate(times) if time is not None]
     for left, right in zip(known, known[1:]):
         start, end, counts = times[left][1], times[right][0], letters[left + 1 : right]

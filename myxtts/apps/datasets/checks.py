@@ -21,9 +21,9 @@ from myxtts.inference.speech import Word
 from myxtts.storage.files import append_line, digest_bytes
 
 LEAST_VOICE_CHANGE = 0.70
-"""Minimum speaker similarity (Resemblyzer) between two parts of a clip. A clip below it is dropped."""
+"""Minimum speaker similarity (Resemblyzer) between two parts of a clip; below it, the voice is considered to change."""
 LEAST_OWN_VOICE = 0.80
-"""Minimum speaker similarity of a clip to the other clips of its recording. A clip below it is dropped."""
+"""Minimum speaker similarity of a clip to the other clips of its recording. Below it, the clip is dropped."""
 _STEADY = "its level varies by only {:.1f} dB, like music or noise."
 _LEAST_CLIPS_FOR_VOICE = 4
 _LEAST_ALIKE, _DOUBTFUL_ALIKE = 0.75, 0.9
@@ -55,7 +55,7 @@ class ClipFacts:
         dynamics_db: Difference between the 90th and the 10th percentile of the level during speech.
         characters_per_second: Letters and digits per second of speech.
         dnsmos: Overall DNSMOS, 1 to 5; None if not requested.
-        voice_change: Lowest speaker similarity of the parts before and after any point; None if not measured.
+        voice_change: Lowest speaker similarity of the audio before a point to the audio after it; None if not measured.
         word_probability: The lowest probability that the recognizer gave to a word; 1 if it reports no probabilities.
     """
 
@@ -131,13 +131,13 @@ def judge(clips: Sequence[Segment], min_snr_db: float) -> None:
 
 
 def steadiness(survey: Survey, start: int, end: int) -> str:
-    """Returns an explanation if frames `[start, end)` are long and too constant in level for speech, otherwise ""."""
+    """Returns why frames `[start, end)` are not speech (they are long, but steady in level), or "" if they may be."""
     is_long = (end - start) * survey.frame_seconds >= _LEAST_STEADY_SECONDS
     return _STEADY.format(found) if is_long and (found := _dynamics(survey, start, end)) < _LEAST_DYNAMICS_DB else ""
 
 
 def _rate_deviations(clips):
-    """Returns the median speech rate in letters per second, and each clip's absolute robust z-score, `(N,)`."""
+    """Returns the median speech rate (letters per second), and each clip's distance from it, `(N,)` robust z-scores."""
     rates = np.array([clip.facts.characters_per_second for clip in clips])
     spoken = rates[rates > 0]
     if len(spoken) < _LEAST_CLIPS_FOR_RATE:

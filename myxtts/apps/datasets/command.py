@@ -63,7 +63,7 @@ def make_dataset(recordings: AnyPath | Sequence[AnyPath], output: AnyPath, **opt
         options: Options of the command, with underscores: `transcript="talk.txt"`, `one_voice=True`.
 
     Raises:
-        UserError: A recording, text or option cannot be used. A note names the argument for each flag in the message.
+        UserError: A recording, text or option cannot be used. If the message names flags, a note has the arguments.
     """
     several = [recordings] if isinstance(recordings, (str, os.PathLike)) else recordings
     named = {"recordings": [os.fspath(one) for one in several], "output": os.fspath(output), **options}

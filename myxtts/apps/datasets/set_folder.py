@@ -33,7 +33,7 @@ _BLOCK_SHARE, _LEAST_BLOCK_SECONDS, _MOST_BLOCK_SECONDS = 0.1, 20.0, 120.0
 class SetFolder:
     """A data set on disk, opened by `open_set`. Adding a recording does not change the CSV lines of other recordings.
 
-    Each recording has a JSON record in `sources/`. It is written last: a recording without one is processed again.
+    Each recording has a JSON record in `sources/`. The record is written last; without it, a recording is added again.
     """
 
     def __init__(self, path: Path):
@@ -87,7 +87,7 @@ class SetFolder:
         self.path_of(source_id, ".heard").unlink(missing_ok=True)
 
     def _append(self, name, columns, lines, start, separator):
-        """Updates the CSV list `name`: removes a recording's old lines, which begin with `start`; adds `lines`."""
+        """Replaces a recording's lines in the CSV list `name`: removes those that begin with `start`, adds `lines`."""
         kept = [line for line in self._lines(name) if not line.startswith(start)]
         if not kept and not lines:
             (self.path / name).unlink(missing_ok=True)
@@ -153,7 +153,7 @@ def describe(record: dict[str, Any]) -> str:
 
 
 def clips_of(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Returns a dictionary per clip, worst quality first: its row in `records`, with `seconds` and `speaker` added."""
+    """Returns the rows of all clips in `records`, with `seconds` and `speaker` added to each; worst quality first."""
     clips = []
     for record in records:
         kept = [row for row in record["rows"] if row["clip"]]
@@ -168,7 +168,7 @@ def clips_of(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def describe_doubts(clips: Sequence[dict[str, Any]], speaker: str) -> list[str]:
-    """Returns lines for the user: how many texts of a speaker are doubtful, then the worst of them; [] if none is."""
+    """Returns lines for the user on a speaker's doubtful texts: how many, then the worst ones; [] if there are none."""
     clips = [clip for clip in clips if clip["speaker"] == speaker]
     found = sorted((one for one in clips if one["detail"]), key=lambda one: one["facts"].get("word_probability", 1.0))
     lines = [f"  {one['clip']}, {one['seconds']:.1f} s, {one['detail']}: {one['text'][:100]}" for one in found[:_WORST]]
@@ -201,7 +201,7 @@ def write_report(folder: Path, records: Sequence[dict[str, Any]]) -> None:
 
 
 def _minute(record, start):
-    """Returns a minute of the report's timeline: start time, boxes (kind, x, width, title), and SVG waveform."""
+    """Returns a minute of the report's timeline: start time, boxes of speech (kind, x, width, text), SVG waveform."""
     rate, step, scale, boxes = record["sample_rate"], record["envelope_seconds"], _WIDTH / _ROW_SECONDS, []
     for row in record["rows"]:
         low, high = row["start"] / rate - start, row["end"] / rate - start

@@ -42,7 +42,7 @@ _DIP_SECONDS = 0.5
 class Atom:
     """Smallest unit that clips consist of: the segments of speech with indices `[first, last)`, and their text.
 
-    `reason` tells why the atom must not be in a clip; "" if it may. The segments of an atom are never separated.
+    `reason` tells why the atom is left out of clips, or is "". The segments of an atom are never separated.
     """
 
     first: int
@@ -53,7 +53,7 @@ class Atom:
 
 
 class Edges(NamedTuple):
-    """Frames at which N segments of speech start and end, and at which clips of them can be cut, each `(N,)`.
+    """Where N segments of speech start and end, and where clips can be cut before and after them, `(N,)` frame indices.
 
     Segment i is in `[starts[i], ends[i])`. A clip of the segments i to j is in `[begins[i], finishes[j])`.
     `pauses` are the durations of the pauses around the segments, `(N + 1,)` seconds; the first and last are infinite.

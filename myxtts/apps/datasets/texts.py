@@ -67,10 +67,10 @@ def is_subtitles(path: Path) -> bool:
 
 
 def read_text(recording: Path, text: Path | None, options: Namespace) -> list[Piece]:
-    """Reads the text file of a recording. Returns [] if `text` is None, because a recognizer will transcribe the audio.
+    """Reads the text file of a recording. If `text` is None, returns [], and a recognizer must transcribe the audio.
 
     Raises:
-        UserError: The text cannot be read, or a recognizer is needed and `options` has none.
+        UserError: The text cannot be read, or no recognizer is given to transcribe or align the recording.
     """
     if text is None:
         if options.recognizer is None:
@@ -238,7 +238,7 @@ def _fit(times, starts, ends):
 
 
 def _signals(starts, ends, seconds):
-    """Returns two signals to correlate, `(T,)` at `_RATE` Hz: zero-mean speech activity, and pulses at onsets."""
+    """Converts starts and ends to signals, `(T,)` at `_RATE` Hz: zero-mean speech activity, and pulses at onsets."""
     size = int(np.ceil(seconds * _RATE)) + 1
     begins, finishes = (
         np.bincount(np.clip((edges * _RATE).astype(int), 0, size), minlength=size + 1)[:size].astype(float)

@@ -18,7 +18,7 @@ from myxtts.hearing import measuring, networks
 from myxtts.hearing.measuring import Measured, Measurer, Sentence, ends_well, is_usable, pooled
 
 LEVEL = 0.95
-"""Level of the confidence intervals."""
+"""Confidence level of the intervals in all reports."""
 RESAMPLES = 4000
 MISSING = {
     "recognizer": "--recognizer base, or another one",
@@ -26,7 +26,7 @@ MISSING = {
     "dnsmos": networks.DNSMOS_HINT,
     "recordings": "sentences of a data set with recordings: --data FOLDER",
 }
-"""How a user can provide the model or the recordings that a metric needs, by the value of `Metric.needs`."""
+"""Hints for users on how to enable metrics that are not available: one for each value of `Metric.needs`."""
 
 
 class Metric(NamedTuple):
@@ -42,7 +42,7 @@ class Metric(NamedTuple):
     """What the metric needs besides the audio: a key of `MISSING`, or "" for nothing."""
     meaning: str = ""
     is_share: bool = False
-    """Whether the metric is a proportion of syntheses. If so, each of them has numerator 0 or 1, and denominator 1."""
+    """Whether the metric is a percentage of syntheses: each synthesis has numerator 0 or 1 and denominator 1."""
     measure: Callable[[Measured], tuple[float, float] | None] | None = None
     """Function that computes numerator and denominator for a sentence; None if `Measurer` computes the metric."""
 
@@ -78,7 +78,7 @@ METRICS = (
 )
 BY_NAME = {metric.name: metric for metric in METRICS}
 MIN_SIMILARITY = 0.7
-"""Minimum speaker similarity for a model to be the best: 0 is that of different speakers, 1 that of recordings."""
+"""Minimum speaker similarity of the best model, scaled so that different speakers have 0 and recordings have 1."""
 DECIDING = ("cer", "mcd", "similarity", "dnsmos_overall", "doubtful")
 """Metrics that decide which model is the best, in order of priority."""
 
@@ -96,7 +96,7 @@ class Estimate(NamedTuple):
 
     @property
     def holds_zero(self) -> bool:
-        """Whether the confidence interval contains 0 (a difference is not significant); True if there are no bounds."""
+        """Whether a difference is not significant: its confidence interval contains 0 or is unknown."""
         return self.low is None or self.low <= 0 <= self.high
 
 
@@ -118,7 +118,7 @@ def share(hits: np.ndarray, totals: np.ndarray) -> Estimate:
     """Estimates the proportion of hits with Wilson's confidence interval, which is also valid near 0 and 1.
 
     `hits` and `totals`, `(N,)`, are the hits and the trials of each sentence. Because trials of one sentence are
-    dependent, Wilson's formula gets the effective number of trials (Kish), from the variance between sentences. If all
+    dependent, Wilson's formula uses the effective number of trials (Kish), from the variance between sentences. If all
     sentences have the same proportion, the interval is Clopper and Pearson's, with one trial per sentence.
     """
     value, count = float(hits.sum() / totals.sum()), len(hits)
@@ -176,11 +176,11 @@ class Row:
 
     @property
     def first_times(self) -> dict[str, Measured]:
-        """The measurement of each sentence with the first seed, by sentence id."""
+        """The first seed's measurement of each sentence, by sentence id. The report plays one sample per sentence."""
         return {one.spoken.sentence.id: one for one in reversed(self.measured)}
 
     def worst(self, count: int) -> list[Measured]:
-        """Returns a model's `count` worst sentences: flagged ones first, then by CER or MCD; [] if not a model."""
+        """Returns a model's `count` worst sentences, by low confidence, then by CER or MCD; [] for other sources."""
 
         def badness(one):
             part, whole = one.parts.get("cer", one.parts.get("mcd", (0.0, 1.0)))
@@ -209,14 +209,14 @@ class Comparison:
 
     @cached_property
     def figures(self) -> dict[str, list[dict[str, Estimate]]]:
-        """All estimates by group of sentences (`all` and those of `groups()`): `{metric: estimate}` for each row."""
+        """All estimates, `{group: [{metric: estimate} of each row]}`, of the groups `all` and those of `groups()`."""
         groups = {"all": None} | self.groups()
         figure = lambda row, ids: {one.name: found for one in METRICS if (found := self.figure(row, one, ids))}
         return {name: [figure(row, ids) for row in self.rows] for name, ids in groups.items()}
 
     @cached_property
     def differences(self) -> list[dict[str, Estimate]]:
-        """For each row of `compared` after the first: `{metric: estimate}` of its values minus those of the first."""
+        """Differences from the first row of `compared`, for each other row: `{metric: estimate of row minus first}`."""
         first, *others = self.compared or [None]
         difference = lambda row: {one.name: found for one in METRICS if (found := self.difference(first, row, one))}
         return [difference(row) for row in others]
@@ -230,7 +230,7 @@ class Comparison:
         return estimate(*pair).times(metric.scale) if both else None
 
     def value(self, row: Row, name: str) -> float | None:
-        """Returns the unscaled value of a metric of a row, without confidence interval; None if it was not measured."""
+        """Returns a row's value of a metric as a plain ratio, not times `Metric.scale`; None if it was not measured."""
         return pooled((one.parts for one in row.measured), name)
 
     @property
@@ -269,7 +269,7 @@ class Comparison:
     def best(self) -> tuple[list[Row], str] | None:
         """Returns the best rows and the reasons in words; None if there is only one row to compare.
 
-        Candidates are the rows with complete sentences and a similar voice (see `_eligible`), or all rows if none is.
+        Candidates are the `_eligible` rows (complete sentences, similar voice) or, if there are none, all rows.
         Each metric of `DECIDING` in turn removes the candidates that are significantly worse than the best one.
         """
         if len(self.compared) < 2:
@@ -295,7 +295,7 @@ class Comparison:
         return able, "; ".join(reasons)
 
     def _eligible(self, row):
-        """Whether a row's sentences end properly (see `ends_well`) and its voice is similar enough or not measured."""
+        """Whether a row may be the best: its sentences end properly (`ends_well`), its voice is not too different."""
         if not ends_well(self.value(row, "limit"), self.value(row, "length")):
             return False
         own, same = self.value(row, "similarity"), self.recordings and self.value(self.recordings, "similarity")
@@ -313,7 +313,7 @@ def compare(
 ) -> Comparison:
     """Measures the speech of all sources. Raises `UserError` if a source can speak none of the sentences.
 
-    `on_measured(row)` is called after each measurement. Then the audio of `row.measured[-1]` is discarded.
+    After each measurement, `on_measured(row)` can save the audio of `row.measured[-1]`, which is then discarded.
     """
     rows = []
     for source in sources:

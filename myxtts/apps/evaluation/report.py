@@ -19,7 +19,7 @@ from myxtts.storage.files import csv_text, write_json, write_text, write_whole_f
 NOT_AVAILABLE, NOT_JUDGED = "not available", "not judged"
 COLUMNS = ("row", "kind", "group", "metric", "unit", "value", "low", "high", "sentences", "judged")
 MOST_SENTENCES, WORST = 40, 10
-"""Maximum numbers of sentences with audio in the HTML report: from every source, and the worst ones of each model."""
+"""The HTML report plays up to `MOST_SENTENCES` sentences of every source, and the `WORST` worst ones of each model."""
 BAR_WIDTH = 160
 SHOWN_EVERY = 20
 """Number of sentences between progress messages."""
@@ -78,7 +78,7 @@ def _page(comparison: Comparison, sounds: Mapping[int, str]) -> str:
 
 
 def _bars(estimates):
-    """Returns the lower bound, value and upper bound of each estimate as pixels on a common scale. None stays None."""
+    """Returns each estimate's lower bound, value and upper bound as pixels on a common scale; None for no bar."""
     ends = [end for one in estimates if one for end in one if end is not None]
     least, most = min(ends, default=0), max(ends, default=0)
     place = lambda value: 4 + (BAR_WIDTH - 8) * (value - least) / (most - least)

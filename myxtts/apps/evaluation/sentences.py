@@ -36,7 +36,7 @@ MOST_TEXT_BYTES = 4 * 2**20
 MOST_SECONDS = 30.0
 """Maximum length of a test recording or reference recording of a data set; longer ones are left out."""
 KNOWN_SHARE = 0.5
-"""A run is assumed to use a data set if they have at least this fraction of the smaller one's clip ids in common."""
+"""Minimum fraction of common clip ids, relative to the smaller set, for assuming that a run uses a data set."""
 
 
 def choose_sentences(
@@ -54,7 +54,7 @@ def choose_sentences(
         data: Data set with recordings (default: the data set of the first run whose data still exist).
         texts: Text file with one sentence per line, used instead of the data set.
         voices: Reference recordings, assigned to the sentences in turn.
-        language: Language of unlabeled clips and `texts` (default: that of a run; `texts` without one are English).
+        language: Language of `texts` and unlabeled clips (default: that of a run, or else English for `texts`).
         count: Maximum number of sentences.
         folder: Empty folder for recordings by eSpeak NG, which are the default test data of the bundled model.
 
@@ -95,7 +95,7 @@ def sentences_of_data(folder: str | Path, runs: Iterable[Path], language: str, c
     """Returns up to `count` held-out clips of a data set as sentences, spread evenly over speakers and ids.
 
     Clips that a run rejected as unfit for training are left out. The voice of a sentence is the longest other clip of
-    its speaker in its language, from the training clips if there are any.
+    its speaker in its language, a training clip if possible; if there is no other clip, that of the sentence itself.
 
     Raises:
         UserError: No clip is held out and readable.
@@ -150,7 +150,7 @@ def _espeak_data(folder, language):
 
 
 def clips_of_run(run: Path, utterances: Sequence[Utterance], folder: Path) -> tuple[set[str], set[str]]:
-    """Returns two sets of clip ids: those a run was trained on, and those it rejected; empty if it uses other data."""
+    """Returns the sets of clip ids that a run was trained on and that it rejected; both empty if it uses other data."""
     config, ids, rejects = read_config(run), {one.id for one in utterances}, {}
     is_here = lambda path: path is not None and Path(path).resolve() == folder.resolve()
     name = "validation" if is_here(config.data.val_data) and not is_here(config.data.train_data) else "train"
@@ -195,8 +195,8 @@ class Source:
 def rows_to_speak(
     judged: Sequence[Subject], sentences: Sequence[Sentence], seeds: Sequence[int], decoder: str | None = None
 ) -> list[Source]:
-    """Returns the sources of speech in the order of the report's rows: the recordings of the sentences, then all of
-    `judged`, each model after its resynthesis of the recordings."""
+    """Returns the sources of speech in the order of the report's rows: the recordings of the sentences; then, for
+    each model in `judged`, its resynthesis of the recordings and its speech; for each folder, its audio files."""
     recorded = [one for one in sentences if one.recording]
     read = lambda: (Spoken(one, 0, load_samples(one.recording), MODEL_SAMPLE_RATE) for one in recorded)
     found = [Source("recordings", "recordings", read)] if recorded else []
@@ -235,7 +235,7 @@ def _copies(synthesizer, recorded):
 def copy_speech(
     synthesizer: Synthesizer, samples: np.ndarray, voice: Voice, text_ids: Sequence[int]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Resynthesizes a recording from its own codes, an upper bound for the quality of speech from sampled codes.
+    """Resynthesizes a recording from its own codes, to measure how good speech from sampled codes can be at best.
 
     Args:
         samples: Recording, `(S,)` at 22 050 Hz.

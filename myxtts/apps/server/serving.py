@@ -28,7 +28,7 @@ from myxtts.text.language_guess import language_to_read
 from myxtts.text.tokenizer import XTTSTokenizer
 
 ANSWER_SECONDS = 2.0
-"""Minimum time at shutdown for sending error responses to the requests whose texts were not finished."""
+"""Minimum time at shutdown for sending the last responses, even if the time limit for finishing texts has passed."""
 HEAD_SECONDS = 10.0
 """Time limit for receiving the request line and headers of a request."""
 MOST_IN_TURNS, MOST_CACHE_BYTES = 32, 2**30
@@ -108,10 +108,10 @@ def log_as_json() -> None:
 
 
 def limited_protocol(max_of_address: int) -> type[H11Protocol]:
-    """Returns a uvicorn protocol class that limits connections, and closes those without a request in `HEAD_SECONDS`.
+    """Returns a uvicorn protocol class that limits connections, and closes them after `HEAD_SECONDS` without a request.
 
-    The limits are `max_of_address` connections per address (0: no limit) and `MOST_CONNECTIONS` in total. Above them, a
-    new connection replaces the oldest one that is not waiting for a response; if there is none, the new one is closed.
+    Allows `max_of_address` connections per address (0: no limit) and `MOST_CONNECTIONS` in total. If a new connection
+    exceeds a limit, closes the oldest one that is not waiting for a response or, if all are waiting, the new one.
     """
     opened: dict[H11Protocol, str] = {}  # the oldest first
     has_no_request = lambda one: one.cycle is None or one.cycle.response_complete or one.cycle.more_body

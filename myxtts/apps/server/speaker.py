@@ -29,9 +29,9 @@ logger = logging.getLogger(__name__)
 _stopping = partial(ApiError, 503, "The server is stopping.", code="stopping", retry_after_seconds=5)
 
 MOST_ROWS = 8
-"""Default limit of texts spoken at once; also the engine's batch size in sentences (`code_engine.MOST_ROWS`)."""
+"""Number of sentences that the GPT samples in a batch, as in `code_engine`; also the default of `most_texts`."""
 SECONDS_OF_A_TEXT = 5.0
-"""First estimate of the time to speak a text, from which the header `Retry-After` of a rejection is computed."""
+"""Initial value of the average time to speak a text. The header `Retry-After` of rejections depends on this average."""
 FIRST_SOUND_SECONDS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10, 20, 40, 80)
 REAL_TIME_FACTORS = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10)
 
@@ -119,7 +119,7 @@ class Speaker:
         total_seconds: Time limit from arrival to the last audio.
         warm: `none`, `short` or `all`, as in `Synthesizer.warm_up`.
         device: Context in which the speaker's thread runs the model, such as `tf.device`.
-        most_texts: Maximum number of texts spoken at once; by an exported model in turns, a few codes per text.
+        most_texts: Maximum number of texts spoken at once. An exported model takes turns, a few codes for each text.
     """
 
     def __init__(

@@ -257,7 +257,7 @@ class CaptionedResponse(SpeechResponse):
         yield self._captioned(content, times), True
 
     def _length_of_word(self, word):
-        """Returns the number of phonemes of a word (letters if the model has no phonemes), or 0 if it is not spoken."""
+        """Counts the phonemes of a word (letters if the model has none) to estimate its time; 0 if it is not spoken."""
         tokenizer = self.speaker.synthesizer.tokenizer
         ids = tokenizer.encode(word, self.job.language)[1:]
         letters = sum(map(str.isalnum, tokenizer.decode(ids)))

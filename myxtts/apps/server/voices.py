@@ -135,7 +135,7 @@ class VoiceBook:
 
 
 def _stand_in(name, voices, language):
-    """Returns the name of one of `voices` if `name` is empty or a voice of OpenAI or Kokoro, else `name` itself."""
+    """Chooses one of `voices` for an empty name or the name of an OpenAI or Kokoro voice; returns others unchanged."""
     kind, spoken, place = OPENAI_VOICES.get(name, ""), (language, None), 0
     if kind:
         place = [one for one in OPENAI_VOICES if OPENAI_VOICES[one] == kind].index(name)

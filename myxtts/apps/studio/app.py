@@ -42,7 +42,7 @@ def build_page(studio: Studio, language: str) -> gr.Blocks:
 
 
 MOST_WRONG, WRONG_SECONDS = 10, 60.0
-"""After `MOST_WRONG` wrong passwords within `WRONG_SECONDS`, even the right password is refused for a while."""
+"""Limit for guessing: after `MOST_WRONG` wrong passwords within `WRONG_SECONDS`, every password is refused."""
 
 
 def _checks_password(password):
@@ -108,7 +108,7 @@ def _in_language(language, send):
 
 
 def mount_page(app: FastAPI, studio: Studio, password: str | None, token: str | None) -> None:
-    """Mounts the page in each language on an app. `password` protects it, or if that is None, `token` (see `Door`)."""
+    """Mounts the page on an app, in each language, protected by the password or, without one, the token (`Door`)."""
     studio.home.mkdir(parents=True, exist_ok=True)
     app.add_middleware(Door, token=None if password else token)
     for language, prefix in PREFIX.items():

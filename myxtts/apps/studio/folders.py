@@ -24,7 +24,7 @@ DATA, EXPORTS, EVALUATION, TRASH = "_data", "_exports", "_evaluation", "_trash"
 SUBTITLES = (".srt", ".vtt", ".ass")
 TEXT_SUFFIXES = (".txt", ".lab", ".csv", *SUBTITLES)
 RECORDINGS = ".recordings"
-"""Suffix of the folder that has the long recordings of a data set, in a subfolder for each upload."""
+"""Suffix of the folder `NAME.recordings`, which has a subfolder for each upload of long recordings to the set NAME."""
 VOTES = "_votes.csv"
 COLUMNS = ("time", "first", "second", "better", "blind", "text", "seed")
 SAME = "same"
@@ -68,9 +68,9 @@ class DataSets:
         return self.folder(name).with_name(f"{name}{RECORDINGS}")
 
     def keep(self, name: str, files: Sequence[str] | None, is_heard: bool = False) -> Path | None:
-        """Copies uploaded files into a data set. Recordings to cut into clips, by subtitles or by a recognizer
-        (`is_heard`), go to a new folder in `recordings(name)`, which is returned. Clips with texts go to the data set
-        itself, and None is returned. Raises `UserError` if files are missing or cannot be added to the data set."""
+        """Copies uploaded files for a data set. Clips with texts go to its folder, and None is returned. Long
+        recordings, which have subtitles or need a recognizer (`is_heard`), go to a new folder in `recordings(name)`;
+        the new folder is returned. Raises `UserError` if files are missing or cannot be added to the data set."""
         folder, names = self.folder(name), [Path(file).name for file in files or ()]
         is_cut = is_heard or any(one.lower().endswith(SUBTITLES) for one in names)
         audio = MEDIA_EXTENSIONS if is_cut else AUDIO_EXTENSIONS
@@ -172,7 +172,7 @@ def kept_in(home: Path) -> dict[str, Kept]:
 
 
 def _parts(kind, folder):
-    """Returns the paths to move together: a data set's recordings or a run's output, if any, and then the folder."""
+    """Returns the paths to move together: recordings of a data set or output of a run (if any), and then the folder."""
     beside = {"data": folder.with_name(f"{folder.name}{RECORDINGS}"), "run": output_path(folder)}
     return [path for path in (beside.get(kind), folder) if path and (path.exists() or path == folder)]
 

@@ -19,7 +19,7 @@ from myxtts.storage.base_model import BASE_NAME
 
 
 def data_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
-    """Fills the tab Data, which creates and checks data sets. Keeps its inputs for folder and language in `choices`."""
+    """Fills the tab Data, which creates and checks data sets. The tab Train copies the inputs in `choices.data`."""
     with gr.Row():
         with gr.Column():
             with gr.Row():
@@ -58,8 +58,8 @@ def data_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
 
 
 def _checked(studio, texts, page_language, chosen):
-    """Adds components that check a data set: report, clips to play, texts to correct, `report.html`. `chosen` are the
-    inputs for folder and language. Returns a function that connects an event to the check."""
+    """Adds a button to check a data set, and the results: report, clips to play, texts to correct, `report.html`.
+    `chosen` are the inputs for folder and language. Returns a function that makes another event run the check, too."""
     check = gr.Button(texts["check"], elem_id="data_check")
     line, report = parts.state_line("data_notice"), parts.log_box(texts["report"], "data_report", 6)
     with gr.Column(visible=False, elem_id="data_clips_box") as clips_box:

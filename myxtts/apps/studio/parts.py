@@ -20,7 +20,7 @@ from myxtts.text.languages import LANGUAGES
 SCRIPTS = {path.stem: path.read_text(encoding="utf-8") for path in Path(__file__).parent.glob("*.js")}
 """JavaScript of the page, by the name of its file."""
 PATHS = re.compile(r"[^\s'\"(`]*/(?:[0-9a-f]{64}|_data|_exports)/(?:[^/\n]+\.recordings/(?:upload[_\d]*/)?)?")
-"""Pattern of the folder part of a path of an upload, data set or export. This part is removed from messages."""
+"""Pattern of the folders in the path of an upload, data set or export. Messages show only the name after them."""
 
 
 def state_line(elem_id: str) -> gr.Markdown:
@@ -29,9 +29,9 @@ def state_line(elem_id: str) -> gr.Markdown:
 
 
 def act(texts: dict, event: Callable, run: Callable, inputs: Sequence, outputs: Sequence, line: gr.Markdown, **options):
-    """Connects an event of a component to the function or generator `run`; returns a `gradio.events.Dependency`.
+    """Calls the function or generator `run` on an event, and shows its errors; returns a `gradio.events.Dependency`.
 
-    `line` shows an error until the next call; it may also be one of `outputs`. A message that exists only
+    Errors appear in `line` until the next call; `outputs` may contain `line`, too. A message that exists only
     in English is preceded by a note in the page's language. Events chained by `success` do not run after an error.
     """
 
@@ -71,7 +71,7 @@ def language_box(texts: dict[str, str], elem_id: str, value: str, codes: Collect
 
 def hint(texts: dict[str, str], doubt: str, unread: str) -> str:
     """Returns a note for the user: the text seems to be in the language `doubt`, and the characters `unread` are not
-    spoken. If one of these arguments is "", the note has only the other part."""
+    spoken. If `doubt` or `unread` is "", the note does not mention it."""
     seems = doubt and texts["seems"].format(texts.get(f"language_{doubt}", LANGUAGES[doubt].name))
     return " · ".join(filter(None, [seems, unread and texts["unread"].format(html.escape(unread))]))
 
@@ -79,10 +79,10 @@ def hint(texts: dict[str, str], doubt: str, unread: str) -> str:
 def command(studio: Studio, texts: dict[str, str], name: str, task: str, label: str = "") -> Callable:
     """Adds buttons to run and cancel a command, a line for its state (elapsed time, last printed line), and its log.
 
-    Returns `connect(page, start, inputs, outputs, end)`, a function that sets what the run button does. It calls two
-    functions: `start(*inputs)` runs a command under the name `task` in `Tasks` and yields its output so far;
-    `end(folder, *inputs)` returns the final text of the line and the values of `outputs`. `folder` is the command's
-    `--output`, None if no command ran. A newly opened page shows the running command, or else the last one.
+    Returns the function `connect(page, start, inputs, outputs, end)`, which sets what the run button does. The button
+    first calls `start(*inputs)`, which runs a command as `task` (see `Tasks`) and yields its output so far. Then it
+    calls `end(folder, *inputs)`, which returns the final text of the line and the values of `outputs`. `folder` is the
+    command's `--output`, None if no command ran. A newly opened page shows the running or else the last command.
     """
     with gr.Row():
         button = gr.Button(texts[label or name], variant="primary", elem_id=name)
@@ -137,7 +137,7 @@ class Choices:
         return box
 
     def fresh(self, lists: Any, fill: Callable, name: str | bool = False, is_typed: bool = False) -> None:
-        """Updates inputs by `fill()`, when the page or tab opens (if `is_typed`, only the page) and on `refill`."""
+        """Updates inputs by `fill()` when the page or (unless `is_typed`) the tab is opened, and on `refill`."""
         self._fills.append((fill, lists))
         opened = [self.page.load, self.tab.select][: 1 if is_typed else 2]  # text typed just after would be lost
         gr.on(opened, fill, None, lists, show_progress="hidden", api_name=name)
@@ -148,8 +148,8 @@ class Choices:
             event(fill, None, lists, show_progress="hidden", api_name=False)
 
     def voice(self, name: str, text: gr.Textbox, *models: gr.Dropdown) -> tuple[gr.Dropdown, gr.Dropdown, gr.Audio]:
-        """Creates inputs for language and voice, with the choices common to all `models`, and for a recording to use
-        as voice instead. If language or voice change, a sample sentence in `text` gets the new language."""
+        """Creates inputs for a language and a voice, both common to all `models`, and for a recording as voice. When
+        the language or the voice changes, a sample sentence in `text` is translated to the new language."""
 
         def voices(before, language, *names):
             found = self.studio.speakers(language or self.language, *names, before=before)

@@ -75,12 +75,12 @@ class Tasks:
         return arguments if process and process.poll() is None else ()
 
     def require_free(self, name: str) -> None:
-        """Raises `UserError` with the name of the output folder if a command is running under this name."""
+        """Checks that no command runs under this name; otherwise, raises `UserError` with the output folder's name."""
         if self.arguments(name):
             raise PageError("task_runs", self.folders().get(name, Path(name)).name.strip("_"))
 
     def seconds(self, name: str) -> float:
-        """Returns the time since the last command under this name was started."""
+        """Returns the seconds since the last command under this name was started."""
         return time.monotonic() - self._last[name][3]
 
     def folders(self) -> dict[str, Path]:
@@ -118,9 +118,9 @@ def start_training(folder: Path, flags: Sequence[str]) -> None:
 
 
 def stop_training(folder: Path) -> None:
-    """Stops the training run in a folder after its current step, with a checkpoint, or at once before its first step.
+    """Stops the training run in a folder: after its current step, with a checkpoint; before its first step, at once.
 
-    Sends SIGTERM, because if the server was started in the background (`&`), its runs ignore SIGINT until training
+    Sends SIGTERM, because the runs of a server that was started in the background (`&`) ignore SIGINT until training
     begins. Raises `UserError` if no run is training in the folder.
     """
     if (process := process_of(folder)) is None:
@@ -135,7 +135,7 @@ def require_free(folder: Path) -> None:
 
 
 def process_of(folder: Path) -> int | None:
-    """Returns the id of the process that trains in a folder, by the folder's lock or, if not locked, by `trainings`."""
+    """Returns the id of the process that trains in a folder, from the lock or `trainings`; None if there is none."""
     process = trainings.get(folder.resolve())
     own = process.pid if process is not None and process.poll() is None else None
     try:

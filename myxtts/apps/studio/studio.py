@@ -55,7 +55,7 @@ class Studio:
         return base_folder() if name == BASE_NAME else named_folder(self.home, name)
 
     def source(self, named: str | None) -> str:
-        """Returns the `--init-from` for a model that the user named: the folder if it is a run, else the same name."""
+        """Converts a model that the user named to a value for `--init-from`: a run to its folder, others unchanged."""
         named = (named or "").strip()
         return str((self.home / named).resolve()) if named in runs_in(self.home) else named
 
@@ -85,7 +85,7 @@ class Studio:
         return before
 
     def clip_languages(self, clips: Collection[Utterance]) -> tuple[str | None, str | None]:
-        """Returns the most common language label, and the language of the words in the clips with this label."""
+        """Returns the most common language label, and the language in which the texts with this label seem to be."""
         stated = mode(clip.language for clip in clips) if clips else None
         return stated, identify_language(clip.text for clip in clips if clip.language == stated)
 
@@ -139,14 +139,14 @@ class Studio:
         return "\n\n".join(one for one in printed.split("\n\n") if has_gpu or not one.startswith("LARGEST BATCH"))
 
     def speakers(self, language: str, *names: str, before: str | None = None) -> list[str]:
-        """Returns the voices common to all models `names`: first in `language`, among these `before`, then trained."""
+        """Returns the voices common to all models `names`, sorted by the keys: in `language`, is `before`, trained."""
         voices, *others = (read_speakers(self.folder(name)) for name in names)
         shared = [one for one in voices if all(one in other for other in others)]
         return sorted(shared, key=lambda it: (voices[it].language != language, it != before, voices[it].clip is None))
 
     def languages(self, before: str, *names: str) -> tuple[str, list[str]]:
-        """Returns the language to select at first ("" for none), and the languages that all models `names` speak. The
-        selection is the language of the first model's trained speaker or, if not all models speak it, `before`."""
+        """Returns the language to select ("" for none), and the common languages of all models `names`. Selects the
+        first of these two that is common: the language of the first model's trained speaker, and `before`."""
         known = [one.language for one in read_speakers(self.folder(names[0])).values() if one.clip]
         shared = {*LANGUAGES}
         for name in names:
@@ -155,9 +155,9 @@ class Studio:
         return next((one for one in (*known[:1], before) if one in shared), ""), sorted(shared)
 
     def reading(self, text: str, language: str, speaker: str | None, *names: str) -> tuple[str, str | None, str, str]:
-        """Chooses how to read a text. Returns language, voice, the language that its words suggest ("" if the same),
-        and the characters that a model cannot speak, with their Unicode names ("" if none). If `language` is "", it is
-        chosen as by `myxtts say`. Raises `UserError` for letters that the language lacks."""
+        """Chooses language and voice for a text, and returns both, with two warnings for the user ("" if not needed):
+        another language that the words suggest, and the characters that a model cannot speak. If `language` is "", it
+        is chosen as by `myxtts say`. Raises `UserError` for letters that the language lacks."""
         if not text.strip():
             raise PageError("no_text")
         _, among = self.languages("", *names)
@@ -171,8 +171,8 @@ class Studio:
         return found, next(iter(voices), None), guessed * (guessed != found), with_names(max(unknown, key=len))
 
     def example(self, text: str, language: str, speaker: str | None, name: str, usual: str) -> str:
-        """Translates a sample sentence to `language`; if this is "", to the language of the voice `speaker` of the
-        model `name`, or else to `usual`. A `text` that is not a sample sentence is returned unchanged."""
+        """Translates a sample sentence to `language`. If `language` is "", uses that of the voice `speaker` of model
+        `name`; if this voice has none, `usual`. A `text` that is not a sample sentence is returned unchanged."""
         voice = read_speakers(self.folder(name)).get(speaker)
         found = EXAMPLES.get(language or voice and voice.language, EXAMPLES[usual])
         return found if text in EXAMPLES.values() else text
@@ -211,7 +211,7 @@ class Studio:
         return synthesizer, voice, language or None, sampling, int(seed), speed
 
     def export(self, name: str, weights: str) -> Iterator[str]:
-        """Exports a model for ONNX Runtime to its `export_folder`, if that is missing; yields the command's output."""
+        """Exports a model for ONNX Runtime, unless its `export_folder` exists; yields the output of the command."""
         folder = self.export_folder(name, weights)
         folder.parent.mkdir(parents=True, exist_ok=True)
         flags = [f"--checkpoint={self.source(name)}", "--format=onnx", f"--weights={weights}", f"--output={folder}"]

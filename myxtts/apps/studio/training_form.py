@@ -1,5 +1,5 @@
 """Content of the training form: the settings declared with `page="main"` or `page="more"`. The model to start from
-determines a recipe, and the recipe the initial values. Values that the user changes become flags."""
+determines a recipe, which determines the initial values. Values that the user changes become flags."""
 
 from collections.abc import Mapping
 from operator import attrgetter
@@ -74,7 +74,7 @@ def config_in(recipe: str, folder: Path) -> XTTSConfig:
 
 
 def values_of(config: XTTSConfig) -> dict[str, Any]:
-    """Converts a configuration to values of the form. A flag that changes several settings gets None if they differ."""
+    """Converts a configuration to values of the form. A flag for all stages gets None if the stages differ."""
     values = {name: _value_in(config, flag.settings[0]) for name, flag in FLAGS.items()}
     return values | dict(language=config.data.language or DEFAULT_LANGUAGE)
 
