@@ -11,7 +11,7 @@ from typing import BinaryIO
 UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 """Pattern of control characters, lone surrogates, line separators and bidirectional marks."""
 console_log = logging.getLogger("myxtts.console")
-"""Logger that writes only to the run's log file, for lines that were already printed."""
+"""Logger for lines that are already on the screen: they go only to the run's log file."""
 
 
 class UserError(ValueError):
@@ -33,7 +33,7 @@ def say(text: str) -> None:
 
 
 def printable(text: str) -> str:
-    """Escapes `UNPRINTABLE` characters, with which a hostile file name could control the terminal."""
+    """Escapes `UNPRINTABLE` characters, because those of a hostile file name could control the terminal."""
     return UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
@@ -50,8 +50,8 @@ def require(holds: bool, setting: str, rule: str, value: object, hint: str = "")
 
 @contextmanager
 def needing(hint: str, error: type[Exception] = UserError) -> Iterator[None]:
-    """Context manager that converts an `ImportError` to `error`. If `hint` contains the name of the missing package, or
-    `{}` in its place, `hint` becomes the message; else, the message quotes the `ImportError`."""
+    """Context manager for imports of optional packages: turns an `ImportError` into `error`. Its message is `hint` if
+    `hint` names the missing package or has the placeholder `{}` for that name; else, it quotes the `ImportError`."""
     try:
         yield
     except ImportError as fault:
@@ -79,8 +79,8 @@ def is_new_or_empty(folder: Path) -> bool:
 def read_bounded(path: Path, max_bytes: int) -> str:
     """Reads a text file of at most `max_bytes` in UTF-8, or in UTF-16 with a byte-order mark. Removes the mark.
 
-    Raises `OSError` if the file cannot be read, and `ValueError` if it is not regular, too large or not text. Callers
-    put the file's name before the message of the `ValueError`.
+    Raises `OSError` if the file cannot be read, and `ValueError` if it is not regular, too large or not text. The
+    message of the `ValueError` is a predicate, such as "is a folder", which callers put after the file's name.
     """
     # Checked before opening, because opening a pipe waits for a writer.
     if not stat.S_ISREG(path.stat().st_mode):
@@ -102,5 +102,5 @@ def bounded_text(file: BinaryIO, max_bytes: int) -> str:
 
 
 def code_page(content: bytes) -> int:
-    """Guesses the Windows code page of a text that is not UTF-8: 1256 if it has Arabic words, else 1252."""
+    """Guesses the Windows code page of text that is not UTF-8, for a hint: 1256 if it has Arabic words, else 1252."""
     return 1256 if re.search("[\u0600-\u06ff]{3}", content.decode("cp1256", "replace")) else 1252

@@ -40,7 +40,7 @@ class SamplingConfig(Settings):
     conditioning clip in training)."""
 
     def changed(self, values: Mapping[str, Any]) -> Self:
-        """Returns a copy with new `values`, ignoring None. Raises `ConfigError` for an invalid name or value."""
+        """Returns a copy with the settings in `values` that are not None. Raises `ConfigError` if one is invalid."""
         for name in values.keys() - vars(self).keys():
             raise ConfigError(f"{printable(name)} is not a setting of sampling.{nearest(name, vars(self))}")
         return dataclasses.replace(self, **{name: value for name, value in values.items() if value is not None})
@@ -74,13 +74,13 @@ class XTTSConfig(Settings):
 
     @property
     def max_samples(self) -> int:
-        """Maximum clip length in samples at 22 050 Hz, from `data.max_seconds` or, if lower, `data.max_mel_frames`."""
+        """Maximum clip length in samples at 22 050 Hz: `data.max_seconds` or, if shorter, `data.max_mel_frames`."""
         longest = int(self.data.max_seconds * MODEL_SAMPLE_RATE)
         frames = self.data.max_mel_frames
         return longest if frames is None else min(longest, frames * CODE_STRIDE_SAMPLES // MEL_FRAMES_PER_CODE)
 
     def stage(self, name: str) -> StageConfig:
-        """Returns the settings of a stage, with batch size and learning rate filled in if they are None."""
+        """Returns the settings of a stage; a batch size or learning rate of None is replaced by its default."""
         stage, rates = self.training.stages[name], STAGES[name].learning_rates
         rate = stage.learning_rate or rates[self.model.size]
         return dataclasses.replace(stage, batch_size=stage.batch_size or self.data.batch_size, learning_rate=rate)
@@ -91,7 +91,7 @@ class XTTSConfig(Settings):
         return config_from_dict(read_yaml(find_recipe(path)))
 
     def to_yaml(self, path: str | PathLike) -> None:
-        """Writes all settings as YAML, for `from_yaml` and `--config`."""
+        """Writes all settings to a YAML file, which `from_yaml` and `--config` can load."""
         import yaml
 
         text = yaml.safe_dump(json.loads(json.dumps(self.to_dict())), sort_keys=False)
@@ -104,7 +104,7 @@ class XTTSConfig(Settings):
         return values
 
     def recipe(self) -> dict[str, Any]:
-        """Returns the settings that affect the trained model or its speech, as JSON values by dotted name."""
+        """Returns the settings that affect the model or its speech as `{dotted name: JSON value}`, to compare runs."""
         found = {}
         for section, values in json.loads(json.dumps(self.to_dict())).items():
             known = getattr(self, section).__dataclass_fields__
@@ -124,9 +124,9 @@ SAMPLE = "sample.yaml"
 _MAX_FILE_BYTES = 64 * 2**10
 _MAX_FILES = 100
 _MAX_VALUES = 10_000
-"""Maximum number of values in a YAML file. This limit and the two above are about 100 times what recipes need."""
+"""Maximum number of values in a YAML file. Like `_MAX_FILE_BYTES` and `_MAX_FILES`, 100 times what recipes need."""
 _UNREADABLE = (ArithmeticError, AttributeError, LookupError, OSError, RuntimeError, TypeError, ValueError)
-"""Exceptions, besides `YAMLError`, that reading a YAML file can raise, for example for a value such as `!!int ""`."""
+"""Exceptions other than `YAMLError` that an invalid YAML file can cause, for example with the value `!!int ""`."""
 
 
 def recipe_names() -> list[str]:
@@ -144,7 +144,7 @@ def find_recipe(path: str | os.PathLike) -> Path:
 def config_from_dict(values: dict) -> XTTSConfig:
     """Builds an `XTTSConfig` from nested dictionaries. Raises `ConfigError` for an unknown setting or invalid value.
 
-    Ignores a removed setting that has its former default, because `config.json` of older runs contains it.
+    Removed settings are ignored if they have their former default, because `config.json` of older runs lists them.
     """
     sections = {one.name: one.default_factory for one in fields(XTTSConfig)}
     values = _mapping(values, "The configuration")
@@ -161,7 +161,7 @@ def _mapping(values, where):
 
 
 def _typed(cls, values, where):
-    """Checks the names and types of settings of the class `cls`, and returns them with converted types."""
+    """Converts `values` to the types declared in the class `cls`. Raises `ConfigError` for a bad name or type."""
     kinds = {one.name: one.type for one in fields(cls) if one.name != "stages"}
     stages = STAGES if cls is TrainingConfig else {}
     typed = {}
@@ -179,7 +179,7 @@ def _typed(cls, values, where):
 
 
 def _parsed(text):
-    """Parses YAML. Raises `YAMLError` for more than `_MAX_VALUES` values after expansion of the aliases."""
+    """Parses YAML. Raises `YAMLError` if it has more than `_MAX_VALUES` values, counting an alias at each use."""
     import yaml
 
     node, count = yaml.compose(text, yaml.SafeLoader), 0

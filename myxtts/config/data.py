@@ -7,7 +7,7 @@ from myxtts.config.rates import MEL_FRAMES_PER_CODE
 from myxtts.config.settings import Settings, setting
 
 PATHS = ("train_data", "val_data", "prepared", "val_prepared")
-"""Names of the settings that are paths, and therefore may differ between workers."""
+"""Names of the settings with local paths, which may differ between workers and are left out of published models."""
 
 
 @dataclass
@@ -25,11 +25,11 @@ class DataConfig(Settings):
     num_speakers: int = setting(0, at_least=0)
     """Number of speakers; set when the training set is read."""
     prepared: str | None = setting(None, of_run=True, flag="--prepared", metavar="DIR")
-    """Preprocessed training set, written by `myxtts prepare`. Its DVAE codes are used only if `data.augment` is off."""
+    """Training set preprocessed by `myxtts prepare`. With `data.augment`, only its audio is used, not its codes."""
     val_data: str | None = setting(None, of_run=True, flag="--val-data", page="more", metavar="DIR")
     """Validation set: a folder or a list (default: the data set's own split, else a share of the training set)."""
     val_prepared: str | None = setting(None, of_run=True, flag="--val-prepared", metavar="DIR")
-    """Preprocessed validation set, written by `myxtts prepare`."""
+    """Validation set preprocessed by `myxtts prepare`."""
     format: str | None = setting(None, of_run=True, flag="--format", metavar="NAME")
     """Data set format, see docs/data.md (default: detected)."""
     audio_roots: tuple[str, ...] = setting((), of_run=True, flag="--audio-root", metavar="DIR")
@@ -50,10 +50,10 @@ class DataConfig(Settings):
     max_seconds: float = setting(11.6, flag="--max-seconds")
     """Maximum clip length in seconds; longer clips are left out (XTTS: 255 995 samples at 22 050 Hz)."""
     max_text_length: int = setting(200, at_least=1, flag="--max-text-length")
-    """Maximum text length in tokens; longer clips are skipped. Static shapes pad every text to this length."""
+    """Maximum text length in tokens; clips with longer texts are skipped. Static shapes pad texts to the maximum."""
     max_mel_frames: int | None = setting(None, flag="--max-mel-frames")
     """Maximum clip length in mel frames; longer clips are skipped. Static shapes pad every clip to this length
-    (default: the longest clip that fits the model)."""
+    (default: only --max-seconds limits clips, and static shapes pad them to the longest training clip)."""
     static_shapes: bool = setting(
         False, flag="--enable-static-shapes,--pad-to-fixed-length", off="--disable-static-shapes", rival="shapes"
     )
@@ -61,7 +61,7 @@ class DataConfig(Settings):
     num_buckets: int = setting(8, at_least=1, at_most=1000)
     """Number of length buckets if shapes are not static."""
     num_workers: int = setting(8, at_least=1, at_most=1024, of_run=True, flag="--num-workers")
-    """Number of parallel readers. With the default of 8, training adjusts it to the reading time, at most 16."""
+    """Number of parallel readers. If it is 8, the default, tf.data adjusts it to the reading time, up to 16."""
     cache_mb: int = setting(512, at_least=0, of_run=True)
     """Size of the cache of decoded recordings in MB."""
     batch_size: int = setting(
@@ -81,9 +81,9 @@ class DataConfig(Settings):
     augment: bool = True
     """Augment training clips on the data device: random speed, gain, equalization and time shift."""
     data_gpu: int | None = setting(None, at_least=0, of_run=True, flag="--data-gpu", page="more", group="devices")
-    """Physical GPU for data preparation. With --model-gpu it turns on Multi-GPU Mode."""
+    """Index of the physical GPU for data preparation. Together with --model-gpu, turns on Multi-GPU Mode."""
     model_gpu: int | None = setting(None, at_least=0, of_run=True, flag="--model-gpu", page="more", group="devices")
-    """Physical GPU for the model. With --data-gpu it turns on Multi-GPU Mode."""
+    """Index of the physical GPU for the model. Together with --data-gpu, turns on Multi-GPU Mode."""
     pipeline_buffer_size: int = setting(50, at_least=1, at_most=65536, of_run=True, flag="--buffer-size")
     """Prefetch buffer size in batches."""
     model_start_delay: float = setting(2.0, at_least=0, of_run=True, flag="--model-start-delay", group="devices")

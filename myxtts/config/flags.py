@@ -22,7 +22,7 @@ from myxtts.config.stages import STAGES, StageConfig
 from myxtts.config.training import TrainingConfig
 
 EVERY_STAGE = "stage"
-"""Section name that stands for all stages in the dotted name of a setting, as in `stage.max_steps`."""
+"""Section name that means all stages: `stage.max_steps` is `max_steps` in the settings of every stage."""
 AUTOMATIC = "auto"
 """Value of `--batch-size` that turns on `training.automatic_batch_size`."""
 
@@ -52,7 +52,7 @@ class StartOptions(DeviceOptions):
     config: str | None = setting(None, flag="--config", metavar="FILE", group="training")
     """YAML file or recipe of configs/; other flags override it."""
     resume: bool = setting(False, flag="--resume", rival="begin", group="training")
-    """Fail if --checkpoint-dir holds no run to resume (default: resume, or start a new run)."""
+    """Resume the run in --checkpoint-dir; fail if there is none (default: resume it, or start a new run)."""
     device_plan: str | None = setting(None, one_of=("auto",), flag="--device-plan")
     """`auto` benchmarks all ways to use the available devices and selects the fastest."""
     download: bool = setting(False, flag="--download-ljspeech", group="data")
@@ -71,7 +71,7 @@ class Flag:
     names: tuple[str, ...]
     field: dataclasses.Field
     settings: tuple[str, ...]
-    """Dotted names of the settings; the section `stage` stands for all stages. Empty for a field of `StartOptions`."""
+    """Dotted names of the settings that the flag changes (see `EVERY_STAGE`); empty if it is a start option."""
     help: str
     group: str
     """Heading above the flag in `--help`."""
@@ -84,7 +84,7 @@ class Flag:
     choices: list[str]
     """Allowed values; empty if the value is a list, or if any value is allowed."""
     turns_off: bool = False
-    """Whether the flag sets its field to False."""
+    """Whether the flag sets the setting to False, as `--disable-static-shapes` does."""
 
     @property
     def keywords(self) -> list[str]:
@@ -92,7 +92,7 @@ class Flag:
         return [name.removeprefix("--").replace("-", "_") for name in self.names]
 
     def plain(self, value: Any) -> Any:
-        """Converts a value to the type that it has in YAML. Raises `ValueError` if a list of numbers contains text."""
+        """Converts a value of the flag to one of the setting: "1,2" to `(1, 2)`. Raises `ValueError` if it cannot."""
         if self.turns_off:
             return not value
         if self.takes_list and isinstance(value, str):
@@ -154,7 +154,7 @@ def start_options(named: dict[str, Any]) -> StartOptions:
 
 
 def with_named(values: dict, named: Mapping[str, Any]) -> dict:
-    """Returns the nested settings `values`, overridden by the arguments `named` of `myxtts.train`.
+    """Applies the arguments `named` of `myxtts.train` to the nested settings `values`, and returns the result.
 
     Arguments that are None are ignored. Raises `ConfigError` for an unknown argument.
     """

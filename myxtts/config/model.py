@@ -45,7 +45,7 @@ class ModelConfig(Settings):
     max_text_tokens: int = setting(200, at_least=1, at_most=100000)
     """Maximum text length in tokens, including the language tag."""
     max_audio_tokens: int = setting(260, at_least=1, at_most=100000)
-    """Maximum length of clips and generated audio, in codes plus three reserved positions (XTTS v2: 605)."""
+    """Maximum number of codes of a clip or generated audio, plus 3, because XTTS reserves 3 positions (v2: 605)."""
     layers: int = setting(6, at_least=1, at_most=1000)
     """Number of transformer blocks in the GPT."""
     width: int = setting(256, at_least=1, at_most=65536)
@@ -119,5 +119,5 @@ class ModelConfig(Settings):
 
     @property
     def max_codes(self) -> int:
-        """Maximum number of codes in a sequence: `max_audio_tokens` minus three reserved positions, as in XTTS."""
+        """Maximum number of codes in a sequence: `max_audio_tokens` without the 3 reserved positions."""
         return self.max_audio_tokens - 3

@@ -25,15 +25,15 @@ def setting(default: Any, **options) -> Any:
 
     Args:
         default: Default value.
-        of_run: Whether the setting belongs to the run (folders, devices, intervals) and does not affect the trained
-            model. The other settings form the recipe.
+        of_run: Whether the setting concerns only the run (folders, devices, intervals), not the model. All others are
+            in `XTTSConfig.recipe`.
         hint: Fix, shown in the error message for an invalid value.
         flag: Names on the command line, separated by commas; messages use the first.
         group: Heading above the flag in `--help` (default: `Settings.group`).
         metavar: Placeholder of the value in `--help`. If it ends in `,…`, the value is a comma-separated list.
         alone: Value of the flag if it is given without a value.
         off: Flag that sets the value to False.
-        rival: Name of a group of mutually exclusive flags.
+        rival: Name that mutually exclusive flags share.
         page: Where the web page shows the setting: `main`, `more`, or "" for nowhere.
         options: Rule of the value: any of `at_least`, `above`, `at_most`, `below` (numbers) or `one_of` (a collection,
             or a function that returns one). The value None is always valid.
@@ -63,8 +63,8 @@ def plain_type(kind: Any) -> Any:
 def typed_value(kind: Any, value: Any, name: str) -> Any:
     """Converts a value from YAML, Python or the command line to the declared type `kind` of a setting.
 
-    Converts only lists to tuples and numbers to floats. Raises `ConfigError`, which names the setting `name`, if the
-    type is wrong.
+    Converts lists to tuples, whole numbers to floats, and paths to text. Raises `ConfigError`, with the setting's
+    `name` in the message, for a value of another type.
     """
     if value is None and NoneType in get_args(kind):
         return None
@@ -101,7 +101,7 @@ class Settings:
     """Heading above the flags of the class in `--help`."""
 
     def fill(self, values: dict, defaults: dict):
-        """Sets each field from `values`, `defaults` or its declared default, in this order of preference."""
+        """Sets every field: to its value in `values`, else in `defaults`, else to its declared default."""
         fields = {one.name: one for one in dataclasses.fields(self)}
         for name in values.keys() - fields:
             raise TypeError(f"{self.section} has no setting {name}.{nearest(name, fields)}")

@@ -20,7 +20,7 @@ class StageConfig(Settings):
     section = "training.STAGE"
 
     max_steps: int | None = setting(None, at_least=1, flag="--max-steps", page="main")
-    """Maximum number of optimizer steps in each stage (default: as many as --epochs allows)."""
+    """Maximum number of optimizer steps in each stage (default: by stage, or as many as --epochs allows)."""
     batch_size: int | None = setting(None, at_least=1, at_most=65536, flag="--batch-size", metavar="N|auto")
     """Clips per batch in this stage; None uses `data.batch_size`."""
     learning_rate: float | None = setting(None, above=0, hint="Leave it out for the default.", flag="--lr", page="more")
@@ -36,7 +36,7 @@ class StageConfig(Settings):
     gradient_clip: float = setting(1.0, at_least=0)
     """Maximum global norm of the gradient; 0 turns clipping off."""
     crop_seconds: float | None = setting(None, above=0, hint="Leave it out to train on whole clips.")
-    """Maximum length in seconds of random slices of clips, in stages that can crop; None trains on whole clips."""
+    """Maximum length in seconds of random slices to train on, if `StageEntry.can_crop`; None trains on whole clips."""
 
 
 @dataclass
@@ -92,12 +92,12 @@ class DecoderConfig(StageConfig):
     speaker_weight: float = setting(0.0, at_least=0)
     """Weight of the speaker consistency loss, 1 - cosine similarity (YourTTS: 9); requires `frames` of at least 1 s."""
     spectral_share: float = setting(0.5, at_least=0, at_most=1)
-    """Fraction of the steps, at the start, without discriminators; 1 uses none. See also `discriminator_warmup`."""
+    """Fraction of the steps, at the start, that train without discriminators; 1 never uses them."""
     discriminator_warmup: float = setting(0.2, at_least=0, at_most=1)
     """With `init_from` and `stage: decoder`: fraction of the steps, at the start, that train only discriminators."""
 
     def check_frames(self) -> None:
-        """Raises `ConfigError` if `frames` is odd, or below 1 s with a speaker loss. Called only when a run starts."""
+        """Raises `ConfigError` if `frames` is odd, or below 1 s with a speaker loss. Called when training starts."""
         self.check("frames", self.frames % 2 == 0, "even")
         fits = not self.speaker_weight or self.frames >= 94
         self.check("frames", fits, f"94 or more (1 s) with {self.name_of('speaker_weight')}")
@@ -110,13 +110,13 @@ class StageEntry:
     name: str
     """Name of the stage in YAML and `--stage`, and of its folder of checkpoints."""
     builds_on: tuple[str, ...] = ()
-    """Stages whose finished weights this stage depends on."""
+    """Stages that must be trained before this stage, which uses their weights."""
     learning_rates: Mapping[str, float] = field(default_factory=dict)
     """Default peak learning rate by model size."""
     settings: type[StageConfig] = StageConfig
     """Class of the stage's settings."""
     defaults: Mapping[str, object] = field(default_factory=dict)
-    """Default values of this stage that replace those of its settings class, such as `max_steps`."""
+    """Defaults of this stage that differ from those of its class `settings`, by setting, such as `max_steps`."""
     can_crop: bool = False
     """Whether the stage can be trained on slices of clips."""
     conditioned: bool = False
@@ -130,7 +130,7 @@ class StageEntry:
     cost: float = 1.0
     """Step time per clip relative to the GPT stage, for the time forecast (measured with `nano` on two cores)."""
     follows: tuple[str, ...] = ()
-    """Stages of `builds_on` that may be trained further after this stage began; it resumes with their new weights."""
+    """Stages of `builds_on` that may train on after this stage began, which then resumes with their new weights."""
 
 
 STAGES: dict[str, StageEntry] = {}

@@ -27,7 +27,7 @@ SWITCHES = {
 """Switches of `TrainingConfig` that a preset can set, with their defaults."""
 PRESETS = tomllib.loads(Path(__file__).with_name("presets.toml").read_text("utf-8"))
 PRESETS["auto"] = PRESETS["balanced"]
-"""Switches of each preset. `conservative` changes results by rounding at most. `balanced`, also called `auto`, lowers
+"""Switches of each preset. `conservative` changes results at most by rounding. `balanced`, also called `auto`, lowers
 the precision of matrix products where that is faster, and on a GPU uses XLA for stages with many steps per batch shape.
 `aggressive` also saves memory, and uses XLA for every stage on a GPU."""
 LARGEST_PORT = 65535
@@ -44,8 +44,8 @@ _switch = functools.partial(setting, None, page="more", group="optimizations")
 def workers_in(environment: Mapping[str, str]) -> tuple[tuple[str, ...], int] | None:
     """Returns all workers' addresses (chief first) and this worker's index, from the variable `TF_CONFIG`.
 
-    Returns None if the variable names no cluster. Kubeflow's TFJob sets it. Raises `ConfigError` if it is invalid, or
-    if this process is neither chief nor worker.
+    Kubeflow's TFJob sets this variable. Returns None if it names no cluster. Raises `ConfigError` if it is invalid,
+    or if this process is neither chief nor worker.
     """
     try:
         found = json.loads(environment.get("TF_CONFIG") or "{}")
@@ -86,7 +86,7 @@ def workers_of_slurm(environment: Mapping[str, str]) -> tuple[tuple[str, ...], i
 
 
 def requested_switches(training: Settings) -> dict[str, tuple[object, str]]:
-    """Returns `{switch: (requested value, source)}`; the source is `given`, `preset NAME` or `default`."""
+    """Returns `{switch: (value, source)}` for all `SWITCHES`, with source `given`, `preset NAME` or `default`."""
     found = {name: (value, "default") for name, value in SWITCHES.items()}
     preset = PRESETS[training.optimizations]
     found |= {name: (value, f"preset {training.optimizations}") for name, value in preset.items()}
@@ -103,11 +103,11 @@ class TrainingConfig(Settings):
     stage: str = setting("all", one_of=lambda: (*STAGES, "all"), of_run=True, flag="--stage", page="main")
     """Stage to train; `all` trains all missing stages in order."""
     leave_out: tuple[str, ...] = setting((), one_of=lambda: STAGES, of_run=True)
-    """Stages that `stage: all` does not start. A stage that already has a checkpoint is continued even if listed."""
+    """Stages that `stage: all` does not start. If one has a checkpoint, it is continued nevertheless."""
     epochs: int = setting(500, at_least=1, flag="--epochs", page="main")
     """Maximum number of epochs, for stages without max steps. By default, only speaker and decoder have max steps."""
     stages: dict[str, StageConfig] = field(default_factory=dict)
-    """Settings of each stage, by its name. YAML and Python name the stage directly: `gpt: {max_steps: 9}`."""
+    """Settings of each stage, by its name. YAML leaves out the level `stages`: `training: {gpt: {max_steps: 9}}`."""
     gradient_accumulation: int = setting(1, at_least=1, flag="--grad-accum", page="main", metavar="N")
     """Batches per optimizer step."""
     optimizations: str = setting("none", one_of=PRESETS, flag="--optimizations", page="more", group="optimizations")
@@ -131,7 +131,7 @@ class TrainingConfig(Settings):
     deterministic: bool = setting(False, flag="--deterministic", group="optimizations")
     """Use deterministic ops, also on a GPU: runs on equal hardware are bitwise identical. Some ops are slower."""
     automatic_batch_size: bool = setting(False, of_run=True)
-    """Find the largest batch size that fits in memory; `batch_size` times `gradient_accumulation` stays the same."""
+    """Find the largest batch size that fits in memory; accumulation keeps the number of clips per optimizer step."""
     memory_budget_mb: int | None = setting(None, at_least=1, of_run=True, flag="--memory-budget", metavar="MB")
     """Memory budget for the batch-size search on a CPU (default: half of the free memory)."""
     overtraining_patience: int = setting(0, at_least=0, of_run=True, flag="--overtraining-patience", metavar="N")
@@ -166,8 +166,8 @@ class TrainingConfig(Settings):
     evaluation_sentences: int = setting(30, at_least=2, at_most=1000, of_run=True)
     """Number of sentences in an evaluation."""
     evaluation_recognizer: str | None = setting(None, of_run=True, flag="--recognizer", page="more", metavar="NAME")
-    """Speech recognizer, to transcribe recordings without texts (default: base) and score speech (--evaluate-every): a
-    Whisper size such as `base`, hf://owner/name, a Whisper folder, pocketsphinx, or a command with `{wav}`."""
+    """Speech recognizer that transcribes recordings without texts (default: base) and scores generated speech
+    (--evaluate-every): a Whisper size or folder, hf://owner/name, pocketsphinx, or a command with `{wav}`."""
     best_by: str = setting("loss", one_of=("loss", "evaluation"), of_run=True, flag="--best-by", page="more")
     """GPT: select the best checkpoint by validation loss (`loss`) or by evaluation score (`evaluation`)."""
     evaluation_patience: int = setting(0, at_least=0, of_run=True, flag="--evaluation-patience", metavar="N")
@@ -242,7 +242,7 @@ class TrainingConfig(Settings):
 
 
 def _stage_config(name, given):
-    """Converts `given` (mapping, `StageConfig` or None) to the settings class of a stage, if the stage is known."""
+    """Returns `given` (mapping, `StageConfig` or None) as settings of the stage `name`; unchanged if it is unknown."""
     entry = STAGES.get(name)
     if entry is None or isinstance(given, entry.settings):
         return given

@@ -38,7 +38,7 @@ class WaveBatch(NamedTuple):
 WAVE_DTYPES = WaveBatch(*map(np.dtype, "i4 f4 i4 i4 i4 f4 i4 f4 i4 i4 i4 i4".split()))
 WAVE_RANKS = WaveBatch(1, 2, 1, 2, 1, 2, 2, 2, 1, 1, 1, 2)
 TARGET_GRID = (147, 160)
-"""Smallest numbers of samples with equal duration at 22 050 and 24 000 Hz. Slices of clips start at their multiples."""
+"""Samples in 1/150 s at 22 050 and 24 000 Hz. Slices start at multiples of it, where both rates have a sample."""
 
 
 def target_width(num_samples: int) -> int:
@@ -59,7 +59,7 @@ def zero_batch(
 def noise_batch(
     num_clips: int, num_samples: int, num_tokens: int, voice_samples: int, num_text_tokens: int, targets: bool = False
 ) -> WaveBatch:
-    """Creates an unpadded `WaveBatch` of noise and random tokens below `num_text_tokens`, to test speed and memory."""
+    """Creates a `WaveBatch` of noise and random tokens, without padding, to measure speed and memory."""
     rng, batch = np.random.default_rng(0), zero_batch(num_clips, num_samples, num_tokens, voice_samples, targets)
     for waves in (batch.wav, batch.conditioning, batch.target_wav):
         waves[:] = 0.1 * rng.standard_normal(waves.shape, np.float32)
@@ -140,7 +140,7 @@ def check_wave_batch(batch: WaveBatch) -> WaveBatch:
 
 
 class OrderedBatch(NamedTuple):
-    """One batch of an order: its epoch, its number in the epoch, its clips' indices `(B,)`, and its padded lengths."""
+    """Batch of an order: epoch, number in the epoch (`offset`), indices of its clips `(B,)`, and padded lengths."""
 
     epoch: int
     offset: int
@@ -204,7 +204,7 @@ class BatchOrder:
     seed: int
     fixed_samples: int | None = None
     fixed_tokens: int | None = None
-    """Padded length of all texts in tokens; if None, each bucket has its own. `fixed_samples` is the same for audio."""
+    """Padded length of all texts in tokens, as `fixed_samples` of all audio in samples; None uses one per bucket."""
     extra_samples: int = 0
     """Samples added to the padded length of every clip, to allow random silence before it."""
     start: EpochStart = field(default_factory=EpochStart)
@@ -248,7 +248,7 @@ class BatchOrder:
         return OrderedBatch(epoch, row + before.offset, indices, *self.shapes[bucket])
 
     def _place(self, position):
-        """Returns the epoch of `position`, the index in `_epoch_batches(epoch)`, and the epoch's `EpochStart`."""
+        """Locates a position: returns its epoch, its index in `_epoch_batches(epoch)`, and the epoch's `EpochStart`."""
         row = int(position) - self.start.position
         if row < self._in_first_epoch:
             return self.start.epoch, row, self.start
@@ -262,7 +262,7 @@ class BatchOrder:
         return EpochStart(int(position), epoch, row + before.offset, np.concatenate(heard))
 
     def start_at(self, position: int) -> EpochStart:
-        """Returns the `EpochStart` for resuming at `position` with the same clips: the start of its epoch."""
+        """Returns an `EpochStart` with which an order of the same clips has the same batches from `position` on."""
         epoch, row, before = self._place(position)
         return self.start if before is self.start else EpochStart(int(position) - row, epoch)
 

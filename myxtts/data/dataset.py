@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 CLIPS = "clips"
 """Name, without suffix, of the checkpoint file that lists the training clips of a stage; see `ClipRecord`."""
 MAX_SHIFT_SAMPLES = CODE_STRIDE_SAMPLES - 1
-"""Maximum random silence before a training clip, in samples. It shifts the audio relative to the code frames."""
+"""Maximum random silence before a training clip, in samples. It varies where the audio is cut into codes."""
 KEPT_SAMPLES = 12 * MODEL_SAMPLE_RATE
 """Maximum length of a speaker's stored recording in samples, twice the default maximum length of conditioning clips."""
 USUAL_SAMPLES = 6 * MODEL_SAMPLE_RATE
@@ -63,7 +63,7 @@ class SpeechDataset:
     speakers: tuple[str, ...] | None = None
     """Speakers in the order of their indices in batches; by default the sorted speakers of the training clips."""
     cache: SampleCache | None = None
-    """Cache of the recordings; by default without prepared clips."""
+    """Cache of the recordings; by default a new one, without prepared clips."""
 
     def __post_init__(self):
         self.cache = self.cache or SampleCache(self.config.data.cache_mb)
@@ -179,7 +179,7 @@ def clip_limits(config: XTTSConfig) -> ClipLimits:
 
 
 def _prepared(config, sides):
-    """Returns the prepared clips in `data.prepared` and `data.val_prepared` as `{path of the recording: clip}`."""
+    """Returns `{path of the recording: PreparedClip}` from the shards in `data.prepared` and `data.val_prepared`."""
     data, found = config.data, {}
     if data.prepared:
         found |= PreparedClips.open(data.prepared).by_path(sides[0])
@@ -216,7 +216,7 @@ def _divide(sides, inspection, config):
 
 
 def conditioning_seconds(data: DataConfig, clips: Sequence[Clip]) -> tuple[float, float]:
-    """Returns `data.conditioning_seconds`, limited to the 95th percentile of clip lengths if padded by repetition."""
+    """Returns `data.conditioning_seconds`; with `repeat` padding, at most the 95th percentile of clip lengths."""
     if data.conditioning_padding != "repeat":
         return data.conditioning_seconds
     longest = np.percentile([clip.num_samples for clip in clips], 95) / MODEL_SAMPLE_RATE
@@ -226,7 +226,7 @@ def conditioning_seconds(data: DataConfig, clips: Sequence[Clip]) -> tuple[float
 
 
 def _own_vocabulary(config):
-    """Returns the vocabulary file of the run if training resumes or keeps the run's GPT, else None."""
+    """Returns the run's vocabulary file, or None if there is none or the GPT is started over."""
     path, stage = vocabulary_path(Path(config.training.checkpoint_dir)), config.training.stage
     keeps_gpt = not config.training.reset_training or stage in list(STAGES)[list(STAGES).index("gpt") + 1 :]
     return path if path.is_file() and keeps_gpt else None

@@ -214,7 +214,7 @@ class _Verdict(NamedTuple):
 
 
 def _load_cache(path, key):
-    """Returns `{audio path: _Verdict}` from the cache file; {} if it is damaged or has other limits than `key`."""
+    """Returns `{audio path: _Verdict}` from the cache file; {} if it is damaged or for other limits (`key`)."""
     try:
         content = json.loads(Path(path).read_text(encoding="utf-8"))
         clips = content["clips"].items() if content["limits"] == key else ()
@@ -245,7 +245,7 @@ def _examine(path, limits, known):
 
 
 def _refusal(text, verdict):
-    """Returns `(reason, detail)` if a clip cannot be used, else None."""
+    """Decides whether to reject a clip: returns `(reason, detail)`, or None if the clip can be used."""
     if verdict.reason:
         return verdict.reason, verdict.detail
     is_certain, fault = _encoding_fault(text)
@@ -287,7 +287,7 @@ def _finding(root, utterance, reason, detail):
 
 
 def _encoding_fault(text):
-    """Looks for signs of a wrong encoding. Returns `(is_certain, fault)`; `fault` is a sentence or, if none, ""."""
+    """Looks for signs of a wrong encoding. Returns `(is_certain, fault)`: `fault` is a sentence, or "" if none."""
     if lost := re.search("[\ufffd\ud800-\udfff]", text):  # U+D800 and above: half of a pair in JSON
         return True, f"The text contains U+{ord(lost[0]):04X}, which stands for lost letters."
     if text.count("?") > max(2, sum(map(str.isalpha, text))):

@@ -79,7 +79,7 @@ class BatchLoader:
     conditioning: DataConfig | None = None
     """Settings of the conditioning clips: lengths, source and padding. None if there are no conditioning clips."""
     conditioning_grid: int = 1
-    """Step in samples. Conditioning clips start at multiples of it; lengths are multiples, smaller or the maximum."""
+    """Step in samples for the starts of conditioning clips and, except the shortest and longest ones, their lengths."""
     crop_samples: int | None = None
     """Maximum length in samples of the slice to load from each clip; None loads whole clips."""
     max_shift: int = 0
@@ -151,7 +151,7 @@ class BatchLoader:
         return samples, shift
 
     def _fill_conditioning(self, batch, row, clip, rng, samples, shift):
-        """Writes a row's conditioning clip. `samples` (None if `prepared`) is the audio at index `shift` of the row."""
+        """Writes a row's conditioning clip. `samples` (None if `prepared`) is the row's audio, starting at `shift`."""
         longest, grid = self.conditioning_samples, self.conditioning_grid
         length = int(rng.integers(self._min_conditioning, longest + 1)) if self.training else longest
         same_voice, other = self._by_speaker[clip.speaker, clip.language], None
@@ -207,8 +207,8 @@ def stream_batches(
 ) -> Iterator[WaveBatch]:
     """Iterates over the batches of `wave_dataset` on `device`, and raises any error of `loader` at the failing batch.
 
-    Errors and the end of the data are hidden from TensorFlow. Otherwise, the failing operation would also abort eager
-    operations of other threads, and the training step would report the error.
+    TensorFlow never sees an error or the end of the data: a failing operation would also abort eager operations of
+    other threads, and the training step would report the error.
     """
     failures = {}
 

@@ -31,7 +31,7 @@ SAMPLE_RATE = 22050
 TIMEOUT_SECONDS = 300
 WORDS_PER_MINUTE = 165
 UNHEARD_EVERY = 13
-"""Every 13th sentence of a grammar is held out. Since 13 is prime, each of its words also occurs in other sentences."""
+"""Step between held-out sentences of a grammar. It is prime, so that their words also occur in other sentences."""
 MANIFEST_FILE = "sample_corpus.json"
 FORMAT_VERSION = 1  # increment if the audio changes; changed voices and sentences are detected
 _SOURCES = Path(__file__).resolve().parents[1] / "bundled" / "sample"
@@ -57,7 +57,7 @@ SENTENCES = {
     language: [*one["phrases"], *(" ".join(words) + one["full_stop"] for words in itertools.product(*one["slots"]))]
     for language, one in _GRAMMARS.items()
 }
-"""All sentences of each language: first `_NUM_PHRASES` fixed phrases, then all word combinations of its grammar."""
+"""Sentences by language code: first `_NUM_PHRASES` fixed phrases, then all word combinations of the grammar."""
 
 
 class Clip(NamedTuple):

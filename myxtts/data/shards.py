@@ -40,7 +40,7 @@ class Record(NamedTuple):
 
 
 class PreparedClip(NamedTuple):
-    """Clip in a shard, whose path or address is `shard`. `audio` is the start of the digest of the clip's samples."""
+    """Clip in the shard at the path or address `shard`. `audio` is the start of a digest of its samples."""
 
     shard: str
     id: str

@@ -77,7 +77,7 @@ def shows_bars() -> bool:
 
 @contextmanager
 def progress_bar(title: str, unit: str = "clip") -> Iterator[Callable[[int, int], None]]:
-    """Yields a function `progress(done, total)` that updates a progress bar, shown if `shows_bars`."""
+    """Shows a progress bar if `shows_bars()`, and yields the function `progress(done, total)` that updates it."""
     with tqdm(desc=title, unit=unit, disable=not shows_bars(), leave=False, dynamic_ncols=True) as bar:
 
         def progress(done, total):

@@ -33,13 +33,13 @@ _WHAT = tomllib.loads(Path(__file__).with_name("not_data.toml").read_text("utf-8
 _OTHER_FILES = {tuple(kind.get("suffixes", MEDIA_EXTENSIONS)): kind["what"] for kind in _WHAT.values()}
 _TABLES = (*_WHAT["sheet"]["suffixes"], *_WHAT["parquet"]["suffixes"])
 _MOST_MISLABELED = 0.1
-"""Maximum share of clips in a language that lacks the letters of their texts. With a larger share, reading fails."""
+"""Maximum share of clips that `_refuse_letters` rejects. If more have wrong letters, the whole data set is refused."""
 
 __all__ = ["Corpus", "CorpusError", "Finding", "TextsMissing", "Utterance", "files_beside", "load_corpus"]
 
 
 def find_formats() -> list[CorpusFormat]:
-    """Returns the formats of all modules in this package, in order of `priority`."""
+    """Returns the `FORMATS` of all modules in this package, in order of `priority`."""
     modules = [importlib.import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__)]
     for name in (module.__name__ for module in modules if not hasattr(module, "FORMATS")):
         if not name.endswith((".base", ".folder", ".tables")):
@@ -149,7 +149,7 @@ def _note_unused_audio(reading, layout):
 
 
 def _guess_language(reading):
-    """Identifies the language of clips without one, by script or by words; adds notes on languages that seem wrong."""
+    """Sets the language of clips without one, found by script or words; adds notes on languages that seem wrong."""
     unnamed = [clip for clip in reading.utterances if clip.language == reading.language]
     language, note = guess_language((clip.text for clip in unnamed), reading.language)
     if note:
@@ -175,7 +175,7 @@ def _guess_language(reading):
 
 
 def _refuse_letters(reading, language, group):
-    """Rejects clips of `group`, all in `language`, with wrong letters; if these are many, raises `CorpusError`."""
+    """Rejects clips in `language` (`group`) with letters that it lacks; raises `CorpusError` if there are too many."""
     read_as, note = guess_language((clip.text for clip in group), language)
     if not note or read_as != language:
         return

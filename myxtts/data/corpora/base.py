@@ -37,7 +37,7 @@ class Utterance:
 
 @dataclass(frozen=True)
 class Finding:
-    """Problem with one clip: `reason` is one of a fixed set of phrases, `detail` a sentence for users.
+    """Problem with one clip: `reason` is a fixed phrase, such as "no text", and `detail` a sentence for users.
 
     `path` is the file with the problem, relative to the corpus: the audio file or the list.
     """
@@ -89,8 +89,8 @@ class CorpusFormat:
     hint: str
     """Description of the layout in error messages, which follows the words "a folder with"."""
     read: Callable[["Reading", Place], object]
-    """Function that adds the clips and rejections of a `Place`, or nothing if the place has another layout. Raises
-    `CorpusError` if a list cannot be read, and `ClipRefused` if the folder must not be opened."""
+    """Function that adds the clips and rejections of a `Place` to a `Reading`, or nothing if the layout is another one.
+    Raises `CorpusError` if a list cannot be read, and `ClipRefused` if the folder must not be opened."""
     takes_list: bool = False
     """Whether `read` can also read a single list, `place.list_path`, instead of a folder."""
 
@@ -139,7 +139,7 @@ class Reading:
         """Adds the utterance of one clip. Raises `ClipRefused` if the clip cannot be used.
 
         Args:
-            cells: `id` (name of the audio file), `text` or `normalized`, and optionally `speaker` and `language`.
+            cells: `id` (name of the audio file), `normalized` or else `text`, and optionally `speaker` and `language`.
             line: Line number in the list, or None without a list.
             audio_places: Folders to search for the audio file.
             speakers: `{id: (speaker, language)}` from a `speakers.csv`.

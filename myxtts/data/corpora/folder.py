@@ -59,7 +59,7 @@ class CorpusFolder:
         self.linked: set[Path] = set()
         """Folders outside the data set from which audio is read, because symbolic links or a list point to them."""
         self.searched: set[Path] = {*self.audio_roots}
-        """Folders in which audio files may also be one level down, in a subfolder."""
+        """Folders whose subfolders, one level down, are also searched for audio files."""
         self._links: set[Path] = set()
         # Formats read a list twice: to recognize it, and to read its clips.
         self.read_lines = lru_cache(maxsize=2)(self._read_lines)
@@ -72,7 +72,7 @@ class CorpusFolder:
         self._roots |= dict.fromkeys((folder, folder.resolve()))
 
     def allow_named(self, names: Collection[str]):
-        """If at least half of `names` are outside the data set, allows the folder they share if the user owns it."""
+        """Allows the user's own folder that holds all `names` outside the data set, if these are half or more."""
         away = [name for name in names if (name[:1] == "/" or ".." in name) and name.lower().endswith(AUDIO_EXTENSIONS)]
         paths = [Path(os.path.normpath(self.root / name)) for name in away]
         outside = [path for path in paths if not any(path.is_relative_to(root) for root in self._roots)]
@@ -114,7 +114,7 @@ class CorpusFolder:
         return found
 
     def _find_on_disk(self, folder):
-        """Returns a folder's path as stored on disk, perhaps in another Unicode form; unchanged if it is missing."""
+        """Returns a folder's path with its name on disk, which may have another Unicode form; unchanged if missing."""
         if os.path.isdir(folder) or not any(folder.is_relative_to(root) for root in self._roots):
             return folder
         beside, key = self._list(folder.parent, for_audio=True)[1], _file_key(folder.name)
@@ -189,7 +189,7 @@ class CorpusFolder:
         """Splits a clip's path, as given in a list, into components relative to the data set. A path in one of
         `audio_roots` has that root as its first component. Raises `ClipRefused` if the path is invalid.
 
-        If an absolute path does not exist, its leading folders are dropped until the rest exists in one of `searched`.
+        Absolute paths of another computer lose their leading folders, until the rest exists in one of `searched`.
         """
         if not is_name(name):
             detail = f"The id has over {MAX_NAME_CHARACTERS} characters, or control or direction characters."

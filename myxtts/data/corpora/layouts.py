@@ -62,7 +62,7 @@ def _read_saved(reading, place):
 
 
 def _extract(audio, path):
-    """Returns the path in the cell `audio`. If the cell has bytes instead, stores them at `path` and returns `path`."""
+    """Returns the path of the recording in the cell `audio`; if the cell has its bytes, writes them to `path` first."""
     content = audio.get("bytes")
     if content is None:
         return str(audio.get("path") or "")
@@ -139,7 +139,7 @@ def read_ljspeech(reading: Reading, place: Place) -> None:
 
 
 def read_lists(reading: Reading, place: Place) -> None:
-    """Reads a folder's only list, or its lists for training and validation."""
+    """Reads a folder with one list of any name, or with lists such as `train.csv`, `val.csv` and `test.csv`."""
     folder = reading.folder
     is_of_lists = lambda path: not (folder.stems(path) or folder.subfolders(path))
     folders = (place.path, *filter(is_of_lists, folder.walk(place.path, 1)))
@@ -203,7 +203,7 @@ def read_kaldi(reading: Reading, place: Place) -> None:
 
 
 def read_text_files(reading: Reading, place: Place) -> None:
-    """Reads audio and text files with equal names, if there are any, in one folder or apart as in `wav/` and `txt/`."""
+    """Reads audio files and text files of the same names, in one folder or in two, such as `wav/` and `txt/`."""
     folder = reading.folder
     places = [place.path, *folder.walk(place.path, 1)]
     heard = {path for path in places if folder.stems(path)}
@@ -217,7 +217,7 @@ def read_text_files(reading: Reading, place: Place) -> None:
 
 
 def _read_pairs(reading, place, audio, texts, suffix):
-    """Reads the audio files of a folder and their texts in another or the same, and rejects unpaired files."""
+    """Reads the audio files in the folder `audio` with their text files in `texts`, and rejects unpaired files."""
     for stem in sorted(reading.folder.stems(audio) | reading.folder.stems(texts, (suffix,))):
         transcript = texts / f"{stem}{suffix}"
         with reading.clip(place.prefix + stem, None, transcript):
@@ -255,9 +255,9 @@ def read_vctk(reading: Reading, place: Place) -> None:
 
 
 def read_chapters(reading: Reading, place: Place, suffix: str) -> None:
-    """Reads `SPEAKER/CHAPTER/` folders with texts in files that end with `suffix`.
+    """Reads LibriSpeech or LibriTTS: `SPEAKER/CHAPTER/` folders with texts in files that end with `suffix`.
 
-    `dev-…` folders are for validation, `test-…` folders unused. If there are only such folders, they are for training.
+    Folders `dev-…` are for validation, and `test-…` are not used. If there are no others, all are for training.
     """
     has_texts = lambda path: any(name.endswith(suffix) for name in reading.folder.files(path))
     chapters = [path for path in reading.folder.walk(place.path, 3) if has_texts(path)]

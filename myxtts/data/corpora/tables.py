@@ -22,7 +22,7 @@ _SAMPLE_LINES = 100
 VALIDATION = ("validation", "valid", "val", "dev", "eval", "test")
 """Names of splits that can be used for validation, in order of preference."""
 _NAMES_OF_COLUMN = tomllib.loads(Path(__file__).with_name("columns.toml").read_text("utf-8"))
-"""Names that headers may use for each column, in order of preference, separated by white space."""
+"""Known names of each column in a header, in order of preference: `{column: names separated by white space}`."""
 
 
 class Dialect(NamedTuple):
@@ -53,7 +53,7 @@ class Table(NamedTuple):
     header_line: int | None = None
 
     def name_of(self, line: str) -> str:
-        """Returns the name of the clip in a line, or an empty string."""
+        """Returns the name of the clip in a line, or "" if the line has none."""
         if self.dialect is None:
             return _json_to_cells(line).get("id", "")
         column = self.columns.index("id")
@@ -154,8 +154,8 @@ def header_table(reading: Reading, place: Place, path: Path) -> Table | None:
 def content_table(reading: Reading, place: Place, path: Path) -> Table | None:
     """Returns the `Table` of a list whose columns are found by their content; None if no column contains clips.
 
-    At least half of the cells in the clip column name audio files. The text column is named by the header, or else has
-    the most letters. If the clips are in the first of at most 4 columns and there is no header, calls `plain_table`.
+    At least half of the cells in the clip column name audio files. The text column is the one that the header names,
+    else the one with the most letters. `plain_table` reads a list with clips first, at most 4 columns and no header.
     """
     lines = reading.folder.read_lines(path)
     sample = [line for line in lines[:_SAMPLE_LINES] if line.strip()]
@@ -213,7 +213,7 @@ def plain_table(reading: Reading, place: Place, path: Path) -> Table:
 
 
 def _is_header(rows, column, found):
-    """Returns whether the first row is a header, rather than a clip whose audio is missing."""
+    """Returns whether the first row is a header. If its audio is missing, the row may also be a clip."""
     header, *others = rows
     if found[0] or not all(found[1:]):
         return False
@@ -228,7 +228,7 @@ def _is_header(rows, column, found):
 
 
 def _located(reading, place, path, dialect, columns, header_line=None):
-    """Creates a `Table`. Its audio may be in `place`, `wavs/` or their subfolders, or where most paths lead."""
+    """Creates a `Table` with audio in `place`, `wavs/`, a subfolder of these, or a folder that `allow_named` allows."""
     table = Table(path, dialect, columns, (place.path / "wavs", place.path), header_line)
     reading.folder.allow_named([*_clip_names(reading, table)])
     reading.folder.searched.update(table.audio_places)
@@ -236,7 +236,7 @@ def _located(reading, place, path, dialect, columns, header_line=None):
 
 
 def read_table(reading: Reading, place: Place, table: Table, left_out: Collection[str] = ()) -> None:
-    """Adds an utterance or a rejection for every line but the header and the clips in `left_out`."""
+    """Adds an utterance or a rejection for each line, except the header and the lines of the clips in `left_out`."""
     lines = reading.folder.read_lines(table.path)
     if _first_line(lines) is None or table.header_line == len(lines) - 1:
         example = "such as " + JSON_EXAMPLE if table.dialect is None else "'id|text|normalized text'"
@@ -304,7 +304,7 @@ def read_split(reading: Reading, place: Place, training: Table, validation: Tabl
 
 
 def read_parts(reading: Reading, place: Place, parts: dict[str, Path], training: str, read: Callable[[Place], object]):
-    """Calls `read` for a validation split in `parts` (`{split: folder}`), if any, and then for the split `training`."""
+    """Reads `parts` (`{split: folder}`) with `read`: a validation split, if there is one, and the split `training`."""
     validation, *others = [name for name in VALIDATION if name in parts and name != training] or [None]
     for name in others:
         reading.notes.append(f"The folder {reading.folder.relative(parts[name])} is not used.")
