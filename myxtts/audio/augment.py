@@ -13,12 +13,12 @@ import tensorflow as tf
 SPEED_RANGE = 0.05
 """Speed factors are from exp(-SPEED_RANGE) to exp(SPEED_RANGE). A speed change also shifts pitch and formants."""
 GAIN_NEPERS = 0.7
-"""Maximum random gain. `draw_change` adds it to log power (3 dB), `disturb` adds it to log amplitude (6 dB)."""
+"""Maximum random change of level: 3 dB in `draw_change`, applied to log power; 6 dB in `disturb`, to log amplitude."""
 EQUALIZER_NEPERS = 0.25
-"""Maximum coefficient of each cosine in the equalizer of `draw_change`, which is added to log power: 1.1 dB."""
+"""Maximum amplitude (1.1 dB) of the random cosines over the mel bands that `draw_change` adds to log power."""
 EQUALIZER_CURVES = 4
 MICROPHONE_NEPERS = 0.4
-"""Maximum coefficient of each cosine in the equalizers of `disturb`, which are added to log amplitude: 3.5 dB."""
+"""Maximum amplitude (3.5 dB) of the random cosines over frequency that `disturb` adds to log amplitude."""
 NOISE_DECIBELS = (5.0, 40.0)
 """Range of the signal-to-noise ratio that `disturb` produces, in dB."""
 
@@ -27,8 +27,8 @@ def draw_rows(draw: Callable, shape: Sequence, *arguments: Any, share: tuple[int
     """Returns this worker's rows of a batch of random numbers. The batch is the same for any number of workers.
 
     Args:
-        draw: Stateless random function of a shape and `arguments`. Every worker calls it for the whole batch: rounding
-            depends on the shape, and the logarithm of near-silent audio would magnify the differences.
+        draw: Stateless random function of a shape and `arguments`. It is called with the shape of the whole batch,
+            because rounding depends on the shape, and the logarithm of near-silent audio magnifies rounding errors.
         shape: Shape of the result; the first dimension is the number of this worker's rows.
         share: Index of this worker's part, and the number of equal parts.
     """
@@ -37,7 +37,7 @@ def draw_rows(draw: Callable, shape: Sequence, *arguments: Any, share: tuple[int
 
 
 class Change(NamedTuple):
-    """Random changes of clips: speed factors `(B,)` and log-mel offsets `(B, 1, num_mels)`, both float32."""
+    """Random changes of B clips, float32: speed factors `(B,)`, and offsets of log-mels `(B, 1, num_mels)`."""
 
     speed: tf.Tensor
     offset: tf.Tensor
@@ -81,7 +81,7 @@ def change_speed(wav: tf.Tensor, lengths: tf.Tensor, speed: tf.Tensor) -> tuple[
 
 
 def change_speed_of_loop(wav: tf.Tensor, speed: tf.Tensor) -> tf.Tensor:
-    """Changes the speed of looped clips `(B, S)` by factors `(B,)`: slowed clips are cut to S, faster clips repeat."""
+    """Changes the speed of clips `(B, S)` that repeat without end, by factors `(B,)`; returns the first S samples."""
     size = tf.shape(wav)[1]
     at = tf.math.floormod(tf.range(size, dtype=tf.float32)[None] * speed[:, None], tf.cast(size, tf.float32))
     left = tf.minimum(tf.cast(at, tf.int32), size - 1)

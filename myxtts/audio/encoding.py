@@ -65,7 +65,7 @@ def wav_header(sample_rate: int) -> bytes:
 
 class _Buffer(io.BytesIO):
     def close(self):
-        """Does nothing. Garbage collection may close the buffer first, but the sound file must still write to it."""
+        """Does nothing, because the sound file may write to the buffer after garbage collection has called `close`."""
 
 
 class SoundEncoder:
@@ -97,7 +97,7 @@ class SoundEncoder:
                 soundfile._snd.sf_command(self._file._file, 0x1302, soundfile._ffi.new("double *", 50), 8)
 
     def add(self, samples: np.ndarray, last: bool = False) -> bytes:
-        """Encodes samples `(S,)` float32, clipped to `[-1, 1]`. Returns bytes if `is_open`. Only `end` sets `last`."""
+        """Encodes samples `(S,)`, clipped to `[-1, 1]`; returns bytes if `is_open`. `last` flushes the resampler."""
         if self._resampler:
             samples = self._resampler.resample_chunk(samples, last=last)
         if self._file:

@@ -33,7 +33,7 @@ MAX_DECODED_VALUES = 2**26
 SILENT_PEAK = 1e-3
 """Audio with a lower amplitude counts as silent: -60 dB of full scale, or 33 quantization steps of a 16-bit file."""
 MAX_PEAK = 8.0
-"""Maximum peak, 18 dB over full scale. A higher peak is a fault; scaling it down would make other audio inaudible."""
+"""Maximum peak, 18 dB over full scale. A higher peak is a fault: scaling it to full scale would silence the rest."""
 
 _BLOCK_FRAMES = 2**18
 _CANCELLED_SHARE = 0.1  # below this level relative to the loudest channel, -20 dB, a mix has cancelled out

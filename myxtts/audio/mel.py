@@ -85,7 +85,7 @@ CONDITIONING_MEL = replace(DVAE_MEL, n_fft=2048)
 _SPEAKER_FORM = {"window": "hamming", "filter_norm": None, "log_floor": 0.0, "log_offset": 1e-6, "preemphasis": 0.97}
 SPEAKER_MEL = MelSpec(SPEAKER_SAMPLE_RATE, n_fft=512, win_length=400, hop_length=160, num_mels=64, **_SPEAKER_FORM)
 CHUNK_FRAMES = 600
-"""Maximum number of frames per chunk with `in_chunks`. A chunk and its spectra take 5 MB; shorter chunks are slower."""
+"""Maximum number of frames that `in_chunks` processes at a time. They take 5 MB; fewer frames at a time are slower."""
 _LOWPASS_WIDTH = 6  # zero crossings of the sinc on each side
 _ROLLOFF = 0.99  # cutoff as a fraction of the lower Nyquist frequency
 _INVERSION_ITERATIONS = 20
@@ -94,7 +94,7 @@ _TINY = np.float32(1e-10)
 
 
 def _pooled(filters):
-    """Crops `filters` `(bins, bands)` to the bins with nonzero weights. Returns the slice of bins, and the filters."""
+    """Crops `filters` `(bins, bands)` to bins with nonzero weights, for speed. Returns their slice, and the crop."""
     reached = np.flatnonzero(filters.any(axis=1))
     bins = slice(int(reached[0]), int(reached[-1]) + 1)
     return bins, filters[bins]
@@ -146,7 +146,7 @@ class MelSpectrogram:
         return ops.reshape(mel, (num_clips, per_clip, spec.num_mels))[:, :num_frames]
 
     def _log_mel(self, frames, filter_groups):
-        """Converts frames `(..., F, win_length)` to log-mel `(..., F, num_mels)`; `_pooled` gives `filter_groups`."""
+        """Converts frames `(..., F, win_length)` to log-mel `(..., F, num_mels)` by `filter_groups` from `_pooled`."""
         spec = self.spec
         # The window is at the start of n_fft, not centered, which changes only the phase.
         real, imaginary = ops.rfft(frames * self._window, fft_length=spec.n_fft)
@@ -215,10 +215,9 @@ def _sinc_kernel(from_rate, to_rate):
 def log_mel_to_wav(log_mel: Any, num_iterations: int = 60, seed: int = 0) -> np.ndarray:
     """Estimates a waveform from its log-mel spectrogram.
 
-    The power spectrum is estimated from the mel bands, the phase by fast Griffin-Lim (Perraudin, Balazs and
-    Søndergaard, "A fast Griffin-Lim algorithm", 2013). The mel bands do not determine the spectrum. So the second half
-    of the iterations takes the magnitudes from the current waveform and corrects them towards the given mel, which
-    more than halves the mel error.
+    Magnitudes are estimated from the mel bands, phases by fast Griffin-Lim (Perraudin, Balazs and Søndergaard, "A fast
+    Griffin-Lim algorithm", 2013). The second half of the iterations improves the magnitudes, too: it takes them from
+    the current waveform and corrects them towards the given mel. This more than halves the mel error.
 
     Args:
         log_mel: Log-mel of `DVAE_MEL`, `(F, num_mels)`, not normalized (see `XTTS.denormalize_mel`).
@@ -267,7 +266,8 @@ def _pooling_to(mel, filters, power):
 
 
 def _spectrum_to_wav(spectrum, window, energy):
-    """Converts complex spectra `(F, 1 + n_fft // 2)` to the closest waveform `(S,)` (Griffin and Lim 1984, eq. 6)."""
+    """Converts complex spectra `(F, 1 + n_fft // 2)` to the closest waveform `(S,)` (Griffin and Lim 1984, eq. 6).
+    `energy` is the overlap-added square of the window."""
     frames = scipy.fft.irfft(spectrum, n=len(window)) * window
     start, num_samples = len(window) // 2, (len(spectrum) - 1) * DVAE_MEL.hop_length
     return (_overlap_add(frames) / energy)[start : start + num_samples]

@@ -28,7 +28,7 @@ class RowState(NamedTuple):
     hidden: Tensor
     """`(B, width)` float32: GPT latents from which the logits were computed."""
     seen: Tensor
-    """`(B, num_audio_tokens)` bool: codes sampled so far."""
+    """`(B, num_audio_tokens)` bool: True for codes sampled so far, to which the repetition penalty applies."""
 
 
 class Request(NamedTuple):
@@ -51,7 +51,7 @@ class Request(NamedTuple):
 
 
 def graph_of(function: Callable, signature: list, compiled: bool = False) -> Callable:
-    """Returns a function `() -> graph`, which traces `function` to a concrete graph at its first call.
+    """Prepares `function` for fast calls: returns `() -> graph`, which traces a concrete graph when first called.
 
     Calling a concrete graph avoids the lookup of a `tf.function`, which takes as long as a step of a small model.
     """
@@ -75,8 +75,8 @@ class TensorflowSteps:
 
     Args:
         traced: Whether `read` is traced to a graph; `draw` always is.
-        by_block: Whether XLA compiles transformer blocks one by one, for shapes without a compiled `draw`. None means
-            yes on a GPU, where launching single operations is slow, and no on a CPU.
+        by_block: Whether `draw`, for shapes that XLA has not compiled, runs transformer blocks that XLA compiles one
+            by one. None means True on a GPU, where launching single operations is slow, and False on a CPU.
 
     Attributes:
         shapes: Shapes `(B, S)` for which XLA has compiled `draw`.
@@ -116,7 +116,7 @@ class TensorflowSteps:
             return self._read(latents, text, text_mask)
 
     def move(self, state: RowState, rows: list[int], start: int, end: int, before: int, after: int) -> RowState:
-        """Returns `rows` of a state, with a cache cut to positions `start:end`, then padded by `before` and `after`."""
+        """Selects `rows` of a state, cuts its cache to `start:end`, and pads that by `before` and `after` positions."""
         with tf.device(self._device):
             numbers = (tf.constant(number) for number in (start, end, before, after))
             return self._move()(state, tf.constant(rows), *numbers)
@@ -130,7 +130,7 @@ class TensorflowSteps:
 
         Returns:
             Codes `(MOST_CODES, B)` int32, filled with stop codes after the end of a sentence; the GPT latents
-            `(MOST_CODES + 1, B, width)` that predict these codes and the next one; the number of steps; the new state.
+            `(MOST_CODES + 1, B, width)` that predict these codes and the next one; number of steps run; new state.
         """
         shape = tuple(request.key_mask.shape)
         xla = self.is_compiled(*shape)

@@ -5,7 +5,7 @@ import argparse
 DECODERS: dict[str, str] = {"model": "decoder", "griffin-lim": "dvae"}
 """Values of `--decoder`, mapped to the part of the model that each one needs."""
 ENGINES: dict[str, str | None] = {"tensorflow": None, "onnx": "int8", "onnx-float32": "float32"}
-"""Values of `--engine`, mapped to the weight format for ONNX Runtime; None for TensorFlow."""
+"""Values of `--engine`, mapped to the number format of the weights in ONNX Runtime, or to None for TensorFlow."""
 
 
 def add_choices(group: argparse._ActionsContainer, engines: bool = True) -> None:

@@ -18,11 +18,11 @@ logger = logging.getLogger(__name__)
 MOST_ROWS = 8
 """Maximum number of sentences in a batch; larger batches need more memory and are slower per code."""
 FIRST_STEPS = 4
-"""Number of codes to sample per call until all sentences with `hurry` have `FIRST_CODES`: their audio starts early."""
+"""Codes per call while a sentence with `hurry` has fewer than `FIRST_CODES`, so that its audio starts early."""
 IDLE_SECONDS = 0.2
 """Idle time in seconds after which the engine's thread ends; the next stream starts another thread."""
 CACHE_SIZES = (64, 128, 192, 256, 384, 512, 640, 768, 1024)
-"""Sizes of the key-value cache, in positions; larger caches are multiples of 256."""
+"""Sizes of the key-value cache, in positions; above 1024, multiples of 256. XLA compiles once for each size."""
 
 
 def mark_text(ids: Sequence[int], config: ModelConfig) -> list[int]:
@@ -213,7 +213,7 @@ class CodeEngine:
         return state, np.pad(text_mask, ((0, 0), (self.config.num_latents, 1)), constant_values=True)
 
     def _pack(self, parts):
-        """Joins parts `(state, key mask (B, F), rows to keep)` into one batch, whose caches end at one position."""
+        """Joins `parts` `(state, key mask (B, F), rows to keep)` to one batch whose caches end at the same position."""
         # Position embeddings are part of the GPT's input, so keys may move within the cache.
         filled = max(mask.shape[1] for _, mask, _ in parts)
         size = _cache_size(filled + MOST_CODES)

@@ -1,8 +1,8 @@
 """Self-check of spoken sentences: finds loops, babble, skipped words, early stops and missing stops.
 
-Each rule returns a score: 1 means no fault, 0.5 a fault with a probability of one half, 0 a certain fault. Thresholds
-were tuned on half of a set of artificial faults (docs/benchmarks.md). The lowest score is the confidence. A
-`Calibration` replaces scores of 0.5 or more by the probability that a recognizer understands the text (docs/base.md).
+Each rule returns a score: 1 means no fault, 0.5 a fault with a probability of one half, 0 a certain fault. The lowest
+score is the confidence. Thresholds were tuned on half of a set of artificial faults (docs/benchmarks.md). If there is a
+`Calibration`, the probability that a recognizer understands the text replaces scores of 0.5 or more (docs/base.md).
 """
 
 from collections.abc import Callable, Sequence
@@ -21,25 +21,25 @@ from myxtts.text.speech_rates import SpeechRate
 
 CODE_SECONDS = CODE_STRIDE_SAMPLES / MODEL_SAMPLE_RATE
 LOOP_CODES, LOOP_TURNS, LONGEST_LOOP = 32, 4, 24
-"""A loop has `LOOP_CODES` codes (1.5 s) or more, and repeats up to `LONGEST_LOOP` codes `LOOP_TURNS` times or more."""
+"""A loop is `LOOP_TURNS` or more repeats of up to `LONGEST_LOOP` codes. From `LOOP_CODES` (1.5 s) on, it is a fault."""
 DOUBT = 0.5
-"""Score below which a check reports a fault. Without a `Calibration`, confidence below which a sentence is flagged."""
+"""Score below which a check reports a fault; also the default of `Calibration.doubt`."""
 CONFIDENCE_FILE = "confidence.json"
 """File in a model's folder that holds its `Calibration`."""
 BEYOND_BAND = 1.0, 1.05
-"""Factors by which a duration may be outside its usual range: up to the first, the score is 1; at the second, 0.5."""
+"""Factors by which a duration is above or below its usual range: up to the first it scores 1, at the second 0.5."""
 LEAST_FOLLOWING = 0.5
-"""Minimum of both evenness and sharpness (see `features`); with less of either, attention is ignored as unreliable."""
+"""Attention is checked only if its evenness and its sharpness (see `features`) are both at least this high."""
 Listener = Callable[[np.ndarray, int, str, str], float]
 """Speech recognizer that scores audio: `(samples (S,), sample rate in Hz, text, language) -> CER`, 0 to 1."""
 
 
 class Reading(NamedTuple):
-    """Result of a second pass of the GPT over C codes and L text tokens. L includes the start and the stop token."""
+    """Result of a second pass of the GPT, for the self-check: over C codes and L text tokens, with start and stop."""
 
     attention: np.ndarray
-    """`(C, L)` attention of each code to the text tokens, in the first head of one block: the block whose attention
-    follows the text most evenly (the middle block, if the model was trained with guided attention)."""
+    """`(C, L)` attention of codes to text tokens, in the first head of the transformer block in which it follows the
+    text most evenly. Training with guided attention makes this the middle block."""
     logs: np.ndarray
     """`(C + 1,)` log-probabilities of the codes and the stop code."""
     without: np.ndarray
@@ -57,7 +57,7 @@ class Calibration(NamedTuple):
     languages: list[str]
     intercept: float
     weights: dict[str, float]
-    """Weight of each feature."""
+    """Regression weights by name of the feature."""
     doubt: float = DOUBT
     """Probability below which a sentence is flagged."""
 
@@ -74,8 +74,8 @@ class Calibration(NamedTuple):
 
 
 def features(reading: Reading) -> dict[str, float]:
-    """Returns features of the attention for a `Calibration`: `evenness`, the correlation of time and text position;
-    `sharpness`, the mean over codes of the maximum; `coverage`, the mean over text tokens of the maximum."""
+    """Returns how well attention follows the text: `evenness`, the correlation of time and text position; `sharpness`,
+    the maximum attention of a code, averaged over codes; `coverage`, that to a text token, averaged over tokens."""
     attention = reading.attention
     evenness, sharpness = _evenness(attention), attention.max(axis=1).mean()
     coverage = attention[:, 1:-1].max(axis=0).mean() if attention.shape[1] > 2 else 0.0

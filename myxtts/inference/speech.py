@@ -81,11 +81,11 @@ class Verdict:
     """Result of the self-check of a sentence."""
 
     confidence: float = 1.0
-    """Lowest score of all checks, from 0 (certain fault) to 1 (no fault found); for calibrated models, see `judge`."""
+    """Lowest score of all checks, 0 (certain fault) to 1 (no fault). A `Calibration` replaces scores of 0.5 or more."""
     reason: str = ""
     """Main cause of low confidence, the fault with the lowest score; empty if there are no `doubts`."""
     doubts: tuple[str, ...] = ()
-    """Causes of low confidence, as phrases: checks with a low score, or a low probability from the `Calibration`."""
+    """Causes of low confidence as phrases for users, such as `may be cut off`; empty if the confidence is not low."""
     is_calibrated: bool = False
     """Whether the scores include the probability that a speech recognizer understands the sentence (`Calibration`)."""
 
@@ -200,7 +200,7 @@ def _clock(seconds):
 
 
 def faded(samples: np.ndarray, sample_rate: int, begins: bool = True, ends: bool = True) -> np.ndarray:
-    """Returns samples `(S,)` with a fade-in if they begin a piece and a fade-out if they end one (`FADE_SECONDS`)."""
+    """Adds fades of `FADE_SECONDS` to samples `(S,)` of a piece: in if `begins`, out if `ends`. Returns a copy."""
     length = min(int(FADE_SECONDS * sample_rate), len(samples))
     ramp = (np.arange(length, dtype=np.float32) + 1) / (length + 1)
     samples = samples.copy()

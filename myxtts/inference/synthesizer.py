@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 REMEMBERED_VOICES = 32
 """Maximum number of encoded voices in the cache of a model that was loaded from a folder."""
 MOST_AHEAD = 64
-"""Maximum number of sentences that `batch` queues for sampling at a time. Their codes and latents stay in memory."""
+"""Maximum number of sentences that `batch` queues at a time, which limits the memory for their codes and latents."""
 AnyVoice = Voice | Recording | list[Recording]
 """A `Voice`, the name of a voice that comes with the model, a `.voice` file, or recordings of one speaker."""
 
@@ -72,7 +72,7 @@ class Synthesizer:
         self.engine = CodeEngine(TensorflowSteps(model.gpt, config.model, traced=traced), config.model)
         self.read_again = SecondReading(model.gpt, traced)
         self.engine_name, self.make_steps = "tensorflow", None
-        """Name of the engine in use; and a function that loads another one by its name, None if there is no other."""
+        """Name of the engine in use. `make_steps(name)` loads an ONNX engine; None if there is only TensorFlow."""
         self._engines = {"tensorflow": self.engine}
         codes = [tf.TensorSpec([None, None], tf.int32)]
         to_mel = lambda codes: model.denormalize_mel(model.dvae.decode(codes))
@@ -137,7 +137,7 @@ class Synthesizer:
         """Speaks a text of any length, sentence by sentence; see `batch` for errors and all other arguments.
 
         Args:
-            language: Code (`fa`). None uses the language of the voice, else of the training speakers, else of the text.
+            language: Code (`fa`). None uses the first that is known: the voice's, the training speakers', the text's.
             engine: Name in `choices.ENGINES`; None uses the engine that was chosen at loading.
             drawing: Values that override `sampling`: `temperature`, `top_k`, `top_p`, `repetition_penalty`.
         """

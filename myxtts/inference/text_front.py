@@ -29,7 +29,7 @@ class TextFront:
 
     tokenizer: XTTSTokenizer
     max_tokens: int
-    """Maximum number of text ids per piece."""
+    """Maximum number of text token ids per piece."""
     longest_texts: Mapping[str, int] = field(default_factory=dict)
     """Length in characters of the longest training text, by language. A model may skip the end of longer texts."""
 
@@ -56,7 +56,7 @@ class TextFront:
         return self.longest_texts.get(language.code, max(self.longest_texts.values(), default=language.char_limit))
 
     def ids(self, text: str, language: str) -> list[int]:
-        """Encodes the text of a piece to token ids, without unknown tokens."""
+        """Encodes the text of a piece to token ids; leaves out characters that the vocabulary lacks."""
         known = self._check(text, language, self.max_tokens)
         return [token for token in self.tokenizer.encode(known, language) if token != self.tokenizer.unk_id]
 
@@ -67,7 +67,7 @@ class TextFront:
         self._check(text, language)
 
     def _check(self, text: str, language: str, max_tokens: int | None = None) -> str:
-        """Returns the text without diacritics that the vocabulary lacks. Raises `SpeechError` if it is refused."""
+        """Strips a text of diacritics that the vocabulary lacks; raises `SpeechError` if the model cannot speak it."""
         known = text
         with suppress(ValueError):  # an unsupported language, which the next check reports
             known = self.tokenizer.reader.with_known_letters(text, language)

@@ -171,10 +171,10 @@ class Sentence:
 class SpeechStream(Spoken):
     """Iterator that yields the audio of a text part by part, as `(S,)` float32, as soon as a part is decoded.
 
-    To poll instead of iterating, call `open`; until `finished`, call `more` whenever `ready()` is true; always call
-    `close` at the end. `pieces` grows with each sentence that is spoken and checked. A sentence is checked when the
-    audio of the next one has begun, so that checks delay no audio. Unlike `Synthesizer.speak`, a stream never retries
-    a sentence. The arguments are explained in `Synthesizer.stream`.
+    Iterating checks a sentence when the audio of the next one has begun, so that checks delay no audio, and then adds
+    it to `pieces`. To poll instead, without checks and `pieces`, call `open`; until `finished`, call `more` whenever
+    `ready()` is true; always call `close` at the end. Unlike `Synthesizer.speak`, a stream never retries a sentence.
+    The arguments are explained in `Synthesizer.stream`.
     """
 
     def __init__(self, synthesizer: "Synthesizer", pieces: Sequence[Piece], manner: Manner, hurry=True, check=True):
@@ -189,7 +189,7 @@ class SpeechStream(Spoken):
 
     @property
     def pieces(self) -> tuple[SpokenPiece, ...]:
-        """Sentences spoken so far; if the self-check is on, only those that it has checked."""
+        """Sentences that were spoken and, if the self-check is on, checked. Grows only while iterating."""
         return tuple(sentence.spoken() for sentence in self._sentences[: self._num_checked])
 
     @property
@@ -207,7 +207,7 @@ class SpeechStream(Spoken):
         self._sentences[0].open(self._hurry)
 
     def look_ahead(self) -> None:
-        """Queues the next sentence if enough codes are sampled to start the audio of the current one."""
+        """Queues the next sentence early, as soon as the current one has enough codes to start its audio."""
         stream = self._sentences[self._number].stream
         following = self._sentences[self._number + 1 : self._number + 2]
         if following and following[0].stream is None and (stream.finished or len(stream.codes) >= FIRST_CODES):
@@ -268,7 +268,7 @@ class SpeechStream(Spoken):
             raise
 
     def _check_heard(self):
-        """Checks the earlier sentences once the current one has audio; at the end of the text, checks all sentences."""
+        """Checks the previous sentences, if the current one already has audio. At the end of the text, checks all."""
         heard = self._number if self._sentences[self._number].is_heard else 0
         if self.finished and self._sentences[-1].end_seconds:
             heard = len(self._sentences)

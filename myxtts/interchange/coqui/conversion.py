@@ -235,7 +235,7 @@ def _finite_weights(tensors, stored):
 
 
 def _read_speakers(path, model):
-    """Reads a file of voices: returns `{name: (latents, speaker vector)}`. Each voice must be stored in this order."""
+    """Reads a file of voices as `{name: (latents, speaker vector)}`. Each voice must have these two, in this order."""
     stored = read_torch_checkpoint(path)
     if not isinstance(stored, dict) or not stored:
         raise CheckpointError(f"--speakers must be a file with voices by name. {path} holds {type(stored).__name__}.")

@@ -44,7 +44,7 @@ _OPCODES = frozenset(
 )
 """Pickle opcodes that are allowed: those that `torch.save` writes, and those for plain objects with attributes."""
 _KEYS = {"SETITEM": slice(0, 1), "SETITEMS": slice(0, None, 2), "DICT": slice(0, None, 2), "ADDITEMS": slice(None)}
-"""By pickle opcode that fills a dictionary or set: which of its operands are dictionary keys or set items."""
+"""Slice of the operands that are keys or set items, by opcode that adds them; counted for `_MAX_ODD_KEYS`."""
 _LITERALS = {"EMPTY_LIST": [], "EMPTY_TUPLE": (), "EMPTY_DICT": {}, "EMPTY_SET": set()}
 _LITERALS |= {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
 _STORAGE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
@@ -78,15 +78,15 @@ class StubObject:
 
 @dataclass(slots=True, eq=False)
 class _Cell:
-    """A value on the interpreter's stack, and its size."""
+    """A value on the interpreter's stack, with its weight and depth, which are limited."""
 
     value: Any
     weight: int = 1
-    """Cost of hashing the value: 1, plus the weights of all values inside, plus 1 per 64 characters of text."""
+    """Cost of hashing the value, limited by `_MAX_WORK`: 1, plus 1 per 64 characters, plus the weights inside."""
     depth: int = 0
     """Nesting depth; 0 for a value that contains no other values."""
     is_held: bool = False
-    """Whether a list or dictionary holds this value. If so, nothing is added to it: its weight was counted."""
+    """Whether another value contains this one, which must then not grow: the other's weight includes this one's."""
 
 
 class Unpickler:
@@ -94,7 +94,7 @@ class Unpickler:
 
     Args:
         source: Name of the file, for error messages.
-        load_storage: `load_storage(dtype, key, num_values)` returns a tensor storage, 1-D. None rejects tensors.
+        load_storage: Function `(dtype, key, num_values)` that returns a tensor storage, 1-D; None rejects tensors.
     """
 
     def __init__(self, source: str, load_storage: Callable[[np.dtype, str, int], np.ndarray] | None = None):
@@ -142,7 +142,7 @@ class Unpickler:
                 self.combine(name, whole, taken)
 
     def combine(self, name, whole, parts):
-        """Runs the opcode `name`: adds `parts` to `whole`, or to a new value if that is None; puts it on the stack."""
+        """Runs an opcode: adds `parts` to `whole`, or makes a new value if `whole` is None; puts it on the stack."""
         self.work += sum(part.weight for part in parts)
         self.num_odd_keys += sum(type(part.value) not in (str, bytes) for part in parts[_KEYS.get(name, slice(0))])
         depth = max([part.depth + 1 for part in parts], default=0)
@@ -223,7 +223,7 @@ class Unpickler:
 
 
 def _literal(name, argument):
-    """Returns the value, a `_Cell`, of an opcode that takes nothing from the stack: a constant or its argument."""
+    """Returns the `_Cell` that an opcode without operands puts on the stack: a constant or the `argument`."""
     if name in _LITERALS:
         return _Cell(copy.copy(_LITERALS[name]))
     if name == "GLOBAL":

@@ -25,7 +25,7 @@ _TABLES = tomllib.loads(Path(__file__).with_name("weights.toml").read_text("utf-
 
 
 class Tensor(NamedTuple):
-    """A MyXTTS weight, and the released tensor that stores it (two, gain and direction, if weight-normalized)."""
+    """A MyXTTS weight, and the one released tensor that stores it, or two (gain and direction) if weight-normalized."""
 
     names: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
@@ -100,11 +100,11 @@ _LAYOUTS = {
         lambda weight: (_norm_but_first(weight.transpose()), weight.transpose()),
     ),
 }
-"""By `Tensor.layout`: a function that converts released arrays to the MyXTTS weight, and one that converts it back."""
+"""Two functions by `Tensor.layout`: released arrays to MyXTTS weight, and MyXTTS weight to released arrays."""
 
 
 def _tensors(part, table, **numbers):
-    """Yields the `Tensor`s of a table in `weights.toml`. `numbers` has the values of the table's variables."""
+    """Yields the `Tensor`s that a table of `weights.toml` lists; `numbers` are the values of its placeholders."""
     for line in _TABLES[part][table].splitlines():
         kind, theirs, ours, *sizes = line.format(**numbers).split()
         shape = [math.prod(int(numbers.get(factor, factor)) for factor in size.split("*")) for size in sizes]

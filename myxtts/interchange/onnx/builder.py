@@ -17,7 +17,7 @@ FLOAT32, INT8 = "float32", "int8"
 WEIGHTS = (FLOAT32, INT8)
 """Number formats for the matrices of linear layers."""
 BLOCK = 32
-"""Number of int8 weights that share a scale. Rounding changes a weight by at most 0.4 % of the largest of these."""
+"""Number of int8 weights that share a scale. Rounding changes each by at most 0.4 % of the largest one among them."""
 LARGE_BYTES = 4096
 """Arrays of at least this many bytes are kept out of the graph by `session`, so that graph optimization skips them."""
 
@@ -81,7 +81,7 @@ class Builder:
         self._nodes, self._arrays, self._inputs, self._outputs, self._count = [], {}, [], [], 0
 
     def input(self, name: str, dtype: Any, *shape: int | str) -> Tensor:
-        """Declares an input; an axis of variable length has a name instead of a number."""
+        """Declares an input of the graph; `shape` names each axis of variable length, such as `rows`."""
         self._inputs.append(self._declared(name, dtype, shape))
         return Tensor(self, name)
 
@@ -148,7 +148,7 @@ class Builder:
         return self.op("LayerNormalization", x, scale, *bias, axis=-1, epsilon=layer.epsilon)
 
     def model(self, outside: Collection[str] = ()) -> Any:
-        """Returns the graph as an `onnx.ModelProto`. It lacks the values of the arrays named in `outside`."""
+        """Returns an `onnx.ModelProto`, without the values of arrays named in `outside`: the caller provides them."""
         helper, stored = self.onnx.helper, []
         for name, array in self._arrays.items():
             if name in outside:

@@ -1,6 +1,6 @@
 """Speaks with an exported model in the server, without TensorFlow and Keras.
 
-Unlike `speak.py`, streams, and reads all audio formats.
+Unlike `speak.py`, it streams audio, and reads voices from all audio formats.
 """
 
 import logging
@@ -47,7 +47,7 @@ class ExportedModel:
             raise CheckpointError(f"{folder} is not a complete export: {error}. Run `myxtts export` again.") from error
         self.sample_rate: int = exported.sample_rate
         self.engine, self.changed = self, threading.Condition()
-        """For the server, which waits on `engine.changed`; never notified, as `more` samples in the server's thread."""
+        """The server waits on `engine.changed`. The model never notifies it: `more` samples in the server's thread."""
         self.speakers = {name: language or None for name, language in exported.voice_languages.items()}
         """Names of the stored voices, each with its language code; None for a voice whose language is unknown."""
 

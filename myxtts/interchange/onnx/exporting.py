@@ -39,12 +39,12 @@ MODEL_NUMBERS = (
 LIMITS = {"float32": 1e-4, "int8": 0.1}
 """By number format: largest allowed RMS error of a graph's output, relative to the RMS of the Keras model's output."""
 ROUNDING, ROUNDINGS = 1e-7, 5.0
-"""Encoders can amplify rounding errors, which differ by processor. So their tolerance is measured: noise changes each
-audio sample by about the fraction `ROUNDING`, and `ROUNDINGS` times the resulting change of the output is allowed."""
+"""Tolerance for encoders, measured because they may amplify rounding errors, which differ by processor: `ROUNDINGS`
+times the change of the output if noise changes each audio sample by about the fraction `ROUNDING`."""
 NUM_SENTENCES, MOST_CODES = 8, 48
 """Number of sentences on which the exported GPT is compared with the original, and maximum codes per sentence."""
 MOST_OTHER_CODES = 0.25
-"""Largest allowed fraction of codes that differ from the model's. In float32, codes differ only if scores are equal."""
+"""Largest allowed fraction of codes that differ from the original's. In float32, codes differ only where scores tie."""
 LONG_TEXTS, LACKING = 2.2, 0.4
 """Length of the long test text, as a multiple of the longest text that the model speaks at once, and the largest
 fraction by which the exported model's audio may be shorter than the original's."""
@@ -69,7 +69,7 @@ def export_model(
     which: str = "best",
     tell: Callable[[Finding], None] = lambda finding: None,
 ) -> None:
-    """Exports a model: writes graphs, vocabulary, voices, `config.json`, `speak.py` and `reading`; tests the graphs.
+    """Exports a model as graphs, vocabulary, voices, `config.json`, `speak.py` and its modules, and tests the graphs.
 
     Args:
         folder: A training run, or a model converted by `myxtts convert`.

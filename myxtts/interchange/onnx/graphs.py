@@ -164,7 +164,7 @@ def build_speaker(model: XTTS) -> Builder:
 
 
 def log_mel(graph: Builder, spec: MelSpec, wav: Tensor) -> Tensor:
-    """Adds the log-mel spectrogram of `audio.mel.MelSpectrogram`: `(B, S)` to `(B, F, num_mels)`."""
+    """Adds nodes that compute the same log-mel as `audio.mel.MelSpectrogram`: `(B, S)` to `(B, F, num_mels)`."""
     if spec.preemphasis:
         wav = wav - graph.op("Concat", wav.slice(1, 1, 2), wav.slice(1, 0, -1), axis=1) * spec.preemphasis
     half, unused = spec.win_length // 2, spec.n_fft - spec.win_length
@@ -231,7 +231,7 @@ def build_decoder(model: XTTS) -> Builder:
 
 
 def _istft(graph, decoder, frames, speaker):
-    """Adds `IstftGenerator.frames_to_samples`, from frames `(B, F, width)` to samples `(B, S)`."""
+    """Adds the nodes of `IstftGenerator.frames_to_samples`: frames `(B, F, width)` to samples `(B, S)`."""
     condition = graph.linear(speaker * np.shape(decoder.condition.kernel)[0] ** 0.5, decoder.condition)
     x = graph.conv(frames.transpose(0, 2, 1), decoder.conv_pre).transpose(0, 2, 1) + condition.unsqueeze(1)
     x = graph.layer_norm(x, decoder.norm_pre)
@@ -273,7 +273,7 @@ def _waves(graph, size):
 
 
 def _hifigan(graph, decoder, frames, speaker):
-    """Adds `HifiganGenerator.frames_to_samples`, from frames `(B, F, width)` to samples `(B, S)`."""
+    """Adds the nodes of `HifiganGenerator.frames_to_samples`: frames `(B, F, width)` to samples `(B, S)`."""
     leaky = lambda x, slope=SLOPE: graph.op("LeakyRelu", x, alpha=slope)
     conditioned = lambda x, layer: x + graph.linear(speaker, layer).unsqueeze(2)
     x = conditioned(graph.conv(frames.transpose(0, 2, 1), decoder.conv_pre), decoder.condition_pre)

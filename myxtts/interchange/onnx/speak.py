@@ -73,14 +73,14 @@ class Vocabulary:
 
 
 def _kind(character):
-    """Returns the class of a character: True for a part of a word, False for punctuation, "space" for white space."""
+    """Classifies a character, to split text: True for part of a word, False for other text, "space" for white space."""
     category = unicodedata.category(character)
     is_word = category[0] in "LM" or category in ("Nd", "Nl", "Pc") or character in "\u200c\u200d"
     return "space" if character.isspace() else is_word
 
 
 class Speaker:
-    """An exported model, which speaks texts and clones voices. `threads`: 0 for all cores, None for a fast default."""
+    """An exported model, which speaks texts and clones voices. `threads`: 0 is all cores, None depends on its size."""
 
     def __init__(self, folder=".", threads=None):
         import onnxruntime
@@ -142,8 +142,8 @@ class Speaker:
         return np.concatenate(parts[:-1])
 
     def choose(self, voice=None, language=None, text=""):
-        """Returns voice and language, with defaults for missing ones. The default language must fit the letters of the
-        text: the voice's language, else the only language of the training voices, else English, else any."""
+        """Returns voice and language, with defaults for missing ones. The default language is the first of these that
+        fits the letters of the text: the voice's, the only one of the training voices, English, any other."""
         own, fitting = self.voice_languages, self.written_in(text)
         given = next((name for name in own if name == unicodedata.normalize("NFC", str(voice))), voice)
         code = language and re.split("[-_]", language.lower())[0]  # without a region
@@ -186,7 +186,7 @@ class Speaker:
         return self.reader.pieces(text, language, self.config["longest_texts"][language], fits)
 
     def as_read(self, text, language):
-        """Writes out a text as the model reads it: in lower-case words, or in phonemes if it was trained on them."""
+        """Writes a text as the model reads it: in lower-case words, or in phonemes if the model was trained on them."""
         try:
             return self.reader.read(self.reader.with_known_letters(text, language), language)
         except (AttributeError, NameError) as error:  # a truncated file
