@@ -22,10 +22,10 @@ _applied: tuple[DeviceRequest, DevicePlan] | None = None
 
 
 def plan_for(data_gpu: int | None = None, model_gpu: int | None = None) -> DevicePlan:
-    """Returns the plan for the given GPUs. If it is not in force yet, applies it by `early_gpu_configuration`.
+    """Returns the device plan for the given GPUs, and applies it by `early_gpu_configuration` on the first call.
 
-    Without arguments, returns the plan in force. If there is none, returns a plan for one device, the first GPU or the
-    CPU, and does not apply it.
+    Without arguments, returns the plan that was applied. If no plan was applied, returns a plan for one device (the
+    first GPU or the CPU) and does not apply it.
     """
     pair = data_gpu, model_gpu
     if _applied and pair in ((None, None), (_applied[1].data_gpu, *_applied[1].model_gpus)):
@@ -36,13 +36,13 @@ def plan_for(data_gpu: int | None = None, model_gpu: int | None = None) -> Devic
 
 
 def count_gpus() -> int:
-    """Counts the GPUs that this process can see, by NVML or, if there is no NVIDIA driver, by TensorFlow."""
+    """Counts the GPUs that this process can see, by NVML or, if NVML cannot be read, by TensorFlow."""
     gpus = _nvml_gpus()
     return len(import_sparingly().config.list_physical_devices("GPU") if gpus is None else gpus)
 
 
 def check_devices(data_gpu: int | None = None, model_gpu: int | None = None, **options) -> None:
-    """Raises the errors of `early_gpu_configuration` that can be found without TensorFlow; configures nothing."""
+    """Checks device options early, as far as possible without importing TensorFlow. Raises `DeviceError`."""
     request, gpus = _request(data_gpu, model_gpu, **options), _nvml_gpus()
     if gpus is None and "tensorflow" in sys.modules:
         gpus = import_sparingly().config.list_physical_devices("GPU")
@@ -148,7 +148,7 @@ def configure_for_speech(device: str | None = None) -> AbstractContextManager:
     """Configures devices for synthesis: the accelerator named by `MYXTTS_ACCELERATOR`, and memory growth.
 
     Returns a `tf.device` scope for `device`; None means the first visible GPU or, without a GPU, the CPU.
-    Raises `DeviceError` if the accelerator is not available, and `UserError` if the device is not.
+    Raises `DeviceError` if the accelerator is not available, and `UserError` if `device` does not exist.
     """
     tf = import_sparingly()
     if _applied is None:
@@ -172,7 +172,7 @@ def _require_build(tf, accelerator):
 
 
 def _narrow_environment(plan):
-    """Hides GPUs that a dual plan does not use, by `CUDA_VISIBLE_DEVICES`; returns False if TensorFlow is imported."""
+    """Before TensorFlow is imported, sets `CUDA_VISIBLE_DEVICES` to a dual plan's GPUs; returns whether it was set."""
     # Once it is imported, GPUs in descending order are an error: `set_visible_devices` numbers them in ascending order.
     if not (plan.is_dual and plan.visible_ids):
         return False
@@ -193,7 +193,7 @@ def _narrow_environment(plan):
 
 
 def _configure_gpus(tf, plan, narrowed):
-    """Makes only the plan's GPUs visible, with memory growth or limits. `narrowed`: result of `_narrow_environment`."""
+    """Makes only the plan's GPUs visible, with memory growth or limits. If `narrowed`, TensorFlow sees no others."""
     physical = tf.config.list_physical_devices("GPU")
     expected = len(plan.visible) if narrowed else plan.num_gpus
     if len(physical) != expected:
@@ -212,7 +212,7 @@ def _configure_gpus(tf, plan, narrowed):
 
 
 def _importers_of_tensorflow():
-    """Returns a clause for error messages with the names of the modules that have imported TensorFlow."""
+    """Returns a clause for an error message: which modules imported TensorFlow before it was configured."""
     tensorflow, names = sys.modules["tensorflow"], []
     for name, module in sorted(sys.modules.items()):
         values = list(getattr(module, "__dict__", {}).values())

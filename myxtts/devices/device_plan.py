@@ -69,7 +69,7 @@ class DevicePlan:
 
     @property
     def gpu_roles(self) -> tuple[str, ...]:
-        """Role (`data` or `model`) of each GPU in `visible_ids`, for `GPUReport.figures`."""
+        """Role, `data` or `model`, of each GPU in `visible_ids`, by which `GPUReport.figures` names its values."""
         return tuple("model" if gpu in self.model_gpus else "data" for gpu, _ in zip(self.visible, self.visible_ids))
 
     def describe(self) -> str:
@@ -180,9 +180,9 @@ def _check_request(request):
 
 
 def _check_indices(data_gpu, models, isolation, count, noun):
-    """Raises `DeviceError` if an index is not below `count`, or if the data GPU is also a model GPU.
+    """Checks the indices of the data and the model GPUs; raises `DeviceError` if one is not below `count`.
 
-    With `isolation`, one GPU may have both roles. `noun` is the word for a device in the messages.
+    Without `isolation`, the data GPU must not be a model GPU. `noun` (`GPU` or `virtual device`) is for messages.
     """
     rule = f"--data-gpu and --model-gpu must name two {noun}s. Received: {data_gpu} for both."
     _require(isolation or data_gpu not in models, f"{rule} Leave both out, or add --enable-memory-isolation.")

@@ -15,7 +15,7 @@ from types import ModuleType
 from myxtts.config.checks import needing
 
 BYTES_PER_MB = 2**20
-"""Bytes per MB, as in `nvidia-smi` and in TensorFlow's memory limits."""
+"""Bytes per MB, the unit of memory in `nvidia-smi` and of TensorFlow's memory limits."""
 
 
 class NVMLUnavailable(RuntimeError):
@@ -45,7 +45,7 @@ class GPUUsage:
     total_memory_mb: float = 0.0
 
     def add(self, utilization: float | None, used_mb: float, total_mb: float) -> None:
-        """Updates means and maxima with a sample. A GPU must report its utilization in all samples or in none."""
+        """Adds a sample to the means and maxima. `utilization` must be None in all samples of a GPU or in none."""
         self.num_samples += 1
         self.mean_memory_mb += (used_mb - self.mean_memory_mb) / self.num_samples
         self.max_memory_mb, self.total_memory_mb = max(self.max_memory_mb, used_mb), total_mb
@@ -63,9 +63,9 @@ class GPUReport:
     unavailable_reason: str | None = None
 
     def figures(self, roles: Sequence[str]) -> dict[str, float]:
-        """Returns maximum memory and, if known, mean utilization by role, such as `data_gpu_mb` and `data_gpu_percent`.
+        """Returns usage by role for the metrics, with keys like `data_gpu_mb` (maximum) and `data_gpu_percent` (mean).
 
-        `roles` has the role of each monitored GPU, in the order of the report, such as `("data", "model")`.
+        `roles` has the role of each monitored GPU, in the report's order. Utilization is left out if it is unknown.
         """
         found = {}
         for role in dict.fromkeys(roles) if self.gpus else ():
@@ -105,7 +105,7 @@ def list_gpus() -> tuple[GPU, ...]:
 
 
 def _visible(pynvml, visible=None):
-    """Yields each entry of the list `visible` (default: `CUDA_VISIBLE_DEVICES`) with its NVML handle."""
+    """Yields `(entry, NVML handle)` of each GPU in `visible`, a string like `CUDA_VISIBLE_DEVICES` (the default)."""
     # Entries are indices, UUIDs or prefixes of UUIDs; as in CUDA, the first entry that names no GPU ends the list.
     visible = os.environ.get("CUDA_VISIBLE_DEVICES") if visible is None else visible
     handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]

@@ -71,7 +71,7 @@ def import_sparingly() -> Any:
 
 
 def filter_native_errors() -> None:
-    """Removes `NOISE` from standard error until the process ends; not if `sys.stderr` is replaced, as in notebooks."""
+    """Removes `NOISE` from standard error until the process ends, except in notebooks, which replace `sys.stderr`."""
     if sys.stderr is None or sys.stderr is not sys.__stderr__:
         return
     own = os.dup(2)
@@ -81,10 +81,10 @@ def filter_native_errors() -> None:
 
 
 def _relay(output):
-    """Redirects file descriptor 2 to a `grep` process, which copies all but `NOISE` to the descriptor `output`.
+    """Filters `NOISE` from standard error by a `grep` process, which copies the rest to the file descriptor `output`.
 
     Returns the process. If `grep` is missing or `TF_CPP_MIN_LOG_LEVEL` asks for messages, does nothing and returns
-    None. A thread would not do: if TensorFlow aborted this process, the thread would end before it copied the reason.
+    None. If TensorFlow aborts this process, `grep` still prints the reason; a thread of this process could not.
     """
     grep = shutil.which("grep")
     if os.environ.get("TF_CPP_MIN_LOG_LEVEL", "2") in ("0", "1") or grep is None or os.name != "posix":

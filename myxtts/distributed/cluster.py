@@ -70,7 +70,7 @@ class Cluster:
                 raise ConnectionError(error.message) from error
 
     def delete(self, key: str) -> None:
-        """Removes a key and all keys below it."""
+        """Removes `key` and all keys that begin with `key/`."""
         context().delete_config_key_value(key)
 
     def failure(self, index: int, seconds: float) -> str | None:

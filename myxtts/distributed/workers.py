@@ -34,7 +34,7 @@ LOST_SECONDS = 30.0
 LOST_EXIT_CODE = 75
 """Exit code after the loss of a worker (`EX_TEMPFAIL` of sysexits.h); the same command resumes."""
 REFUSED_EXIT_CODE = 2
-"""Exit code of a worker that cannot run with its settings."""
+"""Exit code of a worker that cannot run with its settings; `launch` does not restart it."""
 FAREWELL_SECONDS = 5.0
 """Seconds that worker 0 waits for the other workers to end after one was lost."""
 RESUME = "The same command resumes from the last checkpoint"
@@ -113,13 +113,13 @@ class Workers:
             raise UserError(f"All workers must have the same {what}. {found}. {hint}")
 
     def watch(self, seconds: float | None) -> None:
-        """Detects hanging steps: ends all workers unless `watch` is called again within `seconds`; None ends this."""
+        """Ends all workers if `watch` is not called again within `seconds`, as a step hangs; None sets no deadline."""
         self._deadline = (time.monotonic() + seconds, seconds) if seconds else (math.inf, 0.0)
 
     def raise_lost(self, error: BaseException) -> None:
         """Raises `WorkerLost` after a collective failed with `error`; does nothing if this process trains alone.
 
-        First waits for the health check: if it finds a lost worker, it names this worker and ends the process.
+        First waits a minute: if the health check finds a lost worker, it names that worker and ends this process.
         """
         if self.count == 1:
             return
@@ -128,7 +128,7 @@ class Workers:
         raise WorkerLost(f"{reason}. {RESUME}. TensorFlow: {str(error).splitlines()[0]}") from error
 
     def leave(self, why: str, code: int) -> None:
-        """Ends all other workers with the exit code `code`, because this one ends; each prints the reason `why`."""
+        """Ends the other workers before this one ends. They print the reason `why` and exit with `code`."""
         if self.count > 1 and not self._closed.is_set():
             self._closed.set()
             self._send_end(self.index, why, code)
@@ -143,7 +143,7 @@ class Workers:
             self._listener.join(LOST_SECONDS)
 
     def _check_health(self):
-        """Ends all workers if one is lost or the time of `watch` is over. The chief checks all; all check the chief."""
+        """Ends all workers if one is lost or `watch`'s deadline is over. The chief checks the others; they check it."""
         while not self._closed.wait(CHECK_SECONDS):
             for peer in range(1, self.count) if self.is_chief else [0]:
                 if why := self._cluster.failure(peer, LOST_SECONDS):
@@ -163,7 +163,7 @@ class Workers:
             self._cluster.write(_END, json.dumps(end))
 
     def _end(self, ended, why, code):
-        """Ends all workers with the exit code `code`, because worker `ended` has ended for the reason `why`."""
+        """Ends all workers with the exit code `code`. Worker `ended` was the first to end, for the reason `why`."""
         if self._closed.is_set() or not self._one_end.acquire(blocking=False):
             return
         if ended:  # without worker 0 no message can be sent
@@ -176,10 +176,10 @@ class Workers:
 
 
 def join_workers(training: TrainingConfig, plan: DevicePlan, settings: dict) -> Workers:
-    """Connects this process with `training.workers`, once, and checks that all have the same code and settings.
+    """On the first call, connects this process with `training.workers` and checks that all run the same code.
 
     Call it when the devices are configured and before TensorFlow's runtime starts. `settings` are JSON values that must
-    be equal on all workers. If `training.workers` is empty, this process trains alone.
+    be equal on all workers, too. If `training.workers` is empty, this process trains alone.
 
     Raises:
         UserError: A worker is missing, cannot be reached or differs from worker 0, or a port is taken.
@@ -266,8 +266,8 @@ def launch(count: int, arguments: Sequence[str], restarts: int = 0) -> int:
     `restarts` times; the run resumes from the last checkpoint.
 
     Returns:
-        0 if all workers succeeded, `REFUSED_EXIT_CODE` if the first failure was a worker that cannot run with its
-        settings, `LOST_EXIT_CODE` if a worker was lost, else the exit code of the failed worker with the lowest index.
+        `REFUSED_EXIT_CODE` if the first worker that failed could not run with its settings; else `LOST_EXIT_CODE` if a
+        worker was lost; else the first exit code, in worker order, that is not 0; 0 if all workers succeeded.
     """
     workers, is_stopped = [], threading.Event()
     # Each in a new session: a Ctrl-C of the terminal reaches it once, forwarded by this process.
@@ -314,7 +314,7 @@ def _signal(workers, number):
 
 
 def _follow(workers):
-    """Prints the output of the workers until all have ended; returns the exit code of `launch`."""
+    """Prints the workers' output until all have ended; kills those that hang; returns the exit code for `launch`."""
 
     def show(index, worker):
         for line in worker.stdout:

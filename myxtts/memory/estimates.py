@@ -1,9 +1,9 @@
 """Estimates the memory of training the GPT and the DVAE from `ModelConfig`, without TensorFlow.
 
 Weights are counted exactly, layer by layer. Activations are the tensors of the forward pass that the backward pass
-reads; docstrings list them, with W for the model width. XLA is assumed to act as on GPUs: it makes the GPT's blocks
-keep only their inputs, and saves nothing in other stages. A step's peak is at one of three points: the start of the
-backward pass (all activations), the start of the conditioning encoder's backward pass, or the update (all gradients).
+reads; docstrings list them, with W for the model width. With XLA, the GPT's blocks are assumed to keep only their
+inputs, as on GPUs, and other stages to save nothing. A step's peak is the largest of three values: the memory when the
+backward pass starts (all activations), when that of the conditioning encoder starts, and at the update (all gradients).
 `utilities/benchmarks/memory_estimate.py` compares estimates with measured peaks.
 """
 
@@ -19,7 +19,7 @@ from myxtts.config.stages import StageConfig
 FLOAT = 4
 """Size of a float32 in bytes."""
 TEXT_MARKS, AUDIO_MARKS = 2, 5
-"""Positions that teacher forcing adds to the text (`[START]`, `[STOP]`) and to the codes (one start, four stops)."""
+"""Numbers of tokens that teacher forcing adds: `[START]` and `[STOP]` to the text, 1 start and 4 stops to the codes."""
 CHUNK_KEYS = 256
 """Number of keys in a chunk of memory-efficient attention, as in `models.attention.CHUNK`."""
 TOKENS_PER_SECOND = 7
@@ -29,14 +29,14 @@ MOST_CLIPS = 2**16
 RESERVED_GB = 1.0
 """GPU memory reserved for CUDA's context, library workspaces and fragmentation; a usual value, not measured."""
 UNFOLDED_BYTES = 2**25
-"""Largest buffer into which TensorFlow unfolds a convolution's input: the size of a CPU's last-level cache."""
+"""Limit of the buffer for a convolution's unfolded input, in bytes; TensorFlow fits it into the last-level cache."""
 LORA_KERNELS = {"qkv": (1, 3), "output_projection": (1, 1), "mlp_in": (1, 4), "mlp_out": (4, 1)}
 """Kernels of a GPT block that can have LoRA adapters, with their shapes in multiples of the model width."""
 
 
 @dataclass(frozen=True)
 class Shapes:
-    """Sizes of a padded batch: clips, and per clip text tokens, codes (no start or stop) and conditioning frames."""
+    """Sizes of a padded batch. Text tokens, codes (without start and stops) and conditioning frames are per clip."""
 
     batch: int
     text: int
@@ -49,7 +49,7 @@ class Shapes:
     def of_data(
         cls, data: DataConfig, batch: int, seconds: float | None = None, settings: StageConfig | None = None
     ) -> "Shapes":
-        """Returns the sizes for clips of `seconds` (None: `data.max_seconds`), cropped to `settings.crop_seconds`."""
+        """Returns the sizes for clips of `seconds` (None: `data.max_seconds`), at most `settings.crop_seconds`."""
         seconds = min(seconds or data.max_seconds, settings and settings.crop_seconds or math.inf)
         conditioning_seconds = min(seconds, data.conditioning_seconds[1])
         text = min(round(TOKENS_PER_SECOND * seconds), data.max_text_length)
@@ -84,7 +84,7 @@ class Optimizations:
 
     @property
     def cast_bytes(self) -> int:
-        """Bytes per value of the half-precision copies in mixed precision; 0 in float32, which needs no copies."""
+        """Bytes per value of the half-precision copies that mixed precision makes; 0 in float32, which needs none."""
         return 0 if self.precision == "float32" else 2
 
 
@@ -107,7 +107,7 @@ class MemoryEstimate:
     working: int
     """Temporary tensors of the block that is being computed."""
     conditioning: int = 0
-    """Activations, temporary tensors and gradients at the start of the conditioning encoder's backward pass."""
+    """Memory in use at the start of the conditioning encoder's backward pass, without `resident`."""
 
     @property
     def resident(self) -> int:
@@ -155,7 +155,7 @@ def count_dvae(model: ModelConfig) -> tuple[int, int]:
 
 
 def count_lora(model: ModelConfig, optimizations: Optimizations) -> tuple[int, int]:
-    """Returns two counts of trained weights: in LoRA adapters, and in text embedding and head, trained in full."""
+    """Returns two counts of weights trained with LoRA: of the adapters, and of the text embedding and text head."""
     widths = sum(sum(LORA_KERNELS[target]) for target in optimizations.lora_targets)
     text = model.num_text_tokens * model.width + _dense(model.width, model.num_text_tokens)
     return model.layers * widths * model.width * optimizations.lora_rank, text
@@ -164,10 +164,10 @@ def count_lora(model: ModelConfig, optimizations: Optimizations) -> tuple[int, i
 def _block_activations(model, positions, optimizations):
     """Returns the bytes that the activations of one transformer block take per clip.
 
-    For each position, a block keeps input, output and Keras's product of variance and gamma in each norm (2 x 3 W);
-    query, key and value (3 W); merged heads (W); input, tanh, sum, half and product in the tanh-GELU (5 x 4 W); byte
-    masks of both residual dropouts (2 W). For each head and pair of positions, it keeps the softmax, and the mask and
-    output of its dropout. Mixed precision halves all tensors except the softmax and two in each norm.
+    Kept for each position: input, output and Keras's product of variance and gamma of both norms (2 x 3 W); query, key
+    and value (3 W); merged heads (W); input, tanh, sum, half and product of the tanh-GELU (5 x 4 W); and the masks of
+    both residual dropouts (2 W bytes). Kept for each head and pair of positions: the softmax, and the mask and output
+    of its dropout. Mixed precision halves the float32 tensors, except the softmax and two in each norm.
     """
     width, number, dropout = model.width, optimizations.compute_bytes, model.dropout > 0
     if optimizations.xla:
@@ -182,7 +182,7 @@ def _block_activations(model, positions, optimizations):
 
 
 def _kept_by_attention(heads, keys, width, dropout, optimizations):
-    """Returns the bytes of activations per query that attention keeps, except query, key, value and merged heads."""
+    """Returns the bytes per query that attention keeps, in addition to query, key, value and merged heads."""
     number = optimizations.compute_bytes
     if optimizations.attention == "memory-efficient":
         return heads * FLOAT + width * number  # softmax denominators, and the output before heads are merged
@@ -248,7 +248,7 @@ def estimate_gpt(model: ModelConfig, shapes: Shapes, optimizations: Optimization
 
 
 def with_optimizer(trained: int, others: int, optimizations: Optimizations, **terms: int) -> MemoryEstimate:
-    """Creates a `MemoryEstimate` from the numbers of trained and of frozen weights; `terms` are the other fields."""
+    """Creates a `MemoryEstimate` with the fields `terms`; computes the other fields from the numbers of weights."""
     return MemoryEstimate(
         parameters=FLOAT * (trained + others),
         slots=2 * FLOAT * trained,

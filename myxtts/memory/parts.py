@@ -15,15 +15,15 @@ TAPS, EXPANSION = 7, 3
 PERIODS, PERIOD_CHANNELS = (2, 3, 5, 7, 11), (32, 128, 512, 1024, 1024)
 RESOLUTIONS, SPECTRUM_CHANNELS = (512, 1024, 2048), (32, 32, 32, 32, 32)
 FEWEST_CHANNELS = 4
-"""Minimum number of channels of a layer. This and the constants above are copied from the package `models`."""
+"""Minimum number of channels in a discriminator's layers. All constants up to this one are copied from `models`."""
 DIVISORS = {"nano": 8, "tiny": 4, "small": 2}
 """Number by which the channels of the discriminators are divided, by model size; 1 for sizes not listed."""
 KEPT_MAPS = 1.94
-"""Measured ratio of the feature maps' peak memory to their total size, when discriminators run one after another."""
+"""Peak memory of the feature maps as a multiple of their size, measured with discriminators run one after another."""
 SPECTRAL_NUMBERS = 36
 """Measured number of float32 values that the spectral losses keep per audio sample."""
 CONTEXT_FRAMES = {"istft": 34, "hifigan": 26}
-"""Frames around a training slice that affect its audio, by decoder type; each `istft` block after the 4th adds six."""
+"""Frames around a slice that affect its audio, by decoder type (`istft`: with 4 blocks; each further block adds 6)."""
 
 
 def count_speaker(model: ModelConfig) -> tuple[int, int]:
@@ -139,8 +139,8 @@ def _decoder_activations(model, frames, number):
 def estimate_decoder(model: ModelConfig, shapes: Shapes, optimizations=Optimizations()) -> MemoryEstimate:
     """Estimates the memory of training the decoder; of the optimizations, only precision, accumulation and EMA matter.
 
-    The peak is in the decoder's update. Then the memory holds the feature maps of recordings, and the feature maps of
-    generated audio before and after the activation.
+    The peak is in the decoder's update, for which the feature maps of recordings are kept, and those of generated audio
+    before and after the activation.
     """
     decoder, discriminators = count_decoder(model), count_discriminators(model)
     trained, number = decoder + discriminators, optimizations.compute_bytes

@@ -26,17 +26,17 @@ ESTIMATES: dict[str, Callable] = {
     "speaker": parts.estimate_speaker,
     "decoder": parts.estimate_decoder,
 }
-"""By stage: the function that estimates its memory, with the arguments of `estimates.estimate_gpt`."""
+"""Functions that estimate a stage's memory, by stage; all have the same arguments as `estimates.estimate_gpt`."""
 SETTLED = {"precision": "float32", "attention": "standard", "gradient_checkpointing": False, "xla": False, "ema": 0.0}
-"""Value that estimates assume for each setting if it is `auto`: the one that needs the most memory."""
+"""Values assumed for settings that are `auto`, by setting: those that need the most memory."""
 SHOWN: dict[str, dict[str, Any]] = tomllib.loads(Path(__file__).with_name("report.toml").read_text("utf-8"))
-"""By row of the report: the settings that the row changes. Rows without effect on the stage are left out."""
+"""`Optimizations` fields that a row of the report changes, by row. Rows without effect on the stage are left out."""
 TERMS = "parameters slots averages accumulators gradients activations working peak".split()
 """Columns of the report: fields of `MemoryEstimate`."""
 
 
 def requested_optimizations(training: TrainingConfig) -> tuple[Optimizations, dict[str, str]]:
-    """Returns the optimizations of a configuration, and `{name: value}` for the values assumed in place of `auto`."""
+    """Returns the optimizations of a configuration, and `{name: assumed value}` for those that are `auto`."""
     switches = {name: value for name, (value, _) in requested_switches(training).items() if name in SETTLED}
     settled = {name: SETTLED[name] for name, value in switches.items() if value == "auto"}
     switches = switches | settled | {"ema": bool(switches["ema"])}
@@ -102,9 +102,9 @@ def memory_report(config: XTTSConfig, stage: str, clip_seconds: float | None, gp
 
 
 def check_claims(model: ModelConfig, stores: "Mapping[str, CheckpointStore]") -> None:
-    """Raises `CheckpointError` if `model`, from `config.json`, is much larger than the stored weights.
+    """Raises `CheckpointError` if `model`, as described by `config.json`, is much larger than the stored weights.
 
-    Building such a model could use up all memory. `stores` are the checkpoints of each part.
+    Without this check, building such a model could use up all memory. `stores` has the checkpoints by part.
     """
     for part in ESTIMATES.keys() & stores.keys():
         store, step = stores[part], stores[part].steps()[-1]

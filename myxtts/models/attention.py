@@ -24,7 +24,7 @@ def memory_efficient_attention(
 ) -> Tensor:
     """Computes the same as `attention`, with `O(T + S)` instead of `O(T S)` memory in the forward and backward passes.
 
-    Instead of the dropout mask `keep`, it takes a `seed` (see `Dropout`) and computes a dropout mask for each chunk.
+    Dropout is given by a `seed` (see `Dropout`), not by a mask: the mask is computed for one chunk of keys at a time.
     """
 
     def differentiable(query, key, value):
@@ -93,11 +93,11 @@ class _Chunks:
         return ops.cast(query_gradient * self.scale, dtype), key_gradient, value_gradient
 
     def _loop(self, chunk, after, *carried):
-        """Calls `chunk(index, start, after, *carried)` for each chunk; returns the last `carried`.
+        """Calls `chunk(index, start, after, *carried)` for each chunk of keys; returns the last `carried`.
 
-        The backend must compute chunks one after another, to save memory. So each chunk returns `after`, a zero that
-        is known only when the chunk is computed, and the next chunk adds this zero to its keys, values and dropout mask
-        number. Slice bounds do not depend on it, because XLA evaluates them at compile time.
+        To save memory, the backend must finish a chunk before it starts the next one. So each chunk returns a zero that
+        depends on its results, and the next chunk adds this zero (`after`) to its keys, values and dropout mask number.
+        Slice bounds do not depend on the zero, because XLA evaluates them at compile time.
         """
         count = (self.num_keys + CHUNK - 1) // CHUNK
         if isinstance(count, int):
@@ -112,7 +112,7 @@ class _Chunks:
         return carried
 
     def _read(self, start, after):
-        """Returns (index of the first query that sees the chunk, queries from there on, keys, values, scores)."""
+        """Returns `(first, query, key, value, scores)` of a chunk; queries before index `first` do not see it."""
         first, shape = start if self.causal else 0, ops.shape(self.key)
         stop = (min if isinstance(start, int) else ops.minimum)(start + CHUNK, self.num_keys)
         corner, size = (0, 0, start, 0), (*shape[:2], stop - start, shape[3])
@@ -128,12 +128,12 @@ class _Chunks:
         return first, query, key, value, scores
 
     def _replaced(self, old, first, new):
-        """Returns `old`, a value for each query, with the values from query `first` on replaced by `new`."""
+        """Returns `old`, which has a value per query, with the values of queries from `first` on replaced by `new`."""
         return ops.concatenate([old[:, :, :first], new], axis=2) if self.causal else new
 
 
 def _after(x):
-    """Returns an int32 zero that the backend can only compute after `x`; `_Chunks._loop` explains its use."""
+    """Returns an int32 zero that depends on `x`; `_Chunks._loop` uses it to make the next chunk wait for `x`."""
     return ops.minimum(ops.cast(ops.isfinite(x[0, 0, 0, 0]), "int32"), 0)
 
 

@@ -56,7 +56,7 @@ def teacher_forcing(
 ) -> TeacherForcing:
     """Creates inputs and targets of training from text tokens and codes, as in the reference implementation.
 
-    Unlike there, attention sees the text's `[STOP]` in training, as it does in synthesis.
+    One thing differs: attention sees the text's `[STOP]` in training, as it does in synthesis.
 
     Args:
         text, codes: `(B, L)` and `(B, C)` int32; the values of padding do not matter.
@@ -140,7 +140,7 @@ class GPT(Layer):
     def mel_to_latents(self, mel: Tensor, run_block: Callable | None = None) -> Tensor:
         """Computes conditioning latents: mel `(B, T, num_mels)` -> `(B, num_latents, width)`.
 
-        `run_block(x, number=number)`, if given, is called instead of block `number` of the conditioning encoder.
+        `run_block(x, number=number)`, if given, replaces the call of a conditioning block, to run it compiled.
         """
         return self.perceiver(self.conditioning_encoder(mel, run_block=run_block))
 
@@ -162,8 +162,8 @@ class GPT(Layer):
     ) -> Tensor:
         """Returns the normalized output of the trunk at the text and audio positions, `(B, L + C, width)`.
 
-        `see_input(number, x)` is called with the input of each block, `(B, num_latents + L + C, width)`.
-        `run_block(x, number=number, key_mask=key_mask, seed=seed)`, if given, is called instead of block `number`.
+        `see_input(number, x)` gets each block's input, `(B, num_latents + L + C, width)`, for `text_attention`.
+        `run_block(x, number=number, key_mask=key_mask, seed=seed)`, if given, replaces a block's call, to compile it.
         """
         x = self.embedding_dropout(self._prompt(latents, text_inputs, audio_inputs), seed=seed)
         if key_mask is not None:

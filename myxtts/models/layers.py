@@ -75,7 +75,7 @@ class Dropout(Layer):
 def site_offset(site: int, part: int | Tensor = 0) -> Tensor:
     """Returns an offset `(2,)` int32 for the seed of a step, so that each dropout site and chunk has its own seed.
 
-    The seed of a step is (replica, step). The offset adds a multiple of 1,024 to the replica, which is below 1,024.
+    The seed of a step is (replica, step). Replicas are below 1,024, so the offset adds a multiple of 1,024 to them.
     """
     return ops.stack([(site << 20) + ops.cast(part, "int32") * 1024, ops.cast(0, "int32")])
 
@@ -159,7 +159,7 @@ def normal(stddev: float) -> Any:
 
 
 def shared_array(value: Any) -> np.ndarray:
-    """Returns a tensor or variable as an array, uncopied if possible. Later assignments do not change it."""
+    """Returns a tensor or variable as an array, uncopied if possible, which later assignments do not change."""
     held = value.value if isinstance(value, keras.Variable) else value
     return np.asarray(held.read_value() if hasattr(held, "read_value") else held)  # `asarray` copies a variable
 

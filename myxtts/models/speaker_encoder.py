@@ -55,8 +55,8 @@ class BatchNormalization(Layer):
     def moments(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Returns the mean and the variance of `x`, `(..., C)` float32, over all replicas, `(C,)` each.
 
-        Axes are reduced one by one, and their means and variances combined as in Chan et al., equation 2.1. Axis 1,
-        time, is the first, because it is the longest; so the backward pass needs little memory besides `x`.
+        Axes are reduced one by one, and their means and variances combined as in Chan et al., equation 2.1. Time,
+        axis 1, is reduced first: it is the longest axis, so the backward pass needs little memory besides `x`.
         """
         mean, variance = ops.moments(x, axes=[1]) if len(x.shape) > 2 else (x, ops.zeros_like(x))
         while len(mean.shape) > 1:

@@ -119,7 +119,7 @@ class XTTS(keras.Model):
         return {"config": asdict(self.config), "parts": list(self.parts), "precision": self.dtype_policy.name}
 
     def compile(self, *args, **kwargs):
-        """Raises NotImplementedError, as do `fit` and `save`; the message names the methods to use instead."""
+        """Raises NotImplementedError: Keras's compile, fit and save do not suit XTTS. The message says what does."""
         raise NotImplementedError(
             "XTTS does not support Keras's compile, fit and save: training needs codes of a frozen DVAE and several "
             "losses, and a saved model needs a tokenizer. Use XTTSTrainer(config, model=model).train() or "

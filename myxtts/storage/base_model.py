@@ -13,7 +13,7 @@ BASE_FOLDER: Path = Path(__file__).resolve().parents[1] / "bundled" / "base"
 EXPORT, STAGE, MODEL, SETTINGS = "gpt.onnx", "*step_[0-9]*/manifest.json", "*/*step_[0-9]*/manifest.json", "config.json"
 RELEASE, TRAINER, RUNS, FOLDER, FILE, NEW = "model.pth", "best_model.pth", "*/config.json", "**", "file", "new"
 KINDS: dict[str, str] = tomllib.loads(Path(__file__).with_name("kinds.toml").read_text("utf-8"))
-"""Error texts by kind of path. Most kinds are glob patterns: a folder's kind is the first one that matches in it."""
+"""Error texts by kind of path: the first of the glob patterns that matches in a folder, or `base`, `file` or `new`."""
 MODELS = (BASE_NAME, MODEL, SETTINGS)
 HOMES = (RUNS, FOLDER, NEW, MODEL, SETTINGS, "model.bin", "model.safetensors")
 """Kinds of paths that are allowed as the folder of a run (`--checkpoint-dir`)."""
@@ -21,7 +21,7 @@ FORMS = "the folder of a training run, of `myxtts convert` or of XTTS v2, base, 
 
 
 def kind_of(source: AnyPath) -> str:
-    """Returns the kind, a key of `KINDS`, of a path or of the string `base`; `Path("base")` is an ordinary path."""
+    """Returns the kind of a path, a key of `KINDS`; "base" is the bundled model, `Path("base")` an ordinary path."""
     path = Path(source)
     other = FILE if any(map(os.path.isfile, (path, *path.parents))) else NEW
     return BASE_NAME if is_base(source) else next((mark for mark in KINDS if source and any(path.glob(mark))), other)
@@ -54,5 +54,5 @@ def base_folder() -> Path:
 
 
 def model_name(folder: AnyPath) -> str:
-    """Returns the option value for a model: `base` for the bundled one, else a path (`./base` for a folder `base`)."""
+    """Returns a model's name for options and messages: `base` or the folder's path (`./base` for a folder `base`)."""
     return BASE_NAME if is_base(folder) else "./base" if str(folder) == BASE_NAME else str(folder)

@@ -33,8 +33,8 @@ FORMAT = 1
 MANIFEST = "manifest.json"
 STATE = "state.json"
 _STEP = re.compile(r"step_(\d{8})|\.step_(\d{8})\.replaced")
-"""Pattern of the names of checkpoint folders. While a new folder replaces an old one, the old one has the name
-`.step_….replaced`. If the process is killed at that time, only this folder may be left."""
+"""Pattern of the names of checkpoint folders. When a checkpoint is written again, its old folder is first renamed to
+`.step_….replaced`, which is read if the process was killed before the new folder was in place."""
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_]+\.(safetensors|json)")
 _manifest_digest = lambda *content: files.digest_bytes(json.dumps(content, sort_keys=True).encode())
 
@@ -48,7 +48,7 @@ _DTYPES |= {"U8": "<u1", "U16": "<u2", "U32": "<u4", "U64": "<u8"}
 def write_tensors(path: AnyPath, arrays: Mapping[str, np.ndarray], values: Iterable[np.ndarray] | None = None) -> None:
     """Writes a safetensors file tensor by tensor; the library's writer would need twice the memory of all tensors.
 
-    `arrays` gives names, order, shapes and data types. `values` yields the data to write, by default that of `arrays`.
+    `arrays` gives names, order, shapes and data types. `values`, if given, yields the data instead, in that order.
     """
     # Header of names, shapes and offsets, then the values: https://huggingface.co/docs/safetensors/index#format
     header, end, names = {}, 0, {np.dtype(dtype): name for name, dtype in _DTYPES.items()}
@@ -196,7 +196,7 @@ class CheckpointStore:
         return best if best in self.steps() else None
 
     def _list_best(self):
-        """Updates `best.json` if it differs from `best_step()`."""
+        """Updates `best.json`, which tells other programs the `best_step`."""
         best, path = self.best_step(), self.folder / "best.json"
         with suppress(CheckpointError):
             if best is None or files.read_json(path) == {"step": best}:

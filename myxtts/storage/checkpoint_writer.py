@@ -18,9 +18,9 @@ LAST_TRY_PAUSE_SECONDS = 5.0
 class CheckpointWriter:
     """Writes the checkpoints of a `CheckpointStore` in a background thread, one at a time.
 
-    The next method call after a failed write logs the error if it is an `OSError`, and otherwise raises it. After
-    `SAVE_TRIES` times `OSError` in a row, the call raises a `CheckpointError`. Nothing else may write to the store. At
-    the end of a `with` block, the writer waits for the current write, except after Ctrl-C.
+    The method call after a failed write reports the error: it logs an `OSError` and raises any other error. After
+    `SAVE_TRIES` writes in a row that failed with an `OSError`, it raises a `CheckpointError`. Nothing else may write to
+    the store. At the end of a `with` block, the writer waits for the current write, except after Ctrl-C.
     """
 
     def __init__(self, store: CheckpointStore):
@@ -32,9 +32,9 @@ class CheckpointWriter:
         self._failures = 0
 
     def start(self, step: int, tensors: dict[str, dict], state: dict, best: bool = False, copies=None) -> None:
-        """Waits for the current write, then starts a new one. Arrays and state must not change until the new one ends.
+        """Waits for the current write, then starts the next one with the arguments of `CheckpointStore.write`.
 
-        Raises `CheckpointError` if `SAVE_TRIES` checkpoints in a row could not be written.
+        Arrays and state must not change until it ends. Raises `CheckpointError` after `SAVE_TRIES` failures in a row.
         """
         self.wait()
         self._step, self._job = step, (step, tensors, state, best, copies)

@@ -90,7 +90,7 @@ def write_whole(path: AnyPath) -> Iterator[Path]:
 
 @contextmanager
 def _named(path, temporary=None):
-    """Completes an `OSError` of a `with` block: if it names `temporary` or no file, its file name becomes `path`."""
+    """Makes each `OSError` of a `with` block name the file `path` if it names no file or only the file `temporary`."""
     try:
         yield
     except OSError as error:
@@ -105,7 +105,7 @@ def write_whole_folder(path: AnyPath, sync: bool = True, replaced_name: str | No
 
     Args:
         sync: Whether to wait until all files are on the disk, a few milliseconds per file.
-        replaced_name: Name of the old folder until it is deleted. A killed process may leave a folder of this name.
+        replaced_name: Name of the old folder until it is deleted, by which it can be found if the process is killed.
     """
     path = Path(os.path.realpath(path))
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -134,7 +134,7 @@ def write_whole_folder(path: AnyPath, sync: bool = True, replaced_name: str | No
 def remove_leftovers(folder: AnyPath, name: str = "*") -> None:
     """Removes temporary files and folders that killed processes left. No process may be writing to `folder`.
 
-    Given the `name` of a file (at most 40 characters), removes only that file's temporary paths.
+    If the `name` of a file (at most 40 characters) is given, removes only the temporary paths of that file.
     """
     if os.path.islink(folder):
         return

@@ -31,13 +31,13 @@ logger = logging.getLogger(__name__)
 
 VOCABULARY = "vocab.json"
 MEL_STATS = "mel_stats"
-"""Name of the tensor with the scale of each mel band. If the model has no DVAE, the GPT's checkpoint has it."""
+"""Name of the tensor with the scale of each mel band, in the checkpoints of the DVAE or, without a DVAE, of the GPT."""
 JUDGED = ("gpt", "decoder")
 """Stages whose best checkpoint is used for speech; of other stages, the last checkpoint is used."""
 TAKEN_FROM = "taken_from"
 """Key in a checkpoint's state for the folder that its weights were copied from."""
 _PART_OF = {"num_mels": "dvae", "num_codes": "dvae", "codebook_width": "dvae", "dropout": None}
-"""Part of the model whose shapes a setting determines, if its name does not tell; None if it determines no shapes."""
+"""Part whose shapes a model setting determines, for settings whose prefix does not name it; None for no part."""
 GATHERED = ".before_reset"
 """Temporary folder in which a reset collects the files of a run before it moves them aside."""
 METRICS = "metrics.jsonl"
@@ -56,13 +56,13 @@ def stores_in(folder: Path) -> dict[str, CheckpointStore]:
 
 
 def chosen_step(store: CheckpointStore, part: str, which: str = "best") -> int:
-    """Returns the step to load: if `which` is "best", the best step of a part in `JUDGED`, if known; else the last."""
+    """Returns the best step if `which` is "best", `part` is in `JUDGED` and a best step is known; else the last."""
     best = store.best_step() if which == "best" and part in JUDGED else None
     return store.steps()[-1] if best is None else best
 
 
 def require_trained(folder: Path, what: str) -> None:
-    """Raises `CheckpointError` unless the stage in `folder` is trained to its end; `what` is the message's subject."""
+    """Raises `CheckpointError` unless the stage in `folder` is fully trained; the message says that `what` needs it."""
     name, state = folder.name, CheckpointStore(folder).newest_state()
     if state is None:
         fault = f"{what} needs a trained {name}, and {folder.parent} has none"
@@ -91,7 +91,7 @@ def shape_settings(model: ModelConfig, parts: Collection[str]) -> dict[str, Any]
 
 
 def read_config(folder: Path) -> XTTSConfig:
-    """Reads a run's settings; those of the GPT come from its checkpoint. Raises `CheckpointError` if none are found."""
+    """Reads a run's `config.json`, overridden by the GPT's checkpoint. Raises `CheckpointError` if both are missing."""
     store, path = CheckpointStore(folder / "gpt"), folder / "config.json"
     state = store.newest_state()
     own = None if state is None else config_of(state, str(store.folder))
@@ -123,7 +123,7 @@ def vocabulary_path(folder: Path) -> Path:
 def own_run_folder(folder: AnyPath) -> Iterator[Path]:
     """Context manager that creates a run's folder if necessary, locks it, and cleans up after a killed run.
 
-    If the block raises a `UserError`, removes newly created folders, if they contain at most a log. Raises
+    If the block raises a `UserError`, removes newly created folders that contain nothing but a log. Raises
     `CheckpointError` if the folder cannot be written to, is in use by another run, or contains links.
     """
     folder = require_kind(Path(folder), "--checkpoint-dir", HOMES, "a folder to write to")

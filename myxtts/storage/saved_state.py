@@ -11,7 +11,7 @@ from myxtts.storage.files import CheckpointError
 
 _HINT = "Use another checkpoint, or start over with --reset-training."
 _MOST = 2**62
-"""Limit of integers in a `state.json`: their absolute values must be below it."""
+"""Integers in a `state.json` must have absolute values below this limit, or the file counts as damaged."""
 
 
 class SavedState(dict):
@@ -56,7 +56,7 @@ def checked_state(values: dict, path: Path) -> SavedState:
 
 @contextmanager
 def refusing_damage(where: str) -> Iterator[None]:
-    """Converts errors from invalid values in a `with` block to `CheckpointError`; `where` says where the values are."""
+    """Converts errors from invalid values in a `with` block to `CheckpointError`; its message calls `where` damaged."""
     try:
         yield
     except (TypeError, ValueError, OverflowError) as error:
