@@ -67,12 +67,8 @@ def test_plan_estimates_the_time_of_each_stage_and_starts_no_run(tiny_corpus, tm
     assert stage == "dvae" and 0.5 < seconds < 600 and not others
     assert tqdm.format_interval(seconds) in capsys.readouterr().out
     assert not [*tmp_path.glob("run/config.json")] and not [*tmp_path.glob("run/dvae")]
-    assert (
-        myxtts.plan(train_data=tiny_corpus, time=True, stage="dvae", max_steps=3, checkpoint_dir=tmp_path / "run")[
-            "seconds"
-        ]
-        == {}
-    )  # too short
+    short = dict(train_data=tiny_corpus, stage="dvae", max_steps=3, checkpoint_dir=tmp_path / "run")
+    assert myxtts.plan(time=True, **short)["seconds"] == {}
 
 
 def test_time_left_includes_later_stages_and_is_in_each_log_line(tmp_path, monkeypatch):
