@@ -135,6 +135,7 @@ def plan(
     clip_seconds: float | None = None,
     text_tokens: int = DEFAULT_TEXT_TOKENS,
     gpu_memory: Sequence[float] | None = None,
+    time: bool = False,
     **named,
 ) -> "MemoryReport":
     """Estimates the memory of training and the largest batch for common GPUs, like `myxtts plan`.
@@ -144,16 +145,17 @@ def plan(
         clip_seconds: Duration of the longest clip; the default is `data.max_seconds`.
         text_tokens: Size of the vocabulary.
         gpu_memory: Memory sizes of GPUs in GB. The report has the largest batch for each size.
+        time: Also estimate the time of training on `train_data` by trial steps, see `runs.agenda.try_run`.
         named: Other options of `train`.
 
     Returns:
         A dictionary of JSON types; `print` shows it as tables.
     """
     from myxtts.memory.estimates import RESERVED_GB
-    from myxtts.memory.report import memory_report
+    from myxtts.memory.report import MemoryReport, memory_report
 
     gpus = [*(gpu_memory or PLANNED_GPUS_GB)]
-    config = _requested(config, named, start_options(named), is_plan=True)
+    asked = config = _requested(config, named, start := start_options(named), is_plan=True)
     what, rule = "clip_seconds (--clip-seconds)", f"above 0 and at most {MOST_SECONDS}"
     require(clip_seconds is None or 0 < clip_seconds <= MOST_SECONDS, what, rule, f"{clip_seconds or 0:g}")
     require(text_tokens > 0, "text_tokens (--text-tokens)", "above 0", text_tokens)
@@ -169,7 +171,20 @@ def plan(
         say(f"{name} is not downloaded, so the plan is for --model-size {config.model.size}; XTTS v2 has size big.")
     model = replace(config.model, num_text_tokens=text_tokens)
     stage = PLANNED_STAGE if config.training.stage == "all" else config.training.stage
-    return memory_report(replace(config, model=model), stage, clip_seconds, gpus)
+    report = memory_report(replace(config, model=model), stage, clip_seconds, gpus)
+    return MemoryReport(report, seconds={} if name and not source else _seconds(asked, start)) if time else report
+
+
+def _seconds(config, start) -> dict[str, float]:
+    """Returns the estimated seconds of each stage of a run; {} if `runs.agenda.try_run` takes no trial steps for it."""
+    from myxtts.runs.opening import open_run
+    from myxtts.runs.setup import check_request, set_up
+
+    check_request(config, **start.devices)
+    times = {}
+    notify = lambda event, *facts: times.update(*facts) if event == "on_trial" else None
+    open_run(set_up(config, **start.devices)[0], notify, is_plan=True)
+    return {stage: seconds for stage, (_, seconds) in times.items()}
 
 
 def load(

@@ -1,5 +1,6 @@
 """Forecast of a run: required and available memory and disk, and the time of all stages."""
 
+import json
 import time
 from types import SimpleNamespace
 
@@ -8,6 +9,8 @@ import tensorflow as tf
 from tiny import tiny_run_config
 from tqdm import tqdm
 
+import myxtts
+from myxtts.cli.train import plan
 from myxtts.config.checks import UserError
 from myxtts.data.dataset import SpeechDataset
 from myxtts.devices.configuration import plan_devices
@@ -54,6 +57,18 @@ def test_forecast_includes_checkpoints_of_all_stages_and_a_full_disk_is_refused(
     machine(GB // 2, 8 * GB)
     with pytest.raises(UserError, match="does not fit.*--batch-size"):
         needs(tmp_path / "run")
+
+
+def test_plan_estimates_the_time_of_each_stage_and_starts_no_run(tiny_corpus, tmp_path, capsys):
+    flags = "--model-size nano --batch-size 2 --stage dvae --time --max-steps".split()
+    folder = ["--checkpoint-dir", str(tmp_path / "run")]
+    assert plan([str(tiny_corpus), *flags, "200", *folder, "--json", str(tmp_path / "plan.json")]) == 0
+    (stage, seconds), *others = json.loads((tmp_path / "plan.json").read_text())["seconds"].items()
+    assert stage == "dvae" and 0.5 < seconds < 600 and not others
+    assert tqdm.format_interval(seconds) in capsys.readouterr().out
+    assert not [*tmp_path.glob("run/config.json")] and not [*tmp_path.glob("run/dvae")]
+    short = dict(train_data=tiny_corpus, stage="dvae", max_steps=3, checkpoint_dir=tmp_path / "run")
+    assert myxtts.plan(time=True, **short)["seconds"] == {}
 
 
 def test_time_left_includes_later_stages_and_is_in_each_log_line(tmp_path, monkeypatch):

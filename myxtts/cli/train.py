@@ -68,6 +68,7 @@ def plan_parser() -> argparse.ArgumentParser:
     add("--text-tokens", type=int, default=DEFAULT_TEXT_TOKENS, help="size of the vocabulary")
     gpus = f"memory of a GPU; can be repeated (default: {', '.join(map(str, api.PLANNED_GPUS_GB))})"
     add("--gpu-memory", type=float, action="append", metavar="GB", help=gpus)
+    add("--time", action="store_true", help="also estimate the time of the run, by some steps of each stage")
     add("--json", metavar="FILE", help="also write the figures to this file")
     return parser
 
@@ -79,7 +80,9 @@ def plan(argv: Sequence[str] | None = None) -> int:
     require_output("--json", arguments.json, starts=b'{\n "stage"')
     if recordings := arguments.folder or arguments.train_data:
         require(os.path.exists(recordings), "--train-data", "a file or a folder", printable(recordings))
-    given = {name: getattr(arguments, name) for name in ("clip_seconds", "text_tokens", "gpu_memory")}
+    given = {name: getattr(arguments, name) for name in ("clip_seconds", "text_tokens", "gpu_memory", "time")}
+    if arguments.time:
+        filter_native_errors()
     report = api.plan(**_given(arguments, all_flags()), **given)
     print(report)
     if arguments.json:

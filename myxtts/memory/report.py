@@ -8,6 +8,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tqdm import tqdm
+
 from myxtts.config.checks import require
 from myxtts.config.config import ModelConfig, TrainingConfig, XTTSConfig
 from myxtts.config.stages import STAGES
@@ -68,6 +70,12 @@ class MemoryReport(dict[str, Any]):
         notes = [settle(name, value or "off") for name, value in self["settled"].items()]
         frozen = [f"the frozen {name.upper()} ({size / 2**20:,.0f} MB)" for name, size in self["frozen_bytes"].items()]
         notes += [f"On one device, add {' and '.join([*frozen, 'the data work'])}."]
+        if "seconds" in self:
+            times = {stage: tqdm.format_interval(seconds) for stage, seconds in self["seconds"].items()}
+            each = ", ".join(f"{stage} {time}" for stage, time in times.items())
+            total = tqdm.format_interval(sum(self["seconds"].values()))
+            none = "not estimated for such a run. Training prints the time left after its first steps."
+            notes += [f"TIME on this machine, by trial steps: {total} ({each})." if times else f"TIME: {none}"]
         return "\n".join([*lines, *sizes, "", *(textwrap.fill(note, columns) for note in notes)])
 
 

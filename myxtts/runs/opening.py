@@ -62,13 +62,16 @@ def open_together(config: XTTSConfig, workers: Workers, notify: Callable[..., An
     return dataset, trained
 
 
-def open_run(config: XTTSConfig, notify: Callable = lambda *facts: None) -> tuple[SpeechDataset, list[StageWork]]:
+def open_run(
+    config: XTTSConfig, notify: Callable = lambda *facts: None, is_plan: bool = False
+) -> tuple[SpeechDataset, list[StageWork]]:
     """Reads the recordings of a run, creates or continues its folder, and writes `config.json` and `vocab.json`.
 
     Args:
         config: Settings as requested.
         notify: Function that is called with the name and the arguments of each `RunListener` event. Up to the event
             `on_trial`, the folder stays as it was, except for reports and renamed damaged checkpoints.
+        is_plan: Whether to return after `on_trial`.
 
     Returns:
         The data set, whose `config` has the complete settings of the run, and a `StageWork` per stage.
@@ -102,6 +105,8 @@ def open_run(config: XTTSConfig, notify: Callable = lambda *facts: None) -> tupl
         raise ConfigError(f"{fault}. {hint}")
     if needs is not None and (times := try_run(works, dataset, needs)):
         notify("on_trial", times)
+    if is_plan:
+        return dataset, works
     if reset and holds_run(home):
         trained = [name for name in stores_in(home) if name in reset]
         kept = [name for name in STAGES if name not in reset and (home / name).is_dir()]

@@ -126,14 +126,16 @@ def train_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
     notice, state = parts.state_line("train_notice"), parts.state_line("train_state")
     planned = parts.log_box(texts["plan"], "train_planned")
 
-    def estimate(*values):
-        yield texts["planning"]
-        yield texts["plan_time"], gr.Textbox(studio.plan(flags(*values)), visible=True)
+    def estimate(run, *values):
+        arguments = flags(run, *values)
+        yield texts["planning"], gr.skip()
+        yield texts["plan_time"], gr.Textbox(studio.plan(*arguments), visible=True)
+        yield "", studio.plan("--time", f"--checkpoint-dir={studio.home / (run or '_')}", *arguments)
 
     def begin(run, *values):
         processes.require_free(named_folder(studio.home, run))
         yield texts["planning"], gr.Textbox(visible=False)
-        studio.plan(arguments := flags(run, *values))  # raises for invalid settings
+        studio.plan(*(arguments := flags(run, *values)))  # raises for invalid settings
         processes.start_training(studio.home / run, arguments)
         yield texts["started"]
 

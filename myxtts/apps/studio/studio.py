@@ -130,7 +130,7 @@ class Studio:
     def _folder_or_home(self, name):
         return named_folder(self.home, name) if name else self.home
 
-    def plan(self, flags: list[str]) -> str:
+    def plan(self, *flags: str) -> str:
         """Returns the output of `myxtts plan`; if there is no GPU, without the paragraph on batches for GPUs."""
         if f"--init-from={training_form.XTTS_V2}" in flags:  # the plan does not download the model to read its size
             flags = [*flags, f"--model-size={training_form.RELEASED_SIZE}"]
