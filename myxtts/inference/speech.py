@@ -92,7 +92,7 @@ class Verdict:
 
 @dataclass(frozen=True, eq=False)
 class SpokenPiece(Verdict):
-    """Sentence, or part of a sentence, that was synthesized as a unit, with the result of its self-check."""
+    """One or more sentences, or a part of one, synthesized as a unit, with the result of the self-check."""
 
     text: str
     start_seconds: float

@@ -34,7 +34,7 @@ class TextFront:
     """Length in characters of the longest training text, by language. A model may skip the end of longer texts."""
 
     def pieces(self, text: str, language: str) -> list[Piece]:
-        """Splits a text into sentences, and long sentences into parts; drops pieces without words."""
+        """Splits a text into pieces, each of whole sentences or of a part of a long one; drops pieces without words."""
         known = self._check(text, language)
         reader, shown = self.tokenizer.reader, brief(text)
         if known != text:
