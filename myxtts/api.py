@@ -85,7 +85,7 @@ def open_run(config: Configuration = None, *, callbacks: Sequence = (), quiet: b
 def naming_arguments(parser: Callable | None = None) -> Iterator[None]:
     """Context manager that adds a note to a `UserError`: the Python argument for each flag in the error's message.
 
-    `parser` builds the command's parser. With None, the command is `myxtts train`, and the note also names settings.
+    `parser` builds the command's parser; None means `myxtts train`, for which the note also has each flag's setting.
     """
     try:
         yield
@@ -118,7 +118,7 @@ def train(config: Configuration = None, **options) -> "Run":
         call resumes it.
 
     Raises:
-        UserError: An option or a recording cannot be used. If the message names flags, a note has the arguments.
+        UserError: An option or a recording is unusable. A note has the Python argument of each flag in the message.
     """
     with starting_quietly():
         run = open_run(config, **options)
@@ -226,7 +226,7 @@ def from_preset(folder: str | os.PathLike, accept_licence: bool = False, which: 
 
 
 def _requested(config, named, start, is_plan=False) -> XTTSConfig:
-    """Returns the settings for `train` or `plan`. Raises `UserError` if options contradict each other or do nothing."""
+    """Returns the settings for `train` or `plan`. Raises `UserError` if options conflict or have no effect."""
     config = configure(config, **named)
     data, training = config.data, config.training
     has_run = (Path(training.checkpoint_dir) / "config.json").is_file()
@@ -267,9 +267,9 @@ def _requested(config, named, start, is_plan=False) -> XTTSConfig:
 
 
 def _config_of_source(source, requested):
-    """Returns the settings of the model that `source`, a value of --init-from, refers to; None if it is on the hub.
+    """Returns the settings of the model `source`, the value of --init-from; None for a model on the hub.
 
-    Raises `ConfigError` if `requested`, a value of --model-size, is another size than the model's. None allows any.
+    Raises `ConfigError` if --model-size was given (`requested`) and is not the size of that model.
     """
     from myxtts.interchange import hub  # imports NumPy, which other plans do not need
     from myxtts.storage.run_folder import read_config

@@ -37,8 +37,8 @@ COLUMNS = (  # figure of `compare_logs.FIGURES`, title, format
 def read_runs(paths):
     """Reads logs and returns their runs, sorted by clips per step. A missing batch size is taken from the file name.
 
-    Adds `batch`, the clips per micro-batch, and `efficiency_percent`, which is 100 if clips per second grow in
-    proportion to clips per step, compared with the run that has the fewest clips per step.
+    Adds `batch`, the clips per micro-batch, and `efficiency_percent`: throughput in percent of linear scaling from the
+    run with the fewest clips per step.
 
     Raises:
         LogError: A log cannot be read, or neither log nor name has a batch size.
@@ -66,7 +66,7 @@ def read_runs(paths):
 
 
 def recommended(runs):
-    """Returns two runs: that with the smallest fast batch (see `ENOUGH`), and the fastest one; None if not timed."""
+    """Returns the recommended run (the smallest batch that reaches `ENOUGH`) and the fastest; None without timings."""
     measured = [run for run in runs if run["samples_per_second"]]
     if not measured:
         return None, None

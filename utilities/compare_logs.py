@@ -51,8 +51,8 @@ def read_log(path, allow_out_of_memory=False):
         allow_out_of_memory: Whether to accept a run that ran out of memory before its first measurement.
 
     Returns:
-        A dictionary with `path`, `source`, `out_of_memory`, `accumulation` (batches per step) and the names of
-        `FIGURES`, None for values that the log lacks. Percentages are 0 to 100, memory is in MB.
+        A dictionary with `path`, `source` (final report or step lines), `out_of_memory`, `accumulation` (batches per
+        step) and the values in `FIGURES`, None for those that the log lacks. Percentages are 0 to 100, memory is in MB.
 
     Raises:
         LogError: The file cannot be read, is empty, or has no values to compare.
@@ -149,7 +149,7 @@ def _summarize(steps):
 
 
 def speed_up(baseline, optimized):
-    """Returns the ratio of throughputs (None if unknown) and their unit: samples/s if in both logs, else steps/s."""
+    """Returns the ratio of throughputs, None if unknown, and their unit: samples/s if both logs have it, or steps/s."""
     for field, unit in (("samples_per_second", "samples/s"), ("steps_per_second", "steps/s")):
         before, after = baseline[field], optimized[field]
         if before and after is not None:

@@ -28,7 +28,7 @@ LOAD_LIMIT = 0.20
 TRANSFER_LIMIT = 0.15
 TRAIN_LIMIT = 0.50
 VARIATION_LIMIT = 0.30
-"""`judge` reports loading, transfer and variation of step times above these limits, and training below its limit."""
+"""Limits of `judge`, as fractions of the step time: it reports loading, transfer or variation above, training below."""
 PLOTTED_STEPS = 12
 TITLES = {"load": "Data loading", "preprocess": "Preprocessing", "transfer": "Transfer", "train": "Training"}
 
@@ -144,7 +144,7 @@ class Profile:
 
     @property
     def efficiency(self):
-        """Overlap efficiency: the longer of data work and training, divided by the step time. 1 is ideal."""
+        """Overlap efficiency: time of data work or training, whichever is longer, over the step time. 1 is ideal."""
         return max(data_seconds(self.phases), self.phases["train"]) / self.pipeline.mean
 
     @property
@@ -154,7 +154,7 @@ class Profile:
 
     @property
     def busy(self):
-        """Fractions of the time in which the data device prepared or copied batches, and the model device trained."""
+        """Two fractions of the time: in which the data device prepared or copied batches, and in which training ran."""
         return self.pipeline.busy({"preprocess", "transfer"}), self.pipeline.busy({"train"})
 
     def as_dict(self):

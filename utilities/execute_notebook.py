@@ -21,7 +21,7 @@ from myxtts.devices.tensorflow_start import filter_native_errors
 from myxtts.storage.files import read_json, write_json
 
 SHOWN = {"_repr_html_": "text/html", "_repr_png_": "image/png", "_repr_markdown_": "text/markdown"}
-"""MIME type of each method that a notebook calls to display a value."""
+"""MIME type of a displayed value, by the method that returns its data."""
 
 
 def execute(notebook: dict, folder: str | Path) -> dict:

@@ -31,7 +31,7 @@ from myxtts.config.checks import ConfigError, require  # noqa: E402
 PROFILER = "utilities/dual_gpu_bottleneck_profiler.py"
 BATCHES = (8, 16, 24, 32, 48)
 BEYOND = (64, 96, 128, 192, 256)
-"""Batch sizes above those of the targets, tried in this order until one does not fit."""
+"""Batch sizes to try after `BATCHES`, which have targets, in this order until one does not fit."""
 LIMITS_GB = (12, 16, 24)
 SWITCHES = {
     "bfloat16": ("--precision", "mixed_bfloat16"),
@@ -91,7 +91,7 @@ def run_case(case: Case, flags: Sequence[str], steps: int, seconds: float) -> di
     Args:
         flags: Flags of train_main.py given by the user.
         steps: Steps of each measurement of the profiler.
-        seconds: Duration of the long run. Time limits of the other cases are derived from it.
+        seconds: Duration of the long run. The other cases get longer time limits, computed from it.
     """
     flags = [*(_without_pair(flags) if case.single else flags), *case.flags]
     with tempfile.TemporaryDirectory() as folder:
@@ -171,7 +171,7 @@ def _without_pair(flags):
 
 
 def measure_all(flags: Sequence[str], minutes: float, steps: int, groups: Sequence[str]) -> dict[str, dict[str, dict]]:
-    """Runs the cases of `groups` (all if empty); returns, by group and name, measurements or the reason for none."""
+    """Runs the cases of `groups` (all if empty); returns by group and case the result, or why it was skipped."""
     began, found = time.monotonic(), {}
     for case in cases():
         if groups and case.group not in groups:
@@ -207,7 +207,7 @@ def _rate(figures):
 
 
 def _gpu(figures, place):
-    """Returns the usage of GPU `place` (0: data GPU, -1: model GPU), as in `GPUUsage`; {} if none was monitored."""
+    """Returns the fields of `GPUUsage` for the data GPU (`place` 0) or model GPU (-1); {} if no GPU was monitored."""
     return ((figures.get("gpu") or {}).get("gpus") or [{}])[place]
 
 
@@ -275,7 +275,7 @@ def _smaller(figures, plain):
 
 
 def flags_to_use(found: dict[str, dict[str, dict]]) -> str:
-    """Returns the flags to recommend: those of each group's fastest case, if it is faster than the run without them."""
+    """Returns the flags to recommend: for each group, those of its fastest case, if training is over 3 % faster."""
     quickest = {}
     for case in cases():
         figures = found.get(case.group, {}).get(case.name, {})

@@ -4,13 +4,13 @@
     python utilities/walk_docs.py --work runs/walk
     python utilities/walk_docs.py --work runs/walk --pages speaking serving
 
-Pages show output in four ways:
+These parts of a page are compared:
 
-- a text block after a block of commands has lines that the last command prints, in this order;
-- a comment with a string, list or dictionary, such as `# {"gpt": 2000}`, is the value of its line of Python;
-- a table whose first column is "file in `FOLDER`" lists all files of the folder at the end of the page;
-- a path in the folder of a run, such as `runs/mine/samples`, exists at the end of the page.
-The first words of each line that the notebook prints are compared too.
+- a text block after a block of commands: the last command must print its lines, in this order;
+- a comment with a string, list or dictionary, such as `# {"gpt": 2000}`: its line of Python must have this value;
+- a table whose first column is "file in `FOLDER`": these must be the folder's files at the end of the page;
+- a path in the folder of a run, such as `runs/mine/samples`: it must exist at the end of the page;
+- the output of the notebook: its cells must print lines with the same first words.
 
 The files that a command names with `--output` and similar options must exist after it. `…` matches anything. Seconds,
 memory, speeds and percentages must agree within a factor of five, other fractions within a tenth, integers exactly.
@@ -85,7 +85,7 @@ SKIPPED = (
 QUICK = r"^(?!.*runs/).*(say --text|doctor data (?!set)|plan --model|base --format onnx|--subtitles)"
 """Pattern of the commands that `--quick` runs, which need no model, or only the bundled one."""
 OWN_RUNS = ("python", "finetune", "migration", "decoder")
-"""Pages whose `runs/mine` is another run than README's. Their commands are run with `runs/PAGE` in its place."""
+"""Pages that train a `runs/mine` of their own, not README's. Their commands are run with `runs/PAGE` in its place."""
 SERVERS = {"myxtts serve": 8000, "myxtts ui": 7860, "http.server": 8000}
 """Port of each command that starts a server, which runs until the end of the page."""
 MADE = r"(?:--output|--output-folder|--json|--plot|--save-voice|--subtitles|--checkpoint-dir)[ =](\S+)"
@@ -138,7 +138,7 @@ def make_models(folder: Path) -> None:
 
 
 def make_recordings(folder: Path, paths: list[Path]) -> None:
-    """Writes reference recordings, and long recordings of all clips, with pauses of a second."""
+    """Writes reference recordings, and long recordings, which are all clips joined by pauses of a second."""
     for name in ("voice", "me", "me_again", "a", "b", "other"):
         shutil.copyfile(paths[0], folder / f"{name}.wav")
     parts = []
@@ -184,7 +184,7 @@ def text_of(page: str) -> str:
 def parts_of(page: str) -> list[tuple[str, str, str, str]]:
     """Splits a page into parts to run: `(title for messages, "sh" or "python", code, output shown on the page)`.
 
-    Each line of a shell block is a part. The Python blocks share variables and are one part, except skipped blocks.
+    A line of a shell block is a part. The Python blocks, which share variables, are one part, except skipped blocks.
     """
     parts, programs = [], []
     block = r"```(sh|python)\n(.*?)\n```(?:\n+```text\n(.*?)\n```)?"
@@ -239,7 +239,7 @@ def run(code: str, interpreter: str, folder: Path) -> tuple[int, str]:
 
 
 def serve(code: str, folder: Path, port: int) -> tuple[subprocess.Popen, int, str]:
-    """Starts a server and waits until it listens; returns its process, exit code 0 or 1, and its output."""
+    """Starts a server and waits until it listens; returns its process, 0 (1 if it does not listen), and its output."""
     with open(folder / "server.txt", "w+", encoding="utf-8") as log:
         both = dict(stdout=log, stderr=subprocess.STDOUT)
         process = subprocess.Popen(["bash", "-c", f"exec {code}"], cwd=folder, env=environment(folder), **both)
@@ -284,7 +284,7 @@ def is_close(shown: str, found: str, after: str) -> bool:
 
 
 def missing_files(page: str, folder: Path) -> list[str]:
-    """Returns errors for paths on a page that do not exist, and for differences of its file tables from the folders."""
+    """Returns an error for each path on a page that does not exist, and for each wrong or missing file in tables."""
     text, paths = adapted(page, text_of(page))[0], r"`((?:checkpoints|runs/\w+)/[\w./*-]+)`"
     missing = [f"{page}: {path} does not exist" for path in re.findall(paths, text) if not any(folder.glob(path))]
     for name, rows in re.findall(r"^\| file in `([^`]+)` .*\n\|.*\n((?:\|.*\n)+)", text, re.MULTILINE):

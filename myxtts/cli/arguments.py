@@ -19,7 +19,7 @@ GROUPS = ("data", "devices", "training", "optimizations")
 LICENCE = dict(action="store_true", help="accept the licence of a Hugging Face model without a prompt")
 """Keyword arguments of `add_argument` for `--accept-licence`, a flag of all commands that accept a hub model."""
 EXAMPLES = tomllib.loads(Path(__file__).with_name("examples.toml").read_text("utf-8"))
-"""Texts for help and output of commands. Keys such as `myxtts say` have the examples at the end of a command's help."""
+"""Texts that commands print, from `examples.toml`: `myxtts say` is the key of the examples in that command's help."""
 GROUP_NOTES = {"optimizations": "the effect of each is printed after the first step"}
 
 
@@ -58,7 +58,7 @@ class PlainParser(argparse.ArgumentParser):
         return arguments
 
     def parse_known_args(self, args=None, namespace=None):
-        """Parses known arguments; raises an error for `--flag=--`, where argparse drops the value."""
+        """Parses known arguments like the base class, but rejects `--flag=--`, whose value argparse would drop."""
         arguments, unknown = super().parse_known_args(args, namespace)
         for action in self._actions:
             value = getattr(arguments, action.dest, None) if action.option_strings else None
@@ -112,7 +112,7 @@ _SENTENCES = {
     r"argument (\S+): not allowed with argument (\S+)": "{} is not allowed with {}: give one of them.".format,
     r"argument (\S+): (must be .*)": "{} {}.".format,
 }
-"""Replacements for messages of argparse: a regular expression maps to a function of its matched groups."""
+"""Clearer forms of argparse's error messages: pattern of the message, and function that formats its groups."""
 
 
 class _Formatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):

@@ -19,7 +19,7 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 def exits_with_sentence(main: Callable) -> Callable:
     """Decorates a command's `main`, so that it prints errors that a user can fix and returns an exit code for them.
 
-    The code is the error's `exit_code`, else 2; 130 after Ctrl-C. A worker of several ends its process with this code.
+    The code is `error.exit_code` (default: 2), or 130 after Ctrl-C. With several workers, the process exits instead.
     """
 
     @functools.wraps(main)
@@ -50,9 +50,9 @@ def exits_with_sentence(main: Callable) -> Callable:
 
 
 def require_output(flag: str, path: str | None, makes_folders: bool = False, starts: bytes = b"") -> None:
-    """Raises `UserError` if no file can be written to `path`, the value of `flag`. None is allowed.
+    """Raises `UserError` if no file can be written to `path`, the value of `flag`. Does nothing if `path` is None.
 
-    With `makes_folders`, `path` may be a folder without parents. A file there must begin with `starts` or be empty.
+    `makes_folders` allows a folder and missing parents. An existing file must be empty or begin with `starts`.
     """
     if path is None:
         return

@@ -104,7 +104,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _read(arguments):
-    """Reads the input. Returns `(text, lines)`, one of which is None; stores language and sampling in `arguments`."""
+    """Returns `(text, None)` or, with --batch, `(None, lines)`. Completes language and sampling in `arguments`."""
     setup_logging()
     text = lines = None
     if arguments.batch:
@@ -147,7 +147,7 @@ def _read(arguments):
 
 
 def _say(arguments, text, lines, sound):
-    """Speaks a text to a file or to the stream `sound`, or all lines of a batch; returns the exit code."""
+    """Speaks the `text`, to --output or to the stream `sound`, or the `lines` of a batch; returns the exit code."""
     import_tensorflow()
     from myxtts.devices.configuration import configure_for_speech
     from myxtts.interchange.onnx.engines import load_synthesizer
@@ -183,14 +183,14 @@ def _say(arguments, text, lines, sound):
 
 
 def _confidence(spoken):
-    """Prints the sentences with low confidence, and returns a summary of the self-check."""
+    """Prints a warning for each sentence with low confidence; returns the summary of the self-check to print."""
     for sentence, why in spoken.doubts.items():
         print(f"Low confidence ({'; '.join(why)}): {printable(sentence)}", file=sys.stderr)
     return spoken.summary
 
 
 def _check(arguments, default):
-    """Raises `UserError` for arguments that are seen to be invalid without the model; `default` is `get_default`."""
+    """Checks the arguments before the model is loaded; raises `UserError`. `default(name)` is an argument's default."""
     check_model(arguments.checkpoint)
     if arguments.list_speakers:
         return
@@ -236,7 +236,7 @@ def _check(arguments, default):
 
 
 def _voice(arguments, synthesizer):
-    """Returns the voice that the flags select; None if each line of a batch has its own voice."""
+    """Returns the voice that the flags select; None for a batch without such flags: each line has its own."""
     voice = arguments.speaker or arguments.voice or arguments.reference_audio
     if is_base(arguments.checkpoint) and not (voice or arguments.batch):
         language = get_language(arguments.language)

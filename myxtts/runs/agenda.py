@@ -34,16 +34,16 @@ from myxtts.training.watching.watch import has_stopped
 logger = logging.getLogger(__name__)
 
 WARMUP_STEPS, TIMED_STEPS = 3, 5
-"""Number of steps at the start of a stage that are not timed, and number of timed steps before the first estimate."""
+"""Untimed steps at the start of a stage, and timed steps before its remaining time is first estimated."""
 LEAST_TO_TRY, MOST_TO_TRY = 40, 8 * BYTES_PER_GB
-"""`try_run` takes trial steps only if a run has at least `LEAST_TO_TRY` steps and needs at most `MOST_TO_TRY` bytes."""
+"""A run gets trial steps (`try_run`) if it has at least this many steps and needs at most this many bytes of memory."""
 OPENING, STOP_SECONDS, CLOSING_SECONDS = 22, 3, 25
-"""Durations that `try_run` assumes, fitted to fine-tuning of `base` (docs/benchmarks.md): opening a stage, in eager
-steps on one clip; a validation, in seconds of CPU time; speech samples at a stage's end, in seconds of CPU time."""
+"""Times that `try_run` assumes, fitted to fine-tuning of `base` (docs/benchmarks.md). Opening a stage takes as long as
+`OPENING` eager steps on one clip. The others are CPU seconds: per validation, and for the samples at a stage's end."""
 CPU_RUNTIME_BYTES, CPU_SCRATCH, BYTES_PER_SECOND, MOST_KEPT = int(0.4 * BYTES_PER_GB), 0.2, 5_000_000, BYTES_PER_GB
-"""Terms of the memory estimate on a CPU: TensorFlow after tracing, in bytes; scratch buffers, as a fraction of a step's
-temporary memory; data preparation, in bytes per second of audio in a batch; and the most that earlier stages leave
-allocated, in bytes. The first three were fitted to ten runs (docs/benchmarks.md)."""
+"""Terms of the memory estimate on a CPU: bytes that TensorFlow takes after tracing; scratch buffers, as a fraction of a
+step's temporary memory; bytes of data preparation per second of audio in a batch; and the maximum number of bytes that
+earlier stages leave allocated. The first three were fitted to ten runs (docs/benchmarks.md)."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class StageWork:
     needed_by: tuple[str, ...] = ()
     """Stages that were trained on the weights of this one, and would be unusable if the weights changed."""
     stays: str = ""
-    """Why the stage cannot continue, as text for `describe`; "" if it can, or if `needed_by` is the only reason."""
+    """Reason, for `describe`, why the stage cannot continue. "" if it can, or if only `needed_by` prevents it."""
     origin: str | None = None
     """Model that the initial weights are from; None for random weights."""
 
@@ -282,11 +282,11 @@ def try_run(works: Sequence[StageWork], dataset: SpeechDataset, needs: Needs) ->
 
 
 class TimeLeft(Callback):
-    """Adds the remaining seconds of the stage and of the run to `timing` in `on_log`, for the callbacks after this one.
+    """Estimates the remaining time of stage and run; adds it to `timing` in `on_log`, for the callbacks after this one.
 
-    If `try_run` estimated the stages, scales the estimates of later stages by the ratio of measured to estimated time.
-    Both are times of this stage so far plus the estimate of later stages, so that short steps change the ratio little.
-    Without estimates, assumes that the time per step is proportional to clips per step and `StageEntry.cost`.
+    If `try_run` estimated the stages, the estimates of later stages are multiplied by measured / estimated time.
+    This ratio counts the later stages as exactly on time, so that a few short steps change it little.
+    Otherwise, the time per step is assumed to be proportional to clips per step and `StageEntry.cost`.
     """
 
     def __init__(self, config: XTTSConfig):

@@ -70,7 +70,7 @@ def open_run(
     Args:
         config: Settings as requested.
         notify: Function that is called with the name and the arguments of each `RunListener` event. Up to the event
-            `on_trial`, the folder stays as it was, except for reports and renamed damaged checkpoints.
+            `on_trial`, only reports are written to the folder, and only damaged checkpoints are renamed.
         is_plan: Whether to return after `on_trial`.
 
     Returns:
@@ -211,7 +211,7 @@ class StageAlone:
             if last is None or not store.read_state(last)["finished"]:
                 self._missing.append(name)
         self.foundations: dict[str, XTTS] = {}
-        """Models that the stage depends on, by stage. If one is untrained, `train_missing` sets the weights of all."""
+        """Models that the stage depends on, by stage. If one is untrained, all stay random until `train_missing`."""
         self.lineage: dict[str, str] = {}
         """Digests of the weights of `foundations`, by stage."""
         if not self._missing:

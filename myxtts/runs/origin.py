@@ -31,8 +31,8 @@ MOST_CLIP_BYTES = 8 * 2**20
 def settle_origin(config: XTTSConfig) -> tuple[XTTSConfig, XTTSConfig | None]:
     """Completes the settings of a new run from the model of --init-from, or of a resumed run from its stored settings.
 
-    Returns the complete settings, and the stored ones (None for a new run). Raises `UserError` if `config` has another
-    --init-from, --tune, --lora-rank or --lora-targets than those, or if a needed part is missing in --init-from.
+    Returns the complete settings, and the stored ones (None for a new run). Raises `UserError` if --init-from lacks a
+    needed part, or if a resumed run is given another --init-from, --tune, --lora-rank, --lora-targets or --lora-alpha.
     """
     training = config.training
     source = training.init_from and full_name(training.init_from)
@@ -64,7 +64,7 @@ def reset_parts(training: TrainingConfig) -> list[str]:
 
 
 def tuned_stages(config: XTTSConfig) -> list[str]:
-    """Returns the stages to fine-tune: those in --tune if given, else --stage, or defaults if --stage is `all`."""
+    """Returns the stages to fine-tune: those of --tune if given, else that of --stage, or the usual ones for `all`."""
     training = config.training
     if training.tune:
         return [name for name in STAGES if name in training.tune]
@@ -74,16 +74,16 @@ def tuned_stages(config: XTTSConfig) -> list[str]:
 
 
 def taken_parts(config: XTTSConfig) -> list[str]:
-    """Returns the parts that a new run copies unchanged from `training.init_from`, and does not train."""
+    """Returns the parts that a new run copies from `training.init_from` and leaves as they are."""
     own = run_folder.stores_in(Path(config.training.checkpoint_dir)).keys() - reset_parts(config.training)
     tuned = tuned_stages(config)
     return [name for name in run_folder.stores_in(_source(config)) if name not in own and name not in tuned]
 
 
 def bring_in(config: XTTSConfig, taken: Sequence[str], is_new: bool) -> None:
-    """Copies weights of `training.init_from` into a run: a checkpoint of step 0 for each part that has none.
+    """Copies the model `training.init_from` into a run: writes a checkpoint of step 0 for each part without one.
 
-    Parts in `taken` stay unchanged. Stages to fine-tune get rows for new text tokens. A new run also gets the voices.
+    Parts in `taken` are not changed; the others get weights for new text tokens. With `is_new`, copies the voices too.
     """
     home, training = Path(config.training.checkpoint_dir), config.training
     tuned = [name for name in tuned_stages(config) if name not in training.leave_out]
@@ -138,7 +138,7 @@ def with_rows(arrays: dict[str, np.ndarray], stage: str, num_text_tokens: int, s
 
 
 def _continued(config, began):
-    """Completes `config` for a run to resume, from its stored settings `began`; `ConfigError` if they contradict it."""
+    """Completes `config` from `began`, the stored settings of a run to resume; `ConfigError` if the two conflict."""
     training, before, home = config.training, began.training, Path(config.training.checkpoint_dir)
     for name in tuned_stages(replace(config, training=replace(training, tune=before.tune))):
         state = CheckpointStore(home / name).newest_state()
@@ -165,7 +165,7 @@ def _continued(config, began):
 
 
 def adopt(config: XTTSConfig) -> XTTSConfig:
-    """Fills in settings of the model `training.init_from`: shape, sampling and, unless requested, vocabulary and g2p.
+    """Fills in settings of the model `training.init_from`: shape and sampling; also vocabulary and g2p, if not given.
 
     Raises `CheckpointError` if the model lacks a needed part, and `ConfigError` if the settings do not fit the model.
     """

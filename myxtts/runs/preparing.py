@@ -87,7 +87,7 @@ def prepare(
 
 
 def _claimed(numbers, lock, tell):
-    """Yields each shard's number while this process has locked it. Shards locked by other processes come last."""
+    """Locks one shard after another and yields its number, so that several processes can share the work."""
     for waits in (False, True):
         of_others = []
         for number in numbers:

@@ -307,8 +307,8 @@ def reference_of(dataset: SpeechDataset, clip: Clip) -> str:
 def held_out_voice(dataset: SpeechDataset, language: str | None = None) -> list[Clip]:
     """Returns clips of one speaker to use as a voice, usually a single validation clip.
 
-    Prefers clips in `language`, then clips within the limits `data.conditioning_seconds`, then the longest clip. If
-    this clip is shorter than the lower limit, adds other clips of its speaker until the total reaches the limit.
+    The clip is the longest one within the limits `data.conditioning_seconds`, or if there is none, the longest of all.
+    Clips in `language` are preferred. If the clip is too short, others of its speaker are added.
     """
     low, high = dataset.config.data.conditioning_seconds
     seconds = lambda clip: clip.num_samples / MODEL_SAMPLE_RATE
@@ -327,7 +327,7 @@ class SpeechJudge:
     Each worker speaks a share of the sentences, and all workers get the metrics of all sentences. `make_synthesizer()`
     returns a synthesizer with the current weights; it is called at each evaluation.
 
-    Raises `UserError` if the recognizer cannot be loaded, or if the workers have different recognizers or encoders.
+    Raises `UserError` if the recognizer cannot be loaded, or if the workers differ in recognizer or speaker encoder.
     """
 
     def __init__(self, dataset: SpeechDataset, make_synthesizer: Maker, device: str, workers: Workers | None = None):
@@ -377,7 +377,7 @@ class SpeechJudge:
         return {"score": score + (not ends_well(found["limit"], found["length"])) * UNENDED_SCORE, **values}
 
     def _measure_own(self):
-        """Returns two `[id, metrics]` lists of this worker: for synthesized and, in the first call, recorded audio."""
+        """Evaluates this worker's sentences: returns lists of `[id, metrics]` for synthesized and recorded audio."""
         own = self._sentences[self._workers.index :: self._workers.count]
         spoken, recorded = speak_all(self._make_synthesizer(), own, [self._seed]), ()
         if self._trusts_recognizer is None:

@@ -74,7 +74,7 @@ def check_request(config: XTTSConfig, download: bool = False, **devices) -> None
 
 
 def check_settings(config: XTTSConfig) -> None:
-    """Raises `UserError` for contradictions or an unknown language. Looks for a run to resume only without workers."""
+    """Raises `UserError` for conflicting settings or an unknown language. With workers, the run is assumed to exist."""
     data, training, home = config.data, config.training, Path(config.training.checkpoint_dir)
     try:
         get_language(data.language or "en")
@@ -89,7 +89,7 @@ def check_settings(config: XTTSConfig) -> None:
 
 
 def check_tuning(training: TrainingConfig, is_new: bool) -> None:
-    """Raises `ConfigError` if --tune, --stage and --lora-rank disagree or, in a new run, lack --init-from."""
+    """Raises `ConfigError` if --tune conflicts with --stage or --lora-rank, or a new run lacks --init-from for them."""
     tune, rank, stage = [name for name in TUNABLE if name in training.tune], training.gpt.lora_rank, training.stage
     given, hint = ",".join(tune), f"gpt and decoder depend on the dvae. Give --tune {','.join(TUNABLE)}."
     require("dvae" not in tune or len(tune) == len(TUNABLE), TUNE, "without dvae, or all stages", given, hint)
@@ -103,7 +103,7 @@ def check_tuning(training: TrainingConfig, is_new: bool) -> None:
 
 
 def with_shape(config: XTTSConfig, stored: XTTSConfig) -> XTTSConfig:
-    """Returns `config` with the model and sampling settings of `stored`, and clip lengths that the model permits.
+    """Returns `config` with shape and (not for `base`) sampling of `stored`, and clip lengths that the model permits.
 
     Only default clip lengths are lowered. `XTTSConfig` raises an error if the user set one above the model's limit.
     """
@@ -158,7 +158,7 @@ def set_up(config: XTTSConfig, download=False, **devices) -> tuple[XTTSConfig, D
 
 
 def with_workers(config: XTTSConfig) -> XTTSConfig:
-    """Fills in the workers' addresses: from Slurm if `--workers` is `slurm`, from `TF_CONFIG` if it is not given."""
+    """Fills in the workers' addresses: from Slurm for `--workers slurm`, from `TF_CONFIG` without `--workers`."""
     if config.training.workers and config.training.workers != SLURM:
         return config
     found = workers_of_slurm(os.environ) if config.training.workers else workers_in(os.environ)
@@ -249,7 +249,7 @@ def choose(measured: Mapping[str, float | str]) -> tuple[str, list[str]]:
 
 
 def measure_here(request: str):
-    """Times training steps, in the process that `measure` starts. Gets `request` and prints its result as JSON."""
+    """Main function of the process that `measure` starts: times training steps. Request and result are JSON."""
     values = json.loads(request)
     config, plan = set_up(config_from_dict(values["config"]), **values["options"])
     from myxtts.training.watching.measurement import measure_pipeline, open_trainer

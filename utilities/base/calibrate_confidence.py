@@ -29,11 +29,11 @@ LANGUAGE, VOICES = "en", ("en_Gene", "en_f2")
 UNDERSTOOD = 1 / 3
 """Maximum CER of a sentence to count as understood."""
 SPOILT = {"gpt": (0.1, 0.2, 0.35), "decoder": (0.15, 0.3)}
-"""Standard deviations of the noise that is added to each part's weights, relative to that of each weight tensor."""
+"""Noise added to the weights of each part: standard deviations, as fractions of that of each weight tensor."""
 AS_TRAINED, SEEDS = "as trained", 4
 """Name (`kind`) of speech without noise on the weights, and the number of seeds with which it speaks each sentence."""
 FLAGGED = 0.08
-"""Fraction of the understood sentences that the threshold flags. On other texts, up to a tenth may be flagged."""
+"""Fraction of the understood sentences that the threshold flags: below a tenth, the limit for other texts."""
 PENALTY = 0.01
 """Weight of the L2 penalty on the coefficients of the standardized features."""
 
@@ -45,7 +45,7 @@ def measured(synthesizer: Synthesizer, listener: Listening) -> Iterator[dict]:
     voices = [synthesizer.as_voice(name) for name in VOICES]
 
     def spoken(kind, numbers, seed, claimed=lambda number: number):
-        """Speaks the sentences `numbers`; yields a row for each, as if its text were number `claimed(number)`."""
+        """Speaks the sentences `numbers`; yields a row for each, with the speech paired with text `claimed(number)`."""
         own = [voices[number // 2 % 2] for number in numbers]
         said = [texts[number] for number in numbers]
         speeches = synthesizer.batch(said, own, [LANGUAGE] * len(said), seed=seed)
@@ -117,7 +117,7 @@ def tables(rows: list[dict]) -> str:
 
 
 def main() -> int:
-    """Measures speech or, if it exists, reads the file `--work`; writes the coefficients and prints the tables."""
+    """Measures speech, or reads earlier measurements from `--work`; writes the coefficients and prints the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--recognizer", required=True, help="Whisper size base or larger, or another recognizer")
     parser.add_argument("--work", type=Path, default=Path("confidence_rows.json"), help="file of the measurements")

@@ -3,8 +3,8 @@
     python utilities/base/judge_base.py --recognizer base --output base.md
 
 The model speaks 100 held-out sentences of the grammars that it was trained on, then free sentences, which may contain
-new words, alternately in a male and a female voice of each language. The table has the model's CER, that of eSpeak NG,
-which spoke the training corpus, and two controls: the CER against other sentences, and under noise.
+new words, alternately in a male and a female voice of each language. The table has the CER of the model, of eSpeak NG,
+which spoke the training corpus, and of two controls: shuffled texts, and speech with added noise.
 
     python utilities/base/judge_base.py --losses
 

@@ -39,7 +39,7 @@ CARD = BASE_FOLDER / "CARD.md"
 
 
 def settings(folder: Path):
-    """Returns the configuration of a run, without its paths and the model that it started from, for publication."""
+    """Returns the configuration of a run for publication: without its paths and the model that it started from."""
     config = read_config(folder)
     for name in ("train_data", "val_data", "vocabulary"):
         setattr(config.data, name, None)

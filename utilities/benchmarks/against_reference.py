@@ -29,7 +29,7 @@ FOLDER = Path(__file__).resolve().parent
 TRAINING = ("gpt-*", "features", "latents", "vocoder")
 HEADER = ["what", "ours", "reference", "ratio", "range", "goal"]
 LARGEST_SHARE_APART = 0.01
-"""Largest accepted fraction of differing values. It is not 0, as rounding can select another of two near codes."""
+"""Largest accepted fraction of values that differ: more than 0, as rounding can select another, nearly as good code."""
 
 
 def check_same_work(case, ours, theirs):

@@ -27,7 +27,7 @@ NO_WORD = 10
 SPOILT_SHARE, EPOCHS, BATCH_SIZE = 0.35, 16, 64
 CHANNELS = (16, 32, 64, 96)
 TEST_PLACEMENTS = (0.2, 0.5, 0.8)
-"""Positions of a clip for which predictions are averaged, as fractions of the added silence to put before it."""
+"""Positions of a clip in the network's window (0: start, 1: end), over which predictions are averaged."""
 
 
 def power_spectrum(samples: np.ndarray, sample_rate: int) -> np.ndarray:
@@ -44,7 +44,7 @@ def power_spectrum(samples: np.ndarray, sample_rate: int) -> np.ndarray:
 
 
 def place(spectra: Sequence[np.ndarray], shares: np.ndarray) -> np.ndarray:
-    """Pads spectra with silence to `(B, WINDOW_FRAMES, NUM_BINS)`; `shares` are the fractions to put before each."""
+    """Pads spectra with silence to `(B, WINDOW_FRAMES, NUM_BINS)`, at the positions `shares` (0: start, 1: end)."""
     windows = np.zeros((len(spectra), WINDOW_FRAMES, NUM_BINS), np.float32)
     for window, spectrum, share in zip(windows, spectra, shares, strict=True):
         start = int(share * (WINDOW_FRAMES - len(spectrum)))
@@ -89,7 +89,7 @@ def with_noise(power: np.ndarray, lengths: np.ndarray, snr_db: np.ndarray, rng: 
 
 
 def spoilt(power: np.ndarray, others: Sequence[np.ndarray], rng: np.random.Generator) -> np.ndarray:
-    """Damages a word's power spectrum in one of eight ways, so that it is no word; some mix in one of `others`."""
+    """Damages a word's power spectrum in one of eight ways, so that it is no word. Two ways use one of `others`."""
     other = others[rng.integers(len(others))]
     half, other_half = len(power) // 2, len(other) // 2
     match int(rng.integers(8)):

@@ -50,7 +50,7 @@ class Row(NamedTuple):
 
 
 class Scores(NamedTuple):
-    """Whether digit and voice of each clip were recognized, `(clips,)` bool, and mean DNSMOS; None if not measured."""
+    """Whether each clip's digit and voice were recognized, `(clips,)` bool, and mean DNSMOS. None: not measured."""
 
     digits: np.ndarray
     voices: np.ndarray | None

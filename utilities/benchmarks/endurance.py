@@ -53,7 +53,7 @@ def long_text(folder: Path, minutes: list[float]) -> None:
 
 
 def many_calls(folder: Path, count: int) -> None:
-    """Makes `count` calls of all kinds with `SAMPLING_VALUES` sampling settings, and prints how the memory grows."""
+    """Speaks `count` times, in different ways and with different sampling settings; prints how the memory grows."""
     synthesizer, voice = trained_model(folder)
     rng, sentences = np.random.default_rng(0), unheard_sentences("en")
     lows, highs = zip((0.1, 1.2), (0, 80), (0.3, 1.0), (1.0, 9.0))
@@ -86,7 +86,7 @@ def many_calls(folder: Path, count: int) -> None:
 
 
 def main() -> None:
-    """Calls `long_text` or `many_calls`."""
+    """Runs the measurement that the first argument selects: `long` or `calls`."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("long", "calls"))
     parser.add_argument("--checkpoint", type=Path, required=True)

@@ -2,8 +2,8 @@
 
     python utilities/benchmarks/first_words.py --checkpoint checkpoints --corpus sample_corpus --recognizer base
 
-The model speaks 32 sentences, half of them in each voice. Their CER is shown next to the CER of recordings, and next
-to controls: the CER against other sentences, under noise, and for silence. The CER of the controls must be higher.
+The model speaks 32 sentences, half of them in each voice. Their CER is shown next to the CER of recordings, and of
+controls, whose CER must be higher: shuffled texts, speech with added noise, and silence.
 Every sentence is listed with its transcription.
 """
 

@@ -5,9 +5,9 @@
 
 A case is a model size, a batch size, and flags of train_main.py without their dashes; bfloat16 is the default. Each
 case runs in its own process; all compile at the same time, and are then timed one after another. The share of the peak
-assumes 6 floating-point operations per weight, for each position in the trunk and in the heads and for each frame in
-the conditioning encoder, plus the products of attention. `--kernels N` prints the N kernels that take the most time,
-by TensorFlow's profiler.
+assumes 6 floating-point operations per weight and position (in the conditioning encoder, per weight and mel frame),
+plus the matrix products of attention. `--kernels N` prints the N kernels that take the most time, by TensorFlow's
+profiler.
 """
 
 import argparse
@@ -41,7 +41,7 @@ def parse():
 
 
 def responder(case: str, own: argparse.Namespace) -> Callable[[str], dict]:
-    """Takes the first steps of a case; returns a function that times more steps, or does nothing for `ready`."""
+    """Takes the first steps of a case; returns a function that answers the request `ready`, or times more steps."""
     from dataclasses import replace
 
     from myxtts.cli.train import build_parser, config_from_arguments
@@ -89,7 +89,7 @@ def responder(case: str, own: argparse.Namespace) -> Callable[[str], dict]:
 
 
 def operations(model, weights: dict, batch) -> float:
-    """Returns the floating-point operations of a step, forward and backward."""
+    """Returns the number of floating-point operations of a step, forward and backward."""
     sizes = Counter()
     for name, weight in weights.items():
         part = name.split("/")[0]

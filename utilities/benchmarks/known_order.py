@@ -46,7 +46,7 @@ def cut_short(said: Sequence[Spoken]) -> Iterator[Spoken]:
 
 
 def from_others(said: Sequence[Spoken], fits: Callable[[Sentence, Sentence], bool]) -> Iterator[Spoken]:
-    """Yields each sentence with the speech of the next sentence for which `fits` is true; skips it if there is none."""
+    """Replaces each sentence's speech by that of the next one that `fits`; leaves out sentences for which none fits."""
     for index, one in enumerate(said):
         turned = [*said[index + 1 :], *said[:index]]
         other = next((two for two in turned if fits(one.sentence, two.sentence)), None)

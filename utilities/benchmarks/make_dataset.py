@@ -4,9 +4,9 @@
 
 `DATA` has corpora in the LJSpeech layout, and `fsdd` with recordings of single words. Clips of a corpus are joined with
 pauses of 0.3 to 1.2 s and room noise. Between them are chords, noise, speech without text, and pairs of sentences
-spoken at once. The figures are: cuts within 50 ms of a pause; words that are cut; the detected offset and drift of
-subtitles that are 1.4 s late and 0.1 % too slow; speech that got exactly its text, a clause of it or a wrong text;
-whether two runs are equal; memory and CPU time. With shuffled texts, as a control, the figures must be worse.
+spoken at once. Measured are: cuts within 50 ms of a pause; cut words; the detected offset and drift of subtitles that
+are 1.4 s late and 0.1 % too slow; the fractions of speech with the right text, the right part of it, or a wrong text;
+whether two runs give the same files; memory and CPU time. Shuffled texts, as a control, must have worse results.
 """
 
 import argparse
@@ -159,7 +159,7 @@ def run(recording: Path, text: Path, output: Path, language: str, more: Sequence
 
 
 def judge(truth: Truth, folder: Path) -> dict[str, float]:
-    """Returns the scores of a data set: fractions, a count (`words cut`), and seconds in no segment (`unaccounted`)."""
+    """Returns scores of a data set: fractions, except for a count (`words cut`) and seconds (`unaccounted`)."""
     with open(folder / "segments.csv", encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     clips = [(float(row["start_seconds"]), float(row["end_seconds"]), row["text"]) for row in rows if row["clip"]]
@@ -197,9 +197,9 @@ def judge(truth: Truth, folder: Path) -> dict[str, float]:
 
 
 def is_clause(start: float, end: float, text: str, spoken: Sequence[tuple[float, float, str]]) -> bool:
-    """Whether a clip is a part of the sentences `spoken` that was cut where the speaker paused.
+    """Whether a clip that is only a part of the sentences `spoken` has the right text for this part.
 
-    Its text must be in their text at about the same relative position as its audio in their audio.
+    If so, its text is at about the same relative position in their text as its audio in their audio.
     """
     whole = " ".join(one for _, _, one in spoken)
     first = whole.find(text)
@@ -219,7 +219,7 @@ def digest_folder(folder: Path) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Prints a line for each corpus and case."""
+    """Measures each corpus in each case, such as subtitles or a transcript, and prints a line of scores."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--sets", nargs="+", default=["ljspeech_mini", "kerstin_de_mini", "vctk_mini", "fsdd"])
@@ -236,7 +236,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def measure(name: str, folder: Path, arguments: argparse.Namespace) -> None:
-    """Measures all cases with the corpus `name` and prints a line for each."""
+    """Measures all cases with the corpus `name` and prints a line of scores for each."""
     language = "de" if "_de_" in name else "en"
     truth = plant(arguments.data / name, folder / "long.wav", 3600 * arguments.hours, arguments.seed)
     for case in arguments.cases:

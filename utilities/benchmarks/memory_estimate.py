@@ -59,7 +59,7 @@ def training_step(stage, config, switches, accumulation=1, device="/device:CPU:0
 
     Args:
         config: `XTTSConfig`.
-        switches: `Switches`, or `Optimizations` with the same attributes.
+        switches: Optimizations to use: `Switches`, or `Optimizations`, which has the same attributes.
         options: `xla` and `ema` of `TrainStep`.
     """
     import tensorflow as tf
@@ -79,7 +79,7 @@ def training_step(stage, config, switches, accumulation=1, device="/device:CPU:0
 
 
 def measure(stage, size, decoder_type, shapes, case):
-    """Measures one case in this process; returns the bytes `resident` and `step`. `shapes` has fields of `Shapes`."""
+    """Measures a case in this process; returns `resident` and `step` memory in bytes. `shapes`: fields of `Shapes`."""
     shapes, optimizations = Shapes(**shapes), CASES[case]
 
     def step_of(model_config, switches):

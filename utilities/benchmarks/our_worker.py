@@ -32,11 +32,11 @@ from utilities.parity.seeded_model import seeded_model  # noqa: E402
 
 RECIPE = config_from_dict(read_yaml(Path(__file__).resolve().parents[2] / "configs" / "finetune_xtts_v2.yaml"))
 RELEASED = ModelConfig("big", num_text_tokens=cases.NUM_TEXT_TOKENS, start_text_token=261, layers=1)
-"""Shape of XTTS v2, but with one GPT layer, because the cases with this shape do not run its blocks."""
+"""Shape of XTTS v2 for the cases that do not run the GPT's layers; it has only one of them, to save memory."""
 
 
 class GivenLatents(GPTObjective):
-    """The GPT's objective without the conditioning encoder: the batch has latents in place of the conditioning mel."""
+    """GPT objective for batches with latents in place of conditioning mels; trains no conditioning encoder."""
 
     def __init__(self, model, config):
         super().__init__(model, config)

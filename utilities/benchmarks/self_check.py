@@ -3,9 +3,9 @@
     python utilities/benchmarks/self_check.py --checkpoint run --corpus sample_corpus
     python utilities/benchmarks/self_check.py --checkpoint digits --corpus ../shared/data/fsdd --texts digits
 
-All sentences that the model speaks count as good. Bad ones are made from their codes, which are cut off, partly deleted
-or repeated, caught in a loop, followed by codes of other sentences, or replaced with them.
-The thresholds of `inference/self_check.py` were set on the texts of `--half even`; `odd` selects the others, for tests.
+All sentences that the model speaks count as good. Bad ones are made by changing their codes: the end is cut off, a
+part is deleted or repeated, or codes of other sentences are appended or take their place.
+The thresholds of `inference/self_check.py` were set on every second text, `--half even`; test them on `--half odd`.
 Texts are held-out sentences of the sample corpus, or with `--texts digits` ten words.
 """
 
@@ -63,7 +63,7 @@ def judged(
 
 
 def main() -> None:
-    """Prints a line for each kind of sentence."""
+    """Speaks sentences, makes bad ones, and prints for each kind how many the self-check flags."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--checkpoint", type=Path, required=True)
     parser.add_argument("--corpus", type=Path, required=True, help="training data of the model, for its speech rates")

@@ -7,7 +7,7 @@ from utilities.parity.seeded_weights import seeded_tensor
 
 
 def seeded_model(config, parts):
-    """Creates an `XTTS` that has only the given parts, with seeded weights; `mel_stats` belongs to the part `dvae`."""
+    """Creates an `XTTS` of only the given parts, with seeded weights. The part `dvae` includes `mel_stats`."""
     with blank_weights():
         model = XTTS(config, parts=parts)
     variables = {}
