@@ -50,8 +50,8 @@ def require(holds: bool, setting: str, rule: str, value: object, hint: str = "")
 
 @contextmanager
 def needing(hint: str, error: type[Exception] = UserError) -> Iterator[None]:
-    """Context manager for imports of optional packages: turns an `ImportError` into `error`. Its message is `hint` if
-    `hint` names the missing package or has the placeholder `{}` for that name; else, it quotes the `ImportError`."""
+    """Context manager for imports of optional packages: raises `error` instead of an `ImportError`. The message is
+    `hint` if it contains the missing package's name or the placeholder `{}`; else, it quotes the `ImportError`."""
     try:
         yield
     except ImportError as fault:

@@ -92,7 +92,7 @@ class Flag:
         return [name.removeprefix("--").replace("-", "_") for name in self.names]
 
     def plain(self, value: Any) -> Any:
-        """Converts a value of the flag to one of the setting: "1,2" to `(1, 2)`. Raises `ValueError` if it cannot."""
+        """Converts a value to the type of the setting: "1,2" to `(1, 2)`. Raises `ValueError` if it is invalid."""
         if self.turns_off:
             return not value
         if self.takes_list and isinstance(value, str):
@@ -147,7 +147,7 @@ def all_flags() -> list[Flag]:
 
 
 def start_options(named: dict[str, Any]) -> StartOptions:
-    """Removes the start options from `named`, arguments of `myxtts.train`, and returns them as `StartOptions`."""
+    """Removes the start options from the arguments `named` of `myxtts.train`; returns them as `StartOptions`."""
     keywords = {flag.field.name: flag.keywords[0] for flag in all_flags() if not flag.settings}
     given = {name: named.pop(keyword, None) for name, keyword in keywords.items()}
     return StartOptions(**{name: value for name, value in given.items() if value is not None})

@@ -116,7 +116,7 @@ class StageEntry:
     settings: type[StageConfig] = StageConfig
     """Class of the stage's settings."""
     defaults: Mapping[str, object] = field(default_factory=dict)
-    """Defaults of this stage that differ from those of its class `settings`, by setting, such as `max_steps`."""
+    """Default values that differ from those of the class in `settings`, by field name, such as `max_steps`."""
     can_crop: bool = False
     """Whether the stage can be trained on slices of clips."""
     conditioned: bool = False
@@ -130,7 +130,7 @@ class StageEntry:
     cost: float = 1.0
     """Step time per clip relative to the GPT stage, for the time forecast (measured with `nano` on two cores)."""
     follows: tuple[str, ...] = ()
-    """Stages of `builds_on` that may train on after this stage began, which then resumes with their new weights."""
+    """Stages in `builds_on` that may be trained further once this stage has begun. It resumes with the new weights."""
 
 
 STAGES: dict[str, StageEntry] = {}
@@ -138,7 +138,7 @@ STAGES: dict[str, StageEntry] = {}
 
 
 def register_stage(entry: StageEntry) -> StageEntry:
-    """Adds a stage after the existing ones, for settings, `--stage`, `myxtts plan` and training. Returns `entry`.
+    """Adds a stage after the existing ones, to settings, `--stage`, `myxtts plan` and training. Returns `entry`.
 
     Raises `ValueError` if the stage depends on an unknown one, or lacks the learning rate of a model size.
     """

@@ -242,7 +242,7 @@ class TrainingConfig(Settings):
 
 
 def _stage_config(name, given):
-    """Returns `given` (mapping, `StageConfig` or None) as settings of the stage `name`; unchanged if it is unknown."""
+    """Returns `given` (mapping, `StageConfig` or None) as settings of stage `name`; unchanged for an unknown stage."""
     entry = STAGES.get(name)
     if entry is None or isinstance(given, entry.settings):
         return given

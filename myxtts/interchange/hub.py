@@ -292,7 +292,7 @@ def _lists(origin):
 
 
 def _stages(origin):
-    """Yields `(stage, steps, step of losses, losses)` of a run; `steps`: `(last, best)`, None if not trained here."""
+    """Yields `(stage, (last step, best step), step of the losses, losses)`; the pair is None if not trained here."""
     for stage, store in stores_in(origin).items():
         state, best_step = store.read_state(store.steps()[-1]), store.best_step()
         was_trained = "position" in state and "taken_from" not in state

@@ -11,8 +11,8 @@ from myxtts.training.trainer import XTTSTrainer
 class MemoryIsolatedDualGPUTrainer(XTTSTrainer):
     """`XTTSTrainer` on two devices with hard memory limits: one device prepares data, the other one trains.
 
-    Must be created before TensorFlow initializes its devices, or with the GPUs and limits that they already have,
-    as by `train_main.py --enable-memory-isolation`. Both devices may be on the same GPU.
+    Must be created before TensorFlow initializes its devices. In a process that is already configured, such as
+    `train_main.py --enable-memory-isolation`, give the same GPUs and limits. Both devices may be on the same GPU.
 
     Args:
         config, model, resume_checkpoint: See `XTTSTrainer`.

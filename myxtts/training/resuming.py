@@ -49,9 +49,9 @@ class TrainingState:
     """Progress of a stage's training; only the trainer changes it."""
 
     lineage: dict = field(default_factory=dict)
-    """Digests of the models that the stage depends on, by stage. To resume, all but those in `follows` must match."""
+    """Digests of the earlier stages' models that this stage uses, by stage name. A resumed run must have the same."""
     follows: tuple[str, ...] = ()
-    """Stages in `lineage` that may be trained further without making this stage's checkpoints unusable."""
+    """Stages in `lineage` whose digests may differ nevertheless, because they may be trained further."""
     step: int = 0
     """Number of optimizer steps taken."""
     position: int = 0
@@ -121,7 +121,7 @@ class TrainingState:
                 part.restore(saved["parts"][name])
 
     def take_up(self, dataset: SpeechDataset, stage: str) -> SpeechDataset:
-        """Returns the data set with batches that continue `record`; resets `best` if the validation clips changed."""
+        """Returns the data set with a batch order continuing `record`; resets `best` if validation clips changed."""
         before, self.validation = self.validation, data_digest(dataset.validation)
         if before not in (None, self.validation):
             logger.warning("The validation clips changed since the checkpoint; the best validation loss starts over.")
@@ -176,9 +176,9 @@ class ClipRecord:
     digest: str
     """Digest of the clips and of the settings that order them. Equal digests and equal `start` give equal batches."""
     start: EpochStart
-    """Where the epoch of the checkpoint began. A run resumed with the same clips rebuilds its batch order from here."""
+    """Start of the checkpoint's epoch. A run resumed with the same clips rebuilds its batch order from this point."""
     cut: EpochStart
-    """Where the checkpoint was saved, and clips that its epoch had used. A run resumed with other clips starts here."""
+    """Point of the checkpoint in the epoch, and the clips used before. A run resumed with other clips starts here."""
 
     def saved(self) -> tuple[dict[str, np.ndarray], dict]:
         """Converts the record to tensors for the checkpoint file `CLIPS`, and JSON values for the state file."""
@@ -213,11 +213,11 @@ class OrderedClips:
         self._digest = digest_bytes(self.identities.tobytes() + order.digest().encode())
 
     def record(self, position: int) -> ClipRecord:
-        """Returns the record for a checkpoint at `position`."""
+        """Returns what a checkpoint after `position` batches must store for a resumed run to continue this order."""
         return ClipRecord(self.identities, self._digest, self.order.start_at(position), self.order.cut(position))
 
     def continuing(self, record: ClipRecord) -> tuple[EpochStart, str | None]:
-        """Returns where an order must start to continue `record`, and a warning (None if nothing has changed)."""
+        """Returns `(start, warning)`: start of the order that continues `record`; warning of changed clips, or None."""
         if record.digest == self._digest:
             return record.start, None
         heard = np.flatnonzero(np.isin(self.identities, record.identities[record.cut.heard]))
@@ -232,7 +232,7 @@ class OrderedClips:
 
 
 TRAINED = "trained"
-"""Name of the checkpoint file with the trained weights, in runs with weight averages. The file `model` then has the
+"""Name of the checkpoint file with the trained weights, if the run averages weights. The file `model` then has the
 averages, which are used for validation and synthesis."""
 
 
@@ -337,7 +337,7 @@ class Checkpointer:
         )
 
     def go_back_to_best(self) -> None:
-        """Loads the best checkpoint, if any, after early stopping; keeps the history, and renames later checkpoints."""
+        """Loads the best checkpoint, if any, after early stopping; keeps the history; sets later checkpoints aside."""
         self.writer.wait()
         state, detector = self.state, self.trainer.watch.overtraining
         kept = state.history, state.stale_evaluations, detector.state()
@@ -355,7 +355,7 @@ class Checkpointer:
 
 
 def last_good_step(store: CheckpointStore) -> int | None:
-    """Returns the step of the newest intact checkpoint with finite losses, else None; renames newer checkpoints."""
+    """Returns the step of the newest intact checkpoint with finite losses, or None; sets newer checkpoints aside."""
     for step in reversed(store.steps()):
         try:
             store.verify(step)

@@ -276,8 +276,8 @@ class StageTrainer:
     def noise(self, dataset: SpeechDataset, size: int | None = None, pick: Callable = max):
         """Returns a prepared batch of noise with the shape of a training batch, to measure time and memory.
 
-        `size` is the number of clips (default: this worker's share of a batch). `pick`, by default the maximum, chooses
-        the length of the audio from its lengths in all training batches, and that of the texts from theirs.
+        `size` is the number of clips (default: this worker's share of a batch). `pick` is called with the audio lengths
+        of all training batches, then with their text lengths, and returns the one to use, by default the maximum.
         """
         size = size or self.batching.batch_size // self.workers.count
         loader = dataset.train_loader(self.stage.name)

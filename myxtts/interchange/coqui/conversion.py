@@ -32,9 +32,9 @@ RELEASED_NAMES = {
     "speakers": "speakers_xtts.pth",
     "config": "config.json",
 }
-"""File names in a release, by field of `CoquiFiles`."""
+"""File names in Coqui's releases of XTTS, by field of `CoquiFiles`."""
 _CONVERSION = 1
-"""Version of the conversion. A cached model that was converted by another version is converted again."""
+"""Version of the conversion of Coqui models. A cached model converted by another version is converted again."""
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
@@ -210,7 +210,7 @@ def _check_front_end(stored):
 
 
 def _write_parts(folder, stored, tensors, config, files, with_dvae):
-    """Writes one checkpoint per part of the model. Stores `mel_stats` with the DVAE or, if there is none, the GPT."""
+    """Writes one checkpoint per part of the model. Stores `mel_stats` with the DVAE or, if it is missing, the GPT."""
     parts = {}
     for tensor in tensors:
         part, file = (tensor.part, "model") if with_dvae or tensor.part != "dvae" else ("gpt", MEL_STATS)
@@ -319,7 +319,7 @@ def _voices(folder, which):
 
 
 def speaker_front_end() -> dict[str, np.ndarray]:
-    """Returns the constant tensors of the speaker encoder in a release: pre-emphasis, window and mel filterbank."""
+    """Returns the speaker encoder's constant tensors in Coqui's releases: pre-emphasis, window and mel filterbank."""
     from myxtts.audio.mel import SPEAKER_MEL  # imports Keras, which `import_coqui` does not need
 
     root = coqui.SPEAKER_FRONT_END
@@ -342,7 +342,7 @@ def _read_part(folder, part, which):
 
 
 def _released(tensors, weights, folder):
-    """Converts MyXTTS weights, by name, to the tensors of a release; returns views where the layout allows it."""
+    """Converts MyXTTS weights, by name, to the tensors of a Coqui release; returns views where the layout allows it."""
     known = {tensor.weight for tensor in tensors}
     if unknown := [name for name in weights if name not in known]:
         raise CheckpointError(f"{folder} has weights that XTTS v2 does not have: {', '.join(unknown[:20])}.")

@@ -26,7 +26,7 @@ _FIXED_ARGUMENTS = {
     "gpt_use_perceiver_resampler": True,
     "cond_d_vector_in_each_upsampling_layer": True,
 }
-"""Fields of `model_args` in `config.json`, each with the only value that is supported."""
+"""Fields of `model_args` in the `config.json` of coqui-tts, each with the only value that is supported."""
 _TABLES = tomllib.loads(Path(__file__).with_name("settings.toml").read_text("utf-8"))
 _RELEASED: dict[str, Any] = _TABLES["sampling"] | _TABLES["conditioning"] | {"model_args": {}}
 """Settings in the `config.json` of XTTS v2; defaults for settings that a checkpoint lacks."""
@@ -126,7 +126,7 @@ def model_config(shapes: Mapping[str, tuple[int, ...]], settings: dict, tokenize
 
 
 def run_config(model: ModelConfig, settings: dict) -> XTTSConfig:
-    """Returns the `XTTSConfig` of a converted model: its sampling `settings`, and data settings for fine-tuning it."""
+    """Returns the `XTTSConfig` of a converted model: sampling from `settings`, and data settings for fine-tuning."""
     longest = math.floor(10 * model.max_codes * CODE_STRIDE_SAMPLES / MODEL_SAMPLE_RATE) / 10
     limits = dict(max_seconds=min(_TABLES["longest seconds"], longest), max_text_length=min(200, model.max_text_tokens))
     seconds = settings["gpt_cond_len"] if settings["gpt_cond_len"] > 0 else settings["max_ref_len"]

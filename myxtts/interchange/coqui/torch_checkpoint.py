@@ -44,7 +44,7 @@ _OPCODES = frozenset(
 )
 """Pickle opcodes that are allowed: those that `torch.save` writes, and those for plain objects with attributes."""
 _KEYS = {"SETITEM": slice(0, 1), "SETITEMS": slice(0, None, 2), "DICT": slice(0, None, 2), "ADDITEMS": slice(None)}
-"""Slice of the operands that are keys or set items, by opcode that adds them; counted for `_MAX_ODD_KEYS`."""
+"""By opcode: slice of its operands that are dictionary keys or set items; `_MAX_ODD_KEYS` limits their number."""
 _LITERALS = {"EMPTY_LIST": [], "EMPTY_TUPLE": (), "EMPTY_DICT": {}, "EMPTY_SET": set()}
 _LITERALS |= {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
 _STORAGE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
@@ -78,11 +78,11 @@ class StubObject:
 
 @dataclass(slots=True, eq=False)
 class _Cell:
-    """A value on the interpreter's stack, with its weight and depth, which are limited."""
+    """A value on the stack of the pickle interpreter, with its weight and depth, which are limited."""
 
     value: Any
     weight: int = 1
-    """Cost of hashing the value, limited by `_MAX_WORK`: 1, plus 1 per 64 characters, plus the weights inside."""
+    """Cost of hashing the value: 1, plus 1 per 64 characters, plus the weights of contained values; see `_MAX_WORK`."""
     depth: int = 0
     """Nesting depth; 0 for a value that contains no other values."""
     is_held: bool = False
@@ -142,7 +142,7 @@ class Unpickler:
                 self.combine(name, whole, taken)
 
     def combine(self, name, whole, parts):
-        """Runs an opcode: adds `parts` to `whole`, or makes a new value if `whole` is None; puts it on the stack."""
+        """Runs a pickle opcode: adds `parts` to `whole`, or makes a value if `whole` is None; puts it on the stack."""
         self.work += sum(part.weight for part in parts)
         self.num_odd_keys += sum(type(part.value) not in (str, bytes) for part in parts[_KEYS.get(name, slice(0))])
         depth = max([part.depth + 1 for part in parts], default=0)
@@ -162,7 +162,7 @@ class Unpickler:
         self.stack.append(whole)
 
     def make(self, name, values):
-        """Returns the new value that the opcode `name` builds from its operands `values`."""
+        """Returns the new value that the pickle opcode `name` builds from its operands `values`."""
         if name == "REDUCE":
             return self.call(*values)
         if name == "BINPERSID":
@@ -223,7 +223,7 @@ class Unpickler:
 
 
 def _literal(name, argument):
-    """Returns the `_Cell` that an opcode without operands puts on the stack: a constant or the `argument`."""
+    """Returns the `_Cell` that a pickle opcode without operands puts on the stack: a constant or the `argument`."""
     if name in _LITERALS:
         return _Cell(copy.copy(_LITERALS[name]))
     if name == "GLOBAL":
@@ -234,7 +234,7 @@ def _literal(name, argument):
 
 
 def _extended(name, whole, values):
-    """Returns `whole` after the opcode `name`, which adds `values` to a container or sets the state of an object."""
+    """Returns `whole` after the pickle opcode `name`, which adds `values` to a container or sets an object's state."""
     if name in ("APPEND", "APPENDS"):
         list.extend(whole, values)
     elif name in ("SETITEM", "SETITEMS"):

@@ -25,7 +25,7 @@ _TABLES = tomllib.loads(Path(__file__).with_name("weights.toml").read_text("utf-
 
 
 class Tensor(NamedTuple):
-    """A MyXTTS weight, and the one released tensor that stores it, or two (gain and direction) if weight-normalized."""
+    """A MyXTTS weight, and its tensors in Coqui's file: one, or two (gain, direction) with weight normalization."""
 
     names: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
@@ -38,7 +38,7 @@ class Tensor(NamedTuple):
 
 
 def skip_reason(name: str) -> str | None:
-    """Returns why a released tensor is not converted, such as `a causal mask`; None for unknown names."""
+    """Returns why a tensor of Coqui's file is not converted, such as `a causal mask`; None for unknown names."""
     return next((reason for pattern, reason in _TABLES["skipped"].items() if re.fullmatch(pattern, name)), None)
 
 
@@ -73,14 +73,14 @@ def our_shape(tensor: Tensor) -> tuple[int, ...]:
 
 
 def to_ours(arrays: Sequence[np.ndarray], layout: str) -> np.ndarray:
-    """Converts released arrays, in the order of `Tensor.names`, to a MyXTTS weight, float32."""
+    """Converts one or two arrays of Coqui's file, in the order of `Tensor.names`, to a MyXTTS weight, float32."""
     convert, _ = _LAYOUTS[layout]
     floats = [np.asarray(array, np.float32) for array in arrays]
     return np.asarray(convert(*floats), np.float32)
 
 
 def to_coqui(array: np.ndarray, layout: str) -> tuple[np.ndarray, ...]:
-    """Converts a MyXTTS weight to released arrays, in the order of `Tensor.names`."""
+    """Converts a MyXTTS weight to the one or two arrays of Coqui's file, in the order of `Tensor.names`."""
     _, convert = _LAYOUTS[layout]
     return convert(array)
 
@@ -100,7 +100,7 @@ _LAYOUTS = {
         lambda weight: (_norm_but_first(weight.transpose()), weight.transpose()),
     ),
 }
-"""Two functions by `Tensor.layout`: released arrays to MyXTTS weight, and MyXTTS weight to released arrays."""
+"""By `Tensor.layout`: function from arrays of Coqui's file to a MyXTTS weight, and its inverse; see `to_ours`."""
 
 
 def _tensors(part, table, **numbers):
@@ -117,7 +117,7 @@ def _tensors(part, table, **numbers):
 
 
 def dvae_tensors(config: ModelConfig, prefix: str = "") -> list[Tensor]:
-    """Lists the weights in `dvae.pth` as `Tensor`s; `prefix` is put before the released names."""
+    """Lists the weights in `dvae.pth` as `Tensor`s; `prefix` is put before the names in that file."""
     count, hidden = config.dvae_residual_blocks, config.dvae_hidden
     numbers = dict(hidden=hidden, book=config.codebook_width, codes=config.num_codes, mels=config.num_mels)
     tensors = [*_tensors("dvae", "encoder", **numbers)]

@@ -17,7 +17,7 @@ FLOAT32, INT8 = "float32", "int8"
 WEIGHTS = (FLOAT32, INT8)
 """Number formats for the matrices of linear layers."""
 BLOCK = 32
-"""Number of int8 weights that share a scale. Rounding changes each by at most 0.4 % of the largest one among them."""
+"""Number of int8 weights in a block, which share a scale. Rounding errors are at most 0.4 % of the block's maximum."""
 LARGE_BYTES = 4096
 """Arrays of at least this many bytes are kept out of the graph by `session`, so that graph optimization skips them."""
 

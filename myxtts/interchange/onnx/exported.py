@@ -47,7 +47,7 @@ class ExportedModel:
             raise CheckpointError(f"{folder} is not a complete export: {error}. Run `myxtts export` again.") from error
         self.sample_rate: int = exported.sample_rate
         self.engine, self.changed = self, threading.Condition()
-        """The server waits on `engine.changed`. The model never notifies it: `more` samples in the server's thread."""
+        """The server waits on `engine.changed`, which nothing here notifies: `more` samples in the caller's thread."""
         self.speakers = {name: language or None for name, language in exported.voice_languages.items()}
         """Names of the stored voices, each with its language code; None for a voice whose language is unknown."""
 

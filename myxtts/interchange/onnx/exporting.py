@@ -39,8 +39,8 @@ MODEL_NUMBERS = (
 LIMITS = {"float32": 1e-4, "int8": 0.1}
 """By number format: largest allowed RMS error of a graph's output, relative to the RMS of the Keras model's output."""
 ROUNDING, ROUNDINGS = 1e-7, 5.0
-"""Tolerance for encoders, measured because they may amplify rounding errors, which differ by processor: `ROUNDINGS`
-times the change of the output if noise changes each audio sample by about the fraction `ROUNDING`."""
+"""Encoders may amplify rounding errors, which differ by processor. So their outputs may differ by `ROUNDINGS` times the
+change that is measured if noise changes each audio sample by about the fraction `ROUNDING`."""
 NUM_SENTENCES, MOST_CODES = 8, 48
 """Number of sentences on which the exported GPT is compared with the original, and maximum codes per sentence."""
 MOST_OTHER_CODES = 0.25

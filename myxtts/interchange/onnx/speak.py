@@ -80,7 +80,7 @@ def _kind(character):
 
 
 class Speaker:
-    """An exported model, which speaks texts and clones voices. `threads`: 0 is all cores, None depends on its size."""
+    """An exported model that speaks texts and clones voices. `threads`: 0 is all cores; None is 1 for small models."""
 
     def __init__(self, folder=".", threads=None):
         import onnxruntime
@@ -143,7 +143,7 @@ class Speaker:
 
     def choose(self, voice=None, language=None, text=""):
         """Returns voice and language, with defaults for missing ones. The default language is the first of these that
-        fits the letters of the text: the voice's, the only one of the training voices, English, any other."""
+        fits the text's letters: the voice's; that of all training voices, if they share one; English; any other."""
         own, fitting = self.voice_languages, self.written_in(text)
         given = next((name for name in own if name == unicodedata.normalize("NFC", str(voice))), voice)
         code = language and re.split("[-_]", language.lower())[0]  # without a region

@@ -28,7 +28,7 @@ class Batching:
     """Takes optimizer steps; when memory runs out, splits batches into more parts and repeats the step.
 
     Checkpoints contain the number of parts, so that a resumed run splits batches in the same way. They also contain the
-    batch size, which a resumed run uses if `automatic`, that is, if the batch size was found by trial.
+    batch size. A resumed run uses that size only if `automatic` is True, for a batch size that was found by trial.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class Batching:
         require(batch_size % replicas.count == 0, "--batch-size", rule, batch_size)
         self.train_step, self._replicas, self.automatic = train_step, replicas, automatic
         self.batch_size, self.accumulation, self.parts = batch_size, accumulation, 1
-        """Numbers of clips per batch (over all replicas), of batches per optimizer step, of parts of a split batch."""
+        """Clips per batch (over all replicas), batches per optimizer step, and parts into which each batch is split."""
 
     @property
     def clips(self) -> int:
@@ -83,7 +83,7 @@ class Batching:
         return {"batch_size": self.batch_size, "parts": self.parts, "accumulation": self.accumulation}
 
     def restore(self, state: dict) -> None:
-        """Restores a saved `state`. If `automatic` is False, only `parts` is restored, for the same batch size."""
+        """Restores a saved `state`: batch size and accumulation if `automatic`; `parts` if the batch size agrees."""
         batch_size, accumulation, parts = (int(state[name]) for name in ("batch_size", "accumulation", "parts"))
         if min(batch_size, accumulation, parts) < 1 or batch_size % parts:
             raise ValueError(f"a batch of {batch_size} clips cannot be split into {parts} parts")
@@ -100,7 +100,7 @@ def with_batch(config: XTTSConfig, stage: str, batch_size: int, accumulation: in
 
 
 def fit_batch_size(trainer: "StageTrainer", dataset: SpeechDataset) -> SpeechDataset:
-    """Sets the largest batch size that fits in memory; resumed runs keep theirs. Returns the data set with the size."""
+    """Sets the largest batch size that fits in memory, except in a resumed run. Returns the data set with that size."""
     batching = trainer.batching
     if trainer.step == 0:
         trainer.train_step.phase = trainer.stage.phase(1, 1)  # the last phase takes the most memory

@@ -7,11 +7,11 @@ from myxtts.models.layers import Layer, Tensor
 from myxtts.training.loop.switches import RECOMPUTED
 
 SEED_BITS = 21
-"""Bit of a dropout seed at which the block's index begins, above the step, so that blocks have different masks."""
+"""Number of bits for the step in a dropout seed. The bits above hold the block's index, so that masks differ."""
 
 
 class CompiledBlocks(Layer):
-    """Runs blocks of equal structure with XLA, all by the same programs, so that compiling takes as long as for one.
+    """Runs blocks of equal structure with XLA. They share their programs, so compiling takes as long as for one block.
 
     Each shape has a program for the forward pass and one for the backward. Both get a block's weights as arguments.
     The backward pass recomputes the activations from the block's input (Chen et al. 2016), so that only the inputs are

@@ -30,7 +30,7 @@ PHASES = {
 
 
 def prefetch_depth(config: XTTSConfig, plan: DevicePlan, stage: str) -> int:
-    """Returns how many batches to prefetch: `data.pipeline_buffer_size`, or 2 to 8 if unset with memory isolation."""
+    """Returns how many batches to prefetch: `data.pipeline_buffer_size` (default with memory isolation: 2 to 8)."""
     requested = config.data.pipeline_buffer_size
     if plan.mode != "isolated" or requested != DataConfig.pipeline_buffer_size:
         return requested
@@ -249,7 +249,7 @@ class Replicas:
             yield
 
     def adopt(self, model: keras.Model) -> None:
-        """Makes a model from outside `scope` trainable. Raises `ConfigError` if it is not on the only model device."""
+        """Makes a model built outside `scope` trainable. Raises `ConfigError` unless it is on the only model device."""
         hint = "Save it with model.save_to_preset(FOLDER) and give training.init_from=FOLDER to myxtts.train()."
         require(self.count == 1, "model=", "trained on one device", f"{self.count} devices", hint)
         device, found = self.devices[0], {short_name(variable.value.device) for variable in model.variables}

@@ -110,7 +110,7 @@ class UpdateRule:
         return self.all_reduce(gradients)
 
     def update(self, gradients: list, sums: dict, counts: dict, statistics: dict) -> dict[str, tf.Tensor]:
-        """Clips and applies gradients, which are summed over replicas, if they and the loss are finite.
+        """Clips and applies gradients that were summed over replicas; skips them if they or the loss are not finite.
 
         Returns:
             Scalars by name: each loss, `loss` (weighted), `gradient_norm`, `finite`, `clip_factor`.

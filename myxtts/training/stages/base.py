@@ -68,11 +68,11 @@ class Update(NamedTuple):
     """Prefix of the names of this update's variables and losses in checkpoints and logs; empty for the main update."""
     objective: Objective
     settings: StageConfig
-    """Settings of optimizer, clipping and peak learning rate; the shape of the schedule is that of the stage."""
+    """Settings of optimizer, clipping and peak learning rate. Warm-up and decay are as in the stage's settings."""
     phases: tuple[str, ...] | None = None
     """Phases of the stage in which the update runs; None means all."""
     averaged: bool = True
-    """Whether the updated weights have moving averages, in runs with weight averages."""
+    """Whether to keep moving averages of the weights that this update trains, if weight averaging is on."""
 
 
 class Stage(ABC):

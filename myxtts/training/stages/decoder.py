@@ -203,7 +203,7 @@ class DecoderPreparation(GPTPreparation):
 
     The GPT is conditioned on another recording of the speaker, if there is one. The speaker vector comes from a random
     segment of that recording or, half of the time, of the clip itself, so that the vector of a clip varies.
-    In training, batches have slices of clips, with the frame rate and the context frames of `grid`, the decoder.
+    In training, a batch has a slice of each clip. The decoder `grid` sets the frame rate and the frames of context.
     """
 
     def __init__(self, foundations: dict[str, XTTS], device: str, config: XTTSConfig, grid: WaveformDecoder):
@@ -254,7 +254,7 @@ class DecoderPreparation(GPTPreparation):
         return tf.cast(self.speaker_encoder(self._speaker_mel(wav)), tf.float32)
 
     def _starts(self, target, num_frames, position):
-        """Samples the first frame of a slice of each clip, `(B,)` int32. Samples once more if the slice is silent."""
+        """Chooses the first frame of a random slice of each clip, `(B,)` int32; once more if the slice is silent."""
         hop, room = self.grid.hop_length, tf.maximum(num_frames - self.crop, 0)
         part, parts = self.share
         rows = tf.shape(target)[0]
@@ -323,11 +323,11 @@ def _mean(x):
 
 
 def score_loss(decoder_type: str, maps: Maps, real: bool) -> tf.Tensor:
-    """Computes the adversarial loss `(B,)` of discriminator scores, averaged over maps, summed over discriminators.
+    """Computes the adversarial loss `(B,)`: the mean over each discriminator's scores, summed over discriminators.
 
-    If `real` is True, high scores have a low loss: for the discriminators on recordings, and for the decoder. If it is
-    False, low scores do: for the discriminators on generated audio. `hifigan` uses least squares (Mao et al.
-    2017, equation 2; HiFi-GAN, equation 1), `istft` the hinge loss (Lim and Ye 2017; Vocos, section 3.3).
+    `real=True` is for the discriminators on recordings, and for the decoder: the loss is low for high scores.
+    `real=False` is for the discriminators on generated audio: the loss is low for low scores. `hifigan` uses least
+    squares (Mao et al. 2017, eq. 2; HiFi-GAN, eq. 1), `istft` the hinge loss (Lim and Ye 2017; Vocos, section 3.3).
     """
     scores = [tf.cast(one[-1], tf.float32) for one in maps]
     if decoder_type == "hifigan":

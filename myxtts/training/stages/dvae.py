@@ -29,7 +29,7 @@ class DVAEStage(Stage):
     _strategy: tf.distribute.Strategy = tf.distribute.get_strategy()
 
     def measure(self, dataset):
-        """Sets the scale of the mel bands, and the DVAE's output bias (means of scaled bands), from the recordings."""
+        """Measures and sets, unless loaded, each mel band's scale and its scaled mean, the DVAE's output bias."""
         if np.all(self.model.mel_stats.numpy() == 1):
             measured = lambda: [stats.tolist() for stats in measure_mel_stats(dataset.train_loader(self.name), 16)]
             scale, mean = current_workers().ask(measured)  # other workers might round differently

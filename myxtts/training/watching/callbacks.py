@@ -24,7 +24,7 @@ STALL_WARNING = 0.05
 STEP_WIDTH = 80
 """Width to which log lines of steps are wrapped on a terminal, in characters."""
 MINUTE = 60.0
-"""Seconds between progress lines without a progress bar, and from a stage's start to the report of its bottleneck."""
+"""Seconds between progress lines if there is no progress bar; also, seconds until a stage's bottleneck is reported."""
 TRIAL_SECONDS = 10.0
 """With gradient accumulation, the expected duration of a step is printed once if it exceeds this number of seconds."""
 HINTS = {

@@ -165,7 +165,7 @@ class Watch:
         self.call("on_end", StageEnd(trainer.stage.name, trainer.step, timing, step.traces, scale, step.bad_steps))
 
     def after_step(self, losses: dict, batches: int, dataset: SpeechDataset, order: BatchOrder) -> None:
-        """Records the losses of the last step, and its clips: those of the last `batches` batches used from `order`.
+        """Records the losses and clips of the last step, which used the last `batches` batches taken from `order`.
 
         Raises:
             TrainingDiverged: Losses or gradients of too many consecutive steps were not finite. A file lists the steps.
@@ -206,7 +206,7 @@ class Watch:
         self._recent.clear()
 
     def _report_divergence(self, bad_steps, dataset):
-        """Writes the bad steps to a file or, if that fails, to the log. Returns where, for an error message."""
+        """Writes the bad steps to a file or, if that fails, to the log. Returns the place, for an error message."""
         trainer, stage, clips = self.trainer, self.trainer.stage.name, dataset.train
         if not trainer.workers.is_chief:
             return "The log of worker 0"
