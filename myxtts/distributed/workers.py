@@ -113,13 +113,13 @@ class Workers:
             raise UserError(f"All workers must have the same {what}. {found}. {hint}")
 
     def watch(self, seconds: float | None) -> None:
-        """Ends all workers if `watch` is not called again within `seconds`, as a step hangs; None sets no deadline."""
+        """Sets a deadline: ends all workers unless `watch` is called again within `seconds`. None means no deadline."""
         self._deadline = (time.monotonic() + seconds, seconds) if seconds else (math.inf, 0.0)
 
     def raise_lost(self, error: BaseException) -> None:
         """Raises `WorkerLost` after a collective failed with `error`; does nothing if this process trains alone.
 
-        First waits a minute: if the health check finds a lost worker, it names that worker and ends this process.
+        First waits a minute, because a health check that finds the lost worker prints its name and ends this process.
         """
         if self.count == 1:
             return
@@ -143,7 +143,7 @@ class Workers:
             self._listener.join(LOST_SECONDS)
 
     def _check_health(self):
-        """Ends all workers if one is lost or `watch`'s deadline is over. The chief checks the others; they check it."""
+        """Ends all workers if one is lost or `watch`'s deadline is over. All check the chief; the chief checks all."""
         while not self._closed.wait(CHECK_SECONDS):
             for peer in range(1, self.count) if self.is_chief else [0]:
                 if why := self._cluster.failure(peer, LOST_SECONDS):
@@ -179,7 +179,7 @@ def join_workers(training: TrainingConfig, plan: DevicePlan, settings: dict) -> 
     """On the first call, connects this process with `training.workers` and checks that all run the same code.
 
     Call it when the devices are configured and before TensorFlow's runtime starts. `settings` are JSON values that must
-    be equal on all workers, too. If `training.workers` is empty, this process trains alone.
+    also be equal on all workers. If `training.workers` is empty, this process trains alone.
 
     Raises:
         UserError: A worker is missing, cannot be reached or differs from worker 0, or a port is taken.

@@ -108,13 +108,13 @@ def _lengths(atoms, starts, ends):
 
 
 def _deviations(seconds, counts):
-    """Returns z-scores of the atoms' speech rates, `(A,)`: deviations from the median; short texts may deviate more."""
+    """Returns z-scores of the atoms' log seconds per letter, `(A,)`. The assumed spread is larger for short texts."""
     paces = np.log(seconds / counts)
     return (paces - np.median(paces)) / np.sqrt(_RATE_VARIANCE + _RATE_VARIANCE_OF_ONE / counts)
 
 
 def _links(starts, ends, pieces):
-    """Finds each segment's texts, `{segment: (first, end)}`, and all (segment, text) pairs that overlap in time."""
+    """Returns each segment's range of texts, `{segment: (first, end)}`, and all (segment, text) pairs that overlap."""
     begins, finishes = np.array([(piece.start, piece.end) for piece in pieces]).reshape(-1, 2).T
     latest = np.maximum.accumulate(finishes)
     links, touches = {}, []
@@ -232,7 +232,7 @@ def _spread(words, spans):
 
 
 def _fill_gaps(times, letters, pace, most):
-    """Estimates `times` that are None if up to `most` letters plausibly fill the gap at `pace` (seconds per letter)."""
+    """Estimates missing `times` (None) in gaps that hold at most `most` letters at about `pace` seconds per letter."""
     filled, known = list(times), [index for index, time in enumerate(times) if time is not None]
     for left, right in zip(known, known[1:]):
         start, end, counts = times[left][1], times[right][0], letters[left + 1 : right]

@@ -55,7 +55,7 @@ class ClipFacts:
         dynamics_db: Difference between the 90th and the 10th percentile of the level during speech.
         characters_per_second: Letters and digits per second of speech.
         dnsmos: Overall DNSMOS, 1 to 5; None if not requested.
-        voice_change: Lowest speaker similarity of the audio before a point to the audio after it; None if not measured.
+        voice_change: Lowest speaker similarity between the parts before and after a point; None if not measured.
         word_probability: The lowest probability that the recognizer gave to a word; 1 if it reports no probabilities.
     """
 
@@ -131,7 +131,7 @@ def judge(clips: Sequence[Segment], min_snr_db: float) -> None:
 
 
 def steadiness(survey: Survey, start: int, end: int) -> str:
-    """Returns why frames `[start, end)` are not speech (they are long, but steady in level), or "" if they may be."""
+    """Returns why frames `[start, end)` cannot be speech (a long sound with a steady level), or "" if they can."""
     is_long = (end - start) * survey.frame_seconds >= _LEAST_STEADY_SECONDS
     return _STEADY.format(found) if is_long and (found := _dynamics(survey, start, end)) < _LEAST_DYNAMICS_DB else ""
 

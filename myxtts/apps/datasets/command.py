@@ -44,7 +44,7 @@ def build_parser() -> PlainParser:
 
 @exits_with_sentence
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command; returns the exit code."""
+    """Runs `myxtts make-dataset`; returns the exit code."""
     try:
         print(_make(build_parser().parse_args(argv)))
     except KeyboardInterrupt:

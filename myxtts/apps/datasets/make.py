@@ -176,7 +176,7 @@ def plan_source(
 
 
 def _with_pauses(clips, left, num_samples):
-    """Returns clips and dropped speech (`left`) in time order, without gaps or overlaps: adds pauses, trims `left`."""
+    """Merges clips and dropped speech (`left`) in time order; fills gaps with pauses, trims overlaps of `left`."""
     segments, position, starts = [], 0, [clip.start for clip in clips]
     for one in [*sorted([*clips, *left], key=lambda one: one.start), Segment(num_samples, num_samples)]:
         start, following = max(position, one.start), [at for at in starts if at >= one.start and not one.facts]

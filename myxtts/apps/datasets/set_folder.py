@@ -102,7 +102,7 @@ class SetFolder:
 
 @contextmanager
 def open_set(path: Path) -> Iterator[SetFolder]:
-    """Creates or opens the folder of a data set and locks it. A new folder that is still empty is deleted on exit.
+    """Opens or creates a data set's folder, locked during the `with` block. If a new folder stays empty, deletes it.
 
     Raises:
         UserError: The folder has other content, or another process writes to it.

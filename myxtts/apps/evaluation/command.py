@@ -97,7 +97,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 @exits_with_sentence
 def main(argv: list[str] | None = None) -> int:
-    """Runs the command; all options are checked before TensorFlow is imported."""
+    """Runs `myxtts evaluate`. All options are checked before TensorFlow is imported."""
     arguments = build_parser().parse_args(argv)
     judged = _check(arguments)
     import_tensorflow()

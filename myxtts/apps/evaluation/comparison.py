@@ -78,7 +78,7 @@ METRICS = (
 )
 BY_NAME = {metric.name: metric for metric in METRICS}
 MIN_SIMILARITY = 0.7
-"""Minimum speaker similarity of the best model, scaled so that different speakers have 0 and recordings have 1."""
+"""Speaker similarity that the best model must reach, on a scale from 0 (different speakers) to 1 (recordings)."""
 DECIDING = ("cer", "mcd", "similarity", "dnsmos_overall", "doubtful")
 """Metrics that decide which model is the best, in order of priority."""
 
@@ -209,7 +209,7 @@ class Comparison:
 
     @cached_property
     def figures(self) -> dict[str, list[dict[str, Estimate]]]:
-        """All estimates, `{group: [{metric: estimate} of each row]}`, of the groups `all` and those of `groups()`."""
+        """Estimates for `all` sentences and for each of `groups()`: `{group: [{metric: estimate} of each row]}`."""
         groups = {"all": None} | self.groups()
         figure = lambda row, ids: {one.name: found for one in METRICS if (found := self.figure(row, one, ids))}
         return {name: [figure(row, ids) for row in self.rows] for name, ids in groups.items()}
@@ -295,7 +295,7 @@ class Comparison:
         return able, "; ".join(reasons)
 
     def _eligible(self, row):
-        """Whether a row may be the best: its sentences end properly (`ends_well`), its voice is not too different."""
+        """Whether a row may be the best: its sentences end properly (`ends_well`), and its voice is similar enough."""
         if not ends_well(self.value(row, "limit"), self.value(row, "length")):
             return False
         own, same = self.value(row, "similarity"), self.recordings and self.value(self.recordings, "similarity")

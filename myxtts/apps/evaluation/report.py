@@ -19,7 +19,7 @@ from myxtts.storage.files import csv_text, write_json, write_text, write_whole_f
 NOT_AVAILABLE, NOT_JUDGED = "not available", "not judged"
 COLUMNS = ("row", "kind", "group", "metric", "unit", "value", "low", "high", "sentences", "judged")
 MOST_SENTENCES, WORST = 40, 10
-"""The HTML report plays up to `MOST_SENTENCES` sentences of every source, and the `WORST` worst ones of each model."""
+"""The HTML report plays up to `MOST_SENTENCES` sentences of each source, and each model's `WORST` worst sentences."""
 BAR_WIDTH = 160
 SHOWN_EVERY = 20
 """Number of sentences between progress messages."""
@@ -87,12 +87,12 @@ def _bars(estimates):
 
 
 class Line(NamedTuple):
-    """Line of a results table: the values of one metric, both as texts for the cells and as estimates."""
+    """Line of a results table: a metric, the text of each cell, and the estimate behind each text."""
 
     metric: Metric
     cells: list[str]
     estimates: list[Estimate | None]
-    """Estimate in each cell; None if the cell contains no number."""
+    """The estimate that each cell shows; None if the cell shows no number."""
 
 
 def tables(comparison: Comparison) -> list[tuple[str, list[str], list[Line]]]:
@@ -213,7 +213,7 @@ def _figures(comparison):
 
 
 def _spoken(row, one, sound):
-    """Converts a measured sentence to JSON values."""
+    """Converts the measurement `one` of a sentence to JSON values. `sound` is the path of its audio file, or None."""
     spoken, sentence = one.spoken, one.spoken.sentence
     measured = {name: part / whole * BY_NAME[name].scale for name, (part, whole) in one.parts.items() if whole}
     key = {"row": row.name, "id": sentence.id, "seed": spoken.seed, "text": sentence.text, "speaker": sentence.speaker}

@@ -36,7 +36,7 @@ MOST_TEXT_BYTES = 4 * 2**20
 MOST_SECONDS = 30.0
 """Maximum length of a test recording or reference recording of a data set; longer ones are left out."""
 KNOWN_SHARE = 0.5
-"""Minimum fraction of common clip ids, relative to the smaller set, for assuming that a run uses a data set."""
+"""A run is assumed to use a data set if their common clip ids are at least this fraction of the smaller set of ids."""
 
 
 def choose_sentences(
@@ -150,7 +150,7 @@ def _espeak_data(folder, language):
 
 
 def clips_of_run(run: Path, utterances: Sequence[Utterance], folder: Path) -> tuple[set[str], set[str]]:
-    """Returns the sets of clip ids that a run was trained on and that it rejected; both empty if it uses other data."""
+    """Returns two sets of clip ids: used to train a run, and rejected by it. Both are empty if it uses other data."""
     config, ids, rejects = read_config(run), {one.id for one in utterances}, {}
     is_here = lambda path: path is not None and Path(path).resolve() == folder.resolve()
     name = "validation" if is_here(config.data.val_data) and not is_here(config.data.train_data) else "train"
@@ -174,7 +174,7 @@ def _usable_seconds(clip):
 
 
 def _in_voices(sentences, voices):
-    """Assigns `voices` to the sentences in turn, and removes the sentences' recordings, which have other voices."""
+    """Assigns `voices` to the sentences in turn, and removes their recordings, because these are in other voices."""
     return [
         replace(one, speaker=Path(voice).stem, voice=str(voice), recording=None, seen=None)
         for one, voice in zip(sentences, np.resize(list(voices), len(sentences)))
@@ -195,8 +195,8 @@ class Source:
 def rows_to_speak(
     judged: Sequence[Subject], sentences: Sequence[Sentence], seeds: Sequence[int], decoder: str | None = None
 ) -> list[Source]:
-    """Returns the sources of speech in the order of the report's rows: the recordings of the sentences; then, for
-    each model in `judged`, its resynthesis of the recordings and its speech; for each folder, its audio files."""
+    """Returns the sources of speech in the order of the report's rows: first the recordings of the sentences; then,
+    for each of `judged`, either a model's resynthesis of the recordings and its speech, or a folder's audio files."""
     recorded = [one for one in sentences if one.recording]
     read = lambda: (Spoken(one, 0, load_samples(one.recording), MODEL_SAMPLE_RATE) for one in recorded)
     found = [Source("recordings", "recordings", read)] if recorded else []

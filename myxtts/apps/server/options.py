@@ -16,7 +16,7 @@ from myxtts.storage.base_model import BASE_NAME, EXPORT, FILE, KINDS, MODELS, re
 
 KEY_VARIABLE = "MYXTTS_API_KEY"
 HELP, LIMITS = tomllib.loads(Path(__file__).with_name("options.toml").read_text("utf-8")).values()
-"""`HELP` has help texts by option; `LIMITS` has (default, minimum, maximum, help text) of numeric options by flag."""
+"""`HELP` maps options to help texts; `LIMITS` maps numeric flags to (default, minimum, maximum, help text)."""
 
 
 def build_parser() -> argparse.ArgumentParser:

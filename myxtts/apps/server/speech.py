@@ -93,7 +93,7 @@ def plain_text(text: str) -> str:
 
 
 def spoken_parts(text: str) -> tuple[float, list[tuple[str, float]]]:
-    """Splits a text at `[pause: 2s]`; returns the seconds of silence at the start, and (part, seconds after it) pairs.
+    """Splits a text at `[pause: 2s]`; returns the silence at the start and (part, silence after it) pairs, in seconds.
 
     Parts without letters and digits are dropped. If no part is left, the silence lasts `SILENCE_SECONDS` or more.
 

@@ -51,9 +51,9 @@ class VoiceBook:
         model: Model that loads the voices and encodes new ones.
         speakers: Language of each voice that is stored with the model, by name.
         folder: Folder with one file per voice; files may be added or changed at any time. None means no folder.
-        aliases: Voice for each additional name; the name "" sets the default voice. OpenAI's and Kokoro's names work
-            without an alias: each selects a voice of the same language and, among these, of the same sex, if there is
-            one. OpenAI's voices have no language of their own; the language of the text is used instead.
+        aliases: Voice for each additional name; the name "" sets the default voice. The names of OpenAI's and Kokoro's
+            voices need no alias: each selects a voice by language and, if possible, by sex. The language is that
+            of the Kokoro voice or, because OpenAI's voices have none, that of the text.
 
     Raises:
         UserError: The folder does not exist, or an alias does not name a voice.
@@ -135,7 +135,7 @@ class VoiceBook:
 
 
 def _stand_in(name, voices, language):
-    """Chooses one of `voices` for an empty name or the name of an OpenAI or Kokoro voice; returns others unchanged."""
+    """Chooses one of `voices` if `name` is empty or a voice of OpenAI or Kokoro; returns any other name unchanged."""
     kind, spoken, place = OPENAI_VOICES.get(name, ""), (language, None), 0
     if kind:
         place = [one for one in OPENAI_VOICES if OPENAI_VOICES[one] == kind].index(name)

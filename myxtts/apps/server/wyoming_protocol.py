@@ -46,7 +46,7 @@ class _LimitedReader:
 
 
 class _Conversation(AsyncEventHandler):
-    """Connection with a Wyoming client, whose events may have a `voice`, a dict of optional `name` and `language`."""
+    """Connection with a Wyoming client. An event may have a field `voice`: a dict with `name`, `language` or both."""
 
     def __init__(self, reader, writer, speaker: Speaker, voices: VoiceBook, settings: ServerSettings):
         super().__init__(_LimitedReader(reader), writer)

@@ -56,7 +56,7 @@ class DataSets:
         return [(path.name, str(path)) for path in found if is_ready(path)]
 
     def place(self, named: str | None) -> str:
-        """Returns the folder of the data set called `named`. Any other text is considered a path, and returned."""
+        """Returns the folder of the data set called `named`; if there is none, returns `named`, which may be a path."""
         return dict(self.choices()).get((named or "").strip(), (named or "").strip())
 
     def folder(self, name: str) -> Path:
@@ -68,9 +68,9 @@ class DataSets:
         return self.folder(name).with_name(f"{name}{RECORDINGS}")
 
     def keep(self, name: str, files: Sequence[str] | None, is_heard: bool = False) -> Path | None:
-        """Copies uploaded files for a data set. Clips with texts go to its folder, and None is returned. Long
-        recordings, which have subtitles or need a recognizer (`is_heard`), go to a new folder in `recordings(name)`;
-        the new folder is returned. Raises `UserError` if files are missing or cannot be added to the data set."""
+        """Copies uploaded files for a data set. Files with subtitles or for a recognizer (`is_heard`) are long
+        recordings; they go to a new folder in `recordings(name)`, which is returned. Other files are clips with texts;
+        they go to the set's folder, and None is returned. Raises `UserError` if files are missing or do not fit."""
         folder, names = self.folder(name), [Path(file).name for file in files or ()]
         is_cut = is_heard or any(one.lower().endswith(SUBTITLES) for one in names)
         audio = MEDIA_EXTENSIONS if is_cut else AUDIO_EXTENSIONS
@@ -172,7 +172,7 @@ def kept_in(home: Path) -> dict[str, Kept]:
 
 
 def _parts(kind, folder):
-    """Returns the paths to move together: recordings of a data set or output of a run (if any), and then the folder."""
+    """Returns the paths that belong together: recordings of a data set or output of a run (if any), then the folder."""
     beside = {"data": folder.with_name(f"{folder.name}{RECORDINGS}"), "run": output_path(folder)}
     return [path for path in (beside.get(kind), folder) if path and (path.exists() or path == folder)]
 

@@ -20,7 +20,7 @@ from myxtts.text.languages import LANGUAGES
 SCRIPTS = {path.stem: path.read_text(encoding="utf-8") for path in Path(__file__).parent.glob("*.js")}
 """JavaScript of the page, by the name of its file."""
 PATHS = re.compile(r"[^\s'\"(`]*/(?:[0-9a-f]{64}|_data|_exports)/(?:[^/\n]+\.recordings/(?:upload[_\d]*/)?)?")
-"""Pattern of the folders in the path of an upload, data set or export. Messages show only the name after them."""
+"""Pattern of the path before the name of an upload, data set or export. It is removed from messages on the page."""
 
 
 def state_line(elem_id: str) -> gr.Markdown:
@@ -82,7 +82,7 @@ def command(studio: Studio, texts: dict[str, str], name: str, task: str, label: 
     Returns the function `connect(page, start, inputs, outputs, end)`, which sets what the run button does. The button
     first calls `start(*inputs)`, which runs a command as `task` (see `Tasks`) and yields its output so far. Then it
     calls `end(folder, *inputs)`, which returns the final text of the line and the values of `outputs`. `folder` is the
-    command's `--output`, None if no command ran. A newly opened page shows the running or else the last command.
+    command's `--output`, or None if none ran. A new page shows the running command or, if none runs, the last one.
     """
     with gr.Row():
         button = gr.Button(texts[label or name], variant="primary", elem_id=name)
@@ -137,7 +137,7 @@ class Choices:
         return box
 
     def fresh(self, lists: Any, fill: Callable, name: str | bool = False, is_typed: bool = False) -> None:
-        """Updates inputs by `fill()` when the page or (unless `is_typed`) the tab is opened, and on `refill`."""
+        """Updates inputs by `fill()` when the page or tab is opened (only the page if `is_typed`), and on `refill`."""
         self._fills.append((fill, lists))
         opened = [self.page.load, self.tab.select][: 1 if is_typed else 2]  # text typed just after would be lost
         gr.on(opened, fill, None, lists, show_progress="hidden", api_name=name)
@@ -148,8 +148,8 @@ class Choices:
             event(fill, None, lists, show_progress="hidden", api_name=False)
 
     def voice(self, name: str, text: gr.Textbox, *models: gr.Dropdown) -> tuple[gr.Dropdown, gr.Dropdown, gr.Audio]:
-        """Creates inputs for a language and a voice, both common to all `models`, and for a recording as voice. When
-        the language or the voice changes, a sample sentence in `text` is translated to the new language."""
+        """Creates inputs for a language, a stored voice, and a recording of another voice. The languages and stored
+        voices are those that all `models` share. Choosing one translates a sample sentence in `text`."""
 
         def voices(before, language, *names):
             found = self.studio.speakers(language or self.language, *names, before=before)

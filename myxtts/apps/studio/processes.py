@@ -75,7 +75,7 @@ class Tasks:
         return arguments if process and process.poll() is None else ()
 
     def require_free(self, name: str) -> None:
-        """Checks that no command runs under this name; otherwise, raises `UserError` with the output folder's name."""
+        """Raises `UserError` if a command is running under this name. The message has the name of its output folder."""
         if self.arguments(name):
             raise PageError("task_runs", self.folders().get(name, Path(name)).name.strip("_"))
 

@@ -55,7 +55,7 @@ class Studio:
         return base_folder() if name == BASE_NAME else named_folder(self.home, name)
 
     def source(self, named: str | None) -> str:
-        """Converts a model that the user named to a value for `--init-from`: a run to its folder, others unchanged."""
+        """Returns the value of `--init-from` for a model that the user named: a run's folder, else the name itself."""
         named = (named or "").strip()
         return str((self.home / named).resolve()) if named in runs_in(self.home) else named
 
@@ -77,7 +77,7 @@ class Studio:
         return {os.path.relpath(clip.wav_path, folder): clip for clip in clips}
 
     def data_language(self, folder: str | None, before: str) -> str:
-        """Returns a data set's main language by its labels or, if it has none, by its texts; `before` if unknown."""
+        """Returns a data set's language by its main label unless that is `before`, else by its texts, else `before`."""
         with suppress(UserError, OSError):
             stated, found = self.clip_languages(self.clips(folder, before).values() if folder else ())
             found = found if stated == before else stated
@@ -95,7 +95,7 @@ class Studio:
 
     def make_data_set(self, name: str, files: list[str] | None, language: str, recognizer="") -> Iterator[str]:
         """Makes a data set from uploaded files. With subtitles or a recognizer, runs `myxtts make-dataset` to cut the
-        recordings, and yields its output. If it fails before the set has a clip, removes the uploads."""
+        recordings, and yields its output. If the command fails and the set has no clips, removes the uploads."""
         recognizer = (recognizer or "").strip()
         known = recognizer.removeprefix("whisper-") in ("", "pocketsphinx", *WHISPER_SIZES) or "{wav}" in recognizer
         if not (known or recognizer.startswith("hf://") or Path(recognizer).is_dir()):
@@ -139,14 +139,14 @@ class Studio:
         return "\n\n".join(one for one in printed.split("\n\n") if has_gpu or not one.startswith("LARGEST BATCH"))
 
     def speakers(self, language: str, *names: str, before: str | None = None) -> list[str]:
-        """Returns the voices common to all models `names`, sorted by the keys: in `language`, is `before`, trained."""
+        """Returns the voices that all models `names` share, by priority: in `language`, equal to `before`, trained."""
         voices, *others = (read_speakers(self.folder(name)) for name in names)
         shared = [one for one in voices if all(one in other for other in others)]
         return sorted(shared, key=lambda it: (voices[it].language != language, it != before, voices[it].clip is None))
 
     def languages(self, before: str, *names: str) -> tuple[str, list[str]]:
-        """Returns the language to select ("" for none), and the common languages of all models `names`. Selects the
-        first of these two that is common: the language of the first model's trained speaker, and `before`."""
+        """Returns the language to select ("" for none), and the languages that all models `names` share. Selects the
+        language of the first model's first trained speaker or, if it is not shared, `before` if that is shared."""
         known = [one.language for one in read_speakers(self.folder(names[0])).values() if one.clip]
         shared = {*LANGUAGES}
         for name in names:
@@ -155,9 +155,9 @@ class Studio:
         return next((one for one in (*known[:1], before) if one in shared), ""), sorted(shared)
 
     def reading(self, text: str, language: str, speaker: str | None, *names: str) -> tuple[str, str | None, str, str]:
-        """Chooses language and voice for a text, and returns both, with two warnings for the user ("" if not needed):
-        another language that the words suggest, and the characters that a model cannot speak. If `language` is "", it
-        is chosen as by `myxtts say`. Raises `UserError` for letters that the language lacks."""
+        """Chooses language and voice for a text. Returns both, then two things to warn the user about ("" for nothing):
+        another language that the words suggest, and the characters that a model cannot speak. If `language` is "",
+        chooses it like `myxtts say`. Raises `UserError` for letters that the language lacks."""
         if not text.strip():
             raise PageError("no_text")
         _, among = self.languages("", *names)
@@ -171,8 +171,8 @@ class Studio:
         return found, next(iter(voices), None), guessed * (guessed != found), with_names(max(unknown, key=len))
 
     def example(self, text: str, language: str, speaker: str | None, name: str, usual: str) -> str:
-        """Translates a sample sentence to `language`. If `language` is "", uses that of the voice `speaker` of model
-        `name`; if this voice has none, `usual`. A `text` that is not a sample sentence is returned unchanged."""
+        """Translates a sample sentence to `language`; returns any other text unchanged. If `language` is "", translates
+        to the language of the voice `speaker` of model `name` or, if that is unknown, to `usual`."""
         voice = read_speakers(self.folder(name)).get(speaker)
         found = EXAMPLES.get(language or voice and voice.language, EXAMPLES[usual])
         return found if text in EXAMPLES.values() else text
@@ -182,7 +182,7 @@ class Studio:
 
         `options` are, in this order: language ("" to detect it), path of a recording of the voice or None, name of a
         voice to use without a recording, seed, temperature (0 for the run's setting), speed. Raises `UserError` if the
-        model cannot speak the text. `progress` is called as by `Synthesizer.batch`.
+        model cannot speak the text. `progress` is called like that of `Synthesizer.batch`.
         """
         synthesizer, *manner = self._opened(run, *options, which=which)
         speech = synthesizer.speak(text, *manner, retries=1, progress=progress)
