@@ -38,7 +38,7 @@ class WaveBatch(NamedTuple):
 WAVE_DTYPES = WaveBatch(*map(np.dtype, "i4 f4 i4 i4 i4 f4 i4 f4 i4 i4 i4 i4".split()))
 WAVE_RANKS = WaveBatch(1, 2, 1, 2, 1, 2, 2, 2, 1, 1, 1, 2)
 TARGET_GRID = (147, 160)
-"""Samples in 1/150 s at 22 050 and 24 000 Hz. Slices start at multiples of it, where both rates have a sample."""
+"""Samples per 1/150 s at 22 050 and 24 000 Hz. Slices start at multiples of 1/150 s, where both rates have a sample."""
 
 
 def target_width(num_samples: int) -> int:
@@ -140,7 +140,7 @@ def check_wave_batch(batch: WaveBatch) -> WaveBatch:
 
 
 class OrderedBatch(NamedTuple):
-    """Batch of an order: epoch, number in the epoch (`offset`), indices of its clips `(B,)`, and padded lengths."""
+    """Plan of a batch: epoch, number of the batch in it (`offset`), indices of the clips `(B,)`, and padded lengths."""
 
     epoch: int
     offset: int
@@ -204,7 +204,7 @@ class BatchOrder:
     seed: int
     fixed_samples: int | None = None
     fixed_tokens: int | None = None
-    """Padded length of all texts in tokens, as `fixed_samples` of all audio in samples; None uses one per bucket."""
+    """Padded length of all texts, in tokens; `fixed_samples` is that of all audio, in samples. None: one per bucket."""
     extra_samples: int = 0
     """Samples added to the padded length of every clip, to allow random silence before it."""
     start: EpochStart = field(default_factory=EpochStart)
@@ -262,7 +262,7 @@ class BatchOrder:
         return EpochStart(int(position), epoch, row + before.offset, np.concatenate(heard))
 
     def start_at(self, position: int) -> EpochStart:
-        """Returns an `EpochStart` with which an order of the same clips has the same batches from `position` on."""
+        """Returns an `EpochStart` for continuing this order at `position` with the same clips and batches."""
         epoch, row, before = self._place(position)
         return self.start if before is self.start else EpochStart(int(position) - row, epoch)
 

@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 CLIPS = "clips"
 """Name, without suffix, of the checkpoint file that lists the training clips of a stage; see `ClipRecord`."""
 MAX_SHIFT_SAMPLES = CODE_STRIDE_SAMPLES - 1
-"""Maximum random silence before a training clip, in samples. It varies where the audio is cut into codes."""
+"""Maximum random silence before a training clip, in samples, so that codes begin at various points of the audio."""
 KEPT_SAMPLES = 12 * MODEL_SAMPLE_RATE
 """Maximum length of a speaker's stored recording in samples, twice the default maximum length of conditioning clips."""
 USUAL_SAMPLES = 6 * MODEL_SAMPLE_RATE
@@ -226,7 +226,7 @@ def conditioning_seconds(data: DataConfig, clips: Sequence[Clip]) -> tuple[float
 
 
 def _own_vocabulary(config):
-    """Returns the run's vocabulary file, or None if there is none or the GPT is started over."""
+    """Returns the run's vocabulary file; None if it does not exist, or if the GPT is reset (--reset-training)."""
     path, stage = vocabulary_path(Path(config.training.checkpoint_dir)), config.training.stage
     keeps_gpt = not config.training.reset_training or stage in list(STAGES)[list(STAGES).index("gpt") + 1 :]
     return path if path.is_file() and keeps_gpt else None

@@ -214,7 +214,7 @@ class _Verdict(NamedTuple):
 
 
 def _load_cache(path, key):
-    """Returns `{audio path: _Verdict}` from the cache file; {} if it is damaged or for other limits (`key`)."""
+    """Returns `{audio path: _Verdict}` from the cache file; {} if damaged or written for other limits (`key`)."""
     try:
         content = json.loads(Path(path).read_text(encoding="utf-8"))
         clips = content["clips"].items() if content["limits"] == key else ()

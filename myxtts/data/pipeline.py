@@ -79,7 +79,7 @@ class BatchLoader:
     conditioning: DataConfig | None = None
     """Settings of the conditioning clips: lengths, source and padding. None if there are no conditioning clips."""
     conditioning_grid: int = 1
-    """Step in samples for the starts of conditioning clips and, except the shortest and longest ones, their lengths."""
+    """Starts of conditioning clips are multiples of this sample count; so are lengths between it and the maximum."""
     crop_samples: int | None = None
     """Maximum length in samples of the slice to load from each clip; None loads whole clips."""
     max_shift: int = 0
@@ -207,8 +207,8 @@ def stream_batches(
 ) -> Iterator[WaveBatch]:
     """Iterates over the batches of `wave_dataset` on `device`, and raises any error of `loader` at the failing batch.
 
-    TensorFlow never sees an error or the end of the data: a failing operation would also abort eager operations of
-    other threads, and the training step would report the error.
+    Errors of `loader` and the end of the data are hidden from TensorFlow: a failing operation would also abort eager
+    operations of other threads, such as the training step, which would then report the error as its own.
     """
     failures = {}
 

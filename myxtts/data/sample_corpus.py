@@ -159,7 +159,7 @@ def _files(root):
 
 
 def _read_manifest(root):
-    """Returns `(digest of planned clips, {file name: digest})`, both empty if the manifest is missing or damaged."""
+    """Returns `(digest of the clip plan, {file name: digest})`, both empty if the manifest is missing or damaged."""
     try:
         manifest = read_json(root / MANIFEST_FILE)
         return manifest["plan"], manifest["files"]

@@ -40,7 +40,7 @@ class Record(NamedTuple):
 
 
 class PreparedClip(NamedTuple):
-    """Clip in the shard at the path or address `shard`. `audio` is the start of a digest of its samples."""
+    """Clip in the shard at the path or address `shard`. `audio` is the start of a digest of the clip's samples."""
 
     shard: str
     id: str

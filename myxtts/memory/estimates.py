@@ -1,8 +1,8 @@
 """Estimates the memory of training the GPT and the DVAE from `ModelConfig`, without TensorFlow.
 
 Weights are counted exactly, layer by layer. Activations are the tensors of the forward pass that the backward pass
-reads; docstrings list them, with W for the model width. With XLA, the GPT's blocks are assumed to keep only their
-inputs, as on GPUs, and other stages to save nothing. A step's peak is the largest of three values: the memory when the
+reads; docstrings list them, with W for the model width. XLA is assumed to keep only the inputs of the GPT's blocks, as
+on GPUs, and to make no difference in other stages. A step's peak is the largest of three values: the memory when the
 backward pass starts (all activations), when that of the conditioning encoder starts, and at the update (all gradients).
 `utilities/benchmarks/memory_estimate.py` compares estimates with measured peaks.
 """

@@ -19,7 +19,7 @@ FEWEST_CHANNELS = 4
 DIVISORS = {"nano": 8, "tiny": 4, "small": 2}
 """Number by which the channels of the discriminators are divided, by model size; 1 for sizes not listed."""
 KEPT_MAPS = 1.94
-"""Peak memory of the feature maps as a multiple of their size, measured with discriminators run one after another."""
+"""Peak memory of the feature maps as a multiple of their size; measured, with the discriminators run in sequence."""
 SPECTRAL_NUMBERS = 36
 """Measured number of float32 values that the spectral losses keep per audio sample."""
 CONTEXT_FRAMES = {"istft": 34, "hifigan": 26}
@@ -139,8 +139,8 @@ def _decoder_activations(model, frames, number):
 def estimate_decoder(model: ModelConfig, shapes: Shapes, optimizations=Optimizations()) -> MemoryEstimate:
     """Estimates the memory of training the decoder; of the optimizations, only precision, accumulation and EMA matter.
 
-    The peak is in the decoder's update, for which the feature maps of recordings are kept, and those of generated audio
-    before and after the activation.
+    The peak is in the decoder's update. It keeps the feature maps of recordings and, for generated audio, both the
+    feature maps and their values before the activation.
     """
     decoder, discriminators = count_decoder(model), count_discriminators(model)
     trained, number = decoder + discriminators, optimizations.compute_bytes

@@ -13,7 +13,7 @@ BASE_FOLDER: Path = Path(__file__).resolve().parents[1] / "bundled" / "base"
 EXPORT, STAGE, MODEL, SETTINGS = "gpt.onnx", "*step_[0-9]*/manifest.json", "*/*step_[0-9]*/manifest.json", "config.json"
 RELEASE, TRAINER, RUNS, FOLDER, FILE, NEW = "model.pth", "best_model.pth", "*/config.json", "**", "file", "new"
 KINDS: dict[str, str] = tomllib.loads(Path(__file__).with_name("kinds.toml").read_text("utf-8"))
-"""Error texts by kind of path: the first of the glob patterns that matches in a folder, or `base`, `file` or `new`."""
+"""Error texts by kind of path: `base`, `file`, `new`, or the first of the glob patterns that matches in the folder."""
 MODELS = (BASE_NAME, MODEL, SETTINGS)
 HOMES = (RUNS, FOLDER, NEW, MODEL, SETTINGS, "model.bin", "model.safetensors")
 """Kinds of paths that are allowed as the folder of a run (`--checkpoint-dir`)."""

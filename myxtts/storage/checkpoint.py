@@ -48,7 +48,7 @@ _DTYPES |= {"U8": "<u1", "U16": "<u2", "U32": "<u4", "U64": "<u8"}
 def write_tensors(path: AnyPath, arrays: Mapping[str, np.ndarray], values: Iterable[np.ndarray] | None = None) -> None:
     """Writes a safetensors file tensor by tensor; the library's writer would need twice the memory of all tensors.
 
-    `arrays` gives names, order, shapes and data types. `values`, if given, yields the data instead, in that order.
+    `arrays` determines names, order, shapes and data types. The data is from `values`, if given, in the same order.
     """
     # Header of names, shapes and offsets, then the values: https://huggingface.co/docs/safetensors/index#format
     header, end, names = {}, 0, {np.dtype(dtype): name for name, dtype in _DTYPES.items()}
@@ -176,7 +176,7 @@ class CheckpointStore:
         return self._newest(self.read_state)
 
     def newest_file(self, name: str) -> Path | None:
-        """Returns the path of a file in the newest checkpoint where this file is intact; None if it is in none."""
+        """Returns the path of a file in the newest checkpoint with an intact copy; None if no checkpoint has one."""
         return self._newest(lambda step: self.file(step, name))
 
     def _newest(self, read):
@@ -260,7 +260,7 @@ class CheckpointStore:
         return None if entry is None else path
 
     def newest_sound(self, warn: Callable[[str], Any]) -> int | None:
-        """Returns the step of the newest intact checkpoint, or None; renames damaged ones, and reports each by `warn`.
+        """Returns the step of the newest intact checkpoint or None; renames newer damaged ones, each with a warning.
 
         Raises:
             CheckpointVersionError: The newest intact checkpoint has another format; it is not renamed.

@@ -18,7 +18,7 @@ LAST_TRY_PAUSE_SECONDS = 5.0
 class CheckpointWriter:
     """Writes the checkpoints of a `CheckpointStore` in a background thread, one at a time.
 
-    The method call after a failed write reports the error: it logs an `OSError` and raises any other error. After
+    A failed write is reported by the next method call, which logs an `OSError` and raises any other error. After
     `SAVE_TRIES` writes in a row that failed with an `OSError`, it raises a `CheckpointError`. Nothing else may write to
     the store. At the end of a `with` block, the writer waits for the current write, except after Ctrl-C.
     """

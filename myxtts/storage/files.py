@@ -90,7 +90,7 @@ def write_whole(path: AnyPath) -> Iterator[Path]:
 
 @contextmanager
 def _named(path, temporary=None):
-    """Makes each `OSError` of a `with` block name the file `path` if it names no file or only the file `temporary`."""
+    """Sets the file name of an `OSError` in a `with` block to `path`, if the error has none or that of `temporary`."""
     try:
         yield
     except OSError as error:
@@ -105,7 +105,7 @@ def write_whole_folder(path: AnyPath, sync: bool = True, replaced_name: str | No
 
     Args:
         sync: Whether to wait until all files are on the disk, a few milliseconds per file.
-        replaced_name: Name of the old folder until it is deleted, by which it can be found if the process is killed.
+        replaced_name: Name that the old folder gets before it is deleted, and keeps if the process is killed.
     """
     path = Path(os.path.realpath(path))
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -37,7 +37,7 @@ JUDGED = ("gpt", "decoder")
 TAKEN_FROM = "taken_from"
 """Key in a checkpoint's state for the folder that its weights were copied from."""
 _PART_OF = {"num_mels": "dvae", "num_codes": "dvae", "codebook_width": "dvae", "dropout": None}
-"""Part whose shapes a model setting determines, for settings whose prefix does not name it; None for no part."""
+"""Exceptions to the rule that a model setting's prefix names the part whose shapes it determines; None: no part."""
 GATHERED = ".before_reset"
 """Temporary folder in which a reset collects the files of a run before it moves them aside."""
 METRICS = "metrics.jsonl"

@@ -43,7 +43,7 @@ _CHECKS = {
     "best": lambda value: value is None or _is_best(value),
     "parts": lambda value: isinstance(value, dict) and all(isinstance(part, dict) for part in value.values()),
 }
-"""Functions that check the type of a value in `state.json`, by its key."""
+"""Functions that check the type of a value in `state.json`, by the value's key."""
 
 
 def checked_state(values: dict, path: Path) -> SavedState:

@@ -36,7 +36,7 @@ class StoredSpeaker:
     clip: Path | None = None
     """FLAC file with some seconds of a training speaker; None for a voice that is stored as latents."""
     language: str | None = None
-    """Language of `clip`; if `clip` is None, the prefix of the voice's name (`fr_f2`) if the model knows it."""
+    """Language of `clip`; without a clip, the prefix of the voice's name (`fr_f2`) if it is a language of the model."""
     sources: tuple[str, ...] = ()
     """Training clips that the recording consists of; each string has a clip's id and the start of its file's digest."""
 
@@ -86,14 +86,14 @@ def find_speaker(folder: AnyPath, name: str) -> StoredSpeaker:
 
 
 def language_of(folder: AnyPath, name: str | None = None) -> str | None:
-    """Returns the language, if known, of voice `name` or, without `name`, the one language of all training speakers."""
+    """Returns the language of voice `name` or, without a name, of all training speakers; None if unknown or several."""
     speakers = [find_speaker(folder, name)] if name else read_speakers(folder).values()
     languages = {one.language for one in speakers if name or one.clip}
     return languages.pop() if len(languages) == 1 else None
 
 
 def default_speaker(folder: AnyPath, language: str) -> str | None:
-    """Returns a default voice, if any: the only training speaker or `base`'s first voice, preferably in `language`."""
+    """Chooses a default voice: the only training speaker, or `base`'s first voice (in `language`, if any), or None."""
     speakers = read_speakers(folder)
     names = [name for name, one in speakers.items() if one.clip]
     if len(names) != 1:

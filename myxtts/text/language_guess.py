@@ -16,15 +16,15 @@ _LATIN_SHARE = 0.5  # of letters in a Latin script: texts in other scripts have 
 _OWN_SHARE = 0.005
 _MOST_TEXTS, OF_A_CORPUS, OF_A_SENTENCE = 500, (120, 0.99), (8, 0.9)
 """`_MOST_TEXTS` is the number of texts that `identify_language` reads at most. `OF_A_CORPUS` and `OF_A_SENTENCE` are
-`(minimum number of letters, minimum probability)`; the latter identified 250 of 255 sentences, and none wrongly."""
+`(minimum number of letters, minimum probability)`; `OF_A_SENTENCE` identified 250 of 255 sentences, none wrongly."""
 
 
 def guess_language(texts: Iterable[str], language: str | None, among: Collection[str] | None = None) -> tuple[str, str]:
-    """Replaces the language of texts if their letters do not fit it, but fit exactly one other language.
+    """Replaces the language of texts if their letters do not fit it, and exactly one other language is likely.
 
-    Returns the code, and a message for users if the letters do not fit `language` (None: English), else `""`. If they
-    fit several languages, the words of the texts choose between them; if not, languages in `among`, such as a model's,
-    are preferred. A `language` that is not supported is returned unchecked.
+    Returns the code, and a message for users if the letters do not fit `language` (None: English), else `""`. If the
+    letters fit several other languages, the words of the texts and then `among`, such as a model's languages, narrow
+    these down. A `language` that is not supported is returned unchecked.
     """
     code, texts = language or "en", [*texts]
     try:

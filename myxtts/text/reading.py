@@ -89,8 +89,8 @@ class Reader(NamedTuple):
     def pieces(self, text: str, language: str, longest: int, fits: Callable[[str], bool]) -> list[Piece]:
         """Splits a text into pieces for synthesis: whole sentences, or parts of long ones. Drops pieces with a `fault`.
 
-        Pieces have at most as many characters as `longest` or the longest word, and at most `Language.char_limit`. They
-        are shortened until `fits(piece)` is True for each of them, as written by `read`.
+        Pieces have at most `Language.char_limit` characters, and at most `longest` (or the longest word, if longer).
+        They are shortened until `fits` is True for each text that `read` returns for a piece.
         """
         read = cache(lambda piece: self.read(self.with_known_letters(piece, language), language))
         pieces: list[Piece] = []

@@ -20,7 +20,7 @@ SPEECH_RATES = "speech_rates.json"
 SECONDS_AT_CHAR_LIMIT = 16.0
 """Usual duration of a text with `Language.char_limit` characters; this is 15 characters per second in English."""
 DIGIT_LETTERS = 6
-"""Number of letters for which a digit counts in `spoken_length`: the average length of its word."""
+"""Number of letters that `spoken_length` counts for each digit: the average length of a digit's word."""
 FEWEST_CLIPS = 20
 """Minimum number of clips to estimate the speech rate of a language."""
 EDGE_SHARE = 0.005
@@ -84,7 +84,7 @@ def longest_texts(rates: dict[str, SpeechRate], origin: str | None = None) -> di
 
 
 def _fit(clips):
-    """Fits a `SpeechRate` without negative times to clips, rows `(spoken length, seconds, characters)`, `(N, 3)`."""
+    """Fits a `SpeechRate` to `clips` `(N, 3)`: spoken length, seconds and characters. Its times are not negative."""
     lengths, seconds, written = clips.T
     slope, start = np.polyfit(lengths, seconds, 1) if np.ptp(lengths) else (0.0, 0.0)
     if slope <= 0 or start < 0:
@@ -99,7 +99,7 @@ def write_rates(rates: dict[str, SpeechRate]) -> bytes:
 
 
 def read_rates(folder: str | Path) -> dict[str, SpeechRate]:
-    """Returns the rates by language in a run's newest intact GPT checkpoint, else {}; warns if they are invalid."""
+    """Returns the rates by language in a run's newest intact GPT checkpoint, or {}. Warns if their file is invalid."""
     path = CheckpointStore(Path(folder) / "gpt").newest_file(SPEECH_RATES)
     try:
         content = json.loads(path.read_bytes()) if path else {}

@@ -33,7 +33,7 @@ _WHAT = tomllib.loads(Path(__file__).with_name("not_data.toml").read_text("utf-8
 _OTHER_FILES = {tuple(kind.get("suffixes", MEDIA_EXTENSIONS)): kind["what"] for kind in _WHAT.values()}
 _TABLES = (*_WHAT["sheet"]["suffixes"], *_WHAT["parquet"]["suffixes"])
 _MOST_MISLABELED = 0.1
-"""Maximum share of clips that `_refuse_letters` rejects. If more have wrong letters, the whole data set is refused."""
+"""Maximum share of clips that `_refuse_letters` rejects. If more are in a wrong script, the data set is refused."""
 
 __all__ = ["Corpus", "CorpusError", "Finding", "TextsMissing", "Utterance", "files_beside", "load_corpus"]
 
@@ -61,7 +61,7 @@ def load_corpus(
         language: Default language, for clips without one; None identifies it from the texts, else uses English.
         format_name: Name of the only format to try; by default the first one that recognizes the data set.
         audio_roots: Folders outside the data set that may contain its audio files.
-        hints: Whether the error for a wrong encoding names another list in the folder that can be read.
+        hints: Whether the error for a wrong encoding suggests another list in the folder, if MyXTTS can read one.
 
     Raises `ConfigError` if there is no format `format_name` or an audio root is missing. Raises `CorpusError` if `root`
     does not exist or has no known layout, or if a list is empty, too large, neither UTF-8 nor UTF-16 with a byte-order
@@ -149,7 +149,7 @@ def _note_unused_audio(reading, layout):
 
 
 def _guess_language(reading):
-    """Sets the language of clips without one, found by script or words; adds notes on languages that seem wrong."""
+    """Sets the language of clips without one, by their script or words; adds notes on clips that seem mislabeled."""
     unnamed = [clip for clip in reading.utterances if clip.language == reading.language]
     language, note = guess_language((clip.text for clip in unnamed), reading.language)
     if note:
@@ -175,7 +175,7 @@ def _guess_language(reading):
 
 
 def _refuse_letters(reading, language, group):
-    """Rejects clips in `language` (`group`) with letters that it lacks; raises `CorpusError` if there are too many."""
+    """Rejects clips of `group`, all in `language`, that are in a wrong script; raises `CorpusError` if too many are."""
     read_as, note = guess_language((clip.text for clip in group), language)
     if not note or read_as != language:
         return

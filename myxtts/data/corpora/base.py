@@ -89,7 +89,7 @@ class CorpusFormat:
     hint: str
     """Description of the layout in error messages, which follows the words "a folder with"."""
     read: Callable[["Reading", Place], object]
-    """Function that adds the clips and rejections of a `Place` to a `Reading`, or nothing if the layout is another one.
+    """Function that adds the clips and rejections of a `Place` to a `Reading`. It adds nothing if the layout differs.
     Raises `CorpusError` if a list cannot be read, and `ClipRefused` if the folder must not be opened."""
     takes_list: bool = False
     """Whether `read` can also read a single list, `place.list_path`, instead of a folder."""

@@ -72,7 +72,7 @@ class CorpusFolder:
         self._roots |= dict.fromkeys((folder, folder.resolve()))
 
     def allow_named(self, names: Collection[str]):
-        """Allows the user's own folder that holds all `names` outside the data set, if these are half or more."""
+        """If at least half of the paths `names` are outside the data set, allows their folder if the user owns it."""
         away = [name for name in names if (name[:1] == "/" or ".." in name) and name.lower().endswith(AUDIO_EXTENSIONS)]
         paths = [Path(os.path.normpath(self.root / name)) for name in away]
         outside = [path for path in paths if not any(path.is_relative_to(root) for root in self._roots)]
@@ -121,7 +121,7 @@ class CorpusFolder:
         return next((one for one in beside if _file_key(one.name) == key), folder)
 
     def _find_entries(self, folder, for_audio=False):
-        """Returns the files of a folder, and its subfolders, as `files` and `subfolders` do."""
+        """Returns the files and the subfolders of a folder, as `files` and `subfolders` do."""
         folder = self._on_disk(folder)
         if not os.path.isdir(folder):
             return {}, []
@@ -143,11 +143,11 @@ class CorpusFolder:
         return all(name in self.files(folder) for name in names)
 
     def stems(self, folder: Path, suffixes: Sequence[str] = AUDIO_EXTENSIONS) -> set[str]:
-        """Returns the names of files with one of the suffixes, without it. Raises `ClipRefused` as `files` does."""
+        """Returns the names, without suffix, of files with these suffixes. Raises `ClipRefused` as `files` does."""
         return {name.removesuffix(end) for name in self.files(folder) for end in suffixes if name[1:].endswith(end)}
 
     def find_audio(self, places: Sequence[Path], parts: list[str]) -> Path:
-        """Finds a clip's audio file in `places` or `audio_roots`, also one level down if the folder is in `searched`.
+        """Finds a clip's audio file in `places` and `audio_roots`, and in subfolders of those that are in `searched`.
 
         `parts` are the components of the file's path, with or without extension. Raises `ClipRefused` if the file is
         missing, is in several subfolders, or is a link to another user's file outside the data set.

@@ -62,7 +62,7 @@ def _read_saved(reading, place):
 
 
 def _extract(audio, path):
-    """Returns the path of the recording in the cell `audio`; if the cell has its bytes, writes them to `path` first."""
+    """Returns the path of the recording in the cell `audio`. A recording stored as bytes is first written to `path`."""
     content = audio.get("bytes")
     if content is None:
         return str(audio.get("path") or "")
@@ -257,7 +257,7 @@ def read_vctk(reading: Reading, place: Place) -> None:
 def read_chapters(reading: Reading, place: Place, suffix: str) -> None:
     """Reads LibriSpeech or LibriTTS: `SPEAKER/CHAPTER/` folders with texts in files that end with `suffix`.
 
-    Folders `dev-…` are for validation, and `test-…` are not used. If there are no others, all are for training.
+    Folders `dev-…` are for validation, and `test-…` are not used. If only such folders exist, all are for training.
     """
     has_texts = lambda path: any(name.endswith(suffix) for name in reading.folder.files(path))
     chapters = [path for path in reading.folder.walk(place.path, 3) if has_texts(path)]

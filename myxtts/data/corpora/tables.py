@@ -154,8 +154,8 @@ def header_table(reading: Reading, place: Place, path: Path) -> Table | None:
 def content_table(reading: Reading, place: Place, path: Path) -> Table | None:
     """Returns the `Table` of a list whose columns are found by their content; None if no column contains clips.
 
-    At least half of the cells in the clip column name audio files. The text column is the one that the header names,
-    else the one with the most letters. `plain_table` reads a list with clips first, at most 4 columns and no header.
+    At least half of the cells in the clip column have an audio file. The text column is the one that the header names,
+    else the one with the most letters. Lists of up to 4 columns, clips first and no header are left to `plain_table`.
     """
     lines = reading.folder.read_lines(path)
     sample = [line for line in lines[:_SAMPLE_LINES] if line.strip()]
@@ -213,7 +213,7 @@ def plain_table(reading: Reading, place: Place, path: Path) -> Table:
 
 
 def _is_header(rows, column, found):
-    """Returns whether the first row is a header. If its audio is missing, the row may also be a clip."""
+    """Returns whether the first row is a header; if not, it is a clip, perhaps one without its audio file."""
     header, *others = rows
     if found[0] or not all(found[1:]):
         return False
@@ -228,7 +228,7 @@ def _is_header(rows, column, found):
 
 
 def _located(reading, place, path, dialect, columns, header_line=None):
-    """Creates a `Table` with audio in `place`, `wavs/`, a subfolder of these, or a folder that `allow_named` allows."""
+    """Creates a `Table`. Audio is found in `place`, its `wavs/`, their subfolders, or a folder from `allow_named`."""
     table = Table(path, dialect, columns, (place.path / "wavs", place.path), header_line)
     reading.folder.allow_named([*_clip_names(reading, table)])
     reading.folder.searched.update(table.audio_places)

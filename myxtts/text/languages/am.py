@@ -9,11 +9,11 @@ A syllable has one consonant, a vowel and at most one more consonant, or two at 
 1. At the start of a word, after the first consonant: ብዙ bɨ-zu, ስም sɨm. The other rules apply to the rest.
 2. Inside a word, after every second consonant. In ቤተክርስቲያን be-täk-rɨs-ti-yan, k closes a syllable, r opens one, and s
    closes it. Exceptions: the second of three consonants closes the new syllable if it is more sonorous than the third
-   and not a stop, as in ክርስቶስ kɨ-rɨs-tos (not kɨr-sɨ-tos). The long consonant ñ, and t after t', follow a vowel, as in
-   ትግርኛ tɨg-rɨ-ña.
+   and not a stop, as in ክርስቶስ kɨ-rɨs-tos (not kɨr-sɨ-tos). ɨ is also inserted before the long consonant ñ, and
+   between t' and t: ትግርኛ tɨg-rɨ-ña.
 3. At the end of a word, the last syllable has two closing consonants if the second is less sonorous than the first
-   (glides > liquids > nasals > fricatives > b > stops), as in ክንፍ kɨnf; otherwise one, as in ክፍል kɨ-fɨl. Before these,
-   counted backwards, consonants open and close a syllable in turn: መንግሥት män-gɨst, ወንድም wän-dɨm.
+   (glides > liquids > nasals > fricatives > b > stops), as in ክንፍ kɨnf; otherwise one, as in ክፍል kɨ-fɨl. Going
+   back from these, consonants alternately open and close a syllable: መንግሥት män-gɨst, ወንድም wän-dɨm.
 """
 
 import re

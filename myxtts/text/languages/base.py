@@ -37,13 +37,13 @@ class Language:
     abbreviations: dict[str, str] = field(default_factory=dict)
     """Words for each abbreviation, in order of replacement; keys are lower-case, without the final full stop."""
     abbreviation_stop: Literal["always", "optional", "never"] | str = "always"
-    """Whether abbreviations have a final full stop. Another value is a regular expression; `{}` is the abbreviation."""
+    """Whether abbreviations have a final full stop, or a regular expression with `{}` in place of an abbreviation."""
     within_sentences: frozenset[str] = frozenset()
     """Other lower-case abbreviations whose full stop does not end a sentence; `no#` means `no.` before a digit."""
     symbols: dict[str, str]
     """Words for each symbol, such as `%`."""
     symbol_readings: dict[str, str] = field(default_factory=dict)
-    """Words that replace a symbol if the vocabulary lacks it, by symbol; in Latin letters if `romanize` is set."""
+    """Words for each symbol, used if the vocabulary lacks the symbol; in Latin letters if `romanize` is set."""
     romanize: Callable[[str], str] | None = None
     """Function that converts cleaned text to Latin letters. Raises ImportError if a package is not installed."""
     romanizes_as_written: bool = False
@@ -57,7 +57,7 @@ class Language:
     letters: str = ""
     """Lower-case letters and marks of cleaned text, without `,.?!` and, in Latin scripts, without a–z."""
     own_letters: str = ""
-    """Letters that no other language of the same scripts has, by which texts of the language are identified."""
+    """Letters that identify texts of the language, because no other language of the same scripts has them."""
     phonemize: Callable[[str, str], str] | None = None
     """Function `(cleaned text, "latin" or "ipa") -> phonemes`; None if the language has no rules."""
 
@@ -94,7 +94,7 @@ DESCRIPTIONS, _READINGS, MARKS = (
     tomllib.loads(Path(__file__).with_name(f"{name}.toml").read_text(encoding="utf-8"))
     for name in ("languages", "readings", "marks")
 )
-"""Parsed TOML: `Language` fields by code; rules for `Language.write_out`; typographic variants by ASCII character."""
+"""Parsed TOML: `Language` fields by language; rules for `Language.write_out`; typographic variants by ASCII mark."""
 _MARKED_NUMBER = r"⟦(\w+)((?: \w+=\w+)*)(\.?\w*) ([0-9]{1,36})⟧"
 _compiled = cache(re.compile)  # the cache of the `re` module is too small for the rules of all languages
 
