@@ -13,7 +13,7 @@ import tensorflow as tf
 SPEED_RANGE = 0.05
 """Speed factors are from exp(-SPEED_RANGE) to exp(SPEED_RANGE). A speed change also shifts pitch and formants."""
 GAIN_NEPERS = 0.7
-"""Maximum random change of level: 3 dB in `draw_change`, applied to log power; 6 dB in `disturb`, to log amplitude."""
+"""Maximum random change of level: of log power in `draw_change` (3 dB), and of log amplitude in `disturb` (6 dB)."""
 EQUALIZER_NEPERS = 0.25
 """Maximum amplitude (1.1 dB) of the random cosines over the mel bands that `draw_change` adds to log power."""
 EQUALIZER_CURVES = 4
@@ -81,7 +81,7 @@ def change_speed(wav: tf.Tensor, lengths: tf.Tensor, speed: tf.Tensor) -> tuple[
 
 
 def change_speed_of_loop(wav: tf.Tensor, speed: tf.Tensor) -> tf.Tensor:
-    """Changes the speed of clips `(B, S)` that repeat without end, by factors `(B,)`; returns the first S samples."""
+    """Repeats clips `(B, S)` without end, changes their speed by factors `(B,)`, and returns the first S samples."""
     size = tf.shape(wav)[1]
     at = tf.math.floormod(tf.range(size, dtype=tf.float32)[None] * speed[:, None], tf.cast(size, tf.float32))
     left = tf.minimum(tf.cast(at, tf.int32), size - 1)

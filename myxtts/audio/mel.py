@@ -85,7 +85,7 @@ CONDITIONING_MEL = replace(DVAE_MEL, n_fft=2048)
 _SPEAKER_FORM = {"window": "hamming", "filter_norm": None, "log_floor": 0.0, "log_offset": 1e-6, "preemphasis": 0.97}
 SPEAKER_MEL = MelSpec(SPEAKER_SAMPLE_RATE, n_fft=512, win_length=400, hop_length=160, num_mels=64, **_SPEAKER_FORM)
 CHUNK_FRAMES = 600
-"""Maximum number of frames that `in_chunks` processes at a time. They take 5 MB; fewer frames at a time are slower."""
+"""Maximum number of frames that `in_chunks` processes at a time. Such a chunk takes 5 MB; smaller ones are slower."""
 _LOWPASS_WIDTH = 6  # zero crossings of the sinc on each side
 _ROLLOFF = 0.99  # cutoff as a fraction of the lower Nyquist frequency
 _INVERSION_ITERATIONS = 20
@@ -94,7 +94,7 @@ _TINY = np.float32(1e-10)
 
 
 def _pooled(filters):
-    """Crops `filters` `(bins, bands)` to bins with nonzero weights, for speed. Returns their slice, and the crop."""
+    """Returns the slice of the bins where `filters` `(bins, bands)` are not all zero, and the filters of this slice."""
     reached = np.flatnonzero(filters.any(axis=1))
     bins = slice(int(reached[0]), int(reached[-1]) + 1)
     return bins, filters[bins]
@@ -258,7 +258,7 @@ def log_mel_to_wav(log_mel: Any, num_iterations: int = 60, seed: int = 0) -> np.
 
 
 def _pooling_to(mel, filters, power):
-    """Returns power spectra `(F, 1 + n_fft // 2)` whose mel bands are closer to `mel` than those of `power`."""
+    """Corrects power spectra `power`, `(F, 1 + n_fft // 2)`, so that their mel bands become closer to `mel`."""
     # The multiplicative update decreases the Kullback-Leibler divergence (Lee and Seung, "Algorithms for non-negative
     # matrix factorization", 2001). Unlike least squares, it weights all bands equally and keeps the spectrum smooth.
     ratio = mel / np.maximum(power @ filters, _TINY)

@@ -172,7 +172,7 @@ def _require_build(tf, accelerator):
 
 
 def _narrow_environment(plan):
-    """Before TensorFlow is imported, sets `CUDA_VISIBLE_DEVICES` to a dual plan's GPUs; returns whether it was set."""
+    """Unless TensorFlow is imported, sets `CUDA_VISIBLE_DEVICES` to a dual plan's GPUs; returns whether it was set."""
     # Once it is imported, GPUs in descending order are an error: `set_visible_devices` numbers them in ascending order.
     if not (plan.is_dual and plan.visible_ids):
         return False
@@ -193,7 +193,7 @@ def _narrow_environment(plan):
 
 
 def _configure_gpus(tf, plan, narrowed):
-    """Makes only the plan's GPUs visible, with memory growth or limits. If `narrowed`, TensorFlow sees no others."""
+    """Makes only the plan's GPUs visible, with memory growth or limits. If `narrowed`, others are hidden already."""
     physical = tf.config.list_physical_devices("GPU")
     expected = len(plan.visible) if narrowed else plan.num_gpus
     if len(physical) != expected:

@@ -18,7 +18,7 @@ ISOLATION_NOTES = ("Memory growth stays off: TensorFlow has either growth or a h
 
 
 class DeviceError(UserError):
-    """Raised if requested devices are not available or contradict each other, or variables are on the wrong device."""
+    """Raised if devices are not available, options contradict each other, or variables are on the wrong device."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class DevicePlan:
 
     @property
     def gpu_roles(self) -> tuple[str, ...]:
-        """Role, `data` or `model`, of each GPU in `visible_ids`, by which `GPUReport.figures` names its values."""
+        """Roles of the GPUs in `visible_ids`, `data` or `model`. The keys of `GPUReport.figures` begin with a role."""
         return tuple("model" if gpu in self.model_gpus else "data" for gpu, _ in zip(self.visible, self.visible_ids))
 
     def describe(self) -> str:

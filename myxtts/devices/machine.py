@@ -63,7 +63,7 @@ class Memory:
 
 
 def read_processor(root: Path = Path("/")) -> Processor:
-    """Returns the processor with the limits of this process; `root` is the root of the file system."""
+    """Returns the CPU, and how much of it this process may use; `root` is the root of the file system."""
     lines = (line.partition(":") for line in (_text(root / "proc/cpuinfo") or "").splitlines())
     facts = {key.strip(): value.strip() for key, _, value in lines}
     name = facts.get("model name") or platform.processor() or platform.machine()
@@ -126,8 +126,8 @@ def probe_files(folder: AnyPath, paths: Iterable[AnyPath], most_bytes: int = 64 
     """Measures the free space of a folder's disk, and the speed of reading the files `paths`, up to `most_bytes`.
 
     Returns:
-        A dictionary with `folder`; `free`, in bytes; `read_per_second`, in bytes, None if not measured; and `note`, a
-        text that tells what was read, or why nothing was read.
+        A dictionary with `folder`; `free` (bytes); `read_per_second` (bytes, or None if nothing was read); and `note`,
+        a text that tells what was read, or why nothing was read.
     """
     count, total, seconds, note = 0, 0, 0.0, "not measured: no files"
     if not hasattr(os, "posix_fadvise"):
@@ -245,7 +245,7 @@ def rounds_to_tf32(device: str) -> bool:
 
 
 def _compute_capability(device):
-    """Returns the lowest compute capability of `device` and the GPUs after it, all of which train; None if unknown."""
+    """Returns the lowest compute capability of the GPUs that train: `device` and all later GPUs. None if unknown."""
     import tensorflow as tf
 
     boards = []  # the GPU of each logical device

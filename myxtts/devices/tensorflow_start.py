@@ -32,14 +32,14 @@ logging.getLogger("tensorflow").addFilter(lambda record: "tf.function retracing"
 
 
 def import_tensorflow() -> None:
-    """Imports TensorFlow for a command, without optional packages, and removes `NOISE` from standard error."""
+    """Imports TensorFlow for a command, without optional packages, and drops `NOISE` messages from standard error."""
     filter_native_errors()
     import_sparingly()
 
 
 @contextmanager
 def starting_quietly() -> Iterator[None]:
-    """Removes `NOISE` from standard error during a `with` block, for programs that import MyXTTS."""
+    """Drops `NOISE` messages from standard error during a `with` block, for programs that import MyXTTS."""
     before = os.dup(2)
     relay = _relay(before)
     try:
@@ -71,7 +71,7 @@ def import_sparingly() -> Any:
 
 
 def filter_native_errors() -> None:
-    """Removes `NOISE` from standard error until the process ends, except in notebooks, which replace `sys.stderr`."""
+    """Drops `NOISE` messages from standard error until the process ends; not in notebooks, which replace stderr."""
     if sys.stderr is None or sys.stderr is not sys.__stderr__:
         return
     own = os.dup(2)
@@ -81,7 +81,7 @@ def filter_native_errors() -> None:
 
 
 def _relay(output):
-    """Filters `NOISE` from standard error by a `grep` process, which copies the rest to the file descriptor `output`.
+    """Drops `NOISE` messages from standard error by a `grep` process, which copies the rest to descriptor `output`.
 
     Returns the process. If `grep` is missing or `TF_CPP_MIN_LOG_LEVEL` asks for messages, does nothing and returns
     None. If TensorFlow aborts this process, `grep` still prints the reason; a thread of this process could not.

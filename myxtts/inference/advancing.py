@@ -51,9 +51,9 @@ class Request(NamedTuple):
 
 
 def graph_of(function: Callable, signature: list, compiled: bool = False) -> Callable:
-    """Prepares `function` for fast calls: returns `() -> graph`, which traces a concrete graph when first called.
+    """Returns a function `() -> graph` that traces `function` to a concrete graph when first called, and caches it.
 
-    Calling a concrete graph avoids the lookup of a `tf.function`, which takes as long as a step of a small model.
+    Calls of a concrete graph need no lookup, which in a `tf.function` takes as long as a step of a small model.
     """
     traced = tf.function(function, input_signature=signature, jit_compile=compiled, autograph=False)
     return functools.cache(traced.get_concrete_function)
@@ -75,8 +75,8 @@ class TensorflowSteps:
 
     Args:
         traced: Whether `read` is traced to a graph; `draw` always is.
-        by_block: Whether `draw`, for shapes that XLA has not compiled, runs transformer blocks that XLA compiles one
-            by one. None means True on a GPU, where launching single operations is slow, and False on a CPU.
+        by_block: Whether XLA compiles each transformer block by itself if it has not compiled the whole `draw` for a
+            shape. None means True on a GPU, where launching single operations is slow, and False on a CPU.
 
     Attributes:
         shapes: Shapes `(B, S)` for which XLA has compiled `draw`.
@@ -116,7 +116,7 @@ class TensorflowSteps:
             return self._read(latents, text, text_mask)
 
     def move(self, state: RowState, rows: list[int], start: int, end: int, before: int, after: int) -> RowState:
-        """Selects `rows` of a state, cuts its cache to `start:end`, and pads that by `before` and `after` positions."""
+        """Selects `rows` and cache positions `start:end` of a state, then pads by `before` and `after` positions."""
         with tf.device(self._device):
             numbers = (tf.constant(number) for number in (start, end, before, after))
             return self._move()(state, tf.constant(rows), *numbers)

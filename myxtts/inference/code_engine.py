@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 MOST_ROWS = 8
 """Maximum number of sentences in a batch; larger batches need more memory and are slower per code."""
 FIRST_STEPS = 4
-"""Codes per call while a sentence with `hurry` has fewer than `FIRST_CODES`, so that its audio starts early."""
+"""Codes per call until a sentence with `hurry` has `FIRST_CODES` codes: only a few, so that its audio starts early."""
 IDLE_SECONDS = 0.2
 """Idle time in seconds after which the engine's thread ends; the next stream starts another thread."""
 CACHE_SIZES = (64, 128, 192, 256, 384, 512, 640, 768, 1024)
@@ -99,8 +99,8 @@ class CodeEngine:
         steps: `TensorflowSteps` or `OnnxSteps`; may be replaced while the engine is idle.
 
     Attributes:
-        changed: Condition that is notified after each call. While a thread holds it, no call begins, so all streams
-            that the thread opens start in the same batch, which makes results reproducible.
+        changed: Condition that is notified after each call of `steps`. No call begins while a thread holds it, so all
+            streams that the thread opens start in the same batch, which makes results reproducible.
     """
 
     def __init__(self, steps: TensorflowSteps, config: ModelConfig):

@@ -21,21 +21,21 @@ from myxtts.text.speech_rates import SpeechRate
 
 CODE_SECONDS = CODE_STRIDE_SAMPLES / MODEL_SAMPLE_RATE
 LOOP_CODES, LOOP_TURNS, LONGEST_LOOP = 32, 4, 24
-"""A loop is `LOOP_TURNS` or more repeats of up to `LONGEST_LOOP` codes. From `LOOP_CODES` (1.5 s) on, it is a fault."""
+"""A loop is `LOOP_TURNS` or more repeats of up to `LONGEST_LOOP` codes; a fault if `LOOP_CODES` (1.5 s) or longer."""
 DOUBT = 0.5
 """Score below which a check reports a fault; also the default of `Calibration.doubt`."""
 CONFIDENCE_FILE = "confidence.json"
 """File in a model's folder that holds its `Calibration`."""
 BEYOND_BAND = 1.0, 1.05
-"""Factors by which a duration is above or below its usual range: up to the first it scores 1, at the second 0.5."""
+"""Factors by which a sentence is too long or too short: the score is 1 up to the first factor, 0.5 at the second."""
 LEAST_FOLLOWING = 0.5
-"""Attention is checked only if its evenness and its sharpness (see `features`) are both at least this high."""
+"""Minimum of evenness and of sharpness (see `features`); if either is lower, the attention is not checked."""
 Listener = Callable[[np.ndarray, int, str, str], float]
 """Speech recognizer that scores audio: `(samples (S,), sample rate in Hz, text, language) -> CER`, 0 to 1."""
 
 
 class Reading(NamedTuple):
-    """Result of a second pass of the GPT, for the self-check: over C codes and L text tokens, with start and stop."""
+    """Result of a second pass of the GPT, for the self-check: C codes, and L text tokens including start and stop."""
 
     attention: np.ndarray
     """`(C, L)` attention of codes to text tokens, in the first head of the transformer block in which it follows the
@@ -68,14 +68,14 @@ class Calibration(NamedTuple):
         return cls(**read_json(path)) if path.is_file() else None
 
     def __call__(self, found: dict[str, float]) -> float:
-        """Returns the probability for a sentence whose `features` are `found`, clipped to 0.01 to 0.99."""
+        """Returns the probability that a recognizer understands a sentence with features `found`, from 0.01 to 0.99."""
         total = self.intercept + sum(weight * found[name] for name, weight in self.weights.items())
         return round(float(np.clip(1 / (1 + np.exp(-total)), 0.01, 0.99)), 2)
 
 
 def features(reading: Reading) -> dict[str, float]:
     """Returns how well attention follows the text: `evenness`, the correlation of time and text position; `sharpness`,
-    the maximum attention of a code, averaged over codes; `coverage`, that to a text token, averaged over tokens."""
+    the maximum attention over tokens, averaged over codes; `coverage`, the maximum over codes, averaged over tokens."""
     attention = reading.attention
     evenness, sharpness = _evenness(attention), attention.max(axis=1).mean()
     coverage = attention[:, 1:-1].max(axis=0).mean() if attention.shape[1] > 2 else 0.0

@@ -132,7 +132,7 @@ class Spoken:
 
     @property
     def summary(self) -> str:
-        """Result of the self-check in words; if the model is calibrated, with the confidence as a number."""
+        """Result of the self-check in words, and the confidence as a number if the model is calibrated."""
         if all(piece.is_calibrated for piece in self.pieces):
             return f"confidence {self.confidence:.2f}" + (f" ({self.reason})" if self.reason else "")
         return f"possible fault: {self.reason}" if self.reason else "no fault found in the codes"

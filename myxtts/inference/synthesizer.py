@@ -72,7 +72,7 @@ class Synthesizer:
         self.engine = CodeEngine(TensorflowSteps(model.gpt, config.model, traced=traced), config.model)
         self.read_again = SecondReading(model.gpt, traced)
         self.engine_name, self.make_steps = "tensorflow", None
-        """Name of the engine in use. `make_steps(name)` loads an ONNX engine; None if there is only TensorFlow."""
+        """Name of the engine in use; function that loads ONNX engines by name, or None if there is only TensorFlow."""
         self._engines = {"tensorflow": self.engine}
         codes = [tf.TensorSpec([None, None], tf.int32)]
         to_mel = lambda codes: model.denormalize_mel(model.dvae.decode(codes))
@@ -88,7 +88,7 @@ class Synthesizer:
 
     @classmethod
     def load(cls, folder: str | Path, which: str = "best", only_speech: bool = False, **options) -> Self:
-        """Loads a model, with the arguments and errors of `load_model`; `options` are further arguments of the class.
+        """Loads a model; for arguments and errors, see `load_model`. `options` are further arguments of the class.
 
         If `only_speech` is true, a model with a waveform decoder loads no DVAE, and its `Speech.mel` is None.
         """
@@ -137,7 +137,7 @@ class Synthesizer:
         """Speaks a text of any length, sentence by sentence; see `batch` for errors and all other arguments.
 
         Args:
-            language: Code (`fa`). None uses the first that is known: the voice's, the training speakers', the text's.
+            language: Code (`fa`). None uses the first known language: of the voice, the training speakers, the text.
             engine: Name in `choices.ENGINES`; None uses the engine that was chosen at loading.
             drawing: Values that override `sampling`: `temperature`, `top_k`, `top_p`, `repetition_penalty`.
         """

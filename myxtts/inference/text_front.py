@@ -61,7 +61,7 @@ class TextFront:
         return [token for token in self.tokenizer.encode(known, language) if token != self.tokenizer.unk_id]
 
     def check(self, text: str, language: str) -> None:
-        """Raises `SpeechError` for a text that the model cannot speak, or whose letters the language does not have."""
+        """Raises `SpeechError` if the model cannot speak a text, or the letters of the text do not fit `language`."""
         if fault := guess_language([text], language, self.tokenizer.languages)[1]:
             raise SpeechError(fault)
         self._check(text, language)

@@ -1,7 +1,7 @@
 """Synthesizes a text sentence by sentence: samples codes, decodes them to audio, and runs the self-check.
 
-A decoder (`GriffinLim` or `LatentDecoder`) has a `sample_rate` in Hz, and a method `begin` that returns a
-`windows.Sounding` for one sentence.
+A decoder (`GriffinLim` or `LatentDecoder`) has a `sample_rate` in Hz, and a method `begin` that returns the
+decoder of one sentence, a `windows.Sounding`.
 """
 
 import logging
@@ -171,10 +171,10 @@ class Sentence:
 class SpeechStream(Spoken):
     """Iterator that yields the audio of a text part by part, as `(S,)` float32, as soon as a part is decoded.
 
-    Iterating checks a sentence when the audio of the next one has begun, so that checks delay no audio, and then adds
-    it to `pieces`. To poll instead, without checks and `pieces`, call `open`; until `finished`, call `more` whenever
-    `ready()` is true; always call `close` at the end. Unlike `Synthesizer.speak`, a stream never retries a sentence.
-    The arguments are explained in `Synthesizer.stream`.
+    Iteration runs the self-check of a sentence after the first audio of the next one, so that no audio is delayed, and
+    then adds the sentence to `pieces`. To poll instead, without self-checks and `pieces`, call `open`, then `more`
+    whenever `ready()` is true, until `finished`; always call `close` at the end. Unlike `Synthesizer.speak`, a stream
+    never retries a sentence. The arguments are explained in `Synthesizer.stream`.
     """
 
     def __init__(self, synthesizer: "Synthesizer", pieces: Sequence[Piece], manner: Manner, hurry=True, check=True):

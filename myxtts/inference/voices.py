@@ -19,7 +19,7 @@ from myxtts.storage.speakers import find_speaker, read_speaker
 logger = logging.getLogger(__name__)
 
 SHORTEST_CHUNK_SAMPLES = int(0.33 * MODEL_SAMPLE_RATE)
-"""Minimum length of a voice's recordings, in samples. A shorter last chunk is dropped, as in the released model."""
+"""Minimum total length of a voice's recordings, in samples. Shorter chunks are dropped, as in the released model."""
 Recording = str | Path | np.ndarray
 """Path of an audio file, or `(S,)` float32 samples at 22 050 Hz."""
 

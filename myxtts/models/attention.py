@@ -96,7 +96,7 @@ class _Chunks:
         """Calls `chunk(index, start, after, *carried)` for each chunk of keys; returns the last `carried`.
 
         To save memory, the backend must finish a chunk before it starts the next one. So each chunk returns a zero that
-        depends on its results, and the next chunk adds this zero (`after`) to its keys, values and dropout mask number.
+        depends on its results, and the next chunk adds this zero (`after`) to its keys, its values and its number.
         Slice bounds do not depend on the zero, because XLA evaluates them at compile time.
         """
         count = (self.num_keys + CHUNK - 1) // CHUNK
@@ -112,7 +112,7 @@ class _Chunks:
         return carried
 
     def _read(self, start, after):
-        """Returns `(first, query, key, value, scores)` of a chunk; queries before index `first` do not see it."""
+        """Returns `(first, query, key, value, scores)` of a chunk; the queries before `first` do not see the chunk."""
         first, shape = start if self.causal else 0, ops.shape(self.key)
         stop = (min if isinstance(start, int) else ops.minimum)(start + CHUNK, self.num_keys)
         corner, size = (0, 0, start, 0), (*shape[:2], stop - start, shape[3])
@@ -128,7 +128,7 @@ class _Chunks:
         return first, query, key, value, scores
 
     def _replaced(self, old, first, new):
-        """Returns `old`, which has a value per query, with the values of queries from `first` on replaced by `new`."""
+        """Returns a copy of `old` (one value per query) in which `new` replaces the values from query `first` on."""
         return ops.concatenate([old[:, :, :first], new], axis=2) if self.causal else new
 
 

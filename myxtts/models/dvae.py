@@ -57,7 +57,7 @@ class VectorQuantizer(Layer):
         return {"count": ops.sum(chosen, axis=0), "sum": ops.matmul(ops.transpose(chosen), flat)}
 
     def update(self, count: Tensor, vector_sum: Tensor):
-        """Updates the moving averages and the codebook with `count` and `sum` of `statistics`, summed over batches."""
+        """Updates the moving averages and the codebook; the arguments are the `statistics`, summed over batches."""
         self.cluster_size.assign(DECAY * self.cluster_size + (1.0 - DECAY) * count)
         self.codebook_sum.assign(DECAY * self.codebook_sum + (1.0 - DECAY) * vector_sum)
         total = ops.sum(self.cluster_size)

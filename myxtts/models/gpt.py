@@ -140,7 +140,7 @@ class GPT(Layer):
     def mel_to_latents(self, mel: Tensor, run_block: Callable | None = None) -> Tensor:
         """Computes conditioning latents: mel `(B, T, num_mels)` -> `(B, num_latents, width)`.
 
-        `run_block(x, number=number)`, if given, replaces the call of a conditioning block, to run it compiled.
+        `run_block(x, number=number)`, if given, is called instead of each conditioning block, to run it compiled.
         """
         return self.perceiver(self.conditioning_encoder(mel, run_block=run_block))
 
@@ -163,7 +163,7 @@ class GPT(Layer):
         """Returns the normalized output of the trunk at the text and audio positions, `(B, L + C, width)`.
 
         `see_input(number, x)` gets each block's input, `(B, num_latents + L + C, width)`, for `text_attention`.
-        `run_block(x, number=number, key_mask=key_mask, seed=seed)`, if given, replaces a block's call, to compile it.
+        `run_block(x, number=number, key_mask=key_mask, seed=seed)`, if given, replaces each block, to run it compiled.
         """
         x = self.embedding_dropout(self._prompt(latents, text_inputs, audio_inputs), seed=seed)
         if key_mask is not None:

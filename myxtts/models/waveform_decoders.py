@@ -135,7 +135,7 @@ class HifiganGenerator(WaveformDecoder):
         upsampling: Factor and kernel size of the transposed convolution of each stage. The product of the factors is
             `hop_length`.
         kernel_sizes: Kernel size of each residual stack in a stage; the outputs of the stacks are averaged.
-        dilations: `dilations` of each `ResidualStack`.
+        dilations: Dilation of each residual step in a stack, as in `ResidualStack`.
     """
 
     def __init__(
