@@ -34,7 +34,7 @@ from myxtts.training.watching.watch import has_stopped
 logger = logging.getLogger(__name__)
 
 WARMUP_STEPS, TIMED_STEPS = 3, 5
-"""Untimed steps at the start of a stage, and timed steps before its remaining time is first estimated."""
+"""Numbers of steps at the start of a stage: untimed ones, then timed ones until the remaining time is estimated."""
 LEAST_TO_TRY, MOST_TO_TRY = 40, 8 * BYTES_PER_GB
 """A run gets trial steps (`try_run`) if it has at least this many steps and needs at most this many bytes of memory."""
 OPENING, STOP_SECONDS, CLOSING_SECONDS = 22, 3, 25

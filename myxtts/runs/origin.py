@@ -29,7 +29,7 @@ MOST_CLIP_BYTES = 8 * 2**20
 
 
 def settle_origin(config: XTTSConfig) -> tuple[XTTSConfig, XTTSConfig | None]:
-    """Completes the settings of a new run from the model of --init-from, or of a resumed run from its stored settings.
+    """Completes the settings: of a new run, from the model of --init-from; of a resumed run, from its stored settings.
 
     Returns the complete settings, and the stored ones (None for a new run). Raises `UserError` if --init-from lacks a
     needed part, or if a resumed run is given another --init-from, --tune, --lora-rank, --lora-targets or --lora-alpha.
