@@ -83,9 +83,9 @@ def open_run(config: Configuration = None, *, callbacks: Sequence = (), quiet: b
 
 @contextmanager
 def naming_arguments(parser: Callable | None = None) -> Iterator[None]:
-    """Context manager that adds a note to a `UserError`: the Python argument for each flag in the error's message.
+    """Context manager that adds a note to a `UserError`, with the Python argument for each flag in the message.
 
-    `parser` builds the command's parser; None means `myxtts train`, for which the note also has each flag's setting.
+    `parser` builds the command's parser. None stands for `myxtts train`; then the note also names the flags' settings.
     """
     try:
         yield
@@ -267,7 +267,7 @@ def _requested(config, named, start, is_plan=False) -> XTTSConfig:
 
 
 def _config_of_source(source, requested):
-    """Returns the settings of the model `source`, the value of --init-from; None for a model on the hub.
+    """Returns the settings of a model, given the value `source` of --init-from; None for a model on the hub.
 
     Raises `ConfigError` if --model-size was given (`requested`) and is not the size of that model.
     """

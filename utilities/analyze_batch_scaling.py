@@ -66,7 +66,7 @@ def read_runs(paths):
 
 
 def recommended(runs):
-    """Returns the recommended run (the smallest batch that reaches `ENOUGH`) and the fastest; None without timings."""
+    """Returns the run with the smallest batch that reaches `ENOUGH`, and the fastest run; both None without timings."""
     measured = [run for run in runs if run["samples_per_second"]]
     if not measured:
         return None, None

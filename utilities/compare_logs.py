@@ -149,7 +149,7 @@ def _summarize(steps):
 
 
 def speed_up(baseline, optimized):
-    """Returns the ratio of throughputs, None if unknown, and their unit: samples/s if both logs have it, or steps/s."""
+    """Returns `(throughput ratio or None, unit)`. The unit is samples/s if both logs have that, otherwise steps/s."""
     for field, unit in (("samples_per_second", "samples/s"), ("steps_per_second", "steps/s")):
         before, after = baseline[field], optimized[field]
         if before and after is not None:

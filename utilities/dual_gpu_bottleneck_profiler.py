@@ -28,7 +28,7 @@ LOAD_LIMIT = 0.20
 TRANSFER_LIMIT = 0.15
 TRAIN_LIMIT = 0.50
 VARIATION_LIMIT = 0.30
-"""Limits of `judge`, as fractions of the step time: it reports loading, transfer or variation above, training below."""
+"""Limits, as fractions of the step time: `judge` reports training below its limit, and the other three above theirs."""
 PLOTTED_STEPS = 12
 TITLES = {"load": "Data loading", "preprocess": "Preprocessing", "transfer": "Transfer", "train": "Training"}
 
@@ -154,7 +154,7 @@ class Profile:
 
     @property
     def busy(self):
-        """Two fractions of the time: in which the data device prepared or copied batches, and in which training ran."""
+        """Fraction of time in which the data device prepared or copied batches, and fraction in which training ran."""
         return self.pipeline.busy({"preprocess", "transfer"}), self.pipeline.busy({"train"})
 
     def as_dict(self):

@@ -31,7 +31,7 @@ from myxtts.config.checks import ConfigError, require  # noqa: E402
 PROFILER = "utilities/dual_gpu_bottleneck_profiler.py"
 BATCHES = (8, 16, 24, 32, 48)
 BEYOND = (64, 96, 128, 192, 256)
-"""Batch sizes to try after `BATCHES`, which have targets, in this order until one does not fit."""
+"""Larger batch sizes, without targets, which are tried in this order until one does not fit."""
 LIMITS_GB = (12, 16, 24)
 SWITCHES = {
     "bfloat16": ("--precision", "mixed_bfloat16"),
@@ -171,7 +171,7 @@ def _without_pair(flags):
 
 
 def measure_all(flags: Sequence[str], minutes: float, steps: int, groups: Sequence[str]) -> dict[str, dict[str, dict]]:
-    """Runs the cases of `groups` (all if empty); returns by group and case the result, or why it was skipped."""
+    """Runs the cases of `groups` (all if empty); returns `{group: {case: result}}`; a skipped case has the reason."""
     began, found = time.monotonic(), {}
     for case in cases():
         if groups and case.group not in groups:
@@ -275,7 +275,7 @@ def _smaller(figures, plain):
 
 
 def flags_to_use(found: dict[str, dict[str, dict]]) -> str:
-    """Returns the flags to recommend: for each group, those of its fastest case, if training is over 3 % faster."""
+    """Returns the flags to recommend: in each group, those of the fastest case, if it trains over 3 % faster."""
     quickest = {}
     for case in cases():
         figures = found.get(case.group, {}).get(case.name, {})

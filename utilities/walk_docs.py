@@ -85,7 +85,7 @@ SKIPPED = (
 QUICK = r"^(?!.*runs/).*(say --text|doctor data (?!set)|plan --model|base --format onnx|--subtitles)"
 """Pattern of the commands that `--quick` runs, which need no model, or only the bundled one."""
 OWN_RUNS = ("python", "finetune", "migration", "decoder")
-"""Pages that train a `runs/mine` of their own, not README's. Their commands are run with `runs/PAGE` in its place."""
+"""Pages that train another `runs/mine` than README does. To keep both, their commands use `runs/PAGE` instead."""
 SERVERS = {"myxtts serve": 8000, "myxtts ui": 7860, "http.server": 8000}
 """Port of each command that starts a server, which runs until the end of the page."""
 MADE = r"(?:--output|--output-folder|--json|--plot|--save-voice|--subtitles|--checkpoint-dir)[ =](\S+)"
@@ -239,7 +239,7 @@ def run(code: str, interpreter: str, folder: Path) -> tuple[int, str]:
 
 
 def serve(code: str, folder: Path, port: int) -> tuple[subprocess.Popen, int, str]:
-    """Starts a server and waits until it listens; returns its process, 0 (1 if it does not listen), and its output."""
+    """Starts a server and waits until it listens; returns `(process, status, output)`. Status 1: it does not listen."""
     with open(folder / "server.txt", "w+", encoding="utf-8") as log:
         both = dict(stdout=log, stderr=subprocess.STDOUT)
         process = subprocess.Popen(["bash", "-c", f"exec {code}"], cwd=folder, env=environment(folder), **both)

@@ -19,7 +19,7 @@ GROUPS = ("data", "devices", "training", "optimizations")
 LICENCE = dict(action="store_true", help="accept the licence of a Hugging Face model without a prompt")
 """Keyword arguments of `add_argument` for `--accept-licence`, a flag of all commands that accept a hub model."""
 EXAMPLES = tomllib.loads(Path(__file__).with_name("examples.toml").read_text("utf-8"))
-"""Texts that commands print, from `examples.toml`: `myxtts say` is the key of the examples in that command's help."""
+"""Texts that commands print, by key, from `examples.toml`. Under a command's name are the examples in its help."""
 GROUP_NOTES = {"optimizations": "the effect of each is printed after the first step"}
 
 

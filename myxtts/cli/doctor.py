@@ -19,7 +19,7 @@ UNUSED = {
     "workers are": MEASURING,
     "the machine is": ("worker_index",),
 }
-"""Options that a check does not use and so rejects, by its subject, as in "must be left out when data is checked"."""
+"""Options that each check rejects, since it does not use them. The keys complete "must be left out when … checked"."""
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -52,7 +52,7 @@ def exits_with_sentence(main: Callable) -> Callable:
 def require_output(flag: str, path: str | None, makes_folders: bool = False, starts: bytes = b"") -> None:
     """Raises `UserError` if no file can be written to `path`, the value of `flag`. Does nothing if `path` is None.
 
-    `makes_folders` allows a folder and missing parents. An existing file must be empty or begin with `starts`.
+    `makes_folders`: `path` may be a folder or in a missing one. An existing file must be empty or begin with `starts`.
     """
     if path is None:
         return

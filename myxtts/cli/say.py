@@ -104,7 +104,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _read(arguments):
-    """Returns `(text, None)` or, with --batch, `(None, lines)`. Completes language and sampling in `arguments`."""
+    """Reads the input: `(text, None)` or, with --batch, `(None, lines)`. Sets sampling and language in `arguments`."""
     setup_logging()
     text = lines = None
     if arguments.batch:
@@ -236,7 +236,7 @@ def _check(arguments, default):
 
 
 def _voice(arguments, synthesizer):
-    """Returns the voice that the flags select; None for a batch without such flags: each line has its own."""
+    """Returns the voice that the flags select; None for a batch without these flags, where each line names a voice."""
     voice = arguments.speaker or arguments.voice or arguments.reference_audio
     if is_base(arguments.checkpoint) and not (voice or arguments.batch):
         language = get_language(arguments.language)

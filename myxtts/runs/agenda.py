@@ -34,12 +34,12 @@ from myxtts.training.watching.watch import has_stopped
 logger = logging.getLogger(__name__)
 
 WARMUP_STEPS, TIMED_STEPS = 3, 5
-"""Untimed steps at the start of a stage, and timed steps before its remaining time is first estimated."""
+"""Numbers of steps at the start of a stage: untimed ones, then timed ones until the remaining time is estimated."""
 LEAST_TO_TRY, MOST_TO_TRY = 40, 8 * BYTES_PER_GB
 """A run gets trial steps (`try_run`) if it has at least this many steps and needs at most this many bytes of memory."""
 OPENING, STOP_SECONDS, CLOSING_SECONDS = 22, 3, 25
-"""Times that `try_run` assumes, fitted to fine-tuning of `base` (docs/benchmarks.md). Opening a stage takes as long as
-`OPENING` eager steps on one clip. The others are CPU seconds: per validation, and for the samples at a stage's end."""
+"""Terms of the time estimate of `try_run`, fitted to fine-tuning of `base` (docs/benchmarks.md): opening a stage takes
+as long as `OPENING` eager steps on one clip; CPU seconds per validation; CPU seconds for samples at a stage's end."""
 CPU_RUNTIME_BYTES, CPU_SCRATCH, BYTES_PER_SECOND, MOST_KEPT = int(0.4 * BYTES_PER_GB), 0.2, 5_000_000, BYTES_PER_GB
 """Terms of the memory estimate on a CPU: bytes that TensorFlow takes after tracing; scratch buffers, as a fraction of a
 step's temporary memory; bytes of data preparation per second of audio in a batch; and the maximum number of bytes that
@@ -284,9 +284,9 @@ def try_run(works: Sequence[StageWork], dataset: SpeechDataset, needs: Needs) ->
 class TimeLeft(Callback):
     """Estimates the remaining time of stage and run; adds it to `timing` in `on_log`, for the callbacks after this one.
 
-    If `try_run` estimated the stages, the estimates of later stages are multiplied by measured / estimated time.
-    This ratio counts the later stages as exactly on time, so that a few short steps change it little.
-    Otherwise, the time per step is assumed to be proportional to clips per step and `StageEntry.cost`.
+    If `try_run` estimated E seconds for the later stages, E is multiplied by (M + E) / (S + E), where M and S are
+    the measured and estimated seconds of this stage's steps so far: a few short steps change it little. Without such
+    estimates, the time per step is assumed to be proportional to clips per step and `StageEntry.cost`.
     """
 
     def __init__(self, config: XTTSConfig):

@@ -84,7 +84,7 @@ def examine(config: XTTSConfig, seconds: float, folder: str, data_files: Sequenc
 
 
 def _automatic(config, plan, found, measures):
-    """Returns what `auto` selects: precision, largest batch sizes, and attention, which is None without `measures`."""
+    """Returns what `auto` selects: precision, largest batch sizes and, if `measures` is true, the form of attention."""
     from myxtts.training.loop.switches import choose_attention
 
     policy, reason = choose_precision("auto", plan.model_device)

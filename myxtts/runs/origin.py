@@ -29,7 +29,7 @@ MOST_CLIP_BYTES = 8 * 2**20
 
 
 def settle_origin(config: XTTSConfig) -> tuple[XTTSConfig, XTTSConfig | None]:
-    """Completes the settings of a new run from the model of --init-from, or of a resumed run from its stored settings.
+    """Completes the settings: of a new run, from the model of --init-from; of a resumed run, from its stored settings.
 
     Returns the complete settings, and the stored ones (None for a new run). Raises `UserError` if --init-from lacks a
     needed part, or if a resumed run is given another --init-from, --tune, --lora-rank, --lora-targets or --lora-alpha.
@@ -64,7 +64,7 @@ def reset_parts(training: TrainingConfig) -> list[str]:
 
 
 def tuned_stages(config: XTTSConfig) -> list[str]:
-    """Returns the stages to fine-tune: those of --tune if given, else that of --stage, or the usual ones for `all`."""
+    """Returns the stages to fine-tune: those in --tune, else --stage if it can be fine-tuned, else the default ones."""
     training = config.training
     if training.tune:
         return [name for name in STAGES if name in training.tune]
@@ -165,7 +165,7 @@ def _continued(config, began):
 
 
 def adopt(config: XTTSConfig) -> XTTSConfig:
-    """Fills in settings of the model `training.init_from`: shape and sampling; also vocabulary and g2p, if not given.
+    """Copies settings from the model `training.init_from`: shape, sampling and, if not given, vocabulary and g2p.
 
     Raises `CheckpointError` if the model lacks a needed part, and `ConfigError` if the settings do not fit the model.
     """

@@ -74,7 +74,7 @@ def check_request(config: XTTSConfig, download: bool = False, **devices) -> None
 
 
 def check_settings(config: XTTSConfig) -> None:
-    """Raises `UserError` for conflicting settings or an unknown language. With workers, the run is assumed to exist."""
+    """Raises `UserError` if settings conflict or the language is unknown. With workers, skips rules for new runs."""
     data, training, home = config.data, config.training, Path(config.training.checkpoint_dir)
     try:
         get_language(data.language or "en")
@@ -89,7 +89,7 @@ def check_settings(config: XTTSConfig) -> None:
 
 
 def check_tuning(training: TrainingConfig, is_new: bool) -> None:
-    """Raises `ConfigError` if --tune conflicts with --stage or --lora-rank, or a new run lacks --init-from for them."""
+    """Raises `ConfigError` for conflicts of --tune, and for a new run with --tune or --lora-rank but no --init-from."""
     tune, rank, stage = [name for name in TUNABLE if name in training.tune], training.gpt.lora_rank, training.stage
     given, hint = ",".join(tune), f"gpt and decoder depend on the dvae. Give --tune {','.join(TUNABLE)}."
     require("dvae" not in tune or len(tune) == len(TUNABLE), TUNE, "without dvae, or all stages", given, hint)
@@ -103,9 +103,9 @@ def check_tuning(training: TrainingConfig, is_new: bool) -> None:
 
 
 def with_shape(config: XTTSConfig, stored: XTTSConfig) -> XTTSConfig:
-    """Returns `config` with shape and (not for `base`) sampling of `stored`, and clip lengths that the model permits.
+    """Returns `config` with the shape and sampling of `stored` (for `base`, only the shape), and lowers clip lengths.
 
-    Only default clip lengths are lowered. `XTTSConfig` raises an error if the user set one above the model's limit.
+    Default clip lengths are lowered to the model's limits. `XTTSConfig` raises an error if the user set one above them.
     """
     model, data = replace(stored.model, dropout=config.model.dropout), config.data
     # The low temperature of the bundled model would make models that are fine-tuned on minutes of speech loop.

@@ -18,7 +18,7 @@ from myxtts.data.sample_corpus import SENTENCES, SpeechJob, speak_to_files, unhe
 LANGUAGES = {"en": "en-us", "de": "de", "es": "es", "fr": "fr", "fa": "fa", "am": "am"}
 """eSpeak NG's name of each language, by language code."""
 PITCHES = {"Gene": (43, 47), "f2": (43, 47)}
-"""Range of eSpeak NG's pitch setting (0 to 100) by male and female voice: narrow, as codes represent pitch poorly."""
+"""Range of eSpeak NG's pitch setting (0 to 100) for each voice: narrow, because codes represent pitch poorly."""
 WORDS_PER_MINUTE = (140, 185)
 CLIPS = {"en": 32000, "de": 3000, "es": 3000, "fr": 3000, "fa": 3000, "am": 3000}
 """Number of clips of each language, half of them in each voice."""
@@ -55,7 +55,7 @@ def words_of(language: str) -> tuple[list[str], list[float]]:
 
 
 def amharic_words() -> list[str]:
-    """Returns the words of `AMHARIC`. An entry is the length of the prefix shared with the last word, and the rest."""
+    """Reads `AMHARIC`. Each entry is the length of the prefix shared with the previous word, then the word's rest."""
     if not AMHARIC.is_file():
         raise SystemExit(f"{AMHARIC} is missing. Install Aspell's Amharic dictionary there: apt-get install aspell-am")
     words, word = [], b""

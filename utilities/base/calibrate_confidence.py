@@ -29,11 +29,11 @@ LANGUAGE, VOICES = "en", ("en_Gene", "en_f2")
 UNDERSTOOD = 1 / 3
 """Maximum CER of a sentence to count as understood."""
 SPOILT = {"gpt": (0.1, 0.2, 0.35), "decoder": (0.15, 0.3)}
-"""Noise added to the weights of each part: standard deviations, as fractions of that of each weight tensor."""
+"""Standard deviations of the noise to add to a part's weights, relative to the standard deviation of each tensor."""
 AS_TRAINED, SEEDS = "as trained", 4
-"""Name (`kind`) of speech without noise on the weights, and the number of seeds with which it speaks each sentence."""
+"""The `kind` of speech without noise on the weights, and the number of seeds to speak each sentence without noise."""
 FLAGGED = 0.08
-"""Fraction of the understood sentences that the threshold flags: below a tenth, the limit for other texts."""
+"""Fraction of the understood sentences that the threshold flags; on other texts, up to a tenth is acceptable."""
 PENALTY = 0.01
 """Weight of the L2 penalty on the coefficients of the standardized features."""
 
@@ -73,7 +73,7 @@ def measured(synthesizer: Synthesizer, listener: Listening) -> Iterator[dict]:
 
 
 def fitted(rows: list[dict]) -> Calibration:
-    """Fits a logistic regression that predicts from the features whether a sentence is understood, with L2 penalty."""
+    """Fits a logistic regression with L2 penalty, which predicts from the features whether a sentence is understood."""
     names = list(rows[0]["features"])
     values = np.array([[row["features"][name] for name in names] for row in rows])
     signs = np.where([row["wrong"] <= UNDERSTOOD for row in rows], 1.0, -1.0)

@@ -8,8 +8,8 @@ which spoke the training corpus, and of two controls: shuffled texts, and speech
 
     python utilities/base/judge_base.py --losses
 
-compares the languages, also those that no recognizer understands, by the GPT's loss on eSpeak NG's speech of new random
-words: its cross-entropy in nats per code, with the text and without.
+With --losses, prints the GPT's loss in every language instead, even if no recognizer understands it: cross-entropy in
+nats per code of eSpeak NG's speech of new sentences (random words), first with the text, then without.
 """
 
 import argparse

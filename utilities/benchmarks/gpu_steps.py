@@ -1,4 +1,4 @@
-"""Times GPT train steps on noise on one GPU: share of the chip's peak, memory, and time by kernel.
+"""Measures GPT train steps on one GPU, with noise as audio: share of the chip's peak, memory, and time by kernel.
 
     python utilities/benchmarks/gpu_steps.py --cases normal:16 normal:16:xla big:24 big:24:xla --peak-tflops 989
     MYXTTS_ACCELERATOR=cpu python utilities/benchmarks/gpu_steps.py --cases nano:2 nano:2:xla --seconds 2 --steps 2
@@ -41,7 +41,7 @@ def parse():
 
 
 def responder(case: str, own: argparse.Namespace) -> Callable[[str], dict]:
-    """Takes the first steps of a case; returns a function that answers the request `ready`, or times more steps."""
+    """Takes first steps of a case; returns a function that answers `ready` with {} and other requests with times."""
     from dataclasses import replace
 
     from myxtts.cli.train import build_parser, config_from_arguments

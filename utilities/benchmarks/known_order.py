@@ -40,13 +40,13 @@ def noisy(said: Sequence[Spoken]) -> Iterator[Spoken]:
 
 
 def cut_short(said: Sequence[Spoken]) -> Iterator[Spoken]:
-    """Yields the beginning of each sentence, the fraction `KEPT_SHARE` of its duration."""
+    """Yields each sentence cut off after the fraction `KEPT_SHARE` of its duration."""
     for one in said:
         yield replace(one, samples=one.samples[: int(KEPT_SHARE * len(one.samples))])
 
 
 def from_others(said: Sequence[Spoken], fits: Callable[[Sentence, Sentence], bool]) -> Iterator[Spoken]:
-    """Replaces each sentence's speech by that of the next one that `fits`; leaves out sentences for which none fits."""
+    """Replaces each sentence's audio by the audio of the next sentence that `fits`; drops sentences if none fits."""
     for index, one in enumerate(said):
         turned = [*said[index + 1 :], *said[:index]]
         other = next((two for two in turned if fits(one.sentence, two.sentence)), None)
@@ -64,7 +64,7 @@ BROKEN = {
 
 
 def with_broken(source: Source) -> Iterator[Source]:
-    """Yields a source, then its damaged versions."""
+    """Yields a source of speech to evaluate, then one of damaged speech for each kind of damage in `BROKEN`."""
     said: list[Spoken] = []
 
     def speak():

@@ -199,7 +199,7 @@ def judge(truth: Truth, folder: Path) -> dict[str, float]:
 def is_clause(start: float, end: float, text: str, spoken: Sequence[tuple[float, float, str]]) -> bool:
     """Whether a clip that is only a part of the sentences `spoken` has the right text for this part.
 
-    If so, its text is at about the same relative position in their text as its audio in their audio.
+    The clip's text must occur in the sentences' text, at about the same relative position as the clip in their audio.
     """
     whole = " ".join(one for _, _, one in spoken)
     first = whole.find(text)
@@ -219,7 +219,7 @@ def digest_folder(folder: Path) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measures each corpus in each case, such as subtitles or a transcript, and prints a line of scores."""
+    """Runs `myxtts make-dataset` on each corpus once per case (--cases), and prints a line of results for each run."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--sets", nargs="+", default=["ljspeech_mini", "kerstin_de_mini", "vctk_mini", "fsdd"])
@@ -236,7 +236,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def measure(name: str, folder: Path, arguments: argparse.Namespace) -> None:
-    """Measures all cases with the corpus `name` and prints a line of scores for each."""
+    """Runs `myxtts make-dataset` on the corpus `name` once per case, and prints a line of results for each run."""
     language = "de" if "_de_" in name else "en"
     truth = plant(arguments.data / name, folder / "long.wav", 3600 * arguments.hours, arguments.seed)
     for case in arguments.cases:

@@ -32,7 +32,7 @@ from utilities.parity.seeded_model import seeded_model  # noqa: E402
 
 RECIPE = config_from_dict(read_yaml(Path(__file__).resolve().parents[2] / "configs" / "finetune_xtts_v2.yaml"))
 RELEASED = ModelConfig("big", num_text_tokens=cases.NUM_TEXT_TOKENS, start_text_token=261, layers=1)
-"""Shape of XTTS v2 for the cases that do not run the GPT's layers; it has only one of them, to save memory."""
+"""Shape of XTTS v2 with only one GPT layer, to save memory in the cases that do not run the GPT's layers."""
 
 
 class GivenLatents(GPTObjective):

@@ -155,7 +155,7 @@ def disconnects(server: Server, count: int, voice: str) -> str:
 
 
 def main() -> None:
-    """Prints the table and the result of the disconnects."""
+    """Prints a table row for each number of clients, then the server's resources before and after disconnects."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--checkpoint", metavar="FOLDER", required=True, help="base, a run or an exported folder")
     parser.add_argument("--voice", default="alloy", help="English voice")

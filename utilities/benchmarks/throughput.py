@@ -1,4 +1,4 @@
-"""Measures the throughput of the input pipeline, the features and the train step of each stage on one core.
+"""Measures the throughput of the input pipeline, the log-mels and the train step of each stage on one core.
 
     python utilities/benchmarks/throughput.py --data ../shared/data/ljspeech_mini
     python utilities/benchmarks/throughput.py --sizes nano --repeats 1          smallest case, a minute
@@ -42,7 +42,7 @@ def best_of(function: Callable, repeats: int) -> float:
 
 
 def input_pipeline(folder: Path, repeats: int) -> list[str]:
-    """Measures reading of `REPEATED_CLIPS` clips, from file to padded batch, without a cache; returns a table row."""
+    """Times how `REPEATED_CLIPS` clips are read into padded batches, without a cache; returns a table row."""
     accepted = inspect_corpus(load_corpus(folder)).accepted
     chosen = [accepted[i % len(accepted)] for i in range(REPEATED_CLIPS)]
     clips = [
@@ -58,7 +58,7 @@ def input_pipeline(folder: Path, repeats: int) -> list[str]:
 
 
 def features(repeats: int) -> list[str]:
-    """Measures log-mels of eight clips of seven seconds, and compares with librosa; returns a table row."""
+    """Times the log-mels of eight clips of seven seconds, in MyXTTS and in librosa; returns a table row."""
     wav = np.random.default_rng(0).normal(0, 0.1, (8, 7 * MODEL_SAMPLE_RATE)).astype(np.float32)
     mel, batch = MelSpectrogram(DVAE_MEL), tf.constant(wav)
     ours_function = tf.function(lambda wav: mel(wav, in_chunks=True))
