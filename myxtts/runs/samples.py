@@ -343,7 +343,7 @@ class SpeechJudge:
             self._sentences.append(Sentence(clip.id, clip.text, clip.language, clip.speaker, voice, clip.wav_path))
         self._make_synthesizer, self._device, self._seed = make_synthesizer, device, training.seed
         self._trusts_recognizer: bool | None = None
-        """Whether the CER on the recordings is low enough to use the recognizer; None before the first evaluation."""
+        """Whether the CER on the recordings is low enough to trust the recognizer; None before the first evaluation."""
 
     def __call__(self, step: int) -> dict[str, float]:
         """Returns metrics by name, with `score` (lower is better) first. After an error, which is logged, returns {}.

@@ -45,7 +45,7 @@ def measured(synthesizer: Synthesizer, listener: Listening) -> Iterator[dict]:
     voices = [synthesizer.as_voice(name) for name in VOICES]
 
     def spoken(kind, numbers, seed, claimed=lambda number: number):
-        """Speaks the sentences `numbers`; yields a row for each, with the speech paired with text `claimed(number)`."""
+        """Speaks sentences by number; yields a row for each, checked against sentence `claimed(number)`."""
         own = [voices[number // 2 % 2] for number in numbers]
         said = [texts[number] for number in numbers]
         speeches = synthesizer.batch(said, own, [LANGUAGE] * len(said), seed=seed)

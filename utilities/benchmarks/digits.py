@@ -173,7 +173,7 @@ def worst(right: np.ndarray | None, names: Sequence[str]) -> str:
 
 
 def print_row(row: Row, scores: Scores) -> None:
-    """Prints a row of the table."""
+    """Prints a row of the table of scores."""
     digits = worst(scores.digits, [WORDS[digit] for _, digit in row.names])
     voices = worst(scores.voices, [speaker for speaker, _ in row.names])
     signal = "not available" if scores.signal is None else f"{scores.signal:.2f}"

@@ -261,7 +261,7 @@ def _istft(graph, decoder, frames, speaker):
 def _waves(graph, size):
     """Adds the matrix of the inverse Fourier transform, `(2 (size / 2 + 1), size)`: real parts first, then imaginary.
 
-    ONNX Runtime computes the matrix when it loads the graph. In the file, it would be most of a small model's bytes.
+    ONNX Runtime computes the matrix when it loads the graph. A stored matrix would be most of a small model's file.
     """
     bins = np.arange(size // 2 + 1)
     turns = graph.constant(bins[:, None]) * graph.count([size])

@@ -28,7 +28,7 @@ class Batching:
     """Takes optimizer steps; when memory runs out, splits batches into more parts and repeats the step.
 
     Checkpoints contain the number of parts, so that a resumed run splits batches in the same way. They also contain the
-    batch size. A resumed run uses that size only if `automatic` is True, for a batch size that was found by trial.
+    batch size. A resumed run uses that size only if `automatic` is True: the size was found by trial, not configured.
     """
 
     def __init__(
