@@ -112,7 +112,7 @@ class _Chunks:
         return carried
 
     def _read(self, start, after):
-        """Returns `(first, query, key, value, scores)` of a chunk; the queries before `first` do not see the chunk."""
+        """Returns `(first, query, key, value, scores)`: keys of a chunk, and queries from `first` on, which see it."""
         first, shape = start if self.causal else 0, ops.shape(self.key)
         stop = (min if isinstance(start, int) else ops.minimum)(start + CHUNK, self.num_keys)
         corner, size = (0, 0, start, 0), (*shape[:2], stop - start, shape[3])

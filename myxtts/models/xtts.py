@@ -17,7 +17,7 @@ from myxtts.models.speaker_encoder import make_speaker_encoder
 from myxtts.models.waveform_decoders import make_decoder
 
 LAYERS = {"dvae": "dvae", "gpt": "gpt", "speaker": "speaker_encoder", "decoder": "decoder"}
-"""Attribute of `XTTS` for each part of the model; also the prefix of the part's weight names in checkpoints."""
+"""By part of the model: name of its attribute in `XTTS`, which also begins the names of its weights in checkpoints."""
 PARTS = tuple(LAYERS)
 """Names of the model's parts, each of which has its own checkpoints."""
 

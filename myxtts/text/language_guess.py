@@ -22,9 +22,9 @@ _MOST_TEXTS, OF_A_CORPUS, OF_A_SENTENCE = 500, (120, 0.99), (8, 0.9)
 def guess_language(texts: Iterable[str], language: str | None, among: Collection[str] | None = None) -> tuple[str, str]:
     """Replaces the language of texts if their letters do not fit it, and exactly one other language is likely.
 
-    Returns the code, and a message for users if the letters do not fit `language` (None: English), else `""`. If the
-    letters fit several other languages, the words of the texts and then `among`, such as a model's languages, narrow
-    these down. A `language` that is not supported is returned unchecked.
+    Returns a language code and a message for users. If the letters fit `language` (English if None), the message is
+    `""`. If they fit several other languages, the words of the texts and then `among`, such as the languages of a
+    model, narrow them down. A `language` that is not supported is returned unchecked.
     """
     code, texts = language or "en", [*texts]
     try:

@@ -33,7 +33,7 @@ SPOILT = {"gpt": (0.1, 0.2, 0.35), "decoder": (0.15, 0.3)}
 AS_TRAINED, SEEDS = "as trained", 4
 """The `kind` of speech without noise on the weights, and the number of seeds to speak each sentence without noise."""
 FLAGGED = 0.08
-"""Fraction of the understood sentences that the threshold flags; on other texts, up to a tenth is acceptable."""
+"""Fraction of correctly recognized sentences that the threshold may flag here; users may see up to a tenth flagged."""
 PENALTY = 0.01
 """Weight of the L2 penalty on the coefficients of the standardized features."""
 

@@ -180,7 +180,7 @@ class Row:
         return {one.spoken.sentence.id: one for one in reversed(self.measured)}
 
     def worst(self, count: int) -> list[Measured]:
-        """Returns a model's `count` worst sentences, by low confidence, then by CER or MCD; [] for other sources."""
+        """Returns the `count` worst sentences, by low confidence, then by CER or MCD; [] if no model spoke them."""
 
         def badness(one):
             part, whole = one.parts.get("cer", one.parts.get("mcd", (0.0, 1.0)))
