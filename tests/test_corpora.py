@@ -188,7 +188,7 @@ def test_limits_on_lists_have_their_errors(tmp_path, monkeypatch):
     with pytest.raises(CorpusError, match="over 1 lines"):
         load_corpus(root)
     monkeypatch.setattr(corpus_folder, "MAX_LIST_BYTES", 100)
-    with pytest.raises(CorpusError, match="too large: at most 100 bytes"):
+    with pytest.raises(CorpusError, match="too large; at most 100 bytes"):
         load_corpus(root)
 
 

@@ -85,7 +85,7 @@ def load_corpus(
     except ClipRefused as refused:
         raise CorpusError(f"The data set {root} cannot be read. {refused.detail}") from refused
     except CorpusError as error:
-        hint, most = "", 50 if hints and isinstance(error.__cause__, UnicodeDecodeError) else 0
+        hint, most = "", 50 if hints and isinstance(error.__cause__, UnicodeError) else 0
         for path in sorted(filter(Path.is_file, home.glob("*.[cjtCJT]*")), key=lambda one: one.suffix)[:most]:
             with suppress(UserError):  # one of .csv, .json, .tsv, .txt
                 if not hint and load_corpus(path, audio_roots=audio_roots, hints=False).utterances:
