@@ -138,7 +138,7 @@ def _refuse_other_kinds(root):
 
 def _note_unused_audio(reading, layout):
     """Adds a note about audio files in the data set that are neither clips nor rejected."""
-    root, known = reading.folder.root, {str(clip.wav_path) for clip in reading.utterances}
+    root, known = reading.folder.root, {clip.wav_path for clip in reading.utterances}
     refused = {name for one in reading.rejections for name in (one.id.rpartition("/")[2], Path(one.path or "").name)}
     folders = (root, *reading.folder.walk(root, 3)) if layout != "vctk" else ()  # the unused second microphone of VCTK
     paths = (folder / name for folder in folders for name in reading.folder.files(folder).values())
@@ -188,7 +188,7 @@ def _refuse_letters(reading, language, group):
         raise CorpusError(f"{counted(len(wrong), 'clip')} cannot be read. {note}")
     reading.utterances[:] = [clip for clip in reading.utterances if clip.id not in wrong]
     for clip in wrong.values():
-        with reading.clip(clip.id, clip.line, clip.wav_path):
+        with reading.clip(clip.id, clip.line, Path(clip.wav_path)):
             raise ClipRefused("wrong letters", note)
 
 
