@@ -199,8 +199,12 @@ def trained_on(home: Path, config: XTTSConfig) -> set[int]:
     with suppress(UserError, OSError):
         if source and Path(str(read_config(Path(source)).data.train_data)).samefile(str(config.data.train_data)):
             homes.append(Path(source))
-    paths = (CheckpointStore(one / stage).newest_file(f"{CLIPS}.safetensors") for one in homes for stage in STAGES)
-    return {one for path in paths if path is not None for one in StoredTensors(path)["identity"].ravel().tolist()}
+    hashes: set[int] = set()
+    for store in (CheckpointStore(folder / stage) for folder in homes for stage in STAGES):
+        path = store.newest_file(f"{CLIPS}.safetensors")
+        if path is not None:
+            hashes.update(StoredTensors(path)["identity"].ravel().tolist())
+    return hashes
 
 
 def _divide(sides, config):
@@ -306,7 +310,8 @@ def keep_speakers(folder: Path, clips: Sequence[Utterance]) -> list[str]:
         sources = tuple(f"{clip.id} {digest_file(clip.wav_path)[:12]}" for clip in chosen)
         if name not in known or known[name].sources != sources:
             samples = np.concatenate([load_samples(clip.wav_path) for clip in chosen])[:KEPT_SAMPLES]
-            soundfile.write(file := io.BytesIO(), samples, MODEL_SAMPLE_RATE, format="FLAC", subtype="PCM_16")
+            file = io.BytesIO()
+            soundfile.write(file, samples, MODEL_SAMPLE_RATE, format="FLAC", subtype="PCM_16")
             missing[name] = file.getvalue(), chosen[0].language, sources
     if missing:
         write_speaker_clips(folder, missing)

@@ -132,8 +132,10 @@ def judge(clips: Sequence[Segment], min_snr_db: float) -> None:
 
 def steadiness(survey: Survey, start: int, end: int) -> str:
     """Returns why frames `[start, end)` are not speech (they are long, but steady in level), or "" if they may be."""
-    is_long = (end - start) * survey.frame_seconds >= _LEAST_STEADY_SECONDS
-    return _STEADY.format(found) if is_long and (found := _dynamics(survey, start, end)) < _LEAST_DYNAMICS_DB else ""
+    if (end - start) * survey.frame_seconds < _LEAST_STEADY_SECONDS:
+        return ""
+    dynamics = _dynamics(survey, start, end)
+    return _STEADY.format(dynamics) if dynamics < _LEAST_DYNAMICS_DB else ""
 
 
 def _rate_deviations(clips):

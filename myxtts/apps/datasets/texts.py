@@ -175,7 +175,7 @@ def _read_text(path):
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}.") from None
     except ValueError as error:
-        raise UserError(f"{path} {str(error).rstrip('.')}. Save it as UTF-8.") from None
+        raise UserError(f"{path} {error}. Save it as UTF-8.") from None
 
 
 def _one_line(text):
@@ -283,17 +283,20 @@ def _fit_line(times, starts, offset, drift):
             few = np.linspace(0, len(x) - 1, min(len(x), _MOST_SLOPES)).astype(int)
             slope = theilslopes(y[few], x[few]).slope
         offset, drift = offset + np.median(y - slope * x), drift + slope
-    near = np.abs(late := late_by()) < _NEAR_SECONDS
-    if (count := np.count_nonzero(near)) >= _TELLING_CUES:
+    late = late_by()
+    near = np.abs(late) < _NEAR_SECONDS
+    count, error = np.count_nonzero(near), np.inf
+    if count >= _TELLING_CUES:
         spread = 1.5 * np.median(np.abs(late[near])) + 0.005
         error = spread / (np.std(cues[near]) * np.sqrt(count) + 1e-9)
-    if count < _TELLING_CUES or abs(drift) <= 2 * error:  # uncertain
+    if abs(drift) <= 2 * error:  # uncertain
         drift = 0.0
     late = late_by()
-    if drift and np.count_nonzero(near := np.abs(late) < 0.15) >= _TELLING_CUES:
+    near = np.abs(late) < (0.15 if drift else 0.5)
+    if drift and np.count_nonzero(near) >= _TELLING_CUES:
         slope, shift = np.polyfit(cues[near], late[near], 1)  # finer than medians
         offset, drift = offset + shift, drift + slope
-    elif not drift and (near := np.abs(late) < 0.5).any():
+    elif not drift and near.any():
         offset += np.median(late[near])
     return offset, drift, np.mean(np.abs(late_by()) < _NEAR_SECONDS)
 
