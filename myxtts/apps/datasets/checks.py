@@ -44,54 +44,48 @@ _LEAST_STEADY_SECONDS = 1.3
 
 @dataclass
 class ClipFacts:
-    """Measurements that decide whether a clip is good enough for training.
-
-    Attributes:
-        speech_seconds: Duration of the speech without pauses.
-        level_db: Level of the speech in dBFS.
-        snr_db: Level of the speech relative to the pauses in and around the clip.
-        end_db: Level of the first or last 50 ms, whichever is louder, relative to the speech.
-        end_over_noise_db: Level of the same 50 ms relative to the pauses.
-        dynamics_db: Difference between the 90th and the 10th percentile of the level during speech.
-        characters_per_second: Letters and digits per second of speech.
-        dnsmos: Overall DNSMOS, 1 to 5; None if not requested.
-        voice_change: Lowest speaker similarity of the audio before a point to the audio after it; None if not measured.
-        word_probability: The lowest probability that the recognizer gave to a word; 1 if it reports no probabilities.
-    """
+    """Measurements that decide whether a clip is good enough for training."""
 
     speech_seconds: float
+    """Duration of the speech without pauses."""
     level_db: float
+    """Level of the speech in dBFS."""
     snr_db: float
+    """Level of the speech relative to the pauses in and around the clip."""
     end_db: float
+    """Level of the first or last 50 ms, whichever is louder, relative to the speech."""
     end_over_noise_db: float
+    """Level of the same 50 ms relative to the pauses."""
     dynamics_db: float
+    """Difference between the 90th and the 10th percentile of the level during speech."""
     characters_per_second: float
+    """Letters and digits per second of speech."""
     dnsmos: float | None = None
+    """Overall DNSMOS, 1 to 5; None if not requested."""
     voice_change: float | None = None
+    """Lowest speaker similarity of the audio before a point to the audio after it; None if not measured."""
     word_probability: float = 1.0
+    """The lowest probability that the recognizer gave to a word; 1 if it reports no probabilities."""
 
 
 @dataclass
 class Segment:
-    """A part of a recording, samples `[start, end)`: a clip, dropped speech or a pause.
-
-    Attributes:
-        text: The text, or "".
-        reason: Why the segment is dropped, in a few words; "" for a clip.
-        detail: The reason with measured values; for a clip, why its text may be wrong, or "".
-        facts: Measurements; None for a pause and for speech that was not selected for a clip.
-        clip: Path of the clip within the data set, or "".
-        validation: Whether the clip is held out for validation.
-    """
+    """A part of a recording, samples `[start, end)`: a clip, dropped speech or a pause."""
 
     start: int
     end: int
     text: str = ""
+    """The text, or ""."""
     reason: str = ""
+    """Why the segment is dropped, in a few words; "" for a clip."""
     detail: str = ""
+    """The reason with measured values; for a clip, why its text may be wrong, or ""."""
     facts: ClipFacts | None = None
+    """Measurements; None for a pause and for speech that was not selected for a clip."""
     clip: str = ""
+    """Path of the clip within the data set, or ""."""
     validation: bool = False
+    """Whether the clip is held out for validation."""
 
     def drop(self, reason: str, detail: str) -> None:
         """Marks the clip as dropped, with the reason in a few words and in detail."""
