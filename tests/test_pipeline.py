@@ -13,7 +13,7 @@ from myxtts.config.config import DataConfig
 from myxtts.config.rates import CODE_STRIDE_SAMPLES, MODEL_SAMPLE_RATE
 from myxtts.config.stages import STAGES
 from myxtts.data import ljspeech, pipeline
-from myxtts.data.batch import BatchError, BatchOrder, SequentialOrder, WaveBatch, check_wave_batch, noise_batch
+from myxtts.data.batch import BatchOrder, SequentialOrder, WaveBatch, check_wave_batch, noise_batch
 from myxtts.data.corpora import CorpusError, Utterance
 from myxtts.data.dataset import MAX_SHIFT_SAMPLES, SpeechDataset, conditioning_seconds
 from myxtts.data.pipeline import BatchLoader, SampleCache, prefetch_to, wave_dataset
@@ -187,7 +187,7 @@ def test_batch_that_breaks_the_contract_is_refused(clips):
         ({"wav_lengths": batch.wav_lengths * 0}, "within 1"),
         ({"text_lengths": batch.text_lengths + 100}, "within 1"),
     ]:
-        with pytest.raises(BatchError, match=words):
+        with pytest.raises(ValueError, match=words):
             check_wave_batch(batch._replace(**change))
     assert check_wave_batch(batch) is batch
 

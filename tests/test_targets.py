@@ -10,7 +10,7 @@ from tiny import make_tiny_corpus, tiny_run_config, voiced
 
 from myxtts.config.rates import DECODER_SAMPLE_RATE, MODEL_SAMPLE_RATE
 from myxtts.config.stages import STAGES
-from myxtts.data.batch import BatchError, BatchOrder, SequentialOrder, check_wave_batch, noise_batch, target_width
+from myxtts.data.batch import BatchOrder, SequentialOrder, check_wave_batch, noise_batch, target_width
 from myxtts.data.corpora import Utterance
 from myxtts.data.dataset import MAX_SHIFT_SAMPLES, SpeechDataset
 from myxtts.data.pipeline import BatchLoader, SampleCache
@@ -122,5 +122,5 @@ def test_targets_that_break_the_contract_are_refused():
         ({"target_lengths": batch.target_lengths * 0}, "within 1"),
         ({"speaker": batch.speaker.astype(np.int64)}, "WaveBatch.speaker must be int32"),
     ]:
-        with pytest.raises(BatchError, match=words):
+        with pytest.raises(ValueError, match=words):
             check_wave_batch(batch._replace(**change))

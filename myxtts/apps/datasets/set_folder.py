@@ -57,6 +57,7 @@ class SetFolder:
                 blocks[int(row["start"] / rate / length)].append(row)
 
         chance = lambda key: id_hash(f"{seed} {record['digest']} {key}") / 2**64
+
         def has_others(name):
             return any(not line.startswith(f"{WAVS}/{record['id']}/") for line in self._lines(name))
 
