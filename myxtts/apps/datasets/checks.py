@@ -14,7 +14,7 @@ import numpy as np
 import soundfile
 
 from myxtts.apps.datasets.recording import Survey
-from myxtts.apps.datasets.texts import count_letters
+from myxtts.apps.datasets.texts import count_letters, one_line
 from myxtts.hearing.networks import unit
 from myxtts.hearing.recognizers import Recognizer
 from myxtts.inference.speech import Word
@@ -94,7 +94,8 @@ class Segment:
 
 def measure_clip(survey: Survey, start: int, end: int, num_letters: int) -> ClipFacts:
     """Measures the clip in frames `[start, end)`, whose text has `num_letters` letters and digits."""
-    levels, level, noise = survey.levels_db[start:end], *_level_and_noise(survey, start, end)
+    levels = survey.levels_db[start:end]
+    level, noise = _level_and_noise(survey, start, end)
     frames = max(1, round(_END_SECONDS / survey.frame_seconds))
     edge = max(_mean_level(levels[:frames]), _mean_level(levels[-frames:]))
     seconds = max(np.count_nonzero(survey.speech[start:end]), 1) * survey.frame_seconds
@@ -219,7 +220,7 @@ def listen(
             scored = getattr(options.recognizer, "scored", lambda *audio: (options.recognizer(*audio), 1.0, "", 1.0))
             text, confidence, word, least = scored(samples, rate, options.language)
             clip.facts.word_probability = round(least, 3)
-            text = " ".join(text.replace("|", " ").split())
+            text = one_line(text)
             if not (letters := count_letters(text)):
                 clip.drop("no words recognized", "the recognizer found no words.")
             elif needs_text:

@@ -137,12 +137,12 @@ def clean_cue(text: str) -> tuple[str, str]:
     """Returns the words of a subtitle cue in one line, and its `fault`: "sung or music", "two speakers" or ""."""
     text = html.unescape(text)
     if _MUSIC.search(text):
-        return _one_line(_MUSIC.sub(" ", text)), "sung or music"
+        return one_line(_MUSIC.sub(" ", text)), "sung or music"
     lines = [_TAGS.sub(" ", line) for line in text.splitlines()]
     lines = [line for line in lines if not _ASIDE.fullmatch(line.strip())]
     dashes = sum(bool(_DASH.match(line)) for line in lines)
     lines = [_SPEAKER_LABEL.sub("", _DASH.sub("", line)) for line in lines]
-    return _one_line(" ".join(lines)), "two speakers" if dashes > 1 else ""
+    return one_line(" ".join(lines)), "two speakers" if dashes > 1 else ""
 
 
 def read_transcript(path: Path, language: str) -> list[Piece]:
@@ -155,7 +155,7 @@ def read_transcript(path: Path, language: str) -> list[Piece]:
     """
     pieces, text = [], _read_text(path).strip()
     for paragraph in re.split(r"\n\s*\n" if re.search(r"\n\s*\n", text) else r"\n", text):
-        for sentence in split_sentences(_one_line(paragraph), language):
+        for sentence in split_sentences(one_line(paragraph), language):
             clauses = _CLAUSE_END.split(sentence) if len(sentence) > _LONG_PIECE_CHARACTERS else [sentence]
             pieces += [Piece(one, ends_sentence=one is clauses[-1]) for one in clauses]
     joined: list[Piece] = []
@@ -178,7 +178,8 @@ def _read_text(path):
         raise UserError(f"{path} {error}. Save it as UTF-8.") from None
 
 
-def _one_line(text):
+def one_line(text: str) -> str:
+    """Returns a text in one line, without `|`, which separates columns in the lists of clips."""
     return " ".join(text.replace("|", " ").split())
 
 
