@@ -36,10 +36,8 @@ TERMS = "parameters slots averages accumulators gradients activations working pe
 
 
 def requested_optimizations(training: TrainingConfig) -> tuple[Optimizations, dict[str, str]]:
-    """Returns the optimizations of a configuration, and `{name: assumed value}` for those that are `auto`.
-
-    `auto` is assumed to be the default, which needs the most memory.
-    """
+    """Returns the optimizations of a configuration, and `{name: assumed value}` for those that are `auto`."""
+    # Instead of `auto`, the default is assumed, which needs the most memory.
     known = Optimizations.__dataclass_fields__
     switches = {name: value for name, (value, _) in requested_switches(training).items() if name in known}
     settled = {name: SWITCHES[name] for name, value in switches.items() if value == "auto"}
