@@ -110,7 +110,7 @@ def corpora(draw):
 
 def read_corpus(folder):
     corpus = load_corpus(folder)
-    assert all(u.wav_path.is_relative_to(folder.resolve()) for u in corpus.utterances)
+    assert all(Path(u.wav_path).is_relative_to(folder.resolve()) for u in corpus.utterances)
     assert len({u.id for u in corpus.utterances}) == len(corpus.utterances)
     shown = [*corpus.notes, *(u.speaker + u.language for u in corpus.utterances), *(r.id for r in corpus.rejections)]
     assert not any(UNPRINTABLE.search(one) for one in shown)

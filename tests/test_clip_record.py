@@ -8,7 +8,7 @@ from test_trainer import Recorder, dvae_trainer, open_run
 from tiny import make_tiny_corpus, untraced
 
 from myxtts.data.batch import BatchOrder, EpochStart
-from myxtts.data.pipeline import Clip
+from myxtts.data.corpora import Utterance
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
 from myxtts.storage.files import write_json
 from myxtts.training.resuming import ClipRecord, OrderedClips
@@ -19,7 +19,7 @@ BATCH = 4
 def ordered(names, start=None, batch_size=BATCH):
     """Returns the batch order of clips whose lengths depend on their names."""
     lengths, tokens = [5000 + 137 * sum(name.encode()) for name in names], [len(name) + 1 for name in names]
-    clips = [Clip(name, "", (1,) * count, "a", "en", long) for name, count, long in zip(names, tokens, lengths)]
+    clips = [Utterance(name, "", "", "a", "en", tokens=(1,) * count) for name, count in zip(names, tokens)]
     order = BatchOrder(lengths, tokens, batch_size, num_buckets=3, seed=5, start=start or EpochStart())
     return OrderedClips(clips, order)
 

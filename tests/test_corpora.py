@@ -44,7 +44,7 @@ def test_ljspeech_takes_the_normalized_text_and_else_the_text(tmp_path):
         ("c", "two columns", 3),
     ]
     assert {(u.speaker, u.language) for u in corpus.utterances} == {("Speaker One", "de")}
-    assert corpus.utterances[0].wav_path == root.resolve() / "wavs" / "a.wav"
+    assert corpus.utterances[0].wav_path == str(root.resolve() / "wavs" / "a.wav")
 
 
 def test_audio_is_found_by_id_in_other_formats_other_places_and_other_spellings(tmp_path):
@@ -58,7 +58,7 @@ def test_audio_is_found_by_id_in_other_formats_other_places_and_other_spellings(
     os.rename(tmp_path / "wavs" / "d.wav", tmp_path / "wavs" / "d.WAV")
     corpus = load_corpus(tmp_path)
     assert not corpus.rejections
-    assert [u.wav_path.relative_to(tmp_path.resolve()).as_posix() for u in corpus.utterances] == [
+    assert [os.path.relpath(u.wav_path, tmp_path.resolve()) for u in corpus.utterances] == [
         "wavs/a.flac",
         "wavs/b.mp3",
         "wavs/sub/c.ogg",
@@ -188,7 +188,7 @@ def test_limits_on_lists_have_their_errors(tmp_path, monkeypatch):
     with pytest.raises(CorpusError, match="over 1 lines"):
         load_corpus(root)
     monkeypatch.setattr(corpus_folder, "MAX_LIST_BYTES", 100)
-    with pytest.raises(CorpusError, match="too large: at most 100 bytes"):
+    with pytest.raises(CorpusError, match="too large; at most 100 bytes"):
         load_corpus(root)
 
 
@@ -252,4 +252,4 @@ def test_every_line_becomes_an_utterance_or_a_rejection(tmp_path_factory, conten
     given_lines = text.replace("\r\n", "\n").replace("\r", "\n").rstrip("\n").count("\n") + 1
     numbers = [item.line for item in (*corpus.utterances, *corpus.rejections)]
     assert len(set(numbers)) == len(numbers) == given_lines - any("as a header" in note for note in corpus.notes)
-    assert all(u.wav_path.is_relative_to(root.resolve()) and u.id in ("a", "b") for u in corpus.utterances)
+    assert all(Path(u.wav_path).is_relative_to(root.resolve()) and u.id in ("a", "b") for u in corpus.utterances)

@@ -121,7 +121,7 @@ def test_check_of_texts_only_rejects_clips_that_were_accepted_so_far(corpus):
 
 def test_the_cache_is_used_for_unchanged_files_only(corpus, tmp_path, monkeypatch):
     paths, read = [], doctor.read_audio
-    keep = lambda path, *given, **named: paths.append(path.stem) or read(path, *given, **named)
+    keep = lambda path, *given, **named: paths.append(Path(path).stem) or read(path, *given, **named)
     monkeypatch.setattr(doctor, "read_audio", keep)
 
     def taken():

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from myxtts.config.checks import UserError
-from myxtts.data.pipeline import Clip
+from myxtts.data.corpora import Utterance
 from myxtts.inference.speech import Speech, SpokenPiece
 from myxtts.runs import samples as last_words
 
@@ -27,9 +27,10 @@ class Speaker:
 @pytest.fixture
 def ended(tmp_path, monkeypatch):
     """Three held-out clips of two speakers, three training clips, and a replacement of the model."""
-    clip = lambda name, speaker, size, *last: Clip(name, f"{name}.wav", (3,), speaker, "en", int(22050 * size), *last)
-    train = [clip("a1", "ana", 1), clip("a2", "ana", 2), clip("b1", "ben", 1)]
-    validation = [clip("b8", "ben", 1, "", "one"), clip("a8", "ana", 1, "", "two"), clip("b9", "ben", 1, "", "three")]
+    speakers = {"a": "ana", "b": "ben"}
+    clip = lambda n, text="", size=1: Utterance(n, f"{n}.wav", text, speakers[n[0]], "en", num_samples=22050 * size)
+    train = [clip("a1"), clip("a2", size=2), clip("b1")]
+    validation = [clip("b8", "one"), clip("a8", "two"), clip("b9", "three")]
     dataset = SimpleNamespace(train=train, validation=validation)
     speaker = Speaker()
     monkeypatch.setattr(last_words.Synthesizer, "load", lambda folder: speaker)
@@ -69,7 +70,7 @@ def test_text_that_cannot_be_spoken_and_a_full_disk_end_no_run(ended, monkeypatc
 
 def test_voice_from_held_out_recordings_is_as_long_as_those_of_training():
     def voice(validation, train=(), language=None):
-        clips = lambda side: [Clip(name, name, (3,), name[0], name[1], int(22050 * long)) for name, long in side]
+        clips = lambda side: [Utterance(n, n, "", n[0], n[1], num_samples=int(22050 * long)) for n, long in side]
         data = SimpleNamespace(conditioning_seconds=(3.0, 6.0))
         dataset = SimpleNamespace(train=clips(train), validation=clips(validation), config=SimpleNamespace(data=data))
         return [clip.id for clip in last_words.held_out_voice(dataset, language)]

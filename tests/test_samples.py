@@ -11,8 +11,8 @@ import tensorflow as tf
 from tiny import stage_of, tiny_run_config, untraced
 
 from myxtts.config.rates import CODE_STRIDE_SAMPLES
+from myxtts.data.corpora import Utterance
 from myxtts.data.dataset import SpeechDataset
-from myxtts.data.pipeline import Clip
 from myxtts.inference.self_check import SecondReading
 from myxtts.inference.synthesizer import Synthesizer
 from myxtts.models.xtts import XTTS
@@ -28,7 +28,7 @@ def speaking(tiny_corpus, tmp_path):
     keras.utils.set_random_seed(0)
     models = [XTTS(config.model, parts=(part,)) for part in ("dvae", "gpt")]
     clips = [
-        Clip(f"a/b.{i}", str(tiny_corpus / f"wavs/low_{word}.wav"), (3,), "low", "en", 11025, text=word)
+        Utterance(f"a/b.{i}", str(tiny_corpus / f"wavs/low_{word}.wav"), word, "low", "en", num_samples=11025)
         for i, word in enumerate(("one", "two"))
     ]
     dataset = SimpleNamespace(config=config, train=clips[:1], validation=clips, tokenizer=tokenizer)

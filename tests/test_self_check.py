@@ -8,8 +8,8 @@ import pytest
 from tiny import tiny_model_config, tiny_run_config, voiced
 
 from myxtts.config.config import SamplingConfig
+from myxtts.data.corpora import Utterance
 from myxtts.data.dataset import SpeechDataset
-from myxtts.data.pipeline import Clip
 from myxtts.hearing.recognizers import Listening
 from myxtts.inference import synthesizer as speaking
 from myxtts.inference.code_engine import mark_text
@@ -175,7 +175,7 @@ def test_rates_fit_the_recordings_and_their_band_contains_them():
 
 
 def test_speech_rates_are_stored_with_the_weights_and_a_damaged_file_is_ignored(tmp_path, caplog):
-    clips = [Clip(str(n), "", (4,), "Ann", "en", 1000 * n, text="a" * n) for n in range(5, 45)]
+    clips = [Utterance(str(n), "", "a" * n, "Ann", "en", num_samples=1000 * n) for n in range(5, 45)]
     tokenizer = XTTSTokenizer.train([("aa", "en")])
     needed = SpeechDataset(tiny_run_config(), clips, clips, tokenizer).what_speaking_needs()
     assert needed["vocab.json"] == tokenizer.to_json().encode()

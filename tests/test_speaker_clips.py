@@ -10,8 +10,8 @@ import soundfile
 from tiny import voiced
 
 from myxtts.data import dataset
+from myxtts.data.corpora import Utterance
 from myxtts.data.dataset import keep_speakers
-from myxtts.data.pipeline import Clip
 from myxtts.inference.voices import stored_voice
 from myxtts.runs.origin import copy_speaker_clips
 from myxtts.storage.files import CheckpointError
@@ -25,7 +25,7 @@ def make_clips(folder, speaker, lengths, language="en"):
     for index, seconds in enumerate(lengths):
         path = folder / f"{speaker}_{index}.wav"
         soundfile.write(path, samples := voiced(seconds, 120, index), 22050, subtype="PCM_16")
-        clips.append(Clip(path.stem, str(path), (1,), speaker, language, len(samples)))
+        clips.append(Utterance(path.stem, str(path), "", speaker, language, num_samples=len(samples)))
     return clips
 
 

@@ -18,8 +18,8 @@ from tiny import make_tiny_corpus, stage_of, tiny_run_config, train_step_of, unt
 from myxtts.audio.augment import GAIN_NEPERS, disturb
 from myxtts.config.rates import CODE_STRIDE_SAMPLES
 from myxtts.data.batch import SpeakerBatch, noise_batch
+from myxtts.data.corpora import Utterance
 from myxtts.data.dataset import SpeechDataset
-from myxtts.data.pipeline import Clip
 from myxtts.models.speaker_encoder import AngularMarginClassifier, SpeakerEncoder
 from myxtts.runs.agenda import make_agenda
 from myxtts.runs.run import Run
@@ -112,7 +112,7 @@ def test_preparation_disturbs_training_alone():
 
 
 def clips_of(**counts):
-    return [Clip(f"{name}_{i}", "", (1,), name, "en", 20000) for name, count in counts.items() for i in range(count)]
+    return [Utterance(f"{n}_{i}", "", "", n, "en", num_samples=20000) for n in counts for i in range(counts[n])]
 
 
 def chosen(train, validation=()):

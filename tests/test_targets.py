@@ -10,9 +10,10 @@ from tiny import make_tiny_corpus, tiny_run_config, voiced
 
 from myxtts.config.rates import DECODER_SAMPLE_RATE, MODEL_SAMPLE_RATE
 from myxtts.config.stages import STAGES
-from myxtts.data.batch import BatchError, BatchOrder, SequentialOrder, check_wave_batch, noise_batch, target_width
+from myxtts.data.batch import BatchOrder, SequentialOrder, check_wave_batch, noise_batch, target_width
+from myxtts.data.corpora import Utterance
 from myxtts.data.dataset import MAX_SHIFT_SAMPLES, SpeechDataset
-from myxtts.data.pipeline import BatchLoader, Clip, SampleCache
+from myxtts.data.pipeline import BatchLoader, SampleCache
 
 SOURCE_RATES = (24000, 48000, 8000)
 
@@ -28,7 +29,7 @@ def clips(tmp_path_factory):
             sound = sound + 0.1 * np.sin(2 * np.pi * 11500 * np.arange(len(sound)) / rate)  # 22 050 Hz cannot have it
         soundfile.write(path, sound, rate, subtype="PCM_16")
         length = round(len(sound) * MODEL_SAMPLE_RATE / rate)
-        made.append(Clip(str(index), str(path), (1, 2), "ab"[index % 2], "en", length))
+        made.append(Utterance(str(index), str(path), "", "ab"[index % 2], "en", num_samples=length, tokens=(1, 2)))
     return made
 
 
@@ -121,5 +122,5 @@ def test_targets_that_break_the_contract_are_refused():
         ({"target_lengths": batch.target_lengths * 0}, "within 1"),
         ({"speaker": batch.speaker.astype(np.int64)}, "WaveBatch.speaker must be int32"),
     ]:
-        with pytest.raises(BatchError, match=words):
+        with pytest.raises(ValueError, match=words):
             check_wave_batch(batch._replace(**change))

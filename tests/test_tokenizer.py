@@ -216,7 +216,7 @@ def test_a_saved_vocabulary_loads_as_it_was_here_and_with_hugging_face_and_leave
     ("damage", "message"),
     [
         (lambda d: b"not json", "is not JSON"),
-        (lambda d: b"\xff\xfe\x00", "is not UTF-8"),
+        (lambda d: b"\xff\xfe\x00", "is not UTF-16"),
         (lambda d: [1], 'has no "model"'),
         (lambda d: d | {"normalizer": {"type": "Lowercase"}}, '"normalizer" must be empty'),
         (lambda d: d | {"pre_tokenizer": {"type": "ByteLevel"}}, '"Whitespace"'),

@@ -79,8 +79,8 @@ def is_new_or_empty(folder: Path) -> bool:
 def read_bounded(path: Path, max_bytes: int) -> str:
     """Reads a text file of at most `max_bytes` in UTF-8, or in UTF-16 with a byte-order mark. Removes the mark.
 
-    Raises `OSError` if the file cannot be read, and `ValueError` if it is not regular, too large or not text. The
-    message of the `ValueError` is a predicate, such as "is a folder", which callers put after the file's name.
+    Raises `OSError` if the file cannot be read, and `ValueError` if it is not regular or too large, or its subclass
+    `UnicodeError` if it is not text. The message of both is a predicate, such as "is a folder", for the file's name.
     """
     # Checked before opening, because opening a pipe waits for a writer.
     if not stat.S_ISREG(path.stat().st_mode):
@@ -94,13 +94,16 @@ def bounded_text(file: BinaryIO, max_bytes: int) -> str:
     content = file.read(max_bytes + 1)
     if len(content) > max_bytes:
         raise ValueError(f"is too large; at most {max_bytes} bytes are read")
+    encoding = "utf-16" if content[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
     try:
-        return content.decode("utf-16" if content[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig")
+        return content.decode(encoding)
     except UnicodeDecodeError as error:
-        page = code_page(content)
-        raise ValueError(f"is not UTF-8 text (iconv -f cp{page} -t utf-8 converts Windows-{page}): {error}") from None
-
-
-def code_page(content: bytes) -> int:
-    """Guesses the Windows code page of text that is not UTF-8, for a hint: 1256 if it has Arabic words, else 1252."""
-    return 1256 if re.search("[\u0600-\u06ff]{3}", content.decode("cp1256", "replace")) else 1252
+        start = error.start
+        line = content[:start].decode(encoding, "replace").count("\n") + 1
+        found = f"line {line} holds the byte 0x{content[start]:02X}"
+        if encoding != "utf-16":
+            # Text in another encoding is usually in the code page of the user's Windows, Arabic or Western.
+            page = 1256 if re.search("[\u0600-\u06ff]{3}", content.decode("cp1256", "replace")) else 1252
+            around = content[max(start - 8, 0) : start + 8].decode(f"cp{page}", "replace")
+            found += f" (in Windows-{page}: {' '.join(around.split())!r}; iconv -f cp{page} -t utf-8 converts it)"
+        raise UnicodeError(f"is not {encoding.removesuffix('-sig').upper()}: {found}") from None

@@ -182,15 +182,20 @@ def _parsed(text):
     """Parses YAML. Raises `YAMLError` if it has more than `_MAX_VALUES` values, counting an alias at each use."""
     import yaml
 
-    node, count = yaml.compose(text, yaml.SafeLoader), 0
-    waiting = [] if node is None else [node]
+    root = yaml.compose(text, yaml.SafeLoader)
+    if root is None:
+        return {}
+    waiting, count = [root], 0
     while waiting:
-        children, count = waiting.pop().value, count + 1
-        if isinstance(children, list):
-            waiting += (part for child in children for part in (child if type(child) is tuple else (child,)))
+        node = waiting.pop()
+        count += 1
+        if isinstance(node, yaml.MappingNode):
+            waiting += itertools.chain(*node.value)  # keys and values
+        elif isinstance(node, yaml.SequenceNode):
+            waiting += node.value
         if count + len(waiting) > _MAX_VALUES:
             raise yaml.YAMLError(f"it has more than {_MAX_VALUES} values with its aliases expanded")
-    return {} if node is None else yaml.SafeLoader("").construct_document(node)
+    return yaml.SafeLoader("").construct_document(root)
 
 
 def read_yaml(path: str | Path) -> dict:

@@ -3,8 +3,10 @@
 `training/stages/classes.py` has the classes that train the stages; `memory/` estimates the memory of each stage.
 """
 
-from collections.abc import Mapping
+import tomllib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from myxtts.config.model import MODEL_SIZES
 from myxtts.config.settings import Settings, setting
@@ -109,7 +111,7 @@ class StageEntry:
 
     name: str
     """Name of the stage in YAML and `--stage`, and of its folder of checkpoints."""
-    builds_on: tuple[str, ...] = ()
+    builds_on: Sequence[str] = ()
     """Stages that must be trained before this stage, which uses their weights."""
     learning_rates: Mapping[str, float] = field(default_factory=dict)
     """Default peak learning rate by model size."""
@@ -129,7 +131,7 @@ class StageEntry:
     """Whether the stage can use codes from `myxtts prepare` instead of audio; it does if augmentation is off."""
     cost: float = 1.0
     """Step time per clip relative to the GPT stage, for the time forecast (measured with `nano` on two cores)."""
-    follows: tuple[str, ...] = ()
+    follows: Sequence[str] = ()
     """Stages in `builds_on` that may be trained further once this stage has begun. It resumes with the new weights."""
 
 
@@ -150,40 +152,6 @@ def register_stage(entry: StageEntry) -> StageEntry:
     return entry
 
 
-for _entry in (
-    StageEntry(
-        "dvae",
-        cost=0.2,
-        learning_rates=dict(nano=2e-3, tiny=1e-3, small=5e-4, normal=3e-4, big=3e-4),
-        defaults=dict(betas=(0.9, 0.99), weight_decay=0.0),
-        can_crop=True,
-    ),
-    StageEntry(
-        "gpt",
-        builds_on=("dvae",),
-        learning_rates=dict(nano=1.5e-3, tiny=8e-4, small=4e-4, normal=3e-4, big=2e-4),
-        settings=GPTConfig,
-        conditioned=True,
-        codes=True,
-    ),
-    StageEntry(
-        "speaker",
-        cost=1.2,
-        learning_rates=dict(nano=2e-3, tiny=2e-3, small=1e-3, normal=1e-3, big=1e-3),
-        defaults=dict(max_steps=2000, crop_seconds=2.0, betas=(0.9, 0.99)),
-        can_crop=True,
-        speakers=True,
-    ),
-    StageEntry(
-        "decoder",
-        cost=1.7,
-        builds_on=("dvae", "gpt", "speaker"),
-        follows=("gpt",),
-        learning_rates=dict(nano=2e-3, tiny=1e-3, small=5e-4, normal=2e-4, big=2e-4),
-        settings=DecoderConfig,
-        defaults=dict(max_steps=20000, batch_size=16, betas=(0.8, 0.99), gradient_clip=10.0),
-        conditioned=True,
-        targets=True,
-    ),
-):
-    register_stage(_entry)
+_SETTINGS = {"gpt": GPTConfig, "decoder": DecoderConfig}
+for _name, _entry in tomllib.loads(Path(__file__).with_name("stages.toml").read_text("utf-8")).items():
+    register_stage(StageEntry(_name, settings=_SETTINGS.get(_name, StageConfig), **_entry))

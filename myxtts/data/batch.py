@@ -111,16 +111,12 @@ class DecoderBatch(NamedTuple):
     source_rate: object  # `(B,)` int32, sample rate of the file in Hz
 
 
-class BatchError(ValueError):
-    """Raised for a batch with invalid shapes, dtypes or lengths."""
-
-
 def check_wave_batch(batch: WaveBatch) -> WaveBatch:
-    """Checks shapes, dtypes and lengths of a batch of NumPy arrays. Returns the batch, or raises `BatchError`."""
+    """Checks shapes, dtypes and lengths of a batch of NumPy arrays. Returns the batch, or raises `ValueError`."""
 
     def require(holds, name, rule, received):
         if not holds:
-            raise BatchError(f"WaveBatch.{name} must {rule}. Received: {received}.")
+            raise ValueError(f"WaveBatch.{name} must {rule}. Received: {received}.")
 
     rows = len(batch.index)
     for name, value, dtype, rank in zip(WaveBatch._fields, batch, WAVE_DTYPES, WAVE_RANKS):

@@ -21,9 +21,9 @@ from myxtts.config.data import DataConfig
 from myxtts.config.rates import CODE_STRIDE_SAMPLES, MEL_HOP_SAMPLES, MODEL_SAMPLE_RATE
 from myxtts.config.stages import STAGES
 from myxtts.data.batch import BatchOrder, EpochStart, SequentialOrder, WaveBatch
-from myxtts.data.corpora import CorpusError, load_corpus
+from myxtts.data.corpora import CorpusError, Utterance, load_corpus
 from myxtts.data.doctor import ClipLimits, find_leakage, id_hash, inspect_corpus, split_by_hash, summarize, write_report
-from myxtts.data.pipeline import BatchLoader, Clip, SampleCache, stream_batches
+from myxtts.data.pipeline import BatchLoader, SampleCache, stream_batches
 from myxtts.data.shards import PreparedClips
 from myxtts.storage.checkpoint import CheckpointStore, StoredTensors
 from myxtts.storage.files import CheckpointError, digest_bytes, digest_file
@@ -55,8 +55,8 @@ class SpeechDataset:
 
     config: XTTSConfig
     """Configuration completed with the vocabulary size, number of speakers and conditioning lengths of the data set."""
-    train: Sequence[Clip]
-    validation: Sequence[Clip]
+    train: Sequence[Utterance]
+    validation: Sequence[Utterance]
     tokenizer: XTTSTokenizer
     starts: dict[str, EpochStart] = field(default_factory=dict)
     """Start of each stage's batch order; stages that are not listed start at position 0."""
@@ -85,7 +85,7 @@ class SpeechDataset:
         tokenizer = _tokenizer(config, inspections[0].accepted)
         sides = [_clips(*pair, tokenizer, config) for pair in zip(inspections, ("train", "validation"))]
         cache = SampleCache(config.data.cache_mb, _prepared(config, sides))
-        train, validation = _divide(sides, inspections[0], config)
+        train, validation = _divide(sides, config)
         for leak in find_leakage(train, validation):
             logger.warning("Leakage: %s; its validation loss is not meaningful.", leak)
         if not validation:
@@ -199,15 +199,19 @@ def trained_on(home: Path, config: XTTSConfig) -> set[int]:
     with suppress(UserError, OSError):
         if source and Path(str(read_config(Path(source)).data.train_data)).samefile(str(config.data.train_data)):
             homes.append(Path(source))
-    paths = (CheckpointStore(one / stage).newest_file(f"{CLIPS}.safetensors") for one in homes for stage in STAGES)
-    return {one for path in paths if path is not None for one in StoredTensors(path)["identity"].ravel().tolist()}
+    hashes: set[int] = set()
+    for store in (CheckpointStore(folder / stage) for folder in homes for stage in STAGES):
+        path = store.newest_file(f"{CLIPS}.safetensors")
+        if path is not None:
+            hashes.update(StoredTensors(path)["identity"].ravel().tolist())
+    return hashes
 
 
-def _divide(sides, inspection, config):
+def _divide(sides, config):
     """Returns training and validation clips, split by --val-data, else as in the data set, else by hashes of ids."""
     trained = trained_on(Path(config.training.checkpoint_dir), config)
-    kept = {one.id for one in inspection.accepted if one.validation and id_hash(one.id) not in trained}
-    train, held = ([clip for clip in sides[0] if (clip.id in kept) == side] for side in (False, True))
+    is_held = lambda clip: clip.validation and id_hash(clip.id) not in trained
+    train, held = ([clip for clip in sides[0] if is_held(clip) == side] for side in (False, True))
     if not (train and held):
         return sides if len(sides) == 2 else split_by_hash(*sides, config.data.validation_share, trained)
     unused = ", which --val-data replaces" if len(sides) == 2 else ""
@@ -215,7 +219,7 @@ def _divide(sides, inspection, config):
     return train, sides[1] if len(sides) == 2 else held
 
 
-def conditioning_seconds(data: DataConfig, clips: Sequence[Clip]) -> tuple[float, float]:
+def conditioning_seconds(data: DataConfig, clips: Sequence[Utterance]) -> tuple[float, float]:
     """Returns `data.conditioning_seconds`; with `repeat` padding, at most the 95th percentile of clip lengths."""
     if data.conditioning_padding != "repeat":
         return data.conditioning_seconds
@@ -276,11 +280,7 @@ def _clips(inspection, name, tokenizer, config):
     """Returns the accepted clips whose transcript can be tokenized, and writes the report on all clips."""
     longest = config.data.max_text_length
     inspection = inspection.checked(lambda text, language: tokenizer.check(text, language, longest))
-    clips = []
-    for one in inspection.accepted:
-        tokens = tuple(tokenizer.encode(one.text, one.language))
-        path = str(one.wav_path)
-        clips.append(Clip(one.id, path, tokens, one.speaker, one.language, one.num_samples, one.audio, one.text))
+    clips = [replace(one, tokens=tuple(tokenizer.encode(one.text, one.language))) for one in inspection.accepted]
     report = Path(config.training.checkpoint_dir) / f"clips_{name}.csv"
     if config.training.worker_index == 0:
         write_report(inspection, report)
@@ -292,7 +292,7 @@ def _clips(inspection, name, tokenizer, config):
     return clips
 
 
-def keep_speakers(folder: Path, clips: Sequence[Clip]) -> list[str]:
+def keep_speakers(folder: Path, clips: Sequence[Utterance]) -> list[str]:
     """Stores a reference recording of each training speaker in a run's folder, unless the stored one is up to date.
 
     Stores at most `MOST_SPEAKERS` speakers, those with the most speech, and returns the names of the others.
@@ -310,7 +310,8 @@ def keep_speakers(folder: Path, clips: Sequence[Clip]) -> list[str]:
         sources = tuple(f"{clip.id} {digest_file(clip.wav_path)[:12]}" for clip in chosen)
         if name not in known or known[name].sources != sources:
             samples = np.concatenate([load_samples(clip.wav_path) for clip in chosen])[:KEPT_SAMPLES]
-            soundfile.write(file := io.BytesIO(), samples, MODEL_SAMPLE_RATE, format="FLAC", subtype="PCM_16")
+            file = io.BytesIO()
+            soundfile.write(file, samples, MODEL_SAMPLE_RATE, format="FLAC", subtype="PCM_16")
             missing[name] = file.getvalue(), chosen[0].language, sources
     if missing:
         write_speaker_clips(folder, missing)

@@ -115,12 +115,12 @@ def inspect_corpus(
     cached = _load_cache(cache_path, key) if cache_path is not None else {}
     verdicts, paths = [], [utterance.wav_path for utterance in corpus.utterances]
     with ThreadPool(workers) as pool:
-        for verdict in pool.imap(lambda path: _examine(path, limits, cached.get(str(path))), paths):
+        for verdict in pool.imap(lambda path: _examine(path, limits, cached.get(path)), paths):
             verdicts.append(verdict)
             if progress is not None:
                 progress(len(verdicts), len(paths))
     if cache_path is not None and keeps_cache:
-        found = zip(map(str, paths), verdicts)
+        found = zip(paths, verdicts)
         clips = {path: verdict for path, verdict in found if verdict.reason not in ("missing file", "unreadable")}
         if clips != cached:
             with suppress(OSError):  # without a cache, the next inspection is only slower
@@ -162,7 +162,7 @@ def write_report(inspection: Inspection, path: str | Path, mark: str = ""):
     for clip in inspection.accepted:
         found = warnings[clip.id]
         reasons, details = "; ".join(item.reason for item in found), " ".join(item.detail for item in found)
-        verdict, audio = "warning" if found else "accepted", relative_path(clip.wav_path, inspection.root)
+        verdict, audio = "warning" if found else "accepted", relative_path(Path(clip.wav_path), inspection.root)
         rows.append((clip.id, verdict, reasons, details, audio, clip.line, f"{clip.seconds:.3f}"))
     write_text(path, mark + csv_text((_COLUMNS, *rows), end="\r\n"))
 
@@ -283,7 +283,7 @@ def _warnings(corpus, good):
 
 
 def _finding(root, utterance, reason, detail):
-    return Finding(utterance.id, utterance.line, relative_path(utterance.wav_path, root), reason, detail)
+    return Finding(utterance.id, utterance.line, relative_path(Path(utterance.wav_path), root), reason, detail)
 
 
 def _encoding_fault(text):

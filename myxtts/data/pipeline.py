@@ -12,22 +12,9 @@ from myxtts.audio.files import load_with_rate, to_int16
 from myxtts.config.data import DataConfig
 from myxtts.config.rates import CODE_STRIDE_SAMPLES, DECODER_SAMPLE_RATE, MODEL_SAMPLE_RATE
 from myxtts.data.batch import TARGET_GRID, BatchOrder, SequentialOrder, WaveBatch, check_wave_batch, zero_batch
+from myxtts.data.corpora import Utterance
 from myxtts.data.shards import PreparedClip
 from myxtts.devices.tensorflow_start import AbandonedThread
-
-
-@dataclass(frozen=True)
-class Clip:
-    """A checked recording: fields of its `Utterance`, and the tokens of its transcript."""
-
-    id: str
-    wav_path: str
-    tokens: tuple[int, ...]
-    speaker: str
-    language: str
-    num_samples: int
-    audio: str = ""
-    text: str = ""
 
 
 class SampleCache:
@@ -72,7 +59,7 @@ class SampleCache:
 class BatchLoader:
     """Callable that loads the `WaveBatch` at a position. Random choices depend only on seed, epoch, batch and row."""
 
-    clips: Sequence[Clip]
+    clips: Sequence[Utterance]
     order: BatchOrder | SequentialOrder
     cache: SampleCache
     seed: int

@@ -50,7 +50,9 @@ class Shapes:
         cls, data: DataConfig, batch: int, seconds: float | None = None, settings: StageConfig | None = None
     ) -> "Shapes":
         """Returns the sizes for clips of `seconds` (None: `data.max_seconds`), at most `settings.crop_seconds`."""
-        seconds = min(seconds or data.max_seconds, settings and settings.crop_seconds or math.inf)
+        seconds = seconds or data.max_seconds
+        if settings and settings.crop_seconds:
+            seconds = min(seconds, settings.crop_seconds)
         conditioning_seconds = min(seconds, data.conditioning_seconds[1])
         text = min(round(TOKENS_PER_SECOND * seconds), data.max_text_length)
         codes = int(seconds * MODEL_SAMPLE_RATE) // CODE_STRIDE_SAMPLES + 1

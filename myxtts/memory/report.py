@@ -13,7 +13,7 @@ from tqdm import tqdm
 from myxtts.config.checks import require
 from myxtts.config.config import ModelConfig, TrainingConfig, XTTSConfig
 from myxtts.config.stages import STAGES
-from myxtts.config.training import requested_switches
+from myxtts.config.training import SWITCHES, requested_switches
 from myxtts.devices.machine import BYTES_PER_GB
 from myxtts.memory import estimates, parts
 from myxtts.memory.estimates import FLOAT, RESERVED_GB, Optimizations, Shapes, largest_batch
@@ -29,8 +29,6 @@ ESTIMATES: dict[str, Callable] = {
     "decoder": parts.estimate_decoder,
 }
 """Functions that estimate a stage's memory, by stage; all have the same arguments as `estimates.estimate_gpt`."""
-SETTLED = {"precision": "float32", "attention": "standard", "gradient_checkpointing": False, "xla": False, "ema": 0.0}
-"""Values assumed for settings that are `auto`, by setting: those that need the most memory."""
 SHOWN: dict[str, dict[str, Any]] = tomllib.loads(Path(__file__).with_name("report.toml").read_text("utf-8"))
 """`Optimizations` fields that a row of the report changes, by row. Rows without effect on the stage are left out."""
 TERMS = "parameters slots averages accumulators gradients activations working peak".split()
@@ -39,8 +37,10 @@ TERMS = "parameters slots averages accumulators gradients activations working pe
 
 def requested_optimizations(training: TrainingConfig) -> tuple[Optimizations, dict[str, str]]:
     """Returns the optimizations of a configuration, and `{name: assumed value}` for those that are `auto`."""
-    switches = {name: value for name, (value, _) in requested_switches(training).items() if name in SETTLED}
-    settled = {name: SETTLED[name] for name, value in switches.items() if value == "auto"}
+    # Instead of `auto`, the default is assumed, which needs the most memory.
+    known = Optimizations.__dataclass_fields__
+    switches = {name: value for name, (value, _) in requested_switches(training).items() if name in known}
+    settled = {name: SWITCHES[name] for name, value in switches.items() if value == "auto"}
     switches = switches | settled | {"ema": bool(switches["ema"])}
     adapters = {"lora_rank": training.gpt.lora_rank, "lora_targets": training.gpt.lora_targets}
     return Optimizations(**switches, **adapters, accumulation=training.gradient_accumulation), settled

@@ -182,7 +182,7 @@ def examine_workers(config: XTTSConfig) -> list[str]:
         lines = [f"All {workers.count} workers are connected, with the same code and versions, on {plan.model_device}"]
         if config.data.train_data:
             clips = load_corpus(config.data.train_data).utterances
-            sizes = (clip.wav_path.stat().st_size if clip.wav_path.is_file() else -1 for clip in clips)
+            sizes = (os.path.getsize(clip.wav_path) if os.path.isfile(clip.wav_path) else -1 for clip in clips)
             listed = "".join(f"{clip.id}|{clip.text}|{size}\n" for clip, size in zip(clips, sizes))
             found = [len(clips), digest_bytes(listed.encode())[:12]]
             workers.require_equal("recordings", found, "Give each a copy of one data set in --train-data.")

@@ -20,8 +20,8 @@ from myxtts.audio.mel import DVAE_MEL, MelSpectrogram, log_mel_to_wav, resample
 from myxtts.config.checks import UserError
 from myxtts.config.config import XTTSConfig
 from myxtts.config.rates import DECODER_SAMPLE_RATE, MEL_FRAMES_PER_CODE, MODEL_SAMPLE_RATE
+from myxtts.data.corpora import Utterance
 from myxtts.data.dataset import SpeechDataset
-from myxtts.data.pipeline import Clip
 from myxtts.distributed.workers import Workers, current_workers
 from myxtts.hearing.measuring import Measurer, Sentence, Spoken, ends_well, is_usable, pooled, speak_all, spread
 from myxtts.hearing.networks import find_encoder
@@ -172,7 +172,7 @@ class SampleWriter(Callback):
     def __init__(self, dataset: SpeechDataset, folder: Path, log_folder: Path, kind: str, title: str):
         self._dataset, self._folder, self._kind, self._title = dataset, folder, kind, title
         self._events, self._shown = EventFile(log_folder), set()
-        self.clips: list[Clip] = spread(dataset.validation, dataset.config.training.num_samples)
+        self.clips: list[Utterance] = spread(dataset.validation, dataset.config.training.num_samples)
 
     def keep(self, step: int, samples: list[Sample]) -> None:
         """Writes the samples, one for each clip in `self.clips`, and the original recordings; logs disk errors."""
@@ -298,13 +298,13 @@ def speak_last_words(config: XTTSConfig, dataset: SpeechDataset, device: str) ->
     return spoken
 
 
-def reference_of(dataset: SpeechDataset, clip: Clip) -> str:
+def reference_of(dataset: SpeechDataset, clip: Utterance) -> str:
     """Returns the path of the longest training clip with `clip`'s speaker and language; if none, the path of `clip`."""
     same = [one for one in dataset.train if (one.speaker, one.language) == (clip.speaker, clip.language)]
     return max(same or [clip], key=lambda other: other.num_samples).wav_path
 
 
-def held_out_voice(dataset: SpeechDataset, language: str | None = None) -> list[Clip]:
+def held_out_voice(dataset: SpeechDataset, language: str | None = None) -> list[Utterance]:
     """Returns clips of one speaker to use as a voice, usually a single validation clip.
 
     The clip is the longest one within the limits `data.conditioning_seconds`, or if there is none, the longest of all.

@@ -22,9 +22,11 @@ FORMS = "the folder of a training run, of `myxtts convert` or of XTTS v2, base, 
 
 def kind_of(source: AnyPath) -> str:
     """Returns the kind of a path, a key of `KINDS`; "base" is the bundled model, `Path("base")` an ordinary path."""
+    if is_base(source):
+        return BASE_NAME
     path = Path(source)
     other = FILE if any(map(os.path.isfile, (path, *path.parents))) else NEW
-    return BASE_NAME if is_base(source) else next((mark for mark in KINDS if source and any(path.glob(mark))), other)
+    return next((mark for mark in KINDS if source and any(path.glob(mark))), other)
 
 
 def require_kind(

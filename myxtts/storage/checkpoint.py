@@ -255,9 +255,11 @@ class CheckpointStore:
     def file(self, step: int, name: str) -> Path | None:
         """Returns the path of a file after verifying its size and digest; None if the checkpoint has no such file."""
         path = self.path(step) / name
-        if (entry := read_manifest(path.parent).get(name)) is not None:
-            _check_file(path, entry)
-        return None if entry is None else path
+        entry = read_manifest(path.parent).get(name)
+        if entry is None:
+            return None
+        _check_file(path, entry)
+        return path
 
     def newest_sound(self, warn: Callable[[str], Any]) -> int | None:
         """Returns the step of the newest intact checkpoint or None; renames newer damaged ones, each with a warning.

@@ -173,8 +173,10 @@ def _plain_cell(cell):
 def append_line(path: AnyPath, line: str) -> None:
     """Appends a line of UTF-8 text to a file. If the file's last line has no line end, first adds one."""
     with open(path, "a+b") as file:
-        if file.tell() and (file.seek(-1, os.SEEK_END), file.read(1))[1] != b"\n":
-            line = f"\n{line}"
+        if file.tell():
+            file.seek(-1, os.SEEK_END)
+            if file.read(1) != b"\n":
+                line = f"\n{line}"
         file.write(f"{line}\n".encode())
 
 

@@ -135,7 +135,9 @@ def read_clips(home: Path) -> dict[str, StoredSpeaker]:
     if not (home / _INDEX).is_file():
         return {}
     entries, speakers = files.read_json(home / _INDEX), {}
-    for name, entry in (entries if isinstance(entries, dict) else {"": None}).items():
+    if not isinstance(entries, dict):
+        entries = {"": entries}  # an entry that is not valid
+    for name, entry in entries.items():
         entry = entry if isinstance(entry, dict) else {}
         clip, language, sources = entry.get("clip"), entry.get("language"), entry.get("sources")
         are_read = isinstance(clip, str) and isinstance(language, str) and isinstance(sources, list)

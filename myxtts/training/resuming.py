@@ -21,9 +21,9 @@ import myxtts
 from myxtts.config.config import XTTSConfig
 from myxtts.config.stages import STAGES
 from myxtts.data.batch import BatchOrder, EpochStart
+from myxtts.data.corpora import Utterance
 from myxtts.data.dataset import CLIPS, SpeechDataset
 from myxtts.data.doctor import id_hash
-from myxtts.data.pipeline import Clip
 from myxtts.data.shards import PreparedClips
 from myxtts.devices.machine import read_processor
 from myxtts.models.xtts import XTTS
@@ -138,7 +138,7 @@ class TrainingState:
 
 
 def data_digest(clips: Iterable) -> str:
-    """Returns a digest of the id, audio and tokens of each `Clip`, which shows whether a data set has changed."""
+    """Returns a digest of the id, audio and tokens of each clip, which shows whether a data set has changed."""
     hasher = new_hasher()
     for clip in clips:  # one by one, because a corpus can have millions
         hasher.update(json.dumps([clip.id, clip.audio, clip.tokens]).encode())
@@ -207,7 +207,7 @@ class ClipRecord:
 class OrderedClips:
     """Training clips of a run and a stage's batch order; batches contain indices into `clips`."""
 
-    def __init__(self, clips: Sequence[Clip], order: BatchOrder):
+    def __init__(self, clips: Sequence[Utterance], order: BatchOrder):
         self.identities = np.array([id_hash(clip.id) for clip in clips], np.uint64)
         self.order = order
         self._digest = digest_bytes(self.identities.tobytes() + order.digest().encode())

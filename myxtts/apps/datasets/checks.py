@@ -14,7 +14,7 @@ import numpy as np
 import soundfile
 
 from myxtts.apps.datasets.recording import Survey
-from myxtts.apps.datasets.texts import count_letters
+from myxtts.apps.datasets.texts import count_letters, one_line
 from myxtts.hearing.networks import unit
 from myxtts.hearing.recognizers import Recognizer
 from myxtts.inference.speech import Word
@@ -44,54 +44,48 @@ _LEAST_STEADY_SECONDS = 1.3
 
 @dataclass
 class ClipFacts:
-    """Measurements that decide whether a clip is good enough for training.
-
-    Attributes:
-        speech_seconds: Duration of the speech without pauses.
-        level_db: Level of the speech in dBFS.
-        snr_db: Level of the speech relative to the pauses in and around the clip.
-        end_db: Level of the first or last 50 ms, whichever is louder, relative to the speech.
-        end_over_noise_db: Level of the same 50 ms relative to the pauses.
-        dynamics_db: Difference between the 90th and the 10th percentile of the level during speech.
-        characters_per_second: Letters and digits per second of speech.
-        dnsmos: Overall DNSMOS, 1 to 5; None if not requested.
-        voice_change: Lowest speaker similarity between the parts before and after a point; None if not measured.
-        word_probability: The lowest probability that the recognizer gave to a word; 1 if it reports no probabilities.
-    """
+    """Measurements that decide whether a clip is good enough for training."""
 
     speech_seconds: float
+    """Duration of the speech without pauses."""
     level_db: float
+    """Level of the speech in dBFS."""
     snr_db: float
+    """Level of the speech relative to the pauses in and around the clip."""
     end_db: float
+    """Level of the first or last 50 ms, whichever is louder, relative to the speech."""
     end_over_noise_db: float
+    """Level of the same 50 ms relative to the pauses."""
     dynamics_db: float
+    """Difference between the 90th and the 10th percentile of the level during speech."""
     characters_per_second: float
+    """Letters and digits per second of speech."""
     dnsmos: float | None = None
+    """Overall DNSMOS, 1 to 5; None if not requested."""
     voice_change: float | None = None
+    """Lowest speaker similarity between the parts before and after a point; None if not measured."""
     word_probability: float = 1.0
+    """The lowest probability that the recognizer gave to a word; 1 if it reports no probabilities."""
 
 
 @dataclass
 class Segment:
-    """A part of a recording, samples `[start, end)`: a clip, dropped speech or a pause.
-
-    Attributes:
-        text: The text, or "".
-        reason: Why the segment is dropped, in a few words; "" for a clip.
-        detail: The reason with measured values; for a clip, why its text may be wrong, or "".
-        facts: Measurements; None for a pause and for speech that was not selected for a clip.
-        clip: Path of the clip within the data set, or "".
-        validation: Whether the clip is held out for validation.
-    """
+    """A part of a recording, samples `[start, end)`: a clip, dropped speech or a pause."""
 
     start: int
     end: int
     text: str = ""
+    """The text, or ""."""
     reason: str = ""
+    """Why the segment is dropped, in a few words; "" for a clip."""
     detail: str = ""
+    """The reason with measured values; for a clip, why its text may be wrong, or ""."""
     facts: ClipFacts | None = None
+    """Measurements; None for a pause and for speech that was not selected for a clip."""
     clip: str = ""
+    """Path of the clip within the data set, or ""."""
     validation: bool = False
+    """Whether the clip is held out for validation."""
 
     def drop(self, reason: str, detail: str) -> None:
         """Marks the clip as dropped, with the reason in a few words and in detail."""
@@ -100,7 +94,8 @@ class Segment:
 
 def measure_clip(survey: Survey, start: int, end: int, num_letters: int) -> ClipFacts:
     """Measures the clip in frames `[start, end)`, whose text has `num_letters` letters and digits."""
-    levels, level, noise = survey.levels_db[start:end], *_level_and_noise(survey, start, end)
+    levels = survey.levels_db[start:end]
+    level, noise = _level_and_noise(survey, start, end)
     frames = max(1, round(_END_SECONDS / survey.frame_seconds))
     edge = max(_mean_level(levels[:frames]), _mean_level(levels[-frames:]))
     seconds = max(np.count_nonzero(survey.speech[start:end]), 1) * survey.frame_seconds
@@ -132,8 +127,10 @@ def judge(clips: Sequence[Segment], min_snr_db: float) -> None:
 
 def steadiness(survey: Survey, start: int, end: int) -> str:
     """Returns why frames `[start, end)` cannot be speech (a long sound with a steady level), or "" if they can."""
-    is_long = (end - start) * survey.frame_seconds >= _LEAST_STEADY_SECONDS
-    return _STEADY.format(found) if is_long and (found := _dynamics(survey, start, end)) < _LEAST_DYNAMICS_DB else ""
+    if (end - start) * survey.frame_seconds < _LEAST_STEADY_SECONDS:
+        return ""
+    dynamics = _dynamics(survey, start, end)
+    return _STEADY.format(dynamics) if dynamics < _LEAST_DYNAMICS_DB else ""
 
 
 def _rate_deviations(clips):
@@ -223,7 +220,7 @@ def listen(
             scored = getattr(options.recognizer, "scored", lambda *audio: (options.recognizer(*audio), 1.0, "", 1.0))
             text, confidence, word, least = scored(samples, rate, options.language)
             clip.facts.word_probability = round(least, 3)
-            text = " ".join(text.replace("|", " ").split())
+            text = one_line(text)
             if not (letters := count_letters(text)):
                 clip.drop("no words recognized", "the recognizer found no words.")
             elif needs_text:

@@ -125,27 +125,24 @@ class LongAudio:
 
 @dataclass(frozen=True, eq=False)
 class Survey:
-    """Levels and voice activity of a recording in frames of about 10 ms.
-
-    Attributes:
-        sample_rate: Sample rate in Hz.
-        num_samples: Number of samples per channel.
-        frame_samples: Number of samples per frame.
-        levels_db: K-weighted level of each frame, without frequencies below 120 Hz, `(F,)` dBFS, at least `SILENCE_DB`.
-        peaks: Maximum magnitude of each frame, `(F,)`.
-        speech: Whether each frame contains speech, `(F,)` bool.
-        loudness: Integrated loudness in LUFS; -inf for silence.
-        channel: The analyzed channel; None for the mean of all channels.
-    """
+    """Levels and voice activity of a recording in frames of about 10 ms."""
 
     sample_rate: int
+    """Sample rate in Hz."""
     num_samples: int
+    """Number of samples per channel."""
     frame_samples: int
+    """Number of samples per frame."""
     levels_db: np.ndarray
+    """K-weighted level of each frame, without frequencies below 120 Hz, `(F,)` dBFS, at least `SILENCE_DB`."""
     peaks: np.ndarray
+    """Maximum magnitude of each frame, `(F,)`."""
     speech: np.ndarray
+    """Whether each frame contains speech, `(F,)` bool."""
     loudness: float
+    """Integrated loudness in LUFS; -inf for silence."""
     channel: int | None
+    """The analyzed channel; None for the mean of all channels."""
 
     @property
     def frame_seconds(self) -> float:

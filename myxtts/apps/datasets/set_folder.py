@@ -13,6 +13,7 @@ import jinja2
 import numpy as np
 
 from myxtts.config.checks import UserError, counted
+from myxtts.data.doctor import id_hash
 from myxtts.storage import files
 
 MARK = "make_dataset.json"
@@ -55,8 +56,7 @@ class SetFolder:
             if row["clip"]:
                 blocks[int(row["start"] / rate / length)].append(row)
 
-        def chance(key):
-            return int(files.digest_bytes(f"{seed} {record['digest']} {key}".encode(), 8), 16) / 2**64
+        chance = lambda key: id_hash(f"{seed} {record['digest']} {key}") / 2**64
 
         def has_others(name):
             return any(not line.startswith(f"{WAVS}/{record['id']}/") for line in self._lines(name))

@@ -137,12 +137,12 @@ def clean_cue(text: str) -> tuple[str, str]:
     """Returns the words of a subtitle cue in one line, and its `fault`: "sung or music", "two speakers" or ""."""
     text = html.unescape(text)
     if _MUSIC.search(text):
-        return _one_line(_MUSIC.sub(" ", text)), "sung or music"
+        return one_line(_MUSIC.sub(" ", text)), "sung or music"
     lines = [_TAGS.sub(" ", line) for line in text.splitlines()]
     lines = [line for line in lines if not _ASIDE.fullmatch(line.strip())]
     dashes = sum(bool(_DASH.match(line)) for line in lines)
     lines = [_SPEAKER_LABEL.sub("", _DASH.sub("", line)) for line in lines]
-    return _one_line(" ".join(lines)), "two speakers" if dashes > 1 else ""
+    return one_line(" ".join(lines)), "two speakers" if dashes > 1 else ""
 
 
 def read_transcript(path: Path, language: str) -> list[Piece]:
@@ -155,7 +155,7 @@ def read_transcript(path: Path, language: str) -> list[Piece]:
     """
     pieces, text = [], _read_text(path).strip()
     for paragraph in re.split(r"\n\s*\n" if re.search(r"\n\s*\n", text) else r"\n", text):
-        for sentence in split_sentences(_one_line(paragraph), language):
+        for sentence in split_sentences(one_line(paragraph), language):
             clauses = _CLAUSE_END.split(sentence) if len(sentence) > _LONG_PIECE_CHARACTERS else [sentence]
             pieces += [Piece(one, ends_sentence=one is clauses[-1]) for one in clauses]
     joined: list[Piece] = []
@@ -175,10 +175,11 @@ def _read_text(path):
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}.") from None
     except ValueError as error:
-        raise UserError(f"{path} {str(error).rstrip('.')}. Save it as UTF-8.") from None
+        raise UserError(f"{path} {error}. Save it as UTF-8.") from None
 
 
-def _one_line(text):
+def one_line(text: str) -> str:
+    """Returns a text in one line, without `|`, which separates columns in the lists of clips."""
     return " ".join(text.replace("|", " ").split())
 
 
@@ -283,17 +284,20 @@ def _fit_line(times, starts, offset, drift):
             few = np.linspace(0, len(x) - 1, min(len(x), _MOST_SLOPES)).astype(int)
             slope = theilslopes(y[few], x[few]).slope
         offset, drift = offset + np.median(y - slope * x), drift + slope
-    near = np.abs(late := late_by()) < _NEAR_SECONDS
-    if (count := np.count_nonzero(near)) >= _TELLING_CUES:
+    late = late_by()
+    near = np.abs(late) < _NEAR_SECONDS
+    count, error = np.count_nonzero(near), np.inf
+    if count >= _TELLING_CUES:
         spread = 1.5 * np.median(np.abs(late[near])) + 0.005
         error = spread / (np.std(cues[near]) * np.sqrt(count) + 1e-9)
-    if count < _TELLING_CUES or abs(drift) <= 2 * error:  # uncertain
+    if abs(drift) <= 2 * error:  # uncertain
         drift = 0.0
     late = late_by()
-    if drift and np.count_nonzero(near := np.abs(late) < 0.15) >= _TELLING_CUES:
+    near = np.abs(late) < (0.15 if drift else 0.5)
+    if drift and np.count_nonzero(near) >= _TELLING_CUES:
         slope, shift = np.polyfit(cues[near], late[near], 1)  # finer than medians
         offset, drift = offset + shift, drift + slope
-    elif not drift and (near := np.abs(late) < 0.5).any():
+    elif not drift and near.any():
         offset += np.median(late[near])
     return offset, drift, np.mean(np.abs(late_by()) < _NEAR_SECONDS)
 

@@ -73,7 +73,7 @@ class Studio:
     def clips(self, folder: str, language: str) -> dict[str, Utterance]:
         """Returns the clips of a data set by their relative paths, sorted. Raises `UserError` if there is none."""
         utterances = load_corpus(folder := self.data.place(folder), language).utterances
-        clips = sorted(utterances, key=lambda clip: clip.wav_path)
+        clips = sorted(utterances, key=lambda clip: Path(clip.wav_path))
         return {os.path.relpath(clip.wav_path, folder): clip for clip in clips}
 
     def data_language(self, folder: str | None, before: str) -> str:

@@ -32,6 +32,7 @@ SUBTITLES = (".srt", ".vtt", ".ass", ".ssa")
 _WHAT = tomllib.loads(Path(__file__).with_name("not_data.toml").read_text("utf-8"))
 _OTHER_FILES = {tuple(kind.get("suffixes", MEDIA_EXTENSIONS)): kind["what"] for kind in _WHAT.values()}
 _TABLES = (*_WHAT["sheet"]["suffixes"], *_WHAT["parquet"]["suffixes"])
+_MOST_LISTS_TO_TRY = 50
 _MOST_MISLABELED = 0.1
 """Maximum share of clips that `_refuse_letters` rejects. If more are in a wrong script, the data set is refused."""
 
@@ -85,12 +86,9 @@ def load_corpus(
     except ClipRefused as refused:
         raise CorpusError(f"The data set {root} cannot be read. {refused.detail}") from refused
     except CorpusError as error:
-        hint, most = "", 50 if hints and isinstance(error.__cause__, UnicodeDecodeError) else 0
-        for path in sorted(filter(Path.is_file, home.glob("*.[cjtCJT]*")), key=lambda one: one.suffix)[:most]:
-            with suppress(UserError):  # one of .csv, .json, .tsv, .txt
-                if not hint and load_corpus(path, audio_roots=audio_roots, hints=False).utterances:
-                    hint = f" If {path} is the corrected list, give that file."
-        raise CorpusError(f"{error}{hint}") from error
+        if hints and isinstance(error.__cause__, UnicodeError) and (path := _readable_list(home, audio_roots)):
+            raise CorpusError(f"{error} If {path} is the corrected list, give that file.") from error
+        raise
     if not (reading.utterances or reading.rejections):
         raise _nothing_found(place, chosen)
     if linked := sorted(reading.folder.linked):
@@ -104,6 +102,16 @@ def load_corpus(
             reading.notes.append(f"{one} and {other} are read as two speakers. If they are one person, write one name.")
     _guess_language(reading)
     return Corpus(folder, layout, tuple(reading.utterances), tuple(reading.rejections), tuple(reading.notes))
+
+
+def _readable_list(home, audio_roots):
+    """Returns the path of a list in the folder `home` that can be read; None if there is none."""
+    lists = filter(Path.is_file, home.glob("*.[cjtCJT]*"))  # .csv, .json, .tsv, .txt
+    for path in sorted(lists, key=lambda one: one.suffix)[:_MOST_LISTS_TO_TRY]:
+        with suppress(UserError):
+            if load_corpus(path, audio_roots=audio_roots, hints=False).utterances:
+                return path
+    return None
 
 
 def files_beside(recording: Path, suffixes: Sequence[str]) -> list[Path]:
@@ -138,7 +146,7 @@ def _refuse_other_kinds(root):
 
 def _note_unused_audio(reading, layout):
     """Adds a note about audio files in the data set that are neither clips nor rejected."""
-    root, known = reading.folder.root, {str(clip.wav_path) for clip in reading.utterances}
+    root, known = reading.folder.root, {clip.wav_path for clip in reading.utterances}
     refused = {name for one in reading.rejections for name in (one.id.rpartition("/")[2], Path(one.path or "").name)}
     folders = (root, *reading.folder.walk(root, 3)) if layout != "vctk" else ()  # the unused second microphone of VCTK
     paths = (folder / name for folder in folders for name in reading.folder.files(folder).values())
@@ -188,7 +196,7 @@ def _refuse_letters(reading, language, group):
         raise CorpusError(f"{counted(len(wrong), 'clip')} cannot be read. {note}")
     reading.utterances[:] = [clip for clip in reading.utterances if clip.id not in wrong]
     for clip in wrong.values():
-        with reading.clip(clip.id, clip.line, clip.wav_path):
+        with reading.clip(clip.id, clip.line, Path(clip.wav_path)):
             raise ClipRefused("wrong letters", note)
 
 

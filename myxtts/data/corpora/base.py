@@ -17,11 +17,12 @@ class Utterance:
 
     `id` is unique within the corpus. `line` is the line number in the list of clips, if any. `validation` is True for
     clips of the data set's own validation split. `num_samples` is the length at 22 050 Hz, 0 until the audio is read.
-    `audio` is a digest of the 16-bit samples, empty until the audio is read.
+    `audio` is a digest of the 16-bit samples, empty until the audio is read. `tokens` are the transcript's token ids,
+    empty until a data set is opened for training.
     """
 
     id: str
-    wav_path: Path
+    wav_path: str
     text: str
     speaker: str
     language: str
@@ -29,6 +30,7 @@ class Utterance:
     validation: bool = field(default=False, compare=False)
     num_samples: int = field(default=0, compare=False)
     audio: str = field(default="", compare=False)
+    tokens: tuple[int, ...] = field(default=(), compare=False)
 
     @property
     def seconds(self) -> float:
@@ -154,7 +156,7 @@ class Reading:
             same = "the same text" if first.text == text else "another text"
             where = "The validation list" if first.validation else f"Line {first.line}"
             raise ClipRefused("duplicate id", f"{where} already names this clip, with {same}; that line is used.")
-        path = self.folder.find_audio(audio_places, parts)
+        path = str(self.folder.find_audio(audio_places, parts))
         listed = (speakers or {}).get(name, ("", ""))
         speaker, language = cells.get("speaker") or listed[0], cells.get("language") or listed[1] or place.language
         if not speaker and (speakers is not None or "speaker" in cells):

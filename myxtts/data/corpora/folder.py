@@ -4,7 +4,6 @@ import itertools
 import json
 import os
 import re
-import stat
 import unicodedata
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
@@ -13,7 +12,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 
 from myxtts.audio.files import AUDIO_EXTENSIONS, MEDIA_EXTENSIONS
-from myxtts.config.checks import UNPRINTABLE, UserError, code_page, printable
+from myxtts.config.checks import UNPRINTABLE, UserError, printable, read_bounded
 
 MAX_LIST_BYTES = 256 * 2**20
 MAX_LINES = 2_000_000
@@ -236,29 +235,16 @@ class CorpusFolder:
         try:
             path = self._on_disk(path.parent) / self.files(path.parent).get(path.name, path.name)
             self._check_links(path)
-            # Checked before the file is opened, because opening a pipe would wait for a writer.
-            if not stat.S_ISREG(os.stat(path).st_mode):
-                raise CorpusError(f"{path} is not a regular file.")
-            with open(path, "rb") as file:
-                data = file.read(max_bytes + 1)
+            text = read_bounded(path, max_bytes)
         except ClipRefused as refused:
             raise CorpusError(f"{path}: {refused.detail}") from refused
         except OSError as error:
             raise CorpusError(f"{path} cannot be read: {error.strerror}.") from error
-        if len(data) > max_bytes:
-            raise CorpusError(f"{path} is too large: at most {max_bytes} bytes are read. Split the data set.")
-        encoding = "utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
-        try:
-            text = data.decode(encoding)
-        except UnicodeDecodeError as error:
-            line = data[: error.start].decode(encoding, "replace").count("\n") + 1
-            found = f"line {line} holds the byte 0x{data[error.start]:02X}"
-            if encoding != "utf-16":
-                page = code_page(data)
-                around = data[max(error.start - 8, 0) : error.start + 8].decode(f"cp{page}", "replace")
-                found += f" (in Windows-{page}: {' '.join(around.split())!r}; iconv -f cp{page} -t utf-8 converts it)"
-            name = encoding.removesuffix("-sig").upper()
-            raise CorpusError(f"{path} is not {name}: {found}. Save the file as UTF-8 (Excel: CSV UTF-8).") from error
+        except UnicodeError as error:
+            raise CorpusError(f"{path} {error}. Save the file as UTF-8 (Excel: CSV UTF-8).") from error
+        except ValueError as error:
+            hint = " Split the data set." if path.stat().st_size > max_bytes else ""
+            raise CorpusError(f"{path} {error}.{hint}") from error
         if text.count("\0") > len(text) // 4:
             raise CorpusError(f"{path} is not UTF-8 but UTF-16 without a byte-order mark. Save the file as UTF-8.")
         # Not `str.splitlines`, which also splits at characters that transcripts may contain.

@@ -1,4 +1,4 @@
-"""Base classes of training stages, and losses summed over items; `config/stages.py` lists the stages."""
+"""Base classes of training stages, and losses summed over items; `config/stages.toml` lists the stages."""
 
 import math
 from abc import ABC, abstractmethod

@@ -305,7 +305,7 @@ def test_speech_without_a_pause_is_reported_and_cut_only_if_forced(tmp_path):
         (["film.mp4"], "Install ffmpeg"),
         (["talk.wav", "--recognizer", "false {wav}"], "exited with code 1"),
         (["talk.wav", "--transcript", "none.txt", "--recognizer", "echo {wav}"], "none.txt cannot be read"),
-        (["talk.wav", "--transcript", "talk.wav", "--recognizer", "echo {wav}"], "is not UTF-8 text"),
+        (["talk.wav", "--transcript", "talk.wav", "--recognizer", "echo {wav}"], "is not UTF-8: line 1"),
         (["talk.wav", "--transcript", "blank.txt", "--recognizer", "echo {wav}"], "contains no letters"),
     ],
 )
