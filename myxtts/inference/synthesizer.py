@@ -11,15 +11,16 @@ import tensorflow as tf
 
 from myxtts.config.checks import UserError, require
 from myxtts.config.config import SamplingConfig, XTTSConfig
-from myxtts.config.rates import MEL_FLOOR, MEL_FRAMES_PER_CODE, MODEL_SAMPLE_RATE, NUM_MELS
+from myxtts.config.rates import CODE_STRIDE_SAMPLES, MEL_FLOOR, MEL_FRAMES_PER_CODE, MODEL_SAMPLE_RATE, NUM_MELS
 from myxtts.inference.advancing import TensorflowSteps
 from myxtts.inference.choices import DECODERS, ENGINES
 from myxtts.inference.code_engine import CodeEngine
+from myxtts.inference.decoding import GriffinLim, LatentDecoder
 from myxtts.inference.loading import load_model
 from myxtts.inference.self_check import Calibration, Listener, SecondReading
-from myxtts.inference.speech import Manner, Speech, silence
-from myxtts.inference.text_front import Piece, SpeechError, TextFront  # noqa: F401  callers catch the error
-from myxtts.inference.text_stream import GriffinLim, LatentDecoder, Sentence, SpeechStream
+from myxtts.inference.speech import Manner, Speech, SpeechError, silence
+from myxtts.inference.text_front import Piece, TextFront
+from myxtts.inference.text_stream import Sentence, SpeechStream
 from myxtts.inference.voices import VOICE_SUFFIX, Recording, Voice, VoiceEncoder, stored_voice
 from myxtts.inference.windows import FIRST_CODES
 from myxtts.models.xtts import XTTS
@@ -85,6 +86,8 @@ class Synthesizer:
         self.to_waveform = LatentDecoder(model, traced) if is_trained else GriffinLim(self.codes_to_mel)
         self.sample_rate: int = self.to_waveform.sample_rate
         """Sample rate in Hz: 22 050 from Griffin-Lim, 24 000 from the waveform decoder."""
+        self.no_speech = silence(CODE_STRIDE_SAMPLES / MODEL_SAMPLE_RATE, self.sample_rate)
+        """Audio of a sentence for which the model samples no codes, `(S,)` float32."""
 
     @classmethod
     def load(cls, folder: str | Path, which: str = "best", only_speech: bool = False, **options) -> Self:
@@ -307,11 +310,8 @@ class Synthesizer:
 
     def _checked(self, voice, where):
         """Returns `voice`; raises `SpeechError` if it does not fit the model. `where` names the voice in messages."""
-        config, used = self.config.model, 2 if isinstance(self.to_waveform, LatentDecoder) else 1
-        arrays = [voice.latents, voice.speaker][:used]
-        shapes = [(1, config.num_latents, config.width), (1, config.speaker_width)][:used]
-        if [np.shape(array) for array in arrays] != shapes:
-            raise SpeechError(f"{where} is a voice of another model. Create it with this model from recordings.")
-        if not all(np.isfinite(array).all() for array in arrays):
-            raise SpeechError(f"{where} is a voice with NaN or infinity. Create it again from recordings.")
-        return voice
+        config = self.config.model
+        shapes = [(1, config.num_latents, config.width)]
+        if isinstance(self.to_waveform, LatentDecoder):
+            shapes.append((1, config.speaker_width))
+        return voice.checked(where, *shapes)

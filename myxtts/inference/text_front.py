@@ -6,8 +6,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from myxtts.config.checks import UserError, brief
+from myxtts.config.checks import brief
 from myxtts.config.config import XTTSConfig
+from myxtts.inference.speech import SpeechError
 from myxtts.storage.files import AnyPath, CheckpointError
 from myxtts.storage.run_folder import read_config, vocabulary_path
 from myxtts.text.language_guess import guess_language
@@ -17,10 +18,6 @@ from myxtts.text.speech_rates import longest_texts, read_rates
 from myxtts.text.tokenizer import XTTSTokenizer
 
 logger = logging.getLogger(__name__)
-
-
-class SpeechError(UserError):
-    """Error for a text, language or voice that the model cannot speak."""
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,9 @@ from myxtts.audio.files import AudioError
 from myxtts.audio.mel import CONDITIONING_MEL, SPEAKER_MEL, MelSpectrogram
 from myxtts.config.checks import UserError, is_new_or_empty, require
 from myxtts.config.rates import DECODER_SAMPLE_RATE, MODEL_SAMPLE_RATE, SPEAKER_SAMPLE_RATE
+from myxtts.inference.decoding import window_shape
 from myxtts.inference.speech import Voice
 from myxtts.inference.synthesizer import Synthesizer
-from myxtts.inference.text_stream import window_shape
 from myxtts.inference.voices import SHORTEST_CHUNK_SAMPLES, stored_voice
 from myxtts.interchange.onnx import graphs, speak
 from myxtts.interchange.onnx.builder import FLOAT32, INT8, WEIGHTS, import_package
