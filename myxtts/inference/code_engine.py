@@ -226,7 +226,7 @@ class CodeEngine:
         size = _cache_size(filled + MOST_CODES)
         num_rows = sum(len(rows) for *_, rows in parts)
         power = 1 << (num_rows - 1).bit_length()
-        padded = power if self.steps.is_compiled(power, size) else num_rows
+        padded = power if (power, size) in self.steps.shapes else num_rows
 
         new_mask, row, moved = np.zeros((padded, size), bool), 0, []
         for state, mask, rows in parts:
