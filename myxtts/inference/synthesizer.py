@@ -18,10 +18,10 @@ from myxtts.inference.code_engine import CodeEngine
 from myxtts.inference.decoding import GriffinLim, LatentDecoder
 from myxtts.inference.loading import load_model
 from myxtts.inference.self_check import Calibration, Listener, SecondReading
-from myxtts.inference.speech import Manner, Speech, SpeechError, silence
+from myxtts.inference.speech import VOICE_SUFFIX, Manner, Speech, SpeechError, Voice, silence
 from myxtts.inference.text_front import Piece, TextFront
 from myxtts.inference.text_stream import Sentence, SpeechStream
-from myxtts.inference.voices import VOICE_SUFFIX, Recording, Voice, VoiceEncoder, stored_voice
+from myxtts.inference.voices import Recording, VoiceEncoder, stored_voice
 from myxtts.inference.windows import FIRST_CODES
 from myxtts.models.xtts import XTTS
 from myxtts.storage.base_model import is_base
