@@ -53,7 +53,7 @@ def voice(synthesizer):
 @pytest.fixture(autouse=True)
 def many_windows(monkeypatch):
     monkeypatch.setattr("myxtts.inference.windows.MOST_FRAMES", 30)
-    monkeypatch.setattr("myxtts.inference.text_front.get_language", lambda language: ShortPieces)
+    monkeypatch.setattr("myxtts.inference.text_front.get_language", lambda *_: ShortPieces)
 
 
 @pytest.fixture

@@ -66,7 +66,7 @@ class CodeStream:
         return not (self.finished or self.cancelled)
 
     @property
-    def ready(self) -> bool:
+    def is_ready(self) -> bool:
         """Whether `drawn` would return new codes, or the stream has ended."""
         return not self.active or len(self.codes) > self._num_seen
 

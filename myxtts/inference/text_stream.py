@@ -153,7 +153,7 @@ class SpeechStream(Spoken):
 
     def ready(self) -> bool:
         """Whether `more` would return new samples or end the stream."""
-        return not self.finished and self._sentences[self._number].stream.ready
+        return not self.finished and self._sentences[self._number].stream.is_ready
 
     def more(self) -> np.ndarray:
         """Returns the next samples `(S,)` float32 (S may be 0). Raises the engine's error, if any."""

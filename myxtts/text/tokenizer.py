@@ -298,10 +298,8 @@ class XTTSTokenizer:
         return self.fault(read, language.code, max_tokens)
 
     def fault(self, read: str, language: str, max_tokens: int | None = None) -> str | None:
-        """Returns the reason why the model cannot speak a text from `reader.read`, or None; ignores unknown characters.
-
-        The reasons are too few known letters, or more than `max_tokens` ids.
-        """
+        """Returns the reason why the model cannot speak a text from `reader.read`, or None if it can: too few known
+        letters, or more than `max_tokens` ids. Other unknown characters are ignored."""
         fault = self.reader.fault(read, language)
         if fault or max_tokens is None:
             return fault

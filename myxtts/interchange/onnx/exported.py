@@ -101,7 +101,7 @@ class ExportedModel:
 class ExportedCodes:
     """Codes of one sentence, sampled in calls of `drawn`; has the members of `CodeStream` that a stream uses."""
 
-    ready, cancelled, error = True, False, None
+    is_ready, cancelled, error = True, False, None
 
     def __init__(self, draw: Iterator[tuple[np.ndarray, int | None]], stop: int):
         self._draw, self._stop = draw, stop
