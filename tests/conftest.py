@@ -111,6 +111,6 @@ def devices_as_before(monkeypatch):
 @pytest.fixture
 def without_griffin_lim(monkeypatch):
     """Replaces Griffin-Lim, which takes most of the time, by constant audio, for tests of only codes or lengths."""
-    from myxtts.inference import text_stream
+    from myxtts.inference import decoding
 
-    monkeypatch.setattr(text_stream, "log_mel_to_wav", lambda mel: np.full(256 * len(mel), 0.1, np.float32))
+    monkeypatch.setattr(decoding, "log_mel_to_wav", lambda mel: np.full(256 * len(mel), 0.1, np.float32))

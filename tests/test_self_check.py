@@ -201,7 +201,7 @@ def test_flagged_sentence_is_sampled_again_and_the_highest_confidence_wins(witho
         judged.append((list(codes), wrong_share))
         return verdicts.pop(0)
 
-    monkeypatch.setattr("myxtts.inference.text_stream.judge", judge)
+    monkeypatch.setattr("myxtts.inference.self_check.judge", judge)
 
     def speak(retries, listener=None):
         judged.clear()

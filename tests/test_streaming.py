@@ -9,7 +9,7 @@ import pytest
 from tiny import tiny_run_config, voiced
 
 from myxtts.config.config import SamplingConfig
-from myxtts.inference import text_stream
+from myxtts.inference import decoding
 from myxtts.inference.advancing import TensorflowSteps
 from myxtts.inference.speech import Verdict, word_times
 from myxtts.inference.synthesizer import SpeechError, Synthesizer
@@ -53,7 +53,7 @@ def voice(synthesizer):
 @pytest.fixture(autouse=True)
 def many_windows(monkeypatch):
     monkeypatch.setattr("myxtts.inference.windows.MOST_FRAMES", 30)
-    monkeypatch.setattr("myxtts.inference.text_front.get_language", lambda language: ShortPieces)
+    monkeypatch.setattr("myxtts.inference.text_front.get_language", lambda *_: ShortPieces)
 
 
 @pytest.fixture
@@ -92,7 +92,7 @@ def test_stream_has_the_samples_of_the_whole(synthesizer, voice, speed, slow_cod
 def test_sentence_of_a_stream_is_checked_after_the_next_one_has_begun(synthesizer, voice, monkeypatch):
     judged, counts, now = [], [], 0.0
     low = lambda text, *rest: judged.append(text) or Verdict(confidence=0.2, reason="a")
-    monkeypatch.setattr("myxtts.inference.text_stream.judge", low)
+    monkeypatch.setattr("myxtts.inference.self_check.judge", low)
     text = f"{TEXT} {TEXT}"  # so the last piece comes after the verdict on the first, in however few chunks
     stream = synthesizer.stream(text, voice, "en", SAMPLED, seed=1)
     pieces = synthesizer.text_front.pieces(text, "en")
@@ -169,7 +169,7 @@ def test_text_that_cannot_be_spoken_raises_at_the_call(synthesizer, voice):
 
 
 def test_griffin_lim_streams_sentence_by_sentence(tokenizer, monkeypatch):
-    monkeypatch.setattr(text_stream, "log_mel_to_wav", lambda mel: np.full(256 * len(mel), 0.1, np.float32))
+    monkeypatch.setattr(decoding, "log_mel_to_wav", lambda mel: np.full(256 * len(mel), 0.1, np.float32))
     synthesizer = make_synthesizer(tokenizer, "hifigan", ("gpt", "dvae"))
     voice = synthesizer.voice(voiced(0.5, 150, 1))
     whole = synthesizer.speak(TEXT, voice, "en", SAMPLED, seed=1, speed=1.5)

@@ -132,17 +132,9 @@ class TensorflowSteps:
             Codes `(MOST_CODES, B)` int32, filled with stop codes after the end of a sentence; the GPT latents
             `(MOST_CODES + 1, B, width)` that predict these codes and the next one; number of steps run; new state.
         """
-        shape = tuple(request.key_mask.shape)
-        xla = self.is_compiled(*shape)
+        xla = tuple(request.key_mask.shape) in self.shapes
         with tf.device(self._device):
-            drawn = self._draws[xla]()(state, tf.nest.map_structure(tf.constant, request))
-        if xla:
-            self.shapes.add(shape)
-        return drawn
-
-    def is_compiled(self, num_rows: int, cache_size: int) -> bool:
-        """Whether `draw` runs compiled by XLA for batches of this shape."""
-        return (num_rows, cache_size) in self.shapes
+            return self._draws[xla]()(state, tf.nest.map_structure(tf.constant, request))
 
     def compile(self, num_rows: int, cache_size: int) -> None:
         """Compiles `draw` with XLA for one shape, which takes seconds."""

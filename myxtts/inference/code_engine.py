@@ -57,12 +57,18 @@ class CodeStream:
     """Whether to drop the sentence before the next call of the engine; any thread may set this."""
     error: BaseException | None = None
     """Exception in the engine's thread that ended the stream, if any."""
+    _num_seen: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
     def active(self) -> bool:
         """Whether the stream is neither finished nor cancelled."""
         return not (self.finished or self.cancelled)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether `drawn` would return new codes, or the stream has ended."""
+        return not self.active or len(self.codes) > self._num_seen
 
     def latents(self) -> np.ndarray:
         """Joins all `states` and returns them as one array `(n, width)`."""
@@ -72,6 +78,7 @@ class CodeStream:
     def drawn(self) -> tuple[list[int], np.ndarray, bool]:
         """Returns a consistent snapshot `(codes, latents(), finished)`, even while the engine is sampling."""
         with self._lock:
+            self._num_seen = len(self.codes)
             return list(self.codes), self.latents(), self.finished
 
     def take(self, codes: np.ndarray, states: np.ndarray, taken: int, stop: int) -> None:
@@ -219,7 +226,7 @@ class CodeEngine:
         size = _cache_size(filled + MOST_CODES)
         num_rows = sum(len(rows) for *_, rows in parts)
         power = 1 << (num_rows - 1).bit_length()
-        padded = power if self.steps.is_compiled(power, size) else num_rows
+        padded = power if (power, size) in self.steps.shapes else num_rows
 
         new_mask, row, moved = np.zeros((padded, size), bool), 0, []
         for state, mask, rows in parts:

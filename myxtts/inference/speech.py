@@ -22,6 +22,10 @@ VOICE_SUFFIX = ".voice"
 """Suffix of files that `Voice.save` writes."""
 
 
+class SpeechError(UserError):
+    """Error for a text, language or voice that the model cannot speak."""
+
+
 @dataclass(frozen=True, eq=False)
 class Voice:
     """Encoded voice of a speaker, computed by the encoders of one model and valid for that model only."""
@@ -47,6 +51,16 @@ class Voice:
             raise CheckpointError(f"{path} is not a voice. Write one with `Voice.save`.")
         arrays = {name: array.astype(np.float32) for name, array in stored.items()}
         return cls(arrays["latents"], arrays.get("speaker"))
+
+    def checked(self, where: object, *shapes: tuple[int, ...]) -> Self:
+        """Returns the voice; raises `SpeechError` if its latents or its speaker vector are not finite or do not have
+        these shapes. If one shape is given, ignores the speaker vector. `where` names the voice in messages."""
+        arrays = [self.latents, self.speaker][: len(shapes)]
+        if [np.shape(array) for array in arrays] != [*shapes]:
+            raise SpeechError(f"{where} is a voice of another model. Create it with this model from recordings.")
+        if not all(np.isfinite(array).all() for array in arrays):
+            raise SpeechError(f"{where} is a voice with NaN or infinity. Create it again from recordings.")
+        return self
 
     @classmethod
     def blend(cls, voices: Sequence[Self], weights: Sequence[float] | None = None) -> Self:

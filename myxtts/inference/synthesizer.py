@@ -11,16 +11,17 @@ import tensorflow as tf
 
 from myxtts.config.checks import UserError, require
 from myxtts.config.config import SamplingConfig, XTTSConfig
-from myxtts.config.rates import MEL_FLOOR, MEL_FRAMES_PER_CODE, MODEL_SAMPLE_RATE, NUM_MELS
+from myxtts.config.rates import CODE_STRIDE_SAMPLES, MEL_FLOOR, MEL_FRAMES_PER_CODE, MODEL_SAMPLE_RATE, NUM_MELS
 from myxtts.inference.advancing import TensorflowSteps
 from myxtts.inference.choices import DECODERS, ENGINES
 from myxtts.inference.code_engine import CodeEngine
+from myxtts.inference.decoding import GriffinLim, LatentDecoder
 from myxtts.inference.loading import load_model
 from myxtts.inference.self_check import Calibration, Listener, SecondReading
-from myxtts.inference.speech import Manner, Speech, silence
-from myxtts.inference.text_front import Piece, SpeechError, TextFront  # noqa: F401  callers catch the error
-from myxtts.inference.text_stream import GriffinLim, LatentDecoder, Sentence, SpeechStream
-from myxtts.inference.voices import VOICE_SUFFIX, Recording, Voice, VoiceEncoder, stored_voice
+from myxtts.inference.speech import VOICE_SUFFIX, Manner, Speech, SpeechError, Voice, silence
+from myxtts.inference.text_front import Piece, TextFront
+from myxtts.inference.text_stream import Sentence, SpeechStream
+from myxtts.inference.voices import Recording, VoiceEncoder, stored_voice
 from myxtts.inference.windows import FIRST_CODES
 from myxtts.models.xtts import XTTS
 from myxtts.storage.base_model import is_base
@@ -83,8 +84,12 @@ class Synthesizer:
             raise UserError(f"--decoder {decoder} needs a trained {part}. The model has: {', '.join(model.parts)}.")
         is_trained = part != "dvae" and "decoder" in model.parts
         self.to_waveform = LatentDecoder(model, traced) if is_trained else GriffinLim(self.codes_to_mel)
+        shapes = (1, config.model.num_latents, config.model.width), (1, config.model.speaker_width)
+        self._voice_shapes = shapes if is_trained else shapes[:1]
         self.sample_rate: int = self.to_waveform.sample_rate
         """Sample rate in Hz: 22 050 from Griffin-Lim, 24 000 from the waveform decoder."""
+        self.no_speech = silence(CODE_STRIDE_SAMPLES / MODEL_SAMPLE_RATE, self.sample_rate)
+        """Audio of a sentence for which the model samples no codes, `(S,)` float32."""
 
     @classmethod
     def load(cls, folder: str | Path, which: str = "best", only_speech: bool = False, **options) -> Self:
@@ -252,18 +257,18 @@ class Synthesizer:
                 own = f"one of the model's speakers ({', '.join(self.speakers[:3])}), " if self.speakers else ""
                 raise SpeechError(f"No voice given. Give {own}recordings or a .voice file.")
         if isinstance(voice, Voice):
-            return self._checked(voice, "The given voice")
+            return voice.checked("The given voice", *self._voice_shapes)
         if isinstance(voice, list) and len(voice) == 1 and not isinstance(voice[0], np.ndarray):
             voice = Path(voice[0])  # may be a .voice file
         if isinstance(voice, str) and self.folder:
             if composed(voice) in self.speakers or not (Path(voice).suffix or Path(voice).exists()):
                 try:
-                    return self._checked(stored_voice(self.folder, voice, self.voice), voice)
+                    return stored_voice(self.folder, voice, self.voice).checked(voice, *self._voice_shapes)
                 except UserError as error:
                     error.add_note("From Python: voice= takes the values of --speaker and --reference-audio.")
                     raise
         if isinstance(voice, str | Path) and Path(voice).suffix == VOICE_SUFFIX:
-            return self._checked(Voice.load(voice), voice)
+            return Voice.load(voice).checked(voice, *self._voice_shapes)
         return self.voice(voice)
 
     def codes_to_mel(self, codes: np.ndarray) -> np.ndarray:
@@ -304,14 +309,3 @@ class Synthesizer:
             self.read_again(voice.latents, [], np.zeros(1, np.int32))
         if which == "all":
             self.engine.compile_all()
-
-    def _checked(self, voice, where):
-        """Returns `voice`; raises `SpeechError` if it does not fit the model. `where` names the voice in messages."""
-        config, used = self.config.model, 2 if isinstance(self.to_waveform, LatentDecoder) else 1
-        arrays = [voice.latents, voice.speaker][:used]
-        shapes = [(1, config.num_latents, config.width), (1, config.speaker_width)][:used]
-        if [np.shape(array) for array in arrays] != shapes:
-            raise SpeechError(f"{where} is a voice of another model. Create it with this model from recordings.")
-        if not all(np.isfinite(array).all() for array in arrays):
-            raise SpeechError(f"{where} is a voice with NaN or infinity. Create it again from recordings.")
-        return voice

@@ -2,12 +2,12 @@
 
 import logging
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from myxtts.config.checks import UserError, brief
+from myxtts.config.checks import brief
 from myxtts.config.config import XTTSConfig
+from myxtts.inference.speech import SpeechError
 from myxtts.storage.files import AnyPath, CheckpointError
 from myxtts.storage.run_folder import read_config, vocabulary_path
 from myxtts.text.language_guess import guess_language
@@ -17,10 +17,6 @@ from myxtts.text.speech_rates import longest_texts, read_rates
 from myxtts.text.tokenizer import XTTSTokenizer
 
 logger = logging.getLogger(__name__)
-
-
-class SpeechError(UserError):
-    """Error for a text, language or voice that the model cannot speak."""
 
 
 @dataclass(frozen=True)
@@ -35,12 +31,13 @@ class TextFront:
 
     def pieces(self, text: str, language: str) -> list[Piece]:
         """Splits a text into pieces, each of whole sentences or of a part of a long one; drops pieces without words."""
-        known = self._check(text, language)
+        read = self._read(text, language)
         reader, shown = self.tokenizer.reader, brief(text)
+        known = reader.with_known_letters(text, language)
         if known != text:
             logger.warning("%s has letters that are not in the vocabulary, spoken as %s.", shown, brief(known))
         if fault := self.tokenizer.check(known, language):
-            unknown = {one for one in reader.unknown(reader.read(known, language), language) if one.isalpha()}
+            unknown = {one for one in reader.unknown(read, language) if one.isalpha()}
             faulty = [word for word in known.split() if unknown & {*word.lower()}]
             way = f"Write {brief(' '.join(faulty))} in {get_language(language).name} letters." if faulty else ""
             logger.warning("%s: %s; they are not spoken. %s", shown, fault, way)
@@ -57,24 +54,27 @@ class TextFront:
 
     def ids(self, text: str, language: str) -> list[int]:
         """Encodes the text of a piece to token ids; leaves out characters that the vocabulary lacks."""
-        known = self._check(text, language, self.max_tokens)
-        return [token for token in self.tokenizer.encode(known, language) if token != self.tokenizer.unk_id]
+        read = self._read(text, language, self.max_tokens)
+        return [token for token in self.tokenizer.encode_read(read, language) if token != self.tokenizer.unk_id]
 
     def check(self, text: str, language: str) -> None:
         """Raises `SpeechError` if the model cannot speak a text, or the letters of the text do not fit `language`."""
         if fault := guess_language([text], language, self.tokenizer.languages)[1]:
             raise SpeechError(fault)
-        self._check(text, language)
+        self._read(text, language)
 
-    def _check(self, text: str, language: str, max_tokens: int | None = None) -> str:
-        """Strips a text of diacritics that the vocabulary lacks; raises `SpeechError` if the model cannot speak it."""
-        known = text
-        with suppress(ValueError):  # an unsupported language, which the next check reports
-            known = self.tokenizer.reader.with_known_letters(text, language)
-        if reason := self.tokenizer.check(known, language, max_tokens, allow_unknown=True):
+    def _read(self, text: str, language: str, max_tokens: int | None = None) -> str:
+        """Returns the text as `Reader.spoken` writes it; raises `SpeechError` if the model cannot speak it."""
+        try:
+            get_language(language, self.tokenizer.languages)
+            read = self.tokenizer.reader.spoken(text, language)
+            reason = self.tokenizer.fault(read, language, max_tokens)
+        except ValueError as error:
+            reason = str(error)
+        if reason:
             fault = f"{brief(text)} cannot be spoken by this model: {reason.rstrip('.')}."
             raise SpeechError(fault if text.strip() else "The text is empty.")
-        return known
+        return read
 
 
 def open_text_front(folder: AnyPath, g2p: Sequence[str] | None = None) -> tuple[TextFront, XTTSConfig]:

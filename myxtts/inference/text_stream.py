@@ -1,84 +1,26 @@
 """Synthesizes a text sentence by sentence: samples codes, decodes them to audio, and runs the self-check.
 
-A decoder (`GriffinLim` or `LatentDecoder`) has a `sample_rate` in Hz, and a method `begin` that returns the
-decoder of one sentence, a `windows.Sounding`.
+Imports no TensorFlow, because the server speaks with exported models too.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
-import tensorflow as tf
 
-from myxtts.audio.mel import log_mel_to_wav
-from myxtts.config.rates import CODE_STRIDE_SAMPLES, DECODER_SAMPLE_RATE, MODEL_SAMPLE_RATE
-from myxtts.inference.code_engine import CodeStream
-from myxtts.inference.self_check import Listener, judge
 from myxtts.inference.speech import Manner, Spoken, SpokenPiece, Verdict, faded, silence
 from myxtts.inference.text_front import Piece
-from myxtts.inference.voices import Voice
-from myxtts.inference.windows import FIRST_CODES, NO_SAMPLES, Sounding, Windows, WindowShape, spoken_faster
-from myxtts.models.waveform_decoders import WaveformDecoder
-from myxtts.models.xtts import XTTS
+from myxtts.inference.windows import FIRST_CODES, NO_SAMPLES, Sounding
 from myxtts.text.languages import get_language
 from myxtts.text.speech_rates import rule_of_thumb
 
 if TYPE_CHECKING:
+    from myxtts.inference.code_engine import CodeStream
+    from myxtts.inference.self_check import Listener
     from myxtts.inference.synthesizer import Synthesizer
 
 logger = logging.getLogger(__name__)
-
-
-class GriffinLim:
-    """Decodes whole sentences by Griffin-Lim, for models without a waveform decoder.
-
-    `to_mel` decodes codes `(C,)` to a log-mel `(4 C, num_mels)`.
-    """
-
-    sample_rate = MODEL_SAMPLE_RATE
-
-    def __init__(self, to_mel: Callable[[np.ndarray], np.ndarray]):
-        self.to_mel = to_mel
-
-    def begin(self, voice: Voice, speed: float = 1.0) -> Sounding:
-        """Returns the decoder of one sentence. The voice has no effect, because the codes contain it."""
-
-        def more(codes, latents, finished):
-            if not finished:
-                return NO_SAMPLES
-            return log_mel_to_wav(spoken_faster(self.to_mel(np.array(codes, np.int32)), speed))
-
-        return more
-
-
-def window_shape(decoder: WaveformDecoder) -> WindowShape:
-    """Returns the `WindowShape` of a waveform decoder."""
-    return WindowShape(decoder.factors(), decoder.hop_length, decoder.history_frames, decoder.lookahead_frames)
-
-
-class LatentDecoder:
-    """Decodes GPT latents in windows with context; the samples equal those of a single window within 1e-6."""
-
-    sample_rate = DECODER_SAMPLE_RATE
-
-    def __init__(self, model: XTTS, traced: bool = True):
-        self.decoder, self.to_samples = model.decoder, self._to_samples
-        if traced:
-            config, number = model.config, tf.TensorSpec([], tf.int32)
-            latents, speaker = tf.TensorSpec([1, None, config.width]), tf.TensorSpec([1, config.speaker_width])
-            signature = [latents, speaker, number, number]
-            self.to_samples = tf.function(self._to_samples, input_signature=signature, autograph=False)
-
-    def begin(self, voice: Voice, speed: float = 1.0) -> Sounding:
-        """Returns the decoder of one sentence, spoken faster by the factor `speed`."""
-        to_samples = lambda latents, start, end: self.to_samples(latents[None], voice.speaker, start, end)[0].numpy()
-        return Windows(window_shape(self.decoder), to_samples, speed)
-
-    def _to_samples(self, latents, speaker, start, end):
-        """Decodes the frames `start` to `end` of latents `(1, n, width)` to samples `(1, S)`."""
-        samples = self.decoder.frames_to_samples(self.decoder.latents_to_frames(latents)[:, start:end], speaker)
-        return tf.cast(samples, tf.float32)
 
 
 class Sentence:
@@ -99,25 +41,21 @@ class Sentence:
         number = self.number + attempt * 2**32
         self.stream = self.synthesizer.engine.open(ids, voice.latents, sampling, seed, number, max_codes, hurry)
         self._sound: Sounding = self.synthesizer.to_waveform.begin(voice, speed)
-        self.is_heard, self._num_seen = False, 0
-
-    def ready(self) -> bool:
-        """Whether there are new codes for `more`, or the sentence has ended."""
-        return not self.stream.active or len(self.stream.codes) > self._num_seen
+        self.is_heard = False
 
     def more(self) -> tuple[np.ndarray, bool]:
         """Returns the next samples `(S,)` float32 (S may be 0), and whether the sentence has ended."""
         codes, latents, ended = self.stream.drawn()
-        self._num_seen, sample_rate = len(codes), self.synthesizer.sample_rate
-        pause = CODE_STRIDE_SAMPLES / MODEL_SAMPLE_RATE
-        samples = self._sound(codes, latents, ended) if codes or not ended else silence(pause, sample_rate)
+        samples = self._sound(codes, latents, ended) if codes or not ended else self.synthesizer.no_speech
         if len(samples):
-            samples = faded(samples, sample_rate, not self.is_heard, ended)
+            samples = faded(samples, self.synthesizer.sample_rate, not self.is_heard, ended)
             self.is_heard = True
         return samples, ended
 
-    def check(self, listener: Listener | None = None, samples: np.ndarray | None = None) -> Verdict:
+    def check(self, listener: "Listener | None" = None, samples: np.ndarray | None = None) -> Verdict:
         """Runs the self-check of the finished sentence; a `listener` also scores its `samples`, `(S,)`."""
+        from myxtts.inference.self_check import judge  # imports TensorFlow
+
         stream, synthesizer, language, text = self.stream, self.synthesizer, self.manner.language, self.piece.text
         code = get_language(language).code
         rate = synthesizer.rates.get(code) or rule_of_thumb(language)
@@ -132,7 +70,7 @@ class Sentence:
         self.verdict = judge(text, stream.codes, stream.stopped, rate, reading, wrong_share, unspoken, calibration)
         return self.verdict
 
-    def best(self, retries: int, listener: Listener | None) -> np.ndarray:
+    def best(self, retries: int, listener: "Listener | None") -> np.ndarray:
         """Speaks the sentence up to `retries` + 1 times, until it has no faults; returns the best samples, `(S,)`."""
         found = []
         for attempt in range(max(0, retries) + 1):
@@ -177,7 +115,7 @@ class SpeechStream(Spoken):
     never retries a sentence. The arguments are explained in `Synthesizer.stream`.
     """
 
-    def __init__(self, synthesizer: "Synthesizer", pieces: Sequence[Piece], manner: Manner, hurry=True, check=True):
+    def __init__(self, synthesizer: "Synthesizer", pieces: Sequence[Piece], manner: Manner, hurry: bool, check: bool):
         self._sentences = [Sentence(synthesizer, piece, number, manner) for number, piece in enumerate(pieces)]
         self._engine, self._sample_rate, self._hurry = synthesizer.engine, synthesizer.sample_rate, hurry
         self._number, self._start, self._num_samples = 0, 0, 0
@@ -215,7 +153,7 @@ class SpeechStream(Spoken):
 
     def ready(self) -> bool:
         """Whether `more` would return new samples or end the stream."""
-        return not self.finished and self._sentences[self._number].ready()
+        return not self.finished and self._sentences[self._number].stream.is_ready
 
     def more(self) -> np.ndarray:
         """Returns the next samples `(S,)` float32 (S may be 0). Raises the engine's error, if any."""

@@ -11,7 +11,7 @@ from myxtts.audio.files import AudioError, read_audio
 from myxtts.audio.mel import CONDITIONING_MEL, SPEAKER_MEL, MelSpectrogram, resample
 from myxtts.config.config import XTTSConfig
 from myxtts.config.rates import MODEL_SAMPLE_RATE, SPEAKER_SAMPLE_RATE
-from myxtts.inference.speech import VOICE_SUFFIX, Voice  # noqa: F401  imported from here too
+from myxtts.inference.speech import Voice
 from myxtts.models.xtts import XTTS
 from myxtts.storage.files import digest_bytes
 from myxtts.storage.speakers import find_speaker, read_speaker

@@ -25,7 +25,7 @@ from myxtts.config.config import XTTSConfig
 from myxtts.config.data import PATHS
 from myxtts.config.stages import STAGES
 from myxtts.interchange.coqui.conversion import RELEASED_NAMES, CoquiFiles, find_release, import_coqui, imported_release
-from myxtts.storage.base_model import MODELS, RELEASE, is_base, require_kind
+from myxtts.storage.base_model import MODELS, RELEASE, require_kind
 from myxtts.storage.files import AnyPath, write_json, write_text, write_whole_folder
 from myxtts.storage.run_folder import stores_in
 from myxtts.storage.speakers import SPEAKERS_FILE
@@ -54,11 +54,6 @@ def parse_hub_name(source: str) -> tuple[str, str]:
     if not match or ".." in source:
         raise HubError(f"A model of the hub must be hf://owner/name or hf://owner/name@revision. Received: {source}.")
     return match[1], match[2] or "main"
-
-
-def full_name(source: str | os.PathLike) -> str:
-    """Makes a path absolute; returns the name of a hub model or of the bundled model unchanged."""
-    return os.fspath(source) if is_hub_name(source) or is_base(source) else str(Path(source).resolve())
 
 
 def import_hub() -> Any:

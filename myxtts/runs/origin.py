@@ -14,7 +14,7 @@ from myxtts.config.checks import ConfigError, require
 from myxtts.config.config import XTTSConfig
 from myxtts.config.stages import STAGES
 from myxtts.config.training import TUNABLE, TrainingConfig
-from myxtts.interchange.hub import full_name, local_folder
+from myxtts.interchange.hub import is_hub_name, local_folder
 from myxtts.memory.report import check_claims
 from myxtts.runs.setup import TUNE, check_tuning, holds_run, with_shape
 from myxtts.storage import run_folder
@@ -35,7 +35,9 @@ def settle_origin(config: XTTSConfig) -> tuple[XTTSConfig, XTTSConfig | None]:
     needed part, or if a resumed run is given another --init-from, --tune, --lora-rank, --lora-targets or --lora-alpha.
     """
     training = config.training
-    source = training.init_from and full_name(training.init_from)
+    source = training.init_from
+    if source and not (is_hub_name(source) or is_base(source)):
+        source = str(Path(source).resolve())
     tune = tuple(name for name in TUNABLE if name in training.tune)
     config = replace(config, training=replace(training, tune=tune, init_from=source))
     began = None if training.reset_training else run_in(Path(training.checkpoint_dir))

@@ -120,10 +120,12 @@ def split_text(text: str, language: str, max_chars: int | None = None) -> list[s
     pieces: list[str] = []
     for sentence in split_sentences(text, language):
         while sentence:
-            clause_ends = [match.end() for match in _CLAUSE_END.finditer(sentence, limit // 2, limit)]
-            # A space right after the last character that fits also counts.
-            cut = clause_ends[-1] if clause_ends else sentence.rfind(" ", 1, limit + 1)
-            cut = len(sentence) if len(sentence) <= limit else cut if cut > 0 else limit
+            cut = len(sentence)
+            if cut > limit:
+                clause_ends = [match.end() for match in _CLAUSE_END.finditer(sentence, limit // 2, limit)]
+                # A space right after the last character that fits also counts.
+                cut = clause_ends[-1] if clause_ends else sentence.rfind(" ", 1, limit + 1)
+                cut = cut if cut > 0 else limit
             part, sentence = sentence[:cut].strip(), sentence[cut:].strip()
             if pieces and len(pieces[-1]) + 1 + len(part) <= limit:
                 pieces[-1] += " " + part

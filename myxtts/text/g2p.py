@@ -69,12 +69,12 @@ def g2p_codes(languages: Iterable[str]) -> tuple[str, ...]:
 
 def written(text: str, language: str, g2p: Iterable[str] = ()) -> str:
     """Returns the text to tokenize: phonemes if `g2p` (from `g2p_codes`) turns them on, else the cleaned text."""
-    if get_language(language).code in g2p:
+    entry, voice = get_language(language), espeak_voice(language, g2p)
+    if entry.code in g2p:
         return text_to_phonemes(text, language)
-    if voice := espeak_voice(language, g2p):
-        text = get_language(language).write_out(text)
-    cleaned = clean_text(text, language)
-    return espeak.text_to_ipa(cleaned, voice, get_language(language).scripts) if voice else cleaned
+    if voice is None:
+        return clean_text(text, language)
+    return espeak.text_to_ipa(clean_text(entry.write_out(text), language), voice, entry.scripts)
 
 
 def alphabet(language: str, g2p: Iterable[str] = ()) -> set[str]:

@@ -86,13 +86,17 @@ class Reader(NamedTuple):
 
         return "".join(map(known, unicodedata.normalize("NFC", text))) if unknown else text
 
+    def spoken(self, text: str, language: str) -> str:
+        """Returns the text to tokenize for synthesis: as `read` writes it, after `with_known_letters`."""
+        return self.read(self.with_known_letters(text, language), language)
+
     def pieces(self, text: str, language: str, longest: int, fits: Callable[[str], bool]) -> list[Piece]:
         """Splits a text into pieces for synthesis: whole sentences, or parts of long ones. Drops pieces with a `fault`.
 
         Pieces have at most `Language.char_limit` characters, and at most `longest` (or the longest word, if longer).
         They are shortened until `fits` is True for each text that `read` returns for a piece.
         """
-        read = cache(lambda piece: self.read(self.with_known_letters(piece, language), language))
+        read = cache(lambda piece: self.spoken(piece, language))
         pieces: list[Piece] = []
         for paragraph in _PARAGRAPH.split(text):
             if pieces:

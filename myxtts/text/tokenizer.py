@@ -282,32 +282,33 @@ class XTTSTokenizer:
         text = "".join(self._pieces.get(int(token_id), "") for token_id in ids)
         return text.replace(SPACE, " ").replace(STOP, "").replace(UNKNOWN, "")
 
-    def check(
-        self, text: str, language: str, max_tokens: int | None = None, *, allow_unknown: bool = False
-    ) -> str | None:
+    def check(self, text: str, language: str, max_tokens: int | None = None) -> str | None:
         """Returns the reason why a text cannot be used, or None if it can.
 
-        The reasons are an unsupported language, unknown characters, too few known letters, or too many tokens.
-
-        Args:
-            max_tokens: Maximum number of ids from `encode`; None for no limit.
-            allow_unknown: Whether to accept unknown characters, which the model does not speak.
+        The reasons are an unsupported language, unknown characters, too few known letters, or too many tokens:
+        `max_tokens` is the maximum number of ids from `encode`, and None for no limit.
         """
         try:
             language = get_language(language, self.languages)
         except ValueError as error:
             return str(error)
         read = self.reader.read(text, language.code)
-        if not allow_unknown and (unknown := self.reader.unknown(read, language.code)):
+        if unknown := self.reader.unknown(read, language.code):
             return f"{counted(len(unknown), 'character')} not in the vocabulary: {with_names(unknown)}"
-        fault = self.reader.fault(read, language.code)
-        if not fault and max_tokens is not None and (count := len(self.encode_read(read, language.code))) > max_tokens:
-            return f"text too long: {count} tokens, at most {max_tokens}"
-        return fault
+        return self.fault(read, language.code, max_tokens)
+
+    def fault(self, read: str, language: str, max_tokens: int | None = None) -> str | None:
+        """Returns the reason why the model cannot speak a text from `reader.read`, or None if it can: too few known
+        letters, or more than `max_tokens` ids. Other unknown characters are ignored."""
+        fault = self.reader.fault(read, language)
+        if fault or max_tokens is None:
+            return fault
+        count = len(self.encode_read(read, language))
+        return f"text too long: {count} tokens, at most {max_tokens}" if count > max_tokens else None
 
     def unspoken_share(self, text: str, language: str) -> float:
         """Returns the share of a text's letters and digits that the vocabulary lacks even if diacritics are removed."""
-        read, known = self.reader.read(self.reader.with_known_letters(text, language), language), self.reader.characters
+        read, known = self.reader.spoken(text, language), self.reader.characters
         letters = [one for one in replace_unknown(read, get_language(language), known) if one.isalnum()]
         return sum(one not in known for one in letters) / max(1, len(letters))
 

@@ -20,8 +20,8 @@ from myxtts.config.config import ModelConfig, SamplingConfig, XTTSConfig, config
 from myxtts.data.batch import GPTBatch, WaveBatch  # noqa: E402
 from myxtts.inference.advancing import TensorflowSteps
 from myxtts.inference.code_engine import CodeEngine, mark_text  # noqa: E402
+from myxtts.inference.decoding import LatentDecoder  # noqa: E402
 from myxtts.inference.synthesizer import Synthesizer  # noqa: E402
-from myxtts.inference.text_stream import LatentDecoder  # noqa: E402
 from myxtts.inference.voices import Voice  # noqa: E402
 from myxtts.interchange.onnx.engines import OnnxSteps  # noqa: E402
 from myxtts.models.xtts import XTTS  # noqa: E402

@@ -42,7 +42,8 @@ def open_model(arguments: argparse.Namespace, key: str | None) -> tuple[FastAPI,
     run = local_folder(arguments.checkpoint, arguments.accept_licence, kinds=(*MODELS, EXPORT))
     if requested := arguments.language:
         requested = language_code(requested, XTTSTokenizer.from_file(vocabulary_path(run)).languages)
-    model, speakers, trained, options = (_open_exported if kind_of(run) == EXPORT else _open_trained)(run, arguments)
+    open_folder = _open_exported if kind_of(run) == EXPORT else _open_trained
+    model, speakers, trained, options = open_folder(run, arguments)
     language = requested or (speakers[trained[0]] if len({speakers[name] for name in trained}) == 1 else None)
     if arguments.warm != "none" and not language:
         language_to_read("Loads the words of all languages.", None, None, "")
@@ -121,7 +122,9 @@ def limited_protocol(max_of_address: int) -> type[H11Protocol]:
             super().connection_made(transport)
             address = self.client[0] if self.client else ""
             same = [one for one, theirs in opened.items() if theirs == address]
-            crowd = same if 0 < max_of_address <= len(same) else list(opened) if len(opened) >= MOST_CONNECTIONS else ()
+            crowd = list(opened) if len(opened) >= MOST_CONNECTIONS else []
+            if 0 < max_of_address <= len(same):
+                crowd = same
             opened[self] = address
             if crowd:
                 oldest = next((one for one in crowd if has_no_request(one)), self)

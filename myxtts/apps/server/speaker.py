@@ -10,7 +10,6 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -20,10 +19,7 @@ from myxtts.config.checks import UserError
 from myxtts.config.config import SamplingConfig
 from myxtts.inference.speech import Voice, silence
 from myxtts.inference.text_front import Piece
-
-if TYPE_CHECKING:
-    from myxtts.inference.text_stream import SpeechStream
-    from myxtts.interchange.onnx.exported import ExportedStream
+from myxtts.inference.text_stream import SpeechStream
 
 logger = logging.getLogger(__name__)
 _stopping = partial(ApiError, 503, "The server is stopping.", code="stopping", retry_after_seconds=5)
@@ -82,7 +78,7 @@ class SpeechJob:
     last_sound: float = 0.0
     """Monotonic time of the latest audio, 0 before the first. The job with the smallest value is decoded next."""
     num_samples: int = 0
-    stream: "SpeechStream | ExportedStream | None" = None
+    stream: SpeechStream | None = None
     cancelled: bool = False
     ended: bool = False
     loop: asyncio.AbstractEventLoop | None = None

@@ -101,8 +101,8 @@ def spoken_parts(text: str) -> tuple[float, list[tuple[str, float]]]:
         ApiError: The sum of the pauses is above `MOST_PAUSE_SECONDS`.
     """
     parts = [("", 0.0)]
-    first, *rest = _PAUSE.split(plain_text(text))
-    for part, number, unit in zip([first, *rest[2::3]], [*rest[0::3], "0"], [*rest[1::3], None]):
+    fields = [*_PAUSE.split(plain_text(text)), "0", None]
+    for part, number, unit in zip(fields[0::3], fields[1::3], fields[2::3]):
         seconds = float(number) / (1000 if unit and unit.lower() == "ms" else 1)
         if any(map(str.isalnum, part)):
             parts.append((part, seconds))

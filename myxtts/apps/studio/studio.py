@@ -167,7 +167,7 @@ class Studio:
         voices = [speaker] if language else self.speakers(found, *names, before=speaker)
         guessed = identify_language([text], least=OF_A_SENTENCE) or found
         readers = [open_text_front(self.folder(name))[0].tokenizer.reader for name in names]
-        unknown = [one.unknown(one.read(one.with_known_letters(text, found), found), found) for one in readers]
+        unknown = [one.unknown(one.spoken(text, found), found) for one in readers]
         return found, next(iter(voices), None), guessed * (guessed != found), with_names(max(unknown, key=len))
 
     def example(self, text: str, language: str, speaker: str | None, name: str, usual: str) -> str:

@@ -85,7 +85,6 @@ def model_config(shapes: Mapping[str, tuple[int, ...]], settings: dict, tokenize
             raise CheckpointError(f"There is no tensor {name} with {axis + 1} axes or more. {hint}")
         return shape[axis]
 
-    perceiver, speaker_encoder = "gpt.conditioning_perceiver", "hifigan_decoder.speaker_encoder"
     width, rows = size("gpt.text_embedding.weight", 1), size("gpt.text_embedding.weight")
     if tokenizer.num_tokens > rows:
         rule = f"have ids below {rows}, the rows of gpt.text_embedding.weight"
@@ -99,29 +98,22 @@ def model_config(shapes: Mapping[str, tuple[int, ...]], settings: dict, tokenize
     if any(name.startswith("dvae.") for name in shapes):
         dvae = dict(dvae_hidden=size("dvae.encoder.0.0.weight"), codebook_width=size("dvae.codebook.embed"))
         dvae["dvae_residual_blocks"] = _count(r"dvae\.encoder\.(\d{1,6})\.net\.0\.weight", shapes) - 2
+    sizes = {field: size(tensor, axis) - less for field, (tensor, axis, less) in _TABLES["sizes"].items()}
+    layers = {field: _count(pattern, shapes) for field, pattern in _TABLES["layers"].items()}
+    encoder_widths = "hifigan_decoder.speaker_encoder.layer{}.0.conv1.weight"
     return ModelConfig(
         size=min(MODEL_SIZES, key=lambda name: abs(MODEL_SIZES[name].get("width", ModelConfig.width) - width)),
         num_text_tokens=rows,
         start_text_token=tokenizer.start_id,
         stop_text_token=tokenizer.stop_id,
-        max_text_tokens=size("gpt.text_pos_embedding.emb.weight") - 2,
-        max_audio_tokens=size("gpt.mel_pos_embedding.emb.weight") - 3,
-        layers=_count(r"gpt\.gpt\.h\.(\d{1,6})\.", shapes),
         width=width,
         heads=heads,
-        conditioning_blocks=_count(r"gpt\.conditioning_encoder\.attn\.(\d{1,6})\.", shapes),
         conditioning_heads=heads,
-        num_latents=size(f"{perceiver}.latents"),
-        perceiver_depth=_count(rf"{re.escape(perceiver)}\.layers\.(\d{{1,6}})\.", shapes),
-        perceiver_heads=size(f"{perceiver}.layers.0.0.to_q.weight") // _HEAD_WIDTH,
+        perceiver_heads=size("gpt.conditioning_perceiver.layers.0.0.to_q.weight") // _HEAD_WIDTH,
         perceiver_head_width=_HEAD_WIDTH,
-        num_mels=size("gpt.conditioning_encoder.init.weight", 1),
-        num_codes=size("gpt.mel_embedding.weight") - 2,
         decoder_type="hifigan",
-        decoder_channels=size("hifigan_decoder.waveform_decoder.conv_pre.weight"),
-        speaker_channels=[size(f"{speaker_encoder}.layer{i + 1}.0.conv1.weight") for i in range(len(SPEAKER_BLOCKS))],
-        speaker_width=size(f"{speaker_encoder}.fc.weight"),
-        **dvae,
+        speaker_channels=[size(encoder_widths.format(number + 1)) for number in range(len(SPEAKER_BLOCKS))],
+        **(sizes | layers | dvae),
     )
 
 

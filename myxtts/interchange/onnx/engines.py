@@ -55,6 +55,9 @@ class OnnxSteps:
         threads: Number of threads of ONNX Runtime; 0 means all cores.
     """
 
+    shapes = frozenset()
+    """No compiled shapes, because this engine compiles nothing."""
+
     def __init__(self, gpt: GPT, config: ModelConfig, weights: str, threads: int = 0):
         self.config, self._longest = config, int(gpt.audio_positions.shape[0]) - 1
         self._reading = build_reading(gpt, config, weights).session(threads)
@@ -94,10 +97,6 @@ class OnnxSteps:
         join = lambda one, two: np.concatenate([one, two])
         caches = (tuple(map(join, *layers)) for layers in zip(state[:2], other[:2]))
         return RowState(*caches, *map(join, state[2:], other[2:]))
-
-    def is_compiled(self, num_rows: int, cache_size: int) -> bool:
-        """Returns False, because this engine compiles nothing."""
-        return False
 
     def compile(self, num_rows: int, cache_size: int) -> None:
         """Does nothing, because this engine compiles nothing."""

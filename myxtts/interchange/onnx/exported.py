@@ -3,10 +3,8 @@
 Unlike `speak.py`, it streams audio, and reads voices from all audio formats.
 """
 
-import logging
 import threading
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -16,14 +14,13 @@ from myxtts.audio.files import read_audio
 from myxtts.config.checks import UserError
 from myxtts.config.config import SamplingConfig, XTTSConfig
 from myxtts.config.rates import MODEL_SAMPLE_RATE
-from myxtts.inference.speech import VOICE_SUFFIX, Manner, Voice, faded, silence
+from myxtts.inference.speech import VOICE_SUFFIX, Manner, Voice
 from myxtts.inference.text_front import Piece, TextFront
+from myxtts.inference.text_stream import SpeechStream
 from myxtts.inference.windows import FIRST_CODES, NO_SAMPLES, Sounding, Windows, WindowShape
 from myxtts.interchange.onnx import speak
 from myxtts.storage.files import CheckpointError
 from myxtts.text.tokenizer import XTTSTokenizer
-
-logger = logging.getLogger(__name__)
 
 
 class ExportedModel:
@@ -35,9 +32,10 @@ class ExportedModel:
     def __init__(self, folder: Path, warm: str = "none"):
         try:
             self.exported = exported = speak.Speaker(folder)
-            settings = exported.config
+            settings, model = exported.config, exported.model
+            self._shapes = (model["num_latents"], model["width"]), (model["speaker_width"],)
             self.tokenizer = XTTSTokenizer.from_file(folder / "vocab.json").with_g2p(exported.reader.g2p)
-            self.text_front = TextFront(self.tokenizer, settings["model"]["max_text_tokens"], settings["longest_texts"])
+            self.text_front = TextFront(self.tokenizer, model["max_text_tokens"], settings["longest_texts"])
             self.config = XTTSConfig(sampling=SamplingConfig(**settings["sampling"]))
             self._windows = WindowShape(**settings["windows"])
             for name in ("conditioning", "speaker"):  # must exist, are loaded later
@@ -46,7 +44,9 @@ class ExportedModel:
         except (OSError, ValueError, LookupError, TypeError, RuntimeError) as error:
             raise CheckpointError(f"{folder} is not a complete export: {error}. Run `myxtts export` again.") from error
         self.sample_rate: int = exported.sample_rate
-        self.engine, self.changed = self, threading.Condition()
+        self.no_speech = NO_SAMPLES  # as in speak.py
+        self.engine = self.to_waveform = self
+        self.changed = threading.Condition()
         """The server waits on `engine.changed`, which nothing here notifies: `more` samples in the caller's thread."""
         self.speakers = {name: language or None for name, language in exported.voice_languages.items()}
         """Names of the stored voices, each with its language code; None for a voice whose language is unknown."""
@@ -60,11 +60,7 @@ class ExportedModel:
     def as_voice(self, voice: str | Path) -> Voice:
         """Returns a voice, given a name in `speakers`, a recording or a `*.voice` file."""
         if Path(voice).suffix == VOICE_SUFFIX:
-            found = Voice.load(voice)
-            shapes = [found.latents.shape[1:], np.shape(found.speaker)[1:]]
-            if shapes != [one.shape for one in self._no_voice()]:
-                raise UserError(f"{voice} belongs to another model. Create it with this model from recordings.")
-            return found
+            return Voice.load(voice).checked(voice, *((1, *shape) for shape in self._shapes))
         found = self.exported.voices.get(voice)
         try:
             found = found or self.exported.listen(read_audio(voice).samples, MODEL_SAMPLE_RATE)
@@ -72,24 +68,27 @@ class ExportedModel:
             raise UserError(str(error).replace("The recording", str(voice))) from error
         return Voice(*(array[None] for array in found))
 
-    def _no_voice(self):
-        """Returns zeros in the shapes of a voice: latents `(num_latents, width)`, speaker vector `(speaker_width,)`."""
-        shapes = [("num_latents", "width"), ("speaker_width",)]
-        return [np.zeros([self.exported.model[name] for name in names], np.float32) for names in shapes]
-
     def warm_up(self, which: str = "short", check: bool = False) -> None:
         """Loads and runs graphs, so that the first request is faster. `short` runs the GPT and the decoder, `all` also
         the encoders, which recordings need, and `none` runs nothing. `check` is ignored."""
         if which != "none":
-            self.exported.sentence([], *self._no_voice(), max_codes=2)
+            self.exported.sentence([], *(np.zeros(shape, np.float32) for shape in self._shapes), max_codes=2)
         if which == "all":
             self.exported.listen(np.zeros(MODEL_SAMPLE_RATE, np.float32), MODEL_SAMPLE_RATE)
 
-    def stream(self, text: Sequence[Piece], *manner, check: bool = False, hurry: bool = True) -> "ExportedStream":
-        """Starts to speak a text, like `Synthesizer.stream`; `check` and `hurry` are ignored."""
-        return ExportedStream(self, text, Manner(*manner))
+    def stream(self, text: Sequence[Piece], *manner, check: bool = False, hurry: bool = True) -> SpeechStream:
+        """Returns a stream to poll, like `Synthesizer.stream`. It must not be iterated, because nothing checks it."""
+        return SpeechStream(self, text, Manner(*manner), hurry, check)
 
-    def sounding(self, voice: Voice, speed: float) -> Sounding:
+    def open(
+        self, ids: list[int], latents: np.ndarray, sampling: SamplingConfig, seed: int, sentence: int, *limits
+    ) -> "ExportedCodes":
+        """Prepares to sample the codes of one sentence, like `CodeEngine.open`. `limits` are ignored."""
+        values = {name: getattr(sampling, name) for name in self.exported.config["sampling"]}
+        draw = self.exported.draw(ids, latents[0], seed, sentence, **values)
+        return ExportedCodes(draw, self.exported.model["stop_audio_token"])
+
+    def begin(self, voice: Voice, speed: float = 1.0) -> Sounding:
         """Returns the decoder of one sentence, a `Sounding` that works window by window."""
 
         def to_samples(latents, start, end):
@@ -99,68 +98,29 @@ class ExportedModel:
         return Windows(self._windows, to_samples, speed)
 
 
-@dataclass
-class ExportedStream:
-    """Speech of one text, which is sampled piece by piece in calls of `more`; has the methods of `SpeechStream`."""
+class ExportedCodes:
+    """Codes of one sentence, sampled in calls of `drawn`; has the members of `CodeStream` that a stream uses."""
 
-    model: ExportedModel
-    pieces: Sequence[Piece]
-    manner: Manner
-    finished: bool = False
-    num_codes: int = 0
-    spans: list[tuple[str, int, int]] = field(default_factory=list)
-    """Text, first sample and end sample (exclusive) of each piece spoken so far."""
-    num_samples: int = 0
-    num_rows: int = 1
+    is_ready, cancelled, error = True, False, None
 
-    def open(self) -> None:
-        """Prepares to sample the next piece."""
-        exported, number = self.model.exported, len(self.spans)
-        voice, language, sampling, seed, speed, _ = self.manner
-        ids = self.model.text_front.ids(self.pieces[number].text, language)
-        values = {name: getattr(sampling, name) for name in exported.config["sampling"]}
-        self._draw = exported.draw(ids, voice.latents[0], seed, number, **values)
-        self._sound: Sounding = self.model.sounding(voice, speed)
-        self._drawn: list[tuple] = []  # states and codes
-        self._start, self._is_heard = self.num_samples, False
+    def __init__(self, draw: Iterator[tuple[np.ndarray, int | None]], stop: int):
+        self._draw, self._stop = draw, stop
+        self.codes: list[int] = []
+        self.states: list[np.ndarray] = []
+        self.stopped, self.finished = False, False
 
-    def look_ahead(self) -> None:
-        """Does nothing, because this stream does not sample the next piece early."""
+    @property
+    def active(self) -> bool:
+        """Whether codes are left to sample."""
+        return not (self.finished or self.cancelled)
 
-    def ready(self) -> bool:
-        """Whether there is more to speak, so that `more` can be called."""
-        return not self.finished
-
-    def more(self) -> np.ndarray:
-        """Samples a few codes; returns the next samples `(S,)` float32 (S may be 0), with the pause after a piece."""
-        if self._draw is None:
-            self.open()
-        before = len(self._drawn)
-        self._drawn += islice(self._draw, 2 * FIRST_CODES if before else FIRST_CODES)
-        states, codes = zip(*self._drawn)
-        last, rate = codes[-1], self.model.sample_rate
-        ended = last in (None, self.model.exported.model["stop_audio_token"])
-        if ended:
-            codes = codes[:-1]
-        self.num_codes += len(codes) - before
-        samples = self._sound(codes, np.concatenate(states), ended) if codes else NO_SAMPLES
-        if len(samples):
-            samples = faded(samples, rate, not self._is_heard, ended)
-            self._is_heard = True
-        self.num_samples += len(samples)
-        if not ended:
-            return samples
-        if last is None:
-            logger.warning("Speech was cut off after %d codes.", len(codes))
-        piece, self._draw = self.pieces[len(self.spans)], None
-        self.spans.append((piece.text, self._start, self.num_samples))
-        if len(self.spans) == len(self.pieces):
-            self.finished = True
-            return samples
-        pause = silence(piece.pause_seconds, rate)
-        self.num_samples += len(pause)
-        return np.concatenate([samples, pause])
-
-    def close(self) -> None:
-        """Ends the stream without speaking the remaining pieces."""
-        self.finished, self._draw, self._drawn = True, None, []
+    def drawn(self) -> tuple[list[int], np.ndarray, bool]:
+        """Samples a few codes; returns all codes, all GPT latents `(n, width)`, and whether the sentence has ended."""
+        for state, code in islice(self._draw, 2 * FIRST_CODES if self.codes else FIRST_CODES):
+            self.states.append(state)
+            self.stopped, self.finished = code == self._stop, code in (None, self._stop)
+            if not self.finished:
+                self.codes.append(code)
+        if self.finished:
+            self._draw = iter(())  # frees the key-value cache
+        return self.codes, np.concatenate(self.states), self.finished

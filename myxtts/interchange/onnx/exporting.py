@@ -16,14 +16,15 @@ from myxtts.audio.files import AudioError
 from myxtts.audio.mel import CONDITIONING_MEL, SPEAKER_MEL, MelSpectrogram
 from myxtts.config.checks import UserError, is_new_or_empty, require
 from myxtts.config.rates import DECODER_SAMPLE_RATE, MODEL_SAMPLE_RATE, SPEAKER_SAMPLE_RATE
+from myxtts.inference.decoding import window_shape
 from myxtts.inference.speech import Voice
 from myxtts.inference.synthesizer import Synthesizer
-from myxtts.inference.text_stream import window_shape
 from myxtts.inference.voices import SHORTEST_CHUNK_SAMPLES, stored_voice
 from myxtts.interchange.onnx import graphs, speak
 from myxtts.interchange.onnx.builder import FLOAT32, INT8, WEIGHTS, import_package
 from myxtts.interchange.onnx.forms import FORMATS, RUNTIME, fetch_package
 from myxtts.interchange.onnx.speak import Cache, Speaker, gumbel_noise
+from myxtts.models.gpt import SamplingValues
 from myxtts.storage.files import write_json, write_text, write_whole_folder
 from myxtts.storage.speakers import read_speakers
 from myxtts.text.g2p import espeak_voice
@@ -130,7 +131,6 @@ def settings(synthesizer: Synthesizer, form: str, weights: str) -> dict:
     tokenizer, front = synthesizer.tokenizer, synthesizer.text_front
     spoken = [get_language(code) for code in tokenizer.languages]
     voices = {code: espeak_voice(code, tokenizer.g2p) for code in tokenizer.languages}
-    sampling = "temperature", "top_k", "top_p", "repetition_penalty"
     return {
         "format": form,
         "weights": weights,
@@ -141,7 +141,7 @@ def settings(synthesizer: Synthesizer, form: str, weights: str) -> dict:
         "written_as_it_sounds": [code for code in tokenizer.g2p if code in tokenizer.languages],
         "scripts": {one.code: one.scripts for one in spoken},
         "espeak_voices": {code: voice for code, voice in voices.items() if voice},
-        "sampling": {name: getattr(config.sampling, name) for name in sampling},
+        "sampling": {name: getattr(config.sampling, name) for name in SamplingValues._fields},
         "model": {name: getattr(synthesizer.model.config, name) for name in MODEL_NUMBERS},
         "windows": window_shape(synthesizer.model.decoder)._asdict(),
         "listening": {

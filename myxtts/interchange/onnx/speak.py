@@ -188,7 +188,7 @@ class Speaker:
     def as_read(self, text, language):
         """Writes a text as the model reads it: in lower-case words, or in phonemes if the model was trained on them."""
         try:
-            return self.reader.read(self.reader.with_known_letters(text, language), language)
+            return self.reader.spoken(text, language)
         except (AttributeError, NameError) as error:  # a truncated file
             raise RuntimeError(f"{self.folder / 'reading'} is damaged: {error}. Export the model again.") from error
 

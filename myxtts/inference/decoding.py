@@ -1,0 +1,68 @@
+"""Decoders that turn the codes or GPT latents of a sentence into audio, in TensorFlow.
+
+A decoder (`GriffinLim` or `LatentDecoder`) has a `sample_rate` in Hz, and a method `begin` that returns a
+`windows.Sounding` for one sentence.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+import tensorflow as tf
+
+from myxtts.audio.mel import log_mel_to_wav
+from myxtts.config.rates import DECODER_SAMPLE_RATE, MODEL_SAMPLE_RATE
+from myxtts.inference.speech import Voice
+from myxtts.inference.windows import NO_SAMPLES, Sounding, Windows, WindowShape, spoken_faster
+from myxtts.models.waveform_decoders import WaveformDecoder
+from myxtts.models.xtts import XTTS
+
+
+class GriffinLim:
+    """Decodes whole sentences by Griffin-Lim, for models without a waveform decoder.
+
+    `to_mel` decodes codes `(C,)` to a log-mel `(4 C, num_mels)`.
+    """
+
+    sample_rate = MODEL_SAMPLE_RATE
+
+    def __init__(self, to_mel: Callable[[np.ndarray], np.ndarray]):
+        self.to_mel = to_mel
+
+    def begin(self, voice: Voice, speed: float = 1.0) -> Sounding:
+        """Returns the decoder of one sentence. The voice has no effect, because the codes contain it."""
+
+        def more(codes, latents, finished):
+            if not finished:
+                return NO_SAMPLES
+            return log_mel_to_wav(spoken_faster(self.to_mel(np.array(codes, np.int32)), speed))
+
+        return more
+
+
+def window_shape(decoder: WaveformDecoder) -> WindowShape:
+    """Returns the `WindowShape` of a waveform decoder."""
+    return WindowShape(decoder.factors(), decoder.hop_length, decoder.history_frames, decoder.lookahead_frames)
+
+
+class LatentDecoder:
+    """Decodes GPT latents in windows with context; the samples equal those of a single window within 1e-6."""
+
+    sample_rate = DECODER_SAMPLE_RATE
+
+    def __init__(self, model: XTTS, traced: bool = True):
+        self.decoder, self.to_samples = model.decoder, self._to_samples
+        if traced:
+            config, number = model.config, tf.TensorSpec([], tf.int32)
+            latents, speaker = tf.TensorSpec([1, None, config.width]), tf.TensorSpec([1, config.speaker_width])
+            signature = [latents, speaker, number, number]
+            self.to_samples = tf.function(self._to_samples, input_signature=signature, autograph=False)
+
+    def begin(self, voice: Voice, speed: float = 1.0) -> Sounding:
+        """Returns the decoder of one sentence, spoken faster by the factor `speed`."""
+        to_samples = lambda latents, start, end: self.to_samples(latents[None], voice.speaker, start, end)[0].numpy()
+        return Windows(window_shape(self.decoder), to_samples, speed)
+
+    def _to_samples(self, latents, speaker, start, end):
+        """Decodes the frames `start` to `end` of latents `(1, n, width)` to samples `(1, S)`."""
+        samples = self.decoder.frames_to_samples(self.decoder.latents_to_frames(latents)[:, start:end], speaker)
+        return tf.cast(samples, tf.float32)
