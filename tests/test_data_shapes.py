@@ -245,8 +245,11 @@ OTHERS = {
     "a folder with a spreadsheet": (recording("a.wav", "ایران.xlsx", "~$ایران.xlsx"), "sub/ایران.xlsx.*CSV UTF-8"),
     "an archive": (archive, "Unpack it"),
     "labels with times": (pairs(suffix=".lab", texts=6 * ["0 50 sil\n50 90 o"]), "has times and labels"),
-    "a data set on the hub": (lambda root: "hf://datasets/me/mine", "hf download me/mine --repo-type dataset"),
-    "Parquet": (write("data/train-0.parquet"), "load_dataset('{d}/data').save_to_disk"),
+    "a data set on the hub": (
+        lambda root: "hf://datasets/me/mine@v2",
+        "hf download me/mine --revision v2 --repo-type dataset",
+    ),
+    "Parquet": (write("data/train-0.parquet"), "load_dataset(sys.argv[1]).save_to_disk('DIR')\" '{d}/data'`"),
     "a spreadsheet": (file_of(write("list.xlsx"), "list.xlsx"), "CSV UTF-8"),
     "a preset": (lambda root: BASE_FOLDER, "--init-from"),
     "a run": (write("config.json", "gpt/step_00000010/manifest.json", "clips_train.csv"), "--init-from '{d}'"),

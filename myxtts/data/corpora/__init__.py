@@ -139,8 +139,10 @@ def _refuse_other_kinds(root):
         what = _WHAT["model"]["what"] if kind in (MODEL, RELEASE, TRAINER) else KINDS[kind]
     if what:
         name = printable(str(root))
-        at, hub = Path(os.path.realpath(root)), shlex.quote(name.removeprefix("hf:/").removeprefix("datasets/"))
-        message = f"The data set {name} {what.format(shlex.quote(name), at=at, hub=hub)}."
+        owned, _, revision = name.removeprefix("hf:/").removeprefix("datasets/").partition("@")
+        hub = shlex.quote(owned) + (f" --revision {shlex.quote(revision)}" if revision else "")
+        parent = shlex.quote(printable(os.path.dirname(os.path.realpath(root))))
+        message = f"The data set {name} {what.format(shlex.quote(name), parent=parent, hub=hub)}."
         raise TextsMissing(message, root, [root]) if what is _OTHER_FILES[MEDIA_EXTENSIONS] else CorpusError(message)
 
 
