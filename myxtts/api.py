@@ -145,7 +145,7 @@ def plan(
         clip_seconds: Duration of the longest clip; the default is `data.max_seconds`.
         text_tokens: Size of the vocabulary.
         gpu_memory: Memory sizes of GPUs in GB. The report has the largest batch for each size.
-        time: Also estimate the time of training on `train_data` by trial steps, see `runs.agenda.try_run`.
+        time: Also estimate the time of a new run on `train_data` by trial steps, see `runs.agenda.try_run`.
         named: Other options of `train`.
 
     Returns:
@@ -176,10 +176,13 @@ def plan(
 
 
 def _seconds(config, start) -> dict[str, float]:
-    """Returns the estimated seconds of each stage of a run; {} if `runs.agenda.try_run` takes no trial steps for it."""
+    """Returns the estimated seconds of each stage of a new run; {} if `runs.agenda.try_run` takes no trial steps."""
     from myxtts.runs.opening import open_run
-    from myxtts.runs.setup import check_request, set_up
+    from myxtts.runs.setup import check_request, holds_run, set_up, with_workers
 
+    is_new = not holds_run(Path(config.training.checkpoint_dir))  # a run may be training, and keeps its reports
+    if config.data.train_data is None or not is_new or with_workers(config).training.workers:
+        return {}
     check_request(config, **start.devices)
     times = {}
     notify = lambda event, *facts: times.update(*facts) if event == "on_trial" else None

@@ -171,6 +171,7 @@ def test_encodings_with_a_mark_and_all_line_ends(tmp_path, encoding, line_end):
         (b"\n \n", "is empty: no clips"),
         (b"id|text\n", "is empty: no clips"),
         ("a|x\nb|größe\n".encode("cp1252"), "is not UTF-8: line 2 holds the byte 0xF6.*Windows-1252.*größe"),
+        (b"\xef\xbb\xbfa|x\nb|gr\xf6\xdfe\n", "is not UTF-8: line 2 holds the byte 0xF6.*größe"),
         ("a.wav|x\nb.wav|سلام دنیا\n".replace("ی", "ي").encode("cp1256"), "is not UTF-8.*Windows-1256.*سلام"),
         ("a|x\nb|y\n".encode("utf-16-le"), "not UTF-8"),
         ("a|x\nb|y\n".encode("utf-16")[:-1], "is not UTF-16"),

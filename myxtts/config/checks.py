@@ -98,7 +98,7 @@ def bounded_text(file: BinaryIO, max_bytes: int) -> str:
     try:
         return content.decode(encoding)
     except UnicodeDecodeError as error:
-        start = error.start
+        content, start = error.object, error.start  # without the byte-order mark of UTF-8
         line = content[:start].decode(encoding, "replace").count("\n") + 1
         found = f"line {line} holds the byte 0x{content[start]:02X}"
         if encoding != "utf-16":

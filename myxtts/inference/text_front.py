@@ -65,12 +65,14 @@ class TextFront:
 
     def _read(self, text: str, language: str, max_tokens: int | None = None) -> str:
         """Returns the text as `Reader.spoken` writes it; raises `SpeechError` if the model cannot speak it."""
+        read, reason = "", ""
         try:
             get_language(language, self.tokenizer.languages)
-            read = self.tokenizer.reader.spoken(text, language)
-            reason = self.tokenizer.fault(read, language, max_tokens)
         except ValueError as error:
             reason = str(error)
+        if not reason:
+            read = self.tokenizer.reader.spoken(text, language)
+            reason = self.tokenizer.fault(read, language, max_tokens)
         if reason:
             fault = f"{brief(text)} cannot be spoken by this model: {reason.rstrip('.')}."
             raise SpeechError(fault if text.strip() else "The text is empty.")

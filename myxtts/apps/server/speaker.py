@@ -272,10 +272,12 @@ class Speaker:
                 continue
             with self._changed:
                 self._running.append(job)
-        streams = [job.stream for job in self._running]
-        for stream in sorted(streams, key=lambda stream: stream.num_rows):
-            if sum(one.num_rows for one in streams) < MOST_ROWS:
-                stream.look_ahead()
+        for job in sorted(self._running, key=lambda job: job.stream.num_rows):
+            if sum(one.stream.num_rows for one in self._running) < MOST_ROWS:
+                try:
+                    job.stream.look_ahead()
+                except Exception as error:
+                    self._end(job, error)
 
     def _speak(self, job):
         """Decodes the codes that are ready for a job, and sends the audio with `job.put`."""

@@ -129,8 +129,9 @@ def train_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
     def estimate(run, *values):
         arguments = flags(run, *values)
         yield texts["planning"], gr.skip()
-        yield texts["plan_time"], gr.Textbox(studio.plan(*arguments), visible=True)
-        yield "", studio.plan("--time", f"--checkpoint-dir={studio.home / (run or '_')}", *arguments)
+        yield texts["plan_time"] if run else "", gr.Textbox(studio.plan(*arguments), visible=True)
+        if run:
+            yield "", studio.plan("--time", f"--checkpoint-dir={studio.home / run}", *arguments)
 
     def begin(run, *values):
         processes.require_free(named_folder(studio.home, run))

@@ -101,13 +101,22 @@ class ExportedModel:
 class ExportedCodes:
     """Codes of one sentence, sampled in calls of `drawn`; has the members of `CodeStream` that a stream uses."""
 
-    is_ready, cancelled, error = True, False, None
+    is_ready, error = True, None
 
     def __init__(self, draw: Iterator[tuple[np.ndarray, int | None]], stop: int):
         self._draw, self._stop = draw, stop
         self.codes: list[int] = []
         self.states: list[np.ndarray] = []
         self.stopped, self.finished = False, False
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether sampling was cancelled, which frees the key-value cache."""
+        return self._draw is None
+
+    @cancelled.setter
+    def cancelled(self, _):
+        self._draw, self.states = None, []
 
     @property
     def active(self) -> bool:
