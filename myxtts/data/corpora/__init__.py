@@ -141,8 +141,9 @@ def _refuse_other_kinds(root):
         name = printable(str(root))
         owned, _, revision = name.removeprefix("hf:/").removeprefix("datasets/").partition("@")
         hub = shlex.quote(owned) + (f" --revision {shlex.quote(revision)}" if revision else "")
-        parent = shlex.quote(printable(os.path.dirname(os.path.realpath(root))))
-        message = f"The data set {name} {what.format(shlex.quote(name), parent=parent, hub=hub)}."
+        at = Path(os.path.realpath(root))
+        parent = shlex.quote(printable(str(at.parent)))
+        message = f"The data set {name} {what.format(shlex.quote(name), at=at, parent=parent, hub=hub)}."
         raise TextsMissing(message, root, [root]) if what is _OTHER_FILES[MEDIA_EXTENSIONS] else CorpusError(message)
 
 
