@@ -155,7 +155,8 @@ def plan(
     from myxtts.memory.report import MemoryReport, memory_report
 
     gpus = [*(gpu_memory or PLANNED_GPUS_GB)]
-    asked = config = _requested(config, named, start := start_options(named), is_plan=True)
+    start = start_options(named)
+    asked = config = _requested(config, named, start, is_plan=True)
     what, rule = "clip_seconds (--clip-seconds)", f"above 0 and at most {MOST_SECONDS}"
     require(clip_seconds is None or 0 < clip_seconds <= MOST_SECONDS, what, rule, f"{clip_seconds or 0:g}")
     require(text_tokens > 0, "text_tokens (--text-tokens)", "above 0", text_tokens)
@@ -180,8 +181,9 @@ def _seconds(config, start) -> dict[str, float]:
     from myxtts.runs.opening import open_run
     from myxtts.runs.setup import check_request, holds_run, set_up, with_workers
 
-    is_new = not holds_run(Path(config.training.checkpoint_dir))  # a run may be training, and keeps its reports
-    if config.data.train_data is None or not is_new or with_workers(config).training.workers:
+    folder = Path(config.training.checkpoint_dir)
+    is_run = holds_run(folder) or (folder / "config.json").is_file()  # it may be training, and keeps its reports
+    if config.data.train_data is None or is_run or with_workers(config).training.workers:
         return {}
     check_request(config, **start.devices)
     times: dict[str, tuple[float, float]] = {}
