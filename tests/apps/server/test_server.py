@@ -355,9 +355,11 @@ def test_uploaded_voice_is_kept_and_spoken_with(synthesizer, folders, tmp_path, 
 
 @pytest.mark.parametrize("flag", ["--port", "--wyoming-port"])
 def test_port_taken_while_the_model_loads_is_one_error_message(monkeypatch, capsys, flag):
-    monkeypatch.setattr(options, "require_port", lambda *_: None)
+    monkeypatch.setattr("myxtts.apps.server.__main__.require_port", lambda *_: None)
     monkeypatch.setattr(serving, "open_model", lambda *_: [None] * 4)
     monkeypatch.setattr(serving, "log_as_json", lambda: None)
     with socket.create_server(("127.0.0.1", 0)) as held:
         port = held.getsockname()[1]
         assert f"{flag} {port}" in sentence_of(capsys, main, "serve", "--checkpoint", "base", flag, port)
+        given = options.build_parser().parse_args([flag, str(port)])
+        assert options.check_options(given) is None, "a replica does not use the port, but Ray may"
