@@ -208,11 +208,10 @@ class Comparison:
         return estimate(*np.array(list(parts.values())).T).times(metric.scale) if parts else None
 
     @cached_property
-    def figures(self) -> dict[str, list[dict[str, Estimate]]]:
-        """Estimates for `all` sentences and for each of `groups()`: `{group: [{metric: estimate} of each row]}`."""
-        groups = {"all": None} | self.groups()
-        figure = lambda row, ids: {one.name: found for one in METRICS if (found := self.figure(row, one, ids))}
-        return {name: [figure(row, ids) for row in self.rows] for name, ids in groups.items()}
+    def figures(self) -> list[dict[str, dict[str, Estimate]]]:
+        """Estimates for each group of sentences: `{group: {metric: estimate}}` of each row."""
+        of_row = lambda row, ids: {one.name: found for one in METRICS if (found := self.figure(row, one, ids))}
+        return [{name: of_row(row, ids) for name, ids in self.groups.items()} for row in self.rows]
 
     @cached_property
     def differences(self) -> list[dict[str, Estimate]]:
@@ -261,10 +260,12 @@ class Comparison:
         """Returns the names `cer` and `wer` if the recognizer is too inaccurate (see `not_judged`), else no names."""
         return {metric.name for metric in METRICS if metric.needs == "recognizer"} if self.not_judged() else set()
 
-    def groups(self) -> dict[str, set[str]]:
-        """Groups sentence ids by whether the speaker was seen in training; {} if one of the two groups is empty."""
+    @property
+    def groups(self) -> dict[str, set[str] | None]:
+        """Ids of the sentences in each group: `all` (None) and, if there are both, seen and unseen speakers."""
         seen, others = ({one.id for one in self.sentences if one.seen is kind} for kind in (True, False))
-        return {"seen speakers": seen, "unseen speakers": others} if seen and others else {}
+        by_speaker = {"seen speakers": seen, "unseen speakers": others} if seen and others else {}
+        return {"all": None} | by_speaker
 
     def best(self) -> tuple[list[Row], str] | None:
         """Returns the best rows and the reasons in words; None if there is only one row to compare.

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import jinja2
 
-from myxtts.apps.evaluation.command import CSV_FILE, JSON_FILE, PAGE, SOUNDS, check_output
+from myxtts.apps.evaluation.command import CSV_FILE, JSON_FILE, PAGE, SOUNDS
 from myxtts.apps.evaluation.comparison import BY_NAME, LEVEL, METRICS, Comparison, Estimate, Metric, compare
 from myxtts.apps.evaluation.sentences import Source
 from myxtts.audio.encoding import write_audio
@@ -32,7 +32,6 @@ def evaluate_into(
 
     Returns the results as text for a terminal. An existing folder is replaced only when all files are complete.
     """
-    check_output(folder)
     with write_whole_folder(folder, sync=False) as new:
         (new / SOUNDS).mkdir()
         paths: dict[int, str] = {}
@@ -98,10 +97,10 @@ class Line(NamedTuple):
 def tables(comparison: Comparison) -> list[tuple[str, list[str], list[Line]]]:
     """Returns (title, column names, lines) of each table: all sentences, groups of speakers, and differences."""
     missing, unjudged, rows, found = comparison.missing(), comparison.unjudged(), comparison.rows, []
-    for group, figures in comparison.figures.items():
+    for group in comparison.groups:
         lines = []
         for metric in METRICS:
-            estimates = [row.get(metric.name) for row in figures]
+            estimates = [row[group].get(metric.name) for row in comparison.figures]
             if metric.name in missing:
                 lines.append(Line(metric, [NOT_AVAILABLE] * len(rows), [None] * len(rows)))
             elif any(estimates):
@@ -201,15 +200,12 @@ def as_json(comparison: Comparison, sounds: Mapping[int, str]) -> dict[str, Any]
 
 def _figures(comparison):
     """Yields the estimates of each row: `{group: {metric: {"value": …, "low": …, "high": …, "sentences": …}}}`."""
-    groups = {"all": None} | comparison.groups()
-    for place, row in enumerate(comparison.rows):
-        yield {
-            group: {
-                name: one._asdict() | {"sentences": len(row.parts(name, groups[group]))}
-                for name, one in figures[place].items()
-            }
-            for group, figures in comparison.figures.items()
-        }
+    for row, groups in zip(comparison.rows, comparison.figures):
+        found = {}
+        for group, figures in groups.items():
+            count = lambda name, ids=comparison.groups[group]: {"sentences": len(row.parts(name, ids))}
+            found[group] = {name: one._asdict() | count(name) for name, one in figures.items()}
+        yield found
 
 
 def _spoken(row, one, sound):

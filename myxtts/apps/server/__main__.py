@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from myxtts.apps.server.options import build_parser, check_options
-from myxtts.cli.errors import exits_with_sentence, open_port
+from myxtts.cli.errors import exits_with_sentence, open_port, require_port
 from myxtts.config.checks import needing
 
 
@@ -14,6 +14,8 @@ def main(argv: list[str] | None = None) -> int:
     """Runs the server until it is stopped; returns the exit code."""
     arguments = build_parser().parse_args(argv)
     key = check_options(arguments)
+    require_port("--port", arguments.host, arguments.port)  # before the model is loaded, which takes long
+    require_port("--wyoming-port", arguments.wyoming_host, arguments.wyoming_port)
     with needing('The server needs: pip install "myxtts[server]" ({} is missing.)'):
         from myxtts.apps.server.serving import Serving, log_as_json, open_model
     log_as_json()

@@ -7,7 +7,7 @@ import tomllib
 from pathlib import Path
 
 from myxtts.cli.arguments import PlainParser, add_model
-from myxtts.cli.errors import read_input, require_port
+from myxtts.cli.errors import read_input
 from myxtts.config.checks import UserError, require
 from myxtts.devices.machine import check_device
 from myxtts.inference.choices import add_choices
@@ -49,7 +49,10 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def check_options(arguments: argparse.Namespace) -> str | None:
-    """Checks the options and raises `UserError` for invalid ones; returns the API key, or None if there is none."""
+    """Checks the options and raises `UserError` for invalid ones; returns the API key, or None if there is none.
+
+    Does not check whether the ports are free, because this also runs in replicas, beside Ray Serve's own port 8000.
+    """
     if arguments.allow_uploads and not os.access(arguments.voices or "", os.W_OK):
         raise UserError("--allow-uploads needs --voices FOLDER, a writable folder.")
     check_device(arguments.device)
@@ -57,8 +60,6 @@ def check_options(arguments: argparse.Namespace) -> str | None:
         require_kind(Path(arguments.ui), "--ui", {*KINDS} - {FILE}, "the folder that contains the runs")
     if arguments.voices is not None:
         require(Path(arguments.voices).is_dir(), "--voices", "an existing folder", arguments.voices)
-    require_port("--port", arguments.host, arguments.port)
-    require_port("--wyoming-port", arguments.wyoming_host, arguments.wyoming_port)
     for flag, (_, least, most, _) in LIMITS.items():
         value = getattr(arguments, flag[2:].replace("-", "_"))
         require(least <= value <= most, flag, f"{least} to {most}", value)

@@ -122,27 +122,21 @@ def train_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
     with gr.Row():
         start = gr.Button(texts["start"], variant="primary", elem_id="train_start")
         stop = gr.Button(texts["stop"], elem_id="train_stop")
-        plan = gr.Button(texts["plan"], elem_id="train_plan")
     notice, state = parts.state_line("train_notice"), parts.state_line("train_state")
-    planned = parts.log_box(texts["plan"], "train_planned")
-
-    def estimate(run, *values):
-        arguments = flags(run, *values)
-        yield texts["planning"], gr.skip()
-        yield texts["plan_time"] if run else "", gr.Textbox(studio.plan(*arguments), visible=True)
-        if run:
-            yield "", studio.plan("--time", f"--checkpoint-dir={studio.home / run}", *arguments)
+    plan_on = parts.command(studio, texts, "train_plan", "plan", "plan")
 
     def begin(run, *values):
         processes.require_free(named_folder(studio.home, run))
-        yield texts["planning"], gr.Textbox(visible=False)
-        studio.plan(*(arguments := flags(run, *values)))  # raises for invalid settings
+        yield texts["planning"]
+        arguments = flags(run, *values)
+        list(studio.plan(arguments, None, processes.Tasks()))  # raises for invalid settings
+        studio.tasks.cancel("plan")  # it would slow down the training
         processes.start_training(studio.home / run, arguments)
         yield texts["started"]
 
     end = lambda run: processes.stop_training(named_folder(studio.home, run)) or texts["stopping"]
-    act(texts, plan.click, estimate, given, [notice, planned], notice, api_name="plan")
-    act(texts, start.click, begin, given, [notice, planned], notice, api_name="start")
+    plan_on(choices.page, lambda run, *values: studio.plan(flags(run, *values), run), given)
+    act(texts, start.click, begin, given, [notice], notice, api_name="start")
     act(texts, stop.click, end, [name], [notice], notice, api_name="stop")
     _watch(studio, texts, name, now, state)
     _fill(studio, texts, name, form, recipe, stages, filled)

@@ -81,14 +81,19 @@ def command(studio: Studio, texts: dict[str, str], name: str, task: str, label: 
 
     Returns the function `connect(page, start, inputs, outputs, end)`, which sets what the run button does. The button
     first calls `start(*inputs)`, which runs a command as `task` (see `Tasks`) and yields its output so far. Then it
-    calls `end(folder, *inputs)`, which returns the final text of the line and the values of `outputs`. `folder` is the
-    command's `--output`, or None if none ran. A new page shows the running command or, if none runs, the last one.
+    calls `end(folder, *inputs)`, which returns the final text of the line and the values of `outputs`. `folder` is
+    where the command wrote, or None if none ran. A new page shows the running command or, if none runs, the last one.
     """
     with gr.Row():
         button = gr.Button(texts[label or name], variant="primary", elem_id=name)
         ends = gr.Button(texts["cancel"], elem_id=f"{name}_cancel")
     line, log = state_line(f"{name}_notice"), log_box(texts["log"], f"{name}_log", 4)
-    act(texts, ends.click, lambda: studio.tasks.cancel(task), [], [], line, api_name=f"{name}_cancel")
+
+    def cancel():
+        if not studio.tasks.cancel(task):
+            raise PageError("no_task")
+
+    act(texts, ends.click, cancel, [], [], line, api_name=f"{name}_cancel")
 
     def connect(page, start, inputs, outputs=(), end=lambda *_: ("",)):
         def run(*given):

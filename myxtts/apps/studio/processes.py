@@ -84,16 +84,17 @@ class Tasks:
         return time.monotonic() - self._last[name][3]
 
     def folders(self) -> dict[str, Path]:
-        """Returns the output folder (`--output`) of each running command, by the name under which it runs."""
-        words = {name: word for name in [*self._last] for word in self.arguments(name) if word.startswith("--output=")}
+        """Returns the folder that each running command makes or plans, by the name under which the command runs."""
+        flags = ("--output=", "--checkpoint-dir=")
+        words = {name: word for name in [*self._last] for word in self.arguments(name) if word.startswith(flags)}
         return {name: Path(word.partition("=")[2]) for name, word in words.items()}
 
-    def cancel(self, name: str) -> None:
-        """Terminates a command and its child processes. Raises `UserError` if none is running under this name."""
+    def cancel(self, name: str) -> bool:
+        """Terminates a command and its child processes; returns whether one was running under this name."""
         with self._lock:
-            if not self.arguments(name):
-                raise PageError("no_task")
-            os.killpg(self._last[name][1].pid, signal.SIGTERM)
+            if is_running := bool(self.arguments(name)):
+                os.killpg(self._last[name][1].pid, signal.SIGTERM)
+            return is_running
 
 
 def start_training(folder: Path, flags: Sequence[str]) -> None:

@@ -130,13 +130,15 @@ class Studio:
     def _folder_or_home(self, name):
         return named_folder(self.home, name) if name else self.home
 
-    def plan(self, *flags: str) -> str:
-        """Returns the output of `myxtts plan`; if there is no GPU, without the paragraph on batches for GPUs."""
+    def plan(self, flags: list[str], run: str | None, tasks: processes.Tasks | None = None) -> Iterator[str]:
+        """Runs `myxtts plan`, in `tasks` if given; yields its output, without the paragraph on batches for GPUs if this
+        machine has none. Also estimates the time of the run named `run`, if given. Raises `UserError` if it fails."""
         if f"--init-from={training_form.XTTS_V2}" in flags:  # the plan does not download the model to read its size
             flags = [*flags, f"--model-size={training_form.RELEASED_SIZE}"]
-        *_, printed = processes.Tasks().follow("plan", "plan", *flags)
+        of_run = ["--time", f"--checkpoint-dir={self.home / run}"] if run else []
         has_gpu = shutil.which("nvidia-smi") is not None
-        return "\n\n".join(one for one in printed.split("\n\n") if has_gpu or not one.startswith("LARGEST BATCH"))
+        for printed in (tasks or self.tasks).follow("plan", "plan", *of_run, *flags):
+            yield "\n\n".join(one for one in printed.split("\n\n") if has_gpu or not one.startswith("LARGEST BATCH"))
 
     def speakers(self, language: str, *names: str, before: str | None = None) -> list[str]:
         """Returns the voices that all models `names` share, by priority: in `language`, equal to `before`, trained."""

@@ -15,7 +15,6 @@ from myxtts.apps.datasets.alignment import (
     align,
     find_sentences,
     fits_better_than_chance,
-    match_words,
     with_times,
 )
 from myxtts.apps.datasets.checks import share_alike
@@ -42,13 +41,13 @@ ASS = (
 
 @pytest.mark.parametrize("name, content", [("a.srt", SRT), ("a.vtt", VTT), ("a.ass", ASS)])
 def test_subtitle_formats_give_the_same_piece(name, content, tmp_path):
-    pytest.importorskip("pysubs2", reason="pysubs2 (extra dataset) is not installed")
+    pytest.importorskip("pysubs2", reason="pysubs2 (extra recordings) is not installed")
     (tmp_path / name).write_text(content)
     assert read_subtitles(tmp_path / name) == [Piece("One.", 1.0, 2.5)]
 
 
 def test_overlapping_cues_get_a_fault_and_rolling_captions_are_split(tmp_path):
-    pytest.importorskip("pysubs2", reason="pysubs2 (extra dataset) is not installed")
+    pytest.importorskip("pysubs2", reason="pysubs2 (extra recordings) is not installed")
     spans = [(0, 2, "One two"), (2, 4, "One two three four"), (6, 8, "Five."), (6.5, 8.5, "Six.")]
     spans += [(20, 22, "Seven."), (20.5, 29, "Eight, at much greater length.")]  # most of the short one
     blocks = [f"{k}\n00:00:{a:06.3f} --> 00:00:{b:06.3f}\n{text}\n" for k, (a, b, text) in enumerate(spans)]
@@ -132,13 +131,6 @@ def test_speech_without_text_and_text_that_is_not_spoken_are_found():
 def test_recognized_text_may_differ_in_spelling_only():
     assert 0.75 < share_alike("It's nine o'clock, Mary!", "its 9 oclock mary") < 0.9
     assert share_alike("It's nine o'clock, Mary!", "The train has left.") < 0.75
-
-
-def test_words_are_matched_between_other_words():
-    text = "one two three four five six seven".split()
-    heard = "hello there one too three four hm five six".split()
-    assert match_words(heard, text) == [2, -1, 4, 5, 7, 8, -1]
-    assert match_words([], text) == [-1] * 7 and match_words(heard, []) == []
 
 
 @pytest.fixture(scope="module")

@@ -126,7 +126,7 @@ def test_video_is_decoded_by_ffmpeg(tmp_path, monkeypatch):
 
 def test_silero_finds_no_speech_in_noise(tmp_path):
     if find_silero() is None:
-        pytest.skip("no Silero model in an installed package (extra dataset)")
+        pytest.skip("no Silero model in an installed package (extra recordings)")
     samples = 0.05 * np.random.default_rng(0).standard_normal(3 * RATE)
     found = survey(write(tmp_path / "a.wav", samples), SileroModel(find_silero()))
     assert len(found.speech) == len(found.levels_db) and not found.speech.any()

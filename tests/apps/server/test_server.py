@@ -182,16 +182,19 @@ def test_text_that_waits_too_long_is_refused(synthesizer, folders):
             one.close()
 
 
-def test_stop_finishes_texts_being_spoken_and_rejects_queued_ones(synthesizer, folders):
+def test_stop_finishes_texts_being_spoken_and_rejects_queued_ones(synthesizer, folders, monkeypatch):
+    steps, is_stopped = synthesizer.engine.steps, threading.Event()
+    draw = steps.draw  # no text ends before the queued one is rejected, however slow the machine is
+    monkeypatch.setattr(steps, "draw", lambda *given: is_stopped.wait(900) and draw(*given))
     with ThreadPoolExecutor(MOST_ROWS + 1) as pool, live_server(synthesizer, *folders) as live:
-        text = "one two three four. " * 3
-        spoken = [pool.submit(live.speech, text) for _ in range(MOST_ROWS)]
+        live.serving.config.timeout_graceful_shutdown = 900
+        spoken = [pool.submit(live.speech) for _ in range(MOST_ROWS)]
         live.wait_until(lambda: live.speaker.load[1] == MOST_ROWS)
-        waiting = pool.submit(live.speech, text)
+        waiting = pool.submit(live.speech)
         live.wait_until(lambda: live.speaker.load[0] == 1)
-        live.serving.config.timeout_graceful_shutdown = 100
         live.serving.should_exit = True
         assert waiting.result()[0] == 503
+        is_stopped.set()
         answers = [one.result() for one in spoken]
     assert {status for status, *_ in answers} == {200} and len({len(body) for *_, body in answers}) == 1
 
@@ -352,9 +355,11 @@ def test_uploaded_voice_is_kept_and_spoken_with(synthesizer, folders, tmp_path, 
 
 @pytest.mark.parametrize("flag", ["--port", "--wyoming-port"])
 def test_port_taken_while_the_model_loads_is_one_error_message(monkeypatch, capsys, flag):
-    monkeypatch.setattr(options, "require_port", lambda *_: None)
+    monkeypatch.setattr("myxtts.apps.server.__main__.require_port", lambda *_: None)
     monkeypatch.setattr(serving, "open_model", lambda *_: [None] * 4)
     monkeypatch.setattr(serving, "log_as_json", lambda: None)
     with socket.create_server(("127.0.0.1", 0)) as held:
         port = held.getsockname()[1]
         assert f"{flag} {port}" in sentence_of(capsys, main, "serve", "--checkpoint", "base", flag, port)
+        given = options.build_parser().parse_args([flag, str(port)])
+        assert options.check_options(given) is None, "a replica does not use the port, but Ray may"

@@ -95,7 +95,7 @@ def test_recordings_become_a_data_set_and_a_voice_is_recorded_spoken_and_exporte
         page.write("train_max_steps", "2")
         page.wait(lambda: "600" not in page.find("train_stages").text, "the steps in the table")
         page.click("train_plan")
-        page.wait_value("train_planned", "TIME", **patience)
+        page.wait_value("train_plan_log", "TIME", **patience)
         page.tab("speak")
         page.write("speak_text", "one two.")
         page.click("speak_own_voice", "button")

@@ -142,7 +142,7 @@ def test_another_page_shows_the_running_tasks_and_copies_nothing(tmp_path, monke
     with pytest.raises(UserError, match="/no/model"):
         list(studio.make_data_set("set", ["talk.wav"], "en", "/no/model"))
     monkeypatch.setattr(subprocess, "Popen", lambda _, **options: popen(["sh", "-c", "echo on; sleep 99"], **options))
-    for name in (names := ("data", "export", "convert", "evaluate")):
+    for name in (names := ("data", "export", "convert", "evaluate", "plan")):
         next(studio.tasks.follow(name, f"--output=my.{name}"))
     functions = build_page(studio, "fa").fns.values()
     make, models = (next(one.fn for one in functions if one.api_name == name) for name in ("make_data_set", "models"))

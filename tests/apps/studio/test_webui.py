@@ -198,8 +198,7 @@ def test_command_is_followed_cancelled_and_fails_with_its_message(monkeypatch):
     known.cancel("a")
     with pytest.raises(UserError, match="Cancelled"):
         list(following)
-    with pytest.raises(UserError, match="nothing to cancel"):
-        known.cancel("a")
+    assert not known.cancel("a")
 
 
 def recorded(folder, corpus, texts):
@@ -289,7 +288,7 @@ def test_name_of_a_run_cannot_be_a_path(tmp_path, name):
 
 def test_plan_and_data_are_reported_by_the_commands(tmp_path, tiny_corpus):
     studio = Studio(tmp_path)
-    planned = studio.plan("--model-size=nano", "--batch-size=2", f"--train-data={tiny_corpus}")
+    *_, planned = studio.plan(["--model-size=nano", "--batch-size=2", f"--train-data={tiny_corpus}"], None)
     assert "MEMORY, MB:" in planned and "--" not in planned
     assert "accepted: 12" in studio.check_data(str(tiny_corpus), "en") and not list(tmp_path.iterdir())
     for bad in (str(tmp_path / "none"), "--help", ""):
