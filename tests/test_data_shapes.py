@@ -228,6 +228,13 @@ def test_list_mixes_names_here_in_a_subfolder_and_of_another_machine(tmp_path):
     assert [clip.id for clip in load_corpus(tmp_path).utterances] == ["1", "2", "3", "4", "b/5"]
 
 
+@pytest.mark.parametrize("lines", ["1 2 3\n4 5 6", "۱ ۲ ۳\n۲ ۳ ۴", "3 4 knock\n1 2 shoe"])
+def test_a_transcript_may_begin_its_lines_with_two_numbers(tmp_path, lines):
+    corpus = load_corpus(pairs(texts=6 * [lines])(tmp_path))
+    assert [clip.text for clip in corpus.utterances] == 6 * [" ".join(lines.split())]
+    assert sum("is read as a transcript, although" in note for note in corpus.notes) == 1
+
+
 def test_folder_of_a_run_in_a_data_set_is_no_data(tmp_path):
     for speaker in "ab":
         pairs(speaker, speaker)(tmp_path)
@@ -237,6 +244,7 @@ def test_folder_of_a_run_in_a_data_set_is_no_data(tmp_path):
     assert load_corpus(tmp_path).utterances == corpus.utterances
 
 
+LABELS = 3 * ["0 50 sil\n50 90 o"] + 3 * ["0.500000\t1.000000\t\n1.500000\t2.500000\t1"]
 OTHERS = {
     "audio without text": (recording("talk.mp3"), "make-dataset '{d}/sub' --output DIR --recognizer base"),
     "audio with subtitles": (recording("talk.wav", "talk.srt"), "make-dataset '{d}/sub' --output DIR`"),
@@ -244,7 +252,7 @@ OTHERS = {
     "a video": (file_of(write("film.mp4"), "film.mp4"), "make-dataset '{d}/film.mp4' --output DIR"),
     "a folder with a spreadsheet": (recording("a.wav", "ایران.xlsx", "~$ایران.xlsx"), "sub/ایران.xlsx.*CSV UTF-8"),
     "an archive": (archive, "Unpack it"),
-    "labels with times": (pairs(suffix=".lab", texts=6 * ["0 50 sil\n50 90 o"]), "has times and labels"),
+    "labels with times": (pairs(suffix=".lab", texts=LABELS), "unreadable text: 6 .* has times and labels"),
     "a data set on the hub": (
         lambda root: "hf://datasets/me/mine@v2",
         "hf download me/mine --revision v2 --repo-type dataset",

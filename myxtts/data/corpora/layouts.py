@@ -15,6 +15,9 @@ _VALIDATION_SETS, _TEST_SETS = {"dev-clean", "dev-other"}, {"test-clean", "test-
 _LOCALE = re.compile("[a-z]{2}_[A-Z]{2}")
 _LISTS = (".csv", ".tsv", ".txt", ".jsonl", ".json")
 _MAX_LISTS = 50
+_LABEL = re.compile(r"(\d*[.]?\d+)\s+(\d*[.]?\d+)\b(.*)")
+"""Line of a label file: start, end, label."""
+_SPOKEN_NUMBERS = "is read as a transcript, although each line begins with two numbers"
 _ROLE_NAMES = {"training": "train(ing)?", "validation": "val|valid|validation|dev|eval", "test": "test"}
 _ROLES = {role: re.compile(f"(^|[_.-])({names})([_.-]|$)") for role, names in _ROLE_NAMES.items()}
 
@@ -233,10 +236,28 @@ def _add_pair(reading, place, audio, transcript, name):
         text = folder.read_text(transcript, MAX_TRANSCRIPT_BYTES)
     except CorpusError as error:
         raise ClipRefused("unreadable text", str(error)) from error
-    if re.fullmatch(r"([\d.]+[ \t]+[\d.]+[ \t].*(\n+|$)){2,}", text):  # labels of HTS or Audacity
-        raise ClipRefused("unreadable text", f"{folder.relative(transcript)} has times and labels, not a sentence.")
+    name_of_text = folder.relative(transcript)
+    rows = [_LABEL.fullmatch(row.strip()) for row in text.split("\n") if row.strip()]
+    if rows[1:] and all(rows):
+        if _are_labels(rows):
+            detail = f"{name_of_text} has times and labels, not a sentence. Write spoken numbers in one line."
+            raise ClipRefused("unreadable text", detail)
+        if not any(_SPOKEN_NUMBERS in note for note in reading.notes):
+            reading.notes.append(f"{name_of_text} {_SPOKEN_NUMBERS}: they are not the times of labels.")
     cells = {"id": audio.name, "text": " ".join(text.split()), "speaker": place.speaker}
     reading.add(place, cells, None, (audio.parent,), name=name)
+
+
+def _are_labels(rows):
+    """Decides whether the matches of `_LABEL` are labels: in the order of time, and either with fractions (Audacity) or
+    with letters and without gaps (HTS). Otherwise, they are a transcript with numbers."""
+    times = [float(time) for row in rows for time in row.group(1, 2)]
+    if times != sorted(times):
+        return False
+    if all("." in row[1] and "." in row[2] for row in rows):
+        return True
+    has_letters = any(character.isalpha() for row in rows for character in row[3])
+    return has_letters and times[1:-1:2] == times[2::2]
 
 
 def read_vctk(reading: Reading, place: Place) -> None:
