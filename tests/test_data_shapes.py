@@ -204,11 +204,6 @@ def latin(root):
     return text(root / "Liste.csv", "Datei;Text\na.wav;Schöne Grüße\nb.wav;Große Häuser\n", "cp1252").parent
 
 
-def corrected(root, name="alt.csv"):
-    text(latin(root) / "neu.csv", "Datei;Text\na.wav;Schöne Grüße\nb.wav;Große Häuser\n")
-    return text(root / name, "Datei;Text\na.wav;Schöne Grüße\n", "cp1252")
-
-
 def names_twice(root):
     audio(root / "bert")
     return listed("{n}.wav;{t}", "file;text", where="anna")(root)
@@ -267,9 +262,7 @@ OTHERS = {
     "an empty folder": (write(), "Found: nothing"),
     "nothing": (file_of(write(), "none"), "does not exist"),
     "documents": (write("letter.docx"), "Found: letter.docx"),
-    "another encoding": (latin, "Save the file as UTF-8"),
-    "another encoding, beside a correct list": (corrected, "UTF-8). If {d}/neu.csv is"),
-    "the same in a folder": (lambda root: corrected(root, "metadata.csv").parent, "metadata.csv is not.*{d}/neu.csv"),
+    "another encoding": (latin, "Liste.csv is not UTF-8.*Save it as UTF-8 under the same name"),
     "phone recordings": (listed("x{n}.m4a|{t}", "file|text"), "missing file: 6 .*ffmpeg -i"),
     "phone recordings with texts": (write("a.m4a", "a.txt"), "ffmpeg -i"),
     "names in two folders": (names_twice, "several files: 6 .*anna/clip one.wav and bert/clip one.wav .*--audio-root"),

@@ -100,7 +100,8 @@ def read_common_voice(reading: Reading, place: Place) -> None:
         raise ClipRefused("unreadable", f"{training[0]} has no header with the columns path and sentence.")
     if training[1:]:
         reading.notes.append("validated.tsv has more clips than train.tsv; to train on them, give that file.")
-    tables.read_split(reading, place, table, *(others[:1] or [None]), [*filter(None, others[1:])])
+    held_out = [other for other in others if other]
+    tables.read_split(reading, place, table, held_out[0] if held_out else None, held_out[1:])
 
 
 def read_audiofolder(reading: Reading, place: Place) -> None:
@@ -154,8 +155,8 @@ def read_lists(reading: Reading, place: Place) -> None:
     if len(training) != 1:
         names = ", ".join(sorted(path.name for path in lists))
         raise CorpusError(f"{place.path} has several lists: {names}. Give the one to train on.")
-    held, tests = roles["validation"][:1] or [None], (lists[path] for path in roles["test"])
-    tables.read_split(reading, place, lists[training[0]], lists.get(held[0]), [*tests])
+    validation = lists[roles["validation"][0]] if roles["validation"] else None
+    tables.read_split(reading, place, lists[training[0]], validation, [lists[path] for path in roles["test"]])
 
 
 def _find_lists(reading, place, folder):
@@ -182,17 +183,16 @@ def read_kaldi(reading: Reading, place: Place) -> None:
         hint = "Cut them first (Kaldi: utils/data/extract_wav_segments_data_dir.sh), and give the folder that it makes."
         raise CorpusError(f"{place.path} has a file named segments: its clips are parts of long recordings. {hint}")
 
-    def entries(name):
-        lines = folder.read_lines(place.path / name) if folder.has(place.path, name) else ()
-        return dict([*line.split(None, 1), ""][:2] for line in map(str.strip, lines) if line)
+    def pairs(name):
+        lines = folder.read_lines(place.path / name) if folder.has(place.path, name) else []
+        return [_split_first_word(line) for line in lines]
 
-    texts, speakers, lines = entries("text"), entries("utt2spk"), folder.read_lines(path)
-    if not lines:
+    sources, texts, speakers = pairs(path.name), dict(pairs("text")), dict(pairs("utt2spk"))
+    if not sources:
         raise CorpusError(f"{path} is empty: no clips. Write one line 'utterance path' per clip.")
-    folder.allow_named([source.strip() for line in lines for source in line.split(None, 1)[1:]])
+    folder.allow_named([source for _, source in sources if source])
     folder.searched.add(place.path)
-    for number, line in enumerate(lines, 1):
-        key, source = (cell.strip() for cell in [*line.split(None, 1), "", ""][:2])
+    for number, (key, source) in enumerate(sources, 1):
         with reading.clip(key, number, path):
             if not key or not is_name(key):
                 raise ClipRefused("bad id", "The id is missing, too long or not printable.")
@@ -203,6 +203,12 @@ def read_kaldi(reading: Reading, place: Place) -> None:
                 raise ClipRefused("no text", "The file text has no line for this utterance.")
             cells = {"id": source, "text": texts[key], "speaker": speakers.get(key, place.speaker)}
             reading.add(place, cells, number, (place.path,), name=key)
+
+
+def _split_first_word(line):
+    """Splits a line into its first word and the rest of the line, "" if there is none."""
+    word, *rest = line.split(None, 1) or [""]
+    return word, rest[0].strip() if rest else ""
 
 
 def read_text_files(reading: Reading, place: Place) -> None:
