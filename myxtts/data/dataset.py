@@ -268,9 +268,11 @@ def _tokenizer(config, utterances):
     require(tokenizer.extends(given), "--vocabulary", rule, str(data.vocabulary), "Leave it out to resume.")
     # A GPT that is copied from --init-from does not learn new tokens: clips that need them are rejected.
     tuned = set(config.training.tune) or {config.training.stage}
-    fixed = own or config.training.init_from and tuned <= {"dvae", "decoder"}
-    if lacking := [] if fixed else [pair for pair in texts if tokenizer.check(*pair)]:
-        before, tokenizer = tokenizer.num_tokens, tokenizer.extend(lacking)
+    is_copied = bool(config.training.init_from) and tuned <= {"dvae", "decoder"}
+    lacking = [] if own or is_copied else [pair for pair in texts if tokenizer.check(*pair)]
+    if lacking:
+        before = tokenizer.num_tokens
+        tokenizer = tokenizer.extend(lacking)
         growth = f"{before} to {tokenizer.num_tokens} tokens"
         logger.info("%s was extended from %s, for %s.", data.vocabulary, growth, counted(len(lacking), "transcript"))
     return tokenizer

@@ -131,8 +131,8 @@ def inspect_corpus(
             rejections.append(_finding(corpus.root, utterance, *refusal))
         else:
             good.append((replace(utterance, num_samples=verdict.num_samples, audio=verdict.content_hash), verdict))
-    accepted, warnings = (clip for clip, _ in good), _warnings(corpus, good)
-    return Inspection(corpus.root, tuple(accepted), tuple(rejections), tuple(warnings), corpus.notes)
+    accepted = tuple(clip for clip, _ in good)
+    return Inspection(corpus.root, accepted, tuple(rejections), tuple(_warnings(corpus, good)), corpus.notes)
 
 
 def summarize(inspection: Inspection) -> str:
