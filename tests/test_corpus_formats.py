@@ -16,7 +16,6 @@ from myxtts.config.checks import UserError
 from myxtts.data.corpora import CorpusError, find_formats, load_corpus
 from myxtts.data.corpora.tables import find_dialect
 from myxtts.data.doctor import check_data, inspect_corpus, write_report
-from myxtts.utils.commons import progress_bar
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -185,9 +184,9 @@ def test_a_named_list_is_read_alone_and_two_lists_can_share_a_folder(tmp_path):
     train, validation = (load_corpus(tmp_path / f"metadata_{name}.csv") for name in ("train", "eval"))
     assert [u.id for u in train.utterances] == ["a", "b", "c"] and not any(u.validation for u in train.utterances)
     assert {u.language for u in train.utterances} == {"de"} and [u.id for u in validation.utterances] == ["c"]
-    _, leaks = check_data(tmp_path / "metadata_train.csv", tmp_path / "metadata_eval.csv", progress=progress_bar)
+    _, leaks = check_data(tmp_path / "metadata_train.csv", tmp_path / "metadata_eval.csv")
     assert len(leaks) == 1 and "(same id)" in leaks[0]
-    assert check_data(tmp_path, progress=progress_bar)[1] == []  # apart by themselves
+    assert check_data(tmp_path)[1] == []  # apart by themselves
 
 
 def test_a_validation_list_of_all_clips_is_ignored(tmp_path):

@@ -5,7 +5,7 @@ import os
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence, Set
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
@@ -74,7 +74,7 @@ def check_data(
     *,
     limits: ClipLimits = ClipLimits(),
     vocabulary: str | Path | None = None,
-    progress: Callable[[str | Path], AbstractContextManager[Progress]],
+    progress: Progress | None = None,
     **corpus_options: Any,
 ) -> tuple[Inspection, list[str]]:
     """Checks a data set as training does. Returns the inspection, and one sentence per leak (see `find_leakage`).
@@ -82,15 +82,14 @@ def check_data(
     Args:
         validation: Data set with the validation clips; by default the validation split of `folder` itself.
         vocabulary: Tokenizer file that must be able to encode the transcripts; None skips this check.
-        progress: Called with the path of each data set; returns a context manager that yields a progress callback.
+        progress: As in `inspect_corpus`; called for the clips of `folder`, then for those of `validation`.
         corpus_options: Arguments of `load_corpus`.
     """
     check_text = XTTSTokenizer.from_file(vocabulary).check if vocabulary else lambda text, language: None
 
     def inspect(folder):
         corpus = load_corpus(folder, **{"language": None} | corpus_options)
-        with progress(folder) as shown:
-            return inspect_corpus(corpus, limits, progress=shown).checked(check_text)
+        return inspect_corpus(corpus, limits, progress=progress).checked(check_text)
 
     inspection = inspect(folder)
     held = inspect(validation).accepted if validation else [clip for clip in inspection.accepted if clip.validation]

@@ -258,12 +258,10 @@ def _are_labels(rows):
     """Decides whether the matches of `_LABEL` are labels: in the order of time, and either with fractions (Audacity) or
     with letters and without gaps (HTS). Otherwise, they are a transcript with numbers."""
     times = [float(time) for row in rows for time in row.group(1, 2)]
-    if times != sorted(times):
-        return False
-    if all("." in row[1] and "." in row[2] for row in rows):
-        return True
+    has_fractions = all("." in row[1] and "." in row[2] for row in rows)
     has_letters = any(character.isalpha() for row in rows for character in row[3])
-    return has_letters and times[1:-1:2] == times[2::2]
+    has_gaps = times[1:-1:2] != times[2::2]
+    return times == sorted(times) and (has_fractions or has_letters and not has_gaps)
 
 
 def read_vctk(reading: Reading, place: Place) -> None:
