@@ -98,8 +98,6 @@ def read_common_voice(reading: Reading, place: Place) -> None:
     table, *others = (tables.header_table(reading, place, place.path / name) for name in lists)
     if not table:
         raise ClipRefused("unreadable", f"{training[0]} has no header with the columns path and sentence.")
-    if training[1:]:
-        reading.notes.append("validated.tsv has more clips than train.tsv; to train on them, give that file.")
     held_out = [other for other in others if other]
     tables.read_split(reading, place, table, held_out[0] if held_out else None, held_out[1:])
 
@@ -184,8 +182,9 @@ def read_kaldi(reading: Reading, place: Place) -> None:
         raise CorpusError(f"{place.path} has a file named segments: its clips are parts of long recordings. {hint}")
 
     def pairs(name):
+        """Returns the first word and the rest of each line of a file; "" stands for what a line lacks."""
         lines = folder.read_lines(place.path / name) if folder.has(place.path, name) else []
-        return [_split_first_word(line) for line in lines]
+        return [(line.rstrip().split(None, 1) + ["", ""])[:2] for line in lines]
 
     sources, texts, speakers = pairs(path.name), dict(pairs("text")), dict(pairs("utt2spk"))
     if not sources:
@@ -203,12 +202,6 @@ def read_kaldi(reading: Reading, place: Place) -> None:
                 raise ClipRefused("no text", "The file text has no line for this utterance.")
             cells = {"id": source, "text": texts[key], "speaker": speakers.get(key, place.speaker)}
             reading.add(place, cells, number, (place.path,), name=key)
-
-
-def _split_first_word(line):
-    """Splits a line into its first word and the rest of the line, "" if there is none."""
-    word, *rest = line.split(None, 1) or [""]
-    return word, rest[0].strip() if rest else ""
 
 
 def read_text_files(reading: Reading, place: Place) -> None:
