@@ -74,8 +74,8 @@ def write_shard(
     shards: int,
     dvae: str,
     clips: Iterable[tuple[str, np.ndarray, np.ndarray]],
-    left_out: Sequence[tuple[str, str]] = (),
-    audio: Mapping[str, str] | None = None,
+    left_out: Sequence[tuple[str, str]],
+    audio: Mapping[str, str],
 ) -> int:
     """Writes one shard atomically, and returns its number of clips.
 
@@ -102,7 +102,7 @@ def write_shard(
         with _os_errors(path):
             writer.close()  # before `write_whole` syncs the file
     header = {"format": FORMAT, "dvae": dvae, "shard": number, "shards": shards, "bytes": offset}
-    write_json(folder / f"{name}.json", header | {"clips": index, "left_out": left_out, "audio": audio or {}})
+    write_json(folder / f"{name}.json", header | {"clips": index, "left_out": left_out, "audio": audio})
     return len(index)
 
 
