@@ -182,7 +182,6 @@ def test_the_sample_corpus_is_complete_or_recreated_after_a_crash_anywhere(tmp_p
         for job in jobs:
             Path(job.path).write_bytes(job.text.encode())
 
-    pytest.importorskip("espeakng_loader", reason='needs the extra "sample"')
     monkeypatch.setattr(sample_corpus, "speak_to_files", speak)
     expected = digests(make_sample_corpus(tmp_path / "expected", num_clips=3))
 

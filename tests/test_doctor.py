@@ -43,7 +43,7 @@ def corpus(tmp_path):
             "fast": ("many words " * 20, speech(pitch=160), 22050),
             "slow": ("a", np.append(speech(2.99, 170, fade=False), np.zeros(221)), 22050),  # 10 ms of silence
             "cut": ("hello", speech(pitch=180, fade=False), 22050),
-            "telephone": ("hello", speech(pitch=190, sample_rate=8000), 8000),
+            "telephone": ("hello", np.clip(3 * speech(pitch=190, sample_rate=8000), -0.5, 0.5), 8000),
             "clipped": ("hello", np.clip(3 * speech(pitch=200), -0.5, 0.5), 22050),
             "copy": ("other words", speech(), 22050),
             "silent": ("hello", 0 * speech(), 22050),
@@ -79,7 +79,7 @@ def test_every_reason_is_found_and_every_clip_accounted_for_in_the_report_and_th
         ("slow", "text short for the audio"),
         ("cut", "cut ending"),
         ("telephone", "low sample rate"),
-        ("telephone", "unusual sample rate"),
+        ("telephone", "clipped"),
         ("clipped", "clipped"),
         ("copy", "duplicate audio"),
         ("perhaps", "text perhaps wrongly encoded"),
@@ -94,7 +94,7 @@ def test_every_reason_is_found_and_every_clip_accounted_for_in_the_report_and_th
     with open(tmp_path / "report.csv", encoding="utf-8", newline="") as file:
         rows = {row["id"]: row for row in csv.DictReader(file)}
     assert Counter(row["verdict"] for row in rows.values()) == {"rejected": 7, "warning": 6, "accepted": 1}
-    assert rows["telephone"]["reason"] == "low sample rate; unusual sample rate"
+    assert rows["telephone"]["reason"] == "clipped; low sample rate"
     silent, good = rows["silent"], rows["good"]
     assert (silent["reason"], silent["path"], silent["line"]) == ("silent", "wavs/silent.wav", "8")
     assert (good["reason"], good["path"], good["seconds"]) == ("", "wavs/good.wav", "0.500")

@@ -188,10 +188,9 @@ def test_round_trip_is_closer_than_librosa(log_mel, wav):
     assert error_of(wav, log_mel) < min(0.15, 0.5 * error_of(by_librosa, log_mel))
 
 
-def test_same_seed_gives_the_same_wav(log_mel):
-    first, again, other = (log_mel_to_wav(log_mel[:40], num_iterations=4, seed=seed) for seed in (3, 3, 4))
+def test_same_mel_gives_the_same_wav(log_mel):
+    first, again = (log_mel_to_wav(log_mel[:40], num_iterations=4) for _ in range(2))
     np.testing.assert_array_equal(first, again)
-    assert not np.array_equal(first, other)
 
 
 def test_mel_of_wrong_shape_or_with_nan_is_refused():

@@ -148,7 +148,7 @@ def test_a_stop_loses_only_the_shard_in_progress(run, shards, tmp_path):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        write_shard(prepared, 1, 2, "digest", stopped())
+        write_shard(prepared, 1, 2, "digest", stopped(), [], {})
     leftovers = [temporary_path(prepared / f"{shard_name(number, 2)}.tfrecord") for number in (0, 1)]
     for path in leftovers:
         path.write_bytes(b"half")  # as after SIGKILL

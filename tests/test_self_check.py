@@ -177,7 +177,7 @@ def test_rates_fit_the_recordings_and_their_band_contains_them():
 def test_speech_rates_are_stored_with_the_weights_and_a_damaged_file_is_ignored(tmp_path, caplog):
     clips = [Utterance(str(n), "", "a" * n, "Ann", "en", num_samples=1000 * n) for n in range(5, 45)]
     tokenizer = XTTSTokenizer.train([("aa", "en")])
-    needed = SpeechDataset(tiny_run_config(), clips, clips, tokenizer).what_speaking_needs()
+    needed = SpeechDataset(tiny_run_config(), clips, clips, tokenizer, ("Ann",), None).what_speaking_needs()
     assert needed["vocab.json"] == tokenizer.to_json().encode()
     assert read_rates(tmp_path) == {}
     store = CheckpointStore(tmp_path / "gpt", keep=5)

@@ -117,9 +117,10 @@ def clips_of(**counts):
 
 def chosen(train, validation=()):
     """Returns the data set with the chosen clips, the stage, and its reason to train nothing."""
-    config = tiny_run_config(data={"num_speakers": len({clip.speaker for clip in train})}, model=CHANNELS)
+    speakers = tuple(sorted({clip.speaker for clip in train}))
+    config = tiny_run_config(data={"num_speakers": len(speakers)}, model=CHANNELS)
     stage = stage_of("speaker", config)
-    dataset = SpeechDataset(config, train, list(validation), None)
+    dataset = SpeechDataset(config, train, list(validation), None, speakers, None)
     return stage.choose_clips(dataset), stage, stage.nothing_to_learn(dataset)
 
 

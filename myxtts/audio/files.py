@@ -79,7 +79,7 @@ class Recording:
     warnings: tuple[str, ...]
 
 
-def read_audio(path: AnyPath, *, min_seconds: float = 0.1, max_seconds: float | None = None) -> Recording:
+def read_audio(path: AnyPath, *, min_seconds: float = 0.1, max_seconds: float = MAX_SECONDS) -> Recording:
     """Reads and checks a recording, mixes it to mono and resamples it to `MODEL_SAMPLE_RATE`.
 
     The mix is the mean of the channels that are not silent. If the peak is above full scale, the recording is scaled to
@@ -87,7 +87,7 @@ def read_audio(path: AnyPath, *, min_seconds: float = 0.1, max_seconds: float | 
 
     Args:
         path: An audio file. The format is detected from its content, not from its extension.
-        min_seconds, max_seconds: Limits of the duration; None means `MAX_SECONDS`.
+        min_seconds, max_seconds: Limits of the duration.
 
     Raises `AudioError` if the file is missing, damaged, not audio, silent, not finite, too loud or outside the limits.
     """
@@ -204,7 +204,7 @@ def _check_sample_rate(path, rate):
 
 
 @contextmanager
-def _open(path, max_seconds=None):
+def _open(path, max_seconds=MAX_SECONDS):
     path = os.fspath(path)
     if path.lower().endswith(".raw"):
         # For this extension, soundfile assumes headerless audio.
@@ -217,7 +217,7 @@ def _open(path, max_seconds=None):
     file.seekable = lambda: False  # prevents a seek after each block, which leaves an MP3 decoder without earlier bits
     with file:
         check_header(path, file)
-        limit = MAX_SECONDS if max_seconds is None else min(max_seconds, MAX_SECONDS)
+        limit = min(max_seconds, MAX_SECONDS)
         if (seconds := file.frames / file.samplerate) > limit:
             raise AudioError(path, "too long", f"it lasts {seconds:.6g} s; it must last at most {limit:g} s.")
         if file.frames * file.channels > MAX_DECODED_VALUES:

@@ -212,7 +212,7 @@ def _sinc_kernel(from_rate, to_rate):
     return (np.sinc(t) * window * np.float32(base / stride))[:, np.newaxis, :], stride, pad
 
 
-def log_mel_to_wav(log_mel: Any, num_iterations: int = 60, seed: int = 0) -> np.ndarray:
+def log_mel_to_wav(log_mel: Any, num_iterations: int = 60) -> np.ndarray:
     """Estimates a waveform from its log-mel spectrogram.
 
     Magnitudes are estimated from the mel bands, phases by fast Griffin-Lim (Perraudin, Balazs and Søndergaard, "A fast
@@ -221,7 +221,6 @@ def log_mel_to_wav(log_mel: Any, num_iterations: int = 60, seed: int = 0) -> np.
 
     Args:
         log_mel: Log-mel of `DVAE_MEL`, `(F, num_mels)`, not normalized (see `XTTS.denormalize_mel`).
-        seed: Seed of the initial phases.
 
     Returns:
         Waveform at 22 050 Hz, `((F - 1) * hop_length,)` float32, not clipped.
@@ -240,7 +239,7 @@ def log_mel_to_wav(log_mel: Any, num_iterations: int = 60, seed: int = 0) -> np.
     for _ in range(_INVERSION_ITERATIONS):
         power = _pooling_to(mel, filters, power)
     magnitude = np.sqrt(power)
-    phase = np.random.default_rng(seed).random(magnitude.shape, dtype="float32") * np.float32(2 * np.pi)
+    phase = np.random.default_rng(0).random(magnitude.shape, dtype="float32") * np.float32(2 * np.pi)
     spectrum = magnitude * (np.cos(phase) + 1j * np.sin(phase))
     window = DVAE_MEL.window_values()
     energy = np.maximum(_overlap_add(np.broadcast_to(np.square(window), (len(mel), len(window)))), _TINY)

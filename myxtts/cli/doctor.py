@@ -107,8 +107,10 @@ def report_data(arguments: argparse.Namespace) -> int:
     from myxtts.utils.commons import progress_bar
 
     options = dict(vocabulary=arguments.vocabulary, validation=arguments.validation, format_name=arguments.format)
-    options |= dict(language=language_code(arguments.language), audio_roots=arguments.audio_root, progress=progress_bar)
-    inspection, leaks = check_data(arguments.folder, limits=ClipLimits(min_seconds=low, max_seconds=high), **options)
+    options |= dict(language=language_code(arguments.language), audio_roots=arguments.audio_root)
+    limits = ClipLimits(min_seconds=low, max_seconds=high)
+    with progress_bar(arguments.folder) as shown:
+        inspection, leaks = check_data(arguments.folder, limits=limits, progress=shown, **options)
     print("\n".join([summarize(inspection), *(f"leakage: {leak}" for leak in leaks)]))
     write_report(inspection, arguments.report, "\ufeff")
     print(f"every clip and its reason: {printable(arguments.report)}")

@@ -58,16 +58,12 @@ class SpeechDataset:
     train: Sequence[Utterance]
     validation: Sequence[Utterance]
     tokenizer: XTTSTokenizer
+    speakers: tuple[str, ...]
+    """Sorted speakers of the training clips, in the order of their indices in batches."""
+    cache: SampleCache
+    """Cache of the recordings, which may have prepared clips."""
     starts: dict[str, EpochStart] = field(default_factory=dict)
     """Start of each stage's batch order; stages that are not listed start at position 0."""
-    speakers: tuple[str, ...] | None = None
-    """Speakers in the order of their indices in batches; by default the sorted speakers of the training clips."""
-    cache: SampleCache | None = None
-    """Cache of the recordings; by default a new one, without prepared clips."""
-
-    def __post_init__(self):
-        self.cache = self.cache or SampleCache(self.config.data.cache_mb)
-        self.speakers = self.speakers or tuple(sorted({clip.speaker for clip in self.train}))
 
     @classmethod
     def open(cls, config: XTTSConfig, progress: Callable[[int, int], None] | None = None) -> Self:
@@ -93,9 +89,10 @@ class SpeechDataset:
             validation = train
         token_ids = {"start_text_token": tokenizer.start_id, "stop_text_token": tokenizer.stop_id}
         model = replace(config.model, num_text_tokens=tokenizer.num_tokens, **token_ids)
-        num_speakers, seconds = len({clip.speaker for clip in train}), conditioning_seconds(config.data, train)
-        data = replace(config.data, num_speakers=num_speakers, conditioning_seconds=seconds)
-        return cls(replace(config, model=model, data=data), train, validation, tokenizer, cache=cache)
+        speakers = tuple(sorted({clip.speaker for clip in train}))
+        seconds = conditioning_seconds(config.data, train)
+        data = replace(config.data, num_speakers=len(speakers), conditioning_seconds=seconds)
+        return cls(replace(config, model=model, data=data), train, validation, tokenizer, speakers, cache)
 
     def order(self, stage: str) -> BatchOrder:
         """Returns the order of a stage's training batches."""
@@ -268,9 +265,11 @@ def _tokenizer(config, utterances):
     require(tokenizer.extends(given), "--vocabulary", rule, str(data.vocabulary), "Leave it out to resume.")
     # A GPT that is copied from --init-from does not learn new tokens: clips that need them are rejected.
     tuned = set(config.training.tune) or {config.training.stage}
-    fixed = own or config.training.init_from and tuned <= {"dvae", "decoder"}
-    if lacking := [] if fixed else [pair for pair in texts if tokenizer.check(*pair)]:
-        before, tokenizer = tokenizer.num_tokens, tokenizer.extend(lacking)
+    is_copied = bool(config.training.init_from) and tuned <= {"dvae", "decoder"}
+    lacking = [] if own or is_copied else [pair for pair in texts if tokenizer.check(*pair)]
+    if lacking:
+        before = tokenizer.num_tokens
+        tokenizer = tokenizer.extend(lacking)
         growth = f"{before} to {tokenizer.num_tokens} tokens"
         logger.info("%s was extended from %s, for %s.", data.vocabulary, growth, counted(len(lacking), "transcript"))
     return tokenizer

@@ -5,7 +5,7 @@ import os
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence, Set
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
@@ -25,7 +25,7 @@ MAX_CHARACTERS_PER_SECOND = 40.0
 """Maximum speech rate of an accepted clip; at a higher rate, the transcript is of other audio, or the audio was cut."""
 MIN_CHARACTERS_PER_SECOND = 2.0
 """Speech rate below which a clip has a warning: its transcript may be incomplete, or it contains much silence."""
-_CACHE_FORMAT = 5
+_CACHE_FORMAT = 6
 # The last 10 ms of carefully cut recordings, such as LJSpeech and VCTK, have at most 0.13 times the mean level. If they
 # are cut at random places, half have more than 0.4. Synthetic voices that end abruptly still end in 10 ms of silence.
 _CUT_SECONDS = 0.01
@@ -74,7 +74,7 @@ def check_data(
     *,
     limits: ClipLimits = ClipLimits(),
     vocabulary: str | Path | None = None,
-    progress: Callable[[str | Path], AbstractContextManager[Progress]],
+    progress: Progress | None = None,
     **corpus_options: Any,
 ) -> tuple[Inspection, list[str]]:
     """Checks a data set as training does. Returns the inspection, and one sentence per leak (see `find_leakage`).
@@ -82,15 +82,14 @@ def check_data(
     Args:
         validation: Data set with the validation clips; by default the validation split of `folder` itself.
         vocabulary: Tokenizer file that must be able to encode the transcripts; None skips this check.
-        progress: Called with the path of each data set; returns a context manager that yields a progress callback.
+        progress: As in `inspect_corpus`; called for the clips of `folder`, then for those of `validation`.
         corpus_options: Arguments of `load_corpus`.
     """
     check_text = XTTSTokenizer.from_file(vocabulary).check if vocabulary else lambda text, language: None
 
     def inspect(folder):
         corpus = load_corpus(folder, **{"language": None} | corpus_options)
-        with progress(folder) as shown:
-            return inspect_corpus(corpus, limits, progress=shown).checked(check_text)
+        return inspect_corpus(corpus, limits, progress=progress).checked(check_text)
 
     inspection = inspect(folder)
     held = inspect(validation).accepted if validation else [clip for clip in inspection.accepted if clip.validation]
@@ -131,8 +130,8 @@ def inspect_corpus(
             rejections.append(_finding(corpus.root, utterance, *refusal))
         else:
             good.append((replace(utterance, num_samples=verdict.num_samples, audio=verdict.content_hash), verdict))
-    accepted, warnings = (clip for clip, _ in good), _warnings(corpus, good)
-    return Inspection(corpus.root, tuple(accepted), tuple(rejections), tuple(warnings), corpus.notes)
+    accepted = tuple(clip for clip, _ in good)
+    return Inspection(corpus.root, accepted, tuple(rejections), tuple(_warnings(corpus, good)), corpus.notes)
 
 
 def summarize(inspection: Inspection) -> str:
@@ -208,7 +207,6 @@ class _Verdict(NamedTuple):
     reason: str = ""
     detail: str = ""
     num_samples: int = 0
-    original_sample_rate: int = 0
     content_hash: str = ""
     warnings: Sequence[str] = ()
 
@@ -234,14 +232,17 @@ def _examine(path, limits, known):
         return _Verdict(0, 0, "missing file", f"It was removed or cannot be read: {error.strerror}.")
     except AudioError as error:
         return _Verdict(*content, error.reason, error.detail[0].upper() + error.detail[1:])
-    samples, warnings = recording.samples, [*recording.warnings]
+    samples, warnings, rate = recording.samples, [*recording.warnings], recording.original_sample_rate
     ending = samples[-int(_CUT_SECONDS * MODEL_SAMPLE_RATE) :]
     level = np.sqrt(np.mean(np.square(ending)) / np.mean(np.square(samples)))
     if level > _CUT_LEVEL:
         warnings.append(f"cut ending: its last {1000 * _CUT_SECONDS:g} ms are at {level:.1f} times its mean level.")
+    if rate < MODEL_SAMPLE_RATE:
+        detail = f"At {rate} Hz, it has no content above {rate // 2} Hz; use {MODEL_SAMPLE_RATE} Hz or more."
+        warnings.append(f"low sample rate: {detail}")
     # The digest is of 16-bit samples, so that copies in other sample formats have the same digest.
     digest = digest_bytes(to_int16(samples).tobytes())
-    return _Verdict(*content, "", "", len(samples), recording.original_sample_rate, digest, warnings)
+    return _Verdict(*content, "", "", len(samples), digest, warnings)
 
 
 def _refusal(text, verdict):
@@ -259,22 +260,15 @@ def _refusal(text, verdict):
 
 
 def _warnings(corpus, good):
-    rates = Counter(verdict.original_sample_rate for _, verdict in good)
-    usual_rate = max(rates, key=rates.get, default=0)
     first_uses = {}
     for clip, verdict in good:
-        found, rate = [warning.split(": ", 1) for warning in verdict.warnings], verdict.original_sample_rate
+        found = [warning.split(": ", 1) for warning in verdict.warnings]
         if len(clip.text) < MIN_CHARACTERS_PER_SECOND * clip.seconds:
             pace = f"{counted(len(clip.text), 'character')} in {clip.seconds:.3g} s"
             rule = f"below {MIN_CHARACTERS_PER_SECOND:g} per second is unusual"
             found.append(("text short for the audio", f"{pace}; {rule}."))
         if fault := _encoding_fault(clip.text)[1]:
             found.append(("text perhaps wrongly encoded", fault))
-        if rate < MODEL_SAMPLE_RATE:
-            detail = f"At {rate} Hz, it has no content above {rate // 2} Hz; use {MODEL_SAMPLE_RATE} Hz or more."
-            found.append(("low sample rate", detail))
-        if rate != usual_rate:
-            found.append(("unusual sample rate", f"Its rate is {rate} Hz; most clips have {usual_rate} Hz."))
         first = first_uses.setdefault(verdict.content_hash, clip)
         if first is not clip:
             same = "the same text" if first.text == clip.text else "another text"

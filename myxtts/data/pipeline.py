@@ -119,7 +119,8 @@ class BatchLoader:
 
     def _fill_wav(self, batch, row, clip, rng):
         """Fills a row of `wav` and, if `targets`, of `target_wav`. Returns the samples and their offset in the row."""
-        (samples, _), start, room = self.cache.load(clip.wav_path), 0, batch.wav.shape[1]
+        samples, _ = self.cache.load(clip.wav_path)
+        start, room = 0, batch.wav.shape[1]
         if self.crop_samples is not None:
             start = self._start(len(samples), self.crop_samples, rng, TARGET_GRID[0] if self.targets else 1)
             samples = samples[start : start + self.crop_samples]
@@ -129,8 +130,8 @@ class BatchLoader:
             shift -= shift % TARGET_GRID[0]
             target, batch.source_rate[row] = self.cache.load(clip.wav_path, DECODER_SAMPLE_RATE)
             first, before = (place // TARGET_GRID[0] * TARGET_GRID[1] for place in (start, shift))
-            room = min(-(-len(samples) * TARGET_GRID[1] // TARGET_GRID[0]), batch.target_wav.shape[1] - before)
-            target = target[first : first + room]
+            length = -(-len(samples) * TARGET_GRID[1] // TARGET_GRID[0])
+            target = target[first : first + min(length, batch.target_wav.shape[1] - before)]
             batch.target_wav[row, before : before + len(target)] = target
             batch.target_lengths[row] = before + len(target)
         batch.wav[row, shift : shift + len(samples)] = samples
@@ -141,7 +142,8 @@ class BatchLoader:
         """Writes a row's conditioning clip. `samples` (None if `prepared`) is the row's audio, starting at `shift`."""
         longest, grid = self.conditioning_samples, self.conditioning_grid
         length = int(rng.integers(self._min_conditioning, longest + 1)) if self.training else longest
-        same_voice, other = self._by_speaker[clip.speaker, clip.language], None
+        same_voice = self._by_speaker[clip.speaker, clip.language]
+        other = None
         if self.conditioning.conditioning_source == "speaker" and len(same_voice) > 1:
             steps = int(rng.integers(1, len(same_voice))) if self.training else 1
             other = self.clips[same_voice[(same_voice.index(batch.index[row]) + steps) % len(same_voice)]]
@@ -150,7 +152,8 @@ class BatchLoader:
             samples = self.cache.load(clip.wav_path)[0][: batch.wav_lengths[row]]
         if other is None and len(samples) < length:
             length = max(1, len(samples) // 2)
-        start, length = self._start(len(samples), length, rng, grid), min(length, len(samples))
+        start = self._start(len(samples), length, rng, grid)
+        length = min(length, len(samples))
         if grid <= length < longest:
             length -= length % grid
         filled = longest if self.conditioning.conditioning_padding == "repeat" else length

@@ -9,7 +9,6 @@ module as a script in a new process, with the sentences in a fixed order.
 """
 
 import ctypes
-import importlib.util
 import itertools
 import json
 import os
@@ -79,8 +78,7 @@ def make_sample_corpus(root: Path, *, num_clips: int | None = None, languages: S
         languages: Language codes, keys of `SENTENCES`.
 
     Raises:
-        UserError: `root` has other files, the package `espeakng-loader` is not installed, or the sample corpus
-            does not have one of the languages.
+        UserError: `root` has other files, or the sample corpus does not have one of the languages.
         RuntimeError: eSpeak NG failed.
         ConfigError: `num_clips` is below 1 or above the number of sentences.
     """
@@ -94,9 +92,6 @@ def make_sample_corpus(root: Path, *, num_clips: int | None = None, languages: S
     found = _files(root) if root.is_dir() else filter(Path.exists, [root])
     if foreign := next((path for path in found if path not in made_here), None):
         raise UserError(f"{root} must be new, empty or a sample corpus. Found: {foreign}.")
-    if importlib.util.find_spec("espeakng_loader") is None:
-        missing = "The sample corpus needs the package espeakng-loader: pip install espeakng-loader"
-        raise UserError(f"{missing} (or give your own recordings with --train-data).")
     try:
         # No sync is needed, because checksums detect damage by a power failure.
         with write_whole_folder(root, sync=False) as new:
@@ -133,7 +128,8 @@ def plan_clips(num_clips: int | None, languages: Sequence[str] = ("en",)) -> lis
 
 def speak_clips(clips: Sequence[Clip], root: Path) -> None:
     """Synthesizes clips into an empty folder, in the LJSpeech layout. Raises `RuntimeError` if eSpeak NG fails."""
-    (wavs := root / "wavs").mkdir()
+    wavs = root / "wavs"
+    wavs.mkdir()
     jobs = [SpeechJob(str(wavs / f"{one.id}.wav"), one.text, *one.voice[2:], WORDS_PER_MINUTE) for one in clips]
     speak_to_files(jobs)
     voices = {clip.voice for clip in clips}

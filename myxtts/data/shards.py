@@ -7,10 +7,9 @@ shard of a clip depends only on its id, so several processes can write shards in
 """
 
 import errno
-import json
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -75,8 +74,8 @@ def write_shard(
     shards: int,
     dvae: str,
     clips: Iterable[tuple[str, np.ndarray, np.ndarray]],
-    left_out: Sequence[tuple[str, str]] = (),
-    audio: Mapping[str, str] | None = None,
+    left_out: Sequence[tuple[str, str]],
+    audio: Mapping[str, str],
 ) -> int:
     """Writes one shard atomically, and returns its number of clips.
 
@@ -103,7 +102,7 @@ def write_shard(
         with _os_errors(path):
             writer.close()  # before `write_whole` syncs the file
     header = {"format": FORMAT, "dvae": dvae, "shard": number, "shards": shards, "bytes": offset}
-    write_json(folder / f"{name}.json", header | {"clips": index, "left_out": left_out, "audio": audio or {}})
+    write_json(folder / f"{name}.json", header | {"clips": index, "left_out": left_out, "audio": audio})
     return len(index)
 
 
@@ -147,9 +146,10 @@ def merge(folder: Path, shards: int, dvae: str) -> list[int]:
         digest = digest_bytes((folder / f"{name}.json").read_bytes())
         entries.append({"name": name, "index": digest, "bytes": index["bytes"], "clips": len(index["clips"])})
     manifest = {"format": FORMAT, "dvae": dvae, "clips": sum(entry["clips"] for entry in entries), "shards": entries}
-    path = folder / MANIFEST
-    if not path.is_file() or path.read_bytes() != (json.dumps(manifest, indent=1) + "\n").encode():
-        write_json(path, manifest)
+    with suppress(UserError):  # missing or damaged
+        if read_json(folder / MANIFEST) == manifest:
+            return []
+    write_json(folder / MANIFEST, manifest)
     return []
 
 

@@ -5,7 +5,7 @@ import os
 import shutil
 import threading
 from collections.abc import Collection, Iterator
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from statistics import mode
@@ -63,9 +63,8 @@ class Studio:
         """Returns the report of `myxtts doctor data` on a folder. Raises `UserError` if the folder has no data set."""
         if not (folder := self.data.place(folder)):
             raise PageError("no_folder")
-        silent = lambda folder: nullcontext(lambda done, total: None)
         limits = ClipLimits(max_seconds=DataConfig.max_seconds)  # the default of `myxtts doctor data`
-        found, leaks = check_data(folder, language=language, limits=limits, progress=silent)
+        found, leaks = check_data(folder, language=language, limits=limits)
         if not found.accepted:  # it may be any file of the machine, so the report must not quote it
             found = replace(found, rejections=[replace(one, id="", detail="") for one in found.rejections])
         return "\n".join([summarize(found), *(f"leakage: {leak}" for leak in leaks)])

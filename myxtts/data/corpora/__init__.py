@@ -13,14 +13,12 @@ import os
 import pkgutil
 import shlex
 import tomllib
-import warnings
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 from myxtts.audio.files import AUDIO_EXTENSIONS, MEDIA_EXTENSIONS
-from myxtts.config.checks import UserError, counted, printable, require
+from myxtts.config.checks import counted, printable, require
 from myxtts.data.corpora.base import Corpus, CorpusFormat, Finding, Place, Reading, Utterance
 from myxtts.data.corpora.folder import CONVERT, ClipRefused, CorpusError, CorpusFolder, TextsMissing
 from myxtts.storage.base_model import EXPORT, KINDS, MODEL, RELEASE, RUNS, SETTINGS, STAGE, TRAINER, kind_of
@@ -29,10 +27,9 @@ from myxtts.text.languages import DEFAULT_LANGUAGE, LANGUAGES, get_language
 
 TEXTS = (".txt", ".csv", ".tsv", ".json", ".jsonl", ".xlsx", ".ods", ".lab")
 SUBTITLES = (".srt", ".vtt", ".ass", ".ssa")
-_WHAT = tomllib.loads(Path(__file__).with_name("not_data.toml").read_text("utf-8"))
-_OTHER_FILES = {tuple(kind.get("suffixes", MEDIA_EXTENSIONS)): kind["what"] for kind in _WHAT.values()}
-_TABLES = (*_WHAT["sheet"]["suffixes"], *_WHAT["parquet"]["suffixes"])
-_MOST_LISTS_TO_TRY = 50
+_NOT_DATA = tomllib.loads(Path(__file__).with_name("not_data.toml").read_text("utf-8"))
+_SUFFIXES = {**_NOT_DATA["suffixes"], "recording": MEDIA_EXTENSIONS}
+_TABLES = (*_SUFFIXES["sheet"], *_SUFFIXES["parquet"])
 _MOST_MISLABELED = 0.1
 """Maximum share of clips that `_refuse_letters` rejects. If more are in a wrong script, the data set is refused."""
 
@@ -42,9 +39,6 @@ __all__ = ["Corpus", "CorpusError", "Finding", "TextsMissing", "Utterance", "fil
 def find_formats() -> list[CorpusFormat]:
     """Returns the `FORMATS` of all modules in this package, in order of `priority`."""
     modules = [importlib.import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__)]
-    for name in (module.__name__ for module in modules if not hasattr(module, "FORMATS")):
-        if not name.endswith((".base", ".folder", ".tables")):
-            warnings.warn(f"{name} has no FORMATS, so it reads no data set.", stacklevel=2)
     return sorted((form for one in modules for form in getattr(one, "FORMATS", ())), key=lambda form: form.priority)
 
 
@@ -53,7 +47,6 @@ def load_corpus(
     language: str | None = DEFAULT_LANGUAGE,
     format_name: str | None = None,
     audio_roots: Sequence[str | Path] = (),
-    hints: bool = True,
 ) -> Corpus:
     """Reads the list of utterances of a data set in any known layout. Audio files are located, but not opened.
 
@@ -62,7 +55,6 @@ def load_corpus(
         language: Default language, for clips without one; None identifies it from the texts, else uses English.
         format_name: Name of the only format to try; by default the first one that recognizes the data set.
         audio_roots: Folders outside the data set that may contain its audio files.
-        hints: Whether the error for a wrong encoding suggests another list in the folder, if MyXTTS can read one.
 
     Raises `ConfigError` if there is no format `format_name` or an audio root is missing. Raises `CorpusError` if `root`
     does not exist or has no known layout, or if a list is empty, too large, neither UTF-8 nor UTF-16 with a byte-order
@@ -85,10 +77,6 @@ def load_corpus(
         layout = reading.read((form for form in chosen if form.takes_list or not place.list_path), place)
     except ClipRefused as refused:
         raise CorpusError(f"The data set {root} cannot be read. {refused.detail}") from refused
-    except CorpusError as error:
-        if hints and isinstance(error.__cause__, UnicodeError) and (path := _readable_list(home, audio_roots)):
-            raise CorpusError(f"{error} If {path} is the corrected list, give that file.") from error
-        raise
     if not (reading.utterances or reading.rejections):
         raise _nothing_found(place, chosen)
     if linked := sorted(reading.folder.linked):
@@ -104,16 +92,6 @@ def load_corpus(
     return Corpus(folder, layout, tuple(reading.utterances), tuple(reading.rejections), tuple(reading.notes))
 
 
-def _readable_list(home, audio_roots):
-    """Returns the path of a list in the folder `home` that can be read; None if there is none."""
-    lists = filter(Path.is_file, home.glob("*.[cjtCJT]*"))  # .csv, .json, .tsv, .txt
-    for path in sorted(lists, key=lambda one: one.suffix)[:_MOST_LISTS_TO_TRY]:
-        with suppress(UserError):
-            if load_corpus(path, audio_roots=audio_roots, hints=False).utterances:
-                return path
-    return None
-
-
 def files_beside(recording: Path, suffixes: Sequence[str]) -> list[Path]:
     """Returns the files beside a recording that have its name (`talk.srt`, `talk.en.srt`), in order of `suffixes`."""
     alike = lambda one: recording.stem in (one.stem, one.stem.rpartition(".")[0])
@@ -122,29 +100,36 @@ def files_beside(recording: Path, suffixes: Sequence[str]) -> list[Path]:
     return sorted(found, key=lambda one: (suffixes.index(kind(one)), one.stem != recording.stem, one.name))
 
 
+def _other_kind(root):
+    """Returns what `root` is instead of a data set, a key of `not_data.toml` or `KINDS`; None if it may be one."""
+    if str(root).startswith("hf:"):
+        return "hub"
+    if not root.exists():
+        return "missing"
+    if root.is_file():
+        return next((kind for kind, suffixes in _SUFFIXES.items() if root.suffix.lower() in suffixes), None)
+    kind = kind_of(Path(os.path.realpath(root)))
+    if (root / "metadata.csv").is_file() or kind in (SETTINGS, RUNS):
+        return None
+    if kind == EXPORT:
+        return "export"
+    if kind != STAGE and not (root / SETTINGS).is_file():
+        return None
+    return "model" if kind in (MODEL, RELEASE, TRAINER) else kind
+
+
 def _refuse_other_kinds(root):
     """Raises `CorpusError` with a hint if `root` is missing, an archive, a recording, a spreadsheet or a model."""
-    kind = SETTINGS if (root / "metadata.csv").is_file() else kind_of(Path(os.path.realpath(root)))
-    if str(root).startswith("hf:"):
-        what = "is on the hub. `hf download {hub} --repo-type dataset --local-dir DIR` fetches it; then give DIR"
-    elif not root.exists():
-        what = "does not exist. Give a folder, or a list, as docs/data.md shows"
-    elif root.is_file():
-        what = next((what for suffixes, what in _OTHER_FILES.items() if root.suffix.lower() in suffixes), None)
-    elif kind in (SETTINGS, RUNS) or kind not in (EXPORT, STAGE) and not (root / SETTINGS).is_file():
+    kind = _other_kind(root)
+    if kind is None:
         return
-    elif kind == EXPORT:
-        what = "is an exported model, not a data set. `python {0}/speak.py --help` shows how to speak with it"
-    else:
-        what = _WHAT["model"]["what"] if kind in (MODEL, RELEASE, TRAINER) else KINDS[kind]
-    if what:
-        name = printable(str(root))
-        owned, _, revision = name.removeprefix("hf:/").removeprefix("datasets/").partition("@")
-        hub = shlex.quote(owned) + (f" --revision {shlex.quote(revision)}" if revision else "")
-        at = Path(os.path.realpath(root))
-        parent = shlex.quote(printable(str(at.parent)))
-        message = f"The data set {name} {what.format(shlex.quote(name), at=at, parent=parent, hub=hub)}."
-        raise TextsMissing(message, root, [root]) if what is _OTHER_FILES[MEDIA_EXTENSIONS] else CorpusError(message)
+    name, at = printable(str(root)), Path(os.path.realpath(root))
+    owned, _, revision = name.removeprefix("hf:/").removeprefix("datasets/").partition("@")
+    hub = shlex.quote(owned) + (f" --revision {shlex.quote(revision)}" if revision else "")
+    what = _NOT_DATA["what"].get(kind) or KINDS[kind]
+    what = what.format(shlex.quote(name), at=at, parent=shlex.quote(printable(str(at.parent))), hub=hub)
+    message = f"The data set {name} {what}."
+    raise TextsMissing(message, root, [root]) if kind == "recording" else CorpusError(message)
 
 
 def _note_unused_audio(reading, layout):

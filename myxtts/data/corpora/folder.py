@@ -151,31 +151,40 @@ class CorpusFolder:
         `parts` are the components of the file's path, with or without extension. Raises `ClipRefused` if the file is
         missing, is in several subfolders, or is a link to another user's file outside the data set.
         """
-        is_audio, is_media = map(parts[-1].lower().endswith, (AUDIO_EXTENSIONS, MEDIA_EXTENSIONS))
-        stem = os.path.splitext(parts[-1])[0] if is_media else parts[-1]
-        keys = [_file_key(one) for one in ([parts[-1]] if is_audio else [stem + kind for kind in AUDIO_EXTENSIONS])]
-        direct, found = dict.fromkeys((*places, *self.audio_roots)), {}
-        searched, names = [place for place in direct if place in self.searched], parts[:1] if parts[1:] else keys
-        below = (place for name in names for one in searched for place in self._below(one).get(_file_key(name), ()))
+        *folders, name = parts
+        is_audio = name.lower().endswith(AUDIO_EXTENSIONS)
+        is_media = name.lower().endswith(MEDIA_EXTENSIONS)
+        stem = os.path.splitext(name)[0] if is_media else name
+        keys = [_file_key(name)] if is_audio else [_file_key(stem + kind) for kind in AUDIO_EXTENSIONS]
+        direct = dict.fromkeys((*places, *self.audio_roots))
+        searched = [place for place in direct if place in self.searched]
+        firsts = map(_file_key, folders[:1] or keys)
+        below = (subfolder for key in firsts for place in searched for subfolder in self._below(place).get(key, ()))
+        found = {}
         for place in itertools.chain(direct, below):
-            files, _ = self._list(folder := self._on_disk(place.joinpath(*parts[:-1])), for_audio=True)
-            if key := next((key for key in keys if key in files), None):
-                path = folder / files[key]
-                # The folder was checked when it was listed, so only links need a check.
-                if path in self._links:
-                    self._check_links(path, for_audio=True)
-                if place in direct:
-                    return path
-                found[os.path.realpath(path)] = path
-        if len(found) > 1:
-            both = " and ".join(map(self.relative, [*found.values()][:2]))
-            raise ClipRefused("several files", f"{both} have its name. Give one of the folders as --audio-root.", path)
-        if found:
-            return path
+            folder = self._on_disk(place.joinpath(*folders))
+            files, _ = self._list(folder, for_audio=True)
+            key = next((key for key in keys if key in files), None)
+            if key is None:
+                continue
+            path = folder / files[key]
+            # The folder was checked when it was listed, so only links need a check.
+            if path in self._links:
+                self._check_links(path, for_audio=True)
+            if place in direct:
+                return path
+            found[os.path.realpath(path)] = path
+        paths = [*found.values()]
+        if paths[1:]:
+            both = " and ".join(map(self.relative, paths[:2]))
+            detail = f"{both} have its name. Give one of the folders as --audio-root."
+            raise ClipRefused("several files", detail, paths[-1])
+        if paths:
+            return paths[0]
         tried = "" if is_audio else f" with one of the extensions {', '.join(AUDIO_EXTENSIONS)}"
         hint = CONVERT if is_media and not is_audio else "--audio-root DIR searches another folder too"
         detail = f"There is no audio file {'/'.join(parts)}{tried}. {hint}."
-        raise ClipRefused("missing file", detail, places[0].joinpath(*parts[:-1], keys[0]))
+        raise ClipRefused("missing file", detail, places[0].joinpath(*folders, keys[0]))
 
     def has_audio(self, places: Sequence[Path], name: str) -> bool:
         """Returns whether the clip `name` has an audio file. Unlike `find_audio`, allows several with that name."""
@@ -241,7 +250,7 @@ class CorpusFolder:
         except OSError as error:
             raise CorpusError(f"{path} cannot be read: {error.strerror}.") from error
         except UnicodeError as error:
-            raise CorpusError(f"{path} {error}. Save the file as UTF-8 (Excel: CSV UTF-8).") from error
+            raise CorpusError(f"{path} {error}. Save it as UTF-8 under the same name (Excel: CSV UTF-8).") from error
         except ValueError as error:
             hint = " Split the data set." if path.stat().st_size > max_bytes else ""
             raise CorpusError(f"{path} {error}.{hint}") from error

@@ -15,6 +15,9 @@ _VALIDATION_SETS, _TEST_SETS = {"dev-clean", "dev-other"}, {"test-clean", "test-
 _LOCALE = re.compile("[a-z]{2}_[A-Z]{2}")
 _LISTS = (".csv", ".tsv", ".txt", ".jsonl", ".json")
 _MAX_LISTS = 50
+_LABEL = re.compile(r"(\d*[.]?\d+)\s+(\d*[.]?\d+)\b(.*)")
+"""Line of a label file: start, end, label."""
+_SPOKEN_NUMBERS = "is read as a transcript, although each line begins with two numbers"
 _ROLE_NAMES = {"training": "train(ing)?", "validation": "val|valid|validation|dev|eval", "test": "test"}
 _ROLES = {role: re.compile(f"(^|[_.-])({names})([_.-]|$)") for role, names in _ROLE_NAMES.items()}
 
@@ -95,9 +98,8 @@ def read_common_voice(reading: Reading, place: Place) -> None:
     table, *others = (tables.header_table(reading, place, place.path / name) for name in lists)
     if not table:
         raise ClipRefused("unreadable", f"{training[0]} has no header with the columns path and sentence.")
-    if training[1:]:
-        reading.notes.append("validated.tsv has more clips than train.tsv; to train on them, give that file.")
-    tables.read_split(reading, place, table, *(others[:1] or [None]), [*filter(None, others[1:])])
+    held_out = [other for other in others if other]
+    tables.read_split(reading, place, table, held_out[0] if held_out else None, held_out[1:])
 
 
 def read_audiofolder(reading: Reading, place: Place) -> None:
@@ -151,8 +153,8 @@ def read_lists(reading: Reading, place: Place) -> None:
     if len(training) != 1:
         names = ", ".join(sorted(path.name for path in lists))
         raise CorpusError(f"{place.path} has several lists: {names}. Give the one to train on.")
-    held, tests = roles["validation"][:1] or [None], (lists[path] for path in roles["test"])
-    tables.read_split(reading, place, lists[training[0]], lists.get(held[0]), [*tests])
+    validation = lists[roles["validation"][0]] if roles["validation"] else None
+    tables.read_split(reading, place, lists[training[0]], validation, [lists[path] for path in roles["test"]])
 
 
 def _find_lists(reading, place, folder):
@@ -179,17 +181,17 @@ def read_kaldi(reading: Reading, place: Place) -> None:
         hint = "Cut them first (Kaldi: utils/data/extract_wav_segments_data_dir.sh), and give the folder that it makes."
         raise CorpusError(f"{place.path} has a file named segments: its clips are parts of long recordings. {hint}")
 
-    def entries(name):
-        lines = folder.read_lines(place.path / name) if folder.has(place.path, name) else ()
-        return dict([*line.split(None, 1), ""][:2] for line in map(str.strip, lines) if line)
+    def pairs(name):
+        """Returns the first word and the rest of each line of a file; "" stands for what a line lacks."""
+        lines = folder.read_lines(place.path / name) if folder.has(place.path, name) else []
+        return [(line.rstrip().split(None, 1) + ["", ""])[:2] for line in lines]
 
-    texts, speakers, lines = entries("text"), entries("utt2spk"), folder.read_lines(path)
-    if not lines:
+    sources, texts, speakers = pairs(path.name), dict(pairs("text")), dict(pairs("utt2spk"))
+    if not sources:
         raise CorpusError(f"{path} is empty: no clips. Write one line 'utterance path' per clip.")
-    folder.allow_named([source.strip() for line in lines for source in line.split(None, 1)[1:]])
+    folder.allow_named([source for _, source in sources if source])
     folder.searched.add(place.path)
-    for number, line in enumerate(lines, 1):
-        key, source = (cell.strip() for cell in [*line.split(None, 1), "", ""][:2])
+    for number, (key, source) in enumerate(sources, 1):
         with reading.clip(key, number, path):
             if not key or not is_name(key):
                 raise ClipRefused("bad id", "The id is missing, too long or not printable.")
@@ -233,10 +235,26 @@ def _add_pair(reading, place, audio, transcript, name):
         text = folder.read_text(transcript, MAX_TRANSCRIPT_BYTES)
     except CorpusError as error:
         raise ClipRefused("unreadable text", str(error)) from error
-    if re.fullmatch(r"([\d.]+[ \t]+[\d.]+[ \t].*(\n+|$)){2,}", text):  # labels of HTS or Audacity
-        raise ClipRefused("unreadable text", f"{folder.relative(transcript)} has times and labels, not a sentence.")
+    name_of_text = folder.relative(transcript)
+    rows = [_LABEL.fullmatch(row.strip()) for row in text.split("\n") if row.strip()]
+    if rows[1:] and all(rows):
+        if _are_labels(rows):
+            detail = f"{name_of_text} has times and labels, not a sentence. Write spoken numbers in one line."
+            raise ClipRefused("unreadable text", detail)
+        if not any(_SPOKEN_NUMBERS in note for note in reading.notes):
+            reading.notes.append(f"{name_of_text} {_SPOKEN_NUMBERS}: they are not the times of labels.")
     cells = {"id": audio.name, "text": " ".join(text.split()), "speaker": place.speaker}
     reading.add(place, cells, None, (audio.parent,), name=name)
+
+
+def _are_labels(rows):
+    """Decides whether the matches of `_LABEL` are labels: in the order of time, and either with fractions (Audacity) or
+    with letters and without gaps (HTS). Otherwise, they are a transcript with numbers."""
+    times = [float(time) for row in rows for time in row.group(1, 2)]
+    has_fractions = all("." in row[1] and "." in row[2] for row in rows)
+    has_letters = any(character.isalpha() for row in rows for character in row[3])
+    has_gaps = times[1:-1:2] != times[2::2]
+    return times == sorted(times) and (has_fractions or has_letters and not has_gaps)
 
 
 def read_vctk(reading: Reading, place: Place) -> None:

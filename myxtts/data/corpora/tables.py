@@ -115,8 +115,7 @@ def _guess_separator(lines):
     if any("|" in line for line in lines):
         return "|"
     for separator in "\t,;":
-        dialect = Dialect(separator, separator != "\t")
-        sizes = [len(dialect.split(line)) for line in lines]
+        sizes = [len(cells) for cells in map(find_dialect(lines, separator).split, lines)]
         if sizes.count(2) + sizes.count(3) > len(lines) / 2:
             return separator
     return "|"
@@ -180,9 +179,10 @@ def content_table(reading: Reading, place: Place, path: Path) -> Table | None:
     named = names_to_columns([others[0] if has_header else "" for others in cells])
     columns = [None if name == "id" else name for name in named]
     columns[column] = "id"
-    texts = ("text", "normalized")
-    text = max(range(len(cells)), key=lambda k: (columns[k] in texts, not columns[k], columns[k] != "id", letters[k]))
-    if columns[text] not in texts:
+    known = [k for k, name in enumerate(columns) if name in ("text", "normalized")]
+    unknown = [k for k, name in enumerate(columns) if name is None]
+    text = max(known or unknown or [k for k in range(len(cells)) if k != column], key=letters.__getitem__)
+    if not known:
         columns[text] = "text"
     if not has_header:  # `read_table` reports the columns of a header
         taken = f"{reading.folder.relative(path)}: column {column + 1} is read as the clip, {text + 1} as its text"
