@@ -164,7 +164,7 @@ def make_step(stage, dropout=0.0, learning_rate=1e-2):
     )
     trained = stage_of(stage, config)
     settings = config.stage(stage)
-    return trained, TrainStep(trained.updates(settings), strategy(), settings)
+    return trained, TrainStep(trained.updates(), strategy(), settings)
 
 
 def rows(batch, start, stop):

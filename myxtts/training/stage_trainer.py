@@ -83,7 +83,7 @@ class StageTrainer:
         if resumed is not None:
             self.checkpointer.resume(resumed, is_required=resumed is not self.store)
             self.adopt_batching()
-        self.preparation = self.stage.make_preparation(self.data_device, self.data_device == self.model_device)
+        self.preparation = self.stage.make_preparation(self.data_device)
         self.stop_requested = threading.Event()
         """Event to set, in any thread or signal handler, to end training with a checkpoint after the current step."""
         self.pipeline_depth: int = config.training.pipeline_depth
@@ -118,8 +118,9 @@ class StageTrainer:
         keras.utils.set_random_seed(config.seed)
         with self.replicas.scope():
             stage.build(model, switches, starting)
-            updates, options = stage.updates(settings), dict(xla=switches.xla, ema=switches.ema)
-            self.train_step = TrainStep(updates, self.replicas.strategy, settings, switches.precision, **options)
+            options = dict(xla=switches.xla, ema=switches.ema)
+            strategy, precision = self.replicas.strategy, switches.precision
+            self.train_step = TrainStep(stage.updates(), strategy, settings, precision, **options)
         self.model: XTTS = stage.model
 
     @property

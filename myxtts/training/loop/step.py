@@ -37,8 +37,8 @@ class TrainStep:
         ema: float = 0.0,
     ):
         self.strategy = strategy
-        settings = precision == "mixed_float16", ema, stage_config.learning_rate
-        self.rules = [UpdateRule(update, strategy, *settings) for update in updates]
+        scaled = precision == "mixed_float16"
+        self.rules = [UpdateRule(update, strategy, stage_config, scaled, ema) for update in updates]
         self.phase, self.micro_batches = "", 0
         """`phase` is the stage's phase for the next steps; `micro_batches` the number of batches in the last step."""
         self.on_micro_batch: Callable[[int, int], None] = lambda done, count: None
@@ -167,7 +167,7 @@ class TrainStep:
         # Operations outside the replicas, such as the norm, would otherwise run on the first device: the data device.
         with tf.device(self.strategy.extended.worker_devices[0]):
             for rule in self.rules:
-                rule.optimizer.learning_rate.assign(learning_rate * rule.rate_share)
+                rule.optimizer.learning_rate.assign(learning_rate)
             seed = tf.constant(seed, tf.int32)
             if len(batches) == 1:
                 figures = self._whole(batches[0], seed, self.phase)

@@ -20,17 +20,16 @@ class UpdateRule:
     Must be created in the strategy's scope and on the model device.
 
     Args:
+        settings: Settings of the stage, for optimizer and clipping.
         scaled: Turns on dynamic loss scaling, which float16 needs (Micikevicius et al. 2018, section 3.2).
         ema: Decay of the weight averages, in `[0, 1)`; 0 keeps none.
-        stage_learning_rate: Peak of the stage's schedule. The update uses this schedule, scaled to its own peak.
     """
 
     def __init__(
-        self, update: Update, strategy: tf.distribute.Strategy, scaled: bool, ema: float, stage_learning_rate: float
+        self, update: Update, strategy: tf.distribute.Strategy, settings: StageConfig, scaled: bool, ema: float
     ):
-        self.name, self.objective, settings, self.phases, averaged = update
+        self.name, self.objective, self.phases, averaged = update
         self.strategy, self.scaled, self.gradient_clip = strategy, scaled, settings.gradient_clip
-        self.rate_share = settings.learning_rate / stage_learning_rate
         self.trainable = self.objective.trainable()
         self.variables = list(self.trainable.values())
         self.optimizer = make_optimizer(settings, self.trainable)

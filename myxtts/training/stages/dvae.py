@@ -37,14 +37,13 @@ class DVAEStage(Stage):
             self.front.mel_stats.assign(scale)
             self.model.dvae.decoder_output.bias.assign(mean)
 
-    def updates(self, settings):
+    def updates(self):
         self._strategy = tf.distribute.get_strategy()
-        return [Update("", DVAEObjective(self.model), settings)]
+        return [Update("", DVAEObjective(self.model))]
 
-    def make_preparation(self, device, shares_device):
+    def make_preparation(self, device):
         with tf.device(device):
-            # Holds the mel scale on the data device.
-            self.front = self.model if shares_device else XTTS(self.config.model, parts=())
+            self.front = XTTS(self.config.model, parts=())  # holds the mel scale on the data device
         self.front.mel_stats.assign(self.model.mel_stats.numpy())
         return DVAEPreparation(self.front, device, self.config.data.augment, self.config.training.seed)
 

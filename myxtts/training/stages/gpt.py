@@ -39,10 +39,10 @@ class GPTStage(Stage):
         settings = self.config.training.gpt
         self.lora = add_lora(self.model.gpt, settings) if settings.lora_rank else {}
 
-    def updates(self, settings):
-        return [Update("", GPTObjective(self.model, self.config, self.compiles_blocks), settings)]
+    def updates(self):
+        return [Update("", GPTObjective(self.model, self.config, self.compiles_blocks))]
 
-    def make_preparation(self, device, shares_device):
+    def make_preparation(self, device):
         data, seed = self.config.data, self.config.training.seed
         dvae = self.foundations["dvae"]
         return GPTPreparation(dvae, device, data.augment, seed, 0 if data.augment else dvae.dvae.reach)
