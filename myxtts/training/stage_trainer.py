@@ -186,7 +186,6 @@ class StageTrainer:
                 validation = self._train_until(total, dataset, loader)
             except TrainingDiverged as error:
                 self.checkpointer.go_back(error)
-                self.adopt_batching()
                 dataset = self.state.take_up(dataset, self.stage.name)
             except LOST_WORKER as error:
                 self.workers.raise_lost(error)  # names the lost worker, if there are several
