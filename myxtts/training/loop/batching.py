@@ -103,8 +103,7 @@ def fit_batch_size(trainer: "StageTrainer", dataset: SpeechDataset) -> SpeechDat
         batching.batch_size = _largest_that_fits(trainer, dataset, effective)
         batching.accumulation = effective // batching.batch_size
         trainer.adopt_batching()
-    sizes = batching.batch_size, batching.accumulation
-    return replace(dataset, config=with_batch(dataset.config, trainer.stage.name, *sizes))
+    return replace(dataset, config=trainer.config)
 
 
 def peak_bytes(trainer: "StageTrainer", dataset: SpeechDataset, size: int, parts: int) -> int:

@@ -39,6 +39,14 @@ class TrainStep:
         self.strategy = strategy
         scaled = precision == "mixed_float16"
         self.rules = [UpdateRule(update, strategy, stage_config, scaled, ema) for update in updates]
+        self.trainable = self._of_rules(lambda rule: rule.trainable)
+        """Weights that the step trains, by name."""
+        self.averaged = self._of_rules(lambda rule: rule.trainable if rule.averages else {})
+        """Weights that have moving averages, by name."""
+        self.averages = self._of_rules(lambda rule: rule.averages)
+        """Moving averages of the weights by name; empty if there are none."""
+        self.state_variables = self._of_rules(UpdateRule.state_variables)
+        """Variables, other than weights, that checkpoints contain, such as the optimizer's, by name."""
         self.phase, self.micro_batches = "", 0
         """`phase` is the stage's phase for the next steps; `micro_batches` the number of batches in the last step."""
         self.on_micro_batch: Callable[[int, int], None] = lambda done, count: None
@@ -81,28 +89,12 @@ class TrainStep:
                     counts = tf.nest.map_structure(lambda value: tf.TensorSpec(value.shape, value.dtype), counts)
                     self._accumulate.get_concrete_function(rule, batch, counts, seed, phase)
 
-    def _of_rules(self, variables):
+    def _of_rules(self, variables) -> dict[str, tf.Variable]:
         return {name: v for rule in self.rules for name, v in rule.named(variables(rule)).items()}
-
-    def state_variables(self) -> dict[str, tf.Variable]:
-        """Returns the variables, other than weights, that checkpoints contain, such as the optimizer's, by name."""
-        return self._of_rules(UpdateRule.state_variables)
 
     def accumulators(self) -> dict[str, tf.Variable]:
         """Returns the gradient accumulators by name. Checkpoints do not contain them: they are zero between steps."""
         return self._of_rules(lambda rule: {f"accumulator/{name}": v for name, v in zip(rule.trainable, rule.sums)})
-
-    def trainable(self) -> dict[str, tf.Variable]:
-        """Returns the weights that the step trains, by name."""
-        return self._of_rules(lambda rule: rule.trainable)
-
-    def averaged(self) -> dict[str, tf.Variable]:
-        """Returns the weights that have moving averages, by name."""
-        return self._of_rules(lambda rule: rule.trainable if rule.averages else {})
-
-    def averages(self) -> dict[str, tf.Variable]:
-        """Returns the moving averages of the weights by name; empty if there are none."""
-        return self._of_rules(lambda rule: rule.averages)
 
     def restart_averages(self) -> None:
         for rule in self.rules:

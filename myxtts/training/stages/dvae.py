@@ -9,6 +9,7 @@ from scipy.special import entr
 from myxtts.audio.mel import DVAE_MEL, MelSpectrogram
 from myxtts.config.rates import MEL_FRAMES_PER_CODE
 from myxtts.data.batch import DVAEBatch, WaveBatch
+from myxtts.devices.machine import short_name
 from myxtts.distributed.workers import current_workers
 from myxtts.models.xtts import XTTS
 from myxtts.training.stages.base import Objective, Preparation, Stage, Update, masked_squared_error
@@ -42,8 +43,10 @@ class DVAEStage(Stage):
         return [Update("", DVAEObjective(self.model))]
 
     def make_preparation(self, device):
+        shares_device = short_name(self.model.mel_stats.value.device) == device
         with tf.device(device):
-            self.front = XTTS(self.config.model, parts=())  # holds the mel scale on the data device
+            # Holds the mel scale on the data device.
+            self.front = self.model if shares_device else XTTS(self.config.model, parts=())
         self.front.mel_stats.assign(self.model.mel_stats.numpy())
         return DVAEPreparation(self.front, device, self.config.data.augment, self.config.training.seed)
 
@@ -111,8 +114,8 @@ class DVAEObjective(Objective):
 class DVAEPreparation(Preparation):
     """Converts waveforms to a `DVAEBatch`."""
 
-    def make_batch(self, batch, step):
-        wav, wav_lengths, change = self.change_voice(batch, step)
+    def make_batch(self, batch, position):
+        wav, wav_lengths, change = self.change_voice(batch, position)
         mel = self.log_mel(self.mel, wav, change)
         frames = tf.shape(mel)[1] // MEL_FRAMES_PER_CODE * MEL_FRAMES_PER_CODE
         lengths = tf.minimum(-(-wav_lengths // self.mel.spec.hop_length), frames)

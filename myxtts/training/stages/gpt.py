@@ -84,7 +84,7 @@ class GPTStage(Stage):
         requested = switches.requested_text("attention")[1]
         yield LedgerRow("attention", requested, effective, reason, effective == switches.attention)
         if self.lora:
-            yield lora_row(self.config.training.gpt, step.trainable())
+            yield lora_row(self.config.training.gpt, step.trainable)
 
 
 class GPTObjective(Objective):
@@ -168,8 +168,8 @@ class GPTPreparation(Preparation):
         self.margin_samples = margin_codes * CODE_STRIDE_SAMPLES
         self._conditioning_mel = MelSpectrogram(CONDITIONING_MEL)
 
-    def make_batch(self, batch, step):
-        wav, wav_lengths, change = self.change_voice(batch, step)
+    def make_batch(self, batch, position):
+        wav, wav_lengths, change = self.change_voice(batch, position)
         if self.augment:
             codes = self._encode(wav, change)
         else:
