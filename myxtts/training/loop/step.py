@@ -45,7 +45,7 @@ class TrainStep:
         """Weights that have moving averages, by name."""
         self.averages = self._of_rules(lambda rule: rule.averages)
         """Moving averages of the weights by name; empty if there are none."""
-        self.state_variables = self._of_rules(UpdateRule.state_variables)
+        self.state_variables = self._of_rules(lambda rule: rule.state_variables)
         """Variables, other than weights, that checkpoints contain, such as the optimizer's, by name."""
         self.phase, self.micro_batches = "", 0
         """`phase` is the stage's phase for the next steps; `micro_batches` the number of batches in the last step."""

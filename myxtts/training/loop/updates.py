@@ -40,6 +40,10 @@ class UpdateRule:
         self.good_steps, self.bad_steps_in_row, self.bad_steps, self.begun = (
             tf.Variable(0, trainable=False, dtype=tf.int64, name=name) for name in counters
         )
+        slots = {f"optimizer/{i:04d}": v for i, v in enumerate(self.optimizer.variables)}
+        scalars = ("loss_scale", "good_steps", "bad_steps", "bad_steps_in_row")
+        self.state_variables: dict[str, tf.Variable] = slots | {name: getattr(self, name) for name in scalars}
+        """Variables, other than weights, that checkpoints contain: optimizer, loss scale and counters."""
         self.ema = ema if averaged else 0.0
         named = self.trainable.items() if self.ema else ()
         zeros = lambda weight: tf.Variable(tf.zeros(weight.shape), trainable=False, name="average")
@@ -65,12 +69,6 @@ class UpdateRule:
     def named(self, values: dict) -> dict:
         """Returns `values` with their names prefixed by the update's name, as in checkpoints and logs."""
         return {f"{self.name}/{name}": value for name, value in values.items()} if self.name else values
-
-    def state_variables(self) -> dict[str, tf.Variable]:
-        """Returns the variables, other than weights, that checkpoints contain: optimizer, loss scale and counters."""
-        slots = {f"optimizer/{i:04d}": v for i, v in enumerate(self.optimizer.variables)}
-        scalars = ("loss_scale", "good_steps", "bad_steps", "bad_steps_in_row")
-        return slots | {name: getattr(self, name) for name in scalars}
 
     def all_reduce(self, value):
         """Sums a value over all replicas; must be called in the replica context."""

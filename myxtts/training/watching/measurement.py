@@ -163,22 +163,26 @@ def try_stage(dataset: SpeechDataset, stage: str, plan: DevicePlan) -> tuple[flo
         trainer = noise_trainer(dataset.config, plan, folder, stage)
     if trainer.stage.nothing_to_learn(dataset):
         return None
-    clips, alone, each = trainer.stage_config.batch_size, [], []
+    clips = trainer.stage_config.batch_size
     some = min(clips, max(4, clips // 4)) if clips > 1 else 2
     cpu = read_processor()
     scale = ONE_CORE if min(cpu.cores, cpu.quota or cpu.cores) <= 1 else 1.0
     was_eager = tf.config.functions_run_eagerly()
     tf.config.run_functions_eagerly(True)
     try:
+        alone, each = [], []
         phases = Counter(trainer.stage.phase(step, PHASE_STEPS) for step in range(PHASE_STEPS))
-        for trainer.train_step.phase, count in phases.items():
-            times = [], []
+        for phase, count in phases.items():
+            trainer.train_step.phase = phase
+            preparing, training = [], []
             for size in (1, 1, some, some):  # the first call of each size loads kernels
-                batch = timed(times[0], trainer.noise, dataset, size, median_low)
-                timed(times[1], take_step, trainer, batch, 0)
-            more = [scale * share * max(0.0, many - one) for (_, one, _, many), share in zip(times, COMPILED_SHARES)]
-            alone.append(times[0][1] + times[1][1])
-            each += [sum(more) * clips / (some - 1)] * count
+                batch = timed(preparing, trainer.noise, dataset, size, median_low)
+                timed(training, take_step, trainer, batch, 0)
+            alone.append(preparing[1] + training[1])
+            more = 0.0
+            for seconds, share in zip((preparing, training), COMPILED_SHARES):
+                more += scale * share * max(0.0, seconds[3] - seconds[1])
+            each += [more * clips / (some - 1)] * count
     finally:
         tf.config.run_functions_eagerly(was_eager)
     return fmean(alone), fmean(each)
