@@ -24,14 +24,14 @@ def test_averages_follow_the_weights_of_applied_steps_with_a_rising_decay():
         if number != 1:
             decay = min(0.15, (1 + max(0, number - 1)) / (10 + max(0, number - 1)))
             expected = decay * expected + (1 - decay) * weights.numpy()
-    np.testing.assert_allclose(step.averages()["average/layer/kernel"].numpy(), expected, rtol=1e-6)
+    np.testing.assert_allclose(step.averages["average/layer/kernel"].numpy(), expected, rtol=1e-6)
     assert not np.allclose(expected, weights.numpy())
 
 
 def test_weights_are_restored_after_a_swap_with_averages():
     objective, step = quadratic_step(ema=0.9)
     step([BATCH], 0.1, (0, 0))
-    kernel, average = objective.weights["layer/kernel"], step.averages()["average/layer/kernel"]
+    kernel, average = objective.weights["layer/kernel"], step.averages["average/layer/kernel"]
     before = kernel.numpy().copy(), average.numpy().copy()
     with pytest.raises(KeyboardInterrupt), step.averaged_weights():
         np.testing.assert_array_equal(kernel.numpy(), before[1])
@@ -56,16 +56,16 @@ def test_averages_are_validated_and_are_in_the_model_file(unbroken):
     dataset, trainer, recorder = unbroken
     folder = trainer.store.path(6)
     averages, trained = load_file(folder / "model.safetensors"), load_file(folder / "trained.safetensors")
-    assert set(trained) == set(trainer.train_step.trainable())
-    for name, variable in trainer.train_step.trainable().items():
+    assert set(trained) == set(trainer.train_step.trainable)
+    for name, variable in trainer.train_step.trainable.items():
         np.testing.assert_array_equal(trained[name], variable.numpy())
         assert not np.array_equal(averages[f"dvae/{name}"], trained[name]), name
-    assert all(variable.device.endswith("CPU:0") for variable in trainer.train_step.averages().values())
+    assert all(variable.device.endswith("CPU:0") for variable in trainer.train_step.averages.values())
     plain = dataclasses.replace(dataset.config.training, ema=0.0, checkpoint_dir=str(folder / "nothing_there"))
     other = XTTSTrainer(dataclasses.replace(dataset.config, training=plain), stage="dvae")
     assign_by_name(other.model.part_weights("dvae"), averages, "the averages")
     with_averages = other.watch.evaluate(dataset.validation_loader("dvae"))
-    assign_by_name(other.train_step.trainable(), trained, "the weights")
+    assign_by_name(other.train_step.trainable, trained, "the weights")
     with_weights = other.watch.evaluate(dataset.validation_loader("dvae"))
     assert with_averages == recorder.validation[6][0] != with_weights
 
@@ -80,7 +80,7 @@ def test_resumed_run_with_averages_equals_an_uninterrupted_one(tiny_corpus, tmp_
         losses.update(recorder.losses)
         validation.update(recorder.validation)
     assert losses == unbroken[2].losses and validation == unbroken[2].validation
-    for one, other in zip(trainer.train_step.averages().values(), unbroken[1].train_step.averages().values()):
+    for one, other in zip(trainer.train_step.averages.values(), unbroken[1].train_step.averages.values()):
         np.testing.assert_array_equal(one.numpy(), other.numpy())
 
 
@@ -88,6 +88,6 @@ def test_run_continues_from_the_trained_weights_when_averages_are_turned_off(unb
     dataset, trainer, _ = unbroken
     off = dataclasses.replace(dataset.config.training, ema=0.0)
     without = XTTSTrainer(dataclasses.replace(dataset.config, training=off), stage="dvae")
-    for name, variable in without.train_step.trainable().items():
-        np.testing.assert_array_equal(variable.numpy(), trainer.train_step.trainable()[name].numpy())
-    assert not without.train_step.averages() and without.step == 6
+    for name, variable in without.train_step.trainable.items():
+        np.testing.assert_array_equal(variable.numpy(), trainer.train_step.trainable[name].numpy())
+    assert not without.train_step.averages and without.step == 6

@@ -44,7 +44,7 @@ def unbroken(tiny_corpus, tmp_path_factory):
     dataset = open_run(tiny_corpus, tmp_path_factory.mktemp("enough"), **SETTINGS)
     trainer, recorder = dvae_trainer(dataset), Recorder()
     trainer.train(dataset, [recorder])
-    return recorder.losses, {name: v.numpy() for name, v in trainer.train_step.trainable().items()}
+    return recorder.losses, {name: v.numpy() for name, v in trainer.train_step.trainable.items()}
 
 
 def test_run_backs_off_when_memory_runs_out_and_loses_nothing(tiny_corpus, tmp_path, monkeypatch, caplog, unbroken):
@@ -72,7 +72,7 @@ def test_run_backs_off_when_memory_runs_out_and_loses_nothing(tiny_corpus, tmp_p
     for step, expected in unbroken[0].items():
         for name in ("loss", "reconstruction", "commitment", "gradient_norm"):
             assert losses[step][name] == pytest.approx(expected[name], rel=1e-4), (step, name)
-    for name, variable in trainer.train_step.trainable().items():
+    for name, variable in trainer.train_step.trainable.items():
         np.testing.assert_allclose(variable.numpy(), unbroken[1][name], atol=1e-4, err_msg=name)
 
 
@@ -127,7 +127,7 @@ def test_out_of_memory_without_a_remedy_is_one_error_message(stub, words):
 def run_state(trainer):
     """Returns everything that training changes, as arrays."""
     step = trainer.train_step
-    named = {**trainer.model.part_weights("dvae"), **step.state_variables(), **step.accumulators()}
+    named = {**trainer.model.part_weights("dvae"), **step.state_variables, **step.accumulators()}
     return {name: v.numpy().copy() for name, v in named.items()}
 
 

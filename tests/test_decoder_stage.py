@@ -210,7 +210,7 @@ def test_phases_alternate_and_a_run_is_resumed_bit_for_bit(corpus_foundations, t
     assert reported.losses[2]["adversarial"] == 0.0 < reported.losses[3]["adversarial"]
     assert reported.losses[3]["discriminator/real"] > 0
     # The decoder's averages are used for validation and speech; discriminators have none.
-    assert trainer.train_step.averages() and not any("period" in name for name in trainer.train_step.averages())
+    assert trainer.train_step.averages and not any("period" in name for name in trainer.train_step.averages)
     assert trainer.state.history[-1]["mel"] == trainer.state.best[0]
     for stop in (3, None):
         dataset, config = configured(corpus, tmp_path / "stopped")

@@ -78,7 +78,7 @@ def step_of(name, foundations, precision):
     stage = STAGE_CLASSES[name](config, {one: foundations[one] for one in STAGES[name].builds_on})
     stage.build(None, settle_switches(config.training, config.model, "/GPU:0", stage.switches), None)
     settings, strategy = config.stage(name), tf.distribute.get_strategy()
-    return stage, TrainStep(stage.updates(settings), strategy, settings, precision=precision)
+    return stage, TrainStep(stage.updates(), strategy, settings, precision=precision)
 
 
 def last_turns(step):
@@ -103,7 +103,7 @@ def test_preparation_and_step_have_kernels(name, foundations, monkeypatch):
     monkeypatch.setattr(DecoderStage, "periods", (3,))  # one discriminator of each kind has all operations
     monkeypatch.setattr(DecoderStage, "resolutions", (512,))
     stage, step = step_of(name, foundations, "float32")
-    maker = stage.make_preparation("/GPU:0", False)
+    maker = stage.make_preparation("/GPU:0")
     preparation = maker._prepare.get_concrete_function()
     batch = tf.nest.map_structure(lambda x: tf.TensorSpec(x.shape, x.dtype), preparation.structured_outputs)
     if name == "decoder":

@@ -69,7 +69,7 @@ def test_batches_and_losses_equal_the_recordings(run, shards):
     recorded, prepared = SpeechDataset.open(run), SpeechDataset.open(with_prepared(run, shards))
     foundations, lineage = load_foundations(prepared.config, "gpt", "/CPU:0")
     stage = STAGE_CLASSES["gpt"](recorded.config, foundations)
-    preparation = stage.make_preparation("/CPU:0", True)
+    preparation = stage.make_preparation("/CPU:0")
     model = XTTS(recorded.config.model, parts=("gpt",))
     objective = GPTObjective(model, recorded.config)
     seen = set()

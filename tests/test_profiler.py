@@ -25,10 +25,10 @@ def phases(load=0.05, preprocess=0.30, transfer=0.05, train=0.60):
     return {"load": load, "preprocess": preprocess, "transfer": transfer, "train": train}
 
 
-def pipeline(step_times=(0.6,) * 4, wait_seconds=0.0, spans=()):
+def pipeline(step_times=(0.6,) * 4, spans=()):
     from myxtts.training.watching.measurement import PipelineTimes
 
-    return PipelineTimes(list(step_times), wait_seconds, list(spans))
+    return PipelineTimes(list(step_times), 0.0, list(spans))
 
 
 def verdicts(measured, variation=0.1, plan=PAIR, **settings):
@@ -54,13 +54,13 @@ def test_balanced_pipeline_is_reported_as_such():
 def test_phases_add_up_and_give_ceiling_and_efficiency():
     measured = phases(0.1, 0.3, 0.0, 0.4)
     assert data_seconds(measured) == pytest.approx(0.4)
-    profile = profile_of(measured, pipeline([0.5, 0.5, 0.4, 0.6], 0.1))
+    profile = profile_of(measured, pipeline([0.5, 0.5, 0.4, 0.6]))
     assert profile.efficiency == pytest.approx(0.8) and profile.as_dict()["ceiling"] == pytest.approx(2.0)
     assert profile.as_dict()["sum_of_phases_ms"] == pytest.approx(800)
     assert profile.as_dict()["speedup"] == pytest.approx(1.6)
     assert "Unreliable" not in profile.describe()
-    assert "Unreliable: both are more than is possible" in profile_of(measured, pipeline([0.3, 0.3], 0.0)).describe()
-    assert profile.pipeline.variation == pytest.approx(0.1 / 2**0.5 / 0.5) and profile.pipeline.stall == 0.05
+    assert "Unreliable: both are more than is possible" in profile_of(measured, pipeline([0.3, 0.3])).describe()
+    assert profile.pipeline.variation == pytest.approx(0.1 / 2**0.5 / 0.5)
 
 
 @pytest.mark.parametrize(

@@ -95,12 +95,12 @@ def train(num_replicas, precision, accumulation, bad_at=None):
         losses.append({name: float(value) for name, value in taken.items()})
     local = strategy.experimental_local_results
     weights = {name: [part.numpy() for part in local(v.value)] for name, v in objective.weights.items()}
-    state = {name: local(v.value if isinstance(v, keras.Variable) else v) for name, v in step.state_variables().items()}
+    state = {name: local(v.value if isinstance(v, keras.Variable) else v) for name, v in step.state_variables.items()}
     return {
         "losses": losses,
         "weights": weights,
         "state": {name: [part.numpy() for part in parts] for name, parts in state.items()},
-        "averages": {name: [part.numpy() for part in local(v)] for name, v in step.averages().items()},
+        "averages": {name: [part.numpy() for part in local(v)] for name, v in step.averages.items()},
         "counted": [part.numpy() for part in local(objective.counted)],
     }
 

@@ -68,7 +68,7 @@ def test_stage_that_resynthesizes_recordings_shows_both(tiny_corpus, tmp_path):
     dataset = SpeechDataset.open(config)
     stage = stage_of("dvae", dataset.config)
     trainer = SimpleNamespace(stage=stage, config=dataset.config, model_device="/CPU:0")
-    trainer.preparation = stage.make_preparation("/CPU:0", shares_device=True)
+    trainer.preparation = stage.make_preparation("/CPU:0")
     copier, clip = Copier(dataset, trainer, tmp_path / "samples", tmp_path / "logs"), dataset.validation[0]
     (tmp_path / "samples").mkdir()
     soundfile.write(

@@ -1,7 +1,6 @@
 """A `state.json` with a missing key or a wrong type is refused with a one-line error."""
 
 import json
-from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -20,10 +19,8 @@ WRONG = ["missing", None, True, -1, 10**30, 1.5, "x", [], [["x"]], {}, {"a": "b"
 
 
 def make_state(config):
-    train_step = SimpleNamespace(drop_accumulators=lambda: None)
-    replicas = SimpleNamespace(devices=["/CPU:0"], count=1, scope=nullcontext)
     parts = {"divergence": DivergenceGuard(4), "overtraining": OvertrainingDetector(1)}
-    parts["micro_batches"] = Batching(train_step, replicas, 4, 1, automatic=True)
+    parts["micro_batches"] = Batching(None, SimpleNamespace(count=1), 4, 1, automatic=True)
     return TrainingState(parts=parts), {"bad_steps_in_row": 0, "versions": versions(), "config": config.to_dict()}
 
 

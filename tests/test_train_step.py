@@ -108,7 +108,7 @@ def test_non_finite_step_changes_nothing_and_is_counted():
     def state():
         return {
             name: v.numpy().copy()
-            for name, v in {**objective.weights, **step.state_variables()}.items()
+            for name, v in {**objective.weights, **step.state_variables}.items()
             if not name.startswith("bad_steps")
         }
 
@@ -164,7 +164,7 @@ def make_step(stage, dropout=0.0, learning_rate=1e-2):
     )
     trained = stage_of(stage, config)
     settings = config.stage(stage)
-    return trained, TrainStep(trained.updates(settings), strategy(), settings)
+    return trained, TrainStep(trained.updates(), strategy(), settings)
 
 
 def rows(batch, start, stop):
@@ -241,7 +241,7 @@ def test_compiled_step_equals_the_plain_one():
         found.append(
             (
                 losses,
-                [v.numpy() for v in (*step.rules[0].variables, *step.averages().values())],
+                [v.numpy() for v in (*step.rules[0].variables, *step.averages.values())],
                 float(objective.statistics),
             )
         )

@@ -117,7 +117,7 @@ def train_step_of(objective, strategy, settings, *arguments, **options):
     from myxtts.training.loop.step import TrainStep
     from myxtts.training.stages.base import Update
 
-    return TrainStep([Update("", objective, settings)], strategy, settings, *arguments, **options)
+    return TrainStep([Update("", objective)], strategy, settings, *arguments, **options)
 
 
 def stage_of(name, config):

@@ -113,8 +113,9 @@ class _Chunks:
 
     def _read(self, start, after):
         """Returns `(first, query, key, value, scores)`: keys of a chunk, and queries from `first` on, which see it."""
-        first, shape = start if self.causal else 0, ops.shape(self.key)
-        stop = (min if isinstance(start, int) else ops.minimum)(start + CHUNK, self.num_keys)
+        first = start if self.causal else 0
+        minimum = min if isinstance(start, int) else ops.minimum
+        stop, shape = minimum(start + CHUNK, self.num_keys), ops.shape(self.key)
         corner, size = (0, 0, start, 0), (*shape[:2], stop - start, shape[3])
         key, value = (ops.slice(of, corner, size) + ops.cast(after, of.dtype) for of in (self.key, self.value))
         query, mask = self.query[:, :, first:], None
@@ -201,8 +202,10 @@ def attend(
         if use.form == MEMORY_EFFICIENT:
             return memory_efficient_attention(query, key, value, key_mask, causal, dropout, seed)
         # Dropout masks are stored, because recomputing them takes longer than the matrix products.
-        keep = dropout and dropout.keep_mask((*ops.shape(query)[:3], ops.shape(key)[2]), seed)
-        return use.segment(lambda *projected: attention(*projected, key_mask, causal, dropout, keep))(query, key, value)
+        shape = (*ops.shape(query)[:3], ops.shape(key)[2])
+        keep = None if dropout is None else dropout.keep_mask(shape, seed)
+        standard = use.segment(lambda *projected: attention(*projected, key_mask, causal, dropout, keep))
+        return standard(query, key, value)
 
 
 class CausalSelfAttention(Layer):

@@ -94,7 +94,7 @@ class TrainingState:
 
     def as_dict(self) -> dict:
         """Returns the state, except for `step`, `follows`, `clips` and `record`, as JSON values for a checkpoint."""
-        names = "finished lineage best best_by stale_evaluations least_score position validation".split()
+        names = ("finished", "lineage", "best", "best_by", "stale_evaluations", "least_score", "position", "validation")
         parts = {name: part.state() for name, part in self.parts.items()}
         return {name: getattr(self, name) for name in names} | {"history": list(self.history), "parts": parts}
 
@@ -194,10 +194,10 @@ class ClipRecord:
         """Recreates a saved record. Raises `CheckpointError` if it is damaged or of another `position`."""
         start, cut = state.get("start"), state.get("cut")
         is_place = lambda found: isinstance(found, list) and len(found) == 3 and all(map(is_count, found))
-        is_whole = {name: (array.dtype.name, array.ndim) for name, array in arrays.items()} == _ARRAYS
-        is_whole &= len({array.size for array in arrays.values()}) == 1
-        is_whole &= is_place(start) and is_place(cut)
-        if not is_whole or not start[0] <= cut[0] == position:
+        kinds = {name: (array.dtype.name, array.ndim) for name, array in arrays.items()}
+        has_arrays = kinds == _ARRAYS and len({array.size for array in arrays.values()}) == 1
+        has_places = is_place(start) and is_place(cut)
+        if not (has_arrays and has_places and start[0] <= cut[0] == position):
             raise CheckpointError(f"{where} is damaged: its record of clips is not valid.")
         start = EpochStart(*start, np.flatnonzero(arrays["heard_at_start"]))
         cut = EpochStart(*cut, np.flatnonzero(arrays["heard"]))
@@ -208,8 +208,8 @@ class OrderedClips:
     """Training clips of a run and a stage's batch order; batches contain indices into `clips`."""
 
     def __init__(self, clips: Sequence[Utterance], order: BatchOrder):
+        self.clips, self.order = clips, order
         self.identities = np.array([id_hash(clip.id) for clip in clips], np.uint64)
-        self.order = order
         self._digest = digest_bytes(self.identities.tobytes() + order.digest().encode())
 
     def record(self, position: int) -> ClipRecord:
@@ -268,11 +268,11 @@ class Checkpointer:
         """Returns tensors and state, copied to the host, for `CheckpointStore.write`. Call it only between steps."""
         trainer, step = self.trainer, self.train_step
         trainer.watch.read()
-        tensors = {"optimizer": arrays_of(step.state_variables())}
+        tensors = {"optimizer": arrays_of(step.state_variables)}
         with step.averaged_weights():
             tensors |= self.stage.weight_arrays()
-        if step.averages():
-            tensors[TRAINED] = arrays_of(step.averaged())
+        if step.averages:
+            tensors[TRAINED] = arrays_of(step.averaged)
         saved = {"stage": self.stage.name, **self.state.as_dict(), "averaged": TRAINED in tensors}
         saved |= {"bad_steps_in_row": step.bad_steps_in_row, "versions": versions(), "config": trainer.config.to_dict()}
         ledger = [row._asdict() for row in trainer.ledger.values()] if trainer.ledger else None
@@ -307,11 +307,11 @@ class Checkpointer:
         if CLIPS in tensors:
             self.state.record = ClipRecord.restore(tensors[CLIPS], saved["order"], self.state.position, where)
         self.stage.assign_weights(tensors, where)
-        assign_by_name(self.train_step.state_variables(), tensors["optimizer"], where)
+        assign_by_name(self.train_step.state_variables, tensors["optimizer"], where)
         self.train_step.restart_averages()
         if TRAINED in tensors:
             # Averages may be turned off in the resumed run.
-            averaged = {name: v for name, v in self.train_step.trainable().items() if name in tensors[TRAINED]}
+            averaged = {name: v for name, v in self.train_step.trainable.items() if name in tensors[TRAINED]}
             assign_by_name(averaged, tensors[TRAINED], where)
         for line in differences(saved, self.trainer.config, where):
             logger.info("%s", line)

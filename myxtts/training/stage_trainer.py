@@ -55,7 +55,7 @@ class StageTrainer:
         config: XTTSConfig,
         stage: str,
         plan: DevicePlan,
-        foundations: dict[str, XTTS],
+        foundations: dict[str, XTTS] | None = None,
         lineage: dict | None = None,
         *,
         model: XTTS | None = None,
@@ -64,7 +64,7 @@ class StageTrainer:
         self.config, self.plan, self.replicas = config, plan, Replicas(plan)
         self.data_device, self.model_device, self.workers = plan.data_device, plan.model_device, self.replicas.workers
         """Device that prepares batches, first training device, and the processes that train together."""
-        self.stage: Stage = STAGE_CLASSES[stage](config, foundations)
+        self.stage: Stage = STAGE_CLASSES[stage](config, foundations or {})
         self.store = CheckpointStore(f"{config.training.checkpoint_dir}/{stage}", config.training.keep_checkpoints)
         resumed = None if config.training.reset_training else self.store
         if resume_checkpoint:
@@ -83,7 +83,7 @@ class StageTrainer:
         if resumed is not None:
             self.checkpointer.resume(resumed, is_required=resumed is not self.store)
             self.adopt_batching()
-        self.preparation = self.stage.make_preparation(self.data_device, self.data_device == self.model_device)
+        self.preparation = self.stage.make_preparation(self.data_device)
         self.stop_requested = threading.Event()
         """Event to set, in any thread or signal handler, to end training with a checkpoint after the current step."""
         self.pipeline_depth: int = config.training.pipeline_depth
@@ -95,15 +95,15 @@ class StageTrainer:
         """Resolves the training switches, and builds the stage's model and its `TrainStep`."""
         # `resumed` is the store to resume from, or to start from if its newest checkpoint is of step 0; or None.
         config, settings, workers, stage = self.config.training, self.stage_config, self.workers, self.stage
-        joined, hint = tuple(filter(None, workers.addresses)), "Use myxtts.train(config), which connects them."
-        rule = "the workers that this process has joined"
+        joined = tuple(filter(None, workers.addresses))
+        rule, hint = "the workers that this process has joined", "Use myxtts.train(config), which connects them."
         require(config.workers == joined, "training.workers", rule, config.workers, hint)
         before = (resumed.newest_state() if resumed else None) or {}
         has_one_shape = self.config.data.static_shapes or settings.crop_seconds or hasattr(settings, "frames")
         shapes = 1 if has_one_shape else self.config.data.num_buckets
-        earlier, steps = before.get("switches"), (settings.max_steps or 0) / shapes
-        model_config, device = self.config.model, self.model_device
-        switches = settle_switches(config, model_config, device, stage.switches, earlier, stage.default_ema, steps)
+        known = dict(before=before.get("switches"), default_ema=stage.default_ema)
+        known["steps_per_shape"] = (settings.max_steps or 0) / shapes
+        switches = settle_switches(config, self.config.model, self.model_device, stage.switches, **known)
         workers.require_equal("optimization switches", switches.applied(), "Name them instead of auto.")
         if model is not None:
             name, precision = model.dtype_policy.name, switches.precision
@@ -118,8 +118,9 @@ class StageTrainer:
         keras.utils.set_random_seed(config.seed)
         with self.replicas.scope():
             stage.build(model, switches, starting)
-            updates, options = stage.updates(settings), dict(xla=switches.xla, ema=switches.ema)
-            self.train_step = TrainStep(updates, self.replicas.strategy, settings, switches.precision, **options)
+            options = dict(xla=switches.xla, ema=switches.ema)
+            strategy, precision = self.replicas.strategy, switches.precision
+            self.train_step = TrainStep(stage.updates(), strategy, settings, precision, **options)
         self.model: XTTS = stage.model
 
     @property
@@ -185,7 +186,6 @@ class StageTrainer:
                 validation = self._train_until(total, dataset, loader)
             except TrainingDiverged as error:
                 self.checkpointer.go_back(error)
-                self.adopt_batching()
                 dataset = self.state.take_up(dataset, self.stage.name)
             except LOST_WORKER as error:
                 self.workers.raise_lost(error)  # names the lost worker, if there are several
@@ -198,9 +198,10 @@ class StageTrainer:
 
     def _train_until(self, total, dataset, validation_loader):
         """Trains to step `total` or until a stop is requested; returns the last validation losses by name."""
-        settings, state, accumulation, watch = self.config.training, self.state, self.batching.accumulation, self.watch
+        settings, state, watch = self.config.training, self.state, self.watch
+        accumulation, validation = self.batching.accumulation, {}
         stop = state.position + (total - state.step) * accumulation
-        order, validation, at_end, stopping = dataset.order(self.stage.name), {}, False, False
+        at_end = stopping = False
         is_due = lambda every: every and (state.step == total or state.step % every == 0)
         watch.forget_steps()
         with self.pipeline(dataset, state.position, stop) as batches:
@@ -226,7 +227,7 @@ class StageTrainer:
                 state.position += len(group)
                 self.clock.tick()
                 self.checkpointer.writer.poll()
-                watch.after_step(losses, len(group), dataset, order)
+                watch.after_step(losses, len(group))
                 self.workers.watch(None)
                 watch.call("on_step", state.step)
                 at_end, is_best = state.step == total, False
@@ -289,7 +290,7 @@ class StageTrainer:
     def placed_variables(self) -> dict:
         """Returns the variables that must be on the model devices (weights, optimizer state and others), by name."""
         step = self.train_step
-        return {**self.stage.all_weights(), **step.state_variables(), **step.averages(), **step.accumulators()}
+        return {**self.stage.all_weights(), **step.state_variables, **step.averages, **step.accumulators()}
 
     def adopt_batching(self) -> None:
         """Updates `config` with the batch size and accumulation in use, set by `fit_batch_size` or a checkpoint."""

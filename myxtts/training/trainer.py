@@ -57,7 +57,6 @@ class XTTSTrainer(StageTrainer):
             self._alone = StageAlone(config, stage, plan, model)
             config = self._alone.dataset.config
             options |= {"foundations": self._alone.foundations, "lineage": self._alone.lineage}
-        options = {"foundations": {}, **options}
         super().__init__(config, stage, plan, model=model, resume_checkpoint=resume_checkpoint, **options)
 
     def train(self, dataset: SpeechDataset | None = None, callbacks: Iterable = ()) -> dict[str, float]:

@@ -80,7 +80,7 @@ def responder(case: str, own: argparse.Namespace) -> Callable[[str], dict]:
         if "GPU" in device:
             memory.reset_memory_stats(device)
         seconds = median(step(number) for number in range(own.steps))
-        flops = operations(config.model, trainer.train_step.trainable(), prepared) if stage == "gpt" else 0.0
+        flops = operations(config.model, trainer.train_step.trainable, prepared) if stage == "gpt" else 0.0
         peak = memory.get_memory_info(device)["peak"] / 1e9 if "GPU" in device else None
         kernels = own.kernels and profile(step, own.kernels)
         return dict(first_s=first, step_s=seconds, tflops=flops / seconds / 1e12, gb=peak, kernels=kernels)

@@ -71,7 +71,7 @@ def training_step(stage, config, switches, accumulation=1, device="/device:CPU:0
     learner = STAGE_CLASSES[stage](config, dict.fromkeys(STAGES))
     with strategy.scope(), tf.device(device):
         learner.build(None, switches, None)
-        step = TrainStep(learner.updates(settings), strategy, settings, switches.precision, **options)
+        step = TrainStep(learner.updates(), strategy, settings, switches.precision, **options)
     if accumulation > 1:
         step.make_accumulators()
     step.phase = learner.phase(1, 1)  # the last one

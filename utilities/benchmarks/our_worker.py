@@ -72,7 +72,7 @@ class OurWorker:
             model.gpt.set_memory_use()
             objective = (GPTObjective if with_encoder else GivenLatents)(model, config)
             settings = config.stage("gpt")
-            step = TrainStep([Update("", objective, settings)], strategy, settings)
+            step = TrainStep([Update("", objective)], strategy, settings)
 
         def losses():
             sums, _ = objective.loss_sums(batch)

@@ -45,11 +45,6 @@ class Batching:
         """Clips per forward pass, on all devices together."""
         return self.batch_size // self.parts
 
-    def use(self, batch_size: int, accumulation: int) -> None:
-        """Sets the batch size and the number of batches per step; the caller must change the data set accordingly."""
-        self.batch_size, self.accumulation = batch_size, accumulation
-        self.train_step.drop_accumulators()
-
     def take_step(self, group: list, learning_rate: float, seed: tuple[int, int]) -> dict[str, tf.Tensor]:
         """Takes an optimizer step on the batches in `group`, and returns the losses. If memory runs out, splits each
         batch into more parts and repeats the step, or raises `ConfigError` if that is not possible."""
@@ -88,7 +83,7 @@ class Batching:
         if min(batch_size, accumulation, parts) < 1 or batch_size % parts:
             raise ValueError(f"a batch of {batch_size} clips cannot be split into {parts} parts")
         if self.automatic:
-            self.use(batch_size, accumulation)
+            self.batch_size, self.accumulation = batch_size, accumulation
         if self.batch_size == batch_size:
             self.parts = parts
 
@@ -104,17 +99,17 @@ def fit_batch_size(trainer: "StageTrainer", dataset: SpeechDataset) -> SpeechDat
     batching = trainer.batching
     if trainer.step == 0:
         trainer.train_step.phase = trainer.stage.phase(1, 1)  # the last phase takes the most memory
-        best = _largest_that_fits(trainer, dataset)
-        batching.use(best, batching.batch_size * batching.accumulation // best)
+        effective = batching.batch_size * batching.accumulation
+        batching.batch_size = _largest_that_fits(trainer, dataset, effective)
+        batching.accumulation = effective // batching.batch_size
         trainer.adopt_batching()
-    sizes = batching.batch_size, batching.accumulation
-    return replace(dataset, config=with_batch(dataset.config, trainer.stage.name, *sizes))
+    return replace(dataset, config=trainer.config)
 
 
 def peak_bytes(trainer: "StageTrainer", dataset: SpeechDataset, size: int, parts: int) -> int:
     """Returns the peak memory in bytes of a trial step on `parts` batches, each of `size` clips of maximum length."""
     step = trainer.train_step
-    variables = {**trainer.stage.all_weights(), **step.state_variables(), **step.averages()}.values()
+    variables = trainer.placed_variables().values()
     before = [variable.numpy() for variable in variables]
     try:
         with PeakMemory() as memory:
@@ -123,15 +118,15 @@ def peak_bytes(trainer: "StageTrainer", dataset: SpeechDataset, size: int, parts
         for variable, value in zip(variables, before):
             variable.assign(value)
         step.forget_partial_step()
-        step.forget_traces()
+        step.drop_accumulators()
     return memory.peak
 
 
-def _largest_that_fits(trainer, dataset):
+def _largest_that_fits(trainer, dataset, effective):
     """Returns the largest divisor of the effective batch size for which a step fits in memory."""
     # Each size tried is at least twice the one before. A CPU has swap and no hard limit, so a size is tried there only
     # if its memory, extrapolated from the last two sizes, is within the budget.
-    effective, replicas = trainer.batching.batch_size * trainer.batching.accumulation, trainer.replicas.count
+    replicas = trainer.replicas.count
     sizes = [size for size in range(replicas, effective + 1, replicas) if effective % size == 0]
     trials, reason, base, budget = {}, "", resident_bytes(), math.inf
     if runs_on_cpu(trainer.model_device):

@@ -199,11 +199,13 @@ class StepClock:
             self._reported = len(self.step_times)
         if not len(times):
             return {}
-        spent = self._pipeline.seconds - self._before
+        spent, whole = self._pipeline.seconds - self._before, sum(self.step_times)
         return {
-            **{"avg_ms": 1e3 * times.mean(), "std_ms": 1e3 * times.std(), "steps_per_second": 1.0 / times.mean()},
+            "avg_ms": 1e3 * times.mean(),
+            "std_ms": 1e3 * times.std(),
+            "steps_per_second": 1.0 / times.mean(),
             "variation": times.std() / times.mean(),
-            **{phase: min(1.0, spent[phase] / sum(self.step_times)) for phase in (*PHASES, "stall")},
+            **{phase: min(1.0, spent[phase] / whole) for phase in (*PHASES, "stall")},
             "buffer": float(np.mean(self._fills[first:])),
             "buffer_capacity": self._pipeline.capacity,
         }

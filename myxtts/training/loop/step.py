@@ -37,8 +37,16 @@ class TrainStep:
         ema: float = 0.0,
     ):
         self.strategy = strategy
-        settings = precision == "mixed_float16", ema, stage_config.learning_rate
-        self.rules = [UpdateRule(update, strategy, *settings) for update in updates]
+        scaled = precision == "mixed_float16"
+        self.rules = [UpdateRule(update, strategy, stage_config, scaled, ema) for update in updates]
+        self.trainable = self._of_rules(lambda rule: rule.trainable)
+        """Weights that the step trains, by name."""
+        self.averaged = self._of_rules(lambda rule: rule.trainable if rule.averages else {})
+        """Weights that have moving averages, by name."""
+        self.averages = self._of_rules(lambda rule: rule.averages)
+        """Moving averages of the weights by name; empty if there are none."""
+        self.state_variables = self._of_rules(lambda rule: rule.state_variables)
+        """Variables, other than weights, that checkpoints contain, such as the optimizer's, by name."""
         self.phase, self.micro_batches = "", 0
         """`phase` is the stage's phase for the next steps; `micro_batches` the number of batches in the last step."""
         self.on_micro_batch: Callable[[int, int], None] = lambda done, count: None
@@ -81,28 +89,12 @@ class TrainStep:
                     counts = tf.nest.map_structure(lambda value: tf.TensorSpec(value.shape, value.dtype), counts)
                     self._accumulate.get_concrete_function(rule, batch, counts, seed, phase)
 
-    def _of_rules(self, variables):
+    def _of_rules(self, variables) -> dict[str, tf.Variable]:
         return {name: v for rule in self.rules for name, v in rule.named(variables(rule)).items()}
-
-    def state_variables(self) -> dict[str, tf.Variable]:
-        """Returns the variables, other than weights, that checkpoints contain, such as the optimizer's, by name."""
-        return self._of_rules(UpdateRule.state_variables)
 
     def accumulators(self) -> dict[str, tf.Variable]:
         """Returns the gradient accumulators by name. Checkpoints do not contain them: they are zero between steps."""
         return self._of_rules(lambda rule: {f"accumulator/{name}": v for name, v in zip(rule.trainable, rule.sums)})
-
-    def trainable(self) -> dict[str, tf.Variable]:
-        """Returns the weights that the step trains, by name."""
-        return self._of_rules(lambda rule: rule.trainable)
-
-    def averaged(self) -> dict[str, tf.Variable]:
-        """Returns the weights that have moving averages, by name."""
-        return self._of_rules(lambda rule: rule.trainable if rule.averages else {})
-
-    def averages(self) -> dict[str, tf.Variable]:
-        """Returns the moving averages of the weights by name; empty if there are none."""
-        return self._of_rules(lambda rule: rule.averages)
 
     def restart_averages(self) -> None:
         for rule in self.rules:
@@ -139,7 +131,7 @@ class TrainStep:
                 rule.sums = rule.sums or [zeros(weight) for weight in rule.variables]
 
     def drop_accumulators(self) -> None:
-        """Frees the gradient accumulators."""
+        """Frees the gradient accumulators, and discards the graphs that use them."""
         for rule in self.rules:
             rule.sums = []
         self.forget_traces()
@@ -167,7 +159,7 @@ class TrainStep:
         # Operations outside the replicas, such as the norm, would otherwise run on the first device: the data device.
         with tf.device(self.strategy.extended.worker_devices[0]):
             for rule in self.rules:
-                rule.optimizer.learning_rate.assign(learning_rate * rule.rate_share)
+                rule.optimizer.learning_rate.assign(learning_rate)
             seed = tf.constant(seed, tf.int32)
             if len(batches) == 1:
                 figures = self._whole(batches[0], seed, self.phase)

@@ -236,47 +236,56 @@ class LedgerKeeper:
 
     def __init__(self, trainer: "StageTrainer"):
         self.trainer, self.step, self.switches = trainer, trainer.train_step, trainer.switches
-        averages = sorted(self.step.averages().values(), key=lambda v: v.shape.num_elements())
+        averages = sorted(self.step.averages.values(), key=lambda v: v.shape.num_elements())
         self._before = [(v, v.numpy()) for v in averages[:WATCHED_AVERAGES]]
 
     def ledger(self, figures: dict) -> Ledger:
         """Returns the `Ledger`. `figures` are the results of the first step that changed the weights."""
-        rows = [*self._numbers(), *self.trainer.stage.ledger_rows(self.step, self.switches), *self._graph()]
-        rows += [self._averages(), *self._sizes(), *(self._clipping(rule, figures) for rule in self.step.rules)]
+        rows = [self._precision(), self._tf32(), self._loss_scaling()]
+        rows += self.trainer.stage.ledger_rows(self.step, self.switches)
+        rows += [self._xla(), self._determinism(), self._averages(), self._accumulation(), self._batch_size()]
+        rows += [self._clipping(rule, figures) for rule in self.step.rules]
         return Ledger({row.optimization: row for row in rows})
 
-    def _numbers(self):
-        step, switches = self.step, self.switches
-        products = count_products(step.graph)
+    def _precision(self):
+        value, requested = self.switches.requested_text("precision")
+        products = count_products(self.step.graph)
         # The dtype of most products: a few, such as codebook distances, stay in float32.
         kind = max(products, key=products.get) if products else "float32"
-        value, requested = switches.requested_text("precision")
-        seen = f"{products[kind]} of {sum(products.values())} matrix products of the step in {kind}"
-        reason, effective = f"{seen}; {switches.reasons['precision']}", kind if kind == "float32" else f"mixed_{kind}"
-        yield LedgerRow("precision", requested, effective, reason, value in ("auto", effective))
-        value, requested = switches.requested_text("tf32")
-        device, allowed = self.trainer.model_device, "allowed" if switches.tf32 else "not allowed"
-        seen = rounds_to_tf32(device)
-        reason = f"{allowed}; float32 products on {device} are {'rounded to 10 bits' if seen else 'exact'}"
-        yield LedgerRow("TF32", requested, on_or_off(seen), reason, value in ("auto", seen))
-        wanted, scaled = switches.precision == "mixed_float16", all(rule.scaled for rule in step.rules)
-        scales = ", ".join(f"{float(rule.loss_scale.numpy()):g}" for rule in step.rules)
-        requested = "dynamic (float16)" if wanted else "off (no float16)"
-        reason = f"{counted(step.bad_steps, 'step')} skipped so far"
-        effective = f"dynamic, now {scales}" if scaled else "off"
-        yield LedgerRow("loss scaling", requested, effective, reason, wanted == scaled)
+        effective = kind if kind == "float32" else f"mixed_{kind}"
+        seen = f"{products[kind]} of {products.total()} matrix products of the step in {kind}"
+        reason = f"{seen}; {self.switches.reasons['precision']}"
+        return LedgerRow("precision", requested, effective, reason, value in ("auto", effective))
 
-    def _graph(self):
+    def _tf32(self):
+        value, requested = self.switches.requested_text("tf32")
+        device = self.trainer.model_device
+        allowed, seen = "allowed" if self.switches.tf32 else "not allowed", rounds_to_tf32(device)
+        reason = f"{allowed}; float32 products on {device} are {'rounded to 10 bits' if seen else 'exact'}"
+        return LedgerRow("TF32", requested, on_or_off(seen), reason, value in ("auto", seen))
+
+    def _loss_scaling(self):
+        wanted, scaled = self.switches.precision == "mixed_float16", all(rule.scaled for rule in self.step.rules)
+        scales = ", ".join(f"{float(rule.loss_scale.numpy()):g}" for rule in self.step.rules)
+        requested = "dynamic (float16)" if wanted else "off (no float16)"
+        effective = f"dynamic, now {scales}" if scaled else "off"
+        reason = f"{counted(self.step.bad_steps, 'step')} skipped so far"
+        return LedgerRow("loss scaling", requested, effective, reason, wanted == scaled)
+
+    def _xla(self):
         value, requested = self.switches.requested_text("xla")
         programs = {node.attr["f"].func.name for node in nodes(self.step.graph) if node.attr["_XlaMustCompile"].b}
+        compiles = bool(programs)
         reason = f"{counted(len(programs), 'compiled program')} in the step"
         reason = "; ".join(filter(None, (reason, self.switches.reasons.get("xla"))))
-        as_requested = self.switches.xla == bool(programs) and value in ("auto", bool(programs))
-        yield LedgerRow("XLA", requested, on_or_off(bool(programs)), reason, as_requested)
+        as_requested = self.switches.xla == compiles and value in ("auto", compiles)
+        return LedgerRow("XLA", requested, on_or_off(compiles), reason, as_requested)
+
+    def _determinism(self):
         value, seen = self.trainer.config.training.deterministic, is_op_determinism_enabled()
-        reason = f"TensorFlow sums in {'a fixed' if seen else 'any'} order"
         requested = f"{on_or_off(value)} ({'given' if value else 'default'})"
-        yield LedgerRow("determinism", requested, on_or_off(seen), reason, seen or not value)
+        reason = f"TensorFlow sums in {'a fixed' if seen else 'any'} order"
+        return LedgerRow("determinism", requested, on_or_off(seen), reason, seen or not value)
 
     def _averages(self):
         value, source = self.switches.requested["ema"]
@@ -285,20 +294,24 @@ class LedgerKeeper:
         if not kept:
             return LedgerRow("weight averages", requested, "off", "no averages are kept", not value)
         moved = any((before != v.numpy()).any() for v, before in self._before)
+        effective = str(kept[0]) if moved else "frozen"
         seen = "moved by the first step; used for validation and synthesis" if moved else "not moved by the first step"
-        reason, effective = f"{len(self.step.averages())} averages, {seen}", str(kept[0]) if moved else "frozen"
+        reason = f"{len(self.step.averages)} averages, {seen}"
         return LedgerRow("weight averages", requested, effective, reason, moved and set(kept) == {value})
 
-    def _sizes(self):
+    def _accumulation(self):
         batching, times = self.trainer.batching, self.step.micro_batches
         why = f"; memory ran out with {batching.batch_size} clips at once" if batching.parts > 1 else ""
         reason = f"batches in the last update: {times}, accumulators: {len(self.step.accumulators())}{why}"
-        accumulation = batching.accumulation
-        yield LedgerRow("gradient accumulation", str(accumulation), str(times), reason, accumulation == times)
+        as_requested = batching.accumulation == times
+        return LedgerRow("gradient accumulation", str(batching.accumulation), str(times), reason, as_requested)
+
+    def _batch_size(self):
+        batching, times = self.trainer.batching, self.step.micro_batches
         wanted, found = batching.batch_size * batching.accumulation, batching.clips * times
         requested = f"{wanted} per update" + (", auto at once" if batching.automatic else "")
         reason = f"{batching.clips} clips at once, {found} per update"
-        yield LedgerRow("batch size", requested, f"{batching.clips} x {times}", reason, wanted == found)
+        return LedgerRow("batch size", requested, f"{batching.clips} x {times}", reason, wanted == found)
 
     @staticmethod
     def _clipping(rule, figures):

@@ -20,17 +20,16 @@ class UpdateRule:
     Must be created in the strategy's scope and on the model device.
 
     Args:
+        settings: Settings of the stage, for optimizer and clipping.
         scaled: Turns on dynamic loss scaling, which float16 needs (Micikevicius et al. 2018, section 3.2).
         ema: Decay of the weight averages, in `[0, 1)`; 0 keeps none.
-        stage_learning_rate: Peak of the stage's schedule. The update uses this schedule, scaled to its own peak.
     """
 
     def __init__(
-        self, update: Update, strategy: tf.distribute.Strategy, scaled: bool, ema: float, stage_learning_rate: float
+        self, update: Update, strategy: tf.distribute.Strategy, settings: StageConfig, scaled: bool, ema: float
     ):
-        self.name, self.objective, settings, self.phases, averaged = update
+        self.name, self.objective, self.phases, averaged = update
         self.strategy, self.scaled, self.gradient_clip = strategy, scaled, settings.gradient_clip
-        self.rate_share = settings.learning_rate / stage_learning_rate
         self.trainable = self.objective.trainable()
         self.variables = list(self.trainable.values())
         self.optimizer = make_optimizer(settings, self.trainable)
@@ -41,6 +40,10 @@ class UpdateRule:
         self.good_steps, self.bad_steps_in_row, self.bad_steps, self.begun = (
             tf.Variable(0, trainable=False, dtype=tf.int64, name=name) for name in counters
         )
+        slots = {f"optimizer/{i:04d}": v for i, v in enumerate(self.optimizer.variables)}
+        scalars = ("loss_scale", "good_steps", "bad_steps", "bad_steps_in_row")
+        self.state_variables: dict[str, tf.Variable] = slots | {name: getattr(self, name) for name in scalars}
+        """Variables, other than weights, that checkpoints contain: optimizer, loss scale and counters."""
         self.ema = ema if averaged else 0.0
         named = self.trainable.items() if self.ema else ()
         zeros = lambda weight: tf.Variable(tf.zeros(weight.shape), trainable=False, name="average")
@@ -66,12 +69,6 @@ class UpdateRule:
     def named(self, values: dict) -> dict:
         """Returns `values` with their names prefixed by the update's name, as in checkpoints and logs."""
         return {f"{self.name}/{name}": value for name, value in values.items()} if self.name else values
-
-    def state_variables(self) -> dict[str, tf.Variable]:
-        """Returns the variables, other than weights, that checkpoints contain: optimizer, loss scale and counters."""
-        slots = {f"optimizer/{i:04d}": v for i, v in enumerate(self.optimizer.variables)}
-        scalars = ("loss_scale", "good_steps", "bad_steps", "bad_steps_in_row")
-        return slots | {name: getattr(self, name) for name in scalars}
 
     def all_reduce(self, value):
         """Sums a value over all replicas; must be called in the replica context."""

@@ -13,7 +13,7 @@ from tensorflow.python.framework.config import is_op_determinism_enabled
 from myxtts.audio.augment import Change, change_speed, draw_change, limit_speed
 from myxtts.audio.mel import DVAE_MEL, MelSpectrogram
 from myxtts.config.config import XTTSConfig
-from myxtts.config.stages import STAGES, StageConfig
+from myxtts.config.stages import STAGES
 from myxtts.data.batch import WAVE_DTYPES, WAVE_RANKS, WaveBatch
 from myxtts.data.dataset import SpeechDataset
 from myxtts.devices.machine import runs_on_cpu
@@ -67,8 +67,6 @@ class Update(NamedTuple):
     name: str
     """Prefix of the names of this update's variables and losses in checkpoints and logs; empty for the main update."""
     objective: Objective
-    settings: StageConfig
-    """Settings of optimizer, clipping and peak learning rate. Warm-up and decay are as in the stage's settings."""
     phases: tuple[str, ...] | None = None
     """Phases of the stage in which the update runs; None means all."""
     averaged: bool = True
@@ -137,7 +135,7 @@ class Stage(ABC):
         """Computes weights that are statistics of the recordings, unless loaded; all workers get the same values."""
 
     @abstractmethod
-    def updates(self, settings: StageConfig) -> list[Update]:
+    def updates(self) -> list[Update]:
         """Returns the updates of one step; called after `build`, in the strategy's scope, on the model device."""
 
     def phase(self, step: int, total: int) -> str:
@@ -149,8 +147,8 @@ class Stage(ABC):
         return objectives
 
     @abstractmethod
-    def make_preparation(self, device: str, shares_device: bool) -> Callable[[WaveBatch, int | None], NamedTuple]:
-        """Creates the stage's `Preparation` on the data device. If `shares_device`, the model trains on that device."""
+    def make_preparation(self, device: str) -> Callable[[WaveBatch, int | None], NamedTuple]:
+        """Creates the stage's `Preparation` on the data device. Called after `build`."""
 
     def prepare_step(self, batch, step: int, seed: tuple[int, int]) -> None:
         """Hook before each step, on the model device; `batch` is the step's first batch, distributed over replicas."""

@@ -72,10 +72,11 @@ class DecoderStage(Stage):
             self.speaker_encoder = make_speaker_encoder(self.config.model)
             self.speaker_encoder.set_weights(self.foundations["speaker"].speaker_encoder.get_weights())
 
-    def updates(self, settings):
-        discriminate = DiscriminatorObjective(self)
-        discriminator = Update("discriminator", discriminate, settings, (JUDGING, ADVERSARIAL), averaged=False)
-        return [discriminator, Update("", DecoderObjective(self), settings, (SPECTRAL, ADVERSARIAL))]
+    def updates(self):
+        return [
+            Update("discriminator", DiscriminatorObjective(self), (JUDGING, ADVERSARIAL), averaged=False),
+            Update("", DecoderObjective(self), (SPECTRAL, ADVERSARIAL)),
+        ]
 
     def phase(self, step, total):
         training = self.config.training
@@ -89,7 +90,7 @@ class DecoderStage(Stage):
     def validated(self, objectives):
         return [ResynthesisDistance(self.model.decoder)]
 
-    def make_preparation(self, device, shares_device):
+    def make_preparation(self, device):
         return DecoderPreparation(self.foundations, device, self.config, self.model.decoder)
 
     def resynthesize(self, batch):

@@ -9,6 +9,7 @@ from scipy.special import entr
 from myxtts.audio.mel import DVAE_MEL, MelSpectrogram
 from myxtts.config.rates import MEL_FRAMES_PER_CODE
 from myxtts.data.batch import DVAEBatch, WaveBatch
+from myxtts.devices.machine import short_name
 from myxtts.distributed.workers import current_workers
 from myxtts.models.xtts import XTTS
 from myxtts.training.stages.base import Objective, Preparation, Stage, Update, masked_squared_error
@@ -37,11 +38,12 @@ class DVAEStage(Stage):
             self.front.mel_stats.assign(scale)
             self.model.dvae.decoder_output.bias.assign(mean)
 
-    def updates(self, settings):
+    def updates(self):
         self._strategy = tf.distribute.get_strategy()
-        return [Update("", DVAEObjective(self.model), settings)]
+        return [Update("", DVAEObjective(self.model))]
 
-    def make_preparation(self, device, shares_device):
+    def make_preparation(self, device):
+        shares_device = short_name(self.model.mel_stats.value.device) == device
         with tf.device(device):
             # Holds the mel scale on the data device.
             self.front = self.model if shares_device else XTTS(self.config.model, parts=())
@@ -112,8 +114,8 @@ class DVAEObjective(Objective):
 class DVAEPreparation(Preparation):
     """Converts waveforms to a `DVAEBatch`."""
 
-    def make_batch(self, batch, step):
-        wav, wav_lengths, change = self.change_voice(batch, step)
+    def make_batch(self, batch, position):
+        wav, wav_lengths, change = self.change_voice(batch, position)
         mel = self.log_mel(self.mel, wav, change)
         frames = tf.shape(mel)[1] // MEL_FRAMES_PER_CODE * MEL_FRAMES_PER_CODE
         lengths = tf.minimum(-(-wav_lengths // self.mel.spec.hop_length), frames)

@@ -39,10 +39,10 @@ class GPTStage(Stage):
         settings = self.config.training.gpt
         self.lora = add_lora(self.model.gpt, settings) if settings.lora_rank else {}
 
-    def updates(self, settings):
-        return [Update("", GPTObjective(self.model, self.config, self.compiles_blocks), settings)]
+    def updates(self):
+        return [Update("", GPTObjective(self.model, self.config, self.compiles_blocks))]
 
-    def make_preparation(self, device, shares_device):
+    def make_preparation(self, device):
         data, seed = self.config.data, self.config.training.seed
         dvae = self.foundations["dvae"]
         return GPTPreparation(dvae, device, data.augment, seed, 0 if data.augment else dvae.dvae.reach)
@@ -84,7 +84,7 @@ class GPTStage(Stage):
         requested = switches.requested_text("attention")[1]
         yield LedgerRow("attention", requested, effective, reason, effective == switches.attention)
         if self.lora:
-            yield lora_row(self.config.training.gpt, step.trainable())
+            yield lora_row(self.config.training.gpt, step.trainable)
 
 
 class GPTObjective(Objective):
@@ -168,8 +168,8 @@ class GPTPreparation(Preparation):
         self.margin_samples = margin_codes * CODE_STRIDE_SAMPLES
         self._conditioning_mel = MelSpectrogram(CONDITIONING_MEL)
 
-    def make_batch(self, batch, step):
-        wav, wav_lengths, change = self.change_voice(batch, step)
+    def make_batch(self, batch, position):
+        wav, wav_lengths, change = self.change_voice(batch, position)
         if self.augment:
             codes = self._encode(wav, change)
         else:

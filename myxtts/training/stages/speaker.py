@@ -79,10 +79,10 @@ class SpeakerStage(Stage):
         rule = f"The speaker encoder needs two speakers with {FEWEST_CLIPS} clips each. Found: {able} of {found}."
         return None if able >= 2 else f"{rule} It stays untrained: its vectors are nearly the same for all voices."
 
-    def updates(self, settings):
-        return [Update("", SpeakerObjective(self.model, self.classifier, self.active), settings)]
+    def updates(self):
+        return [Update("", SpeakerObjective(self.model, self.classifier, self.active))]
 
-    def make_preparation(self, device, shares_device):
+    def make_preparation(self, device):
         data = self.config.data
         return SpeakerPreparation(device, data.augment, self.config.training.seed, data.num_speakers)
 

@@ -6,7 +6,6 @@ import timeit
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import pairwise
 from os import PathLike
 from statistics import fmean, median, median_low, pstdev
 from typing import Any, NamedTuple
@@ -22,6 +21,7 @@ from myxtts.devices.device_plan import DevicePlan
 from myxtts.devices.machine import read_processor
 from myxtts.memory.estimates import TOKENS_PER_SECOND
 from myxtts.models.xtts import XTTS
+from myxtts.training.loop.device_pipeline import StepClock
 from myxtts.training.stage_trainer import StageTrainer
 from myxtts.training.stages.classes import STAGE_CLASSES
 
@@ -38,15 +38,14 @@ PRODUCT_SIZE = 1024
 
 
 class PipelineTimes(NamedTuple):
-    """Timing of the whole pipeline, in seconds.
+    """Timing of the whole pipeline: the seconds of each step, and the time that the model device waited for data.
 
-    `step_times` has the duration of each step, `wait_seconds` the total time that the model device waited for data.
-    `spans` has a `(phase, start, end)` for each call of the phases `preprocess`, `transfer` and `train`, relative to
-    the start of the first step.
+    `stall` is that waiting time as a share of the whole time. `spans` has a `(phase, start, end)` in seconds for each
+    call of the phases `preprocess`, `transfer` and `train`, relative to the start of the first timed step.
     """
 
     step_times: list[float]
-    wait_seconds: float
+    stall: float
     spans: list[tuple[str, float, float]]
 
     @property
@@ -57,11 +56,6 @@ class PipelineTimes(NamedTuple):
     def variation(self) -> float:
         """Standard deviation of the step times divided by their mean."""
         return pstdev(self.step_times) / self.mean
-
-    @property
-    def stall(self) -> float:
-        """Share of the time that the model device waited for data."""
-        return min(1.0, self.wait_seconds / sum(self.step_times))
 
     def busy(self, phases: Sequence[str]) -> float:
         """Returns the time spent in calls of `phases`, as a share of the total time."""
@@ -90,7 +84,7 @@ def noise_trainer(config: XTTSConfig, plan: DevicePlan, folder: PathLike, stage:
 
 def measure_pipeline(trainer: StageTrainer, dataset: SpeechDataset, num_steps: int, start: int = 0) -> PipelineTimes:
     """Times `num_steps` steps as in a run, with overlap if `trainer.enable_async_pipeline`; changes the weights."""
-    spans, ends = [], []
+    spans, clock = [], StepClock(WARMUP_STEPS)
 
     def recorded(phase, call):
         def run(*arguments):
@@ -104,16 +98,15 @@ def measure_pipeline(trainer: StageTrainer, dataset: SpeechDataset, num_steps: i
     step = recorded("train", take_step)
     with trainer.pipeline(dataset, start, start + WARMUP_STEPS + num_steps, recorded) as batches:
         batches.wait_until_filled()
+        clock.start(batches)
         for position, batch in enumerate(batches):
-            if position == WARMUP_STEPS:
-                ends.append((time.perf_counter(), batches.seconds["stall"]))
             step(trainer, batch, position)
             tf.test.experimental.sync_devices()
-            if ends:
-                ends.append((time.perf_counter(), batches.seconds["stall"]))
-    times, stalls = zip(*ends)
-    spans = [(phase, start - times[0], end - times[0]) for phase, start, end in spans]
-    return PipelineTimes([after - before for before, after in pairwise(times)], stalls[-1] - stalls[0], spans)
+            clock.tick()
+            if position == WARMUP_STEPS - 1:
+                first = time.perf_counter()
+    spans = [(phase, start - first, end - first) for phase, start, end in spans]
+    return PipelineTimes(clock.step_times, clock.report()["stall"], spans)
 
 
 def take_step(trainer: StageTrainer, batch: tuple, position: int) -> dict[str, tf.Tensor]:
@@ -170,22 +163,26 @@ def try_stage(dataset: SpeechDataset, stage: str, plan: DevicePlan) -> tuple[flo
         trainer = noise_trainer(dataset.config, plan, folder, stage)
     if trainer.stage.nothing_to_learn(dataset):
         return None
-    clips, alone, each = trainer.stage_config.batch_size, [], []
+    clips = trainer.stage_config.batch_size
     some = min(clips, max(4, clips // 4)) if clips > 1 else 2
     cpu = read_processor()
     scale = ONE_CORE if min(cpu.cores, cpu.quota or cpu.cores) <= 1 else 1.0
     was_eager = tf.config.functions_run_eagerly()
     tf.config.run_functions_eagerly(True)
     try:
+        alone, each = [], []
         phases = Counter(trainer.stage.phase(step, PHASE_STEPS) for step in range(PHASE_STEPS))
-        for trainer.train_step.phase, count in phases.items():
-            times = [], []
+        for phase, count in phases.items():
+            trainer.train_step.phase = phase
+            preparing, training = [], []
             for size in (1, 1, some, some):  # the first call of each size loads kernels
-                batch = timed(times[0], trainer.noise, dataset, size, median_low)
-                timed(times[1], take_step, trainer, batch, 0)
-            more = [scale * share * max(0.0, many - one) for (_, one, _, many), share in zip(times, COMPILED_SHARES)]
-            alone.append(times[0][1] + times[1][1])
-            each += [sum(more) * clips / (some - 1)] * count
+                batch = timed(preparing, trainer.noise, dataset, size, median_low)
+                timed(training, take_step, trainer, batch, 0)
+            alone.append(preparing[1] + training[1])
+            more = 0.0
+            for seconds, share in zip((preparing, training), COMPILED_SHARES):
+                more += scale * share * max(0.0, seconds[3] - seconds[1])
+            each += [more * clips / (some - 1)] * count
     finally:
         tf.config.run_functions_eagerly(was_eager)
     return fmean(alone), fmean(each)

@@ -11,8 +11,6 @@ import numpy as np
 import tensorflow as tf
 
 from myxtts.config.checks import UserError, counted
-from myxtts.data.batch import BatchOrder
-from myxtts.data.dataset import SpeechDataset
 from myxtts.devices.configuration import require_placement
 from myxtts.devices.gpu_monitor import BYTES_PER_MB, GPUMonitor
 from myxtts.devices.machine import resident_bytes
@@ -95,7 +93,8 @@ class OvertrainingDetector:
             return None
         self.diverging += 1
         self.stopped = 0 < self.patience <= self.diverging
-        if not self.stopped and self.diverging != (max(1, self.patience // 2) if self.patience else WARN_AFTER):
+        warn_after = max(1, self.patience // 2) if self.patience else WARN_AFTER
+        if not self.stopped and self.diverging != warn_after:
             return None
         best = f"the best ({self._best:.4f} of step {self._best_step}, last {loss:.4f})"
         seen = f"Overtraining: {counted(self.diverging, 'validation')} above {best} while the training loss fell."
@@ -152,7 +151,7 @@ class Watch:
         """Sets the callbacks and calls `on_start`. Raises `DeviceError` if a variable is on the wrong device."""
         self._callbacks, trainer = list(callbacks), self.trainer
         placement = require_placement(trainer.placed_variables().items(), trainer.plan)
-        weights = sum(int(tf.size(v.value)) for v in trainer.train_step.trainable().values())
+        weights = sum(int(tf.size(v.value)) for v in trainer.train_step.trainable.values())
         training, sizes = trainer.config.training, (trainer.batching.batch_size, trainer.batching.accumulation)
         progress = trainer.stage.name, trainer.step, total, trainer.config.model.size, weights
         self.call("on_start", StageStart(*progress, *sizes, training.optimizations, placement))
@@ -164,20 +163,21 @@ class Watch:
         timing = trainer.clock.report(whole_run=True) | self._machine()
         self.call("on_end", StageEnd(trainer.stage.name, trainer.step, timing, step.traces, scale, step.bad_steps))
 
-    def after_step(self, losses: dict, batches: int, dataset: SpeechDataset, order: BatchOrder) -> None:
-        """Records the losses and clips of the last step, which used the last `batches` batches taken from `order`.
+    def after_step(self, losses: dict, batches: int) -> None:
+        """Records the losses of the last step, and the clips of its batches, the last `batches` of the order.
 
         Raises:
             TrainingDiverged: Losses or gradients of too many consecutive steps were not finite. A file lists the steps.
             ConfigError: With `--strict`, a switch did not have the requested effect.
         """
-        trainer, step = self.trainer, self.trainer.train_step
+        trainer, step, state = self.trainer, self.trainer.train_step, self.trainer.state
         if trainer.ledger is None and losses["finite"] and step.rules[-1].has_turn(step.phase):
             trainer.ledger = self.ledger_keeper.ledger(losses)
             self.call("on_ledger", trainer.ledger)
             if trainer.config.training.strict:
                 trainer.ledger.require()
-        clips = [order.batch(trainer.state.position - back).indices for back in range(batches, 0, -1)]
+        used = range(state.position - batches, state.position)
+        clips = [state.clips.order.batch(position).indices for position in used]
         self._unread.append((trainer.step, clips, losses))
         if trainer.step % max(1, self.divergence.limit // 4):
             return
@@ -185,7 +185,7 @@ class Watch:
         if bad_steps := self.divergence.bad_steps():
             raise TrainingDiverged(
                 f"Losses or gradients of {self.divergence.limit} consecutive steps up to step {trainer.step} were not "
-                f"finite. {self._report_divergence(bad_steps, dataset)} lists losses and clips. Lower --lr, train in "
+                f"finite. {self._report_divergence(bad_steps)} lists losses and clips. Lower --lr, train in "
                 "float32, or remove the clips."
             )
 
@@ -205,13 +205,13 @@ class Watch:
         self._unread.clear()
         self._recent.clear()
 
-    def _report_divergence(self, bad_steps, dataset):
+    def _report_divergence(self, bad_steps):
         """Writes the bad steps to a file or, if that fails, to the log. Returns the place, for an error message."""
-        trainer, stage, clips = self.trainer, self.trainer.stage.name, dataset.train
+        trainer, stage, clips = self.trainer, self.trainer.stage.name, self.trainer.state.clips.clips
         if not trainer.workers.is_chief:
             return "The log of worker 0"
         path = f"{trainer.config.training.checkpoint_dir}/diverged_{stage}_step_{trainer.step}.json"
-        weights = trainer.train_step.trainable().items()
+        weights = trainer.train_step.trainable.items()
         found = {
             "stage": stage,
             "step": trainer.step,
@@ -246,21 +246,19 @@ class Watch:
         return {"host_mb": resident_bytes() / BYTES_PER_MB, **gpus}
 
     def evaluate(self, loader) -> dict[str, float]:
-        """Computes validation losses and metrics by name, on at most `training.max_validation_batches` batches."""
+        """Validates the weights on at most `training.max_validation_batches` batches; returns losses and metrics."""
         trainer = self.trainer
-        with trainer.train_step.averaged_weights():
-            return self._evaluator(loader, trainer.preparation, trainer.config.training.max_validation_batches)
+        return self._evaluator(loader, trainer.preparation, trainer.config.training.max_validation_batches)
 
     def validate(self, loader) -> tuple[dict[str, float], bool]:
-        """Calls `evaluate` and reports the losses; returns them, and whether this step is the best so far."""
+        """Validates the averaged weights; returns the losses, and whether this step is the best so far."""
         trainer, state = self.trainer, self.trainer.state
-        with trainer.clock.paused():
+        with trainer.clock.paused(), trainer.train_step.averaged_weights():
             losses = self.evaluate(loader)
             main = losses[trainer.stage.main_loss]
             is_best = state.improves("loss", main)
             state.history.append({"step": state.step, **losses})
-            with trainer.train_step.averaged_weights():
-                self.call("on_validation", state.step, losses, is_best)
+            self.call("on_validation", state.step, losses, is_best)
         self.read()
         if advice := self.overtraining.update(state.step, main):
             logger.warning("%s", advice)
