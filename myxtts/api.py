@@ -136,6 +136,7 @@ def plan(
     text_tokens: int = DEFAULT_TEXT_TOKENS,
     gpu_memory: Sequence[float] | None = None,
     time: bool = False,
+    show: Callable[["MemoryReport"], None] | None = None,
     **named,
 ) -> "MemoryReport":
     """Estimates the memory of training and the largest batch for common GPUs, like `myxtts plan`.
@@ -146,13 +147,14 @@ def plan(
         text_tokens: Size of the vocabulary.
         gpu_memory: Memory sizes of GPUs in GB. The report has the largest batch for each size.
         time: Also estimate the time of a new run on `train_data` by trial steps, see `runs.agenda.try_run`.
+        show: Function that is called with the report before the trial steps.
         named: Other options of `train`.
 
     Returns:
         A dictionary of JSON types; `print` shows it as tables.
     """
     from myxtts.memory.estimates import RESERVED_GB
-    from myxtts.memory.report import MemoryReport, memory_report
+    from myxtts.memory.report import memory_report
 
     gpus = [*(gpu_memory or PLANNED_GPUS_GB)]
     start = start_options(named)
@@ -173,7 +175,11 @@ def plan(
     model = replace(config.model, num_text_tokens=text_tokens)
     stage = PLANNED_STAGE if config.training.stage == "all" else config.training.stage
     report = memory_report(replace(config, model=model), stage, clip_seconds, gpus)
-    return MemoryReport(report, seconds={} if name and not source else _seconds(asked, start)) if time else report
+    if show:
+        show(report)
+    if time:
+        report["seconds"] = {} if name and not source else _seconds(asked, start)
+    return report
 
 
 def _seconds(config, start) -> dict[str, float]:

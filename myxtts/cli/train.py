@@ -83,8 +83,9 @@ def plan(argv: Sequence[str] | None = None) -> int:
     given = {name: getattr(arguments, name) for name in ("clip_seconds", "text_tokens", "gpu_memory", "time")}
     if arguments.time:
         filter_native_errors()
-    report = api.plan(**_given(arguments, all_flags()), **given)
-    print(report)
+    report = api.plan(**_given(arguments, all_flags()), **given, show=print)
+    if arguments.time:
+        print(report.describe_time())
     if arguments.json:
         write_json(arguments.json, report)
     return 0

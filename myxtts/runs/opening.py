@@ -71,7 +71,7 @@ def open_run(
         config: Settings as requested.
         notify: Function that is called with the name and the arguments of each `RunListener` event. Up to the event
             `on_trial`, only reports are written to the folder, and only damaged checkpoints are renamed.
-        is_plan: Whether to return after `on_trial`.
+        is_plan: Whether to return after `on_trial`, without writing reports.
 
     Returns:
         The data set, whose `config` has the complete settings of the run, and a `StageWork` per stage.
@@ -82,7 +82,7 @@ def open_run(
     """
     config, began = settle_origin(config)
     training, home = config.training, Path(config.training.checkpoint_dir)
-    dataset = SpeechDataset.open(config, lambda done, total: notify("on_inspection", done, total))
+    dataset = SpeechDataset.open(config, lambda done, total: notify("on_inspection", done, total), not is_plan)
     is_created, reset = bool(training.init_from) and began is None, reset_parts(training)
     with suppress(CheckpointError):  # damaged settings of a run that is reset
         there = run_in(home) if reset and "dvae" not in reset else began
