@@ -54,13 +54,19 @@ def open_run(config: Configuration = None, *, callbacks: Sequence = (), quiet: b
     start = start_options(named)
     config = _requested(config, named, start)
     from myxtts.data.corpora import TextsMissing
-    from myxtts.runs.setup import check_request, require_run, transcribe
+    from myxtts.runs.setup import check_request, holds_run, require_run, transcribe
+    from myxtts.storage.run_folder import read_config
 
     if start.resume:  # an init_from in a recipe is only for the start of the run
         config = replace(config, training=replace(config.training, init_from=None))
         require_run(config)
-    if config.training.init_from and named.get("model_size"):
-        _config_of_source(config.training.init_from, named["model_size"])
+    if size := named.get("model_size"):
+        training, home = config.training, Path(config.training.checkpoint_dir)
+        source = training.init_from
+        if not (source or training.reset_training) and holds_run(home) and read_config(home).training.init_from:
+            source = str(home)  # its shape is that of the model that it started from
+        if source:
+            _config_of_source(source, size)
     try:
         check_request(config, start.download, **start.devices)
     except TextsMissing as missing:
@@ -288,6 +294,6 @@ def _config_of_source(source, requested):
     hub.check_model(source, "--init-from")
     brought = None if hub.is_hub_name(source) else read_config(hub.local_folder(source))
     if requested and brought and (size := brought.model.size) != requested:
-        fault = f"--model-size {requested} contradicts --init-from {printable(source)}, whose model has size {size}"
-        raise ConfigError(f"{fault}. Leave out one of them.")
+        fault = f"--model-size {requested} contradicts the model in {printable(source)}, which has size {size}"
+        raise ConfigError(f"{fault}. Leave out --model-size.")
     return brought

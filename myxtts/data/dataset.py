@@ -269,6 +269,8 @@ def _tokenizer(config, utterances):
         raise ConfigError(f"{what} must be a tokenizer file: {error}") from error
     rule = f"the vocabulary that the run in {config.training.checkpoint_dir} began with"
     require(tokenizer.extends(given), "--vocabulary", rule, str(data.vocabulary), "Leave it out to resume.")
+    if tokenizer.num_tokens > given.num_tokens:
+        logger.info("The run keeps its %d tokens, which extend %s.", tokenizer.num_tokens, data.vocabulary)
     # A GPT that is copied from --init-from does not learn new tokens: clips that need them are rejected.
     tuned = set(config.training.tune) or {config.training.stage}
     fixed = own or config.training.init_from and tuned <= {"dvae", "decoder"}

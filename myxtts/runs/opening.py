@@ -49,10 +49,11 @@ def open_together(config: XTTSConfig, workers: Workers, notify: Callable[..., An
         settled = dataset.config.to_dict(), [work.stage for work in works if work.trains]
     values, trained = workers.ask(lambda: settled)
     if dataset is None:
-        paths = {name: getattr(config.data, name) for name in (*PATHS, "audio_roots")}
+        names = *PATHS, "audio_roots", "num_workers", "pipeline_buffer_size"
+        places = {name: getattr(config.data, name) for name in names}
         own = {name: getattr(config.training, name) for name in ("checkpoint_dir", "worker_index")}
         config = config_from_dict(values)
-        config = replace(config, data=replace(config.data, **paths), training=replace(config.training, **own))
+        config = replace(config, data=replace(config.data, **places), training=replace(config.training, **own))
     files = (Path(config.training.checkpoint_dir, name) for name in ("config.json", VOCABULARY))
     seen = [digest_file(path)[:12] if path.is_file() else "no file" for path in files]
     workers.require_equal("files in --checkpoint-dir", seen, "It must be one folder on storage that all of them reach.")

@@ -108,6 +108,8 @@ def fit_batch_size(trainer: "StageTrainer", dataset: SpeechDataset) -> SpeechDat
         batching.use(best, batching.batch_size * batching.accumulation // best)
         trainer.adopt_batching()
     sizes = batching.batch_size, batching.accumulation
+    if trainer.step:
+        logger.info("Batch size auto: a resumed run keeps %d clips at once, %d times per update.", *sizes)
     return replace(dataset, config=with_batch(dataset.config, trainer.stage.name, *sizes))
 
 
