@@ -73,9 +73,9 @@ def load_corpus(
     require(bool(chosen), "--format", f"one of {', '.join(form.name for form in formats)}", format_name)
     for folder in audio_roots:
         require(Path(folder).is_dir(), "--audio-root", "an existing folder", folder)
+    _refuse_other_kinds(root)
     root = Path(root)
     home = root if root.is_dir() else root.parent
-    _refuse_other_kinds(root)
     # Each folder of a speaker may have another format.
     inner = formats if chosen[0].name == "speaker-folders" else chosen
     reading = Reading(CorpusFolder(home, audio_roots), language or "", inner)
@@ -122,10 +122,11 @@ def files_beside(recording: Path, suffixes: Sequence[str]) -> list[Path]:
     return sorted(found, key=lambda one: (suffixes.index(kind(one)), one.stem != recording.stem, one.name))
 
 
-def _refuse_other_kinds(root):
-    """Raises `CorpusError` with a hint if `root` is missing, an archive, a recording, a spreadsheet or a model."""
+def _refuse_other_kinds(given):
+    """Raises `CorpusError` with a hint if a data set is missing, an archive, a recording, a spreadsheet or a model."""
+    root, name = Path(given), printable(str(given))  # a `Path` of hf://owner/name would lose a slash
     kind = SETTINGS if (root / "metadata.csv").is_file() else kind_of(Path(os.path.realpath(root)))
-    if str(root).startswith("hf:"):
+    if name.startswith("hf:"):
         what = "is on the hub. `hf download {hub} --repo-type dataset --local-dir DIR` fetches it; then give DIR"
     elif not root.exists():
         what = "does not exist. Give a folder, or a list, as docs/data.md shows"
@@ -138,8 +139,7 @@ def _refuse_other_kinds(root):
     else:
         what = _WHAT["model"]["what"] if kind in (MODEL, RELEASE, TRAINER) else KINDS[kind]
     if what:
-        name = printable(str(root))
-        owned, _, revision = name.removeprefix("hf:/").removeprefix("datasets/").partition("@")
+        owned, _, revision = name.removeprefix("hf:").lstrip("/").removeprefix("datasets/").partition("@")
         hub = shlex.quote(owned) + (f" --revision {shlex.quote(revision)}" if revision else "")
         at = Path(os.path.realpath(root))
         parent = shlex.quote(printable(str(at.parent)))
