@@ -295,5 +295,5 @@ def _config_of_source(source, requested):
     brought = None if hub.is_hub_name(source) else read_config(hub.local_folder(source))
     if requested and brought and (size := brought.model.size) != requested:
         fault = f"--model-size {requested} contradicts the model in {printable(source)}, which has size {size}"
-        raise ConfigError(f"{fault}. Leave out --model-size.")
+        raise ConfigError(f"{fault}. With --init-from, leave out --model-size.")
     return brought
