@@ -54,13 +54,19 @@ def open_run(config: Configuration = None, *, callbacks: Sequence = (), quiet: b
     start = start_options(named)
     config = _requested(config, named, start)
     from myxtts.data.corpora import TextsMissing
-    from myxtts.runs.setup import check_request, require_run, transcribe
+    from myxtts.runs.setup import check_request, holds_run, require_run, transcribe
+    from myxtts.storage.run_folder import read_config
 
     if start.resume:  # an init_from in a recipe is only for the start of the run
         config = replace(config, training=replace(config.training, init_from=None))
         require_run(config)
-    if config.training.init_from and named.get("model_size"):
-        _config_of_source(config.training.init_from, named["model_size"])
+    if size := named.get("model_size"):
+        training, home = config.training, Path(config.training.checkpoint_dir)
+        source = training.init_from
+        if not (source or training.reset_training) and holds_run(home) and read_config(home).training.init_from:
+            source = str(home)  # its shape is that of the model that it started from
+        if source:
+            _config_of_source(source, size)
     try:
         check_request(config, start.download, **start.devices)
     except TextsMissing as missing:
@@ -136,6 +142,7 @@ def plan(
     text_tokens: int = DEFAULT_TEXT_TOKENS,
     gpu_memory: Sequence[float] | None = None,
     time: bool = False,
+    show: Callable[["MemoryReport"], None] | None = None,
     **named,
 ) -> "MemoryReport":
     """Estimates the memory of training and the largest batch for common GPUs, like `myxtts plan`.
@@ -146,13 +153,14 @@ def plan(
         text_tokens: Size of the vocabulary.
         gpu_memory: Memory sizes of GPUs in GB. The report has the largest batch for each size.
         time: Also estimate the time of a new run on `train_data` by trial steps, see `runs.agenda.try_run`.
+        show: Function that is called with the report before the trial steps.
         named: Other options of `train`.
 
     Returns:
         A dictionary of JSON types; `print` shows it as tables.
     """
     from myxtts.memory.estimates import RESERVED_GB
-    from myxtts.memory.report import MemoryReport, memory_report
+    from myxtts.memory.report import memory_report
 
     gpus = [*(gpu_memory or PLANNED_GPUS_GB)]
     start = start_options(named)
@@ -173,7 +181,11 @@ def plan(
     model = replace(config.model, num_text_tokens=text_tokens)
     stage = PLANNED_STAGE if config.training.stage == "all" else config.training.stage
     report = memory_report(replace(config, model=model), stage, clip_seconds, gpus)
-    return MemoryReport(report, seconds={} if name and not source else _seconds(asked, start)) if time else report
+    if show:
+        show(report)
+    if time:
+        report["seconds"] = {} if name and not source else _seconds(asked, start)
+    return report
 
 
 def _seconds(config, start) -> dict[str, float]:
@@ -282,6 +294,6 @@ def _config_of_source(source, requested):
     hub.check_model(source, "--init-from")
     brought = None if hub.is_hub_name(source) else read_config(hub.local_folder(source))
     if requested and brought and (size := brought.model.size) != requested:
-        fault = f"--model-size {requested} contradicts --init-from {printable(source)}, whose model has size {size}"
-        raise ConfigError(f"{fault}. Leave out one of them.")
+        fault = f"--model-size {requested} contradicts the model in {printable(source)}, which has size {size}"
+        raise ConfigError(f"{fault}. With --init-from, leave out --model-size.")
     return brought

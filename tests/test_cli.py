@@ -92,7 +92,7 @@ def test_unwritable_output_is_one_error_message_before_the_work(capsys, tmp_path
 
 def test_flags_win_over_the_file(tiny_yaml):
     flags = "--batch-size 5 --lr 0.1 --max-steps 9 --num-workers 4 --buffer-size 7 --grad-accum 2 --seed 3"
-    config = settings_of("--config", tiny_yaml, *flags.split(), "--enable-static-shapes", "--train-data", "x")
+    config = settings_of("--config", tiny_yaml, *flags.split(), "--pad-to-fixed-length", "--train-data", "x")
     assert config.data.batch_size == config.stage("gpt").batch_size == config.stage("dvae").batch_size == 5
     assert config.stage("dvae").learning_rate == config.stage("gpt").learning_rate == 0.1
     assert config.stage("dvae").max_steps == 9 and config.training.gradient_accumulation == 2
@@ -106,15 +106,6 @@ def test_switch_that_is_not_given_leaves_the_file_as_it_is(tmp_path):
     training = settings_of("--config", path).training
     assert training.strict and training.reset_training and training.tf32
     assert not settings_of("--config", path, "--no-tf32").training.tf32
-
-
-def test_flags_of_the_contract_and_their_defaults():
-    arguments = train.build_parser().parse_args(["--pad-to-fixed-length"])
-    assert arguments.enable_static_shapes is True
-    assert (arguments.data_gpu_memory, arguments.model_gpu_memory) == (8192, 16384)
-    config = settings_of("--train-data", "x")
-    assert config.model.size == "tiny" and config.data.batch_size == 16 and config.training.epochs == 500
-    assert not config.data.static_shapes and config.training.checkpoint_dir == "./checkpoints"
 
 
 def test_myxtts_lists_its_commands_and_refuses_others(capsys):

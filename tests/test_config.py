@@ -14,6 +14,7 @@ from myxtts.config import config as config_module
 from myxtts.config import model as model_module
 from myxtts.config.checks import ConfigError
 from myxtts.config.config import DataConfig, ModelConfig, SamplingConfig, TrainingConfig, XTTSConfig, config_from_dict
+from myxtts.config.flags import DeviceOptions
 from myxtts.config.model import MODEL_SIZES
 from myxtts.config.settings import REMOVED
 from myxtts.config.stages import STAGES, StageConfig, StageEntry, register_stage
@@ -182,6 +183,7 @@ def test_contract_defaults():
     assert (training.epochs, training.gradient_accumulation, training.checkpoint_dir) == (500, 1, "./checkpoints")
     assert XTTSConfig().model.size == "tiny"
     assert DataConfig(data_gpu=0).model_gpu is None
+    assert not data.static_shapes and (DeviceOptions.data_gpu_memory, DeviceOptions.model_gpu_memory) == (8192, 16384)
 
 
 def test_every_setting_has_a_docstring():

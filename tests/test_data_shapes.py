@@ -250,7 +250,7 @@ OTHERS = {
     "labels with times": (pairs(suffix=".lab", texts=LABELS), "unreadable text: 6 .* has times and labels"),
     "a data set on the hub": (
         lambda root: "hf://datasets/me/mine@v2",
-        "hf download me/mine --revision v2 --repo-type dataset",
+        "hf://datasets/me/mine@v2 is on the hub. `hf download me/mine --revision v2 --repo-type dataset",
     ),
     "Parquet": (write("data/train-0.parquet"), "load_dataset(sys.argv[1]).save_to_disk('DIR')\" '{d}/data'`"),
     "a spreadsheet": (file_of(write("list.xlsx"), "list.xlsx"), "CSV UTF-8"),

@@ -143,7 +143,8 @@ def test_fine_tuning_takes_over_model_and_tokenizer_and_leaves_the_source_alone(
     assert ("LoRA" in rows) == bool(rank)
     if rank:
         assert rows["LoRA"]["effective"] == "rank 2" and rows["LoRA"]["as_requested"]
-        assert rows["LoRA"]["reason"].endswith("are trained; alpha 4, dropout 0.1, on " + ", ".join(LORA_TARGETS))
+        trained = f"are trained; rank 2 on {','.join(sorted(LORA_TARGETS))}, alpha 4, dropout 0.1"
+        assert rows["LoRA"]["reason"].endswith(trained)
     starting = {name: value.numpy() for name, value in model.part_weights("gpt").items()}
     changed = {name for name, value in tensors["model"].items() if not np.array_equal(value, starting[name])}
     kernels = {
@@ -161,6 +162,9 @@ def test_fine_tuning_takes_over_model_and_tokenizer_and_leaves_the_source_alone(
         assert kernels < adapters.keys() and all(np.array_equal(adapters[name], starting[name]) for name in kernels)
         longer = dataclasses.replace(longer, gpt=dataclasses.replace(longer.gpt, lora_targets=("qkv",)))
         with pytest.raises(ConfigError, match="--lora-targets.*must be 2 on .*mlp_in.*, alpha .* Received: 2 on qkv"):
+            settle_origin(dataclasses.replace(config, training=longer))
+        longer = dataclasses.replace(longer, gpt=GPTConfig(lora_rank=0))
+        with pytest.raises(ConfigError, match="--lora-rank.*must be 2 on .*Received: none"):
             settle_origin(dataclasses.replace(config, training=longer))
 
 
@@ -244,6 +248,8 @@ def test_tuned_stages_start_from_the_source_and_resume_without_the_flag(source, 
         assert Run(config, plan_devices(num_gpus=0)).train()
         config = tiny_run_config(tiny_corpus, run, gpt={"max_steps": 2, **slow}, training=whole, **stages)
         assert Run(config, plan_devices(num_gpus=0)).train()
+    with pytest.raises(ConfigError, match="--model-size big contradicts the model in .*run, which has size nano"):
+        open_run(train_data=tiny_corpus, checkpoint_dir=run, model_size="big")
     for stage, last in (("dvae", 1), ("gpt", 2)):
         store = CheckpointStore(run / stage)
         tensors = store.read(store.steps()[-1], ["model"])[0]["model"]

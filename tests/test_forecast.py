@@ -66,7 +66,9 @@ def test_plan_estimates_the_time_of_each_stage_and_starts_no_run(tiny_corpus, tm
     (stage, seconds), *others = json.loads((tmp_path / "plan.json").read_text())["seconds"].items()
     assert stage == "dvae" and 0.5 < seconds < 600 and not others
     assert tqdm.format_interval(seconds) in capsys.readouterr().out
-    assert not [*tmp_path.glob("run/config.json")] and not [*tmp_path.glob("run/dvae")]
+    assert plan([str(tiny_corpus), *flags, "200", *folder, "--max-text-length", "1"]) == 2
+    assert "MEMORY, MB" in (said := capsys.readouterr()).out and "no usable clips.\n" in said.err
+    assert not (tmp_path / "run").exists()
     short = dict(train_data=tiny_corpus, stage="dvae", max_steps=3, checkpoint_dir=tmp_path / "run")
     assert myxtts.plan(time=True, **short)["seconds"] == {}
 

@@ -176,6 +176,7 @@ def test_dataset_yields_the_requested_batches_in_order(clips, workers, at_once):
     assert len(batches) == at_once
     for position, batch in enumerate(batches, 2):
         assert_equal_batches(WaveBatch(*(field.numpy() for field in batch)), loader(position))
+    assert wave_dataset(read, 0, 1, 8).options().threading.private_threadpool_size == 8, "as given, not adapted"
 
 
 def test_batch_that_breaks_the_contract_is_refused(clips):

@@ -85,6 +85,20 @@ def test_update_is_adamw_with_decay_on_kernels_alone(decay):
         np.testing.assert_allclose(weight.numpy(), expected, rtol=1e-5, atol=1e-6, err_msg=name)
 
 
+def test_dropout_masks_of_batches_and_steps_do_not_repeat(monkeypatch):
+    step, seen = quadratic_step()[1], []
+    accumulate = step._accumulate
+
+    def recorded(rule, batch, counts, seed, phase):
+        seen.append(tuple(seed.numpy()))
+        return accumulate(rule, batch, counts, seed, phase)
+
+    monkeypatch.setattr(step, "_accumulate", recorded)
+    for number in (5, 5 + 2**16, 5 + 2**17):
+        step([BATCH, BATCH, BATCH], 0.1, (7, number))
+    assert seen[:3] == [(7, 5), (7, 5 + 2**16), (7, 5 + 2**17)] and len({*seen}) == 9
+
+
 def test_epsilon_is_added_to_the_corrected_root():
     # If the gradient equals epsilon, the step is halved; with epsilon before the bias correction it would be a sixth.
     objective, step = quadratic_step(start=0.0)

@@ -20,6 +20,8 @@ LICENCE = dict(action="store_true", help="accept the licence of a Hugging Face m
 """Keyword arguments of `add_argument` for `--accept-licence`, a flag of all commands that accept a hub model."""
 EXAMPLES = tomllib.loads(Path(__file__).with_name("examples.toml").read_text("utf-8"))
 """Texts that commands print, by key, from `examples.toml`. Under a command's name are the examples in its help."""
+OPTIONS = tomllib.loads(Path(__file__).with_name("options.toml").read_text("utf-8"))
+"""Options of some commands, see `add_options`."""
 GROUP_NOTES = {"optimizations": "the effect of each is printed after the first step"}
 
 
@@ -32,7 +34,10 @@ class PlainParser(argparse.ArgumentParser):
         self.register("type", float, _finite)
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None):
-        """Parses arguments; the error for an unknown flag suggests the nearest flag of the command or a sub-command."""
+        """Parses arguments; the error for an unknown flag suggests the nearest flag of the command or a sub-command.
+
+        `given` of the result is the set of options of the command that `args` has, even with their default values.
+        """
         args = sys.argv[1:] if args is None else args
         subjects = next((one.choices for one in self._actions if isinstance(one, argparse._SubParsersAction)), {})
         used = next((subjects[one] for one in args if one in subjects), self)
@@ -55,6 +60,8 @@ class PlainParser(argparse.ArgumentParser):
                 known = homes if difflib.get_close_matches(flag, homes, n=1) else own
                 hint = nearest(flag, [name for name in known if name.startswith(flag)] or known)
             raise UserError(f"{flag} is not an option of {used.prog}.{hint}")
+        named = (self._option_string_actions.get(one.partition("=")[0]) for one in args)
+        arguments.given = {action.dest for action in named if action}
         return arguments
 
     def parse_known_args(self, args=None, namespace=None):
@@ -127,6 +134,21 @@ def add_model(parser: argparse.ArgumentParser, more: str = "", name: str = "--ch
     parser.add_argument(name, metavar="FOLDER", help=model, **options)
     parser.add_argument("--accept-licence", **LICENCE)
     parser.add_argument("--which", choices=("best", "last"), default="best", help="checkpoint to use")
+
+
+def add_options(parser: argparse.ArgumentParser, command: str) -> dict[str, argparse._ActionsContainer]:
+    """Adds the options of a command in `options.toml`; returns the groups of the help by heading."""
+    groups, rivals, types = {}, {}, {"int": int, "float": float}
+    for heading, options in OPTIONS[command].items():
+        groups[heading] = parser.add_argument_group(heading) if heading else parser
+        for flags, words in options.items():
+            place, rival = groups[heading], words.get("rival")
+            if rival and rival not in rivals:
+                rivals[rival] = place.add_mutually_exclusive_group()
+            given = {name: value for name, value in words.items() if name not in ("rival", "type")}
+            kind = {"type": types[words["type"]]} if "type" in words else {}
+            rivals.get(rival, place).add_argument(*flags.split(), **given, **kind)
+    return groups
 
 
 def add_flags(parser: argparse.ArgumentParser, flags: Iterable[Flag]) -> None:

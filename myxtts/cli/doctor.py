@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from myxtts.cli.arguments import EXAMPLES, PlainParser
+from myxtts.cli.arguments import EXAMPLES, PlainParser, add_options
 from myxtts.cli.errors import exits_with_sentence, language_code, require_output
 from myxtts.config.checks import UserError, printable, require
 from myxtts.config.config import config_from_dict
@@ -24,44 +24,24 @@ UNUSED = {
 
 def build_parser() -> argparse.ArgumentParser:
     """Returns the argument parser of `myxtts doctor`."""
-    words = EXAMPLES["help of doctor"]
-    parser = PlainParser(prog="myxtts doctor", description=words["about"])
-    add, folder = parser.add_argument, dict(metavar="DIR")
-    add("--model-size", choices=MODEL_SIZES, default="tiny", help="size to measure")
-    add("--batch-size", type=int, default=16, help="clips per batch")
-    add("--precision", help="dtype policy to measure (default: float32)")
-    add("--seconds", type=float, default=10.0, help="time to measure training steps; 0 skips the measurement")
-    add("--train-data", **folder, help="data set whose reading speed is measured")
-    add("--checkpoint-dir", **folder, default=".", help="where a run would write; the speed of its disk is measured")
-    add("--json", metavar="FILE", help="also write the findings to this file")
-    add("--workers", metavar="HOST:PORT,…", help=words["workers"])
-    add("--worker-index", type=int, default=0, metavar="N", help="index of this worker")
+    parser = PlainParser(prog="myxtts doctor", description=EXAMPLES["about doctor"])
+    parser.add_argument("--model-size", choices=MODEL_SIZES, default="tiny", help="size to measure")
+    add_options(parser, "doctor")
     subjects = parser.add_subparsers(dest="subject")
-    add = subjects.add_parser("data", help="check a data set: every recording and transcript").add_argument
-    add("folder", help="root of the data set, or a list of its clips")
-    add("--format", metavar="NAME", help="format of the data, see docs/data.md (default: detected)")
-    add("--audio-root", action="append", default=[], **folder, help=words["audio-root"])
-    add("--validation", **folder, help="validation set, checked for clips that are in both")
-    add("--language", help="language of recordings without one (default: identified by the texts, else en)")
-    add("--vocabulary", metavar="FILE", help="tokenizer file that transcripts must fit")
-    add("--min-seconds", type=float, default=0.1, help="minimum clip length")
-    add("--max-seconds", type=float, default=11.6, help="maximum clip length")
-    add("--report", default="doctor.csv", help="file that lists every clip and its verdict")
-    add("--strict", action="store_true", help="exit code 1 if a clip is rejected or in both sets")
+    add_options(subjects.add_parser("data", help="check a data set: every recording and transcript"), "doctor data")
     return parser
 
 
 @exits_with_sentence
 def main(argv: list[str] | None = None) -> int:
     """Examines the machine, workers or a data set; returns 2 if no clip is usable, 1 if --strict finds a problem."""
-    parser = build_parser()
-    arguments = parser.parse_args(argv)
+    arguments = build_parser().parse_args(argv)
     subject = "the machine is" if arguments.workers is None else "workers are"
     if arguments.subject:
         subject = "data is"
     for name in UNUSED[subject]:
-        given, rule = getattr(arguments, name), f"left out when {subject} checked"
-        require(given == parser.get_default(name), f"--{name.replace('_', '-')}", rule, given)
+        flag, rule = f"--{name.replace('_', '-')}", f"left out when {subject} checked"
+        require(name not in arguments.given, flag, rule, getattr(arguments, name))
     for name, given in vars(arguments).items():
         if given == "" and name not in ("folder", "json", "report"):  # they are reported elsewhere
             raise UserError(f"--{name.replace('_', '-')} needs a value.")

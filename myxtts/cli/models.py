@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from myxtts.cli.arguments import EXAMPLES, LICENCE, PlainParser, add_model
+from myxtts.cli.arguments import EXAMPLES, LICENCE, PlainParser, add_model, add_options
 from myxtts.cli.errors import exits_with_sentence, require_output
 from myxtts.config.checks import require
 from myxtts.devices.tensorflow_start import filter_native_errors, import_tensorflow
@@ -108,10 +108,7 @@ def push_parser() -> PlainParser:
     """Returns the argument parser of `myxtts push`."""
     parser = PlainParser(prog="myxtts push", description=EXAMPLES["about push"])
     add_model(parser, name="folder")
-    parser.add_argument("target", metavar="hf://owner/name", help="repository, created if needed; @branch can follow")
-    parser.add_argument("--private", action="store_true", help="make a new repository private")
-    parser.add_argument("--licence", metavar="ID", help="licence on the card, such as cc-by-4.0")
-    parser.add_argument("--card", action="store_true", help="only print the card")
+    add_options(parser, "push")
     return parser
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from myxtts.audio.encoding import SoundEncoder, check_suffix, wav_header
-from myxtts.cli.arguments import EXAMPLES, PlainParser, add_model
+from myxtts.cli.arguments import PlainParser, add_model, add_options
 from myxtts.cli.errors import exits_with_sentence, language_code, read_input, require_output
 from myxtts.config.checks import UserError, bounded_text, counted, printable, require
 from myxtts.data.corpora import SUBTITLES
@@ -48,48 +48,16 @@ def build_parser() -> argparse.ArgumentParser:
     """Returns the argument parser of `myxtts say`."""
     parser = PlainParser(prog="myxtts say", description="Speak a text in the voice of a recording.")
     add_model(parser, "; base has a default voice", default=BASE_NAME)
-    parser.add_argument("words", nargs="?", metavar="TEXT", help="same as --text")
-    text = parser.add_argument_group("text (default: standard input)")
-    one = text.add_mutually_exclusive_group()
-    one.add_argument("--text", help="the text")
-    one.add_argument("--text-file", metavar="FILE", help="a file with the text; - for standard input")
-    one.add_argument("--batch", metavar="FILE", help="a list of texts; see below")
-    text.add_argument("--language", help="language of the text (default: the speaker's or detected)")
-    text.add_argument("--g2p", "--phonemizer", metavar="LANG", help=EXAMPLES["g2p"])
-    voice = parser.add_argument_group("voice")
-    one = voice.add_mutually_exclusive_group()
-    one.add_argument("--reference-audio", nargs="+", metavar="FILE", help="one or more recordings of the voice")
-    one.add_argument("--speaker", metavar="NAME", help="speaker from the training data or of an imported model")
-    one.add_argument("--voice", metavar="FILE.voice", help="voice file from --save-voice")
-    voice.add_argument("--list-speakers", action="store_true", help="list the speakers of the model and exit")
-    voice.add_argument("--save-voice", metavar="FILE.voice", help="save the voice, so that it loads faster next time")
-    add = parser.add_argument_group("output").add_argument
-    add("--output", metavar="FILE", default="out.wav", help="wav, flac, mp3 or ogg file to write")
-    add("--stream", action="store_true", help="write audio to standard output while it is generated")
-    add("--stream-format", choices=("wav", "pcm"), default="wav", help="WAV of unknown length, or raw 16-bit PCM")
-    add("--output-folder", metavar="FOLDER", default="spoken", help="folder for the files of --batch")
-    add("--format", choices=("wav", "flac", "mp3", "ogg"), default="wav", help="audio format of the --batch outputs")
-    add("--subtitles", metavar="FILE.srt", help="also write subtitles")
-    add("--sample-rate", type=int, metavar="HZ", help="sample rate of the audio (default: the model's)")
-    add = (speech := parser.add_argument_group("speech")).add_argument
-    add("--speed", type=float, default=1.0, help="speaking rate, at the same pitch")
-    add("--seed", type=int, default=0, help="sampling seed")
-    add("--retries", type=int, metavar="N", default=1, help=EXAMPLES["retries of say"])
-    add("--recognizer", metavar="NAME", help=EXAMPLES["recognizer of say"])
-    own = "(default: the model's)"
-    add("--temperature", type=float, help=f"sampling temperature; 0 always takes the most likely code {own}")
-    add("--top-k", type=int, help=f"sample from the k most likely codes; 0 for all {own}")
-    add("--top-p", type=float, help=f"sample from the fewest codes whose total probability reaches this {own}")
-    add("--repetition-penalty", type=float, help=f"penalty for repeated codes; 1 turns it off {own}")
-    add_choices(speech)
+    headings = add_options(parser, "say")
+    add_choices(headings["speech"])
     return parser
 
 
 @exits_with_sentence
 def main(argv: list[str] | None = None) -> int:
     """Speaks the texts and returns the exit code. Most arguments are checked before TensorFlow is imported."""
-    arguments = (parser := build_parser()).parse_args(argv)
-    _check(arguments, parser.get_default)
+    arguments = build_parser().parse_args(argv)
+    _check(arguments)
     folder = arguments.checkpoint = local_folder(arguments.checkpoint, arguments.accept_licence)
     if arguments.list_speakers:
         speakers = read_speakers(folder)
@@ -189,8 +157,8 @@ def _confidence(spoken):
     return spoken.summary
 
 
-def _check(arguments, default):
-    """Checks the arguments before the model is loaded; raises `UserError`. `default(name)` is an argument's default."""
+def _check(arguments):
+    """Checks the arguments before the model is loaded; raises `UserError`."""
     check_model(arguments.checkpoint)
     if arguments.list_speakers:
         return
@@ -216,8 +184,8 @@ def _check(arguments, default):
     used["stream_format"] = arguments.stream, "without --stream"
     used["output"] = not (arguments.batch or arguments.stream), "with --batch or --stream"
     for name, (is_used, case) in used.items():
-        given = getattr(arguments, name)
-        require(is_used or given == default(name), f"--{name.replace('_', '-')}", f"left out {case}", given)
+        is_fine = is_used or name not in arguments.given
+        require(is_fine, f"--{name.replace('_', '-')}", f"left out {case}", getattr(arguments, name))
     require(0.25 <= arguments.speed <= 4.0, "--speed", "0.25 to 4.0", arguments.speed)
     require(0 <= arguments.retries <= 100, "--retries", "0 to 100", arguments.retries)
     if (rate := arguments.sample_rate) is not None:

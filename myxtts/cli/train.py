@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from myxtts import api
-from myxtts.cli.arguments import EXAMPLES, LICENCE, PlainParser, add_flags
+from myxtts.cli.arguments import EXAMPLES, LICENCE, PlainParser, add_flags, add_options
 from myxtts.cli.errors import exits_with_sentence, require_output
 from myxtts.config.checks import UserError, printable, require
 from myxtts.config.config import XTTSConfig
@@ -83,8 +83,9 @@ def plan(argv: Sequence[str] | None = None) -> int:
     given = {name: getattr(arguments, name) for name in ("clip_seconds", "text_tokens", "gpu_memory", "time")}
     if arguments.time:
         filter_native_errors()
-    report = api.plan(**_given(arguments, all_flags()), **given)
-    print(report)
+    report = api.plan(**_given(arguments, all_flags()), **given, show=print)
+    if arguments.time:
+        print(report.describe_time())
     if arguments.json:
         write_json(arguments.json, report)
     return 0
@@ -94,9 +95,7 @@ def launch_parser() -> PlainParser:
     """Returns the argument parser of `myxtts launch`."""
     parser = PlainParser(prog="myxtts launch", usage="myxtts launch --workers N [--restarts N] -- train …")
     parser.description = EXAMPLES["about launch"]
-    parser.add_argument("--workers", type=int, required=True, metavar="N", help="number of workers, at least 2")
-    parser.add_argument("--restarts", type=int, default=0, metavar="N", help=EXAMPLES["restarts"])
-    parser.add_argument("command", nargs=argparse.REMAINDER, help="-- train, and its arguments")
+    add_options(parser, "launch")
     return parser
 
 

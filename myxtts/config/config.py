@@ -136,6 +136,7 @@ def recipe_names() -> list[str]:
 
 def find_recipe(path: str | os.PathLike) -> Path:
     """Returns the path that a value of `--config` refers to: the file if it exists, else the recipe with this name."""
+    require("://" not in str(path), "--config", "a file on this machine", path)
     path = Path(path)
     is_recipe = path.name in recipe_names() and path.parent.as_posix() in (".", "configs")
     return RECIPES / path.name if is_recipe and not path.exists() else path

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from myxtts.config.model import DEFAULT_TEXT_TOKENS
 from myxtts.config.rates import MEL_FRAMES_PER_CODE
-from myxtts.config.settings import Settings, setting
+from myxtts.config.settings import Default, Settings, setting
 
 PATHS = ("train_data", "val_data", "prepared", "val_prepared")
 """Names of the settings with local paths, which may differ between workers and are left out of published models."""
@@ -60,8 +60,8 @@ class DataConfig(Settings):
     """Pad all batches to one shape, so that the train step is traced once."""
     num_buckets: int = setting(8, at_least=1, at_most=1000)
     """Number of length buckets if shapes are not static."""
-    num_workers: int = setting(8, at_least=1, at_most=1024, of_run=True, flag="--num-workers")
-    """Number of parallel readers. If it is 8, the default, tf.data adjusts it to the reading time, up to 16."""
+    num_workers: int = setting(Default(8), at_least=1, at_most=1024, of_run=True, flag="--num-workers")
+    """Number of parallel readers (default: 8; in training, tf.data adjusts it to the reading time, from 1 to 16)."""
     cache_mb: int = setting(512, at_least=0, of_run=True)
     """Size of the cache of decoded recordings in MB."""
     batch_size: int = setting(
@@ -84,8 +84,8 @@ class DataConfig(Settings):
     """Index of the physical GPU for data preparation. Together with --model-gpu, turns on Multi-GPU Mode."""
     model_gpu: int | None = setting(None, at_least=0, of_run=True, flag="--model-gpu", page="more", group="devices")
     """Index of the physical GPU for the model. Together with --data-gpu, turns on Multi-GPU Mode."""
-    pipeline_buffer_size: int = setting(50, at_least=1, at_most=65536, of_run=True, flag="--buffer-size")
-    """Prefetch buffer size in batches."""
+    pipeline_buffer_size: int = setting(Default(50), at_least=1, at_most=65536, of_run=True, flag="--buffer-size")
+    """Prefetch buffer size in batches (default: 50; with memory isolation, 2 to 8 by batch size)."""
     model_start_delay: float = setting(2.0, at_least=0, of_run=True, flag="--model-start-delay", group="devices")
     """Multi-GPU Mode: minimum head start of the data pipeline in seconds."""
 

@@ -17,7 +17,7 @@ from typing import Any, get_args, get_origin
 from myxtts.config.checks import ConfigError
 from myxtts.config.data import DataConfig
 from myxtts.config.model import ModelConfig
-from myxtts.config.settings import Settings, merge, nearest, plain_type, setting
+from myxtts.config.settings import Default, Settings, merge, nearest, plain_type, setting
 from myxtts.config.stages import STAGES, StageConfig
 from myxtts.config.training import TrainingConfig
 
@@ -37,9 +37,9 @@ class DeviceOptions(Settings):
     """GPUs for data-parallel training (MirroredStrategy)."""
     memory_isolation: bool = setting(False, flag="--enable-memory-isolation")
     """Set a hard memory limit for each GPU."""
-    data_gpu_memory: int = setting(8192, flag="--data-gpu-memory")
+    data_gpu_memory: int = setting(Default(8192), flag="--data-gpu-memory")
     """Memory limit of the data GPU in MB."""
-    model_gpu_memory: int = setting(16384, flag="--model-gpu-memory")
+    model_gpu_memory: int = setting(Default(16384), flag="--model-gpu-memory")
     """Memory limit of the model GPU in MB."""
     virtual_devices: int | None = setting(None, at_least=0, at_most=64, flag="--virtual-devices", metavar="N")
     """Split the device into N virtual devices, to test the two-device pipeline."""

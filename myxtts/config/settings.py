@@ -20,6 +20,10 @@ REMOVED: dict[str, tuple[Any, str]] = {
 """Removed settings: `{dotted name: (former default, which is still accepted; hint for any other value)}`."""
 
 
+class Default(int):
+    """Default of a number that a run may adapt. Code can tell it from an equal number that the user gave."""
+
+
 def setting(default: Any, **options) -> Any:
     """Declares a field of a settings class. The field's docstring is its help text in `--help` and on the web page.
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from myxtts.config.model import MODEL_SIZES
-from myxtts.config.settings import Settings, setting
+from myxtts.config.settings import Default, Settings, setting
 
 LORA_TARGETS = ("qkv", "output_projection", "mlp_in", "mlp_out")
 """Linear layers of a GPT block that can have adapters."""
@@ -58,7 +58,7 @@ class GPTConfig(StageConfig):
     code_masking: float = setting(0.0, at_least=0, below=1)
     """Fraction of the input codes that are replaced by random codes in training, so that the model relies on the text
     (word dropout; Bowman et al. 2016, section 3.2)."""
-    lora_rank: int = setting(0, at_least=0, at_most=65536, flag="--lora-rank", page="more", metavar="N")
+    lora_rank: int = setting(Default(0), at_least=0, at_most=65536, flag="--lora-rank", page="more", metavar="N")
     """Rank of the LoRA adapters to train, with --init-from; 0 trains all weights instead of adapters."""
     lora_alpha: float | None = setting(None, above=0, flag="--lora-alpha")
     """LoRA alpha: adapters are scaled by alpha / rank (default: the rank)."""
@@ -66,6 +66,12 @@ class GPTConfig(StageConfig):
     """Linear layers of the GPT blocks that get adapters."""
     lora_dropout: float = setting(0.0, at_least=0, below=1, flag="--lora-dropout")
     """Dropout rate of the adapters' input."""
+
+    @property
+    def adapters(self) -> str:
+        """Description of the LoRA adapters: rank, layers and alpha, or `none`."""
+        named = f"{self.lora_rank} on {','.join(sorted(self.lora_targets))}"
+        return f"{named}, alpha {self.lora_alpha or self.lora_rank:g}" if self.lora_rank else "none"
 
     def __post_init__(self):
         super().__post_init__()

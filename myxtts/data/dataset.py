@@ -66,20 +66,23 @@ class SpeechDataset:
     """Start of each stage's batch order; stages that are not listed start at position 0."""
 
     @classmethod
-    def open(cls, config: XTTSConfig, progress: Callable[[int, int], None] | None = None) -> Self:
+    def open(cls, config: XTTSConfig, progress: Callable[[int, int], None] | None = None, writes: bool = True) -> Self:
         """Reads, checks and splits the corpora in `config.data`.
 
-        Lists every clip, with reasons of rejections, in `clips_*.csv` files in the checkpoint folder. The vocabulary
-        is the resumed run's, else `data.vocabulary`, else trained on the corpus. Calls `progress(done, total)` while
-        recordings are checked. Raises `ConfigError` or `CorpusError` if the settings or a corpus cannot be used.
+        If `writes`, worker 0 lists every clip, with reasons of rejections, in `clips_*.csv` files in the checkpoint
+        folder, and keeps the results of the checks there. The vocabulary is the resumed run's, else `data.vocabulary`,
+        else trained on the corpus. Calls `progress(done, total)` while recordings are checked. Raises `ConfigError` or
+        `CorpusError` if the settings or a corpus cannot be used.
         """
         language = config.data.language and get_language(config.data.language).code
         config = replace(config, data=replace(config.data, language=language, g2p=_g2p(config)))
-        Path(config.training.checkpoint_dir).mkdir(parents=True, exist_ok=True)
+        if writes:
+            Path(config.training.checkpoint_dir).mkdir(parents=True, exist_ok=True)
+        writes = writes and config.training.worker_index == 0
         folders = [config.data.train_data, *filter(None, [config.data.val_data])]
-        inspections = [_inspect(config, folder, progress) for folder in folders]
+        inspections = [_inspect(config, folder, progress, writes) for folder in folders]
         tokenizer = _tokenizer(config, inspections[0].accepted)
-        sides = [_clips(*pair, tokenizer, config) for pair in zip(inspections, ("train", "validation"))]
+        sides = [_clips(*pair, tokenizer, config, writes) for pair in zip(inspections, ("train", "validation"))]
         cache = SampleCache(config.data.cache_mb, _prepared(config, sides))
         train, validation = _divide(sides, config)
         for leak in find_leakage(train, validation):
@@ -162,11 +165,11 @@ class SpeechDataset:
         return max(1, round(seconds * MODEL_SAMPLE_RATE / CODE_STRIDE_SAMPLES)) * CODE_STRIDE_SAMPLES
 
 
-def _inspect(config, folder, progress):
+def _inspect(config, folder, progress, writes):
     corpus = load_corpus(folder, config.data.language, config.data.format, config.data.audio_roots)
     name = f"inspected_{digest_bytes(str(Path(folder).resolve()).encode(), 4)}.json"
     cache = Path(config.training.checkpoint_dir, name)
-    options = dict(workers=config.data.num_workers, progress=progress, keeps_cache=config.training.worker_index == 0)
+    options = dict(workers=config.data.num_workers, progress=progress, keeps_cache=writes)
     return inspect_corpus(corpus, clip_limits(config), cache_path=cache, **options)
 
 
@@ -263,6 +266,8 @@ def _tokenizer(config, utterances):
         raise ConfigError(f"{what} must be a tokenizer file: {error}") from error
     rule = f"the vocabulary that the run in {config.training.checkpoint_dir} began with"
     require(tokenizer.extends(given), "--vocabulary", rule, str(data.vocabulary), "Leave it out to resume.")
+    if tokenizer.num_tokens > given.num_tokens:
+        logger.info("The run keeps its %d tokens, which extend %s.", tokenizer.num_tokens, data.vocabulary)
     # A GPT that is copied from --init-from does not learn new tokens: clips that need them are rejected.
     tuned = set(config.training.tune) or {config.training.stage}
     is_copied = bool(config.training.init_from) and tuned <= {"dvae", "decoder"}
@@ -275,19 +280,21 @@ def _tokenizer(config, utterances):
     return tokenizer
 
 
-def _clips(inspection, name, tokenizer, config):
-    """Returns the accepted clips whose transcript can be tokenized, and writes the report on all clips."""
+def _clips(inspection, name, tokenizer, config, writes):
+    """Returns the accepted clips whose transcript can be tokenized, and writes the report on all clips if `writes`."""
     longest = config.data.max_text_length
     inspection = inspection.checked(lambda text, language: tokenizer.check(text, language, longest))
     clips = [replace(one, tokens=tuple(tokenizer.encode(one.text, one.language))) for one in inspection.accepted]
-    report = Path(config.training.checkpoint_dir) / f"clips_{name}.csv"
-    if config.training.worker_index == 0:
-        write_report(inspection, report)
-    summary = summarize(inspection)
-    for line in (*summary.splitlines(), f"every clip and its reason: {report}"):
+    summary, reasons = summarize(inspection), ""
+    for line in summary.splitlines():
         logger.info("%s set: %s", name.capitalize(), line)
+    if writes:
+        report = Path(config.training.checkpoint_dir) / f"clips_{name}.csv"
+        write_report(inspection, report)
+        logger.info("%s set: every clip and its reason: %s", name.capitalize(), report)
+        reasons = f"; {report} gives the reason for each"
     if not clips:
-        raise CorpusError(f"{inspection.root} has no usable clips; {report} gives the reason for each.\n{summary}")
+        raise CorpusError(f"{inspection.root} has no usable clips{reasons}.\n{summary}")
     return clips
 
 

@@ -11,6 +11,7 @@ import tensorflow as tf
 from myxtts.audio.files import load_with_rate, to_int16
 from myxtts.config.data import DataConfig
 from myxtts.config.rates import CODE_STRIDE_SAMPLES, DECODER_SAMPLE_RATE, MODEL_SAMPLE_RATE
+from myxtts.config.settings import Default
 from myxtts.data.batch import TARGET_GRID, BatchOrder, SequentialOrder, WaveBatch, check_wave_batch, zero_batch
 from myxtts.data.corpora import Utterance
 from myxtts.data.shards import PreparedClip
@@ -166,9 +167,7 @@ class BatchLoader:
         return start - start % grid
 
 
-def wave_dataset(
-    loader: Callable[[int], WaveBatch], start: int = 0, stop: int | None = None, num_workers: int = 8
-) -> tf.data.Dataset:
+def wave_dataset(loader: Callable[[int], WaveBatch], start: int, stop: int | None, num_workers: int) -> tf.data.Dataset:
     """Returns a dataset of the batches from `start` until `stop` (None: endless), in order and loaded in parallel."""
     empty = zero_batch(0, 0, 0)
 
@@ -186,8 +185,8 @@ def wave_dataset(
     options.experimental_optimization.map_parallelization = True
     options.autotune.enabled = True
     # Not the shared pool, which has one thread per core. By default, tf.data chooses how many private threads read.
-    adapts = num_workers == DataConfig.num_workers
-    options.threading.private_threadpool_size = num_workers * (1 + adapts)
+    adapts = isinstance(num_workers, Default)
+    options.threading.private_threadpool_size = 2 * num_workers if adapts else num_workers
     positions = tf.data.Dataset.range(start, sys.maxsize if stop is None else stop)
     return positions.map(read, tf.data.AUTOTUNE if adapts else num_workers).with_options(options)
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from myxtts.config.checks import UserError, counted
 from myxtts.config.flags import DeviceOptions
+from myxtts.config.settings import Default
 from myxtts.devices.gpu_monitor import GPU
 
 ACCELERATORS = ("auto", "cpu", "cuda", "rocm")
@@ -173,10 +174,9 @@ def _check_request(request):
     _require(accelerator != "cpu" or not paired or virtual, rule)
     rule = f"--enable-memory-isolation needs {pair}, which may name the same GPU. Received: neither."
     _require(not request.memory_isolation or paired or virtual, rule)
-    given = request.data_gpu_memory, request.model_gpu_memory
-    is_usual = given == (DeviceOptions.data_gpu_memory, DeviceOptions.model_gpu_memory)
+    are_given = not all(isinstance(one, Default) for one in (request.data_gpu_memory, request.model_gpu_memory))
     rule = "--data-gpu-memory and --model-gpu-memory are limits of --enable-memory-isolation"
-    _require(request.memory_isolation or is_usual, f"{rule}. Add it, or leave them out.")
+    _require(request.memory_isolation or not are_given, f"{rule}. Add it, or leave them out.")
 
 
 def _check_indices(data_gpu, models, isolation, count, noun):

@@ -70,13 +70,17 @@ class MemoryReport(dict[str, Any]):
         notes = [settle(name, value or "off") for name, value in self["settled"].items()]
         frozen = [f"the frozen {name.upper()} ({size / 2**20:,.0f} MB)" for name, size in self["frozen_bytes"].items()]
         notes += [f"On one device, add {' and '.join([*frozen, 'the data work'])}."]
-        if "seconds" in self:
-            times = {stage: tqdm.format_interval(seconds) for stage, seconds in self["seconds"].items()}
-            each = ", ".join(f"{stage} {time}" for stage, time in times.items())
+        times = [self.describe_time()] if "seconds" in self else []
+        return "\n".join([*lines, *sizes, "", *(textwrap.fill(note, columns) for note in notes), *times])
+
+    def describe_time(self) -> str:
+        """Formats the estimated time, by stage, which a report of `myxtts.plan(time=True)` has."""
+        text = "TIME: not estimated for such a run. Training prints the time left after its first steps."
+        if self["seconds"]:
+            each = (f"{stage} {tqdm.format_interval(seconds)}" for stage, seconds in self["seconds"].items())
             total = tqdm.format_interval(sum(self["seconds"].values()))
-            none = "not estimated for such a run. Training prints the time left after its first steps."
-            notes += [f"TIME on this machine, by trial steps: {total} ({each})." if times else f"TIME: {none}"]
-        return "\n".join([*lines, *sizes, "", *(textwrap.fill(note, columns) for note in notes)])
+            text = f"TIME on this machine, by trial steps: {total} ({', '.join(each)})."
+        return textwrap.fill(text, shutil.get_terminal_size((80, 24)).columns)
 
 
 def memory_report(config: XTTSConfig, stage: str, clip_seconds: float | None, gpus_gb: list[float]) -> MemoryReport:

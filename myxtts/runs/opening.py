@@ -49,10 +49,11 @@ def open_together(config: XTTSConfig, workers: Workers, notify: Callable[..., An
         settled = dataset.config.to_dict(), [work.stage for work in works if work.trains]
     values, trained = workers.ask(lambda: settled)
     if dataset is None:
-        paths = {name: getattr(config.data, name) for name in (*PATHS, "audio_roots")}
+        names = *PATHS, "audio_roots", "num_workers", "pipeline_buffer_size"
+        places = {name: getattr(config.data, name) for name in names}
         own = {name: getattr(config.training, name) for name in ("checkpoint_dir", "worker_index")}
         config = config_from_dict(values)
-        config = replace(config, data=replace(config.data, **paths), training=replace(config.training, **own))
+        config = replace(config, data=replace(config.data, **places), training=replace(config.training, **own))
     files = (Path(config.training.checkpoint_dir, name) for name in ("config.json", VOCABULARY))
     seen = [digest_file(path)[:12] if path.is_file() else "no file" for path in files]
     workers.require_equal("files in --checkpoint-dir", seen, "It must be one folder on storage that all of them reach.")
@@ -71,7 +72,7 @@ def open_run(
         config: Settings as requested.
         notify: Function that is called with the name and the arguments of each `RunListener` event. Up to the event
             `on_trial`, only reports are written to the folder, and only damaged checkpoints are renamed.
-        is_plan: Whether to return after `on_trial`.
+        is_plan: Whether to return after `on_trial`, without writing reports.
 
     Returns:
         The data set, whose `config` has the complete settings of the run, and a `StageWork` per stage.
@@ -82,7 +83,7 @@ def open_run(
     """
     config, began = settle_origin(config)
     training, home = config.training, Path(config.training.checkpoint_dir)
-    dataset = SpeechDataset.open(config, lambda done, total: notify("on_inspection", done, total))
+    dataset = SpeechDataset.open(config, lambda done, total: notify("on_inspection", done, total), not is_plan)
     is_created, reset = bool(training.init_from) and began is None, reset_parts(training)
     with suppress(CheckpointError):  # damaged settings of a run that is reset
         there = run_in(home) if reset and "dvae" not in reset else began

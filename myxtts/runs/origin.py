@@ -3,6 +3,7 @@
 These settings are fixed when the run's folder is created. The weights become the checkpoint of step 0 of each stage.
 """
 
+import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,8 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
-from myxtts.config.checks import ConfigError, require
+from myxtts.config.checks import ConfigError, printable, require
 from myxtts.config.config import XTTSConfig
+from myxtts.config.settings import Default
 from myxtts.config.stages import STAGES
 from myxtts.config.training import TUNABLE, TrainingConfig
 from myxtts.interchange.hub import is_hub_name, local_folder
@@ -147,20 +149,23 @@ def _continued(config, began):
         if state is not None and "position" not in state and run_folder.TAKEN_FROM not in state:
             hint = f"Start from them with --init-from {home} and another --checkpoint-dir."
             raise ConfigError(f"{home} (--checkpoint-dir) contains weights without a run. {hint}")
-    adapters = lambda gpt: f"{gpt.lora_rank} on {','.join(sorted(gpt.lora_targets))}"
-    lora = lambda gpt: gpt.lora_rank and f"{adapters(gpt)}, alpha {gpt.lora_alpha or gpt.lora_rank:g}"
+    has_rank = not isinstance(training.gpt.lora_rank, Default)
+    adapters = training.gpt.adapters if has_rank else None, before.gpt.adapters
     origin = {
         "training.init_from (--init-from)": (training.init_from, before.init_from),
         TUNE: (",".join(training.tune), ",".join(before.tune)),
-        "training.gpt.lora_rank (--lora-rank, --lora-targets, --lora-alpha)": (lora(training.gpt), lora(before.gpt)),
+        "training.gpt.lora_rank (--lora-rank, --lora-targets, --lora-alpha)": adapters,
     }
     for name, (requested, own) in origin.items():
         hint = "Leave it out to resume, give another --checkpoint-dir, or --reset-training to start over."
         rule = f"{own or 'none'}, as when the run in {home} was created"
         require(not requested or requested == own, name, rule, requested, hint)
-    data = replace(config.data, vocabulary=began.data.vocabulary)
+    given, own = config.data.vocabulary, began.data.vocabulary
+    is_there = given in (None, own) or os.path.isfile(given)
+    require(is_there, "--vocabulary", "a tokenizer file", printable(given or ""), "Leave it out to resume.")
+    data = replace(config.data, vocabulary=given or own)
     config = replace(config, data=data, training=replace(training, init_from=before.init_from, tune=before.tune))
-    if not training.gpt.lora_rank:
+    if not has_rank:
         names = ("lora_rank", "lora_alpha", "lora_targets", "lora_dropout")
         config.training.gpt = replace(training.gpt, **{name: getattr(before.gpt, name) for name in names})
     return with_shape(config, began) if before.init_from else config

@@ -10,12 +10,14 @@ from myxtts.storage.files import AnyPath, CheckpointError
 BASE_NAME = "base"
 """Name of the bundled model in options that take a model folder; `./base` is an ordinary folder."""
 BASE_FOLDER: Path = Path(__file__).resolve().parents[1] / "bundled" / "base"
-EXPORT, STAGE, MODEL, SETTINGS = "gpt.onnx", "*step_[0-9]*/manifest.json", "*/*step_[0-9]*/manifest.json", "config.json"
-RELEASE, TRAINER, RUNS, FOLDER, FILE, NEW = "model.pth", "best_model.pth", "*/config.json", "**", "file", "new"
-KINDS: dict[str, str] = tomllib.loads(Path(__file__).with_name("kinds.toml").read_text("utf-8"))
+_READ = tomllib.loads(Path(__file__).with_name("kinds.toml").read_text("utf-8"))
+KINDS: dict[str, str] = {kind["mark"]: kind["text"] for kind in _READ.values()}
 """Error texts by kind of path: `base`, `file`, `new`, or the first of the glob patterns that matches in the folder."""
+_marks = lambda names: [_READ[name]["mark"] for name in names.split()]
+MODEL, SETTINGS, EXPORT, STAGE, RELEASE, TRAINER = _marks("model settings export stage release trainer")
+RUNS, FOLDER, FILE, NEW = _marks("runs folder file new")
 MODELS = (BASE_NAME, MODEL, SETTINGS)
-HOMES = (RUNS, FOLDER, NEW, MODEL, SETTINGS, "model.bin", "model.safetensors")
+HOMES = (RUNS, FOLDER, NEW, MODEL, SETTINGS, *_marks("recognizer foreign"))
 """Kinds of paths that are allowed as the folder of a run (`--checkpoint-dir`)."""
 FORMS = "the folder of a training run, of `myxtts convert` or of XTTS v2, base, or hf://owner/name"
 

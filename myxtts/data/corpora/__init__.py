@@ -65,9 +65,9 @@ def load_corpus(
     require(bool(chosen), "--format", f"one of {', '.join(form.name for form in formats)}", format_name)
     for folder in audio_roots:
         require(Path(folder).is_dir(), "--audio-root", "an existing folder", folder)
+    _refuse_other_kinds(root)
     root = Path(root)
     home = root if root.is_dir() else root.parent
-    _refuse_other_kinds(root)
     # Each folder of a speaker may have another format.
     inner = formats if chosen[0].name == "speaker-folders" else chosen
     reading = Reading(CorpusFolder(home, audio_roots), language or "", inner)
@@ -118,13 +118,14 @@ def _other_kind(root):
     return "model" if kind in (MODEL, RELEASE, TRAINER) else kind
 
 
-def _refuse_other_kinds(root):
-    """Raises `CorpusError` with a hint if `root` is missing, an archive, a recording, a spreadsheet or a model."""
+def _refuse_other_kinds(given):
+    """Raises `CorpusError` with a hint if a data set is missing, an archive, a recording, a spreadsheet or a model."""
+    root, name = Path(given), printable(str(given))  # a `Path` of hf://owner/name would lose a slash
     kind = _other_kind(root)
     if kind is None:
         return
-    name, at = printable(str(root)), Path(os.path.realpath(root))
-    owned, _, revision = name.removeprefix("hf:/").removeprefix("datasets/").partition("@")
+    at = Path(os.path.realpath(root))
+    owned, _, revision = name.removeprefix("hf:").lstrip("/").removeprefix("datasets/").partition("@")
     hub = shlex.quote(owned) + (f" --revision {shlex.quote(revision)}" if revision else "")
     what = _NOT_DATA["what"].get(kind) or KINDS[kind]
     what = what.format(shlex.quote(name), at=at, parent=shlex.quote(printable(str(at.parent))), hub=hub)

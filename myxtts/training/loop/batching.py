@@ -103,6 +103,9 @@ def fit_batch_size(trainer: "StageTrainer", dataset: SpeechDataset) -> SpeechDat
         batching.batch_size = _largest_that_fits(trainer, dataset, effective)
         batching.accumulation = effective // batching.batch_size
         trainer.adopt_batching()
+    else:
+        sizes = batching.batch_size, batching.accumulation
+        logger.info("Batch size auto: a resumed run keeps %d clips at once, %d times per update.", *sizes)
     return replace(dataset, config=trainer.config)
 
 

@@ -16,7 +16,8 @@ import numpy as np
 import tensorflow as tf
 
 from myxtts.config.checks import require
-from myxtts.config.config import DataConfig, XTTSConfig
+from myxtts.config.config import XTTSConfig
+from myxtts.config.settings import Default
 from myxtts.devices.device_plan import DevicePlan
 from myxtts.devices.machine import short_name
 from myxtts.distributed.workers import Workers, current_workers
@@ -32,7 +33,7 @@ PHASES = {
 def prefetch_depth(config: XTTSConfig, plan: DevicePlan, stage: str) -> int:
     """Returns how many batches to prefetch: `data.pipeline_buffer_size` (default with memory isolation: 2 to 8)."""
     requested = config.data.pipeline_buffer_size
-    if plan.mode != "isolated" or requested != DataConfig.pipeline_buffer_size:
+    if plan.mode != "isolated" or not isinstance(requested, Default):
         return requested
     return max(2, min(8, 64 // config.stage(stage).batch_size))
 

@@ -184,7 +184,9 @@ class TrainStep:
         counts = {name: tf.add_n([c[name] for c in counts]) for name in counts[0]}
         turns, sums, statistics = [one for one in self.rules if one.has_turn(self.phase)], None, None
         for micro, batch in enumerate(batches):
-            more = self._accumulate(rule, batch, counts, seed + [0, micro << 16], self.phase)
+            # Of the second number, 16 bits are for the step; the higher bits of a step change the first one.
+            own = seed + [64 * (seed[1] // 2**16), micro << 16]
+            more = self._accumulate(rule, batch, counts, own, self.phase)
             sums, statistics = more if sums is None else tf.nest.map_structure(tf.add, (sums, statistics), more)
             if not self._begun:  # the first step is timed for the log, and a GPU only queues work
                 tf.nest.flatten(sums)[0].numpy()

@@ -215,8 +215,7 @@ def lora_row(settings: GPTConfig, trained: dict) -> LedgerRow:
     ranks = {variable.shape[-1] for name, variable in trained.items() if name.endswith("lora_kernel_a")}
     adapters = sum(size for name, size in sizes.items() if "lora_kernel" in name)
     reason = f"{adapters:,} adapter weights and {sum(sizes.values()) - adapters:,} text weights are trained; "
-    reason += f"alpha {settings.lora_alpha or settings.lora_rank:g}, dropout {settings.lora_dropout:g}, on "
-    reason += ", ".join(settings.lora_targets)
+    reason += f"rank {settings.adapters}, dropout {settings.lora_dropout:g}"
     effective = f"rank {', '.join(map(str, sorted(ranks)))}" if ranks else "off"
     return LedgerRow("LoRA", f"rank {settings.lora_rank} (given)", effective, reason, ranks == {settings.lora_rank})
 
