@@ -71,9 +71,4 @@ def weights(folder):
 
 
 def assert_same_weights(folder, other):
-    found, expected = weights(folder), weights(other)
-    assert found.keys() == expected.keys()
-    for part in expected:
-        assert found[part].keys() == expected[part].keys()
-        for name, value in expected[part].items():
-            np.testing.assert_array_equal(found[part][name], value, err_msg=name)
+    np.testing.assert_equal(weights(folder), weights(other))
