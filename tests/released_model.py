@@ -63,11 +63,8 @@ def convert(*arguments):
 
 def weights(folder):
     """Reads all weights of a converted folder, `{part: {name: array}}`."""
-    return {
-        part: CheckpointStore(folder / part).read(0, ("model",))[0]["model"]
-        for part in PARTS
-        if (folder / part).is_dir()
-    }
+    parts = [part for part in PARTS if (folder / part).is_dir()]
+    return {part: CheckpointStore(folder / part).read(0, ("model",))[0]["model"] for part in parts}
 
 
 def assert_same_weights(folder, other):

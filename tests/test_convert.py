@@ -138,10 +138,8 @@ def test_every_layout_gives_the_same_model(layout, converted, tmp_path):
 
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
 def test_half_precision_is_widened_to_float32(dtype, converted, tmp_path):
-    half = {
-        name: value.astype(dtype) if value.dtype == np.float32 else value
-        for name, value in state_dicts(MINIMAL)[0].items()
-    }
+    stored, _ = state_dicts(MINIMAL)
+    half = {name: value.astype(dtype) if value.dtype == np.float32 else value for name, value in stored.items()}
     release = write_release(tmp_path / "in", model={"model": half})
     assert convert("--from-coqui", release / "model.pth", "--output", tmp_path / "out") == 0
     for name, value in weights(converted)["gpt"].items():

@@ -7,7 +7,6 @@ import logging
 import keras
 import numpy as np
 import pytest
-import soundfile
 from safetensors.numpy import save_file
 from tiny import tiny_model_config, tiny_run_config, voiced, write_run
 
@@ -157,16 +156,6 @@ def test_sentence_without_known_letters_is_dropped(synthesizer, voice):
     assert speech.pieces and not any("ض" in piece.text for piece in speech.pieces)
     with pytest.raises(SpeechError, match="Write it in English letters"):
         synthesizer.speak("ضضض", voice, "en")
-
-
-def test_voice_from_files_equals_voice_from_arrays(synthesizer, tmp_path):
-    sound, path = voiced(1.0, 150, 1), tmp_path / "voice.wav"
-    soundfile.write(path, sound, MODEL_SAMPLE_RATE, subtype="FLOAT")
-    of_array, of_path, of_list = (synthesizer.voice(reference).latents for reference in (sound, str(path), [path]))
-    assert of_array.shape == (1, synthesizer.config.model.num_latents, synthesizer.config.model.width)
-    np.testing.assert_allclose(of_path, of_array, atol=1e-4)
-    np.testing.assert_array_equal(of_path, of_list)
-    assert not np.allclose(synthesizer.voice(voiced(1.0, 300, 3)).latents, of_array, atol=1e-3)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, 1e300])
