@@ -151,10 +151,9 @@ class Speaker:
         return np.concatenate(parts[:-1])
 
     def choose(self, voice=None, language=None, text=""):
-        """Returns voice and language, with defaults for missing ones as in `myxtts say`. The default language is the
-        voice's, else that of all training voices, if they share one, else the one that the words show, else English; a
-        language that is not written in the letters of the text is replaced. The default voice is the only training
-        voice, else one of the language. Raises `ValueError` if the letters of the text do not fit the language."""
+        """Returns voice and language. Missing ones are chosen as by `myxtts say`: the language of the voice, of all
+        training voices, of the words or English; the only training voice, or one that speaks the language. Raises
+        `ValueError` if the language is not written in the letters of the text."""
         from myxtts.text.language_guess import guess_language, language_to_read
         from myxtts.text.languages import get_language
 
