@@ -120,10 +120,11 @@ class Speaker:
         """Runs the graph `name`, loaded at first use; returns outputs by name. Raises `RuntimeError` if that fails."""
         path = str(self.folder / f"{name}.onnx")
         try:
-            with self.loading:  # so that no two threads load the same graph
-                if name not in self.sessions:
-                    session = self.runtime.InferenceSession(path, self.options, providers=["CPUExecutionProvider"])
-                    self.sessions[name] = session, [output.name for output in session.get_outputs()]
+            if name not in self.sessions:  # asked first without the lock: loading one graph must not stop the others
+                with self.loading:
+                    if name not in self.sessions:
+                        session = self.runtime.InferenceSession(path, self.options, providers=["CPUExecutionProvider"])
+                        self.sessions[name] = session, [output.name for output in session.get_outputs()]
             session, names = self.sessions[name]
             return dict(zip(names, session.run(names, arrays)))
         except Exception as error:  # the errors of ONNX Runtime have no other common base class
