@@ -18,7 +18,7 @@ setup(
         "myxtts.apps.evaluation": ["*.html"],
         "myxtts.apps.server": ["*.html", "*.toml"],
         "myxtts.apps.studio": ["*.yaml", "*.css", "*.js"],
-        "myxtts.interchange": ["*.md"],
+        "myxtts.interchange": ["*.md", "*.toml"],
         "myxtts.interchange.coqui": ["*.toml"],
         "myxtts.interchange.onnx": ["web/*", "*.toml"],
         "myxtts.data": ["*.toml"],

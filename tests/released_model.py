@@ -63,17 +63,9 @@ def convert(*arguments):
 
 def weights(folder):
     """Reads all weights of a converted folder, `{part: {name: array}}`."""
-    return {
-        part: CheckpointStore(folder / part).read(0, ("model",))[0]["model"]
-        for part in PARTS
-        if (folder / part).is_dir()
-    }
+    parts = [part for part in PARTS if (folder / part).is_dir()]
+    return {part: CheckpointStore(folder / part).read(0, ("model",))[0]["model"] for part in parts}
 
 
 def assert_same_weights(folder, other):
-    found, expected = weights(folder), weights(other)
-    assert found.keys() == expected.keys()
-    for part in expected:
-        assert found[part].keys() == expected[part].keys()
-        for name, value in expected[part].items():
-            np.testing.assert_array_equal(found[part][name], value, err_msg=name)
+    np.testing.assert_equal(weights(folder), weights(other))

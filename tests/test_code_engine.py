@@ -236,11 +236,18 @@ def test_sampling_error_is_raised_in_waiting_threads_and_later_sentences_work(gp
     assert all_codes(engine) == [codes for codes, _ in alone]
 
 
+def test_thread_that_cannot_start_is_started_by_the_next_sentence(gpt, alone, monkeypatch):
+    engine = engine_of(gpt)
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError):
+        patch.setattr("threading.Thread.start", mock.Mock(side_effect=RuntimeError("can't start new thread")))
+        engine.open(TEXTS[0], voice_latents(0), SAMPLED)
+    assert all_codes(engine) == [codes for codes, _ in alone] and not engine._waiting
+
+
 def test_streams_opened_together_are_one_batch(engine, monkeypatch):
     sizes, draw = [], engine.steps.draw
-    monkeypatch.setattr(
-        engine.steps, "draw", lambda state, request: sizes.append(len(request.index)) or draw(state, request)
-    )
+    counted = lambda state, request: sizes.append(len(request.index)) or draw(state, request)
+    monkeypatch.setattr(engine.steps, "draw", counted)
     with engine.changed:
         streams = [engine.open(ids, voice_latents(0), SAMPLED, 3, n) for n, ids in enumerate(TEXTS)]
     engine.finish(streams)

@@ -35,16 +35,14 @@ def test_export_restores_every_tensor(released_shape, tmp_path, capsys):
     for name in ("dvae.pth", "mel_stats.pth", "speakers_xtts.pth", "vocab.json"):
         assert (output.parent / name).exists()
     before, after = (read_torch_checkpoint(path)["model"] for path in (released_shape / "model.pth", output))
-    assert {name: (value.shape, value.dtype) for name, value in after.items()} == {
-        name: (value.shape, value.dtype) for name, value in before.items()
-    }
+    kinds = [{name: (value.shape, value.dtype) for name, value in stored.items()} for stored in (before, after)]
+    assert kinds[0] == kinds[1]
     for name, value in before.items():
         if "original" not in name:
             np.testing.assert_array_equal(after[name], value, err_msg=name)
     for name in ("dvae.pth", "mel_stats.pth"):
-        np.testing.assert_equal(
-            read_torch_checkpoint(output.parent / name), read_torch_checkpoint(released_shape / name)
-        )
+        restored, original = (read_torch_checkpoint(folder / name) for folder in (output.parent, released_shape))
+        np.testing.assert_equal(restored, original)
     arguments = read_json(output.parent / "config.json")["model_args"]
     assert (arguments["gpt_n_heads"], arguments["gpt_layers"], arguments["gpt_stop_audio_token"]) == (2, 2, 9)
 

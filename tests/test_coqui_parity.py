@@ -75,9 +75,8 @@ def gpt_arrays(arrays, prefix, config):
 
 @pytest.mark.parametrize("seconds, chunk, name", [(30.0, 4.0, "len30_chunk4"), (6.0, 6.0, "len6_chunk6")])
 def test_voice_of_a_recording_equals_the_reference(synthesizer, reference, monkeypatch, seconds, chunk, name):
-    monkeypatch.setattr(
-        synthesizer.config, "sampling", SamplingConfig(reference_seconds=seconds, reference_chunk_seconds=chunk)
-    )
+    sampling = SamplingConfig(reference_seconds=seconds, reference_chunk_seconds=chunk)
+    monkeypatch.setattr(synthesizer.config, "sampling", sampling)
     voice = synthesizer.voice(reference["audio/ref1_22k"])
     assert difference(voice.latents, reference[f"cond/latents_{name}"]) < 1e-4
     if seconds == 30.0:

@@ -12,6 +12,7 @@ import tomllib
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -23,12 +24,15 @@ from tiny import WORDS, voiced
 
 from myxtts.__main__ import main
 from myxtts.apps.server.options import build_parser
+from myxtts.cli.errors import language_code
 from myxtts.config.checks import UserError
 from myxtts.config.rates import MODEL_SAMPLE_RATE
 from myxtts.interchange.onnx import forms as web
 from myxtts.interchange.onnx.exported import ExportedModel
 from myxtts.interchange.onnx.speak import Speaker
 from myxtts.storage.files import read_json, write_json
+from myxtts.storage.speakers import language_of, write_speaker_clips, write_speakers
+from myxtts.text.language_guess import language_to_read
 
 NO_BROWSER = ["selenium"] * (find_spec("selenium") is None)
 NO_BROWSER += [path for path in (CHROMIUM, DRIVER) if not Path(path).exists()]
@@ -110,10 +114,44 @@ def test_stream_of_an_exported_model_has_windows_of_a_sentence(exported):  # noq
     manner = model.as_voice("emma"), "en", model.config.sampling, 3
     stream = model.stream(model.text_front.pieces(text, "en"), *manner)
     stream.open()
-    parts, counts = zip(*((stream.more(), stream.num_codes) for _ in range(200) if stream.ready()))
-    assert 0 < counts[0] < counts[-1] and list(counts) == sorted(counts)
+    parts, counts, rows = [], [], [stream.num_rows]
+    while not stream.finished:
+        parts.append(stream.more())
+        counts.append(stream.num_codes)
+        if not stream.finished:
+            stream.look_ahead()
+        rows.append(stream.num_rows)
+    assert {*rows} == {0, 1} and not rows[0], "a sentence that is only opened is not being sampled"
+    assert 0 < counts[0] < counts[-1] and counts == sorted(counts)
     assert sum(len(part) > 0 for part in parts) > len(stream.spans) > 1
     np.testing.assert_allclose(np.concatenate(parts), model.exported.speak(text, "emma", "en", 3), atol=1e-4)
+    assert rows[-1] == 0 and not any(one.stream.cancelled for one in stream._sentences)
+    stream.close()
+    assert all(one.stream.cancelled and not one.stream.states for one in stream._sentences)
+
+
+CHOICES = json.loads((ROOT / "tests/data/export_choices.json").read_text("utf-8"))
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+def test_exported_model_chooses_voice_and_language_as_say(exported, tmp_path, capsys, monkeypatch, choice):  # noqa: F811
+    trained, voice, language, text, expected = choice
+    speaker, codes = Speaker(exported), ("am", "de", "en")
+    speaker.config["languages"] = dict.fromkeys(codes, 100)
+    speaker.voice_languages = {"am_a": "am", "de_ann": "de", "en_a": "en"}
+    speaker.trained = {name: name in trained for name in speaker.voice_languages}
+    assert list(speaker.choose(voice, language, text)) == expected
+    assert ("is read as" in capsys.readouterr().err) == (not language and text != "Hello." and voice != "en_a")
+    (tmp_path / "vocab.json").write_text('"[am]" "[de]" "[en]"')
+    write_speakers(tmp_path, dict.fromkeys(speaker.voice_languages, (np.zeros(1, "f4"), np.zeros(1, "f4"))))
+    write_speaker_clips(tmp_path, {name: (b"", speaker.voice_languages[name], ()) for name in trained})
+    own = language_of(tmp_path, voice if voice != "a.wav" else None)
+    assert language_to_read(text, language_code(language), own, "", codes)[0] == expected[1], "say's own choice"
+    with pytest.raises(ValueError, match="--text: The text is in Latin letters.*--language de or en"):
+        speaker.choose(language="am", text="Hello.")
+    monkeypatch.setattr("myxtts.text.language_guess._identifier", Mock(side_effect=ImportError))
+    assert speaker.choose("a.wav", None, "Guten Morgen.")[1] == ("de" if trained == ["de_ann"] else "en")
+    assert ("py3langid is not installed" in capsys.readouterr().err) == (trained != ["de_ann"])
 
 
 @pytest.mark.parametrize(

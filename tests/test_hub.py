@@ -150,10 +150,8 @@ def test_commands_accept_a_name_of_the_hub(server, capsys, tmp_path):
     assert say.main(["--checkpoint", f"{NAME}@v2", "--accept-licence", "--list-speakers"]) == 0
     assert capsys.readouterr().out == "Ana Ruiz\nBo/Li\n"
     training = {"init_from": NAME, "accept_licence": True}
-    config = tiny_run_config(
-        None, tmp_path / "run", data={"max_text_length": 12, "max_seconds": 1.2}, training=training
-    )
-    adopted = adopt(config)
+    limits = {"max_text_length": 12, "max_seconds": 1.2}
+    adopted = adopt(tiny_run_config(None, tmp_path / "run", data=limits, training=training))
     assert adopted.model.width == 16 and adopted.training.init_from == NAME
     assert Path(adopted.data.vocabulary).is_file()
 
@@ -167,11 +165,8 @@ def test_model_is_pushed_with_its_card_and_comes_back(server, tmp_path, capsys, 
     assert f"Wrote {server.url}/emma/voice" in capsys.readouterr().out
     there = server.repositories["emma/voice"]
     assert "mine.txt" in there and "gpt/step_00000009/manifest.json" not in there
-    assert (
-        b"license: cc-by-4.0" in there["README.md"]
-        and b"hf://emma/voice" in there["README.md"]
-        and str(tmp_path).encode() not in b"".join(there.values())
-    )
+    assert b"license: cc-by-4.0" in there["README.md"] and b"hf://emma/voice" in there["README.md"]
+    assert str(tmp_path).encode() not in b"".join(there.values())
     back = local_folder("hf://emma/voice", accept_licence=True)
     assert not any(path.is_symlink() for path in back.rglob("*"))
     assert_same_weights(back, folder)

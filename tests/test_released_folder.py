@@ -38,12 +38,6 @@ def test_commands_open_it(release, tmp_path, capsys):
         myxtts.train(checkpoint_dir=release)
 
 
-def test_other_folders_are_not_converted(tmp_path):
-    with pytest.raises(UserError, match="has no config.json"):
-        local_folder(tmp_path)
-    assert main(["say", "--checkpoint", str(tmp_path / "none.pth"), "--text", "a"]) == 2
-
-
 def test_release_without_its_vocabulary_is_refused(release, capsys):
     (release / "vocab.json").unlink()
     assert main(["say", "--checkpoint", str(release), "--text", "a", "--speaker", "b"]) == 2

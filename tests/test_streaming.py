@@ -1,6 +1,7 @@
 """Streaming: audio equals the whole, starts early, has no gaps, and stops when the client disconnects."""
 
 import logging
+import threading
 import time
 
 import keras
@@ -142,6 +143,16 @@ def test_closed_stream_frees_its_rows(synthesizer, voice):
     next(dropped)
     del dropped
     synthesizer.engine.wait(lambda: not synthesizer.engine._rows)
+
+
+def test_stream_that_another_thread_closes_ends(synthesizer, voice, monkeypatch):
+    stream = synthesizer.stream(TEXT, voice, "en", SAMPLED, seed=1)
+    closing = lambda steps, *given, draw=TensorflowSteps.draw: time.sleep(0.2) or stream.close() or draw(steps, *given)
+    monkeypatch.setattr(TensorflowSteps, "draw", closing)
+    reader = threading.Thread(target=list, args=[stream], daemon=True)
+    reader.start()
+    reader.join(60)
+    assert not reader.is_alive() and stream.num_rows == 0
 
 
 def test_total_work_of_a_stream_is_a_fixed_multiple_of_the_whole(synthesizer, voice, monkeypatch):

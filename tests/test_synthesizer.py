@@ -7,7 +7,6 @@ import logging
 import keras
 import numpy as np
 import pytest
-import soundfile
 from safetensors.numpy import save_file
 from tiny import tiny_model_config, tiny_run_config, voiced, write_run
 
@@ -159,16 +158,6 @@ def test_sentence_without_known_letters_is_dropped(synthesizer, voice):
         synthesizer.speak("ضضض", voice, "en")
 
 
-def test_voice_from_files_equals_voice_from_arrays(synthesizer, tmp_path):
-    sound, path = voiced(1.0, 150, 1), tmp_path / "voice.wav"
-    soundfile.write(path, sound, MODEL_SAMPLE_RATE, subtype="FLOAT")
-    of_array, of_path, of_list = (synthesizer.voice(reference).latents for reference in (sound, str(path), [path]))
-    assert of_array.shape == (1, synthesizer.config.model.num_latents, synthesizer.config.model.width)
-    np.testing.assert_allclose(of_path, of_array, atol=1e-4)
-    np.testing.assert_array_equal(of_path, of_list)
-    assert not np.allclose(synthesizer.voice(voiced(1.0, 300, 3)).latents, of_array, atol=1e-3)
-
-
 @pytest.mark.parametrize("value", [np.nan, np.inf, 1e300])
 def test_voice_that_is_not_finite_is_refused(synthesizer, tmp_path, value):
     config = synthesizer.config.model
@@ -237,9 +226,10 @@ def test_best_and_last_checkpoint_are_distinguished(synthesizer, run_folder):
 def test_missing_part_of_a_folder_is_an_error_with_a_hint(run_folder, name, content, words):
     path = run_folder / name
     path.write_text(content) if content else path.rename(run_folder / "elsewhere")
-    with pytest.raises(CheckpointError) as error:
+    with pytest.raises(UserError) as error:
         Synthesizer.load(run_folder)
-    assert all(word in str(error.value) for word in words), str(error.value)
+    message = str(error.value)
+    assert all(word in message for word in words) and message.count("vocab.json") < 2, message
 
 
 def test_gpt_of_another_dvae_is_refused(synthesizer, run_folder):

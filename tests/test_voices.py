@@ -1,5 +1,6 @@
 """Voices: files, blends, and the cache by the content of recordings."""
 
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import keras
@@ -76,6 +77,9 @@ def test_voice_is_cached_by_the_content_of_its_recordings(tmp_path, tokenizer, m
     config.sampling.reference_seconds = 0.4
     listen(sounds[0])
     assert len(made) == 6
+    with ThreadPoolExecutor(2) as threads:
+        one, other = threads.map(listen, [sounds[2]] * 2)
+    assert one is other and len(made) == 7
 
 
 @pytest.fixture(scope="module")

@@ -13,9 +13,7 @@ def add_choices(group: argparse._ActionsContainer, engines: bool = True) -> None
     decoder = "vocoder: converts codes to audio (default: the model's waveform decoder if it has one)"
     group.add_argument("--decoder", choices=tuple(DECODERS), help=decoder)
     if engines:
-        engine = (
-            "inference engine; onnx (8-bit weights) and onnx-float32 use ONNX Runtime on the CPU "
-            "(default: onnx-float32 if ONNX Runtime is installed and memory suffices, else tensorflow)"
-        )
-        group.add_argument("--engine", choices=tuple(ENGINES), help=engine)
+        engine = "inference engine; onnx (8-bit weights) and onnx-float32 use ONNX Runtime on the CPU "
+        default = "(default: onnx-float32 if ONNX Runtime is installed and memory suffices, else tensorflow)"
+        group.add_argument("--engine", choices=tuple(ENGINES), help=engine + default)
     group.add_argument("--device", help="cpu, gpu or gpu:N (default: the first GPU if there is one)")

@@ -54,11 +54,15 @@ class CodeStream:
     """Whether the model predicted the stop code within `max_codes`."""
     finished: bool = False
     cancelled: bool = False
-    """Whether to drop the sentence before the next call of the engine; any thread may set this."""
+    """Whether the engine drops the sentence before its next call."""
     error: BaseException | None = None
     """Exception in the engine's thread that ended the stream, if any."""
     _num_seen: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def cancel(self) -> None:
+        """Ends the sampling of the sentence. Any thread may call this."""
+        self.cancelled = True
 
     @property
     def active(self) -> bool:
@@ -122,10 +126,11 @@ class CodeEngine:
         stream, limit = CodeStream(*wish, **options), self.config.max_codes
         stream.max_codes = min(stream.max_codes or limit, limit)
         with self.changed:
-            self._waiting.append(stream)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="engine")
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="engine")
+                thread.start()  # may fail, and then the next stream tries again
+                self._thread = thread
+            self._waiting.append(stream)
             self.changed.notify_all()
         return stream
 
@@ -140,7 +145,7 @@ class CodeEngine:
             self.wait(lambda: not any(stream.active for stream in streams))
         finally:
             for stream in streams:
-                stream.cancelled = True
+                stream.cancel()
         for stream in streams:
             if stream.error is not None:
                 raise stream.error

@@ -28,7 +28,7 @@ def load_model(folder: str | PathLike, which: str = "best", only_speech: bool = 
         only_speech: Whether to leave out the DVAE, which a model with a waveform decoder does not need to speak.
 
     Raises:
-        CheckpointError: The model lacks a part that it needs to speak, or a file is missing or damaged.
+        UserError: The model lacks a part that it needs to speak, or a file is missing or damaged.
     """
     also = "myxtts.load also takes hf://owner/name and the folder of XTTS v2"
     folder = require_kind(folder, forms=f"the folder of a training run or of `myxtts convert`, or base; {also}")

@@ -127,12 +127,9 @@ def judge(
         found = [understood, *doubts]
         if probability < calibration.doubt:
             doubts.insert(0, understood)
-    return Verdict(
-        confidence=min(found)[0],
-        reason=min(doubts)[1] if doubts else "",
-        doubts=tuple(phrase for _, phrase in doubts),
-        is_calibrated=calibration is not None,
-    )
+    reason = min(doubts)[1] if doubts else ""
+    phrases = tuple(phrase for _, phrase in doubts)
+    return Verdict(confidence=min(found)[0], reason=reason, doubts=phrases, is_calibrated=calibration is not None)
 
 
 def _reading_scores(reading, stopped):

@@ -180,7 +180,9 @@ class Speech(Spoken):
     @cached_property
     def mel(self) -> np.ndarray | None:
         """Log-mel spectrogram that the DVAE decodes from the codes, `(T, num_mels)`; None without a DVAE."""
-        return self.to_mel and np.concatenate([self.to_mel(piece.codes) for piece in self.pieces])
+        if self.to_mel is None:
+            return None
+        return np.concatenate([self.to_mel(piece.codes) for piece in self.pieces])
 
     @property
     def seconds(self) -> float:

@@ -2,6 +2,7 @@
 
 import copy
 import logging
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Self
@@ -74,7 +75,7 @@ class Synthesizer:
         self.read_again = SecondReading(model.gpt, traced)
         self.engine_name, self.make_steps = "tensorflow", None
         """Name of the engine in use; function that loads ONNX engines by name, or None if there is only TensorFlow."""
-        self._engines = {"tensorflow": self.engine}
+        self._engines, self._loading = {"tensorflow": self.engine}, threading.Lock()
         codes = [tf.TensorSpec([None, None], tf.int32)]
         to_mel = lambda codes: model.denormalize_mel(model.dvae.decode(codes))
         self._to_mel = tf.function(to_mel, input_signature=codes, autograph=False)
@@ -118,9 +119,10 @@ class Synthesizer:
         None or already in use. Raises `UserError` if the engine is unknown or its package is missing."""
         if name in (None, self.engine_name):
             return self
-        if name not in self._engines:
-            require(self.make_steps and name in ENGINES, "engine", f"one of {', '.join(ENGINES)}", name)
-            self._engines[name] = CodeEngine(self.make_steps(name), self.config.model)
+        with self._loading:  # so that no two threads load the same engine
+            if name not in self._engines:
+                require(self.make_steps and name in ENGINES, "engine", f"one of {', '.join(ENGINES)}", name)
+                self._engines[name] = CodeEngine(self.make_steps(name), self.config.model)
         other = copy.copy(self)
         other.engine, other.engine_name = self._engines[name], name
         return other

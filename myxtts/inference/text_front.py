@@ -85,16 +85,13 @@ def open_text_front(folder: AnyPath, g2p: Sequence[str] | None = None) -> tuple[
     `g2p` are the languages whose text is converted to phonemes; by default the same as in training.
 
     Raises:
-        CheckpointError: A file is missing or damaged.
+        UserError: A file is missing or damaged.
         SpeechError: There are no phoneme rules for a language of `g2p`.
     """
     config, path = read_config(Path(folder)), vocabulary_path(Path(folder))
     if not path.is_file():
         raise CheckpointError(f"{path} does not exist. Is this the folder of a run or of `myxtts convert`?")
-    try:
-        tokenizer = XTTSTokenizer.from_file(path)
-    except ValueError as error:
-        raise CheckpointError(f"{path} cannot be read: {error}") from error
+    tokenizer = XTTSTokenizer.from_file(path)
     try:
         tokenizer = tokenizer.with_g2p(config.data.g2p or () if g2p is None else g2p)
     except ValueError as error:

@@ -103,7 +103,7 @@ class Sentence:
     def cancel(self) -> None:
         """Cancels the sampling of the sentence."""
         if self.stream is not None:
-            self.stream.cancelled = True
+            self.stream.cancel()
 
 
 class SpeechStream(Spoken):
@@ -137,7 +137,7 @@ class SpeechStream(Spoken):
 
     @property
     def num_rows(self) -> int:
-        """Number of sentences that the engine is sampling or has queued."""
+        """Number of sentences whose codes are being sampled, or are queued in a `CodeEngine`."""
         return sum(one.stream.active for one in self._sentences if one.stream)
 
     def open(self) -> None:
@@ -197,7 +197,7 @@ class SpeechStream(Spoken):
                 self._check_heard()
                 if self.finished:
                     raise StopIteration
-                self._engine.wait(self.ready)
+                self._engine.wait(lambda: self.finished or self.ready())  # another thread may close the stream
                 self.look_ahead()
                 if len(samples := self.more()):
                     return samples

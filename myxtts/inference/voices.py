@@ -1,6 +1,7 @@
 """Encodes recordings of a speaker to a `Voice`."""
 
 import logging
+import threading
 from itertools import groupby
 from pathlib import Path
 
@@ -36,6 +37,7 @@ class VoiceEncoder:
     def __init__(self, model: XTTS, config: XTTSConfig, remember: int = 0, traced: bool = True):
         self.model, self.config, self.remember = model, config, remember
         self._known: dict[str, Voice] = {}
+        self._lock = threading.Lock()
         to_mel, to_speaker_mel = MelSpectrogram(CONDITIONING_MEL), MelSpectrogram(SPEAKER_MEL)
         self._to_latents = lambda wav: model.gpt.mel_to_latents(model.normalize_mel(to_mel(wav)))
         self._to_speaker = lambda wav: model.speaker_encoder(to_speaker_mel(wav))
@@ -66,10 +68,11 @@ class VoiceEncoder:
             logger.warning("The reference lasts %.2g s; training used %.2g s or more. Use a longer one.", seconds, low)
         content = digest_bytes(repr((len(recordings), self.config.sampling, self.config.data)).encode())
         content += "".join(digest_bytes(np.ascontiguousarray(one).tobytes()) for one in recordings)
-        voice = self._known.pop(content, None) or self._encode(recordings)
-        self._known[content] = voice  # in order of use
-        while len(self._known) > self.remember:
-            del self._known[next(iter(self._known))]
+        with self._lock:  # so that no two threads encode the same recordings
+            voice = self._known.pop(content, None) or self._encode(recordings)
+            self._known[content] = voice  # in order of use
+            while len(self._known) > self.remember:
+                del self._known[next(iter(self._known))]
         return voice
 
     def _encode(self, recordings):

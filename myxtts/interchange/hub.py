@@ -10,6 +10,7 @@ import re
 import shutil
 import sys
 import tempfile
+import tomllib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -34,6 +35,7 @@ _OWN_FILES = ["config.json", "vocab.json", SPEAKERS_FILE, *(f"{part}/step_*/*" f
 _RELEASED_FILES = [RELEASE, *RELEASED_NAMES.values()]
 TERMS = ["README.md", "LICENSE*", "LICENCE*"]
 """Patterns of the files that state the licence. They are downloaded before the user is asked to accept the licence."""
+_MESSAGES = tomllib.loads(Path(__file__).with_name("hub.toml").read_text("utf-8"))
 _NAME = re.compile(r"hf://([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@([\w./-]+))?")
 _FOUND: dict[str, Path] = {}
 """Model folders by hub name, remembered so that a process never mixes two commits of a model."""
@@ -109,25 +111,18 @@ def local_folder(
 @contextmanager
 def hub_errors(source: str) -> Iterator[None]:
     """Context manager that converts errors of `huggingface_hub` to `HubError`s about the model `source`."""
-    from huggingface_hub import constants, errors
+    from huggingface_hub import constants
 
-    page = f"{constants.ENDPOINT}/{parse_hub_name(source)[0]}"
-    # GatedRepoError is a subclass of RepositoryNotFoundError.
-    messages = {
-        errors.GatedRepoError: f"needs approval. Request access at {page}, then run `hf auth login` or set HF_TOKEN",
-        errors.RepositoryNotFoundError: f"was not found. Check {page}; if it is private, run `hf auth login`",
-        errors.RevisionNotFoundError: "has no such revision. Name a branch, a tag or a commit of it",
-        errors.LocalEntryNotFoundError: f"is not complete under {constants.HF_HOME}, and {page} cannot be reached. "
-        "Run the same command once with a network and without HF_HUB_OFFLINE",
-    }
     try:
         yield
     except Exception as error:
         if not type(error).__module__.startswith(("huggingface_hub", "httpx")):
             raise
-        failed = f"cannot be transferred: {' '.join(str(error).split())[:300]}. Run the same command again to resume"
-        message = next((text for kind, text in messages.items() if isinstance(error, kind)), failed)
-        raise HubError(f"{source} {message}.") from error
+        kinds = [kind.__name__ for kind in type(error).__mro__]
+        message = next(text for kind, text in _MESSAGES.items() if kind in kinds)
+        page = f"{constants.ENDPOINT}/{parse_hub_name(source)[0]}"
+        reason = " ".join(str(error).split())[:300]
+        raise HubError(f"{source} {message.format(page=page, home=constants.HF_HOME, reason=reason)}.") from error
 
 
 def ask_on_terminal(question: str) -> bool | None:

@@ -16,7 +16,7 @@ from myxtts.config.config import XTTSConfig
 from myxtts.config.rates import SPEAKER_SAMPLE_RATE
 from myxtts.inference.speech import Voice
 from myxtts.interchange.coqui import weights as coqui
-from myxtts.interchange.coqui.settings import coqui_settings, model_config, read_settings, run_config
+from myxtts.interchange.coqui.settings import RELEASED_NAMES, coqui_settings, model_config, read_settings, run_config
 from myxtts.interchange.coqui.torch_checkpoint import read_torch_checkpoint, write_torch_checkpoint
 from myxtts.storage.base_model import RELEASE, TRAINER, kind_of
 from myxtts.storage.checkpoint import CheckpointStore, write_manifest, write_tensors
@@ -25,14 +25,6 @@ from myxtts.storage.run_folder import MEL_STATS, VOCABULARY, chosen_step, read_c
 from myxtts.storage.speakers import read_speaker, read_speakers, write_speakers
 from myxtts.text.tokenizer import XTTSTokenizer
 
-RELEASED_NAMES = {
-    "dvae": "dvae.pth",
-    "mel_stats": "mel_stats.pth",
-    "vocab": "vocab.json",
-    "speakers": "speakers_xtts.pth",
-    "config": "config.json",
-}
-"""File names in Coqui's releases of XTTS, by field of `CoquiFiles`."""
 _CONVERSION = 1
 """Version of the conversion of Coqui models. A cached model converted by another version is converted again."""
 _FLOATS = ("float16", "bfloat16", "float32", "float64")

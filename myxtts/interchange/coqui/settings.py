@@ -28,6 +28,8 @@ _FIXED_ARGUMENTS = {
 }
 """Fields of `model_args` in the `config.json` of coqui-tts, each with the only value that is supported."""
 _TABLES = tomllib.loads(Path(__file__).with_name("settings.toml").read_text("utf-8"))
+RELEASED_NAMES: dict[str, str] = _TABLES["files"]
+"""File names in Coqui's releases of XTTS, by field of `conversion.CoquiFiles`."""
 _RELEASED: dict[str, Any] = _TABLES["sampling"] | _TABLES["conditioning"] | {"model_args": {}}
 """Settings in the `config.json` of XTTS v2; defaults for settings that a checkpoint lacks."""
 

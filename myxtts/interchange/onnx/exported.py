@@ -107,29 +107,21 @@ class ExportedCodes:
         self._draw, self._stop = draw, stop
         self.codes: list[int] = []
         self.states: list[np.ndarray] = []
-        self.stopped, self.finished = False, False
+        self.active, self.stopped, self.finished, self.cancelled = False, False, False, False
 
-    @property
-    def cancelled(self) -> bool:
-        """Whether sampling was cancelled, which frees the key-value cache."""
-        return self._draw is None
-
-    @cancelled.setter
-    def cancelled(self, _):
-        self._draw, self.states = None, []
-
-    @property
-    def active(self) -> bool:
-        """Whether codes are left to sample."""
-        return not (self.finished or self.cancelled)
+    def cancel(self) -> None:
+        """Ends the sampling and frees the key-value cache and the GPT latents."""
+        self.active, self.cancelled = False, True
+        self._draw, self.states = iter(()), []
 
     def drawn(self) -> tuple[list[int], np.ndarray, bool]:
         """Samples a few codes; returns all codes, all GPT latents `(n, width)`, and whether the sentence has ended."""
+        self.active = True
         for state, code in islice(self._draw, 2 * FIRST_CODES if self.codes else FIRST_CODES):
             self.states.append(state)
             self.stopped, self.finished = code == self._stop, code in (None, self._stop)
             if not self.finished:
                 self.codes.append(code)
         if self.finished:
-            self._draw = iter(())  # frees the key-value cache
+            self.active, self._draw = False, iter(())  # frees the key-value cache
         return self.codes, np.concatenate(self.states), self.finished

@@ -1,6 +1,7 @@
 """Speaks text with an exported XTTS model. Needs Python 3.11 or newer,
-numpy and onnxruntime; num2words for texts with numbers; and
-espeakng-loader for models that read phonemes, such as `base`.
+numpy and onnxruntime; num2words for texts with numbers; py3langid to tell
+the language of a text by its words; and espeakng-loader for models that
+read phonemes, such as `base`.
 
     python speak.py --text "Good morning." --voice NAME --output out.wav
     python speak.py --list-voices
@@ -12,11 +13,13 @@ as MyXTTS does.
 """
 
 import argparse
+import hashlib
 import importlib.util
 import itertools
 import json
 import re
 import sys
+import threading
 import unicodedata
 import wave
 from pathlib import Path
@@ -87,6 +90,7 @@ class Speaker:
 
         self.folder = folder = Path(folder)
         self.runtime, self.sessions, self.options = onnxruntime, {}, onnxruntime.SessionOptions()
+        self.loading = threading.Lock()
         is_small = sum(path.stat().st_size for path in folder.glob("gpt.*")) < SMALL_BYTES
         self.options.intra_op_num_threads = int(is_small) if threads is None else threads
         try:
@@ -99,22 +103,28 @@ class Speaker:
                 self.voices = dict(zip(names, zip(voices["latents"], voices["speakers"])))
                 self.voice_languages = dict(zip(names, voices["languages"].tolist()))
                 self.trained = dict(zip(names, voices.get("trained", [False] * len(names))))  # older exports have none
-            path = folder / "reading"
-            if not getattr(importlib.util.find_spec("myxtts"), "origin", None):  # not installed; not a folder of data
-                sys.path.append(str(path))
-            from myxtts.text.reading import Reader
-
-            self.reader = Reader(self.vocabulary.characters, self.vocabulary.cut, g2p)
+            for name, expected in self.config.get("reading", {}).items():  # older exports have none
+                if digest(path := folder / "reading" / name) != expected:
+                    raise ValueError("it was changed after the export")
+        except (AttributeError, NameError):  # errors of this program: no damaged file raises these
+            raise
         except Exception as error:  # the errors of damaged files have no common base class
             raise ValueError(f"{path} is missing or damaged: {type(error).__name__}: {error}") from error
+        if not getattr(importlib.util.find_spec("myxtts"), "origin", None):  # not installed; not a folder of data
+            sys.path.append(str(folder / "reading"))
+        from myxtts.text.reading import Reader
+
+        self.reader = Reader(self.vocabulary.characters, self.vocabulary.cut, g2p)
 
     def run(self, name, **arrays):
         """Runs the graph `name`, loaded at first use; returns outputs by name. Raises `RuntimeError` if that fails."""
         path = str(self.folder / f"{name}.onnx")
         try:
-            if name not in self.sessions:
-                session = self.runtime.InferenceSession(path, self.options, providers=["CPUExecutionProvider"])
-                self.sessions[name] = session, [output.name for output in session.get_outputs()]
+            if name not in self.sessions:  # asked first without the lock: loading one graph must not stop the others
+                with self.loading:
+                    if name not in self.sessions:
+                        session = self.runtime.InferenceSession(path, self.options, providers=["CPUExecutionProvider"])
+                        self.sessions[name] = session, [output.name for output in session.get_outputs()]
             session, names = self.sessions[name]
             return dict(zip(names, session.run(names, arrays)))
         except Exception as error:  # the errors of ONNX Runtime have no other common base class
@@ -129,7 +139,7 @@ class Speaker:
                 raise ValueError(f"--{name.replace('_', '-')} must be {rule}. Received: {given[name]}.")
         voice, language = self.choose(voice, language, text)
         voice, parts, pieces = self.voice(voice), [], self.sentences(text, language)
-        if missing := self.reader.unknown(self.as_read(text, language), language):  # also those of dropped pieces
+        if missing := self.reader.unknown(self.reader.spoken(text, language), language):  # also those of dropped pieces
             print(f"Skipped characters unknown to the model in {language}: {' '.join(missing)}", file=sys.stderr)
         for number, (sentence, pause) in enumerate(pieces):
             ids = self.text_ids(sentence, language)
@@ -142,28 +152,31 @@ class Speaker:
         return np.concatenate(parts[:-1])
 
     def choose(self, voice=None, language=None, text=""):
-        """Returns voice and language, with defaults for missing ones. The default language is the first of these that
-        fits the text's letters: the voice's; that of all training voices, if they share one; English; any other."""
-        own, fitting = self.voice_languages, self.written_in(text)
-        given = next((name for name in own if name == unicodedata.normalize("NFC", str(voice))), voice)
-        code = language and re.split("[-_]", language.lower())[0]  # without a region
-        language = language and self.config.get("language_names", {}).get(code, code)
-        spoken = {own[name] for name in own if self.trained[name]}  # the model's language, if it is the only one
-        usual = min(fitting, key=lambda one: ({one} != spoken, one != "en"))
-        wanted = [language] if language else fitting
-        fit = lambda one, its: (its in wanted, self.trained[one], its == usual)
-        voice = given or max(own, key=lambda name: fit(name, own[name]), default="")
-        language = language or (own[voice] if own.get(voice) in fitting else usual)
-        if wanted[1:] and text and language != own.get(given) and {language} != spoken:
-            print(f"The text is read as {language}; --language takes {', '.join(wanted)}.", file=sys.stderr)
-        return voice, language
+        """Returns voice and language. Missing ones are chosen as by `myxtts say`: the language of the voice, of all
+        training voices, of the words or English; the only training voice, or one that speaks the language. Raises
+        `ValueError` if the language is not written in the letters of the text."""
+        from myxtts.text.language_guess import guess_language, language_to_read
+        from myxtts.text.languages import get_language
 
-    def written_in(self, text):
-        """Returns the languages whose scripts have the most letters of a text; all languages if it has no letters."""
-        names = [unicodedata.name(one, "").split(" ")[0] for one in text if one.isalpha()]
-        count = lambda scripts: (scripts[0] in names) * sum(name in scripts for name in names)
-        counts = {code: count(self.config["scripts"][code]) for code in self.config["languages"]}
-        return [code for code in counts if counts[code] == max(counts.values())]
+        languages, own = self.config["languages"], self.voice_languages
+        trained = [name for name in own if self.trained[name]]
+        given = unicodedata.normalize("NFC", str(voice or ""))
+        voice = given if given in own else voice or (trained[0] if len(trained) == 1 else None)
+        known = {own[name] for name in ([voice] if voice in own else trained)}
+        usual = known.pop() if len(known) == 1 else None
+        asked = language and get_language(language, languages).code
+        try:
+            language, note = language_to_read(text, asked, usual, voice if voice in own else "", languages)
+            _, fault = guess_language([text], language, languages)
+        except ImportError:
+            language, fault = asked or usual or "en", ""
+            note = f"py3langid is not installed: the text is read as {language}; --language chooses another language."
+        if fault:
+            raise ValueError(f"--text: {fault}")
+        if note and language != usual:
+            print(note, file=sys.stderr)
+        fit = lambda name: (own[name] == language, self.trained[name])
+        return voice or max(own, key=fit, default=""), language
 
     def sentence(self, ids, latents, speaker, seed=0, number=0, speed=1.0, **sampling):
         """Speaks token ids as sentence `number`; returns samples `(S,)`, codes, and whether it sampled a stop code."""
@@ -177,24 +190,15 @@ class Speaker:
 
     def sentences(self, text, language):
         """Splits a text into pieces that fit the model, sentences or parts of one, each with the pause after it."""
-        if language not in self.config["languages"]:
-            raise ValueError(f"The model speaks {', '.join(self.config['languages'])}, not {language}.")
-        if fault := self.reader.fault(self.as_read(text, language), language):
+        if fault := self.reader.fault(self.reader.spoken(text, language), language):
             raise ValueError(f"The text cannot be spoken in {language}: {fault}. Change --text or --language.")
         ids = lambda read: self.vocabulary.raw_ids(self.reader.tagged(read, language))
         fits = lambda read: len(ids(read)) <= self.model["max_text_tokens"]
         return self.reader.pieces(text, language, self.config["longest_texts"][language], fits)
 
-    def as_read(self, text, language):
-        """Writes a text as the model reads it: in lower-case words, or in phonemes if the model was trained on them."""
-        try:
-            return self.reader.spoken(text, language)
-        except (AttributeError, NameError) as error:  # a truncated file
-            raise RuntimeError(f"{self.folder / 'reading'} is damaged: {error}. Export the model again.") from error
-
     def text_ids(self, text, language):
         """Converts a text to token ids, with the language tag first; drops characters that have no id."""
-        ids = self.vocabulary.raw_ids(self.reader.tagged(self.as_read(text, language), language))
+        ids = self.vocabulary.raw_ids(self.reader.tagged(self.reader.spoken(text, language), language))
         return [one for one in ids if one != self.vocabulary.unknown]
 
     def draw(self, ids, latents, seed=0, sentence=0, max_codes=0, **sampling):
@@ -314,6 +318,11 @@ def resampled(samples, rate, new_rate, zeros=48):
     return np.concatenate(parts).astype(np.float32)
 
 
+def digest(path):
+    """Returns the SHA-256 of a text file, which does not depend on the kind of its line ends."""
+    return hashlib.sha256(path.read_text(encoding="utf-8").encode()).hexdigest()
+
+
 def read_wav(path):
     """Reads a WAV file; returns mono samples `(S,)` in [-1, 1] and the sample rate."""
     try:
@@ -334,7 +343,7 @@ def main():
     add = (parser := argparse.ArgumentParser(description=__doc__, **layout)).add_argument
     add("--text", default="", help='text to speak; "$(cat FILE)" is that of a file')
     add("--voice", metavar="NAME", help="a name from --list-voices, or a WAV file")
-    add("--language", metavar="CODE", help="such as de or German (default: by the letters, or the voice's)")
+    add("--language", metavar="CODE", help="such as de or German (default: the voice's or detected)")
     add("--output", metavar="FILE", default="out.wav", help="WAV file to write (default: out.wav)")
     add("--seed", metavar="N", type=int, default=0, help="sampling seed (default: 0)")
     add("--threads", metavar="N", type=int, help="0: all cores (default: 1 for a small model, else 0)")
@@ -356,8 +365,8 @@ def main():
         return print("\n".join(speaker.voices))
     if not output.lower().endswith(".wav") or not Path(output).absolute().parent.is_dir():
         parser.error(f"--output must be a .wav file in an existing folder. Received: {output}")
-    voice, language = speaker.choose(voice, language, text)
     try:
+        voice, language = speaker.choose(voice, language, text)
         samples = speaker.speak(text, voice, language, **arguments)
         with open(output, "wb") as place, wave.open(place) as file:
             file.setparams((1, 2, speaker.sample_rate, 0, "NONE", ""))
