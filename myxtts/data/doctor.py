@@ -288,12 +288,10 @@ def _encoding_fault(text):
         return True, "The text is question marks: its encoding lacked its letters. Save the list as CSV UTF-8."
     if control := _CONTROL_CHARACTER.search(text):
         return True, f"The text has the control character U+{ord(control[0]):04X}."
-    for encoding in ("cp1252", "latin-1"):
-        try:
-            meant = text.encode(encoding).decode("utf-8")
-        except UnicodeError:
-            continue
-        fault = f"The text looks like UTF-8 read as {encoding}; it may mean {meant[:60]!r}."
-        # One such pair of characters can be correct text: É and a no-break space in "ALLÉ !". Two of them cannot.
-        return len(text) - len(meant) > 1, "" if meant == text else fault
-    return False, ""
+    try:
+        meant = text.encode("cp1252").decode("utf-8")
+    except UnicodeError:
+        return False, ""
+    fault = f"The text looks like UTF-8 read as cp1252; it may mean {meant[:60]!r}."
+    # One such pair of characters can be correct text: É and a no-break space in "ALLÉ !". Two of them cannot.
+    return len(text) - len(meant) > 1, "" if meant == text else fault

@@ -67,7 +67,7 @@ class BatchLoader:
     conditioning: DataConfig | None = None
     """Settings of the conditioning clips: lengths, source and padding. None if there are no conditioning clips."""
     conditioning_grid: int = 1
-    """Starts of conditioning clips are multiples of this sample count; so are lengths between it and the maximum."""
+    """Unit in samples: starts of conditioning clips, and lengths from one unit to the maximum, are multiples of it."""
     crop_samples: int | None = None
     """Maximum length in samples of the slice to load from each clip; None loads whole clips."""
     max_shift: int = 0

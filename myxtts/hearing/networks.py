@@ -178,7 +178,8 @@ def find_silero() -> Path | None:
         return None
     for package, pattern in _SILERO_PLACES.items():
         found = importlib.util.find_spec(package)
-        if found and found.origin and (files := sorted(Path(found.origin).parent.glob(pattern))):
+        files = sorted(Path(found.origin).parent.glob(pattern)) if found and found.origin else []
+        if files:
             return files[-1]
     return None
 

@@ -98,8 +98,8 @@ class _AboveProgressBars:
         sys.stdout.flush()
 
 
-def setup_logging(level: str | int = "INFO") -> logging.Logger:
-    """Makes the package print log messages of at least `level` to standard output; returns the logger `myxtts`."""
+def setup_logging() -> logging.Logger:
+    """Makes the package print log messages of level INFO and above to standard output; returns the logger `myxtts`."""
     logger = logging.getLogger(LOGGER_NAME)
     logger.handlers = [handler for handler in logger.handlers if handler.get_name() != LOGGER_NAME]
     handler = logging.StreamHandler(_AboveProgressBars())
@@ -107,7 +107,7 @@ def setup_logging(level: str | int = "INFO") -> logging.Logger:
     handler.addFilter(lambda record: record.name != console_log.name)
     handler.setFormatter(logging.Formatter(LOG_FORMAT, LOG_TIME_FORMAT))
     logger.addHandler(handler)
-    logger.setLevel(level)
+    logger.setLevel("INFO")
     # TensorFlow's absl adds a handler to the root logger, which would print every line again.
     logger.propagate = False
     return logger

@@ -152,7 +152,8 @@ def _guess_language(reading):
     if note:
         reading.notes.append(f"{note} {counted(len(unnamed), 'clip')} had no language.")
     elif unnamed and not reading.language:
-        language = (identified := identify_language(clip.text for clip in unnamed)) or DEFAULT_LANGUAGE
+        identified = identify_language(clip.text for clip in unnamed)
+        language = identified or DEFAULT_LANGUAGE
         how = "identified by their words" if identified else "the default"
         name, clips = f"{get_language(language).name} ({language})", counted(len(unnamed), "clip")
         reading.notes.append(f"{clips} without a language are read as {name}, {how}; --language sets another.")

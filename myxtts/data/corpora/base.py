@@ -149,7 +149,8 @@ class Reading:
         """
         parts = self.folder.name_to_parts(cells["id"])
         name = name or parts_to_id(parts)
-        clip_id, text = place.prefix + name, cells.get("normalized") or cells.get("text", "")
+        clip_id = place.prefix + name
+        text = cells.get("normalized") or cells.get("text", "")
         if not any(map(str.isalnum, text)):
             raise ClipRefused("no text", "The transcript is empty, or has no letters or digits.")
         if first := self._first_uses.get(clip_id):
@@ -157,8 +158,9 @@ class Reading:
             where = "The validation list" if first.validation else f"Line {first.line}"
             raise ClipRefused("duplicate id", f"{where} already names this clip, with {same}; that line is used.")
         path = str(self.folder.find_audio(audio_places, parts))
-        listed = (speakers or {}).get(name, ("", ""))
-        speaker, language = cells.get("speaker") or listed[0], cells.get("language") or listed[1] or place.language
+        listed_speaker, listed_language = (speakers or {}).get(name, ("", ""))
+        speaker = cells.get("speaker") or listed_speaker
+        language = cells.get("language") or listed_language or place.language
         if not speaker and (speakers is not None or "speaker" in cells):
             raise ClipRefused("no speaker", "Neither its line nor speakers.csv names its speaker.")
         if not (is_name(speaker) and is_name(language)):
@@ -166,5 +168,6 @@ class Reading:
             raise ClipRefused("bad label", detail)
         speaker = composed(speaker or place.speaker)
         language = language.lower().replace("_", "-") or self.language
-        self._first_uses[clip_id] = Utterance(clip_id, path, text, speaker, language, line, place.validation)
-        self.utterances.append(self._first_uses[clip_id])
+        clip = Utterance(clip_id, path, text, speaker, language, line, place.validation)
+        self.utterances.append(clip)
+        self._first_uses[clip_id] = clip

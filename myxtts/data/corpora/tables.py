@@ -246,8 +246,11 @@ def read_table(reading: Reading, place: Place, table: Table, left_out: Collectio
         pairs = [("audio" if one == "id" else one, name) for one, name in zip(table.columns, names) if name]
         taken = ", ".join(f"{one} from {name}" for one, name in pairs if one)
         unused = ", ".join(name for one, name in pairs if not one)[:100]
-        note = f"was read as a header: {taken}." + f" Not used: columns {unused}." * bool(unused)
-        note += " To choose others, name them file, text and speaker." * (names_to_columns(names) != table.columns)
+        note = f"was read as a header: {taken}."
+        if unused:
+            note += f" Not used: columns {unused}."
+        if names_to_columns(names) != table.columns:
+            note += " To choose others, name them file, text and speaker."
         reading.notes.append(printable(f"Line {header + 1} of {reading.folder.relative(table.path)} {note}"))
     speakers = _read_speakers(reading, table.path.with_name("speakers.csv"))
     for index, line in enumerate(lines):
