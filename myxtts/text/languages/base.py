@@ -125,8 +125,7 @@ def described(code: str, cardinal: Callable | None = None, to_ordinal: Callable 
         fields[name] = tuple(fields[name])
     if reading := _READINGS["languages"].get(code):
         spoken, read = table(reading["words"]), partial(_read_number, reading.get("numbers", code), to_ordinal)
-        rules = {"words": [["⟨([^⟨⟩]+)⟩", lambda mark: f"⟨{spoken.get(mark[1], mark[1])}⟩"]]}
-        rules |= _READINGS["rules"] | {"numbers": [[_MARKED_NUMBER, read]]}
+        rules = _READINGS["rules"] | {"words": [["(?<=⟨)([^⟨⟩]+)(?=⟩)", spoken]], "numbers": [[_MARKED_NUMBER, read]]}
         fields["within_sentences"] = frozenset(reading["within_sentences"].split())
         fields["readings"] = [rule for step in reading["steps"] for rule in rules[step]]
     fields |= more
@@ -145,9 +144,15 @@ def _read_number(code, to_ordinal, mark):
     return f"⟦{ending} {digits}⟧"
 
 
+def _look_up(words, match):
+    return words.get(match[1], match[0])
+
+
 def _rewrite(normalize, rewrites, text):
     text = normalize(text)
     for pattern, *inner, new in rewrites:
         pattern = _compiled(pattern)
+        if isinstance(new, dict):
+            new = partial(_look_up, new)
         text = pattern.sub((lambda match: _compiled(inner[0]).sub(new, match[0])) if inner else new, text)
     return text
