@@ -155,5 +155,9 @@ def _rewrite(normalize, rewrites, text):
         pattern = _compiled(pattern)
         if isinstance(new, dict):
             new = partial(_look_up, new)
-        text = pattern.sub((lambda match: _compiled(inner[0]).sub(new, match[0])) if inner else new, text)
+        if inner:
+            within = partial(_compiled(inner[0]).sub, new)
+            text = pattern.sub(lambda match: within(match[0]), text)
+        else:
+            text = pattern.sub(new, text)
     return text
