@@ -49,8 +49,8 @@ class Num2Words:
     """Text that num2words puts between the units and the hundredths of an amount of money."""
     reads_decimals: bool = True
     """Whether `2,5` is read as a decimal; otherwise it is read as two numbers."""
-    to_ordinal: Callable[[int], str] | None = None
-    """Function of a number that returns the words of its ordinal; by default num2words."""
+    to_ordinal: Callable[[str], str] | None = None
+    """Function of a cardinal's words that returns the words of the ordinal; by default num2words."""
     ordinal_suffix: str = ""
     """Ending that makes a cardinal an ordinal, for ordinals that num2words cannot read."""
 
@@ -79,8 +79,9 @@ class Num2Words:
     def _read_ordinal(self, digits: str) -> str:
         with suppress(*REFUSALS):
             if len(digits) <= _MAX_CARDINAL_DIGITS:
-                number = int(digits)
-                return self.to_ordinal(number) if self.to_ordinal else number_to_words(number, self.code, to="ordinal")
+                if self.to_ordinal:
+                    return self.to_ordinal(number_to_words(int(digits), self.code))
+                return number_to_words(int(digits), self.code, to="ordinal")
         return self._read_cardinal(digits) + self.ordinal_suffix
 
     def _read_cardinal(self, digits: str) -> str:
@@ -124,11 +125,11 @@ class SpelledNumbers:
     """Function of a number from 0 to `max_integer` that returns its words."""
     max_integer: int
     """Largest number that `cardinal` accepts; larger numbers, and codes such as 00123, are read digit by digit."""
-    ordinal_ending: str
+    ordinal_ending: str = "(?!)"
     """Regular expression of the ending that makes digits an ordinal. The words of the ordinal replace digits and
     ending; text that matches a group of the expression, such as a case ending, is appended to the words."""
-    to_ordinal: Callable[[str, int], str]
-    """Function of a cardinal's words and its number that returns the words of the ordinal."""
+    to_ordinal: Callable[[str], str] = str
+    """Function of a cardinal's words that returns the words of the ordinal."""
     point: str
     """Word for the decimal point."""
     currencies: dict[str, str]
@@ -182,7 +183,7 @@ class SpelledNumbers:
         digits, *kept_ending = match.groups(default="")
         if not self._has_words_for(digits):
             return self._read_integer(digits) + match[0][len(digits) :]
-        return self.to_ordinal(self.cardinal(int(digits)), int(digits)) + "".join(kept_ending)
+        return self.to_ordinal(self.cardinal(int(digits))) + "".join(kept_ending)
 
 
 def spell_number(number: int, words: list[str], units: dict[int, str]) -> str:

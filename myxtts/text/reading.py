@@ -70,10 +70,13 @@ class Reader(NamedTuple):
     def fault(self, read: str, language: str) -> str | None:
         """Returns None if a text from `read` can be spoken, else the reason: no letters, or most lack a token."""
         letters = [character for character in read if character.isalnum()]
-        if not (known := sum(letter in self.characters for letter in letters)):
+        known = sum(letter in self.characters for letter in letters)
+        if not known:
             return "no text: no letter or digit that the vocabulary has"
-        few = f"the vocabulary lacks {len(letters) - known} of its {len(letters)} letters in "
-        return few + get_language(language).name if 2 * known < len(letters) else None
+        if 2 * known >= len(letters):
+            return None
+        name = get_language(language).name
+        return f"the vocabulary lacks {len(letters) - known} of its {len(letters)} letters in {name}"
 
     def with_known_letters(self, text: str, language: str) -> str:
         """Removes diacritics from letters that the vocabulary lacks (`naïve` becomes `naive`), for synthesis only."""

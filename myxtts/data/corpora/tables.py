@@ -15,7 +15,7 @@ from myxtts.audio.files import MEDIA_EXTENSIONS
 from myxtts.config.checks import counted, printable
 from myxtts.data.corpora.base import Place, Reading
 from myxtts.data.corpora.folder import ClipRefused, CorpusError, parts_to_id
-from myxtts.text.languages.fa import normalize_persian
+from myxtts.text.languages.with_functions import normalize_persian
 
 JSON_EXAMPLE = '{"file_name": "a.wav", "text": "Good morning."}'
 _SAMPLE_LINES = 100

@@ -99,18 +99,16 @@ _MARKED_NUMBER = r"⟦(\w+)((?: \w+=\w+)*)(\.?\w*) ([0-9]{1,36})⟧"
 _compiled = cache(re.compile)  # the cache of the `re` module is too small for the rules of all languages
 
 
-def described(code: str, cardinal: Callable | None = None, to_ordinal: Callable | None = None, **more: Any) -> Language:
+def described(code: str, cardinal: Callable | None = None, **more: Any) -> Language:
     """Creates the language `code` from its entry in `languages.toml`; `more` sets fields that an entry cannot contain.
 
     Numbers are read by `SpelledNumbers` if `cardinal` is given or the entry has words for numbers, else by `Num2Words`.
-    Both use `to_ordinal`, unless the entry has `ordinals`.
     """
     fields = {"code": code} | DESCRIPTIONS[code]
     fields.pop("module_words", None)
     numbers = fields.pop("numbers", {})
     if ordinals := numbers.pop("ordinals", None):
-        to_ordinal = partial(_rewrite, partial(number_to_words, code=code), ordinals)
-    numbers |= {"to_ordinal": to_ordinal}
+        numbers["to_ordinal"] = partial(_rewrite, str, ordinals)
     if words := numbers.pop("words", None):
         units = {int(value): name for value, name in table(numbers.pop("units")).items()}
         cardinal = partial(spell_number, words=[word.strip() for word in words.split(",")], units=units)
@@ -124,9 +122,9 @@ def described(code: str, cardinal: Callable | None = None, to_ordinal: Callable 
     for name in {"other_names", "scripts"} & {*fields}:
         fields[name] = tuple(fields[name])
     if reading := _READINGS["languages"].get(code):
-        spoken, read = table(reading["words"]), partial(_read_number, reading.get("numbers", code), to_ordinal)
-        rules = {"words": [["⟨([^⟨⟩]+)⟩", lambda mark: f"⟨{spoken.get(mark[1], mark[1])}⟩"]]}
-        rules |= _READINGS["rules"] | {"numbers": [[_MARKED_NUMBER, read]]}
+        read_number = partial(_read_number, reading.get("numbers", code), numbers.get("to_ordinal"))
+        rules = _READINGS["rules"] | {"numbers": [[_MARKED_NUMBER, read_number]]}
+        rules["words"] = [["(?<=⟨)([^⟨⟩]+)(?=⟩)", table(reading["words"])]]
         fields["within_sentences"] = frozenset(reading["within_sentences"].split())
         fields["readings"] = [rule for step in reading["steps"] for rule in rules[step]]
     fields |= more
@@ -139,15 +137,27 @@ def described(code: str, cardinal: Callable | None = None, to_ordinal: Callable 
 
 def _read_number(code, to_ordinal, mark):
     to, options, ending, digits = mark.groups()
-    read = to_ordinal if to_ordinal and to == "ordinal" else partial(number_to_words, code=code, to=to)
+    by_rules = to_ordinal if to == "ordinal" else None
     with suppress(*REFUSALS):
-        digits = read(int(digits), **dict(option.split("=") for option in options.split()))
+        options = dict(option.split("=") for option in options.split())
+        words = number_to_words(int(digits), code, "cardinal" if by_rules else to, **options)
+        digits = by_rules(words) if by_rules else words
     return f"⟦{ending} {digits}⟧"
+
+
+def _look_up(words, match):
+    return words.get(match[1], match[0])
 
 
 def _rewrite(normalize, rewrites, text):
     text = normalize(text)
     for pattern, *inner, new in rewrites:
         pattern = _compiled(pattern)
-        text = pattern.sub((lambda match: _compiled(inner[0]).sub(new, match[0])) if inner else new, text)
+        if isinstance(new, dict):
+            new = partial(_look_up, new)
+        if inner:
+            within = partial(_compiled(inner[0]).sub, new)
+            text = pattern.sub(lambda match: within(match[0]), text)
+        else:
+            text = pattern.sub(new, text)
     return text

@@ -1,15 +1,29 @@
 """Languages that need a short function in addition to their entry in `languages.toml`."""
 
+import re
 import threading
+import unicodedata
 from functools import cache
 from typing import Any
 
-from myxtts.text.languages.base import described, import_extra
+from myxtts.text.languages.base import DESCRIPTIONS, described, import_extra
+from myxtts.text.numbers import number_to_words
 
-_HINDI_ORDINALS = {1: "पहला", 2: "दूसरा", 3: "तीसरा", 4: "चौथा", 6: "छठा"}
-HINDI = described("hi", to_ordinal=lambda cardinal, number: _HINDI_ORDINALS.get(number, cardinal + "वाँ"))
+_PERSIAN_CHARACTERS = str.maketrans(*DESCRIPTIONS["fa"]["normalize"])
 # MeCab's tagger, which cutlet holds, is not thread-safe.
 _cutlet_lock = threading.Lock()
+
+
+def normalize_persian(text: str) -> str:
+    """Unifies variants of letters and digits, and removes invisible characters."""
+    # Programs that write PDF files use the forms that letters have in a word, and ligatures.
+    text = re.sub("[\ufb50-\ufdff\ufe70-\ufefc]+", lambda match: unicodedata.normalize("NFKC", match[0]), text)
+    return unicodedata.normalize("NFC", text.translate(_PERSIAN_CHARACTERS))
+
+
+def persian_cardinal(number: int) -> str:
+    """Spells an integer with num2words, which is not used for decimals: it reads 12.05 as twelve and a half."""
+    return re.sub(r"\bنه\b", "نُه", number_to_words(number, "fa"))  # without its vowel, nine is written like no
 
 
 @cache
@@ -36,5 +50,6 @@ def hangul_to_latin(text: str) -> str:
     return package.Transliter(rule.academic).translit(text)
 
 
+PERSIAN = described("fa", normalize=normalize_persian, cardinal=persian_cardinal)
 JAPANESE = described("ja", romanize=japanese_to_romaji)
 KOREAN = described("ko", romanize=hangul_to_latin)
