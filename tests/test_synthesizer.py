@@ -151,6 +151,20 @@ def test_text_that_cannot_be_spoken_is_one_error_message(synthesizer, voice, tex
     assert words in str(error.value) and "\n" not in str(error.value) and len(str(error.value)) < 400
 
 
+@pytest.mark.parametrize(
+    "name, value",
+    [
+        *(("text", text) for text in (None, 5, b"one", ["one"])), ("voice", 5), ("voice", []), ("seed", 1.5),
+        *(("speed", speed) for speed in (0, 0.2, 4.1, np.nan, "fast")), ("seed", None), ("retries", -5),
+    ],
+)  # fmt: skip
+def test_wrong_argument_is_named(synthesizer, voice, name, value):
+    given = dict(text="one", voice=voice, language="en") | {name: value}
+    for speak in (synthesizer.speak, synthesizer.stream)[: 1 if name == "retries" else 2]:
+        with pytest.raises(UserError, match=f"^{name} must be .* Received: "):
+            speak(**given)
+
+
 @pytest.mark.usefixtures("without_griffin_lim")
 def test_sentence_without_known_letters_is_dropped(synthesizer, voice):
     speech = synthesizer.speak("one two three. ضضض ضضض ضضض. four five six.", voice, "en")
@@ -163,6 +177,7 @@ def test_voice_from_files_equals_voice_from_arrays(synthesizer, tmp_path):
     sound, path = voiced(1.0, 150, 1), tmp_path / "voice.wav"
     soundfile.write(path, sound, MODEL_SAMPLE_RATE, subtype="FLOAT")
     of_array, of_path, of_list = (synthesizer.voice(reference).latents for reference in (sound, str(path), [path]))
+    np.testing.assert_array_equal(synthesizer._voice_and_language("one", sound, None)[0].latents, of_array)
     assert of_array.shape == (1, synthesizer.config.model.num_latents, synthesizer.config.model.width)
     np.testing.assert_allclose(of_path, of_array, atol=1e-4)
     np.testing.assert_array_equal(of_path, of_list)
