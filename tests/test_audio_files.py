@@ -96,7 +96,9 @@ def test_samples_beyond_full_scale_are_scaled_with_a_warning(tmp_path):
 def test_clipping_is_reported_from_a_clean_recording_at_full_scale(tmp_path):
     soundfile.write(tmp_path / "clipped.wav", np.clip(voice(peak=1.5), -1, 1), MODEL_SAMPLE_RATE)
     soundfile.write(tmp_path / "loud.wav", voice(peak=1), MODEL_SAMPLE_RATE)
+    soundfile.write(tmp_path / "square.wav", np.sign(voice(peak=1)), MODEL_SAMPLE_RATE)
     assert read_audio(tmp_path / "clipped.wav").warnings[0].startswith("clipped: ")
+    assert "clipped: 100 % of" in read_audio(tmp_path / "square.wav").warnings[0]
     assert read_audio(tmp_path / "loud.wav").warnings == ()
 
 

@@ -150,12 +150,32 @@ def test_text_that_cannot_be_spoken_is_one_error_message(synthesizer, voice, tex
     assert words in str(error.value) and "\n" not in str(error.value) and len(str(error.value)) < 400
 
 
+@pytest.mark.parametrize(
+    "name, value",
+    [
+        *(("text", text) for text in (None, 5, b"one", ["one"])), ("voice", 5), ("voice", []), ("seed", 1.5),
+        *(("speed", speed) for speed in (0, 0.2, 4.1, np.nan, "fast")), ("seed", None), ("retries", -5),
+    ],
+)  # fmt: skip
+def test_wrong_argument_is_named(synthesizer, voice, name, value):
+    given = dict(text="one", voice=voice, language="en") | {name: value}
+    for speak in (synthesizer.speak, synthesizer.stream)[: 1 if name == "retries" else 2]:
+        with pytest.raises(UserError, match=f"^{name} must be .* Received: "):
+            speak(**given)
+
+
 @pytest.mark.usefixtures("without_griffin_lim")
 def test_sentence_without_known_letters_is_dropped(synthesizer, voice):
     speech = synthesizer.speak("one two three. ضضض ضضض ضضض. four five six.", voice, "en")
     assert speech.pieces and not any("ض" in piece.text for piece in speech.pieces)
     with pytest.raises(SpeechError, match="Write it in English letters"):
         synthesizer.speak("ضضض", voice, "en")
+
+
+def test_voice_may_be_samples(synthesizer):
+    sound = voiced(1.0, 150, 1)
+    of_array = synthesizer._voice_and_language("one", sound, None)[0].latents
+    np.testing.assert_array_equal(of_array, synthesizer.voice(sound).latents)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, 1e300])

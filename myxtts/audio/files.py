@@ -296,7 +296,7 @@ def _sound_warnings(frames, peak, subtype):
     flat = (frames == frames.max(axis=0)) | (frames == frames.min(axis=0))
     share = (flat[2:] & flat[1:-1] & flat[:-2]).any(axis=1).sum() / len(frames)
     if share > _CLIPPED_SHARE:
-        yield f"clipped: {100 * share:.2g} % of it is clipped; record it at a lower level."
+        yield f"clipped: {100 * share:.3g} % of it is clipped; record it at a lower level."
 
 
 def _resample(path, mono, original_rate, sample_rate):

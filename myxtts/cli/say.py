@@ -140,8 +140,7 @@ def _say(arguments, text, lines, sound):
             return say_lines(lines, synthesizer, voice, arguments, options, check)
         with progress_bar("speaking", "sentence") as progress:
             speech = synthesizer.speak(text, voice, arguments.language, **options, **check, progress=progress)
-    if arguments.sample_rate:
-        speech = speech.resampled(arguments.sample_rate)
+    speech = speech.resampled(arguments.sample_rate) if arguments.sample_rate else speech
     speech.save(arguments.output)
     if arguments.subtitles:
         write_text(arguments.subtitles, speech.subtitles())
@@ -190,6 +189,10 @@ def _check(arguments):
     require(0 <= arguments.retries <= 100, "--retries", "0 to 100", arguments.retries)
     if (rate := arguments.sample_rate) is not None:
         require(8000 <= rate <= 96000, "--sample-rate", "8000 to 96000 Hz", rate, "Try 24000, 44100 or 48000.")
+        kind = arguments.format if arguments.batch else Path(arguments.output).suffix[1:].lower()
+        rates = [base * factor for factor in (1, 2, 4) for base in (8000, 11025, 12000)]
+        require(kind != "mp3" or rate in rates, "--sample-rate", f"one of {', '.join(map(str, rates))} for mp3", rate)
+        require(kind != "flac" or rate < 2**16 or rate % 10 == 0, "--sample-rate", "a multiple of 10 for flac", rate)
     if arguments.recognizer is not None:
         settle_recognizer(arguments.recognizer)
     require_output("--subtitles", arguments.subtitles)
@@ -199,8 +202,7 @@ def _check(arguments):
         require(not Path(arguments.output_folder).is_file(), "--output-folder", "a folder", arguments.output_folder)
     elif not arguments.stream:
         require_output("--output", arguments.output)
-        if not Path(arguments.output).exists() or Path(arguments.output).is_file():
-            check_suffix(arguments.output)
+        check_suffix(arguments.output)
 
 
 def _voice(arguments, synthesizer):
@@ -305,7 +307,6 @@ def say_lines(lines: list[Line], synthesizer, voice, arguments, options: dict, c
     """Checks all lines, then speaks the lines whose audio file is missing or out of date; returns the exit code."""
     # `options` and `check` are keyword arguments of `Synthesizer.batch`.
     folder = Path(arguments.output_folder)
-    folder.mkdir(parents=True, exist_ok=True)
     requests = _requests(lines, synthesizer, voice, arguments)
     file = folder / SPOKEN_FILE
     digests = read_json(file) if file.is_file() else {}
@@ -325,6 +326,7 @@ def say_lines(lines: list[Line], synthesizer, voice, arguments, options: dict, c
     waiting = [request for request in requests if not is_spoken(request[0])]
     if done := len(requests) - len(waiting):
         print(f"{done} of {len(requests)} texts were already spoken, in {printable(str(folder))}", flush=True)
+    folder.mkdir(parents=True, exist_ok=True)
     started = time.monotonic()
     for start in range(0, len(waiting), BATCH_SIZE):
         some, voices, languages = zip(*waiting[start : start + BATCH_SIZE])

@@ -10,7 +10,7 @@ from typing import Self
 import numpy as np
 import tensorflow as tf
 
-from myxtts.config.checks import UserError, require
+from myxtts.config.checks import UserError, brief, require
 from myxtts.config.config import SamplingConfig, XTTSConfig
 from myxtts.config.rates import CODE_STRIDE_SAMPLES, MEL_FLOOR, MEL_FRAMES_PER_CODE, MODEL_SAMPLE_RATE, NUM_MELS
 from myxtts.inference.advancing import TensorflowSteps
@@ -148,13 +148,13 @@ class Synthesizer:
             engine: Name in `choices.ENGINES`; None uses the engine that was chosen at loading.
             drawing: Values that override `sampling`: `temperature`, `top_k`, `top_p`, `repetition_penalty`.
         """
-        voice, language = self._voice_and_language(text, voice, language)
+        voice, language = self._voice_and_language(text if isinstance(text, str) else None, voice, language)
         sampling = (sampling or self.config.sampling).changed(drawing)
         options = dict(speed=speed, retries=retries, listener=listener, progress=progress)
         return self.with_engine(engine).batch([text], [voice], [language], sampling, seed, **options)[0]
 
     def _voice_and_language(self, text, voice, language):
-        if not (voice or language) and self.folder and not is_base(self.folder):  # base has a voice for each language
+        if voice is None and not language and self.folder and not is_base(self.folder):  # base: a voice per language
             voice = default_speaker(self.folder, "")
         name = composed(voice) if isinstance(voice, str) and composed(voice) in self.speakers else ""
         own = language_of(self.folder, name) if self.folder and not language else None
@@ -193,6 +193,7 @@ class Synthesizer:
 
         Raises `SpeechError` if the model cannot speak one of the texts.
         """
+        require(isinstance(retries, int) and 0 <= retries <= 100, "retries", "0 to 100", brief(retries))
         found = [self.text_front.pieces(text, language) for text, language in zip(texts, languages, strict=True)]
         sampling = sampling or self.config.sampling
         spoken = []
@@ -246,7 +247,8 @@ class Synthesizer:
         Raises `SpeechError`, before anything is sampled, if the model cannot speak the text.
         """
         voice, language = self._voice_and_language(text if isinstance(text, str) else None, voice, language)
-        pieces = self.text_front.pieces(text, language) if isinstance(text, str) else text
+        is_split = isinstance(text, list | tuple) and all(isinstance(one, Piece) for one in text)
+        pieces = text if is_split else self.text_front.pieces(text, language)
         manner = Manner(voice, language, sampling or self.config.sampling, seed, speed)
         return SpeechStream(self, pieces, manner, hurry, check)
 
@@ -260,7 +262,7 @@ class Synthesizer:
                 raise SpeechError(f"No voice given. Give {own}recordings or a .voice file.")
         if isinstance(voice, Voice):
             return voice.checked("The given voice", *self._voice_shapes)
-        if isinstance(voice, list) and len(voice) == 1 and not isinstance(voice[0], np.ndarray):
+        if isinstance(voice, list) and len(voice) == 1 and isinstance(voice[0], str | Path):
             voice = Path(voice[0])  # may be a .voice file
         if isinstance(voice, str) and self.folder:
             if composed(voice) in self.speakers or not (Path(voice).suffix or Path(voice).exists()):

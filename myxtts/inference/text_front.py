@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from myxtts.config.checks import brief
+from myxtts.config.checks import brief, require
 from myxtts.config.config import XTTSConfig
 from myxtts.inference.speech import SpeechError
 from myxtts.storage.files import AnyPath, CheckpointError
@@ -65,12 +65,12 @@ class TextFront:
 
     def _read(self, text: str, language: str, max_tokens: int | None = None) -> str:
         """Returns the text as `Reader.spoken` writes it; raises `SpeechError` if the model cannot speak it."""
-        read, reason = "", ""
+        require(isinstance(text, str), "text", "a string", brief(text))
         try:
             get_language(language, self.tokenizer.languages)
         except ValueError as error:
             reason = str(error)
-        if not reason:
+        else:
             read = self.tokenizer.reader.spoken(text, language)
             reason = self.tokenizer.fault(read, language, max_tokens)
         if reason:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
+from myxtts.config.checks import brief, require
 from myxtts.inference.speech import Manner, Spoken, SpokenPiece, Verdict, faded, silence
 from myxtts.inference.text_front import Piece
 from myxtts.inference.windows import FIRST_CODES, NO_SAMPLES, Sounding
@@ -27,6 +28,9 @@ class Sentence:
     """Synthesis of one piece of a text: `open` queues it, `more` returns its audio, `check` runs the self-check."""
 
     def __init__(self, synthesizer: "Synthesizer", piece: Piece, number: int, manner: Manner):
+        seed, speed = manner.seed, manner.speed
+        require(isinstance(seed, int | np.integer), "seed", "a whole number", brief(seed))
+        require(isinstance(speed, int | float | np.number) and 0.25 <= speed <= 4.0, "speed", "0.25 to 4.0", speed)
         self.synthesizer, self.piece, self.number, self.manner = synthesizer, piece, number, manner
         self.stream: CodeStream | None = None
         self.verdict: Verdict | None = None
@@ -116,6 +120,7 @@ class SpeechStream(Spoken):
     """
 
     def __init__(self, synthesizer: "Synthesizer", pieces: Sequence[Piece], manner: Manner, hurry: bool, check: bool):
+        self._sentences = []  # for `__del__`, if an argument is invalid
         self._sentences = [Sentence(synthesizer, piece, number, manner) for number, piece in enumerate(pieces)]
         self._engine, self._sample_rate, self._hurry = synthesizer.engine, synthesizer.sample_rate, hurry
         self._number, self._start, self._num_samples = 0, 0, 0

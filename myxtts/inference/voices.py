@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from myxtts.audio.files import AudioError, read_audio
 from myxtts.audio.mel import CONDITIONING_MEL, SPEAKER_MEL, MelSpectrogram, resample
+from myxtts.config.checks import brief, require
 from myxtts.config.config import XTTSConfig
 from myxtts.config.rates import MODEL_SAMPLE_RATE, SPEAKER_SAMPLE_RATE
 from myxtts.inference.speech import Voice
@@ -52,7 +53,8 @@ class VoiceEncoder:
             AudioError: A file cannot be read, or the recordings are shorter than `SHORTEST_CHUNK_SAMPLES` in all.
         """
         recordings, files = [], []
-        for one in [references] if isinstance(references, Recording) else references:
+        for one in references if isinstance(references, list | tuple) and references else [references]:
+            require(isinstance(one, Recording) and np.size(one), "voice", "a name, file, samples or a list", brief(one))
             if not isinstance(one, np.ndarray):  # arrays are clips of a training set, which were checked before
                 files.append(one)
                 recording = read_audio(one)

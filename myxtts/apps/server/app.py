@@ -128,10 +128,9 @@ def _add_state(app, speaker, voices, settings):
 
 async def _answer_error(request, error):
     if isinstance(error, RequestValidationError):
-        first = error.errors()[0]
-        names = [str(part) for part in first["loc"][1:] if part != "str" and part != "VoiceId"]
-        param = ".".join(names)[:100] or None
-        if first["type"] == "json_invalid" or not names:
+        first = max(error.errors(), key=lambda one: len(one["loc"]))  # of the two types of a voice, the one meant
+        param = ".".join(map(str, first["loc"][1:2] + first["loc"][3:]))[:100]  # the part between names this type
+        if first["type"] == "json_invalid" or not param:
             error = ApiError(400, "The body must be a JSON object, sent as application/json.", code="invalid_json")
         else:
             error = ApiError(400, f"{param}: {first['msg']}.", param, first["type"])

@@ -18,6 +18,7 @@ FIELDS = [
     ("response_format", "aac"), ("speed", 0), ("speed", 5), ("speed", "1"), ("speed", True), ("seed", -1),
     ("seed", 2**64), ("seed", 1.5), ("temperature", -1), ("top_p", 2), ("top_k", -5), ("repetition_penalty", 0),
     ("language", "xx"), ("language", "../en"), ("language", 3), ("stream_format", "ws"), ("stream", "yes"),
+    ("voice", {"id": 1}),
 ]  # fmt: skip
 BODIES = {
     "nothing": b"",
@@ -62,13 +63,13 @@ def refused(answer, *allowed):
 
 @pytest.mark.parametrize("voice", [*VOICES, "link", "broken"])
 def test_invalid_voice_is_refused(live, voice):
-    assert refused(live.ask("POST", "/v1/audio/speech", {**GOOD, "voice": voice}))["param"].startswith("voice")
+    assert refused(live.ask("POST", "/v1/audio/speech", {**GOOD, "voice": voice}))["param"] == "voice"
 
 
 @pytest.mark.parametrize("name, value", FIELDS)
 def test_invalid_field_is_refused(live, name, value):
     error = refused(live.ask("POST", "/v1/audio/speech", {**GOOD, "temperature": 0.5, name: value}), 400, 404)
-    assert error["param"].split(".")[0] == name
+    assert error["param"] in (name, f"{name}.id", f"{name}.more")
 
 
 def test_text_in_other_letters_than_those_of_the_language_is_refused(live):
