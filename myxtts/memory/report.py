@@ -75,7 +75,8 @@ class MemoryReport(dict[str, Any]):
             each = ", ".join(f"{stage} {time}" for stage, time in times.items())
             total = tqdm.format_interval(sum(self["seconds"].values()))
             none = "not estimated for such a run. Training prints the time left after its first steps."
-            notes += [f"TIME on this machine, by trial steps: {total} ({each})." if times else f"TIME: {none}"]
+            time = f"TIME on this machine, by trial steps: {total} ({each})." if times else f"TIME: {none}"
+            lines = [textwrap.fill(time, columns), "", *lines]
         return "\n".join([*lines, *sizes, "", *(textwrap.fill(note, columns) for note in notes)])
 
 
