@@ -100,12 +100,11 @@ def test_flags_in_errors_of_plan_and_load_are_named_as_arguments(tmp_path):
 
 
 def test_misspelt_arguments_are_answered_with_the_nearest_argument():
-    with pytest.raises(ConfigError, match="Did you mean config?"):
+    with pytest.raises(ConfigError, match="mean config?"):
         myxtts.train(confg="sample.yaml")
-    model = myxtts.load("base")
     for wrong, right in (("lang", "language"), ("speaker", "voice")):
         with pytest.raises(ConfigError, match=f"{wrong} is not an argument. Did you mean {right}?"):
-            model.speak("One.", **{wrong: "fa"})
+            myxtts.load("base").speak("One.", **{wrong: "fa"})
 
 
 def test_size_by_keyword_does_not_go_with_the_shapes_of_a_configuration():
