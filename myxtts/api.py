@@ -198,6 +198,7 @@ def _seconds(config, start) -> dict[str, float]:
     if config.data.train_data is None or is_run or with_workers(config).training.workers:
         return {}
     check_request(config, **start.devices)
+    say("Measuring the time of training steps; this can take a minute...")
     times: dict[str, tuple[float, float]] = {}
     notify = lambda event, *facts: times.update(*facts) if event == "on_trial" else None
     open_run(set_up(config, **start.devices)[0], notify, is_plan=True)

@@ -102,9 +102,10 @@ def test_time_left_includes_later_stages_and_is_in_each_log_line(tmp_path, monke
 
 def test_time_of_a_run_is_estimated_from_a_trial_of_its_stages(tmp_path, monkeypatch, capsys):
     config = tiny_run_config("there", tmp_path, training={"validate_every_steps": 10, "sample_every_steps": 10})
+    dataset = SimpleNamespace(config=config)
     monkeypatch.setattr(agenda.time, "process_time", lambda: 2 * time.monotonic())  # two threads
     monkeypatch.setattr(agenda, "try_stage", lambda data, stage, plan: {"dvae": (0.1, 0.5), "gpt": (0.3, 1.0)}[stage])
-    tried = lambda works, **memory: agenda.try_run(works, SimpleNamespace(config=config), SimpleNamespace(**memory))
+    tried = lambda works, **memory: agenda.try_run(works, dataset, SimpleNamespace(**memory), print)
     times, opening, stop = tried(WORKS, memory=GB), agenda.OPENING, agenda.STOP_SECONDS
     assert times["dvae"] == (0.5, pytest.approx(20 * 0.5 + 0.1 * opening + 2 * stop))
     assert times["gpt"] == (1.0, pytest.approx(40 * 1.0 + 0.3 * opening + 4 * stop + agenda.CLOSING_SECONDS))

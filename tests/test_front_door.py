@@ -99,6 +99,14 @@ def test_flags_in_errors_of_plan_and_load_are_named_as_arguments(tmp_path):
         assert str(refusal.value) in shown[0] and "From Python: --" in shown[1] and len(shown) == 2
 
 
+def test_misspelt_arguments_are_answered_with_the_nearest_argument():
+    with pytest.raises(ConfigError, match="mean config?"):
+        myxtts.train(confg="sample.yaml")
+    for wrong, right in (("lang", "language"), ("speaker", "voice")):
+        with pytest.raises(ConfigError, match=f"{wrong} is not an argument. Did you mean {right}?"):
+            myxtts.load("base").speak("One.", **{wrong: "fa"})
+
+
 def test_size_by_keyword_does_not_go_with_the_shapes_of_a_configuration():
     with pytest.raises(ConfigError, match="ModelConfig\\(size="):
         myxtts.train(XTTSConfig(), model_size="nano")

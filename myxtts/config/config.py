@@ -4,7 +4,7 @@ import dataclasses
 import itertools
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields
 from os import PathLike
 from pathlib import Path
@@ -39,10 +39,11 @@ class SamplingConfig(Settings):
     """Length in seconds of the reference chunks whose latents are averaged (XTTS v2: 4; default: the longest
     conditioning clip in training)."""
 
-    def changed(self, values: Mapping[str, Any]) -> Self:
-        """Returns a copy with the settings in `values` that are not None. Raises `ConfigError` if one is invalid."""
+    def changed(self, values: Mapping[str, Any], beside: Collection[str] = ()) -> Self:
+        """Returns a copy with all `values` but None. Raises `ConfigError`, which may suggest a name in `beside`."""
         for name in values.keys() - vars(self).keys():
-            raise ConfigError(f"{printable(name)} is not a setting of sampling.{nearest(name, vars(self))}")
+            hint = nearest("voice" if name == "speaker" and beside else name, (*beside, *vars(self)))
+            raise ConfigError(f"{printable(name)} is not {'an argument' if beside else 'a setting of sampling'}.{hint}")
         return dataclasses.replace(self, **{name: value for name, value in values.items() if value is not None})
 
 

@@ -161,7 +161,7 @@ def with_named(values: dict, named: Mapping[str, Any]) -> dict:
     flags = {keyword: flag for flag in all_flags() if flag.settings for keyword in flag.keywords}
     for name, value in named.items():
         if name not in flags:
-            raise ConfigError(f"myxtts.train has no argument {name}.{nearest(name, flags)}")
+            raise ConfigError(f"myxtts.train has no argument {name}.{nearest(name, [*flags, 'config', 'quiet'])}")
         for place in flags[name].settings if value is not None else ():
             plain = flags[name].plain(value)
             if name == "batch_size" and plain == AUTOMATIC:

@@ -41,11 +41,7 @@ class Voice:
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """Loads a file written by `save`.
-
-        Raises:
-            CheckpointError: The file is missing, damaged or not a voice.
-        """
+        """Loads a file written by `save`. Raises `CheckpointError` if it is missing, damaged or not a voice."""
         stored = StoredTensors(path)
         if not {"latents"} <= set(stored) <= {"latents", "speaker"}:
             raise CheckpointError(f"{path} is not a voice. Write one with `Voice.save`.")
@@ -203,10 +199,12 @@ class Speech(Spoken):
     def save(self, path: str | Path) -> None:
         """Saves the audio in the format of the suffix: 16-bit wav or flac, mp3 or ogg.
 
-        Raises:
-            AudioError: The suffix is unknown, or the folder does not exist.
+        Raises `UserError` if the suffix is unknown or the file cannot be written.
         """
-        write_audio(path, self.samples, self.sample_rate)
+        try:
+            write_audio(path, self.samples, self.sample_rate)
+        except OSError as error:
+            raise UserError(f"{path} cannot be written: {error.strerror}. Choose another folder.") from error
 
 
 def _clock(seconds):

@@ -149,7 +149,7 @@ class Synthesizer:
             drawing: Values that override `sampling`: `temperature`, `top_k`, `top_p`, `repetition_penalty`.
         """
         voice, language = self._voice_and_language(text if isinstance(text, str) else None, voice, language)
-        sampling = (sampling or self.config.sampling).changed(drawing)
+        sampling = (sampling or self.config.sampling).changed(drawing, "voice language seed speed retries".split())
         options = dict(speed=speed, retries=retries, listener=listener, progress=progress)
         return self.with_engine(engine).batch([text], [voice], [language], sampling, seed, **options)[0]
 

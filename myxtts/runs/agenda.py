@@ -3,7 +3,7 @@
 import logging
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -260,7 +260,7 @@ def find_needs(config: XTTSConfig, works: Sequence[StageWork], dataset: SpeechDa
     return needs
 
 
-def try_run(works: Sequence[StageWork], dataset: SpeechDataset, needs: Needs) -> dict[str, tuple[float, float]]:
+def try_run(works: Sequence[StageWork], dataset: SpeechDataset, needs: Needs, notify: Callable) -> dict[str, tuple]:
     """Estimates `{stage: (seconds per step, seconds of the stage)}` by trial steps; {} if the run permits no trial."""
     training, plan = dataset.config.training, plan_for()
     steps = {work.stage: max(0, work.total - (work.step or 0)) for work in works if work.trains}
@@ -268,6 +268,7 @@ def try_run(works: Sequence[StageWork], dataset: SpeechDataset, needs: Needs) ->
     fits = is_plain and needs.memory <= MOST_TO_TRY and not (training.automatic_batch_size or training.workers)
     if not fits or sum(steps.values()) < LEAST_TO_TRY:
         return {}
+    notify("on_trial_start", [stage for stage, count in steps.items() if count])
     began, used = time.monotonic(), time.process_time()
     tried = {stage: try_stage(dataset, stage, plan) for stage, count in steps.items() if count}
     used = time.process_time() - used

@@ -84,6 +84,9 @@ class RunConsole(ConsoleProgress, RunListener):
         self._needs, self._disk_before = needs, self._disk()
         self._say(needs.describe())
 
+    def on_trial_start(self, stages):
+        self._say(f"Measuring the time of a step of {listed(stages)}; this can take a minute...")
+
     def on_trial(self, times):
         self._expect(sum(whole for _, whole in times.values()), f" (by a trial of {listed([*times])})")
 

@@ -104,7 +104,7 @@ def open_run(
         fault = f"--prepared {shards} contains codes of a trained DVAE, but this run would train its own"
         hint = "Give that DVAE's run as --checkpoint-dir or --init-from, or train a DVAE before `myxtts prepare`."
         raise ConfigError(f"{fault}. {hint}")
-    if needs is not None and (times := try_run(works, dataset, needs)):
+    if needs is not None and (times := try_run(works, dataset, needs, notify)):
         notify("on_trial", times)
     if is_plan:
         return dataset, works

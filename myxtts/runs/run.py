@@ -39,7 +39,7 @@ class RunListener:
     - `on_corpus(dataset)`: the recordings were read into a `data.dataset.SpeechDataset`.
     - `on_agenda(works)`: the agenda, a `runs.agenda.StageWork` per stage, is known; nothing was trained or reset yet.
     - `on_needs(needs)`: the needed memory and disk, a `runs.agenda.Needs`, were estimated.
-    - `on_trial(times)`: the time was estimated: `{stage: (seconds per step, seconds of the stage)}`.
+    - `on_trial_start(stages)`, `on_trial(times)`: around trial steps; `{stage: (seconds per step, of the stage)}`.
     - `on_stage(stage, order)`: the stage is about to start; `order` is the `data.batch.BatchOrder` of its batches.
     - `on_set_aside(stage, folder)`: the stage starts over, and its checkpoints were moved to `folder`.
     - `on_stopped(stage)`: the run was stopped in this stage.

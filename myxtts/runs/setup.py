@@ -317,7 +317,7 @@ def _make(missing, folder, options):
             if len(paths) > 1:
                 pending = [(speaker, [path]) for path in paths] + pending
             else:
-                say(f"Skipped {printable(str(paths[0]))}: {error}")
+                say(f"Skipped {printable(str(paths[0]))}: {str(error).removeprefix(f'{paths[0]}: ')}")
     lists = [one.read_text("utf-8").splitlines() for one in folder.glob("metadata_*.csv")]
     if fault and not any(len(lines) > 1 for lines in lists):
         raise fault

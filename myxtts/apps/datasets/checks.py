@@ -210,11 +210,12 @@ def listen(
     """
     if not (options.recognizer or options.dnsmos or options.encoder):
         return
-    parts, reported = [], time.monotonic()
+    parts, reported = [], (began := time.monotonic())
     for number, (clip, file) in enumerate(clips):
         if time.monotonic() - reported >= _PROGRESS_SECONDS:
             reported = time.monotonic()
-            tell(f"{number} of {len(clips)} clips checked")
+            left = (reported - began) * (len(clips) / max(1, number) - 1) / 60
+            tell(f"{number} of {len(clips)} clips checked, about {left:.1f} min left")
         samples, rate = soundfile.read(file, dtype="float32")
         if options.recognizer:
             scored = getattr(options.recognizer, "scored", lambda *audio: (options.recognizer(*audio), 1.0, "", 1.0))

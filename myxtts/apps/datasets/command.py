@@ -111,6 +111,11 @@ def open_options(arguments: Namespace) -> Namespace:
 
     opened.language = language_code(arguments.language)
     text, name = arguments.subtitles or arguments.transcript, arguments.recognizer
+    for path in filter(None, (*arguments.recordings, text)):
+        if not os.path.exists(path):
+            raise UserError(f"{printable(os.fspath(path))}: it does not exist.")
+    if "pocketsphinx" in (name, arguments.aligner):
+        require(opened.language.partition("-")[0] == "en", "--language", "en with pocketsphinx", opened.language)
     opened.text, opened.recognizer_name, opened.aligner_name = text and Path(text), name, arguments.aligner or name
     opened.recognizer = open_recognizer(name, True) if name else None
     opened.aligner = open_recognizer(arguments.aligner, True) if arguments.aligner else opened.recognizer

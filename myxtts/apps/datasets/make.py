@@ -16,7 +16,7 @@ from myxtts.apps.datasets.set_folder import PAUSE, WAVS, describe, open_set, sou
 from myxtts.apps.datasets.speech import Atom, choose_clips, find_edges, force_cuts, to_stretches
 from myxtts.apps.datasets.texts import TEXT_EXTENSIONS, Piece, count_letters, is_subtitles, read_text, synchronize
 from myxtts.audio.encoding import write_audio
-from myxtts.audio.files import MEDIA_EXTENSIONS, AudioError
+from myxtts.audio.files import MEDIA_EXTENSIONS
 from myxtts.config.checks import UserError, counted
 from myxtts.data.corpora import TEXTS, files_beside
 from myxtts.storage.files import digest_file, write_whole_folder
@@ -37,8 +37,6 @@ def make_dataset(
     """
     files: list[Path] = []
     for path in map(Path, recordings):
-        if not path.exists():
-            raise AudioError(path, "missing file", "it does not exist.")
         found = [one for one in path.glob("*") if one.suffix.lower() in MEDIA_EXTENSIONS] if path.is_dir() else [path]
         if not found or path.suffix.lower() in TEXTS:
             hint = f"Give recordings ({' '.join(MEDIA_EXTENSIONS)}), or a folder with recordings directly in it"

@@ -29,8 +29,7 @@ _SPEECH_LOWEST_HZ = 120.0
 class LongAudio:
     """An audio or video file, decoded block by block with libsndfile or ffmpeg, so that it may be hours long.
 
-    Raises:
-        AudioError: The file is missing, empty or damaged, or it needs ffmpeg, which is not installed.
+    Raises `AudioError` if the file is missing, empty or damaged, or needs ffmpeg, which is not installed.
     """
 
     def __init__(self, path: Path):
@@ -53,8 +52,7 @@ class LongAudio:
 
         A `channel` of None means the mean of all. Spans that reach beyond the end of the file are shortened.
 
-        Raises:
-            AudioError: A span starts after the end of the file, or the file is damaged.
+        Raises `AudioError` if a span starts after the end of the file, or the file is damaged.
         """
         held, start, blocks = np.zeros(0, np.float32), 0, (_to_mono(one, channel) for one in self.channel_blocks())
         for first, last in spans:
@@ -68,8 +66,7 @@ class LongAudio:
     def channel_blocks(self) -> Iterator[np.ndarray]:
         """Yields the recording in float32 blocks `(S, C)`. All blocks but the last one consist of whole 10 ms frames.
 
-        Raises:
-            AudioError: The file is damaged or has values that are not finite.
+        Raises `AudioError` if the file is damaged or has values that are not finite.
         """
         size, count = BLOCK_SECONDS * FRAMES_PER_SECOND * (self.sample_rate // FRAMES_PER_SECOND), 0
         with self._open() as file:

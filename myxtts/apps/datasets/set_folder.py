@@ -3,7 +3,7 @@
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from statistics import median
@@ -102,7 +102,7 @@ class SetFolder:
 
 @contextmanager
 def open_set(path: Path) -> Iterator[SetFolder]:
-    """Opens or creates a data set's folder, locked during the `with` block. If a new folder stays empty, deletes it.
+    """Opens or creates a data set's folder, locked during the `with` block. Deletes new folders that stay empty.
 
     Raises:
         UserError: The folder has other content, or another process writes to it.
@@ -112,7 +112,7 @@ def open_set(path: Path) -> Iterator[SetFolder]:
     names = {one.name for one in path.iterdir() if not one.name.startswith(".")} if path.is_dir() else set()
     if MARK not in names and not names <= {WAVS, SOURCES}:
         raise UserError(f"--output must be a new folder or a make-dataset data set. {path} has other content.")
-    folders = (path / WAVS, path / SOURCES)
+    folders, made = (path / WAVS, path / SOURCES), [place for place in path.parents if not place.exists()]
     for folder in folders:
         folder.mkdir(parents=True, exist_ok=True)
     with files.locked_folder(path, f"Another run is writing to {path}. Wait for it, or choose another --output."):
@@ -128,8 +128,9 @@ def open_set(path: Path) -> Iterator[SetFolder]:
             is_unused = {one.name for one in path.iterdir()} == {MARK, WAVS, SOURCES}
             if MARK not in names and is_unused and not any(any(one.iterdir()) for one in folders):
                 (path / MARK).unlink()
-                for folder in (*folders, path):
-                    folder.rmdir()
+                with suppress(OSError):  # a new folder above it has other files by now
+                    for folder in (*folders, path, *made):
+                        folder.rmdir()
 
 
 def source_id(name: str, digest: str) -> str:

@@ -69,8 +69,7 @@ def is_subtitles(path: Path) -> bool:
 def read_text(recording: Path, text: Path | None, options: Namespace) -> list[Piece]:
     """Reads the text file of a recording. If `text` is None, returns [], and a recognizer must transcribe the audio.
 
-    Raises:
-        UserError: The text cannot be read, or no recognizer is given to transcribe or align the recording.
+    Raises `UserError` if the text cannot be read, or no recognizer is given to transcribe or align the recording.
     """
     if text is None:
         if options.recognizer is None:
@@ -89,8 +88,7 @@ def read_subtitles(path: Path) -> list[Piece]:
 
     Cues that overlap, contain music or have two speakers get a `fault`.
 
-    Raises:
-        UserError: pysubs2 is missing, or the file has no readable cue.
+    Raises `UserError` if pysubs2 is missing, or the file has no readable cue.
     """
     with needing('Subtitles need pysubs2: pip install "myxtts[recordings]".'):
         import pysubs2

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from myxtts.apps.server.gate import ApiError, Model
-from myxtts.audio.files import AUDIO_EXTENSIONS
+from myxtts.apps.server.gate import ApiError, Model, log
+from myxtts.audio.files import AUDIO_EXTENSIONS, MEDIA_EXTENSIONS
 from myxtts.config.checks import UserError
 from myxtts.inference.speech import VOICE_SUFFIX, Voice
 from myxtts.storage.speakers import composed
@@ -55,8 +55,7 @@ class VoiceBook:
             voices need no alias: each selects a voice by language and, if possible, by sex. The language is that
             of the Kokoro voice or, because OpenAI's voices have none, that of the text.
 
-    Raises:
-        UserError: The folder does not exist, or an alias does not name a voice.
+    Raises `UserError` if the folder does not exist, or an alias does not name a voice.
     """
 
     def __init__(
@@ -67,7 +66,11 @@ class VoiceBook:
         self._speakers = {name: ServedVoice(name, language=language) for name, language in speakers.items()}
         self._opened = lru_cache(KEPT_VOICES)(self._open)
         self._adding = threading.Lock()
-        if unknown := set(self.aliases.values()) - set(self.all()):
+        known = self.all()
+        for path in sorted(folder.iterdir()) if folder else ():
+            if path.suffix.lower() in MEDIA_EXTENSIONS and composed(path.stem) not in known:
+                log.warning("--voices: %s is no voice: its name or format (%s) is not usable.", path.name, path.suffix)
+        if unknown := set(self.aliases.values()) - set(known):
             raise UserError(f"--voice-map must name voices of the server. There is no voice {min(unknown)}.")
 
     def all(self) -> dict[str, ServedVoice]:
@@ -90,8 +93,7 @@ class VoiceBook:
             name: Name or alias of a voice; empty for any voice of the language.
             language: Likely language of the text, which selects the voice if `name` is empty or one of OpenAI's.
 
-        Raises:
-            ApiError: No voice has this name.
+        Raises `ApiError` if no voice has this name.
         """
         voices, name = self.all(), composed(name)
         name = name if name in voices else self.aliases.get(name, name)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from myxtts.cli.arguments import EXAMPLES, PlainParser
 from myxtts.cli.errors import exits_with_sentence, open_port, require_output, require_port
-from myxtts.config.checks import UserError, needing
+from myxtts.config.checks import UserError, needing, printable
 from myxtts.storage.base_model import FILE, KINDS, require_kind
 
 PASSWORD_VARIABLE = "MYXTTS_UI_PASSWORD"
@@ -28,7 +28,8 @@ def main(argv: list[str] | None = None) -> int:
     if arguments.host not in ("127.0.0.1", "localhost", "::1") and not password:
         raise UserError(f"--host {arguments.host} needs a password. Set {PASSWORD_VARIABLE}.")
     require_port("--port", arguments.host, arguments.port)
-    print("Starting the page …", flush=True)  # Gradio takes seconds to import, on a busy machine a minute
+    made = "" if os.path.isdir(arguments.runs) else f" with the new folder {printable(arguments.runs)}"
+    print(f"Starting the page{made} …", flush=True)  # Gradio takes seconds to import, on a busy machine a minute
     with needing('The page needs: pip install "myxtts[ui]" ({} is missing.)'):
         import uvicorn
 

@@ -138,7 +138,7 @@ def train_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
     plan_on(choices.page, lambda run, *values: studio.plan(flags(run, *values), run), given)
     act(texts, start.click, begin, given, [notice], notice, api_name="start")
     act(texts, stop.click, end, [name], [notice], notice, api_name="stop")
-    _watch(studio, texts, name, now, state)
+    _watch(studio, texts, name, now, state, notice)
     _fill(studio, texts, name, form, recipe, stages, filled)
     # If nothing is training, the typed name stays.
     choices.page.load(lambda: next(iter(studio.training()), gr.skip()), None, name, **shared)
@@ -210,7 +210,7 @@ def _fill(studio, texts, name, form, recipe, stages, notice):
         act(texts, form[key].change, counted, [name, recipe, *form.values()], [stages], notice, api_name=False)
 
 
-def _watch(studio, texts, name, now, state):
+def _watch(studio, texts, name, now, state, notice):
     """Adds loss curves, the latest sample and the log of the run. They are updated every two seconds."""
     look = dict(x="step", y="loss", color="series", color_title=texts["kind"], height=240, min_width=420, visible=False)
     title = texts["losses"].format
@@ -229,13 +229,14 @@ def _watch(studio, texts, name, now, state):
         try:
             view = processes.RunView(named_folder(studio.home, run or ""))
         except UserError:
-            return running, *[gr.skip()] * (len(plots) + 3), seen
+            return running, *[gr.skip()] * (len(plots) + 4), seen
         words = " · ".join([texts[view.state], *view.facts(texts)])
         words = texts["in_english"].format(parts.PATHS.sub("", view.failed)) if view.failed else words
         newest = view.samples[0] if view.samples else None
-        fresh = (run, len(view.metrics), newest, view.log[-200:])
+        fresh = (run, len(view.metrics), newest, view.log[-200:], view.running)
         if fresh == seen:
-            return running, words, *[gr.skip()] * (len(plots) + 2), seen
+            return running, words, *[gr.skip()] * (len(plots) + 3), seen
+        said = "" if seen and seen[0] == run and seen[-1] and not view.running else gr.skip()  # "Stopping" is over
         curves, names = view.curves(), {"training": texts["train_loss"], "validation": texts["validation"]}
         lines = [[(step, loss, names[kind]) for step, loss, kind in curves.get(stage, ())] for stage in STAGES]
         for rows in filter(None, lines):  # Gradio draws only the curves that a chart has at first
@@ -244,9 +245,9 @@ def _watch(studio, texts, name, now, state):
         is_new = seen is None or (seen[0], seen[2]) != (run, newest)
         label = f"{texts['sample']}: {newest.stem}" if newest else None
         heard = gr.Audio(newest and str(newest), label=label, visible=bool(newest)) if is_new else gr.skip()
-        return running, words, *map(plot, lines), heard, gr.Textbox(view.log, visible=bool(view.log)), fresh
+        return running, words, said, *map(plot, lines), heard, gr.Textbox(view.log, visible=bool(view.log)), fresh
 
-    outputs = [now, state, *plots, sample, log, seen]
+    outputs = [now, state, notice, *plots, sample, log, seen]
     gr.Timer(2.0).tick(look_at, [name, seen], outputs, show_progress="hidden", api_name="state")
 
 

@@ -372,7 +372,8 @@ def main():
             file.setparams((1, 2, speaker.sample_rate, 0, "NONE", ""))
             file.writeframes(np.rint(np.clip(samples, -1, 1) * 32767).astype("<i2").tobytes())
     except (ValueError, OSError, RuntimeError, ImportError) as error:
-        parser.error(str(error))
+        fault = f"{error.filename} cannot be used: {error.strerror}." if getattr(error, "filename", None) else error
+        parser.error(str(fault))
     print(f"Wrote {output}: {len(samples) / speaker.sample_rate:.2f} s, voice {voice}, language {language}")
 
 

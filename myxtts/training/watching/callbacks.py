@@ -140,7 +140,8 @@ class ConsoleProgress(Callback):
         self._say(f"Stage {start.stage}: {done}, model {start.model_size}, {start.num_weights:,} weights")
         self._say(start.placement)
         accumulated = f" x {start.accumulation} accumulated" if start.accumulation > 1 else ""
-        self._say(f"Batch size: {start.batch_size}{accumulated}")
+        wait = ". The first step takes longer than the others" * (start.step < start.total_steps)
+        self._say(f"Batch size: {start.batch_size}{accumulated}{wait}")
         if shows_bars() and not self.quiet and start.step < start.total_steps:
             look = dict(unit="step", dynamic_ncols=True, smoothing=0.05)
             self._bar = tqdm(total=start.total_steps, initial=start.step, desc=start.stage, **look)
