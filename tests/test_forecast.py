@@ -105,12 +105,15 @@ def test_time_of_a_run_is_estimated_from_a_trial_of_its_stages(tmp_path, monkeyp
     dataset = SimpleNamespace(config=config)
     monkeypatch.setattr(agenda.time, "process_time", lambda: 2 * time.monotonic())  # two threads
     monkeypatch.setattr(agenda, "try_stage", lambda data, stage, plan: {"dvae": (0.1, 0.5), "gpt": (0.3, 1.0)}[stage])
-    tried = lambda works, **memory: agenda.try_run(works, dataset, SimpleNamespace(**memory), print)
+    tried = lambda works, memory, free=64 * GB: agenda.try_run(
+        works, dataset, SimpleNamespace(memory=memory, memory_free=free), print
+    )
     times, opening, stop = tried(WORKS, memory=GB), agenda.OPENING, agenda.STOP_SECONDS
     assert times["dvae"] == (0.5, pytest.approx(20 * 0.5 + 0.1 * opening + 2 * stop))
     assert times["gpt"] == (1.0, pytest.approx(40 * 1.0 + 0.3 * opening + 4 * stop + agenda.CLOSING_SECONDS))
     assert not tried(WORKS[:1], memory=GB), "twenty steps are done before a trial is worth it"
     assert not tried(WORKS, memory=agenda.MOST_TO_TRY + 1)
+    assert not tried(WORKS, memory=GB, free=GB - 1), "another program, such as a training, has the memory"
     assert [*tried([StageWork("dvae", 50, 20), WORKS[1]], memory=GB)] == ["gpt"], "no steps are left"
     monkeypatch.setattr(agenda, "plan_for", lambda: plan_devices(num_gpus=0, virtual_devices=3))
     assert not tried(WORKS, memory=GB), "replicas cannot share one clip"

@@ -265,8 +265,8 @@ def try_run(works: Sequence[StageWork], dataset: SpeechDataset, needs: Needs, no
     training, plan = dataset.config.training, plan_for()
     steps = {work.stage: max(0, work.total - (work.step or 0)) for work in works if work.trains}
     is_plain = len(plan.model_devices) == 1 and not plan.visible_ids  # devices cannot share the clip of a trial
-    fits = is_plain and needs.memory <= MOST_TO_TRY and not (training.automatic_batch_size or training.workers)
-    if not fits or sum(steps.values()) < LEAST_TO_TRY:
+    fits = is_plain and needs.memory <= min(MOST_TO_TRY, needs.memory_free)
+    if not fits or training.automatic_batch_size or training.workers or sum(steps.values()) < LEAST_TO_TRY:
         return {}
     notify("on_trial_start", [stage for stage, count in steps.items() if count])
     began, used = time.monotonic(), time.process_time()
