@@ -21,7 +21,7 @@ LICENCE = dict(action="store_true", help="accept the licence of a Hugging Face m
 EXAMPLES = tomllib.loads(Path(__file__).with_name("examples.toml").read_text("utf-8"))
 """Texts that commands print, by key, from `examples.toml`. Under a command's name are the examples in its help."""
 OPTIONS = tomllib.loads(Path(__file__).with_name("options.toml").read_text("utf-8"))
-"""Options of some commands, see `add_options`."""
+"""Options of some commands, by command; see `add_options`."""
 GROUP_NOTES = {"optimizations": "the effect of each is printed after the first step"}
 
 
@@ -136,18 +136,26 @@ def add_model(parser: argparse.ArgumentParser, more: str = "", name: str = "--ch
     parser.add_argument("--which", choices=("best", "last"), default="best", help="checkpoint to use")
 
 
-def add_options(parser: argparse.ArgumentParser, command: str) -> dict[str, argparse._ActionsContainer]:
-    """Adds the options of a command in `options.toml`; returns the groups of the help by heading."""
+def add_options(
+    parser: argparse.ArgumentParser,
+    options: Mapping[str, Mapping[str, Mapping[str, Any]]],
+    computed: Mapping[str, Mapping[str, Any]] = {},
+) -> dict[str, argparse._ActionsContainer]:
+    """Adds options from a table such as those of `options.toml`; returns the groups of the help by heading.
+
+    `computed` has further keyword arguments of `add_argument` by flags, those that are not constants.
+    """
     groups, rivals, types = {}, {}, {"int": int, "float": float}
-    for heading, options in OPTIONS[command].items():
+    for heading, entries in options.items():
         groups[heading] = parser.add_argument_group(heading) if heading else parser
-        for flags, words in options.items():
-            place, rival = groups[heading], words.get("rival")
+        for flags, words in entries.items():
+            given = {**words, **computed.get(flags, {})}
+            place, rival = groups[heading], given.pop("rival", None)
             if rival and rival not in rivals:
                 rivals[rival] = place.add_mutually_exclusive_group()
-            given = {name: value for name, value in words.items() if name not in ("rival", "type")}
-            kind = {"type": types[words["type"]]} if "type" in words else {}
-            rivals.get(rival, place).add_argument(*flags.split(), **given, **kind)
+            if "type" in given:
+                given["type"] = types.get(given["type"], given["type"])
+            rivals.get(rival, place).add_argument(*flags.split(), **given)
     return groups
 
 

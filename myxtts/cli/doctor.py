@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from myxtts.cli.arguments import EXAMPLES, PlainParser, add_options
+from myxtts.cli.arguments import EXAMPLES, OPTIONS, PlainParser, add_options
 from myxtts.cli.errors import exits_with_sentence, language_code, require_output
 from myxtts.config.checks import UserError, printable, require
 from myxtts.config.config import config_from_dict
@@ -26,9 +26,10 @@ def build_parser() -> argparse.ArgumentParser:
     """Returns the argument parser of `myxtts doctor`."""
     parser = PlainParser(prog="myxtts doctor", description=EXAMPLES["about doctor"])
     parser.add_argument("--model-size", choices=MODEL_SIZES, default="tiny", help="size to measure")
-    add_options(parser, "doctor")
+    add_options(parser, OPTIONS["doctor"])
     subjects = parser.add_subparsers(dest="subject")
-    add_options(subjects.add_parser("data", help="check a data set: every recording and transcript"), "doctor data")
+    data = subjects.add_parser("data", help="check a data set: every recording and transcript")
+    add_options(data, OPTIONS["doctor data"])
     return parser
 
 

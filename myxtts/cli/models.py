@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from myxtts.cli.arguments import EXAMPLES, LICENCE, PlainParser, add_model, add_options
+from myxtts.cli.arguments import EXAMPLES, LICENCE, OPTIONS, PlainParser, add_model, add_options
 from myxtts.cli.errors import exits_with_sentence, require_output
 from myxtts.config.checks import require
 from myxtts.devices.tensorflow_start import filter_native_errors, import_tensorflow
@@ -76,9 +76,7 @@ def export_parser() -> PlainParser:
     parser = PlainParser(prog="myxtts export", description=EXAMPLES["about export"])
     add_model(parser, required=True)
     forms = "; ".join(f"{name}: {words}" for name, (words, _) in FORMATS.items())
-    parser.add_argument("--format", default="onnx", choices=tuple(FORMATS), help=forms)
-    parser.add_argument("--weights", choices=("float32", "int8"), help=EXAMPLES["weights"])
-    parser.add_argument("--output", metavar="FOLDER", required=True, help="output folder, new or empty")
+    add_options(parser, OPTIONS["export"], {"--format": {"choices": tuple(FORMATS), "help": forms}})
     return parser
 
 
@@ -108,7 +106,7 @@ def push_parser() -> PlainParser:
     """Returns the argument parser of `myxtts push`."""
     parser = PlainParser(prog="myxtts push", description=EXAMPLES["about push"])
     add_model(parser, name="folder")
-    add_options(parser, "push")
+    add_options(parser, OPTIONS["push"])
     return parser
 
 

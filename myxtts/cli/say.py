@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from myxtts.audio.encoding import SoundEncoder, check_suffix, wav_header
-from myxtts.cli.arguments import PlainParser, add_model, add_options
+from myxtts.cli.arguments import OPTIONS, PlainParser, add_model, add_options
 from myxtts.cli.errors import exits_with_sentence, language_code, read_input, require_output
 from myxtts.config.checks import UserError, bounded_text, counted, printable, require
 from myxtts.data.corpora import SUBTITLES
@@ -48,7 +48,7 @@ def build_parser() -> argparse.ArgumentParser:
     """Returns the argument parser of `myxtts say`."""
     parser = PlainParser(prog="myxtts say", description="Speak a text in the voice of a recording.")
     add_model(parser, "; base has a default voice", default=BASE_NAME)
-    headings = add_options(parser, "say")
+    headings = add_options(parser, OPTIONS["say"])
     add_choices(headings["speech"])
     return parser
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from myxtts import api
-from myxtts.cli.arguments import EXAMPLES, LICENCE, PlainParser, add_flags, add_options
+from myxtts.cli.arguments import EXAMPLES, LICENCE, OPTIONS, PlainParser, add_flags, add_options
 from myxtts.cli.errors import exits_with_sentence, require_output
 from myxtts.config.checks import UserError, printable, require
 from myxtts.config.config import XTTSConfig
@@ -95,7 +95,7 @@ def launch_parser() -> PlainParser:
     """Returns the argument parser of `myxtts launch`."""
     parser = PlainParser(prog="myxtts launch", usage="myxtts launch --workers N [--restarts N] -- train …")
     parser.description = EXAMPLES["about launch"]
-    add_options(parser, "launch")
+    add_options(parser, OPTIONS["launch"])
     return parser
 
 

@@ -2,43 +2,25 @@
 
 import os
 import sys
+import tomllib
 from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
 from myxtts.api import naming_arguments
-from myxtts.cli.arguments import EXAMPLES, PlainParser, keywords
+from myxtts.cli.arguments import PlainParser, add_options, keywords
 from myxtts.cli.errors import exits_with_sentence, language_code
 from myxtts.config.checks import UserError, counted, printable, require
 from myxtts.storage.files import AnyPath
 
+COMMAND = tomllib.loads(Path(__file__).with_name("options.toml").read_text("utf-8"))
+"""Description and options of the command."""
+
 
 def build_parser() -> PlainParser:
     """Builds the argument parser of `myxtts make-dataset`."""
-    words = EXAMPLES["help of make-dataset"]
-    parser = PlainParser(prog="myxtts make-dataset", description=words["about"])
-    add, file = parser.add_argument, dict(metavar="FILE")
-    add("recordings", nargs="+", metavar="LONG", help="audio or video files, or folders")
-    add("--output", required=True, metavar="DIR", help="new folder, or an earlier data set to add to")
-    texts = parser.add_mutually_exclusive_group()
-    texts.add_argument("--subtitles", **file, help="subtitles of the recording: .srt, .vtt or .ass")
-    texts.add_argument("--transcript", **file, help="plain text of the recording")
-    add("--recognizer", default="", metavar="NAME", help=words["recognizer"])
-    add("--aligner", default="", metavar="NAME", help=words["aligner"])
-    add("--language", default="en", help="language of the speech")
-    add("--speaker", metavar="NAME", help="name of the speaker (default: name of the output folder)")
-    add("--vad", choices=("auto", "silero", "energy"), default="auto", help="voice activity detector")
-    add("--vad-model", **file, help="Silero VAD .onnx file (default: from an installed package)")
-    add("--min-seconds", type=float, default=1.0, help="minimum clip length in seconds")
-    add("--max-seconds", type=float, default=11.5, help="maximum clip length in seconds")
-    add("--min-snr", type=float, default=15.0, metavar="DB", help="minimum signal-to-noise ratio of a clip")
-    add("--one-voice", action="store_true", help="drop clips with several or other speakers; slow")
-    add("--speaker-encoder", **file, help=words["speaker-encoder"])
-    add("--min-dnsmos", type=float, metavar="SCORE", help="minimum DNSMOS score of a clip, 1 to 5; scoring is slow")
-    add("--force-cut", action="store_true", help="cut speech without pauses at the quietest points")
-    add("--loudness", type=float, default=-23.0, metavar="LUFS", help="target loudness of each recording")
-    add("--validation-share", type=float, default=0.05, help="fraction of the duration to hold out for validation")
-    add("--seed", type=int, default=0, help="random seed of the validation split")
+    parser = PlainParser(prog="myxtts make-dataset", description=COMMAND["about"])
+    add_options(parser, COMMAND["options"])
     return parser
 
 

@@ -3,13 +3,14 @@
 import argparse
 import os
 import tempfile
+import tomllib
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from myxtts.api import naming_arguments
-from myxtts.cli.arguments import EXAMPLES, LICENCE, PlainParser, keywords
+from myxtts.cli.arguments import LICENCE, PlainParser, add_options, keywords
 from myxtts.cli.errors import exits_with_sentence, language_code, require_output
 from myxtts.config.checks import UserError, counted, printable, require
 from myxtts.devices.machine import check_device
@@ -23,7 +24,8 @@ from myxtts.utils.commons import setup_logging
 
 JSON_FILE, CSV_FILE, PAGE, SOUNDS = "evaluation.json", "evaluation.csv", "report.html", "sounds"
 WHICH = ("best", "last")
-SENTENCES, QUICK_SENTENCES, MOST_SENTENCES = 200, 30, 10_000
+QUICK_SENTENCES, MOST_SENTENCES = 30, 10_000
+OPTIONS = tomllib.loads(Path(__file__).with_name("options.toml").read_text("utf-8"))["options"]
 
 
 class Subject(NamedTuple):
@@ -73,23 +75,10 @@ def check_output(folder: Path) -> None:
 
 def build_parser() -> argparse.ArgumentParser:
     """Builds the argument parser of `myxtts evaluate`."""
-    texts = EXAMPLES["help of evaluate"]
     parser = PlainParser(prog="myxtts evaluate", description="Evaluate the speech of models.")
-    parser.add_argument("folders", nargs="*", metavar="FOLDER", help=texts["folders"])
-    parser.add_argument("--which", choices=WHICH, default="best", help="checkpoint for names without @best or @last")
-    parser.add_argument("--accept-licence", **LICENCE)
-    data = parser.add_argument_group("sentences")
-    data.add_argument("--data", metavar="DIR", help="data set with recordings (default: the run's)")
-    data.add_argument("--texts", metavar="FILE", help="text file with one sentence per line, instead of a data set")
-    data.add_argument("--voices", nargs="+", default=[], metavar="FILE", help="reference voices, cycled over sentences")
-    data.add_argument("--language", help=texts["language"])
-    data.add_argument("--sentences", type=int, metavar="N", default=SENTENCES, help="maximum number of sentences")
-    data.add_argument("--quick", action="store_true", help=f"use {QUICK_SENTENCES} sentences")
-    data.add_argument("--seeds", type=int, metavar="N", default=3, help="number of samples of each sentence")
-    data.add_argument("--seed", type=int, metavar="N", default=0, help="first random seed")
-    metrics = parser.add_argument_group("metrics")
-    metrics.add_argument("--recognizer", metavar="NAME", help=texts["recognizer"])
-    metrics.add_argument("--speaker-encoder", metavar="FILE", help=texts["speaker-encoder"])
+    quick = f"use {QUICK_SENTENCES} sentences"
+    computed = {"--which": {"choices": WHICH}, "--accept-licence": LICENCE, "--quick": {"help": quick}}
+    add_options(parser, OPTIONS, computed)
     parser.add_argument("--output", metavar="DIR", default="evaluation", help="folder for tables, report and audio")
     add_choices(parser, engines=False)
     return parser

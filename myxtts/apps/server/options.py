@@ -6,7 +6,7 @@ import os
 import tomllib
 from pathlib import Path
 
-from myxtts.cli.arguments import PlainParser, add_model
+from myxtts.cli.arguments import PlainParser, add_model, add_options
 from myxtts.cli.errors import read_input
 from myxtts.config.checks import UserError, require
 from myxtts.devices.machine import check_device
@@ -15,36 +15,17 @@ from myxtts.interchange.hub import check_model
 from myxtts.storage.base_model import BASE_NAME, EXPORT, FILE, KINDS, MODELS, require_kind
 
 KEY_VARIABLE = "MYXTTS_API_KEY"
-HELP, LIMITS = tomllib.loads(Path(__file__).with_name("options.toml").read_text("utf-8")).values()
-"""`HELP` maps options to help texts; `LIMITS` maps numeric flags to (default, minimum, maximum, help text)."""
+COMMAND = tomllib.loads(Path(__file__).with_name("options.toml").read_text("utf-8"))
+"""Description and options of the command; `ranges` maps numeric flags to their minimum and maximum."""
 
 
 def build_parser() -> argparse.ArgumentParser:
     """Builds the argument parser of `myxtts serve`."""
-    parser = PlainParser(prog="myxtts serve", description=HELP["about"])
+    parser = PlainParser(prog="myxtts serve", description=COMMAND["about"])
     add_model(parser, "; also the folder of `myxtts export`", default=BASE_NAME)
-    parser.add_argument("--model-name", metavar="NAME", help="the model's name in requests (default: the folder's)")
-    network = parser.add_argument_group("network")
-    network.add_argument("--host", default="127.0.0.1", help=HELP["host"])
-    network.add_argument("--port", type=int, default=8000, help="listen port; 0 picks a free one")
-    network.add_argument("--wyoming-port", type=int, metavar="PORT", help=HELP["wyoming_port"])
-    network.add_argument("--wyoming-host", default="127.0.0.1", metavar="HOST", help="listen address of --wyoming-port")
-    network.add_argument("--ui", metavar="FOLDER", help=HELP["ui"])
-    keys = network.add_mutually_exclusive_group()
-    keys.add_argument("--api-key-file", metavar="FILE", help=HELP["api_key_file"])
-    network.add_argument("--cors", nargs="+", default=(), metavar="ORIGIN", help=HELP["cors"])
-    keys.add_argument("--api-key", metavar="KEY", help="API key; visible in the process list (use --api-key-file)")
-    voices = parser.add_argument_group("voices")
-    voices.add_argument("--voices", metavar="FOLDER", help="folder with one file per voice; re-read for each request")
-    voices.add_argument("--allow-uploads", action="store_true", help="let clients add voices to that folder")
-    voices.add_argument("--voice-map", type=_voice_map, default={}, metavar="NAME=VOICE,…", help=HELP["voice_map"])
-    voices.add_argument("--language", help=HELP["language"])
-    limits = parser.add_argument_group("limits")
-    for flag, (default, _, _, what) in LIMITS.items():
-        limits.add_argument(flag, type=type(default), default=default, metavar="N", help=what)
-    model = parser.add_argument_group("model")
-    model.add_argument("--warm", choices=("none", "short", "all"), default="short", help=HELP["warm"])
-    add_choices(model)
+    computed = {"--cors": {"default": ()}, "--voice-map": {"type": _voice_map, "default": {}}}
+    groups = add_options(parser, COMMAND["options"], computed)
+    add_choices(groups["model"])
     return parser
 
 
@@ -60,7 +41,7 @@ def check_options(arguments: argparse.Namespace) -> str | None:
         require_kind(Path(arguments.ui), "--ui", {*KINDS} - {FILE}, "the folder that contains the runs")
     if arguments.voices is not None:
         require(Path(arguments.voices).is_dir(), "--voices", "an existing folder", arguments.voices)
-    for flag, (_, least, most, _) in LIMITS.items():
+    for flag, (least, most) in COMMAND["ranges"].items():
         value = getattr(arguments, flag[2:].replace("-", "_"))
         require(least <= value <= most, flag, f"{least} to {most}", value)
     key = arguments.api_key if arguments.api_key is not None else os.environ.get(KEY_VARIABLE) or None
