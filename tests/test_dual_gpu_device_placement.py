@@ -122,7 +122,7 @@ def stray_variable():
         dvae_model = XTTS(config.model, parts=("dvae",))
     trainer = XTTSTrainer(config, plan=plan, foundations={"dvae": dvae_model})
     with tf.device(plan.data_device):
-        trainer.train_step.rules[0].loss_scale = keras.Variable(1.0, name="loss_scale")
+        trainer.train_step.state_variables["loss_scale"] = keras.Variable(1.0, name="loss_scale")
 
     class NoData:
         def order(self, stage):
