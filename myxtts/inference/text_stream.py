@@ -211,7 +211,7 @@ class SpeechStream(Spoken):
             raise
 
     def _check_heard(self):
-        """Checks the previous sentences, if the current one already has audio. At the end of the text, checks all."""
+        """Runs the self-check of each finished sentence: all before one that has audio, and at the end of the text the last one."""
         heard = self._number if self._sentences[self._number].is_heard else 0
         if self.finished and self._sentences[-1].end_seconds:
             heard = len(self._sentences)

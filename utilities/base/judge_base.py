@@ -8,8 +8,8 @@ which spoke the training corpus, and of two controls: shuffled texts, and speech
 
     python utilities/base/judge_base.py --losses
 
-With --losses, prints the GPT's loss in every language instead, even if no recognizer understands it: cross-entropy in
-nats per code of eSpeak NG's speech of new sentences (random words), first with the text, then without.
+With --losses, no recognizer is used: eSpeak NG speaks new sentences of random words in every language, and the GPT's
+cross-entropy on this speech is printed, in nats per code, first with the text, then without.
 """
 
 import argparse

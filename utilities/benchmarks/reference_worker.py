@@ -25,7 +25,7 @@ def xtts_of(shape):
 
 
 class ReferenceWorker:
-    """Builds each case of `reference_cases.CASES` with the reference's classes, used as in its trainer and `Xtts`."""
+    """Builds each case of `reference_cases.CASES` with the classes of coqui-tts, called as its trainer and `Xtts` do."""
 
     def gpt(self, size, with_encoder):
         shape = cases.GPT_SIZES[size]
