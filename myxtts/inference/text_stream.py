@@ -211,7 +211,7 @@ class SpeechStream(Spoken):
             raise
 
     def _check_heard(self):
-        """Runs the self-check of each finished sentence: all before one that has audio, and at the end of the text the last one."""
+        """Runs the self-check of finished sentences: those before one with audio, and at the end of the text all."""
         heard = self._number if self._sentences[self._number].is_heard else 0
         if self.finished and self._sentences[-1].end_seconds:
             heard = len(self._sentences)

@@ -25,7 +25,7 @@ def xtts_of(shape):
 
 
 class ReferenceWorker:
-    """Builds each case of `reference_cases.CASES` with the classes of coqui-tts, called as its trainer and `Xtts` do."""
+    """Builds each case of `reference_cases.CASES` with classes of coqui-tts, called as by its trainer and `Xtts`."""
 
     def gpt(self, size, with_encoder):
         shape = cases.GPT_SIZES[size]

@@ -69,8 +69,8 @@ class DataSets:
 
     def keep(self, name: str, files: Sequence[str] | None, is_heard: bool = False) -> Path | None:
         """Copies uploaded files for a data set. If there are subtitles, or a recognizer is to hear the files
-        (`is_heard`), they go to a new folder in `recordings(name)` for long recordings, which is returned. Else they are
-        clips with texts, go to the set's folder, and None is returned. Raises `UserError` if any is missing or unfit."""
+        (`is_heard`), they go to a new folder in `recordings(name)` for long recordings, which is returned. Else they
+        are clips with texts, go to the set's folder, and None is returned. Raises `UserError` for unfit files."""
         folder, names = self.folder(name), [Path(file).name for file in files or ()]
         is_cut = is_heard or any(one.lower().endswith(SUBTITLES) for one in names)
         audio = MEDIA_EXTENSIONS if is_cut else AUDIO_EXTENSIONS

@@ -255,7 +255,7 @@ class DecoderPreparation(GPTPreparation):
         return tf.cast(self.speaker_encoder(self._speaker_mel(wav)), tf.float32)
 
     def _starts(self, target, num_frames, position):
-        """Draws the first frame of a slice of each clip, `(B,)` int32. If that slice is silent, it is drawn once more."""
+        """Draws the first frame of a slice of each clip, `(B,)` int32. A silent slice is drawn once more."""
         hop, room = self.grid.hop_length, tf.maximum(num_frames - self.crop, 0)
         part, parts = self.share
         rows = tf.shape(target)[0]
