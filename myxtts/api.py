@@ -64,7 +64,7 @@ def open_run(config: Configuration = None, *, callbacks: Sequence = (), quiet: b
         training, home = config.training, Path(config.training.checkpoint_dir)
         source = training.init_from
         if not (source or training.reset_training) and holds_run(home) and read_config(home).training.init_from:
-            source = str(home)  # its shape is that of the model that it started from
+            source = str(home.absolute())  # its shape is that of the model that it started from
         if source:
             _config_of_source(source, size)
     try:
@@ -218,7 +218,7 @@ def load(
         engine: Inference engine: `tensorflow`, `onnx` (8 bits) or `onnx-float32`; None for the fastest in float32.
 
     Raises:
-        CheckpointError: A file is missing or damaged.
+        CheckpointError: A file is missing or damaged (`UserError`: the vocabulary).
         HubError: The model cannot be downloaded, or its licence was not accepted.
     """
     from myxtts.interchange.hub import local_folder
@@ -296,5 +296,5 @@ def _config_of_source(source, requested):
     brought = None if hub.is_hub_name(source) else read_config(hub.local_folder(source))
     if requested and brought and (size := brought.model.size) != requested:
         fault = f"--model-size {requested} contradicts the model in {printable(source)}, which has size {size}"
-        raise ConfigError(f"{fault}. With --init-from, leave out --model-size.")
+        raise ConfigError(f"{fault}. Leave out --model-size, which comes with the model.")
     return brought

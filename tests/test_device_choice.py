@@ -13,6 +13,7 @@ from tiny import tiny_run_config, untraced
 from myxtts.cli.train import build_parser, config_from_arguments
 from myxtts.config.checks import UserError
 from myxtts.config.flags import start_options
+from myxtts.devices.device_plan import plan_devices
 from myxtts.runs import setup
 from myxtts.runs.setup import choose, quickest_devices
 
@@ -48,6 +49,9 @@ def test_each_plan_is_measured_in_a_process_with_its_devices(monkeypatch, capsys
     assert [request["options"]["virtual_devices"] for request in started] == [0, 3, 3]
     assert (config.data.data_gpu, config.data.model_gpu, options["model_gpus"]) == (0, None, (1, 2))
     assert "measuring 12 steps of single, dual, mirrored" in capsys.readouterr().out
+    for request in started:  # no limit of memory isolation counts as given in the new process
+        gpus = {name: request["config"]["data"][name] for name in ("data_gpu", "model_gpu")}
+        plan_devices(num_gpus=0, **{**request["options"], **gpus})
 
 
 def test_one_device_needs_no_measurement(monkeypatch, capsys):

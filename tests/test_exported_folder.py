@@ -149,6 +149,11 @@ def test_exported_model_chooses_voice_and_language_as_say(exported, tmp_path, ca
     assert language_to_read(text, language_code(language), own, "", codes)[0] == expected[1], "say's own choice"
     with pytest.raises(ValueError, match="--text: The text is in Latin letters.*--language de or en"):
         speaker.choose(language="am", text="Hello.")
+    speaker.config["languages"] = {"am": 100, "de": 100}
+    if not trained:
+        with pytest.raises(ValueError, match="speaks am, de, not English"):
+            speaker.speak("Hello.", "a.wav")
+    speaker.config["languages"] = dict.fromkeys(codes, 100)
     monkeypatch.setattr("myxtts.text.language_guess._identifier", Mock(side_effect=ImportError))
     assert speaker.choose("a.wav", None, "Guten Morgen.")[1] == ("de" if trained == ["de_ann"] else "en")
     assert ("py3langid is not installed" in capsys.readouterr().err) == (trained != ["de_ann"])

@@ -10,6 +10,8 @@ import pytest
 from logical_devices import on_logical_devices, plan_of
 from tiny import tiny_run_config
 
+from myxtts.config.data import DataConfig
+
 STEPS = 50
 
 
@@ -114,16 +116,18 @@ def test_isolated_trainer_is_a_trainer_with_three_buffers_and_step_times(runs):
 @pytest.mark.parametrize(
     "mode, batch_size, asked, depth",
     [
-        ("isolated", 16, 50, 4),
-        ("isolated", 4, 50, 8),
-        ("isolated", 64, 50, 2),
+        ("isolated", 16, None, 4),
+        ("isolated", 4, None, 8),
+        ("isolated", 64, None, 2),
         ("isolated", 16, 9, 9),
-        ("dual", 16, 50, 50),
+        ("isolated", 16, 50, 50),
+        ("dual", 16, None, 50),
     ],
 )
 def test_isolated_mode_prefetches_by_the_batch_size_by_default(mode, batch_size, asked, depth):
     from myxtts.training.stage_trainer import StageTrainer
 
+    asked = asked or DataConfig().pipeline_buffer_size
     config = tiny_run_config(None, data={"pipeline_buffer_size": asked, "batch_size": batch_size})
     trainer = StageTrainer.__new__(StageTrainer)
     trainer.config, trainer.stage, trainer.data_device = config, SimpleNamespace(name="gpt"), "/CPU:0"

@@ -58,6 +58,7 @@ def test_recognizer_is_downloaded_once_and_opens_offline_by_each_of_its_names(se
 def test_every_command_names_repository_files_and_folder_without_a_network(server, door, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "talk.wav").touch()
     assert main([*DOORS[door], "--recognizer", "base"]) == 2
     error, by_hand = capsys.readouterr().err, tmp_path / "hf/myxtts/Systran--faster-whisper-base"
     assert all(part in error for part in (f"hf://{NAME}", "model.bin, config.json", str(by_hand)))

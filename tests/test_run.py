@@ -121,7 +121,7 @@ class Dataset:
 
 @pytest.mark.parametrize("stage", ["all", "gpt"])
 def test_reset_run_is_complete_in_one_place_after_a_crash_anywhere(tmp_path, monkeypatch, stage):
-    monkeypatch.setattr("myxtts.runs.opening.SpeechDataset.open", lambda config, progress: Dataset(config))
+    monkeypatch.setattr("myxtts.runs.opening.SpeechDataset.open", lambda config, *_: Dataset(config))
     numbers = itertools.count()
 
     def make():

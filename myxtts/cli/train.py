@@ -119,13 +119,7 @@ def launch(argv: list[str] | None = None) -> int:
 def prepare_parser() -> PlainParser:
     """Returns the argument parser of `myxtts prepare`."""
     parser = PlainParser(prog="myxtts prepare", description="Encode a training set into shards.")
-    parser.add_argument("--train-data", metavar="DIR", help="root of the training set (default: the run's)")
-    parser.add_argument("--checkpoint", metavar="RUN", required=True, help="a model whose DVAE is trained")
-    parser.add_argument("--accept-licence", **LICENCE)
-    parser.add_argument("--output", metavar="DIR", required=True, help="folder for shards and manifest")
-    parser.add_argument("--shards", type=int, metavar="N", default=1, help="number of shards")
-    parser.add_argument("--shard", type=int, metavar="I", help="encode only this shard, 0 to N - 1 (default: all)")
-    parser.add_argument("--device", help="cpu, gpu or gpu:N (default: the first GPU if there is one)")
+    add_options(parser, OPTIONS["prepare"], {"--accept-licence": LICENCE})
     return parser
 
 

@@ -14,7 +14,7 @@ from myxtts.config.checks import UNPRINTABLE, ConfigError, brief, printable, rea
 from myxtts.config.data import DataConfig
 from myxtts.config.model import ModelConfig
 from myxtts.config.rates import CODE_STRIDE_SAMPLES, MEL_FRAMES_PER_CODE, MODEL_SAMPLE_RATE
-from myxtts.config.settings import REMOVED, Settings, merge, nearest, setting, typed_value
+from myxtts.config.settings import REMOVED, Default, Settings, merge, nearest, setting, typed_value
 from myxtts.config.stages import STAGES, StageConfig
 from myxtts.config.training import TrainingConfig
 
@@ -206,7 +206,15 @@ def read_yaml(path: str | Path) -> dict:
     Raises `ConfigError` if a file is missing, too large or no mapping, includes itself, or is outside `path`'s folder.
     """
     path = Path(path)
-    return _read_yaml(path, os.path.realpath(path.parent), (), itertools.count(1))
+    return without_adapted(_read_yaml(path, os.path.realpath(path.parent), (), itertools.count(1)))
+
+
+def without_adapted(values: dict) -> dict:
+    """Drops numbers of `data` that equal a `Default`: stored settings do not tell whether a user gave them."""
+    adapted = {one.name: one.default for one in fields(DataConfig) if isinstance(one.default, Default)}
+    if isinstance(data := values.get("data"), dict):
+        values["data"] = {name: value for name, value in data.items() if name not in adapted or value != adapted[name]}
+    return values
 
 
 def _read_yaml(path, root, above, files):

@@ -154,6 +154,7 @@ class Synthesizer:
         return self.with_engine(engine).batch([text], [voice], [language], sampling, seed, **options)[0]
 
     def _voice_and_language(self, text, voice, language):
+        voice = None if isinstance(voice, str) and not voice else voice
         if voice is None and not language and self.folder and not is_base(self.folder):  # base: a voice per language
             voice = default_speaker(self.folder, "")
         name = composed(voice) if isinstance(voice, str) and composed(voice) in self.speakers else ""

@@ -15,8 +15,9 @@ from pathlib import Path
 from statistics import median
 
 from myxtts.config.checks import ConfigError, UserError, counted, printable, require, say
-from myxtts.config.config import XTTSConfig, config_from_dict
+from myxtts.config.config import XTTSConfig, config_from_dict, without_adapted
 from myxtts.config.rates import CODE_STRIDE_SAMPLES, MODEL_SAMPLE_RATE
+from myxtts.config.settings import Default
 from myxtts.config.stages import STAGES
 from myxtts.config.training import SLURM, TUNABLE, TrainingConfig, workers_in, workers_of_slurm
 from myxtts.data.corpora import SUBTITLES, TextsMissing, files_beside, load_corpus
@@ -231,6 +232,7 @@ def quickest_devices(config: XTTSConfig, options: Mapping[str, object]) -> tuple
 def measure(config: XTTSConfig, options: Mapping[str, object]) -> float | str:
     """Times training steps in a new process; returns the median in seconds, or an error message."""
     path = os.pathsep.join(filter(None, [str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH")]))
+    options = {name: value for name, value in options.items() if not isinstance(value, Default)}  # not in JSON
     command = [sys.executable, "-m", "myxtts.runs.setup", json.dumps({"config": config.to_dict(), "options": options})]
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path})
     if done.returncode:
@@ -251,7 +253,7 @@ def choose(measured: Mapping[str, float | str]) -> tuple[str, list[str]]:
 def measure_here(request: str):
     """Main function of the process that `measure` starts: times training steps. Request and result are JSON."""
     values = json.loads(request)
-    config, plan = set_up(config_from_dict(values["config"]), **values["options"])
+    config, plan = set_up(config_from_dict(without_adapted(values["config"])), **values["options"])
     from myxtts.training.watching.measurement import measure_pipeline, open_trainer
 
     with tempfile.TemporaryDirectory() as folder:

@@ -103,7 +103,7 @@ class Speaker:
                 self.voices = dict(zip(names, zip(voices["latents"], voices["speakers"])))
                 self.voice_languages = dict(zip(names, voices["languages"].tolist()))
                 self.trained = dict(zip(names, voices.get("trained", [False] * len(names))))  # older exports have none
-            for name, expected in self.config.get("reading", {}).items():  # older exports have none
+            for name, expected in dict(self.config.get("reading", {})).items():  # older exports have none
                 if digest(path := folder / "reading" / name) != expected:
                     raise ValueError("it was changed after the export")
         except (AttributeError, NameError):  # errors of this program: no damaged file raises these
@@ -169,11 +169,12 @@ class Speaker:
             language, note = language_to_read(text, asked, usual, voice if voice in own else "", languages)
             _, fault = guess_language([text], language, languages)
         except ImportError:
-            language, fault = asked or usual or "en", ""
+            language, fault = asked or usual or ("en" if "en" in languages else next(iter(languages))), ""
             note = f"py3langid is not installed: the text is read as {language}; --language chooses another language."
+        get_language(language, languages)  # raises ValueError for a guessed language that the model does not speak
         if fault:
             raise ValueError(f"--text: {fault}")
-        if note and language != usual:
+        if note and language != usual and not asked:
             print(note, file=sys.stderr)
         fit = lambda name: (own[name] == language, self.trained[name])
         return voice or max(own, key=fit, default=""), language
