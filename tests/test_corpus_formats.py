@@ -35,9 +35,8 @@ def finetune_webui(root):
     text(root / "metadata_train.csv", lines)
     text(root / "metadata_eval.csv", header + "wavs/c.wav|three|coqui\n")
     text(root / "lang.txt", "de\n")
-    return [("c", "three", "coqui", "de", True), ("a", 'She said "no|yes".', "coqui", "de", False)] + [
-        ("b", "two", "coqui", "de", False)
-    ]
+    texts = {"c": "three", "a": 'She said "no|yes".', "b": "two"}
+    return [(name, said, "coqui", "de", name == "c") for name, said in texts.items()]
 
 
 def common_voice(root):
@@ -189,12 +188,16 @@ def test_a_named_list_is_read_alone_and_two_lists_can_share_a_folder(tmp_path):
     assert check_data(tmp_path)[1] == []  # apart by themselves
 
 
-def test_a_validation_list_of_all_clips_is_ignored(tmp_path):
+def test_a_validation_list_of_all_clips_or_without_header_is_ignored(tmp_path):
     finetune_webui(tmp_path)
     text(tmp_path / "metadata_eval.csv", (tmp_path / "metadata_train.csv").read_text())
     corpus = load_corpus(tmp_path)
     assert not any(u.validation for u in corpus.utterances) and len(corpus.utterances) == 3
     assert "metadata_eval.csv" in corpus.notes[0]
+    common_voice(tmp_path / "cv")
+    text(tmp_path / "cv" / "dev.tsv", "ann\tcv_2.mp3\tx2\tجملۀ 2\t2\tfa\n")
+    clips = load_corpus(tmp_path / "cv").utterances
+    assert [(u.id, u.validation) for u in clips] == [(f"cv_{number}", False) for number in (1, 2, 4)]
 
 
 def test_quoted_texts_before_the_clip_do_not_confuse_training_and_validation(tmp_path):
