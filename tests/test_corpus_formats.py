@@ -35,9 +35,8 @@ def finetune_webui(root):
     text(root / "metadata_train.csv", lines)
     text(root / "metadata_eval.csv", header + "wavs/c.wav|three|coqui\n")
     text(root / "lang.txt", "de\n")
-    return [("c", "three", "coqui", "de", True), ("a", 'She said "no|yes".', "coqui", "de", False)] + [
-        ("b", "two", "coqui", "de", False)
-    ]
+    texts = {"c": "three", "a": 'She said "no|yes".', "b": "two"}
+    return [(name, said, "coqui", "de", name == "c") for name, said in texts.items()]
 
 
 def common_voice(root):
@@ -74,9 +73,8 @@ def mls(root):
 
 
 def vctk(root):
-    audio(root / "wav48_silence_trimmed" / "p225" / "p225_001_mic1.flac")
-    audio(root / "wav48_silence_trimmed" / "p225" / "p225_001_mic2.flac")
-    audio(root / "wav48_silence_trimmed" / "p280" / "p280_001_mic2.flac")
+    names = ("p225/p225_001_mic1.flac", "p225/p225_001_mic2.flac", "p280/p280_001_mic2.flac")
+    audio(*(root / "wav48_silence_trimmed" / name for name in names))
     text(root / "txt" / "p225" / "p225_001.txt", "Please call Stella.\n")
     text(root / "txt" / "p280" / "p280_001.txt", "Ask her.\n")
     first = ("p225/p225_001", "Please call Stella.", "p225", "en", False)
@@ -94,9 +92,8 @@ def m_ailabs(root):
         folder = root / "de_DE" / "by_book" / speaker / book
         audio(folder / "wavs" / f"{book}_1.wav")
         text(folder / "metadata.csv", f"{book}_1|Guten Tag|guten tag\n")
-    places = (("female/ann", "book_a"), ("male/bob", "book_b"))
-    ids = [(f"de_DE/by_book/{speaker}/{book}/{book}_1", speaker.split("/")[1]) for speaker, book in places]
-    return [(name, "guten tag", speaker, "de-de", False) for name, speaker in ids]
+    ids = {"ann": "female/ann/book_a/book_a_1", "bob": "male/bob/book_b/book_b_1"}
+    return [(f"de_DE/by_book/{name}", "guten tag", speaker, "de-de", False) for speaker, name in ids.items()]
 
 
 def audiofolder(root):
@@ -189,12 +186,15 @@ def test_a_named_list_is_read_alone_and_two_lists_can_share_a_folder(tmp_path):
     assert check_data(tmp_path)[1] == []  # apart by themselves
 
 
-def test_a_validation_list_of_all_clips_is_ignored(tmp_path):
+def test_a_validation_list_of_all_clips_or_without_header_is_ignored(tmp_path):
     finetune_webui(tmp_path)
     text(tmp_path / "metadata_eval.csv", (tmp_path / "metadata_train.csv").read_text())
     corpus = load_corpus(tmp_path)
     assert not any(u.validation for u in corpus.utterances) and len(corpus.utterances) == 3
     assert "metadata_eval.csv" in corpus.notes[0]
+    common_voice(cv := tmp_path / "cv")
+    text(cv / "dev.tsv", "ann\tcv_2.mp3\tx2\tجملۀ 2\t2\tfa\n")
+    assert {u.id: u.validation for u in load_corpus(cv).utterances} == {"cv_1": False, "cv_2": False, "cv_4": False}
 
 
 def test_quoted_texts_before_the_clip_do_not_confuse_training_and_validation(tmp_path):
@@ -218,11 +218,8 @@ def test_commands_in_kaldi_folders_are_never_run_and_segments_are_refused(tmp_pa
 def test_lines_of_json_that_are_no_clip_are_rejected(tmp_path):
     audio(tmp_path / "a.wav")
     lines = ['{"file_name": "a.wav", "text": "good"}', "[1]", "{", '{"file_name": "a.wav"}', "[" * 60_000]
-    lines += [
-        '{"file_name": "../a.wav", "text": "out"}',
-        '{"file_name": "\\u001b[2J", "text": "out"}',
-        '{"file_name": 3}',
-    ]
+    lines += ['{"file_name": "../a.wav", "text": "out"}', '{"file_name": "\\u001b[2J", "text": "out"}']
+    lines.append('{"file_name": 3}')
     text(tmp_path / "metadata.jsonl", "\n".join(lines))
     corpus = load_corpus(tmp_path)
     assert [u.text for u in corpus.utterances] == ["good"]

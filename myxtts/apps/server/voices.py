@@ -69,7 +69,8 @@ class VoiceBook:
         known = self.all()
         for path in sorted(folder.iterdir()) if folder else ():
             if path.suffix.lower() in MEDIA_EXTENSIONS and composed(path.stem) not in known:
-                log.warning("--voices: %s is no voice: its name or format (%s) is not usable.", path.name, path.suffix)
+                why = "it is a link" if path.is_symlink() else f"its name or format ({path.suffix}) is not usable"
+                log.warning("--voices: %s is no voice: %s.", path.name, why)
         if unknown := set(self.aliases.values()) - set(known):
             raise UserError(f"--voice-map must name voices of the server. There is no voice {min(unknown)}.")
 

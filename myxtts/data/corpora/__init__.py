@@ -84,6 +84,8 @@ def load_corpus(
         reading.notes.append(f"Your links or paths lead out of the data set; audio is also read from {where}.")
     if root.is_dir():  # audio beside a single list may have its text in another list
         _note_unused_audio(reading, layout)
+    if found := reading.numbered:
+        reading.notes.append(f"Two numbers a line are read as text in {counted(len(found), 'file')}, as in {found[0]}.")
     names = sorted({clip.speaker for clip in reading.utterances}, key=lambda name: (name.casefold(), name))
     for one, other in itertools.pairwise(names):
         if one.casefold() == other.casefold():

@@ -101,7 +101,7 @@ class Reading:
     """State while one data set is read: its files, and the utterances, rejections and notes found so far.
 
     `language` is the default for clips without a language, or empty. If a data set has one folder per speaker,
-    `formats` are tried on each of these folders.
+    `formats` are tried on each of these folders. `numbered` are transcripts with two numbers per line.
     """
 
     def __init__(self, folder: CorpusFolder, language: str, formats: list[CorpusFormat]):
@@ -109,6 +109,7 @@ class Reading:
         self.utterances: list[Utterance] = []
         self.rejections: list[Finding] = []
         self.notes: list[str] = []
+        self.numbered: list[str] = []
         self._first_uses: dict[str, Utterance] = {}
 
     def read(self, formats: Iterable[CorpusFormat], place: Place) -> str | None:

@@ -17,7 +17,6 @@ _LISTS = (".csv", ".tsv", ".txt", ".jsonl", ".json")
 _MAX_LISTS = 50
 _LABEL = re.compile(r"(\d*[.]?\d+)\s+(\d*[.]?\d+)\b(.*)")
 """Line of a label file: start, end, label."""
-_SPOKEN_NUMBERS = "is read as a transcript, although each line begins with two numbers"
 _ROLE_NAMES = {"training": "train(ing)?", "validation": "val|valid|validation|dev|eval", "test": "test"}
 _ROLES = {role: re.compile(f"(^|[_.-])({names})([_.-]|$)") for role, names in _ROLE_NAMES.items()}
 
@@ -98,8 +97,8 @@ def read_common_voice(reading: Reading, place: Place) -> None:
     table, *others = (tables.header_table(reading, place, place.path / name) for name in lists)
     if not table:
         raise ClipRefused("unreadable", f"{training[0]} has no header with the columns path and sentence.")
-    held_out = [other for other in others if other]
-    tables.read_split(reading, place, table, held_out[0] if held_out else None, held_out[1:])
+    reading.notes += [f"{name} is not used: it has no header." for name, other in zip(lists[1:], others) if not other]
+    tables.read_split(reading, place, table, others[0] if others else None, others[1:])
 
 
 def read_audiofolder(reading: Reading, place: Place) -> None:
@@ -241,20 +240,20 @@ def _add_pair(reading, place, audio, transcript, name):
         if _are_labels(rows):
             detail = f"{name_of_text} has times and labels, not a sentence. Write spoken numbers in one line."
             raise ClipRefused("unreadable text", detail)
-        if not any(_SPOKEN_NUMBERS in note for note in reading.notes):
-            reading.notes.append(f"{name_of_text} {_SPOKEN_NUMBERS}: they are not the times of labels.")
+        reading.numbered.append(name_of_text)
     cells = {"id": audio.name, "text": " ".join(text.split()), "speaker": place.speaker}
     reading.add(place, cells, None, (audio.parent,), name=name)
 
 
 def _are_labels(rows):
-    """Decides whether the matches of `_LABEL` are labels: in the order of time, and either with fractions (Audacity) or
-    with letters and without gaps (HTS). Otherwise, they are a transcript with numbers."""
-    times = [float(time) for row in rows for time in row.group(1, 2)]
-    has_fractions = all("." in row[1] and "." in row[2] for row in rows)
+    """Decides whether the matches of `_LABEL` are labels: with fractions (Audacity), or with letters, in order of time
+    and not all of length 1 (HTS). Otherwise, they are a transcript with numbers, such as "1 2 buckle my shoe"."""
+    times = [(float(row[1]), float(row[2])) for row in rows]
+    lengths = [end - start for start, end in times]
+    if all("." in row[1] and "." in row[2] for row in rows):
+        return min(lengths) >= 0
     has_letters = any(character.isalpha() for row in rows for character in row[3])
-    has_gaps = times[1:-1:2] != times[2::2]
-    return times == sorted(times) and (has_fractions or has_letters and not has_gaps)
+    return has_letters and times == sorted(times) and min(lengths) > 0 and max(lengths) > 1
 
 
 def read_vctk(reading: Reading, place: Place) -> None:
