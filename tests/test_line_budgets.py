@@ -14,7 +14,7 @@ BUDGETS = {
     "bundled": 5,
     "cli": 1065,
     "config": 1370,
-    "data": 3100,
+    "data": 3105,
     "devices": 1025,
     "distributed": 455,
     "hearing": 730,
