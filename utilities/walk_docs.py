@@ -138,7 +138,7 @@ def make_models(folder: Path) -> None:
 
 
 def make_recordings(folder: Path, paths: list[Path]) -> None:
-    """Writes reference recordings, and long recordings, which are all clips joined by pauses of a second."""
+    """Writes short reference recordings, and long ones. Each long one has all clips, with pauses of a second."""
     for name in ("voice", "me", "me_again", "a", "b", "other"):
         shutil.copyfile(paths[0], folder / f"{name}.wav")
     parts = []

@@ -38,8 +38,8 @@ class Reading(NamedTuple):
     """Result of a second pass of the GPT, for the self-check: C codes, and L text tokens including start and stop."""
 
     attention: np.ndarray
-    """`(C, L)` attention of codes to text tokens, in the first head of the transformer block in which it follows the
-    text most evenly. Training with guided attention makes this the middle block."""
+    """`(C, L)` attention of codes to text tokens by the first head of one transformer block: the block whose attention
+    moves most evenly through the text (the middle one after training with guided attention)."""
     logs: np.ndarray
     """`(C + 1,)` log-probabilities of the codes and the stop code."""
     without: np.ndarray

@@ -172,7 +172,7 @@ def kept_in(home: Path) -> dict[str, Kept]:
 
 
 def _parts(kind, folder):
-    """Returns the paths that belong together: recordings of a data set or output of a run (if any), then the folder."""
+    """Returns the paths to move together: a data set's recordings or a run's output, if any, and the folder."""
     beside = {"data": folder.with_name(f"{folder.name}{RECORDINGS}"), "run": output_path(folder)}
     return [path for path in (beside.get(kind), folder) if path and (path.exists() or path == folder)]
 

@@ -140,7 +140,7 @@ class Studio:
             yield "\n\n".join(one for one in printed.split("\n\n") if has_gpu or not one.startswith("LARGEST BATCH"))
 
     def speakers(self, language: str, *names: str, before: str | None = None) -> list[str]:
-        """Returns the voices shared by all models: those of `language` first, then `before`, then trained ones."""
+        """Returns the voices that the models `names` share: of `language` first, then the former choice, `before`."""
         voices, *others = (read_speakers(self.folder(name)) for name in names)
         shared = [one for one in voices if all(one in other for other in others)]
         return sorted(shared, key=lambda it: (voices[it].language != language, it != before, voices[it].clip is None))

@@ -86,7 +86,7 @@ class _Cell:
     depth: int = 0
     """Nesting depth; 0 for a value that contains no other values."""
     is_held: bool = False
-    """Whether another value contains this one, which must then not grow: the other's weight includes this one's."""
+    """Whether a container holds this value. It must not grow then, since the container's weight includes it."""
 
 
 class Unpickler:
