@@ -194,7 +194,7 @@ class Synthesizer:
 
         Raises `SpeechError` if the model cannot speak one of the texts.
         """
-        require(isinstance(retries, int) and 0 <= retries <= 100, "retries", "0 to 100", brief(retries))
+        require(isinstance(retries, int | np.integer) and 0 <= retries <= 100, "retries", "0 to 100", brief(retries))
         found = [self.text_front.pieces(text, language) for text, language in zip(texts, languages, strict=True)]
         sampling = sampling or self.config.sampling
         spoken = []
