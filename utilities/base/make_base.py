@@ -90,6 +90,9 @@ def main() -> int:
     paths = ["--train-data", str(corpus), "--checkpoint-dir", str(run)]
     if code := subprocess.run([sys.executable, str(ROOT / "train_main.py"), *recipe, *paths]).returncode:
         return code
+    stores = [CheckpointStore(run / stage) for stage in STAGES]
+    if not all(store.steps() and store.read_state(store.steps()[-1])["finished"] for store in stores):
+        return 0  # stopped by Ctrl-C, as the training has said
     print(f"{pack(run, corpus, arguments.output)} bytes in {arguments.output}")
     return 0
 

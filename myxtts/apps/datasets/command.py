@@ -11,6 +11,7 @@ from myxtts.api import naming_arguments
 from myxtts.cli.arguments import PlainParser, add_options, keywords
 from myxtts.cli.errors import exits_with_sentence, language_code
 from myxtts.config.checks import UserError, counted, printable, require
+from myxtts.data.corpora import other_kind
 from myxtts.storage.files import AnyPath
 
 COMMAND = tomllib.loads(Path(__file__).with_name("options.toml").read_text("utf-8"))
@@ -94,6 +95,9 @@ def open_options(arguments: Namespace) -> Namespace:
     opened.language = language_code(arguments.language)
     text, name = arguments.subtitles or arguments.transcript, arguments.recognizer
     for path in filter(None, (*arguments.recordings, text)):
+        kind, message = other_kind(path)
+        if kind and kind not in ("recording", "missing"):
+            raise UserError(message)
         if not os.path.exists(path):
             raise UserError(f"{printable(os.fspath(path))}: it does not exist.")
     if "pocketsphinx" in (name, arguments.aligner):

@@ -33,7 +33,7 @@ _TABLES = (*_SUFFIXES["sheet"], *_SUFFIXES["parquet"])
 _MOST_MISLABELED = 0.1
 """Maximum share of clips that `_refuse_letters` rejects. If more are in a wrong script, the data set is refused."""
 
-__all__ = ["Corpus", "CorpusError", "Finding", "TextsMissing", "Utterance", "files_beside", "load_corpus"]
+__all__ = ["Corpus", "CorpusError", "Finding", "TextsMissing", "Utterance", "files_beside", "load_corpus", "other_kind"]
 
 
 def find_formats() -> list[CorpusFormat]:
@@ -103,7 +103,6 @@ def files_beside(recording: Path, suffixes: Sequence[str]) -> list[Path]:
 
 
 def _other_kind(root):
-    """Returns what `root` is instead of a data set, a key of `not_data.toml` or `KINDS`; None if it may be one."""
     if str(root).startswith("hf:"):
         return "hub"
     if not root.exists():
@@ -120,19 +119,28 @@ def _other_kind(root):
     return "model" if kind in (MODEL, RELEASE, TRAINER) else kind
 
 
-def _refuse_other_kinds(given):
-    """Raises `CorpusError` with a hint if a data set is missing, an archive, a recording, a spreadsheet or a model."""
+def other_kind(given: str | os.PathLike) -> tuple[str, str]:
+    """Returns what a path is instead of a data set, such as `archive`, and a message with a hint; "" and "" if nothing.
+
+    The kinds are the keys of `not_data.toml` and of `storage/kinds.toml`, and `hub` for `hf://owner/name`.
+    """
     root, name = Path(given), printable(str(given))  # a `Path` of hf://owner/name would lose a slash
     kind = _other_kind(root)
     if kind is None:
-        return
+        return "", ""
     at = Path(os.path.realpath(root))
     owned, _, revision = name.removeprefix("hf:").lstrip("/").removeprefix("datasets/").partition("@")
     hub = shlex.quote(owned) + (f" --revision {shlex.quote(revision)}" if revision else "")
     what = _NOT_DATA["what"].get(kind) or KINDS[kind]
     what = what.format(shlex.quote(name), at=at, parent=shlex.quote(printable(str(at.parent))), hub=hub)
-    message = f"The data set {name} {what}."
-    raise TextsMissing(message, root, [root]) if kind == "recording" else CorpusError(message)
+    return kind, f"The data set {name} {what}."
+
+
+def _refuse_other_kinds(root):
+    """Raises `CorpusError` with a hint if a data set is missing, an archive, a recording, a spreadsheet or a model."""
+    kind, message = other_kind(root)
+    if kind:
+        raise TextsMissing(message, Path(root), [Path(root)]) if kind == "recording" else CorpusError(message)
 
 
 def _note_unused_audio(reading, layout):

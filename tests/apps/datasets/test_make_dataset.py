@@ -303,6 +303,7 @@ def test_speech_without_a_pause_is_reported_and_cut_only_if_forced(tmp_path):
     [
         (["empty.wav"], "empty.wav: it is an empty file"),
         (["film.mp4"], "Install ffmpeg"),
+        (["hf://owner/name"], "hf download owner/name"),
         (["talk.wav", "--recognizer", "false {wav}"], "exited with code 1"),
         (["talk.wav", "--transcript", "none.txt", "--recognizer", "echo {wav}"], "none.txt: it does not exist"),
         (["none.mp3", "--recognizer", "base"], "none.mp3: it does not exist"),
