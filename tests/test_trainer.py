@@ -230,6 +230,11 @@ def test_step_clock_leaves_out_the_first_steps_and_pauses(monkeypatch):
     clock.tick()
     assert clock.report()["avg_ms"] == 1000.0
     assert clock.report(whole_run=True)["avg_ms"] == pytest.approx(5000 / 3)
+    clock.start(pipeline)  # as after a return to an earlier checkpoint
+    now[0] += 2.0
+    pipeline.seconds["stall"] += 1.0
+    clock.tick()
+    assert clock.report(whole_run=True)["stall"] == 0.5
 
 
 @pytest.mark.slow

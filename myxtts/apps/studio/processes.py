@@ -65,7 +65,7 @@ class Tasks:
             time.sleep(POLL_SECONDS)
         if code in ENDED:
             raise PageError("was_cancelled")
-        if code not in (0, 1):
+        if code:
             raise UserError(sentence_of(_printed(output)))
         yield _printed(output)
 

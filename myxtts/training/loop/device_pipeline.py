@@ -1,6 +1,7 @@
 """Moves batches to the model devices: producer thread with a bounded buffer, model replicas, timing of steps."""
 
 import itertools
+import math
 import queue
 import threading
 import time
@@ -166,6 +167,7 @@ class StepClock:
     def start(self, pipeline) -> None:
         """Starts the timer. `pipeline` is the `DevicePipeline` whose batches the steps use."""
         self._pipeline, self._last, self._before = pipeline, time.perf_counter(), pipeline.seconds.copy()
+        self._first = len(self.step_times)
 
     def tick(self) -> None:
         """Records the end of a step."""
@@ -191,8 +193,8 @@ class StepClock:
 
         Returns:
             `avg_ms`, `std_ms`, `steps_per_second`, `variation` (std / mean), `buffer` (mean fill), `buffer_capacity`;
-            and shares of the time of all steps: `stall`, the time spent waiting for data, and `reading`, `preparing`
-            and `copying`, the time of the producer in these phases.
+            and shares of the time of all steps since `start`: `stall`, the time spent waiting for data, and `reading`,
+            `preparing` and `copying`, the time of the producer in these phases.
         """
         first = 0 if whole_run else self._reported
         times = np.array(self.step_times[first:])
@@ -200,7 +202,7 @@ class StepClock:
             self._reported = len(self.step_times)
         if not len(times):
             return {}
-        spent, whole = self._pipeline.seconds - self._before, sum(self.step_times)
+        spent, whole = self._pipeline.seconds - self._before, sum(self.step_times[self._first :]) or math.inf
         return {
             "avg_ms": 1e3 * times.mean(),
             "std_ms": 1e3 * times.std(),
