@@ -114,7 +114,8 @@ def _deviations(seconds, counts):
 
 
 def _links(starts, ends, pieces):
-    """Returns each segment's range of texts, `{segment: (first, end)}`, and all (segment, text) pairs that overlap."""
+    """Finds which texts overlap in time with which segments, by index. Returns the range of texts that belong to each
+    segment, `{segment: (first, end)}`, and all (segment, text) pairs with a noticeable overlap."""
     begins, finishes = np.array([(piece.start, piece.end) for piece in pieces]).reshape(-1, 2).T
     latest = np.maximum.accumulate(finishes)
     links, touches = {}, []
@@ -144,9 +145,7 @@ def find_sentences(
 
     A sentence that was not recognized gets a `fault`, and its times span the gap between its recognized neighbors. If
     the recognizer returns no word times, these are estimated. `segments` are start and end frames of speech, `(N, 2)`.
-
-    Raises:
-        UserError: Too few sentences were recognized.
+    Raises `UserError` if too few sentences were recognized.
     """
     heard = [
         part
@@ -173,9 +172,7 @@ def with_times(pieces: Sequence[Piece], times: Sequence[tuple[float, float] | No
 
     `times` has each sentence's start and end in seconds, or None if it was not recognized. Such a sentence gets a
     `fault`, and its times span the gap between its recognized neighbors. `seconds` is the recording's duration.
-
-    Raises:
-        UserError: Too few sentences were recognized.
+    Raises `UserError` if too few sentences were recognized.
     """
     count, found, latest = sum(time is not None for time in times), [], 0.0
     if count < _LEAST_PLACED * len(pieces):
@@ -232,7 +229,8 @@ def _spread(words, spans):
 
 
 def _fill_gaps(times, letters, pace, most):
-    """Estimates missing `times` (None) in gaps that hold at most `most` letters at about `pace` seconds per letter."""
+    """Estimates missing `times` (None): divides the gap between the known neighbors in proportion to `letters`. Skips
+    gaps with more than `most` letters, or with an implausible duration at `pace` seconds per letter."""
     filled, known = list(times), [index for index, time in enumerate(times) if time is not None]
     for left, right in zip(known, known[1:]):
         start, end, counts = times[left][1], times[right][0], letters[left + 1 : right]

@@ -79,7 +79,7 @@ class Segment:
     reason: str = ""
     """Why the segment is dropped, in a few words; "" for a clip."""
     detail: str = ""
-    """The reason with measured values; for a clip, why its text may be wrong, or ""."""
+    """Details of the reason, such as measured values; for a clip, why its text may be wrong. "" if there are none."""
     facts: ClipFacts | None = None
     """Measurements; None for a pause and for speech that was not selected for a clip."""
     clip: str = ""
@@ -126,7 +126,7 @@ def judge(clips: Sequence[Segment], min_snr_db: float) -> None:
 
 
 def steadiness(survey: Survey, start: int, end: int) -> str:
-    """Returns why frames `[start, end)` cannot be speech (a long sound with a steady level), or "" if they can."""
+    """Returns why frames `[start, end)` are not speech (their level is too steady), or "" if they may be speech."""
     if (end - start) * survey.frame_seconds < _LEAST_STEADY_SECONDS:
         return ""
     dynamics = _dynamics(survey, start, end)
@@ -174,9 +174,10 @@ def _mean_level(levels):
 
 
 def cached(recognizer: Recognizer, path: Path, name: str) -> Recognizer:
-    """Wraps a recognizer so that its results are kept in a file, and a resumed run does not compute them again.
+    """Wraps a recognizer so that its results are kept in the file `path`, and a resumed run does not recompute them.
 
-    The wrapper has the methods `words` and `scored` if `recognizer` has them. `name` is part of the cache keys.
+    The wrapper has the methods `words` and `scored` if `recognizer` has them. `name` identifies the recognizer in the
+    file, so that the results of another recognizer are not used.
     """
     known = {}
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else ():

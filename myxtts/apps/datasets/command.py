@@ -46,7 +46,7 @@ def make_dataset(recordings: AnyPath | Sequence[AnyPath], output: AnyPath, **opt
         options: Options of the command, with underscores: `transcript="talk.txt"`, `one_voice=True`.
 
     Raises:
-        UserError: A recording, text or option is unusable. A note has the Python argument of each flag in the message.
+        UserError: A recording, text or option is unusable. A note gives the Python names of flags in the message.
     """
     several = [recordings] if isinstance(recordings, (str, os.PathLike)) else recordings
     named = {"recordings": [os.fspath(one) for one in several], "output": os.fspath(output), **options}

@@ -32,8 +32,8 @@ def make_dataset(
 ) -> list[dict[str, Any]]:
     """Creates a data set or adds recordings to one; returns the records (see `SetFolder`) of the whole data set.
 
-    Recordings that are already in the data set are skipped. If one fails, those added before it are kept. `options`
-    come from `command.open_options`; `tell` is called with each progress message.
+    Recordings that are already in the set are skipped. If a recording fails, those added before it stay in the set.
+    `options` come from `command.open_options`; `tell` is called with each progress message.
     """
     files: list[Path] = []
     for path in map(Path, recordings):
@@ -174,7 +174,7 @@ def plan_source(
 
 
 def _with_pauses(clips, left, num_samples):
-    """Merges clips and dropped speech (`left`) in time order; fills gaps with pauses, trims overlaps of `left`."""
+    """Returns clips, dropped speech (`left`) and pauses in order of time. Dropped speech is cut where it overlaps."""
     segments, position, starts = [], 0, [clip.start for clip in clips]
     for one in [*sorted([*clips, *left], key=lambda one: one.start), Segment(num_samples, num_samples)]:
         start, following = max(position, one.start), [at for at in starts if at >= one.start and not one.facts]

@@ -163,8 +163,8 @@ def _to_mono(block, channel):
 
 
 def _survey_channel(audio, model, channel):
-    """Returns the `Survey` of a channel (None: of the mean of all channels). Also returns the mean power of each of the
-    C channels and of the analyzed signal, `(C + 1,)`; these show whether the channels cancel out."""
+    """Returns the `Survey` of a channel or, if `channel` is None, of the mean of all channels. Also returns the mean
+    power of each of the C channels and of the analyzed signal, `(C + 1,)`, to detect channels that cancel out."""
     rate, count, energies, kept = audio.sample_rate, 0, np.zeros(audio.channels + 1), []
     size = rate // FRAMES_PER_SECOND
     filters = [_k_weighting(rate), butter(2, _SPEECH_LOWEST_HZ, "highpass", fs=rate, output="sos")]

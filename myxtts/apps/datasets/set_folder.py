@@ -34,7 +34,7 @@ _BLOCK_SHARE, _LEAST_BLOCK_SECONDS, _MOST_BLOCK_SECONDS = 0.1, 20.0, 120.0
 class SetFolder:
     """A data set on disk, opened by `open_set`. Adding a recording does not change the CSV lines of other recordings.
 
-    Each recording has a JSON record in `sources/`. The record is written last; without it, a recording is added again.
+    Each recording has a JSON record in `sources/`, written last. A recording without a record counts as not added.
     """
 
     def __init__(self, path: Path):
@@ -49,7 +49,7 @@ class SetFolder:
         return sorted(map(files.read_json, (self.path / SOURCES).glob("*.json")), key=lambda record: record["number"])
 
     def hold_back(self, record: dict[str, Any], share: float, seed: int) -> None:
-        """Marks about `share` of the clips for validation, in blocks of time, because adjacent clips are alike."""
+        """Marks about `share` of the clips for validation: whole blocks of time, because adjacent clips are alike."""
         rate, blocks = record["sample_rate"], defaultdict(list)
         length = np.clip(_BLOCK_SHARE * record["num_samples"] / rate, _LEAST_BLOCK_SECONDS, _MOST_BLOCK_SECONDS)
         for row in record["rows"]:
@@ -102,7 +102,8 @@ class SetFolder:
 
 @contextmanager
 def open_set(path: Path) -> Iterator[SetFolder]:
-    """Opens or creates a data set's folder, locked during the `with` block. Deletes new folders that stay empty.
+    """Opens or creates a data set's folder, locked during the `with` block. At its end, deletes a new folder that has
+    no content.
 
     Raises:
         UserError: The folder has other content, or another process writes to it.

@@ -186,8 +186,8 @@ def synchronize(
 ) -> tuple[list[Piece], str]:
     """Corrects offset and drift of subtitles; `starts` and `ends` are the times of speech segments, `(N,)` seconds.
 
-    Correlates windows of four minutes with the speech, fits a line robustly through the best offsets, and refines it so
-    that cues and segments start together. Also fits time-reversed cues, to see how many cues match by chance.
+    Correlates windows of four minutes with the speech, fits a line robustly through the best offsets, and refines the
+    line so that cues and segments start together. Also fits time-reversed cues, to see how many match by chance.
 
     Returns:
         The cues with corrected times, and a note for the user on the correction ("" if it is below 0.1 s).

@@ -104,7 +104,7 @@ def evaluate(*folders: str | os.PathLike, **options) -> dict[str, Any]:
         options: Options of the command, with underscores: `data="DIR"`, `quick=True`, `recognizer="base"`.
 
     Raises:
-        UserError: An option, file or package is unusable. A note has the Python argument of each flag in the message.
+        UserError: An option, file or package is unusable. A note gives the Python names of flags in the message.
     """
     arguments = keywords(build_parser(), {"folders": [os.fspath(one) for one in folders], **options})
     _evaluate(arguments, _check(arguments))

@@ -215,7 +215,7 @@ class Comparison:
 
     @cached_property
     def differences(self) -> list[dict[str, Estimate]]:
-        """Differences from the first row of `compared`, for each other row: `{metric: estimate of row minus first}`."""
+        """For each row of `compared` after the first: `{metric: estimate}` of this row minus the first."""
         first, *others = self.compared or [None]
         difference = lambda row: {one.name: found for one in METRICS if (found := self.difference(first, row, one))}
         return [difference(row) for row in others]
@@ -262,7 +262,7 @@ class Comparison:
 
     @property
     def groups(self) -> dict[str, set[str] | None]:
-        """Ids of the sentences in each group: `all` (None) and, if there are both, seen and unseen speakers."""
+        """Sentence ids by group: `all` (None: all ids); if both exist, also speakers seen and unseen in training."""
         seen, others = ({one.id for one in self.sentences if one.seen is kind} for kind in (True, False))
         by_speaker = {"seen speakers": seen, "unseen speakers": others} if seen and others else {}
         return {"all": None} | by_speaker
@@ -312,9 +312,9 @@ def compare(
     settings: dict,
     on_measured: Callable[[Row], None] = lambda row: None,
 ) -> Comparison:
-    """Measures the speech of all sources. Raises `UserError` if a source can speak none of the sentences.
+    """Measures the speech of all sources. Raises `UserError` if a model or folder can speak none of the sentences.
 
-    After each measurement, `on_measured(row)` can save the audio of `row.measured[-1]`, which is then discarded.
+    Calls `on_measured(row)` after each measurement, `row.measured[-1]`. Then the audio of this measurement is deleted.
     """
     rows = []
     for source in sources:

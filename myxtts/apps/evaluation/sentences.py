@@ -36,7 +36,8 @@ MOST_TEXT_BYTES = 4 * 2**20
 MOST_SECONDS = 30.0
 """Maximum length of a test recording or reference recording of a data set; longer ones are left out."""
 KNOWN_SHARE = 0.5
-"""A run is assumed to use a data set if their common clip ids are at least this fraction of the smaller set of ids."""
+"""A run is assumed to use a data set if their lists of clips have enough ids in common: at least this fraction of the
+shorter list."""
 
 
 def choose_sentences(
@@ -54,7 +55,8 @@ def choose_sentences(
         data: Data set with recordings (default: the data set of the first run whose data still exist).
         texts: Text file with one sentence per line, used instead of the data set.
         voices: Reference recordings, assigned to the sentences in turn.
-        language: Language of `texts` and unlabeled clips (default: that of a run, or else English for `texts`).
+        language: Language of `texts` and unlabeled clips. The default is the language of a run. If no run has one,
+            `texts` are taken as English, and the language of clips is detected.
         count: Maximum number of sentences.
         folder: Empty folder for recordings by eSpeak NG, which are the default test data of the bundled model.
 
@@ -94,11 +96,9 @@ def choose_sentences(
 def sentences_of_data(folder: str | Path, runs: Iterable[Path], language: str, count: int) -> list[Sentence]:
     """Returns up to `count` held-out clips of a data set as sentences, spread evenly over speakers and ids.
 
-    Clips that a run rejected as unfit for training are left out. The voice of a sentence is the longest other clip of
-    its speaker in its language, a training clip if possible; if there is no other clip, that of the sentence itself.
-
-    Raises:
-        UserError: No clip is held out and readable.
+    Clips that a run rejected as unfit for training are left out. The voice of a sentence is the longest clip of the
+    same speaker and language, if possible a training clip. The sentence's own clip is used only if there is no other.
+    Raises `UserError` if no clip is held out and readable.
     """
     utterances, trained, rejected = load_corpus(folder, language).utterances, set(), set()
     for run in runs:
@@ -195,8 +195,8 @@ class Source:
 def rows_to_speak(
     judged: Sequence[Subject], sentences: Sequence[Sentence], seeds: Sequence[int], decoder: str | None = None
 ) -> list[Source]:
-    """Returns the sources of speech in the order of the report's rows: first the recordings of the sentences; then,
-    for each of `judged`, either a model's resynthesis of the recordings and its speech, or a folder's audio files."""
+    """Returns the sources of speech in the order of the report's rows. First come the recordings of the sentences. Each
+    model in `judged` adds its resynthesis of the recordings and its speech; each folder adds its audio files."""
     recorded = [one for one in sentences if one.recording]
     read = lambda: (Spoken(one, 0, load_samples(one.recording), MODEL_SAMPLE_RATE) for one in recorded)
     found = [Source("recordings", "recordings", read)] if recorded else []
@@ -255,7 +255,7 @@ def copy_speech(
 
 
 def _files(name: str, folder: Path, sentences: Sequence[Sentence]) -> Source:
-    """Creates a `Source` that reads the audio of each sentence from a folder; finds the file by name, else by text."""
+    """Creates a `Source` that reads each sentence's audio from a folder, from the file with its id, else its text."""
     utterances = load_corpus(folder).utterances
     by_id = {one.id: one.wav_path for one in utterances}
     by_text = {" ".join(one.text.split()): one.wav_path for one in reversed(utterances)}

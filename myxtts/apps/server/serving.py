@@ -59,7 +59,7 @@ def open_model(arguments: argparse.Namespace, key: str | None) -> tuple[FastAPI,
 
 
 def _open_exported(run, arguments):
-    """Returns an exported model, its voices `{name: language}`, its trained voices, and arguments for `Speaker`."""
+    """Returns an exported model, its voices `{name: language}`, its training speakers, and options for `Speaker`."""
     for name in ("decoder", "engine", "device"):
         if getattr(arguments, name):
             raise UserError(f"--{name} is not for exported models: {run} runs in ONNX Runtime on the CPU.")

@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 _stopping = partial(ApiError, 503, "The server is stopping.", code="stopping", retry_after_seconds=5)
 
 MOST_ROWS = 8
-"""Number of sentences that the GPT samples in a batch, as in `code_engine`; also the default of `most_texts`."""
+"""Maximum number of sentences in the GPT's batch, the same as in `code_engine`; also the default of `most_texts`."""
 SECONDS_OF_A_TEXT = 5.0
 """Initial value of the average time to speak a text. The header `Retry-After` of rejections depends on this average."""
 FIRST_SOUND_SECONDS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10, 20, 40, 80)
@@ -33,7 +33,7 @@ REAL_TIME_FACTORS = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10)
 
 
 class Metrics:
-    """Prometheus metrics of one server, in a registry of their own. `load()` returns the current `Speaker.load`."""
+    """Prometheus metrics of one server, in a registry of their own. `load` is a function that gives `Speaker.load`."""
 
     def __init__(self, load: Callable[[], tuple[int, int, int]]):
         self.registry = CollectorRegistry()
@@ -60,7 +60,7 @@ class SpeechJob:
     pieces: list[Piece]
     """Sentences of the text, or parts of long ones; empty if there is nothing to speak."""
     silences: tuple[float, float]
-    """Seconds of silence before the first piece, and after the last one."""
+    """Seconds of silence before the first piece and after the last piece."""
     find_voice: Callable[[], Voice]
     """Function that loads the voice. It runs in the speaker's thread, because it may have to encode a recording."""
     language: str
@@ -115,7 +115,7 @@ class Speaker:
         total_seconds: Time limit from arrival to the last audio.
         warm: `none`, `short` or `all`, as in `Synthesizer.warm_up`.
         device: Context in which the speaker's thread runs the model, such as `tf.device`.
-        most_texts: Maximum number of texts spoken at once. An exported model takes turns, a few codes for each text.
+        most_texts: Maximum number of texts spoken at once. An exported model samples them in turn, a few codes each.
     """
 
     def __init__(

@@ -93,7 +93,7 @@ def plain_text(text: str) -> str:
 
 
 def spoken_parts(text: str) -> tuple[float, list[tuple[str, float]]]:
-    """Splits a text at `[pause: 2s]`; returns the silence at the start and (part, silence after it) pairs, in seconds.
+    """Splits a text at `[pause: 2s]`; returns the initial silence in seconds, and each part with the silence after it.
 
     Parts without letters and digits are dropped. If no part is left, the silence lasts `SILENCE_SECONDS` or more.
 
@@ -257,7 +257,7 @@ class CaptionedResponse(SpeechResponse):
         yield self._captioned(content, times), True
 
     def _length_of_word(self, word):
-        """Counts the phonemes of a word (letters if the model has none) to estimate its time; 0 if it is not spoken."""
+        """Returns a word's relative duration: its number of phonemes (letters if the model has none); 0 if silent."""
         tokenizer = self.speaker.synthesizer.tokenizer
         ids = tokenizer.encode(word, self.job.language)[1:]
         letters = sum(map(str.isalnum, tokenizer.decode(ids)))

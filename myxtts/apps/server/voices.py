@@ -52,8 +52,8 @@ class VoiceBook:
         speakers: Language of each voice that is stored with the model, by name.
         folder: Folder with one file per voice; files may be added or changed at any time. None means no folder.
         aliases: Voice for each additional name; the name "" sets the default voice. The names of OpenAI's and Kokoro's
-            voices need no alias: each selects a voice by language and, if possible, by sex. The language is that
-            of the Kokoro voice or, because OpenAI's voices have none, that of the text.
+            voices need no alias. For these, a voice of the same language and sex is used, if there is one. OpenAI's
+            voices have no language of their own; the language of the text is used.
 
     Raises `UserError` if the folder does not exist, or an alias does not name a voice.
     """
@@ -138,7 +138,7 @@ class VoiceBook:
 
 
 def _stand_in(name, voices, language):
-    """Chooses one of `voices` if `name` is empty or a voice of OpenAI or Kokoro; returns any other name unchanged."""
+    """Returns the name of one of `voices` if `name` is "" or a voice of OpenAI or Kokoro, otherwise `name` itself."""
     kind, spoken, place = OPENAI_VOICES.get(name, ""), (language, None), 0
     if kind:
         place = [one for one in OPENAI_VOICES if OPENAI_VOICES[one] == kind].index(name)

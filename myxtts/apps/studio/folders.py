@@ -24,7 +24,7 @@ DATA, EXPORTS, EVALUATION, TRASH = "_data", "_exports", "_evaluation", "_trash"
 SUBTITLES = (".srt", ".vtt", ".ass")
 TEXT_SUFFIXES = (".txt", ".lab", ".csv", *SUBTITLES)
 RECORDINGS = ".recordings"
-"""Suffix of the folder `NAME.recordings`, which has a subfolder for each upload of long recordings to the set NAME."""
+"""Suffix of the folder `NAME.recordings`: long recordings for the data set NAME, with a subfolder for each upload."""
 VOTES = "_votes.csv"
 COLUMNS = ("time", "first", "second", "better", "blind", "text", "seed")
 SAME = "same"
@@ -68,9 +68,9 @@ class DataSets:
         return self.folder(name).with_name(f"{name}{RECORDINGS}")
 
     def keep(self, name: str, files: Sequence[str] | None, is_heard: bool = False) -> Path | None:
-        """Copies uploaded files for a data set. If there are subtitles, or a recognizer is to hear the files
-        (`is_heard`), they go to a new folder in `recordings(name)` for long recordings, which is returned. Else they
-        are clips with texts, go to the set's folder, and None is returned. Raises `UserError` for unfit files."""
+        """Copies uploaded files for a data set. With subtitles, or if a recognizer is used (`is_heard`), the
+        files are long recordings: copies them to a new folder in `recordings(name)`, and returns it. Otherwise they are
+        clips with texts: copies them to the set's folder, and returns None. Raises `UserError` for unfit files."""
         folder, names = self.folder(name), [Path(file).name for file in files or ()]
         is_cut = is_heard or any(one.lower().endswith(SUBTITLES) for one in names)
         audio = MEDIA_EXTENSIONS if is_cut else AUDIO_EXTENSIONS
@@ -172,7 +172,7 @@ def kept_in(home: Path) -> dict[str, Kept]:
 
 
 def _parts(kind, folder):
-    """Returns the paths to move together: a data set's recordings or a run's output, if any, and the folder."""
+    """Returns the paths to move with `folder` (a data set's recordings or a run's output, if any), then `folder`."""
     beside = {"data": folder.with_name(f"{folder.name}{RECORDINGS}"), "run": output_path(folder)}
     return [path for path in (beside.get(kind), folder) if path and (path.exists() or path == folder)]
 

@@ -19,7 +19,7 @@ from myxtts.storage.base_model import BASE_NAME
 
 
 def data_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
-    """Fills the tab Data, which creates and checks data sets. Its inputs `choices.data` also update the tab Train."""
+    """Fills the tab Data, to create and check data sets. Sets `choices.data`, inputs that the tab Train follows."""
     with gr.Row():
         with gr.Column():
             with gr.Row():
@@ -59,7 +59,7 @@ def data_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
 
 def _checked(studio, texts, page_language, chosen):
     """Adds a button to check a data set, and the results: report, clips to play, texts to correct, `report.html`.
-    `chosen` are the inputs for folder and language. Returns a function that connects the check to a further event."""
+    `chosen` are the inputs for folder and language. Returns `examine_on(event)`, which makes an event run the check."""
     check = gr.Button(texts["check"], elem_id="data_check")
     line, report = parts.state_line("data_notice"), parts.log_box(texts["report"], "data_report", 6)
     with gr.Column(visible=False, elem_id="data_clips_box") as clips_box:

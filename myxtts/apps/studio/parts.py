@@ -20,7 +20,7 @@ from myxtts.text.languages import LANGUAGES
 SCRIPTS = {path.stem: path.read_text(encoding="utf-8") for path in Path(__file__).parent.glob("*.js")}
 """JavaScript of the page, by the name of its file."""
 PATHS = re.compile(r"[^\s'\"(`]*/(?:[0-9a-f]{64}|_data|_exports)/(?:[^/\n]+\.recordings/(?:upload[_\d]*/)?)?")
-"""Pattern of the path before the name of an upload, data set or export. It is removed from messages on the page."""
+"""Pattern of the folders in the path of an upload, data set or export. Messages on the page show only the name."""
 
 
 def state_line(elem_id: str) -> gr.Markdown:
@@ -70,8 +70,8 @@ def language_box(texts: dict[str, str], elem_id: str, value: str, codes: Collect
 
 
 def hint(texts: dict[str, str], doubt: str, unread: str) -> str:
-    """Returns a note for the user: the text seems to be in the language `doubt`, and the characters `unread` are not
-    spoken. If `doubt` or `unread` is "", the note does not mention it."""
+    """Returns a note for the user: the text seems to be in another language, `doubt`, and the characters `unread` are
+    not spoken. Each of `doubt` and `unread` may be ""; the note then leaves out this part."""
     seems = doubt and texts["seems"].format(texts.get(f"language_{doubt}", LANGUAGES[doubt].name))
     return " · ".join(filter(None, [seems, unread and texts["unread"].format(html.escape(unread))]))
 
@@ -79,10 +79,10 @@ def hint(texts: dict[str, str], doubt: str, unread: str) -> str:
 def command(studio: Studio, texts: dict[str, str], name: str, task: str, label: str = "") -> Callable:
     """Adds buttons to run and cancel a command, a line for its state (elapsed time, last printed line), and its log.
 
-    Returns the function `connect(page, start, inputs, outputs, end)`, which sets what the run button does. The button
-    first calls `start(*inputs)`, which runs a command as `task` (see `Tasks`) and yields its output so far. Then it
-    calls `end(folder, *inputs)`, which returns the final text of the line and the values of `outputs`. `folder` is
-    where the command wrote, or None if none ran. A new page shows the running command or, if none runs, the last one.
+    Returns the function `connect(page, start, inputs, outputs, end)`, which sets what the run button does. A click
+    calls two functions. `start(*inputs)` runs a command as `task` (see `Tasks`), and yields its output so far. Then
+    `end(folder, *inputs)` returns the final text of the state line, and the values of `outputs`. `folder` is the output
+    folder of the command, or None if no command ran. When `page` is opened, it shows the current or last command.
     """
     with gr.Row():
         button = gr.Button(texts[label or name], variant="primary", elem_id=name)
@@ -122,7 +122,7 @@ def report_view(folder: str | Path, language: str) -> str:
 
 
 class Choices:
-    """Creates inputs for models and voices. Opening the page, or the tab with the inputs, updates the choices."""
+    """Creates inputs for models and voices. Their choices are updated when the page or their tab is opened."""
 
     def __init__(self, studio: Studio, texts: dict[str, str], page: gr.Blocks, language: str):
         self.studio, self.texts, self.page, self.language = studio, texts, page, language
@@ -142,19 +142,20 @@ class Choices:
         return box
 
     def fresh(self, lists: Any, fill: Callable, name: str | bool = False, is_typed: bool = False) -> None:
-        """Updates inputs by `fill()` when the page or tab is opened (only the page if `is_typed`), and on `refill`."""
+        """Updates the inputs `lists` to the values from `fill()` when the page or their tab is opened, and on `refill`.
+        If `is_typed`, opening the tab does not update them. `name` is the update's name in the API, False for none."""
         self._fills.append((fill, lists))
         opened = [self.page.load, self.tab.select][: 1 if is_typed else 2]  # text typed just after would be lost
         gr.on(opened, fill, None, lists, show_progress="hidden", api_name=name)
 
     def refill(self, event: Callable) -> None:
-        """Updates all lists created so far after an event that adds or removes a folder."""
+        """Makes `event`, which adds or removes a folder, update all inputs that were passed to `fresh` so far."""
         for fill, lists in self._fills:
             event(fill, None, lists, show_progress="hidden", api_name=False)
 
     def voice(self, name: str, text: gr.Textbox, *models: gr.Dropdown) -> tuple[gr.Dropdown, gr.Dropdown, gr.Audio]:
-        """Creates inputs for a language, a stored voice, and a recording of another voice. The languages and stored
-        voices are those that all `models` share. Choosing one translates a sample sentence in `text`."""
+        """Creates inputs for a language, a stored voice, and a recording of another voice. Offers the languages and
+        stored voices that all `models` share. A change of either translates `text` if it is a sample sentence."""
 
         def voices(before, language, *names):
             found = self.studio.speakers(language or self.language, *names, before=before)

@@ -75,7 +75,7 @@ class Tasks:
         return arguments if process and process.poll() is None else ()
 
     def require_free(self, name: str) -> None:
-        """Raises `UserError` if a command is running under this name. The message has the name of its output folder."""
+        """Raises `UserError` if a command is running under this name. The message names the command's output folder."""
         if self.arguments(name):
             raise PageError("task_runs", self.folders().get(name, Path(name)).name.strip("_"))
 
@@ -84,7 +84,7 @@ class Tasks:
         return time.monotonic() - self._last[name][3]
 
     def folders(self) -> dict[str, Path]:
-        """Returns the folder that each running command makes or plans, by the name under which the command runs."""
+        """Returns the output folder of each running command, by task name. `plan` has the folder of the planned run."""
         flags = ("--output=", "--checkpoint-dir=")
         words = {name: word for name in [*self._last] for word in self.arguments(name) if word.startswith(flags)}
         return {name: Path(word.partition("=")[2]) for name, word in words.items()}
@@ -98,7 +98,7 @@ class Tasks:
 
 
 def start_training(folder: Path, flags: Sequence[str]) -> None:
-    """Starts `myxtts train` in a folder. The process outlives the server. Raises `UserError` if one runs there."""
+    """Starts `myxtts train` in a folder; it outlives the server. Raises `UserError` if a run is training there."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     require_free(folder)
     with open(output_path(folder), "ab") as output:
@@ -120,10 +120,8 @@ def start_training(folder: Path, flags: Sequence[str]) -> None:
 
 def stop_training(folder: Path) -> None:
     """Stops the training run in a folder: after its current step, with a checkpoint; before its first step, at once.
-
-    Sends SIGTERM, because the runs of a server that was started in the background (`&`) ignore SIGINT until training
-    begins. Raises `UserError` if no run is training in the folder.
-    """
+    Sends SIGTERM instead of SIGINT: if the server was started in the background (`&`), its runs ignore SIGINT until
+    training begins. Raises `UserError` if no run is training in the folder."""
     if (process := process_of(folder)) is None:
         raise PageError("no_training", folder.name)
     os.kill(process, signal.SIGTERM)
@@ -136,7 +134,7 @@ def require_free(folder: Path) -> None:
 
 
 def process_of(folder: Path) -> int | None:
-    """Returns the id of the process that trains in a folder, from the lock or `trainings`; None if there is none."""
+    """Returns the process id of the training in a folder, from its lock or `trainings`; None if nothing is training."""
     process = trainings.get(folder.resolve())
     own = process.pid if process is not None and process.poll() is None else None
     try:
@@ -176,7 +174,7 @@ def status_of(path: Path) -> os.stat_result:
 
 
 def sentence_of(output: str) -> str:
-    """Returns the last error message in the output of a command, or else its last line."""
+    """Returns the last error message in the output of a command, or the last line of the output if it has none."""
     _, found, error = f"\n{output.strip()}".rpartition("\nError: ")
     return (error if found else error.rpartition("\n")[2]) or "The command printed no output."
 

@@ -55,7 +55,7 @@ class Studio:
         return base_folder() if name == BASE_NAME else named_folder(self.home, name)
 
     def source(self, named: str | None) -> str:
-        """Returns the value of `--init-from` for a model that the user named: a run's folder, else the name itself."""
+        """Returns the `--init-from` of the model `named`: the folder if this is a run's name, otherwise the name."""
         named = (named or "").strip()
         return str((self.home / named).resolve()) if named in runs_in(self.home) else named
 
@@ -76,7 +76,8 @@ class Studio:
         return {os.path.relpath(clip.wav_path, folder): clip for clip in clips}
 
     def data_language(self, folder: str | None, before: str) -> str:
-        """Returns a data set's language by its main label unless that is `before`, else by its texts, else `before`."""
+        """Returns a data set's language: its most common label or, if this is `before` (which unlabeled clips get), the
+        language detected in its texts. If that is unknown, returns `before`, the language selected so far."""
         with suppress(UserError, OSError):
             stated, found = self.clip_languages(self.clips(folder, before).values() if folder else ())
             found = found if stated == before else stated
@@ -84,7 +85,7 @@ class Studio:
         return before
 
     def clip_languages(self, clips: Collection[Utterance]) -> tuple[str | None, str | None]:
-        """Returns the most common language label, and the language in which the texts with this label seem to be."""
+        """Returns the most common language label of the clips, and the language detected in texts with this label."""
         stated = mode(clip.language for clip in clips) if clips else None
         return stated, identify_language(clip.text for clip in clips if clip.language == stated)
 
@@ -130,8 +131,8 @@ class Studio:
         return named_folder(self.home, name) if name else self.home
 
     def plan(self, flags: list[str], run: str | None, tasks: processes.Tasks | None = None) -> Iterator[str]:
-        """Runs `myxtts plan`, in `tasks` if given; yields its output, without the paragraph on batches for GPUs if this
-        machine has none. Also estimates the time of the run named `run`, if given. Raises `UserError` if it fails."""
+        """Runs `myxtts plan` in `tasks` (default: `self.tasks`), and yields its output, without batch sizes for GPUs if
+        there is no GPU. If `run` names a run, also estimates its time. Raises `UserError` if the command fails."""
         if f"--init-from={training_form.XTTS_V2}" in flags:  # the plan does not download the model to read its size
             flags = [*flags, f"--model-size={training_form.RELEASED_SIZE}"]
         of_run = ["--time", f"--checkpoint-dir={self.home / run}"] if run else []
@@ -140,14 +141,14 @@ class Studio:
             yield "\n\n".join(one for one in printed.split("\n\n") if has_gpu or not one.startswith("LARGEST BATCH"))
 
     def speakers(self, language: str, *names: str, before: str | None = None) -> list[str]:
-        """Returns the voices that the models `names` share: of `language` first, then the former choice, `before`."""
+        """Returns the voices that all models `names` have: of `language`, then others. `before` leads its group."""
         voices, *others = (read_speakers(self.folder(name)) for name in names)
         shared = [one for one in voices if all(one in other for other in others)]
         return sorted(shared, key=lambda it: (voices[it].language != language, it != before, voices[it].clip is None))
 
     def languages(self, before: str, *names: str) -> tuple[str, list[str]]:
-        """Returns the language to select ("" for none), and the languages that all models `names` share. Selects the
-        language of the first model's first trained speaker or, if it is not shared, `before` if that is shared."""
+        """Returns the language to select, and the languages that all models `names` share. Selects the language of the
+        first model's first trained speaker if it is shared, otherwise `before` if it is shared, otherwise ""."""
         known = [one.language for one in read_speakers(self.folder(names[0])).values() if one.clip]
         shared = {*LANGUAGES}
         for name in names:
@@ -156,9 +157,9 @@ class Studio:
         return next((one for one in (*known[:1], before) if one in shared), ""), sorted(shared)
 
     def reading(self, text: str, language: str, speaker: str | None, *names: str) -> tuple[str, str | None, str, str]:
-        """Chooses language and voice for a text. Returns both, then two things to warn the user about ("" for nothing):
-        another language that the words suggest, and the characters that a model cannot speak. If `language` is "",
-        chooses it like `myxtts say`. Raises `UserError` for letters that the language lacks."""
+        """Returns language and voice for a text, and two causes for a warning, "" if there is none: another language
+        that the words suggest, and the characters that a model cannot speak. If `language` is "", it is detected as in
+        `myxtts say`, and the voice is chosen to match. Raises `UserError` for letters that the language lacks."""
         if not text.strip():
             raise PageError("no_text")
         _, among = self.languages("", *names)
@@ -172,8 +173,8 @@ class Studio:
         return found, next(iter(voices), None), guessed * (guessed != found), with_names(max(unknown, key=len))
 
     def example(self, text: str, language: str, speaker: str | None, name: str, usual: str) -> str:
-        """Translates a sample sentence to `language`; returns any other text unchanged. If `language` is "", translates
-        to the language of the voice `speaker` of model `name` or, if that is unknown, to `usual`."""
+        """Translates `text` to `language` if it is a sample sentence; returns any other text unchanged. If `language`
+        is "", uses the language of the voice `speaker` of the model `name` or, if that is unknown, `usual`."""
         voice = read_speakers(self.folder(name)).get(speaker)
         found = EXAMPLES.get(language or voice and voice.language, EXAMPLES[usual])
         return found if text in EXAMPLES.values() else text

@@ -1,5 +1,5 @@
-"""Content of the training form: the settings declared with `page="main"` or `page="more"`. The model to start from
-determines a recipe, which determines the initial values. Values that the user changes become flags."""
+"""Content of the training form: an input for each setting declared with `page="main"` or `page="more"`. The model to
+start from selects a recipe (a YAML file), which sets the initial values. Values that the user changes become flags."""
 
 from collections.abc import Mapping
 from operator import attrgetter
@@ -74,7 +74,7 @@ def config_in(recipe: str, folder: Path) -> XTTSConfig:
 
 
 def values_of(config: XTTSConfig) -> dict[str, Any]:
-    """Converts a configuration to values of the form. A flag for all stages gets None if the stages differ."""
+    """Converts a configuration to values of the form. A setting of all stages is None if the stages differ in it."""
     values = {name: _value_in(config, flag.settings[0]) for name, flag in FLAGS.items()}
     return values | dict(language=config.data.language or DEFAULT_LANGUAGE)
 
@@ -117,7 +117,7 @@ def training_flags(recipe: str, folder: Path, values: Mapping[str, Any]) -> list
 
 
 def _model_in(source):
-    """Returns `size`, `g2p`, `stages` and `released` (whether it is XTTS v2) of a model; {} if not on this machine."""
+    """Returns a model's `size`, `g2p`, trained `stages` and `released` (is it XTTS v2); {} if not on this machine."""
     if source == XTTS_V2:
         return dict(size=RELEASED_SIZE, g2p=(), released=True, stages=())
     if is_hub_name(source) or kind_of(source) not in (*MODELS, RELEASE, TRAINER):  # starting the run reports it
