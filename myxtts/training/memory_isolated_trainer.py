@@ -11,7 +11,7 @@ from myxtts.training.trainer import XTTSTrainer
 class MemoryIsolatedDualGPUTrainer(XTTSTrainer):
     """`XTTSTrainer` on two devices with hard memory limits: one device prepares data, the other one trains.
 
-    Must be created before TensorFlow initializes its devices. In a process that is already configured, such as
+    Must be created before TensorFlow initializes its devices. If they are already configured, for example by
     `train_main.py --enable-memory-isolation`, give the same GPUs and limits. Both devices may be on the same GPU.
 
     Args:
@@ -47,7 +47,7 @@ class MemoryIsolatedDualGPUTrainer(XTTSTrainer):
     def optimize_dataset_for_dual_gpu(
         self, dataset: tf.data.Dataset, prefetch_buffer_size: int | None = 4
     ) -> tf.data.Dataset:
-        """Returns the data set with tf.data's parallel optimizations, prefetched to the data device; keeps the order.
+        """Returns the data set in the same order, with parallel optimizations and prefetched to the data device.
 
         Args:
             dataset: Data set on the host. Later `map` or `batch` calls on the result move its elements to the host.

@@ -51,7 +51,7 @@ class TrainingState:
     lineage: dict = field(default_factory=dict)
     """Digests of the earlier stages' models that this stage uses, by stage name. A resumed run must have the same."""
     follows: tuple[str, ...] = ()
-    """Stages in `lineage` whose digests may differ nevertheless, because they may be trained further."""
+    """Stages in `lineage` whose models may be trained further, so that a resumed run accepts other digests of them."""
     step: int = 0
     """Number of optimizer steps taken."""
     position: int = 0
@@ -61,11 +61,11 @@ class TrainingState:
     record: "ClipRecord | None" = None
     """Clips and batch order that the resumed checkpoint was trained with; None if it has no such record."""
     validation: str | None = None
-    """`data_digest` of the validation clips that `best` was computed on; None before training begins."""
+    """Digest (`data_digest`) of the validation clips with which `best` was computed; None before training begins."""
     history: list[dict] = field(default_factory=list)
     """One dictionary per validation: `step`, and the losses and metrics by name."""
     best: tuple[float, int] | None = None
-    """Lowest validation loss or evaluation score so far, as selected by `best_by`, and its step."""
+    """Lowest value so far of the criterion `best_by`, and the step with this value; None if there is none yet."""
     best_by: str = "loss"
     """Criterion for the best checkpoint: `loss` (validation) or `evaluation` (speech score), see `training.best_by`."""
     stale_evaluations: int = 0
@@ -78,7 +78,7 @@ class TrainingState:
     """Other objects to save, by name. Each has a method `state()`, which returns JSON values, and `restore(state)`."""
 
     def improves(self, by: str, value: float) -> bool:
-        """Updates `best` if `best_by` equals `by` and `value` is lower than the best so far; returns whether it did."""
+        """Updates `best` if `by` is `best_by` and `value` is lower than the best so far. Returns whether it did so."""
         is_less = self.best is None or value < self.best[0]
         if by != self.best_by or not math.isfinite(value) or not is_less:
             return False
@@ -86,7 +86,7 @@ class TrainingState:
         return True
 
     def scored(self, score: float) -> bool:
-        """Records the score of a speech evaluation; returns whether `best` was updated, as `improves` does."""
+        """Records the score of a speech evaluation, and returns whether `improves` updated `best`."""
         self.stale_evaluations += 1
         if math.isfinite(score) and (self.least_score is None or score < self.least_score):
             self.least_score, self.stale_evaluations = score, 0
@@ -121,7 +121,7 @@ class TrainingState:
                 part.restore(saved["parts"][name])
 
     def take_up(self, dataset: SpeechDataset, stage: str) -> SpeechDataset:
-        """Returns the data set with a batch order continuing `record`; resets `best` if validation clips changed."""
+        """Returns the data set with a batch order that continues `record`. Resets `best` if validation clips differ."""
         before, self.validation = self.validation, data_digest(dataset.validation)
         if before not in (None, self.validation):
             logger.warning("The validation clips changed since the checkpoint; the best validation loss starts over.")
@@ -174,11 +174,11 @@ class ClipRecord:
     identities: np.ndarray
     """Digest of each clip's id, `(N,)` uint64."""
     digest: str
-    """Digest of the clips and of the settings that order them. Equal digests and equal `start` give equal batches."""
+    """Digest of the clips and of the settings that order them. With equal `digest` and `start`, batches are equal."""
     start: EpochStart
-    """Start of the checkpoint's epoch. A run resumed with the same clips rebuilds its batch order from this point."""
+    """For resuming with the same clips: start of the checkpoint's epoch, from which the same batches are rebuilt."""
     cut: EpochStart
-    """Point of the checkpoint in the epoch, and the clips used before. A run resumed with other clips starts here."""
+    """For resuming with other clips: position of the checkpoint in its epoch, and clips used before in that epoch."""
 
     def saved(self) -> tuple[dict[str, np.ndarray], dict]:
         """Converts the record to tensors for the checkpoint file `CLIPS`, and JSON values for the state file."""
@@ -205,7 +205,7 @@ class ClipRecord:
 
 
 class OrderedClips:
-    """Training clips of a run and a stage's batch order; batches contain indices into `clips`."""
+    """Training clips of a run, and the batch order of a stage, whose batches are indices into `clips`."""
 
     def __init__(self, clips: Sequence[Utterance], order: BatchOrder):
         self.clips, self.order = clips, order
@@ -213,11 +213,11 @@ class OrderedClips:
         self._digest = digest_bytes(self.identities.tobytes() + order.digest().encode())
 
     def record(self, position: int) -> ClipRecord:
-        """Returns what a checkpoint after `position` batches must store for a resumed run to continue this order."""
+        """Returns the `ClipRecord` of a checkpoint after `position` batches, so that a resumed run can continue."""
         return ClipRecord(self.identities, self._digest, self.order.start_at(position), self.order.cut(position))
 
     def continuing(self, record: ClipRecord) -> tuple[EpochStart, str | None]:
-        """Returns `(start, warning)`: start of the order that continues `record`; warning of changed clips, or None."""
+        """Returns where the order starts to continue `record`, and a warning if clips or batches changed, else None."""
         if record.digest == self._digest:
             return record.start, None
         heard = np.flatnonzero(np.isin(self.identities, record.identities[record.cut.heard]))
@@ -244,7 +244,7 @@ class Checkpointer:
         self.state, self.stage, self.train_step = trainer.state, trainer.stage, trainer.train_step
         self.store, self.writer = trainer.store, CheckpointWriter(trainer.store)
         self.companions: dict[str, bytes] = {}
-        """Files that synthesis needs from a checkpoint besides weights, such as the vocabulary: contents by name."""
+        """Files, besides weights, that synthesis needs from a checkpoint, such as the vocabulary: contents by name."""
 
     def save(self, last: bool, finished: bool) -> None:
         """Saves a checkpoint of the current step, and marks it as the best if `state.best` is from this step.
@@ -319,7 +319,7 @@ class Checkpointer:
     def go_back(self, error: Exception) -> None:
         """Loads the last checkpoint with finite losses and lowers the learning rate, after training has diverged.
 
-        Raises `error` if there is no such checkpoint, or if there were `training.divergence_returns` returns before.
+        Raises `error` if there is no such checkpoint, or if training has returned `training.divergence_returns` times.
         """
         settings, guard = self.trainer.config.training, self.trainer.watch.divergence
         self.writer.wait()

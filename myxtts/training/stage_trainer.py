@@ -253,7 +253,7 @@ class StageTrainer:
     ) -> DevicePipeline:
         """Returns an iterator (and context manager) of the prepared batches `start` to `stop - 1`, on the model device.
 
-        `watch(phase, call)` wraps the functions of the phases `preprocess` and `transfer`, for example to time them.
+        `watch(phase, call)` returns a wrapped `call`, for example to time it; `phase` is `preprocess` or `transfer`.
         """
         # Batches that are neither in preparation nor in training; with accumulation, a step takes several.
         capacity = (self.pipeline_depth - 2) * self.batching.accumulation * self.enable_async_pipeline
@@ -277,8 +277,8 @@ class StageTrainer:
     def noise(self, dataset: SpeechDataset, size: int | None = None, pick: Callable = max):
         """Returns a prepared batch of noise with the shape of a training batch, to measure time and memory.
 
-        `size` is the number of clips (default: this worker's share of a batch). `pick` is called with the audio lengths
-        of all training batches, then with their text lengths, and returns the one to use, by default the maximum.
+        `size` is the number of clips (default: this worker's share of a batch). `pick` selects an audio length from
+        those of all training batches, and likewise a text length; by default, it selects the longest.
         """
         size = size or self.batching.batch_size // self.workers.count
         loader = dataset.train_loader(self.stage.name)

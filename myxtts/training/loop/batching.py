@@ -27,8 +27,8 @@ MB = 2**20
 class Batching:
     """Takes optimizer steps; when memory runs out, splits batches into more parts and repeats the step.
 
-    Checkpoints contain the number of parts, so that a resumed run splits batches in the same way. They also contain the
-    batch size. A resumed run uses that size only if `automatic` is True: the size was found by trial, not configured.
+    Checkpoints contain the batch size and the number of parts. A resumed run takes both from the checkpoint if
+    `automatic` is True (`--batch-size auto`). If not, it takes the parts if the configured size is the same.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Batching:
         return {"batch_size": self.batch_size, "parts": self.parts, "accumulation": self.accumulation}
 
     def restore(self, state: dict) -> None:
-        """Restores a saved `state`: batch size and accumulation if `automatic`; `parts` if the batch size agrees."""
+        """Restores a saved `state`. Without `automatic`, restores only `parts`, if the batch size is the same."""
         batch_size, accumulation, parts = (int(state[name]) for name in ("batch_size", "accumulation", "parts"))
         if min(batch_size, accumulation, parts) < 1 or batch_size % parts:
             raise ValueError(f"a batch of {batch_size} clips cannot be split into {parts} parts")
@@ -95,7 +95,7 @@ def with_batch(config: XTTSConfig, stage: str, batch_size: int, accumulation: in
 
 
 def fit_batch_size(trainer: "StageTrainer", dataset: SpeechDataset) -> SpeechDataset:
-    """Sets the largest batch size that fits in memory, except in a resumed run. Returns the data set with that size."""
+    """Finds and sets a batch size that fits in memory (kept in a resumed run). Returns the data set with this size."""
     batching = trainer.batching
     if trainer.step == 0:
         trainer.train_step.phase = trainer.stage.phase(1, 1)  # the last phase takes the most memory
@@ -126,9 +126,9 @@ def peak_bytes(trainer: "StageTrainer", dataset: SpeechDataset, size: int, parts
 
 
 def _largest_that_fits(trainer, dataset, effective):
-    """Returns the largest divisor of the effective batch size for which a step fits in memory."""
-    # Each size tried is at least twice the one before. A CPU has swap and no hard limit, so a size is tried there only
-    # if its memory, extrapolated from the last two sizes, is within the budget.
+    """Tries divisors of the effective batch size, each at least twice the previous one. Returns the last that fits."""
+    # A CPU has swap and no hard limit, so a size is tried there only if its memory, extrapolated from the last two
+    # sizes, is within the budget.
     replicas = trainer.replicas.count
     sizes = [size for size in range(replicas, effective + 1, replicas) if effective % size == 0]
     trials, reason, base, budget = {}, "", resident_bytes(), math.inf

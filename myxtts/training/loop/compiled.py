@@ -7,15 +7,15 @@ from myxtts.models.layers import Layer, Tensor
 from myxtts.training.loop.switches import RECOMPUTED
 
 SEED_BITS = 21
-"""Number of bits for the step in a dropout seed. The bits above hold the block's index, so that masks differ."""
+"""Number of low bits of a dropout seed that hold step and micro-batch. The bits above them hold the block's index."""
 
 
 class CompiledBlocks(Layer):
     """Runs blocks of equal structure with XLA. They share their programs, so compiling takes as long as for one block.
 
-    Each shape has a program for the forward pass and one for the backward. Both get a block's weights as arguments.
-    The backward pass recomputes the activations from the block's input (Chen et al. 2016), so that only the inputs are
-    stored. Dropout masks differ from those without XLA.
+    Each input shape has one program for the forward pass and one for the backward pass. A program gets the weights of a
+    block as arguments. The backward pass recomputes the activations from the block's input (Chen et al. 2016), so that
+    only the inputs are stored. Dropout masks differ from those without XLA.
 
     Args:
         prefix: Prefix of the blocks' names in name scopes.

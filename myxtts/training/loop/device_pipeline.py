@@ -1,4 +1,4 @@
-"""Moves batches to the model devices: producer thread with a bounded buffer, model replicas, timing of steps."""
+"""Prepares batches in a thread ahead of training, copies them to the model's replicas, and times the steps."""
 
 import itertools
 import math
@@ -32,7 +32,7 @@ PHASES = {
 
 
 def prefetch_depth(config: XTTSConfig, plan: DevicePlan, stage: str) -> int:
-    """Returns how many batches to prefetch: `data.pipeline_buffer_size` (default with memory isolation: 2 to 8)."""
+    """Returns the number of batches to prefetch, `data.pipeline_buffer_size`. Default with memory isolation: 2 to 8."""
     requested = config.data.pipeline_buffer_size
     if plan.mode != "isolated" or not isinstance(requested, Default):
         return requested
@@ -76,7 +76,7 @@ class DevicePipeline(Iterator, AbstractContextManager):
 
     def __init__(self, batches: Iterable, prepare: Callable, transfer: Callable, capacity: int = 1, start: int = 0):
         self.capacity, self.seconds, self._now = capacity, Counter(), SimpleNamespace(phase="reading")
-        """`seconds` counts the producer's time in each of the `PHASES`, and the consumer's waiting time as `stall`."""
+        """`seconds` has the producer's time in each of the `PHASES`, and as `stall` the time the consumer waited."""
         self._batches = _prepared(batches, prepare, transfer, start, self.seconds, self._now)
         self._ready, self._stop = queue.Queue(maxsize=capacity), threading.Event()
         work = self._batches, self._ready, self._stop
@@ -254,7 +254,7 @@ class Replicas:
             yield
 
     def adopt(self, model: keras.Model) -> None:
-        """Makes a model built outside `scope` trainable. Raises `ConfigError` unless it is on the only model device."""
+        """Makes a model built outside `scope` trainable. Raises `ConfigError` unless training uses only its device."""
         hint = "Save it with model.save_to_preset(FOLDER) and give training.init_from=FOLDER to myxtts.train()."
         require(self.count == 1, "model=", "trained on one device", f"{self.count} devices", hint)
         device, found = self.devices[0], {short_name(variable.value.device) for variable in model.variables}
@@ -265,7 +265,7 @@ class Replicas:
             variable.value._distribute_strategy = self.strategy
 
     def transfer(self, batch: NamedTuple) -> NamedTuple:
-        """Copies a prepared batch to the model device; each of several model devices gets an equal shard."""
+        """Copies a prepared batch to the model device. If there are several, each device gets an equal shard."""
         if len(self.devices) == 1:
             return copy_to(batch, self.devices[0])
         with tf.device(self.data_device):
@@ -273,7 +273,7 @@ class Replicas:
         return self.distribute([copy_to(shard, device) for shard, device in zip(shards, self.devices)])
 
     def distribute(self, shards: list):
-        """Returns a distributed value made of `shards`, one batch for each replica of this worker."""
+        """Combines the batches `shards`, one for each replica of this worker, into one distributed batch."""
         if len(shards) == 1:
             return shards[0]
         return self.strategy.experimental_distribute_values_from_function(

@@ -1,7 +1,7 @@
 """The train step of every stage, on one replica or several, with or without gradient accumulation.
 
-Gradients are summed over the items of all replicas and micro-batches, divided by the number of items and reduced once,
-then checked, clipped and applied. Keras cannot do this: its clipping and loss scaling see one replica, and its
+Each loss is a mean over the items of all replicas and micro-batches. Gradients are summed over the replicas once per
+update, then checked, clipped and applied. Keras cannot do this: its clipping and loss scaling see one replica, and its
 accumulation gives all micro-batches equal weight, whatever their number of tokens.
 """
 
@@ -16,13 +16,13 @@ from myxtts.training.stages.base import Update
 
 
 class TrainStep:
-    """Train step of a stage: runs the stage's updates in order, each with the weights as changed by the previous one.
+    """Train step of a stage: runs the stage's updates in order. Each uses the weights that the previous one changed.
 
     Must be created in the strategy's scope and on the model device, where its variables stay.
 
     Args:
         precision: Dtype policy; `mixed_float16` turns on dynamic loss scaling.
-        xla: Whether to compile gradients with XLA, once per batch shape; with one device, updates are compiled, too.
+        xla: Whether XLA compiles the gradients, once per batch shape, and with one device the optimizer update, too.
         ema: Decay of the weight averages; 0 keeps none.
     """
 
@@ -48,9 +48,9 @@ class TrainStep:
         self.state_variables = self._of_rules(lambda rule: rule.state_variables)
         """Variables, other than weights, that checkpoints contain, such as the optimizer's, by name."""
         self.phase, self.micro_batches = "", 0
-        """`phase` is the stage's phase for the next steps; `micro_batches` the number of batches in the last step."""
+        """`phase` is the stage's phase in the next step; `micro_batches` is the number of batches in the last step."""
         self.on_micro_batch: Callable[[int, int], None] = lambda done, count: None
-        """Callback for the progress of a step with several micro-batches: gets `(done, count)` over all updates."""
+        """Callback after each micro-batch of a step, with `(done, count)`. With two updates, each counts twice."""
         self.xla, self._begun = xla, 0
         self.forget_traces()
 
@@ -118,7 +118,7 @@ class TrainStep:
 
     @property
     def bad_steps_in_row(self) -> int:
-        """Number of consecutive skipped updates up to now; if a stage has several updates, the maximum over them."""
+        """Number of updates skipped in a row up to now. If a stage has several updates, the largest such number."""
         return max(int(rule.bad_steps_in_row.numpy()) for rule in self.rules)
 
     def make_accumulators(self) -> None:

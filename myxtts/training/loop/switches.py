@@ -35,7 +35,7 @@ RECOMPUTED = "recomputed_"
 
 
 class Switches(SimpleNamespace):
-    """Training switches as applied on this machine: an attribute for each of `config.training.SWITCHES`.
+    """Values of the training switches on this machine: an attribute for each of `config.training.SWITCHES`.
 
     `requested` is the result of `requested_switches`; `reasons` explains some of the applied values, by switch.
     """
@@ -197,14 +197,14 @@ def weights_first(function: Callable) -> Callable:
 PRODUCTS = ("MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum", "Conv2D")
 """Names of the operations that mixed precision applies to: matrix products and convolutions."""
 WATCHED_AVERAGES = 8
-"""Number of weight averages that the ledger compares before and after the first step; it takes the smallest ones."""
+"""`LedgerKeeper` checks that the first step changes the weight averages. It compares this many, the smallest ones."""
 
 _RECOMPUTED = re.compile(rf"(?:^|/){RECOMPUTED}((?:conditioning_)?block_\d+)(?:_\d+)?/")
 _ATTENTION = re.compile(rf"^(?:replica_\d+/)?(.*?)({'|'.join(ATTENTION_SCOPES.values())})(?:_\d+)?/")
 
 
 class LedgerRow(NamedTuple):
-    """Ledger row of a switch: requested value with its source, observed effect, and evidence for the effect."""
+    """Row of the `Ledger` for one switch: its requested value and source, its observed effect, and evidence for it."""
 
     optimization: str
     requested: str
@@ -214,7 +214,7 @@ class LedgerRow(NamedTuple):
 
 
 class Ledger(dict[str, LedgerRow]):
-    """Requested values and observed effects of all training switches, by name; `str()` returns them as a table."""
+    """Report on all training switches, by name: their requested values and observed effects. `str()` gives a table."""
 
     def __str__(self):
         rows = (row if row.as_requested else row._replace(effective=f"! {row.effective}") for row in self.values())
@@ -232,7 +232,7 @@ class Ledger(dict[str, LedgerRow]):
 
 
 class LedgerKeeper:
-    """Creates a trainer's `Ledger` after the first step. Must itself be created before that step, to observe it."""
+    """Creates the `Ledger` after a trainer's first step. Must be created before that step, whose effect it observes."""
 
     def __init__(self, trainer: "StageTrainer"):
         self.trainer, self.step, self.switches = trainer, trainer.train_step, trainer.switches
@@ -240,7 +240,7 @@ class LedgerKeeper:
         self._before = [(v, v.numpy()) for v in averages[:WATCHED_AVERAGES]]
 
     def ledger(self, figures: dict) -> Ledger:
-        """Returns the `Ledger`. `figures` are the results of the first step that changed the weights."""
+        """Returns the `Ledger`. `figures` are losses and gradient norms of the first step that changed the weights."""
         rows = [self._precision(), self._tf32(), self._loss_scaling()]
         rows += self.trainer.stage.ledger_rows(self.step, self.switches)
         rows += [self._xla(), self._determinism(), self._averages(), self._accumulation(), self._batch_size()]

@@ -86,7 +86,7 @@ class UpdateRule:
         return tf.add_n([weight * sums[name] / tf.maximum(counts[name], 1.0) for name, weight in weights])
 
     def _gradients(self, batch, counts, seed, phase):
-        """Returns gradients of the weighted loss, the sum of each loss, and statistics, all for one replica's batch."""
+        """Returns gradients of the weighted, scaled loss, the sum of each loss and statistics for a replica's batch."""
         self.objective.phase = phase
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             values = [v.value for v in self.variables]
@@ -148,7 +148,7 @@ class UpdateRule:
             self.objective.apply_statistics(statistics)
 
     def update_averages(self, step: tf.Tensor) -> None:
-        """Updates the averages (Polyak and Juditsky 1992) in a replica; `step` is the number of earlier updates.
+        """Updates a replica's weight averages (Polyak and Juditsky 1992). `step` is the number of earlier updates.
 
         The decay is `min(ema, (1 + step) / (10 + step))`, as in `tf.train.ExponentialMovingAverage` with `num_updates`.
         Keras's `use_ema` has no such warm-up: at 0.999, initial weights are a third of the average after 1000 steps.

@@ -36,7 +36,7 @@ class Objective(ABC):
     loss_weights: dict[str, float]
     """Weight of each loss, by name."""
     phase = ""
-    """Current phase of the stage (`Stage.phase`), which may select losses; set before the losses are traced."""
+    """Current phase of the stage (`Stage.phase`), which may select losses. It is set before these are traced."""
     compiles_blocks = False
     """Whether the objective itself compiles its blocks with XLA; the train step then does not compile gradients."""
     network: keras.Layer
@@ -91,7 +91,7 @@ class Stage(ABC):
     takes_init_from = False
     """Whether a new run can load the part's weights from another run (`--init-from`)."""
     tuned_with_all = True
-    """Whether a run of all stages with `--init-from` fine-tunes the part by default; if False, it stays unchanged."""
+    """Whether `--init-from` fine-tunes the part by default in a run of all stages. If False, the part is copied."""
 
     def __init__(self, config: XTTSConfig, foundations: dict[str, XTTS]):
         missing = [name for name in STAGES[self.name].builds_on if name not in foundations]
@@ -132,7 +132,7 @@ class Stage(ABC):
             assign_by_name(self.model.part_weights(self.part), starting, "--init-from")
 
     def measure(self, dataset: SpeechDataset) -> None:
-        """Computes weights that are statistics of the recordings, unless loaded; all workers get the same values."""
+        """Sets weights that are statistics of the recordings, unless they were loaded. All workers set equal values."""
 
     @abstractmethod
     def updates(self) -> list[Update]:
@@ -184,7 +184,7 @@ class Stage(ABC):
         return named_weights(self.model) | helpers
 
     def ledger_rows(self, step: "TrainStep", switches: Switches) -> Iterable[LedgerRow]:
-        """Yields the rows of the `Ledger` for the stage's own switches; called after the first step of the stage."""
+        """Yields `Ledger` rows for switches that not every stage has. Called after the first step of the stage."""
         return ()
 
 
@@ -270,7 +270,7 @@ class Preparation(ABC):
         return *change_speed(batch.wav, batch.wav_lengths, change.speed), change
 
     def log_mel(self, extractor: MelSpectrogram, wav: tf.Tensor, change: Change) -> tf.Tensor:
-        """Returns the normalized log-mel of `wav`, `(B, T, num_mels)`, with the gain and equalization of `change`."""
+        """Computes the normalized log-mel of `wav` with gain and equalization of `change`, `(B, T, num_mels)`."""
         log_mel = extractor(wav, in_chunks=runs_on_cpu(self.device))
         floor = math.log(extractor.spec.log_floor)
         # A gain must not raise silence above the floor.

@@ -23,7 +23,7 @@ DISCRIMINATORS = "discriminators"
 SPECTRAL, JUDGING, ADVERSARIAL = "spectral", "judging", "adversarial"
 """Phases of training: the decoder with spectral losses; the discriminators alone; both against each other."""
 SILENCE = 1e-3
-"""Root mean square (-60 dBFS) below which a slice counts as silent, and another slice is sampled instead."""
+"""Root mean square (-60 dBFS) below which a slice of a clip counts as silent, and another one is sampled instead."""
 VOICE_SAMPLES = int(1.2 * MODEL_SAMPLE_RATE)
 """Length in samples of the segment that a speaker vector is computed from in training. Longer segments hardly help."""
 CHANCE = {"hifigan": 0.5, "istft": 2.0}
@@ -35,7 +35,7 @@ COLLAPSE_FACTOR = 1.5
 Maps = list[list[tf.Tensor]]
 """List of feature maps for each discriminator, each `(B, ...)`; the last map of a discriminator is its score."""
 BANDWIDTH_SHARE = 0.46
-"""Bandwidth of a resampled recording divided by its original sample rate; losses use `QUIET` above the bandwidth."""
+"""Bandwidth of a resampled recording as a share of its original sample rate. Above it, `QUIET` replaces `FLOOR`."""
 FLOOR = 1e-5
 """Lower limit of magnitudes before the logarithm, as in HiFi-GAN's code."""
 QUIET = 1e-3
@@ -202,9 +202,9 @@ def resynthesis(decoder: WaveformDecoder, batch: DecoderBatch) -> tf.Tensor:
 class DecoderPreparation(GPTPreparation):
     """Converts waveforms to a `DecoderBatch`. The decoder's inputs come from the frozen DVAE, GPT and speaker encoder.
 
-    The GPT is conditioned on another recording of the speaker, if there is one. The speaker vector comes from a random
-    segment of that recording or, half of the time, of the clip itself, so that the vector of a clip varies.
-    In training, a batch has a slice of each clip. The decoder `grid` sets the frame rate and the frames of context.
+    The GPT is conditioned on another recording of the speaker, if there is one. In training, a batch has a slice of
+    each clip, and the speaker vector comes from a random segment of that recording or, half of the time, of the clip
+    itself, so that it varies. The decoder `grid` defines the frame rate and the number of context frames.
     """
 
     def __init__(self, foundations: dict[str, XTTS], device: str, config: XTTSConfig, grid: WaveformDecoder):
@@ -232,7 +232,7 @@ class DecoderPreparation(GPTPreparation):
         return DecoderBatch(batch.index, frames, present, speaker, target, batch.source_rate)
 
     def _frames(self, batch, position):
-        """Returns latents interpolated to decoder frames, `(B, F, width)`, and the number of frames of each clip."""
+        """Returns GPT latents interpolated to decoder frames, `(B, F, width)`, and each clip's number of frames."""
         prepared, config = super().make_batch(batch, position), self.gpt.config
         streams = teacher_forcing(config, prepared.text, prepared.text_lengths, prepared.codes, prepared.code_lengths)
         # As in synthesis, n codes have n + 1 latents: the last one predicts the end.
@@ -255,7 +255,7 @@ class DecoderPreparation(GPTPreparation):
         return tf.cast(self.speaker_encoder(self._speaker_mel(wav)), tf.float32)
 
     def _starts(self, target, num_frames, position):
-        """Draws the first frame of a slice of each clip, `(B,)` int32. A silent slice is drawn once more."""
+        """Samples the first frame of a slice of each clip, `(B,)` int32. If the slice is silent, samples once more."""
         hop, room = self.grid.hop_length, tf.maximum(num_frames - self.crop, 0)
         part, parts = self.share
         rows = tf.shape(target)[0]
@@ -324,10 +324,10 @@ def _mean(x):
 
 
 def score_loss(decoder_type: str, maps: Maps, real: bool) -> tf.Tensor:
-    """Computes the adversarial loss `(B,)`: the mean over each discriminator's scores, summed over discriminators.
+    """Computes the adversarial loss `(B,)`: the mean loss of each discriminator's scores, summed over discriminators.
 
-    `real=True` is for the discriminators on recordings, and for the decoder: the loss is low for high scores.
-    `real=False` is for the discriminators on generated audio: the loss is low for low scores. `hifigan` uses least
+    With `real=True`, high scores give a low loss: this trains discriminators on recordings, and the decoder. With
+    `real=False`, low scores give a low loss: this trains discriminators on generated audio. `hifigan` uses least
     squares (Mao et al. 2017, eq. 2; HiFi-GAN, eq. 1), `istft` the hinge loss (Lim and Ye 2017; Vocos, section 3.3).
     """
     scores = [tf.cast(one[-1], tf.float32) for one in maps]

@@ -30,7 +30,7 @@ class DVAEStage(Stage):
     _strategy: tf.distribute.Strategy = tf.distribute.get_strategy()
 
     def measure(self, dataset):
-        """Measures and sets, unless loaded, each mel band's scale and its scaled mean, the DVAE's output bias."""
+        """Measures mel bands if no scale is loaded. Sets their scale, and the DVAE's output bias to the scaled mean."""
         if np.all(self.model.mel_stats.numpy() == 1):
             measured = lambda: [stats.tolist() for stats in measure_mel_stats(dataset.train_loader(self.name), 16)]
             scale, mean = current_workers().ask(measured)  # other workers might round differently
@@ -123,10 +123,10 @@ class DVAEPreparation(Preparation):
 
 
 def sample_of_all(vectors: tf.Tensor, number: int, seed: tf.Tensor) -> tf.Tensor:
-    """Samples `number` of the vectors of all replicas, with replacement; must be called in the replica context.
+    """Samples `number` vectors from those of all replicas, with replacement. Call it in the replica context.
 
-    `vectors` are this replica's, `(N, width)`; N may differ between replicas. Returns `(number, width)`, equal on all
-    replicas, and equal to the sample of a single replica with the whole batch.
+    `vectors` are this replica's, `(N, width)`; N may differ between replicas. Returns `(number, width)`. All replicas
+    get the same sample, which is also the sample that a single replica would get from the whole batch.
     """
     context = tf.distribute.get_replica_context()
     replicas, this = context.num_replicas_in_sync, context.replica_id_in_sync_group

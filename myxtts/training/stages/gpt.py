@@ -153,14 +153,14 @@ class GPTObjective(Objective):
 
 
 MASKING_SITE = 1023
-"""Number from which `site_offset` derives the random seed of code masking; dropout layers have other numbers."""
+"""Number by which `site_offset` gives code masking its own random seed; dropout layers have other numbers."""
 
 
 class GPTPreparation(Preparation):
     """Converts waveforms to a `GPTBatch`, with codes of the frozen DVAE unless the batch already has codes.
 
-    Before encoding, clips get a margin of silence as long as `margin_codes` codes. If the margin is shorter than
-    `DVAE.reach`, the last codes of the longest clips depend on the padded length of the batch.
+    Before encoding, `margin_codes` codes of silence are appended to the batch. If these are fewer than the encoder's
+    lookahead, `DVAE.reach`, the last codes of a batch's longest clips depend on the length to which it is padded.
     """
 
     def __init__(self, model, device, augment, seed, margin_codes=0):
@@ -225,7 +225,7 @@ DIAGONAL_WIDTH = 0.2
 
 
 def off_diagonal(attention: tf.Tensor, text_lengths: tf.Tensor, code_lengths: tf.Tensor) -> tf.Tensor:
-    """Computes the guided-attention loss: attention far from the diagonal of codes and text, summed over all codes.
+    """Computes the guided-attention loss, a penalty for attention far from the diagonal, summed over all codes.
 
     See Tachibana, Uenoyama and Aihara, "Efficiently trainable text-to-speech system based on deep convolutional
     networks with guided attention" (2017), section 4.1. Returns a scalar.
@@ -245,8 +245,8 @@ def off_diagonal(attention: tf.Tensor, text_lengths: tf.Tensor, code_lengths: tf
 def conditioning_target_mask(mask: tf.Tensor, conditioning_codes: tf.Tensor) -> tf.Tensor:
     """Returns the target mask `(B, T)` bool, set to False at the codes that are part of the conditioning clip.
 
-    `conditioning_codes` is `(B, 2)` int32: the index of the first such code, and that of the last one plus 1. (Coqui's
-    code masks only the last row of the batch, and counts in units of 256 samples.)
+    `conditioning_codes` is `(B, 2)` int32: the index of the first of these codes, and the index after the last one.
+    (Coqui's code masks only the last row of the batch, and counts in units of 256 samples.)
     """
     position = tf.range(tf.shape(mask)[1])[None]
     return mask & ((position < conditioning_codes[:, :1]) | (position >= conditioning_codes[:, 1:]))

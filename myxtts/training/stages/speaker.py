@@ -50,14 +50,14 @@ class SpeakerStage(Stage):
         shape = len(SPEEDS) * max(1, self.config.data.num_speakers), self.config.model.speaker_width
         self.classifier = AngularMarginClassifier(*shape, name=CLASSIFIER)
         self.active = tf.Variable(tf.ones(shape[:1]), trainable=False, name="active")
-        """Mask of the classes (every speaker at each speed), `(len(SPEEDS) * speakers,)`: 1 if trained, 0 if not."""
+        """Mask of the classes, `(len(SPEEDS) * speakers,)`: 1 if trained. Each speaker at each speed is a class."""
         if tf.distribute.get_strategy().num_replicas_in_sync > 1:
             for layer in self.model.speaker_encoder._flatten_layers():
                 if isinstance(layer, BatchNormalization):
                     layer.over_replicas = lambda value: tf.distribute.get_replica_context().all_reduce("SUM", value)
 
     def choose_clips(self, dataset):
-        """Moves up to `JUDGED_CLIPS` clips per held-out speaker to validation; drops speakers with too few clips."""
+        """Drops speakers with too few clips. Moves up to `JUDGED_CLIPS` clips per held-out speaker to validation."""
         able = _trainable_speakers(dataset)
         number = max(1, round(HELD_OUT_SHARE * len(able))) if len(able) >= FEWEST_TO_HOLD_OUT else 0
         # By a hash of the name, so that the choice depends on neither seed nor order.
@@ -90,7 +90,7 @@ class SpeakerStage(Stage):
         return self.model.speaker_encoder(batch.mel).numpy(), batch.speaker.numpy()
 
     def score(self, outputs):
-        """Returns the equal-error rate `eer` over pairs of clips with a held-out speaker; over all if there is none."""
+        """Returns the equal-error rate `eer` of pairs with an untrained speaker; if there is none, of all pairs."""
         vectors, speakers = (np.concatenate(arrays) for arrays in zip(*outputs))
         active = self.active.numpy() > 0
         held_out = ~active[np.maximum(speakers, 0)]
@@ -112,8 +112,8 @@ class SpeakerStage(Stage):
 class SpeakerObjective(Objective):
     """Cross-entropy of the speaker classifier over clips of trained speakers.
 
-    Batch normalization uses the statistics of the batch. Its moving statistics are updated once per applied step, with
-    equal weight for all accumulated batches.
+    Batch normalization uses the statistics of the batch. Its moving statistics are updated once per applied step, in
+    which all accumulated batches have equal weight.
     """
 
     loss_weights = {"speaker": 1.0}

@@ -24,7 +24,7 @@ STALL_WARNING = 0.05
 STEP_WIDTH = 80
 """Width to which log lines of steps are wrapped on a terminal, in characters."""
 MINUTE = 60.0
-"""Seconds between progress lines if there is no progress bar; also, seconds until a stage's bottleneck is reported."""
+"""Seconds between progress lines without a progress bar, and from a stage's start until its bottleneck is reported."""
 TRIAL_SECONDS = 10.0
 """With gradient accumulation, the expected duration of a step is printed once if it exceeds this number of seconds."""
 HINTS = {
@@ -41,7 +41,7 @@ class StageStart(NamedTuple):
     """Description of a stage when its training starts, or resumes after `step` optimizer steps.
 
     `num_weights` counts the trained parameters, `batch_size` is in clips, `accumulation` in batches per optimizer step.
-    `preset` is the preset of the training switches, `placement` a line that describes the devices of the variables.
+    `preset` is the preset of the training switches. `placement` is a line of text on the devices of the variables.
     """
 
     stage: str

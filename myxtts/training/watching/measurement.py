@@ -1,4 +1,4 @@
-"""Measures the time of training steps: in the whole pipeline, whose phases overlap, or on noise without overlap."""
+"""Times training steps: in the whole pipeline, where preparation and training overlap, or on noise, without overlap."""
 
 import tempfile
 import time
@@ -26,9 +26,9 @@ from myxtts.training.stage_trainer import StageTrainer
 from myxtts.training.stages.classes import STAGE_CLASSES
 
 PHASE_STEPS = 20
-"""Number of evenly spaced steps of a stage from which `try_stage` estimates the share of steps in each phase."""
+"""Number of evenly spaced steps for which `try_stage` looks up the phase, to estimate each phase's share of a stage."""
 COMPILED_SHARES = 0.3, 0.5
-"""Compiled time / eager time, of batch preparation and of the train step, fitted to five runs (docs/benchmarks.md)."""
+"""Compiled time as a share of eager time, for preparation and train step; fitted to five runs (docs/benchmarks.md)."""
 ONE_CORE = 1.8
 """Factor by which `COMPILED_SHARES` are larger on one core, where nothing runs in parallel; fitted to three runs."""
 WARMUP_STEPS = 5
@@ -65,7 +65,7 @@ class PipelineTimes(NamedTuple):
 
 
 def open_trainer(config: XTTSConfig, plan: DevicePlan, folder: PathLike) -> tuple[StageTrainer, SpeechDataset]:
-    """Opens the data set and creates a GPT trainer for timing, with an untrained DVAE, in the run folder `folder`."""
+    """Returns a GPT trainer for timing, with an untrained DVAE and the run folder `folder`, and the opened data set."""
     dataset = SpeechDataset.open(_fresh(config, folder))
     return noise_trainer(dataset.config, plan, folder), dataset
 
@@ -76,14 +76,14 @@ def _fresh(config, folder):
 
 
 def noise_trainer(config: XTTSConfig, plan: DevicePlan, folder: PathLike, stage: str = "gpt") -> StageTrainer:
-    """Creates a trainer for timing a stage, with untrained models of earlier stages, in the run folder `folder`."""
+    """Creates a trainer for timing a stage, with untrained models of earlier stages and the run folder `folder`."""
     with tf.device(plan.data_device):
         below = {name: XTTS(config.model, parts=(STAGE_CLASSES[name].part,)) for name in STAGES[stage].builds_on}
     return StageTrainer(_fresh(config, folder), stage, plan, below)
 
 
 def measure_pipeline(trainer: StageTrainer, dataset: SpeechDataset, num_steps: int, start: int = 0) -> PipelineTimes:
-    """Times `num_steps` steps as in a run, with overlap if `trainer.enable_async_pipeline`; changes the weights."""
+    """Times `num_steps` steps. If `trainer.enable_async_pipeline`, data preparation overlaps. Changes the weights."""
     spans, clock = [], StepClock(WARMUP_STEPS)
 
     def recorded(phase, call):
@@ -153,11 +153,11 @@ def measure_training(
 
 
 def try_stage(dataset: SpeechDataset, stage: str, plan: DevicePlan) -> tuple[float, float] | None:
-    """Estimates the time that a training batch takes, from eager steps on noise with one clip and with several.
+    """Estimates the time of a training batch. For this, times eager steps on one noise clip and on several at once.
 
     Returns:
-        `(eager, batch)`, means over the phases of the stage: the seconds of an eager step on one clip (mostly Python
-        overhead), and the estimated seconds of a training batch. None if the clips cannot train the stage.
+        `(eager, batch)`: the seconds of an eager step on one clip (mostly Python overhead), and the estimated seconds
+        of a training batch, both averaged over the stage's phases. None if the clips cannot train the stage.
     """
     with tempfile.TemporaryDirectory() as folder:
         trainer = noise_trainer(dataset.config, plan, folder, stage)

@@ -136,7 +136,7 @@ class Watch:
         self.monitor: GPUMonitor | None = None
         """Monitor of the GPUs in use, set by the run; None reports no GPU memory and utilization."""
         self.ledger_keeper: LedgerKeeper | None = None
-        """Creates the `Ledger`. Must be set before the first step, whose effect on the weight averages it observes."""
+        """Creates the `Ledger`. Must be set before the first step, to see how this step changes the weight averages."""
         objectives = trainer.stage.validated([rule.objective for rule in trainer.train_step.rules])
         self._evaluator = Evaluator(trainer.stage, objectives, trainer.replicas)
         self._callbacks, self._unread, self._recent = [], [], []
@@ -164,7 +164,7 @@ class Watch:
         self.call("on_end", StageEnd(trainer.stage.name, trainer.step, timing, step.traces, scale, step.bad_steps))
 
     def after_step(self, losses: dict, batches: int) -> None:
-        """Records the losses of the last step, and the clips of its batches, the last `batches` of the order.
+        """Records the losses of the last step, and the clips of its batches. `batches` is the number of these batches.
 
         Raises:
             TrainingDiverged: Losses or gradients of too many consecutive steps were not finite. A file lists the steps.
