@@ -38,7 +38,7 @@ TERMS = ["README.md", "LICENSE*", "LICENCE*"]
 _MESSAGES = tomllib.loads(Path(__file__).with_name("hub.toml").read_text("utf-8"))
 _NAME = re.compile(r"hf://([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@([\w./-]+))?")
 _FOUND: dict[str, Path] = {}
-"""Model folders by hub name, remembered so that a process never mixes two commits of a model."""
+"""Folders of the models used so far, by hub name, so that a process never mixes two commits of a model."""
 
 
 class HubError(UserError):
@@ -68,7 +68,7 @@ def import_hub() -> Any:
 
 
 def check_model(source: AnyPath, what: str = "A model (--checkpoint)", kinds: Sequence[str] = MODELS) -> None:
-    """Raises the errors of `local_folder`, as far as they can be found without a download or a conversion."""
+    """Raises those errors of `local_folder` that can be found without downloading or converting the model."""
     if is_hub_name(source):
         parse_hub_name(source)
     elif not find_release(source):
@@ -81,8 +81,7 @@ def local_folder(
     """Returns the folder of a model; downloads and converts the model if necessary.
 
     Args:
-        source: The folder of a model; the folder or the `model.pth` of a Coqui model; `hf://owner/name[@revision]`; or
-            `base`, the bundled model.
+        source: Folder of a model, folder or `.pth` of a Coqui model, `hf://owner/name[@revision]`, or `base` (bundled).
         accept_licence: Whether to accept a hub model's licence. If False, the user is asked, once per commit.
         what: Name of the option in error messages.
         kinds: Kinds of folders to accept, keys of `storage.base_model.KINDS`.
@@ -134,7 +133,7 @@ def ask_on_terminal(question: str) -> bool | None:
 
 
 def describe_licence(source: str, terms: Path) -> tuple[bool, str]:
-    """Describes the licence in the folder `terms`. Returns whether the model card names it, and a text for the user."""
+    """Returns whether the model card in the folder `terms` names a licence, and a text about the licence for users."""
     from huggingface_hub.repocard import metadata_load
 
     try:
@@ -153,7 +152,7 @@ def describe_licence(source: str, terms: Path) -> tuple[bool, str]:
 
 
 def _require_licence(source, terms, accepted):
-    """Prints the licence of a model and asks the user; raises `HubError` if the licence is not accepted."""
+    """Prints a model's licence and, unless `accepted`, asks the user; raises `HubError` if it is not accepted."""
     has_licence, shown = describe_licence(source, terms)
     print(f"{shown}.", file=sys.stderr, flush=True)
     answer = accepted or ask_on_terminal("Do you accept it?" if has_licence else "Use the model without one?")
@@ -249,7 +248,7 @@ def without_places(config: XTTSConfig) -> XTTSConfig:
 
 
 def model_card(repository: str, config: XTTSConfig, origin: str | os.PathLike | None, licence: str | None) -> str:
-    """Returns the text of the model card, with data, steps and losses of the run in the folder `origin`, if given."""
+    """Returns the text of the model card. If a run's folder is given as `origin`, lists its data, steps and losses."""
     base = config.training.init_from
     head = {
         "license": licence,
@@ -282,7 +281,8 @@ def _lists(origin):
 
 
 def _stages(origin):
-    """Yields `(stage, (last step, best step), step of the losses, losses)`; the pair is None if not trained here."""
+    """Yields `(stage, steps, step, losses)` for each stage of a run. `steps` are the last and the best step, or None if
+    the stage was not trained in this run. `losses` are the validation losses at `step`, as texts."""
     for stage, store in stores_in(origin).items():
         state, best_step = store.read_state(store.steps()[-1]), store.best_step()
         was_trained = "position" in state and "taken_from" not in state

@@ -38,7 +38,7 @@ class CoquiFiles:
     """File with the weights: a released model, a checkpoint of Coqui's trainer, or a bare state dict."""
     vocab: Path
     dvae: Path | None = None
-    """File with the weights of the DVAE. If None, uses the DVAE in `model`, which Coqui's trainer can store there."""
+    """File with the weights of the DVAE. If None, uses the DVAE that a checkpoint of Coqui's trainer may contain."""
     mel_stats: Path | None = None
     speakers: Path | None = None
     config: Path | None = None
@@ -46,10 +46,8 @@ class CoquiFiles:
 
     @classmethod
     def of(cls, model: Path, **given: Path | None) -> "CoquiFiles":
-        """Finds the other files in the folder of `model` by their names in a release; `given` paths take precedence.
-
-        Raises `CheckpointError` if there is no vocabulary.
-        """
+        """Finds the model's other files next to `model`, by their names in Coqui's releases. Paths in `given` are used
+        instead. Raises `CheckpointError` if there is no vocabulary."""
         beside = {field: model.with_name(name) for field, name in RELEASED_NAMES.items()}
         files = {field: given.get(field) or (path if path.is_file() else None) for field, path in beside.items()}
         if files["vocab"] is None:
@@ -130,7 +128,8 @@ def import_coqui(files: CoquiFiles, output: Path) -> tuple[XTTSConfig, list[Stor
 
 
 def _gather(files, checkpoint):
-    """Returns `{name: Stored}` for all tensors. Names are as in current coqui-tts, with `dvae.` before DVAE tensors."""
+    """Returns all tensors of a model's files as `{key: Stored}`. The key is the tensor's name in current coqui-tts. For
+    tensors of the DVAE, it is preceded by `dvae.`."""
     stored = {}
     for name, array in _items(checkpoint, files.model):
         key, reason = coqui.modern_name(name), None
@@ -164,7 +163,7 @@ def _items(checkpoint, path):
 
 
 def _match(tensors, stored):
-    """Sets `weight` or, if unused, `reason` of each `Stored`; raises `CheckpointError` for missing or wrong tensors."""
+    """Sets `weight` of used and `reason` of unused tensors. Raises `CheckpointError` for missing or wrong ones."""
     missing, wrong = [], []
     for tensor in tensors:
         for key, shape in zip(tensor.names, tensor.shapes, strict=True):
@@ -202,7 +201,7 @@ def _check_front_end(stored):
 
 
 def _write_parts(folder, stored, tensors, config, files, with_dvae):
-    """Writes one checkpoint per part of the model. Stores `mel_stats` with the DVAE or, if it is missing, the GPT."""
+    """Writes one checkpoint per part. `mel_stats` is stored with the DVAE, or with the GPT if the model has no DVAE."""
     parts = {}
     for tensor in tensors:
         part, file = (tensor.part, "model") if with_dvae or tensor.part != "dvae" else ("gpt", MEL_STATS)
@@ -218,7 +217,7 @@ def _write_parts(folder, stored, tensors, config, files, with_dvae):
 
 
 def _finite_weights(tensors, stored):
-    """Converts `tensors` to MyXTTS weights and yields them in order; raises `CheckpointError` if one is not finite."""
+    """Converts `tensors` to MyXTTS weights and yields them in order; raises `CheckpointError` for NaN or infinity."""
     for tensor in tensors:
         value = coqui.to_ours([stored[name].array for name in tensor.names], tensor.layout)
         if not np.isfinite(value).all():
@@ -293,7 +292,7 @@ def export_coqui(folder: str | os.PathLike, output: str | os.PathLike, which: st
 
 
 def _voices(folder, which):
-    """Yields each voice's name and its tensors as coqui-tts stores them; encodes speakers stored as recordings."""
+    """Yields each voice as `(name, {tensor name: array})` for coqui-tts. Encodes voices kept as recordings."""
     listen = None
     for name, speaker in read_speakers(folder).items():
         if speaker.clip and listen is None:
@@ -311,7 +310,7 @@ def _voices(folder, which):
 
 
 def speaker_front_end() -> dict[str, np.ndarray]:
-    """Returns the speaker encoder's constant tensors in Coqui's releases: pre-emphasis, window and mel filterbank."""
+    """Returns constants of the speaker encoder's mel spectrogram by Coqui's names: pre-emphasis, window, filterbank."""
     from myxtts.audio.mel import SPEAKER_MEL  # imports Keras, which `import_coqui` does not need
 
     root = coqui.SPEAKER_FRONT_END
@@ -323,7 +322,7 @@ def speaker_front_end() -> dict[str, np.ndarray]:
 
 
 def _read_part(folder, part, which):
-    """Returns the weights in a part's checkpoint by name, including `mel_stats` if present; {} without a checkpoint."""
+    """Returns a part's weights by name, with `mel_stats` if it is stored there, or {} if the part has no checkpoint."""
     store = CheckpointStore(folder / part)
     if not store.steps():
         return {}

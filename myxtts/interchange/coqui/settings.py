@@ -31,7 +31,7 @@ _TABLES = tomllib.loads(Path(__file__).with_name("settings.toml").read_text("utf
 RELEASED_NAMES: dict[str, str] = _TABLES["files"]
 """File names in Coqui's releases of XTTS, by field of `conversion.CoquiFiles`."""
 _RELEASED: dict[str, Any] = _TABLES["sampling"] | _TABLES["conditioning"] | {"model_args": {}}
-"""Settings in the `config.json` of XTTS v2; defaults for settings that a checkpoint lacks."""
+"""Settings of XTTS v2, as in its `config.json`. They are the defaults for settings that a checkpoint lacks."""
 
 
 def read_settings(path: Path | None, stored: Any) -> dict[str, Any]:
@@ -120,7 +120,7 @@ def model_config(shapes: Mapping[str, tuple[int, ...]], settings: dict, tokenize
 
 
 def run_config(model: ModelConfig, settings: dict) -> XTTSConfig:
-    """Returns the `XTTSConfig` of a converted model: sampling from `settings`, and data settings for fine-tuning."""
+    """Returns a converted model's `XTTSConfig`: sampling settings from `settings`, data settings for fine-tuning."""
     longest = math.floor(10 * model.max_codes * CODE_STRIDE_SAMPLES / MODEL_SAMPLE_RATE) / 10
     limits = dict(max_seconds=min(_TABLES["longest seconds"], longest), max_text_length=min(200, model.max_text_tokens))
     seconds = settings["gpt_cond_len"] if settings["gpt_cond_len"] > 0 else settings["max_ref_len"]

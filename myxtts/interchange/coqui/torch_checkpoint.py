@@ -33,8 +33,9 @@ DTYPES = {f"{name}Storage": np.dtype(code) for name, code in (_FLOATS | _WHOLE).
 """NumPy dtype by PyTorch storage class, such as `FloatStorage`."""
 MAX_PICKLE_BYTES = 64 * 2**20
 _MAX_OPCODES, _MAX_WORK, _MAX_DEPTH, _MAX_ODD_KEYS, _MAX_AXES = 10**6, 4 * 10**6, 100, 5000, 64
-"""Limits of one pickle: opcodes, values added to containers, nesting depth, dictionary keys that are not text, and axes
-of a tensor. Tensor data do not count. The pickle of XTTS v2 uses about a hundredth of most limits."""
+"""Limits of one pickle: number of opcodes, total weight of the values put into other values (see `_Cell`), nesting
+depth, number of dictionary keys and set items that are not text, and number of axes of a tensor. The contents of
+tensors do not count. The pickle of XTTS v2 uses about a hundredth of most limits."""
 _OPCODES = frozenset(
     "PROTO FRAME STOP MARK POP POP_MARK DUP NONE NEWTRUE NEWFALSE INT BININT BININT1 BININT2 LONG LONG1 LONG4 FLOAT "
     "BINFLOAT UNICODE BINUNICODE SHORT_BINUNICODE BINUNICODE8 STRING BINSTRING SHORT_BINSTRING BINBYTES SHORT_BINBYTES "
@@ -44,7 +45,7 @@ _OPCODES = frozenset(
 )
 """Pickle opcodes that are allowed: those that `torch.save` writes, and those for plain objects with attributes."""
 _KEYS = {"SETITEM": slice(0, 1), "SETITEMS": slice(0, None, 2), "DICT": slice(0, None, 2), "ADDITEMS": slice(None)}
-"""By opcode: slice of its operands that are dictionary keys or set items; `_MAX_ODD_KEYS` limits their number."""
+"""For opcodes that add dictionary keys or set items: slice that selects them from the operands, for `_MAX_ODD_KEYS`."""
 _LITERALS = {"EMPTY_LIST": [], "EMPTY_TUPLE": (), "EMPTY_DICT": {}, "EMPTY_SET": set()}
 _LITERALS |= {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
 _STORAGE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
@@ -78,15 +79,15 @@ class StubObject:
 
 @dataclass(slots=True, eq=False)
 class _Cell:
-    """A value on the stack of the pickle interpreter, with its weight and depth, which are limited."""
+    """A value on the stack of the pickle interpreter, with two properties that are limited, weight and depth."""
 
     value: Any
     weight: int = 1
-    """Cost of hashing the value: 1, plus 1 per 64 characters, plus the weights of contained values; see `_MAX_WORK`."""
+    """Estimated cost of hashing the value: 1, plus 1 per 64 characters, plus the weights of the values in it."""
     depth: int = 0
     """Nesting depth; 0 for a value that contains no other values."""
     is_held: bool = False
-    """Whether a container holds this value. It must not grow then, since the container's weight includes it."""
+    """Whether another value contains this one. If so, this one must not grow: the other's weight includes it."""
 
 
 class Unpickler:
@@ -94,7 +95,7 @@ class Unpickler:
 
     Args:
         source: Name of the file, for error messages.
-        load_storage: Function `(dtype, key, num_values)` that returns a tensor storage, 1-D; None rejects tensors.
+        load_storage: Function `(dtype, key, num_values)` that returns a tensor storage, 1-D; None allows no tensors.
     """
 
     def __init__(self, source: str, load_storage: Callable[[np.dtype, str, int], np.ndarray] | None = None):
@@ -142,7 +143,8 @@ class Unpickler:
                 self.combine(name, whole, taken)
 
     def combine(self, name, whole, parts):
-        """Runs a pickle opcode: adds `parts` to `whole`, or makes a value if `whole` is None; puts it on the stack."""
+        """Runs the pickle opcode `name` and puts its result on the stack. The result is `whole` with `parts` added or,
+        if `whole` is None, a new value made from `parts`. Raises `TorchCheckpointError` if a limit is exceeded."""
         self.work += sum(part.weight for part in parts)
         self.num_odd_keys += sum(type(part.value) not in (str, bytes) for part in parts[_KEYS.get(name, slice(0))])
         depth = max([part.depth + 1 for part in parts], default=0)
@@ -199,7 +201,7 @@ class Unpickler:
         return known(*arguments)
 
     def storage(self, kind, storage_class, key, _location, num_values, *_view):
-        """Resolves PyTorch's reference to a tensor storage; returns the storage's values as a 1-D array."""
+        """Returns the values of a tensor storage as a 1-D array. The arguments are PyTorch's reference to it."""
         dtype = DTYPES.get(storage_class.removeprefix("torch.")) if isinstance(storage_class, _Global) else None
         if kind != "storage" or dtype is None or self.load_storage is None:
             name = brief(str(storage_class) if isinstance(storage_class, str) else storage_class)
@@ -223,7 +225,7 @@ class Unpickler:
 
 
 def _literal(name, argument):
-    """Returns the `_Cell` that a pickle opcode without operands puts on the stack: a constant or the `argument`."""
+    """Returns the result of a pickle opcode that takes nothing from the stack: a constant, or the opcode's argument."""
     if name in _LITERALS:
         return _Cell(copy.copy(_LITERALS[name]))
     if name == "GLOBAL":
@@ -234,7 +236,7 @@ def _literal(name, argument):
 
 
 def _extended(name, whole, values):
-    """Returns `whole` after the pickle opcode `name`, which adds `values` to a container or sets an object's state."""
+    """Runs opcode `name`: adds `values` to the container `whole`, or sets the state of object `whole`; returns it."""
     if name in ("APPEND", "APPENDS"):
         list.extend(whole, values)
     elif name in ("SETITEM", "SETITEMS"):
@@ -249,7 +251,7 @@ def _extended(name, whole, values):
 
 
 def _of_kind(kind, value):
-    """Returns `value` if its type is `kind`, else raises `TypeError`; other types could bypass the pickle limits."""
+    """Returns `value` if it is an instance of `kind`; else raises `TypeError`. Other types could bypass the limits."""
     if not isinstance(value, kind):
         raise TypeError(f"{brief(value)} where a {kind.__name__} belongs")
     return value
@@ -364,7 +366,7 @@ def _read_legacy(path, data):
 
 
 def _pickle(value, arrays):
-    """Returns the opcodes that build `value`; appends its arrays to `arrays`, whose indices are the storage keys."""
+    """Returns pickle opcodes that build `value`. Appends its arrays to `arrays`; their indices are the storage keys."""
     if isinstance(value, dict):
         return b"}(" + b"".join(_pickle(one, arrays) for one in itertools.chain.from_iterable(value.items())) + b"u"
     if not isinstance(value, np.ndarray):

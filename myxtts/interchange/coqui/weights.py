@@ -1,9 +1,8 @@
-"""Maps the tensors of the released XTTS v2 checkpoint to MyXTTS weights: names, shapes and layouts.
+"""Maps the tensors of the released XTTS v2 checkpoint to MyXTTS weights, without PyTorch, TensorFlow or Keras.
 
 `model_tensors` and `dvae_tensors` list all weights of `model.pth` and `dvae.pth`, from the names and shapes in
 `weights.toml`. Most kernels have reversed axes: PyTorch stores output channels first, Keras last. The speaker encoder
 reads spectrograms as (mel, time) in PyTorch and as (time, mel) here. Weight normalization is folded into the kernels.
-Needs no PyTorch, TensorFlow or Keras.
 """
 
 import math
@@ -25,7 +24,7 @@ _TABLES = tomllib.loads(Path(__file__).with_name("weights.toml").read_text("utf-
 
 
 class Tensor(NamedTuple):
-    """A MyXTTS weight, and its tensors in Coqui's file: one, or two (gain, direction) with weight normalization."""
+    """A MyXTTS weight, and its source in Coqui's file: one tensor, or gain and direction if it is weight-normalized."""
 
     names: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
@@ -55,9 +54,9 @@ def model_tensors(config: ModelConfig) -> list[Tensor]:
 
 
 def constant_tensors(config: ModelConfig) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Returns two dictionaries of tensors that coqui-tts requires but MyXTTS lacks: for `model.pth` and for `dvae.pth`.
+    """Returns tensors that coqui-tts requires but MyXTTS lacks: one dictionary for `model.pth`, and one for `dvae.pth`.
 
-    Does not include the constants for `model.pth` that `conversion.speaker_front_end` returns.
+    `model.pth` needs those of `conversion.speaker_front_end`, too.
     """
     names = [re.sub("running_var$", "num_batches_tracked", tensor.names[0]) for tensor in _speaker_encoder(config)]
     counters = {name: np.zeros((), np.int64) for name in names if name.endswith(".num_batches_tracked")}
@@ -86,7 +85,7 @@ def to_coqui(array: np.ndarray, layout: str) -> tuple[np.ndarray, ...]:
 
 
 def _norm_but_first(direction):
-    """Returns the L2 norm `(d, 1, 1)` of each slice along the first axis, as in PyTorch's weight normalization."""
+    """Returns the L2 norms `(d, 1, 1)` over all axes but the first, as in PyTorch's weight normalization."""
     # A kernel with weight normalization is `direction gain / norm` (Salimans and Kingma 2016).
     return np.linalg.norm(direction.astype(np.float64), axis=(1, 2), keepdims=True).astype(np.float32)
 
@@ -100,11 +99,11 @@ _LAYOUTS = {
         lambda weight: (_norm_but_first(weight.transpose()), weight.transpose()),
     ),
 }
-"""By `Tensor.layout`: function from arrays of Coqui's file to a MyXTTS weight, and its inverse; see `to_ours`."""
+"""Two functions by `Tensor.layout`: from Coqui's arrays to a MyXTTS weight (see `to_ours`), and back (`to_coqui`)."""
 
 
 def _tensors(part, table, **numbers):
-    """Yields the `Tensor`s that a table of `weights.toml` lists; `numbers` are the values of its placeholders."""
+    """Yields a `Tensor` for each weight in a table of `weights.toml`. `numbers` are the values of its placeholders."""
     for line in _TABLES[part][table].splitlines():
         kind, theirs, ours, *sizes = line.format(**numbers).split()
         shape = [math.prod(int(numbers.get(factor, factor)) for factor in size.split("*")) for size in sizes]
@@ -117,7 +116,7 @@ def _tensors(part, table, **numbers):
 
 
 def dvae_tensors(config: ModelConfig, prefix: str = "") -> list[Tensor]:
-    """Lists the weights in `dvae.pth` as `Tensor`s; `prefix` is put before the names in that file."""
+    """Lists the weights in `dvae.pth` as `Tensor`s. Puts `prefix` before the names of the tensors in that file."""
     count, hidden = config.dvae_residual_blocks, config.dvae_hidden
     numbers = dict(hidden=hidden, book=config.codebook_width, codes=config.num_codes, mels=config.num_mels)
     tensors = [*_tensors("dvae", "encoder", **numbers)]

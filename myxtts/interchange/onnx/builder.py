@@ -19,7 +19,7 @@ WEIGHTS = (FLOAT32, INT8)
 BLOCK = 32
 """Number of int8 weights in a block, which share a scale. Rounding errors are at most 0.4 % of the block's maximum."""
 LARGE_BYTES = 4096
-"""Arrays of at least this many bytes are kept out of the graph by `session`, so that graph optimization skips them."""
+"""`Builder.session` passes arrays of at least this many bytes separately, so that graph optimization skips them."""
 
 
 def import_package(name: str) -> ModuleType:
@@ -29,7 +29,7 @@ def import_package(name: str) -> ModuleType:
 
 
 class Tensor:
-    """Output of a graph node. Methods and operators (`x + y`) add nodes; `y` may be a number, array or variable."""
+    """Output of a node. Methods and operators add nodes. In `x + y`, `y` may also be a number, array or variable."""
 
     def __init__(self, graph: "Builder", name: str):
         self.graph, self.name = graph, name
@@ -148,7 +148,7 @@ class Builder:
         return self.op("LayerNormalization", x, scale, *bias, axis=-1, epsilon=layer.epsilon)
 
     def model(self, outside: Collection[str] = ()) -> Any:
-        """Returns an `onnx.ModelProto`, without the values of arrays named in `outside`: the caller provides them."""
+        """Returns the graph as an `onnx.ModelProto`. Values of arrays named in `outside` must come from the caller."""
         helper, stored = self.onnx.helper, []
         for name, array in self._arrays.items():
             if name in outside:

@@ -31,10 +31,8 @@ def choose_engine(weight_bytes: int) -> str:
 
 
 def load_synthesizer(folder: str | Path, which: str = "best", engine: str | None = None, **options) -> Synthesizer:
-    """Loads a model like `Synthesizer.load`, with an engine of `ENGINES`; None uses the result of `choose_engine`.
-
-    Raises `UserError` if the engine is unknown or a package is missing.
-    """
+    """Loads a model like `Synthesizer.load`. `engine` is one of `ENGINES`, or None for the result of `choose_engine`.
+    Raises `UserError` if the engine is unknown or a package is missing."""
     require(engine in (None, *ENGINES), "--engine", f"one of {', '.join(ENGINES)}", engine)
     synthesizer = Synthesizer.load(folder, which, **options)
     model = synthesizer.model
@@ -45,10 +43,10 @@ def load_synthesizer(folder: str | Path, which: str = "best", engine: str | None
 
 
 class OnnxSteps:
-    """GPT steps in ONNX Runtime, with the methods of `TensorflowSteps`, but on NumPy arrays. Copies the GPT's weights.
+    """Runs a copy of the GPT in ONNX Runtime. Has the methods of `TensorflowSteps`, but with NumPy arrays.
 
-    Attention keys in a `RowState` have the shape `(B, heads, D, S)`. `draw` overwrites the cache in its argument
-    `state`, which must not be used again.
+    Attention keys in a `RowState` have the shape `(B, heads, D, S)`. `draw` overwrites the cache of its argument
+    `state`, so this state must not be used again.
 
     Args:
         weights: `float32`, which samples the same codes as TensorFlow, or `int8`, which may sample other codes.
@@ -56,7 +54,7 @@ class OnnxSteps:
     """
 
     shapes = frozenset()
-    """No compiled shapes, because this engine compiles nothing."""
+    """Shapes for which `draw` was compiled: none, because this engine compiles nothing."""
 
     def __init__(self, gpt: GPT, config: ModelConfig, weights: str, threads: int = 0):
         self.config, self._longest = config, int(gpt.audio_positions.shape[0]) - 1
@@ -85,8 +83,8 @@ class OnnxSteps:
         return self._reading.run(None, arrays)
 
     def move(self, state: RowState, rows: list[int], start: int, end: int, before: int, after: int) -> RowState:
-        """Returns the state of the sentences `rows`. Its cache consists of `before` empty positions, the positions
-        `start:end` of the old cache, and `after` empty positions."""
+        """Returns the state of the sentences with the indices `rows`, with another cache size. The cache has `before`
+        empty positions, then the positions `start:end` of the old cache, then `after` empty positions."""
         room = (before, after)
         keys = tuple(np.pad(one[rows][..., start:end], ((0, 0),) * 3 + (room,)) for one in state.keys)
         values = tuple(np.pad(one[rows][:, :, start:end], ((0, 0),) * 2 + (room, (0, 0))) for one in state.values)

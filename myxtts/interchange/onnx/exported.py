@@ -47,7 +47,7 @@ class ExportedModel:
         self.no_speech = NO_SAMPLES  # as in speak.py
         self.engine = self.to_waveform = self
         self.changed = threading.Condition()
-        """The server waits on `engine.changed`, which nothing here notifies: `more` samples in the caller's thread."""
+        """Condition on which the server waits. This class does not notify it: `more` samples in the caller's thread."""
         self.speakers = {name: language or None for name, language in exported.voice_languages.items()}
         """Names of the stored voices, each with its language code; None for a voice whose language is unknown."""
 
@@ -77,7 +77,7 @@ class ExportedModel:
             self.exported.listen(np.zeros(MODEL_SAMPLE_RATE, np.float32), MODEL_SAMPLE_RATE)
 
     def stream(self, text: Sequence[Piece], *manner, check: bool = False, hurry: bool = True) -> SpeechStream:
-        """Returns a stream to poll, like `Synthesizer.stream`. It must not be iterated, because nothing checks it."""
+        """Returns a stream, like `Synthesizer.stream`. It can only be polled; iterating needs an engine with `wait`."""
         return SpeechStream(self, text, Manner(*manner), hurry, check)
 
     def open(
@@ -89,7 +89,7 @@ class ExportedModel:
         return ExportedCodes(draw, self.exported.model["stop_audio_token"])
 
     def begin(self, voice: Voice, speed: float = 1.0) -> Sounding:
-        """Returns the decoder of one sentence, a `Sounding` that works window by window."""
+        """Returns a `Sounding`, which decodes the GPT latents of one sentence to audio, window by window."""
 
         def to_samples(latents, start, end):
             window = dict(start=np.array([start]), end=np.array([end]))
@@ -99,7 +99,7 @@ class ExportedModel:
 
 
 class ExportedCodes:
-    """Codes of one sentence, sampled in calls of `drawn`; has the members of `CodeStream` that a stream uses."""
+    """Codes of one sentence. Each call of `drawn` samples a few. Replaces a `CodeStream` in a `SpeechStream`."""
 
     is_ready, error = True, None
 

@@ -40,15 +40,15 @@ MODEL_NUMBERS = (
 LIMITS = {"float32": 1e-4, "int8": 0.1}
 """By number format: largest allowed RMS error of a graph's output, relative to the RMS of the Keras model's output."""
 ROUNDING, ROUNDINGS = 1e-7, 5.0
-"""Encoders may amplify rounding errors, which differ by processor. So their outputs may differ by `ROUNDINGS` times the
-change that is measured if noise changes each audio sample by about the fraction `ROUNDING`."""
+"""Tolerance for encoders, which may amplify rounding errors. To measure this, the audio samples are changed by noise of
+the relative size `ROUNDING`. An exported encoder's output may differ by `ROUNDINGS` times the resulting change."""
 NUM_SENTENCES, MOST_CODES = 8, 48
 """Number of sentences on which the exported GPT is compared with the original, and maximum codes per sentence."""
 MOST_OTHER_CODES = 0.25
 """Largest allowed fraction of codes that differ from the original's. In float32, codes differ only where scores tie."""
 LONG_TEXTS, LACKING = 2.2, 0.4
-"""Length of the long test text, as a multiple of the longest text that the model speaks at once, and the largest
-fraction by which the exported model's audio may be shorter than the original's."""
+"""Two numbers for the test with a long text. Its length is `LONG_TEXTS` times that of the longest text that the model
+speaks at once. `LACKING` is the largest fraction of the original model's audio that may be missing."""
 
 
 class Finding(NamedTuple):
@@ -70,7 +70,7 @@ def export_model(
     which: str = "best",
     tell: Callable[[Finding], None] = lambda finding: None,
 ) -> None:
-    """Exports a model as graphs, vocabulary, voices, `config.json`, `speak.py` and its modules, and tests the graphs.
+    """Exports a model: graphs, vocabulary, voices, `config.json`, and `speak.py` with its modules. Tests the graphs.
 
     Args:
         folder: A training run, or a model converted by `myxtts convert`.
@@ -122,7 +122,7 @@ def export_model(
 
 
 def _copy_reading(folder):
-    """Copies the modules that `speak.py` imports to a new folder; returns `{path in the folder: speak.digest}`."""
+    """Copies the modules that `speak.py` imports to a new folder; returns the files' digests by path in this folder."""
     package, copy = Path(speak.__file__).parents[2], folder / "myxtts"
     unused = shutil.ignore_patterns("__pycache__", "tokenizer.py", "speech_rates.py")
     shutil.copytree(package / "text", copy / "text", ignore=unused)
@@ -163,7 +163,7 @@ def settings(synthesizer: Synthesizer, form: str, weights: str) -> dict:
 
 
 def _voices(folder, synthesizer):
-    """Returns the arrays of `voices.npz` by name, a row per voice; `trained` marks voices of the training data."""
+    """Returns the arrays of `voices.npz` by name. They have a row per voice; `trained` marks training voices."""
     config, stored = synthesizer.model.config, read_speakers(folder)
     voices = {}
     for name in sorted(stored, key=lambda one: stored[one].clip is None):  # speakers of the training data first
@@ -219,7 +219,7 @@ def _other_graphs(speaker, synthesizer, random):
 
 
 def _sentences(speaker, synthesizer, random):
-    """Yields `Finding`s on token ids, GPT states and codes of random sentences, half of them decoded greedily."""
+    """Yields `Finding`s on token ids, GPT states and codes of random sentences. Half the sentences are greedy."""
     tokenizer, config, sampling = synthesizer.tokenizer, synthesizer.model.config, synthesizer.config.sampling
     voices = [one[None] for one, _ in speaker.voices.values()] or [_normal(random, 1, config.num_latents, config.width)]
     reference = Tokenizer.from_str(tokenizer.to_json())
@@ -257,7 +257,7 @@ def _sentences(speaker, synthesizer, random):
 
 
 def _long_text(speaker, synthesizer, random):
-    """Checks a text too long to speak at once: yields `Finding`s on its split into pieces and on missing audio."""
+    """Tests a text too long to speak at once. Yields `Finding`s: whether its pieces differ, and missing audio."""
     settings, config = speaker.config, synthesizer.model.config
     language = min(settings["languages"], key=lambda code: code != "en")
     tokens = [synthesizer.tokenizer.decode([number]) for number in range(synthesizer.tokenizer.num_tokens)]

@@ -13,7 +13,7 @@ from myxtts.models.xtts import XTTS
 def build_reading(gpt: GPT, config: ModelConfig, weights: str = FLOAT32) -> Builder:
     """Builds the forward pass of the GPT over N latents, L text ids and one code, after P cached positions.
 
-    The first call reads the prompt: latents, `[START]` text `[STOP]`, start code, and a cache of one masked position.
+    The first call reads the prompt: latents, `[START]` text `[STOP]`, start code. Its cache has one position, masked.
     Later calls read one code, with N = L = 0. Only keys and values of new positions are returned, to avoid copies.
 
     Inputs for B rows: `latents` `(B, N, width)`; `text` `(B, L)`; `code` `(B, 1)`; `index` `(B,)`, the number of
@@ -62,7 +62,7 @@ def build_reading(gpt: GPT, config: ModelConfig, weights: str = FLOAT32) -> Buil
 
 
 def build_drawing(config: ModelConfig) -> Builder:
-    """Builds the sampling of one code per row, as in `models.gpt.sample`; the start code is never sampled.
+    """Builds the graph that samples one code per row, as in `models.gpt.sample`; the start code is never sampled.
 
     Inputs: `logits` and `noise` `(B, V)`; `seen` `(B, V)` bool, the codes sampled so far; `temperature`, `top_p` and
     `repetition_penalty` `(B, 1)` float32; `top_k` `(B, 1)` int32.
@@ -207,7 +207,7 @@ def build_decoder(model: XTTS) -> Builder:
     """Builds the waveform decoder for one window of a sentence.
 
     Inputs: all `latents` so far, `(B, n, width)`; `speaker` `(B, speaker_width)`; `start` and `end` of the window in
-    frames, `(1,)` int64. An `end` beyond the last frame means the end of the sentence.
+    frames, `(1,)` int64. If `end` is beyond the last frame, the window ends with that frame.
     Output: `samples` `(B, F hop_length)` for the F frames of the window.
     """
     graph, decoder, config = Builder("decoder"), model.decoder, model.config
@@ -259,7 +259,7 @@ def _istft(graph, decoder, frames, speaker):
 
 
 def _waves(graph, size):
-    """Adds the matrix of the inverse Fourier transform, `(2 (size / 2 + 1), size)`: real parts first, then imaginary.
+    """Adds nodes for the matrix of the inverse real FFT, `(2 (size / 2 + 1), size)`; the rows of real parts come first.
 
     ONNX Runtime computes the matrix when it loads the graph. A stored matrix would be most of a small model's file.
     """

@@ -76,14 +76,15 @@ class Vocabulary:
 
 
 def _kind(character):
-    """Classifies a character, to split text: True for part of a word, False for other text, "space" for white space."""
+    """Returns "space" for white space, True for a character of a word, and False for others, such as punctuation."""
     category = unicodedata.category(character)
     is_word = category[0] in "LM" or category in ("Nd", "Nl", "Pc") or character in "\u200c\u200d"
     return "space" if character.isspace() else is_word
 
 
 class Speaker:
-    """An exported model that speaks texts and clones voices. `threads`: 0 is all cores; None is 1 for small models."""
+    """Speaks texts and clones voices with an exported model. `threads` is the number of threads; 0 uses all cores. If
+    None, a small model uses one thread, and others use all cores."""
 
     def __init__(self, folder=".", threads=None):
         import onnxruntime
@@ -152,9 +153,10 @@ class Speaker:
         return np.concatenate(parts[:-1])
 
     def choose(self, voice=None, language=None, text=""):
-        """Returns voice and language. Missing ones are chosen as by `myxtts say`: the language of the voice, of all
-        training voices, of the words or English; the only training voice, or one that speaks the language. Raises
-        `ValueError` if the language is not written in the letters of the text."""
+        """Returns voice and language; chooses what is not given, as `myxtts say` does. The default language fits the
+        letters of the text: that of the voice, else the one shared by all training voices, else identified by the
+        words, else English. The default voice is the only training voice, else preferably one that speaks the language.
+        Raises `ValueError` if the language is not written in the letters of the text."""
         from myxtts.text.language_guess import guess_language, language_to_read
         from myxtts.text.languages import get_language
 
@@ -180,7 +182,7 @@ class Speaker:
         return voice or max(own, key=fit, default=""), language
 
     def sentence(self, ids, latents, speaker, seed=0, number=0, speed=1.0, **sampling):
-        """Speaks token ids as sentence `number`; returns samples `(S,)`, codes, and whether it sampled a stop code."""
+        """Speaks token ids as sentence `number`; returns samples `(S,)`, codes, and whether a stop code ended them."""
         states, codes = zip(*self.draw(ids, latents, seed, number, **sampling))
         samples = self.sound(np.concatenate(states), speaker, speed) if codes[1:] else np.zeros(0, np.float32)
         # A fade at both ends lets sentences join without clicks.
@@ -190,7 +192,7 @@ class Speaker:
         return samples * np.append(ramp, ones) * np.append(ones, ramp[::-1]), codes[:-1], codes[-1] is not None
 
     def sentences(self, text, language):
-        """Splits a text into pieces that fit the model, sentences or parts of one, each with the pause after it."""
+        """Splits a text into sentences, or parts of long ones; returns `(piece, seconds of the pause after it)`."""
         if fault := self.reader.fault(self.reader.spoken(text, language), language):
             raise ValueError(f"The text cannot be spoken in {language}: {fault}. Change --text or --language.")
         ids = lambda read: self.vocabulary.raw_ids(self.reader.tagged(read, language))
@@ -203,9 +205,9 @@ class Speaker:
         return [one for one in ids if one != self.vocabulary.unknown]
 
     def draw(self, ids, latents, seed=0, sentence=0, max_codes=0, **sampling):
-        """Samples sentence number `sentence`; yields the GPT state `(1, width)` that predicts a code, and the code.
+        """Samples sentence number `sentence`; yields pairs of a GPT state `(1, width)` and the code that it predicts.
 
-        The last code is the stop code, or None if `max_codes` codes (0: the model's maximum) were sampled without one.
+        The last code is the stop code, or None after `max_codes` codes without it; 0 stands for the model's maximum.
         """
         model, values = self.model, self.sampling_values(**sampling)
         if len(ids) > model["max_text_tokens"]:
@@ -225,7 +227,7 @@ class Speaker:
         yield hidden, None
 
     def sampling_values(self, **sampling):
-        """Returns `sampling`, completed by the model's default settings, as inputs of the graph `draw`, by name."""
+        """Returns inputs of the graph `draw` by name: those in `sampling`, and the model's defaults for the rest."""
         kind = lambda name: np.int32 if name == "top_k" else np.float32
         return {name: np.array([[one]], kind(name)) for name, one in {**self.config["sampling"], **sampling}.items()}
 
@@ -320,7 +322,7 @@ def resampled(samples, rate, new_rate, zeros=48):
 
 
 def digest(path):
-    """Returns the SHA-256 of a text file, which does not depend on the kind of its line ends."""
+    """Returns the SHA-256 of a text file. Unix and Windows line ends give the same digest."""
     return hashlib.sha256(path.read_text(encoding="utf-8").encode()).hexdigest()
 
 
