@@ -34,16 +34,16 @@ from myxtts.training.watching.watch import has_stopped
 logger = logging.getLogger(__name__)
 
 WARMUP_STEPS, TIMED_STEPS = 3, 5
-"""Numbers of steps at the start of a stage: untimed ones, then timed ones until the remaining time is estimated."""
+"""A stage's first `WARMUP_STEPS` steps are not timed. After `TIMED_STEPS` more, the remaining time is estimated."""
 LEAST_TO_TRY, MOST_TO_TRY = 40, 8 * BYTES_PER_GB
-"""A run gets trial steps (`try_run`) if it has at least this many steps and needs at most this many bytes of memory."""
+"""`try_run` only tries runs of at least `LEAST_TO_TRY` steps that need at most `MOST_TO_TRY` bytes of memory."""
 OPENING, STOP_SECONDS, CLOSING_SECONDS = 22, 3, 25
-"""Terms of the time estimate of `try_run`, fitted to fine-tuning of `base` (docs/benchmarks.md): opening a stage takes
-as long as `OPENING` eager steps on one clip; CPU seconds per validation; CPU seconds for samples at a stage's end."""
+"""Constants for `try_run`, fitted to fine-tuning of `base` (docs/benchmarks.md). Opening a stage takes as long as
+`OPENING` eager steps on one clip. A validation takes `STOP_SECONDS` of CPU time, final samples `CLOSING_SECONDS`."""
 CPU_RUNTIME_BYTES, CPU_SCRATCH, BYTES_PER_SECOND, MOST_KEPT = int(0.4 * BYTES_PER_GB), 0.2, 5_000_000, BYTES_PER_GB
-"""Terms of the memory estimate on a CPU: bytes that TensorFlow takes after tracing; scratch buffers, as a fraction of a
-step's temporary memory; bytes of data preparation per second of audio in a batch; and the maximum number of bytes that
-earlier stages leave allocated. The first three were fitted to ten runs (docs/benchmarks.md)."""
+"""Constants for the memory estimate on a CPU. TensorFlow takes `CPU_RUNTIME_BYTES` after tracing. Scratch buffers take
+`CPU_SCRATCH` times a step's temporary memory. Data preparation takes `BYTES_PER_SECOND` per second of audio in a batch.
+These three were fitted to ten runs (docs/benchmarks.md). Earlier stages leave at most `MOST_KEPT` bytes allocated."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class StageWork:
     needed_by: tuple[str, ...] = ()
     """Stages that were trained on the weights of this one, and would be unusable if the weights changed."""
     stays: str = ""
-    """Reason, for `describe`, why the stage cannot continue. "" if it can, or if only `needed_by` prevents it."""
+    """Text for `describe`: why the stage cannot continue, apart from `needed_by`. "" if there is no such reason."""
     origin: str | None = None
     """Model that the initial weights are from; None for random weights."""
 
@@ -93,7 +93,7 @@ class StageWork:
 
     @property
     def obstacle(self) -> tuple[str, str]:
-        """Two parts of an error message: which stages were trained on this one, and how to start this stage over."""
+        """Two texts for messages: which stages were trained on this one, and how to start this one over."""
         stages = f"{listed(self.needed_by)} {'was' if len(self.needed_by) == 1 else 'were'}"
         restart = f"--reset-training --stage {self.stage} starts it over and sets aside what depends on it"
         return f"{stages} trained on it", restart
@@ -119,8 +119,9 @@ def make_agenda(
 ) -> list[StageWork]:
     """Returns a `StageWork` for `training.stage`, or for each stage if it is `all`. Renames damaged checkpoints.
 
-    `reset` lists stages to start over. `taken` lists finished stages that the run will copy from `training.init_from`.
-    Raises `UserError` if further training of `training.stage` would make the stages that depend on it unusable.
+    `reset` lists stages to start over. `taken` lists trained stages that the run will copy from
+    `training.init_from`. Untrained stages in `training.leave_out` are omitted. Raises `UserError` if further training
+    of `training.stage` would make the stages that depend on it unusable.
     """
     training = config.training
     stores = {name: CheckpointStore(f"{training.checkpoint_dir}/{name}") for name in STAGES}
@@ -148,7 +149,7 @@ def make_agenda(
 
 
 def _work(config, stage, dataset, states, stores):
-    """Returns the `StageWork` of one stage, given the newest state and the `CheckpointStore` of each stage."""
+    """Returns the `StageWork` of `stage`, given the newest state of each trained or copied stage, and all stores."""
     state, training = states.get(stage), config.training
     tuned = tuned_stages(config) if training.init_from else []
     sizes = ((state or {}).get("parts") or {}).get("micro_batches")
@@ -261,7 +262,9 @@ def find_needs(config: XTTSConfig, works: Sequence[StageWork], dataset: SpeechDa
 
 
 def try_run(works: Sequence[StageWork], dataset: SpeechDataset, needs: Needs, notify: Callable) -> dict[str, tuple]:
-    """Estimates `{stage: (seconds per step, seconds of the stage)}` by trial steps; {} if the run permits no trial."""
+    """Estimates `{stage: (seconds per step, seconds of the stage)}` by trial steps on a CPU. Returns {}
+    without trial steps if the run uses a GPU, several devices, workers or --batch-size auto, has few steps, or needs
+    too much memory."""
     training, plan = dataset.config.training, plan_for()
     steps = {work.stage: max(0, work.total - (work.step or 0)) for work in works if work.trains}
     is_plain = len(plan.model_devices) == 1 and not plan.visible_ids  # devices cannot share the clip of a trial
@@ -285,9 +288,9 @@ def try_run(works: Sequence[StageWork], dataset: SpeechDataset, needs: Needs, no
 class TimeLeft(Callback):
     """Estimates the remaining time of stage and run; adds it to `timing` in `on_log`, for the callbacks after this one.
 
-    If `try_run` estimated E seconds for the later stages, E is multiplied by (M + E) / (S + E), where M and S are
-    the measured and estimated seconds of this stage's steps so far: a few short steps change it little. Without such
-    estimates, the time per step is assumed to be proportional to clips per step and `StageEntry.cost`.
+    If `try_run` estimated E seconds for the later stages, and S seconds for this stage's steps so far, which took M
+    seconds, then E is multiplied by (M + E) / (S + E). So a few short steps change the estimate little. Without
+    `try_run`, the time per step is assumed to be proportional to clips per step and `StageEntry.cost`.
     """
 
     def __init__(self, config: XTTSConfig):

@@ -31,9 +31,9 @@ TRAINING_INSTRUCTIONS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "bf16")
 SLOW_DISK = 20 * 2**20
 """Bytes per second below which a disk is reported as slow. A GPU trains on about 4 MB (100 s of audio) per second."""
 SUMS_MB, REPEATS, MESSAGES = (1, 4, 16, 64, 256), 5, 50
-"""What `examine_workers` times: sizes of all-reduces in MB, repetitions for each size, and number of messages."""
+"""Sizes in MB of the all-reduces that `examine_workers` times, repetitions of each, and number of messages to time."""
 TEXT_TOKENS = 5000
-"""Vocabulary size that `_sums` assumes when it computes the size of the gradients of each GPT."""
+"""Assumed vocabulary size of the GPTs whose gradients `_sums` reports on."""
 
 
 def examine(config: XTTSConfig, seconds: float, folder: str, data_files: Sequence[str] = ()) -> dict[str, Any]:
@@ -84,7 +84,7 @@ def examine(config: XTTSConfig, seconds: float, folder: str, data_files: Sequenc
 
 
 def _automatic(config, plan, found, measures):
-    """Returns what `auto` selects: precision, largest batch sizes and, if `measures` is true, the form of attention."""
+    """Returns what `auto` selects: precision, largest batches and, if `measures`, the attention implementation."""
     from myxtts.training.loop.switches import choose_attention
 
     policy, reason = choose_precision("auto", plan.model_device)
@@ -201,7 +201,7 @@ def examine_workers(config: XTTSConfig) -> list[str]:
 
 
 def _sums(workers, timeout_seconds):
-    """Yields report lines: measured times of all-reduces, and estimated times to sum the gradients of each GPT size."""
+    """Times all-reduces. Yields report lines with the times, and with estimates for the gradients of each GPT size."""
     from myxtts.training.watching.measurement import seconds_of_sum
 
     workers.watch(timeout_seconds)

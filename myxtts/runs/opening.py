@@ -70,16 +70,16 @@ def open_run(
 
     Args:
         config: Settings as requested.
-        notify: Function that is called with the name and the arguments of each `RunListener` event. Up to the event
-            `on_trial`, only reports are written to the folder, and only damaged checkpoints are renamed.
-        is_plan: Whether to return after `on_trial`, without writing reports.
+        notify: Function that is called with the name and the arguments of each `RunListener` event. Before `on_trial`
+            and during it, the folder changes in only two ways: reports are written, and damaged checkpoints renamed.
+        is_plan: Whether to return after the estimates (`on_trial`), and to write no reports.
 
     Returns:
         The data set, whose `config` has the complete settings of the run, and a `StageWork` per stage.
 
     Raises:
         UserError: The folder has a different run, the model in --init-from lacks a part, the recordings are unusable,
-            or the training would make existing stages unusable. Settings and intact checkpoints are then unchanged.
+            or training would make existing stages unusable. In these cases, settings and intact checkpoints are kept.
     """
     config, began = settle_origin(config)
     training, home = config.training, Path(config.training.checkpoint_dir)
@@ -122,7 +122,7 @@ def open_run(
 
 
 def write_settings(dataset: SpeechDataset) -> None:
-    """Writes `config.json`, the vocabulary and a recording of each speaker into the run's folder."""
+    """Writes `config.json`, the vocabulary and recordings of the training speakers into the run's folder."""
     home = Path(dataset.config.training.checkpoint_dir)
     dataset.tokenizer.save(home / VOCABULARY)
     keep_speakers(home, dataset.train)
@@ -130,7 +130,7 @@ def write_settings(dataset: SpeechDataset) -> None:
 
 
 def check_same_model(before: ModelConfig, config: XTTSConfig, reset: Sequence[str] = ()) -> None:
-    """Raises `ConfigError` if a run of model `before` cannot continue with `config`. Parts in `reset` may differ."""
+    """Raises `ConfigError` if `config.model` differs in shape from a run's model `before`. Ignores parts in `reset`."""
     home = Path(config.training.checkpoint_dir)
     kept = {*PARTS} - {*reset}
     if not CheckpointStore(home / "decoder").steps():
@@ -179,7 +179,7 @@ class StageAlone:
         model: Model to train, which determines the shape and vocabulary of the run; None to create a new model.
 
     Raises:
-        ConfigError: There are no recordings, the model does not fit them, or a setting works only in a whole run.
+        ConfigError: There are no recordings, the model does not fit them, `init_from` is set, or a run would be reset.
     """
 
     def __init__(self, config: XTTSConfig, stage: str, plan: DevicePlan, model: XTTS | None):
@@ -212,7 +212,7 @@ class StageAlone:
             if last is None or not store.read_state(last)["finished"]:
                 self._missing.append(name)
         self.foundations: dict[str, XTTS] = {}
-        """Models that the stage depends on, by stage. If one is untrained, all stay random until `train_missing`."""
+        """Models that the stage depends on, by stage. If any is untrained, all are random until `train_missing`."""
         self.lineage: dict[str, str] = {}
         """Digests of the weights of `foundations`, by stage."""
         if not self._missing:
@@ -249,6 +249,6 @@ class StageAlone:
         return True
 
     def hand_over(self, config: XTTSConfig) -> None:
-        """Stores tokenizer, settings and folder in the model that the constructor received, for `save_to_preset`."""
+        """Gives the constructor's model, if any, what `save_to_preset` needs: tokenizer, `config`, the run's folder."""
         if self._model is not None:
             self._model.preset, self._model.origin = (self.dataset.tokenizer, config), str(self._home)

@@ -1,6 +1,6 @@
 """Start from another model: checks --init-from, --tune and --lora-rank, and copies the weights into a run.
 
-These settings are fixed when the run's folder is created. The weights become the checkpoint of step 0 of each stage.
+The settings cannot change after the run's folder is created. The weights of each stage become a checkpoint of step 0.
 """
 
 import os
@@ -31,7 +31,7 @@ MOST_CLIP_BYTES = 8 * 2**20
 
 
 def settle_origin(config: XTTSConfig) -> tuple[XTTSConfig, XTTSConfig | None]:
-    """Completes the settings: of a new run, from the model of --init-from; of a resumed run, from its stored settings.
+    """Completes the settings of a new run from the model in --init-from, and those of a resumed run from its folder.
 
     Returns the complete settings, and the stored ones (None for a new run). Raises `UserError` if --init-from lacks a
     needed part, or if a resumed run is given another --init-from, --tune, --lora-rank, --lora-targets or --lora-alpha.
@@ -60,7 +60,7 @@ def run_in(folder: Path) -> XTTSConfig | None:
 
 
 def reset_parts(training: TrainingConfig) -> list[str]:
-    """Returns the stages that `reset_training` starts over, `training.stage` and all later ones; [] without a reset."""
+    """Returns the stages that `reset_training` starts over: `training.stage` and all later ones. [] if it is False."""
     if not training.reset_training:
         return []
     first = 0 if training.stage == "all" else list(STAGES).index(training.stage)
@@ -68,7 +68,7 @@ def reset_parts(training: TrainingConfig) -> list[str]:
 
 
 def tuned_stages(config: XTTSConfig) -> list[str]:
-    """Returns the stages to fine-tune: those in --tune, else --stage if it can be fine-tuned, else the default ones."""
+    """Returns the stages to fine-tune: those in --tune, else --stage if tunable, else those with `tuned_with_all`."""
     training = config.training
     if training.tune:
         return [name for name in STAGES if name in training.tune]
@@ -78,16 +78,16 @@ def tuned_stages(config: XTTSConfig) -> list[str]:
 
 
 def taken_parts(config: XTTSConfig) -> list[str]:
-    """Returns the parts that a new run copies from `training.init_from` and leaves as they are."""
+    """Returns the stages that a new run copies from `training.init_from` and does not fine-tune."""
     own = run_folder.stores_in(Path(config.training.checkpoint_dir)).keys() - reset_parts(config.training)
     tuned = tuned_stages(config)
     return [name for name in run_folder.stores_in(_source(config)) if name not in own and name not in tuned]
 
 
 def bring_in(config: XTTSConfig, taken: Sequence[str], is_new: bool) -> None:
-    """Copies the model `training.init_from` into a run: writes a checkpoint of step 0 for each part without one.
+    """Copies `training.init_from` into a run, as a checkpoint of step 0 of each stage that has no checkpoint yet.
 
-    Parts in `taken` are not changed; the others get weights for new text tokens. With `is_new`, copies the voices too.
+    Stages in `taken` are unchanged; tuned ones get weights for new text tokens. If `is_new`, also copies stored voices.
     """
     home, training = Path(config.training.checkpoint_dir), config.training
     tuned = [name for name in tuned_stages(config) if name not in training.leave_out]

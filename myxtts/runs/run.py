@@ -39,7 +39,8 @@ class RunListener:
     - `on_corpus(dataset)`: the recordings were read into a `data.dataset.SpeechDataset`.
     - `on_agenda(works)`: the agenda, a `runs.agenda.StageWork` per stage, is known; nothing was trained or reset yet.
     - `on_needs(needs)`: the needed memory and disk, a `runs.agenda.Needs`, were estimated.
-    - `on_trial_start(stages)`, `on_trial(times)`: around trial steps; `{stage: (seconds per step, of the stage)}`.
+    - `on_trial_start(stages)`: trial steps of these stages are about to start.
+    - `on_trial(times)`: the trial steps gave these estimates, `{stage: (seconds per step, seconds of the stage)}`.
     - `on_stage(stage, order)`: the stage is about to start; `order` is the `data.batch.BatchOrder` of its batches.
     - `on_set_aside(stage, folder)`: the stage starts over, and its checkpoints were moved to `folder`.
     - `on_stopped(stage)`: the run was stopped in this stage.
@@ -74,10 +75,8 @@ class Run:
 
     @classmethod
     def open(cls, config: XTTSConfig, callbacks: Sequence = (), device_plan: str | None = None, **options) -> "Run":
-        """Creates a run on the requested devices, or with `device_plan="auto"` on those that train fastest.
-
-        `options` are keyword arguments of `setup.set_up`.
-        """
+        """Creates a run on the requested devices or, with `device_plan="auto"`, on those that train fastest.
+        `options` are keyword arguments of `setup.set_up`."""
         early = MemoryHandler(10**5)  # log lines until the run's log file exists
         with _logging_to(early):
             if device_plan == "auto":
@@ -264,7 +263,7 @@ class _LogFile(logging.FileHandler):
 
 @contextmanager
 def stops_on_signals(trainer) -> Iterator[None]:
-    """Makes Ctrl-C and SIGTERM set the trainer's `stop_requested`, so that it finishes its step and saves a checkpoint.
+    """On Ctrl-C or SIGTERM, sets the trainer's `stop_requested`: training ends after this step and saves a checkpoint.
 
     A second signal raises `KeyboardInterrupt`. Before the first step, the first signal ends the `with` block at once.
     """

@@ -43,9 +43,9 @@ FRAME_SECONDS = DVAE_MEL.hop_length / DVAE_MEL.sample_rate
 Maker = Callable[[], Synthesizer]
 FROM_RECOGNIZER = ("cer", "wer")
 FIGURES = (*FROM_RECOGNIZER, "similarity", "mcd", "f0_rmse", "length", "limit", "doubtful")
-"""Metrics of a speech evaluation that are logged if they can be computed, see `hearing.measuring`."""
+"""Names of the metrics that `SpeechJudge` returns if it can compute them, see `hearing.measuring`."""
 UNENDED_SCORE = 100.0
-"""Penalty added to the score (lower is better) of a model that cuts its sentences off or does not end them."""
+"""Penalty, added to the score (lower is better) of a model that often fails to end its sentences, see `ends_well`."""
 
 
 class MetricsFile(Callback):
@@ -77,10 +77,8 @@ class MetricsFile(Callback):
 
 
 def write_curves(folder: str | Path, history: dict[str, list[dict[str, float]]]) -> None:
-    """Plots training and validation loss of each stage into `curves.png` in a run's folder; logs errors.
-
-    The validation losses are taken from `history` (see `Run.history`), the training losses from `metrics.jsonl`.
-    """
+    """Plots losses of each stage into `curves.png` in a run's folder: validation losses from `history` (see
+    `Run.history`), and training losses from `metrics.jsonl`. Logs errors."""
     path, curves, metrics = Path(folder, "curves.png"), {}, read_metrics(folder)
     for stage, validations in history.items():
         main, training = STAGE_CLASSES[stage].main_loss, {}
@@ -175,7 +173,7 @@ class SampleWriter(Callback):
         self.clips: list[Utterance] = spread(dataset.validation, dataset.config.training.num_samples)
 
     def keep(self, step: int, samples: list[Sample]) -> None:
-        """Writes the samples, one for each clip in `self.clips`, and the original recordings; logs disk errors."""
+        """Writes the samples, one per clip in `self.clips`, and the recordings of these clips. Logs disk errors."""
         try:
             self._folder.mkdir(exist_ok=True)  # without parents: the run's folder may have been moved
             for clip, sample in zip(self.clips, samples):
@@ -307,8 +305,8 @@ def reference_of(dataset: SpeechDataset, clip: Utterance) -> str:
 def held_out_voice(dataset: SpeechDataset, language: str | None = None) -> list[Utterance]:
     """Returns clips of one speaker to use as a voice, usually a single validation clip.
 
-    The clip is the longest one within the limits `data.conditioning_seconds`, or if there is none, the longest of all.
-    Clips in `language` are preferred. If the clip is too short, others of its speaker are added.
+    Chooses the longest validation clip within the limits `data.conditioning_seconds` or, if there is none, the longest
+    of all, preferably in `language`. If that clip is too short, adds other clips of its speaker.
     """
     low, high = dataset.config.data.conditioning_seconds
     seconds = lambda clip: clip.num_samples / MODEL_SAMPLE_RATE
@@ -349,7 +347,7 @@ class SpeechJudge:
         """Returns metrics by name, with `score` (lower is better) first. After an error, which is logged, returns {}.
 
         The score is the CER in percent or, without a recognizer that understands the recordings, the mel-cepstral
-        distortion in dB.
+        distortion in dB. `UNENDED_SCORE` may be added. Returns {} if neither metric is available.
         """
         try:
             with tf.device(self._device):

@@ -75,7 +75,7 @@ def check_request(config: XTTSConfig, download: bool = False, **devices) -> None
 
 
 def check_settings(config: XTTSConfig) -> None:
-    """Raises `UserError` if settings conflict or the language is unknown. With workers, skips rules for new runs."""
+    """Raises `UserError` if settings conflict or the language is unknown. With workers, checks as for resumed runs."""
     data, training, home = config.data, config.training, Path(config.training.checkpoint_dir)
     try:
         get_language(data.language or "en")
@@ -90,7 +90,7 @@ def check_settings(config: XTTSConfig) -> None:
 
 
 def check_tuning(training: TrainingConfig, is_new: bool) -> None:
-    """Raises `ConfigError` for conflicts of --tune, and for a new run with --tune or --lora-rank but no --init-from."""
+    """Raises `ConfigError` if --tune lists wrong stages, or if --tune or --lora-rank of a new run lacks --init-from."""
     tune, rank, stage = [name for name in TUNABLE if name in training.tune], training.gpt.lora_rank, training.stage
     given, hint = ",".join(tune), f"gpt and decoder depend on the dvae. Give --tune {','.join(TUNABLE)}."
     require("dvae" not in tune or len(tune) == len(TUNABLE), TUNE, "without dvae, or all stages", given, hint)
@@ -104,9 +104,9 @@ def check_tuning(training: TrainingConfig, is_new: bool) -> None:
 
 
 def with_shape(config: XTTSConfig, stored: XTTSConfig) -> XTTSConfig:
-    """Returns `config` with the shape and sampling of `stored` (for `base`, only the shape), and lowers clip lengths.
+    """Returns `config` with the model and sampling settings of `stored`, except dropout and, for `base`, sampling.
 
-    Default clip lengths are lowered to the model's limits. `XTTSConfig` raises an error if the user set one above them.
+    Lowers default clip lengths to the model's limits. If the user set one above them, `XTTSConfig` raises an error.
     """
     model, data = replace(stored.model, dropout=config.model.dropout), config.data
     # The low temperature of the bundled model would make models that are fine-tuned on minutes of speech loop.
@@ -159,7 +159,7 @@ def set_up(config: XTTSConfig, download=False, **devices) -> tuple[XTTSConfig, D
 
 
 def with_workers(config: XTTSConfig) -> XTTSConfig:
-    """Fills in the workers' addresses: from Slurm for `--workers slurm`, from `TF_CONFIG` without `--workers`."""
+    """Fills in the workers' addresses: from Slurm if --workers is `slurm`, from `TF_CONFIG` if it is not given."""
     if config.training.workers and config.training.workers != SLURM:
         return config
     found = workers_of_slurm(os.environ) if config.training.workers else workers_in(os.environ)
@@ -169,7 +169,7 @@ def with_workers(config: XTTSConfig) -> XTTSConfig:
 
 
 def _with_data(config, download):
-    """Fills in `data.train_data`: LJSpeech if `download`, else the given data, else a new sample corpus."""
+    """Fills in `data.train_data`: downloads LJSpeech if `download`, else makes the sample corpus if none is given."""
     folder = config.data.train_data
     if download:
         from myxtts.data.download import download_ljspeech

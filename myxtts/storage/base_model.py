@@ -12,7 +12,7 @@ BASE_NAME = "base"
 BASE_FOLDER: Path = Path(__file__).resolve().parents[1] / "bundled" / "base"
 _READ = tomllib.loads(Path(__file__).with_name("kinds.toml").read_text("utf-8"))
 KINDS: dict[str, str] = {kind["mark"]: kind["text"] for kind in _READ.values()}
-"""Error texts by kind of path: `base`, `file`, `new`, or the first of the glob patterns that matches in the folder."""
+"""Error text for each kind of path. A folder's kind is the first glob pattern that matches in it, see `kinds.toml`."""
 _marks = lambda names: [_READ[name]["mark"] for name in names.split()]
 MODEL, SETTINGS, EXPORT, STAGE, RELEASE, TRAINER = _marks("model settings export stage release trainer")
 RUNS, FOLDER, FILE, NEW = _marks("runs folder file new")
@@ -23,7 +23,7 @@ FORMS = "the folder of a training run, of `myxtts convert` or of XTTS v2, base, 
 
 
 def kind_of(source: AnyPath) -> str:
-    """Returns the kind of a path, a key of `KINDS`; "base" is the bundled model, `Path("base")` an ordinary path."""
+    """Returns the kind of a path, a key of `KINDS`. The text "base" is the bundled model; `Path("base")` is not."""
     if is_base(source):
         return BASE_NAME
     path = Path(source)

@@ -6,8 +6,8 @@ A run has one folder per stage, which has one folder per kept step:
     RUN/gpt/step_00001000/{model.safetensors, optimizer.safetensors, vocab.json, state.json, manifest.json}
     RUN/gpt/best.json    {"step": 1000}, a copy for other programs: the best step is stored in `state.json`
 
-Files are not trusted: the manifest, which has a checksum itself, lists plain files with sizes and checksums, and links
-are not followed.
+Files are not trusted. The manifest lists the other files with their sizes and checksums, and contains a checksum of its
+own. Only plain files are read, and no links are followed.
 """
 
 import json
@@ -34,7 +34,7 @@ MANIFEST = "manifest.json"
 STATE = "state.json"
 _STEP = re.compile(r"step_(\d{8})|\.step_(\d{8})\.replaced")
 """Pattern of the names of checkpoint folders. When a checkpoint is written again, its old folder is first renamed to
-`.step_….replaced`, which is read if the process was killed before the new folder was in place."""
+`.step_….replaced`. If the process is killed before the new folder is in place, the old one is read."""
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_]+\.(safetensors|json)")
 _manifest_digest = lambda *content: files.digest_bytes(json.dumps(content, sort_keys=True).encode())
 
@@ -176,7 +176,7 @@ class CheckpointStore:
         return self._newest(self.read_state)
 
     def newest_file(self, name: str) -> Path | None:
-        """Returns the path of a file in the newest checkpoint with an intact copy; None if no checkpoint has one."""
+        """Returns the path of a file in the newest checkpoint; None if that has no such file. Skips damaged copies."""
         return self._newest(lambda step: self.file(step, name))
 
     def _newest(self, read):
@@ -264,8 +264,7 @@ class CheckpointStore:
     def newest_sound(self, warn: Callable[[str], Any]) -> int | None:
         """Returns the step of the newest intact checkpoint or None; renames newer damaged ones, each with a warning.
 
-        Raises:
-            CheckpointVersionError: The newest intact checkpoint has another format; it is not renamed.
+        Raises `CheckpointVersionError` if the newest intact checkpoint has another format, and does not rename it.
         """
         while steps := self.steps():
             step = steps[-1]

@@ -10,7 +10,7 @@ from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
 logger = logging.getLogger(__name__)
 
 SAVE_TRIES = 3
-"""Number of writes that must fail in a row to end a run; also the number of attempts to write the last checkpoint."""
+"""Number of failed writes in a row that end a run; also the maximum number of attempts for the last checkpoint."""
 LAST_TRY_PAUSE_SECONDS = 5.0
 """Pause between attempts to write the last checkpoint, since a lost network mount often comes back."""
 
@@ -18,9 +18,9 @@ LAST_TRY_PAUSE_SECONDS = 5.0
 class CheckpointWriter:
     """Writes the checkpoints of a `CheckpointStore` in a background thread, one at a time.
 
-    A failed write is reported by the next method call, which logs an `OSError` and raises any other error. After
-    `SAVE_TRIES` writes in a row that failed with an `OSError`, it raises a `CheckpointError`. Nothing else may write to
-    the store. At the end of a `with` block, the writer waits for the current write, except after Ctrl-C.
+    After a failed write, the next method call logs an `OSError` and raises any other error. If `SAVE_TRIES` writes in a
+    row fail with an `OSError`, the call raises a `CheckpointError`. Nothing else may write to the store. At the end of
+    a `with` block, the writer waits for the current write, except after Ctrl-C.
     """
 
     def __init__(self, store: CheckpointStore):

@@ -61,7 +61,7 @@ def write_whole(path: AnyPath) -> Iterator[Path]:
     """Yields a temporary path next to `path`. If the block ends without an error, the temporary file replaces `path`.
 
     The file is synced before it is renamed, so that `path` is the old or the new file even after a power cut.
-    Permissions are kept, and the target of a symbolic link is replaced. For a device or pipe, the content is copied.
+    Keeps the permissions. If `path` is a symbolic link, replaces its target; if it is a device or pipe, writes into it.
     """
     path = Path(path)
     if path.is_dir():
@@ -90,7 +90,7 @@ def write_whole(path: AnyPath) -> Iterator[Path]:
 
 @contextmanager
 def _named(path, temporary=None):
-    """Sets the file name of an `OSError` in a `with` block to `path`, if the error has none or that of `temporary`."""
+    """Makes an `OSError` in a `with` block name the file `path`, if it names no file or only the file `temporary`."""
     try:
         yield
     except OSError as error:
@@ -105,7 +105,7 @@ def write_whole_folder(path: AnyPath, sync: bool = True, replaced_name: str | No
 
     Args:
         sync: Whether to wait until all files are on the disk, a few milliseconds per file.
-        replaced_name: Name that the old folder gets before it is deleted, and keeps if the process is killed.
+        replaced_name: New name of the old folder until it is deleted. A killed process may leave it under this name.
     """
     path = Path(os.path.realpath(path))
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -254,8 +254,8 @@ def lock(descriptor: int) -> None:
 def claimed(path: Path, number: int, waits: bool) -> Iterator[bool]:
     """Claims item `number` of a job that several processes share; yields whether the claim succeeded.
 
-    The claim is a lock on byte `number` of the file `path`. If the file system has no locks, all claims succeed. If
-    another process holds the claim, yields False or, if `waits`, waits until it is free and then yields True.
+    The claim is a lock on byte `number` of the file `path`. If another process has it, the claim fails or, if `waits`
+    is true, waits until the lock is free. If the file system has no locks, all claims succeed.
     """
     is_ours = True
     with open(path, "ab") as file:

@@ -31,13 +31,13 @@ logger = logging.getLogger(__name__)
 
 VOCABULARY = "vocab.json"
 MEL_STATS = "mel_stats"
-"""Name of the tensor with the scale of each mel band, in the checkpoints of the DVAE or, without a DVAE, of the GPT."""
+"""Name of the tensor of mel scales, one per band. It is in the DVAE's checkpoints or, without a DVAE, in the GPT's."""
 JUDGED = ("gpt", "decoder")
-"""Stages whose best checkpoint is used for speech; of other stages, the last checkpoint is used."""
+"""Stages whose best checkpoint is used for speech. The other stages use their last checkpoint."""
 TAKEN_FROM = "taken_from"
 """Key in a checkpoint's state for the folder that its weights were copied from."""
 _PART_OF = {"num_mels": "dvae", "num_codes": "dvae", "codebook_width": "dvae", "dropout": None}
-"""Exceptions to the rule that a model setting's prefix names the part whose shapes it determines; None: no part."""
+"""Parts whose shapes these model settings determine. Their names do not tell the part. None: they change no shapes."""
 GATHERED = ".before_reset"
 """Temporary folder in which a reset collects the files of a run before it moves them aside."""
 METRICS = "metrics.jsonl"
@@ -50,7 +50,7 @@ _REPORTS = (LOG, "inspected_*.json", "clips_*.csv", "diverged_*.json")
 
 
 def stores_in(folder: Path) -> dict[str, CheckpointStore]:
-    """Returns `{stage: checkpoints}` of the stages that have checkpoints, in training order."""
+    """Returns `{stage: CheckpointStore}` for each stage that has checkpoints, in training order."""
     stores = {stage: CheckpointStore(folder / stage) for stage in STAGES}
     return {stage: store for stage, store in stores.items() if store.steps()}
 
@@ -91,7 +91,8 @@ def shape_settings(model: ModelConfig, parts: Collection[str]) -> dict[str, Any]
 
 
 def read_config(folder: Path) -> XTTSConfig:
-    """Reads a run's `config.json`, overridden by the GPT's checkpoint. Raises `CheckpointError` if both are missing."""
+    """Reads a run's `config.json`, with the model shape and the g2p of the GPT's checkpoint, if any. If `config.json`
+    is missing, returns all settings of the checkpoint. Raises `CheckpointError` if both are missing."""
     store, path = CheckpointStore(folder / "gpt"), folder / "config.json"
     state = store.newest_state()
     own = None if state is None else config_of(state, str(store.folder))
@@ -110,7 +111,7 @@ def read_config(folder: Path) -> XTTSConfig:
 
 
 def vocabulary_path(folder: Path) -> Path:
-    """Returns the path of the vocabulary in the GPT's newest intact checkpoint, else the path of `vocab.json`."""
+    """Returns the path of the vocabulary in the GPT's newest checkpoint or, if it has none, the path `vocab.json`."""
     own, beside = CheckpointStore(folder / "gpt").newest_file(VOCABULARY), folder / VOCABULARY
     if own is None:  # an imported model or an older checkpoint
         return beside
@@ -163,7 +164,7 @@ def _refuse_links(folder):
 
 
 def set_aside(folder: Path, names: Iterable[str], shared: Iterable[str] = ()) -> Path:
-    """Moves the files `names` of a run, if they exist, into a new folder `before_reset`, and returns its path.
+    """Moves a run's files and folders `names`, if they exist, into a new folder `before_reset`; returns its path.
 
     Folders in `shared` are copied instead, because the next run also needs them. After an error, all files are moved
     back; if the process is killed, the next `own_run_folder` moves them back.

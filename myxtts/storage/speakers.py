@@ -20,7 +20,7 @@ from myxtts.storage.files import AnyPath, CheckpointError
 SPEAKERS_FILE = "speakers.safetensors"
 _LATENTS, _VECTOR = "/latents", "/speaker"
 SPEAKER_CLIPS = "speaker_clips"
-"""Name of the folder in a run that contains a short recording of each training speaker."""
+"""Name of the folder in a run that contains short recordings of training speakers, one per speaker."""
 _INDEX = "index.json"
 _CLIP_NAME = re.compile("[0-9a-f]{32}\\.flac")
 FEW_NAMES = 5
@@ -36,9 +36,9 @@ class StoredSpeaker:
     clip: Path | None = None
     """FLAC file with some seconds of a training speaker; None for a voice that is stored as latents."""
     language: str | None = None
-    """Language of `clip`; without a clip, the prefix of the voice's name (`fr_f2`) if it is a language of the model."""
+    """Language of `clip`. Without a clip, the prefix of the voice's name (`fr_f2`) if the model knows it, else None."""
     sources: tuple[str, ...] = ()
-    """Training clips that the recording consists of; each string has a clip's id and the start of its file's digest."""
+    """Training clips that `clip` consists of, each as a string of its id and the first digits of its file's digest."""
 
 
 def write_speakers(folder: AnyPath, speakers: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> None:
@@ -86,14 +86,14 @@ def find_speaker(folder: AnyPath, name: str) -> StoredSpeaker:
 
 
 def language_of(folder: AnyPath, name: str | None = None) -> str | None:
-    """Returns the language of voice `name` or, without a name, of all training speakers; None if unknown or several."""
+    """Returns the language of voice `name` or, if None, of the training speakers; None if unknown or if they differ."""
     speakers = [find_speaker(folder, name)] if name else read_speakers(folder).values()
     languages = {one.language for one in speakers if name or one.clip}
     return languages.pop() if len(languages) == 1 else None
 
 
 def default_speaker(folder: AnyPath, language: str) -> str | None:
-    """Chooses a default voice: the only training speaker, or `base`'s first voice (in `language`, if any), or None."""
+    """Returns the only training speaker or, for `base`, the first voice (in `language` if there is one); else None."""
     speakers = read_speakers(folder)
     names = [name for name, one in speakers.items() if one.clip]
     if len(names) != 1:
