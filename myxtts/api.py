@@ -91,7 +91,7 @@ def open_run(config: Configuration = None, *, callbacks: Sequence = (), quiet: b
 def naming_arguments(parser: Callable | None = None) -> Iterator[None]:
     """Context manager that adds a note to a `UserError`, with the Python argument for each flag in the message.
 
-    `parser` builds the command's parser. None stands for `myxtts train`; then the note also names the flags' settings.
+    `parser` builds the parser of the command. None means `myxtts train`: the note then also names each flag's setting.
     """
     try:
         yield
@@ -189,7 +189,7 @@ def plan(
 
 
 def _seconds(config, start) -> dict[str, float]:
-    """Returns the estimated seconds of each stage of a new run; {} if `runs.agenda.try_run` takes no trial steps."""
+    """Estimates each stage's seconds in a new run by trial steps; {} if they are impossible, as without data."""
     from myxtts.runs.opening import open_run
     from myxtts.runs.setup import check_request, holds_run, set_up, with_workers
 
@@ -244,7 +244,7 @@ def from_preset(folder: str | os.PathLike, accept_licence: bool = False, which: 
 
 
 def _requested(config, named, start, is_plan=False) -> XTTSConfig:
-    """Returns the settings for `train` or `plan`. Raises `UserError` if options conflict or have no effect."""
+    """Returns the checked settings of `train` or `plan`. Raises `UserError` if options conflict or have no effect."""
     config = configure(config, **named)
     data, training = config.data, config.training
     has_run = (Path(training.checkpoint_dir) / "config.json").is_file()
@@ -287,7 +287,7 @@ def _requested(config, named, start, is_plan=False) -> XTTSConfig:
 def _config_of_source(source, requested):
     """Returns the settings of a model, given the value `source` of --init-from; None for a model on the hub.
 
-    Raises `ConfigError` if --model-size was given (`requested`) and is not the size of that model.
+    `requested` is the value of --model-size, or None. Raises `ConfigError` if it is not the size of that model.
     """
     from myxtts.interchange import hub  # imports NumPy, which other plans do not need
     from myxtts.storage.run_folder import read_config

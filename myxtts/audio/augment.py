@@ -1,7 +1,7 @@
 """Data augmentation of training clips: random speed, level, equalization and noise.
 
 With few speakers, a model memorizes what each voice says. Continuously varied voices force it to use the conditioning
-clip. All functions are stateless: random numbers depend on the seed only.
+clip. All functions are stateless: random numbers depend only on the seed and the batch's position.
 """
 
 import math
@@ -13,12 +13,12 @@ import tensorflow as tf
 SPEED_RANGE = 0.05
 """Speed factors are from exp(-SPEED_RANGE) to exp(SPEED_RANGE). A speed change also shifts pitch and formants."""
 GAIN_NEPERS = 0.7
-"""Maximum random change of level: of log power in `draw_change` (3 dB), and of log amplitude in `disturb` (6 dB)."""
+"""Maximum random gain. `draw_change` adds the gain to log power (3 dB), and `disturb` to log amplitude (6 dB)."""
 EQUALIZER_NEPERS = 0.25
-"""Maximum amplitude (1.1 dB) of the random cosines over the mel bands that `draw_change` adds to log power."""
+"""Maximum amplitude (1.1 dB) of a random cosine over the mel bands. `draw_change` adds several to log power."""
 EQUALIZER_CURVES = 4
 MICROPHONE_NEPERS = 0.4
-"""Maximum amplitude (3.5 dB) of the random cosines over frequency that `disturb` adds to log amplitude."""
+"""Maximum amplitude (3.5 dB) of a random cosine over frequency. `disturb` adds several to log amplitude."""
 NOISE_DECIBELS = (5.0, 40.0)
 """Range of the signal-to-noise ratio that `disturb` produces, in dB."""
 
@@ -30,7 +30,7 @@ def draw_rows(draw: Callable, shape: Sequence, *arguments: Any, share: tuple[int
         draw: Stateless random function of a shape and `arguments`. It is called with the shape of the whole batch,
             because rounding depends on the shape, and the logarithm of near-silent audio magnifies rounding errors.
         shape: Shape of the result; the first dimension is the number of this worker's rows.
-        share: Index of this worker's part, and the number of equal parts.
+        share: Index of this worker, and number of workers. Each worker has equally many rows.
     """
     (part, parts), rows = share, shape[0]
     return draw((rows * parts, *shape[1:]), *arguments)[part * rows : (part + 1) * rows]
@@ -89,7 +89,7 @@ def change_speed_of_loop(wav: tf.Tensor, speed: tf.Tensor) -> tf.Tensor:
 
 
 def _interpolate(wav, at, left, right):
-    """Returns the values of `wav` at fractional positions `at`, interpolated between samples `left` and `right`."""
+    """Returns `wav` at fractional positions `at`, interpolated between the samples at indices `left` and `right`."""
     share = at - tf.cast(left, tf.float32)
     return tf.gather(wav, left, batch_dims=1) * (1.0 - share) + tf.gather(wav, right, batch_dims=1) * share
 

@@ -65,7 +65,7 @@ def wav_header(sample_rate: int) -> bytes:
 
 class _Buffer(io.BytesIO):
     def close(self):
-        """Does nothing, because the sound file may write to the buffer after garbage collection has called `close`."""
+        """Does nothing: garbage collection may call `close` while the sound file still has to write to the buffer."""
 
 
 class SoundEncoder:

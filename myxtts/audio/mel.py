@@ -94,7 +94,7 @@ _TINY = np.float32(1e-10)
 
 
 def _pooled(filters):
-    """Returns the slice of the bins where `filters` `(bins, bands)` are not all zero, and the filters of this slice."""
+    """Returns the slice of bins outside which `filters`, `(bins, bands)`, are zero, and the filters of these bins."""
     reached = np.flatnonzero(filters.any(axis=1))
     bins = slice(int(reached[0]), int(reached[-1]) + 1)
     return bins, filters[bins]
@@ -146,7 +146,7 @@ class MelSpectrogram:
         return ops.reshape(mel, (num_clips, per_clip, spec.num_mels))[:, :num_frames]
 
     def _log_mel(self, frames, filter_groups):
-        """Converts frames `(..., F, win_length)` to log-mel `(..., F, num_mels)` by `filter_groups` from `_pooled`."""
+        """Converts frames `(..., F, win_length)` to log-mel `(..., F, num_mels)`; `_pooled` makes `filter_groups`."""
         spec = self.spec
         # The window is at the start of n_fft, not centered, which changes only the phase.
         real, imaginary = ops.rfft(frames * self._window, fft_length=spec.n_fft)

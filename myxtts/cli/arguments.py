@@ -19,9 +19,9 @@ GROUPS = ("data", "devices", "training", "optimizations")
 LICENCE = dict(action="store_true", help="accept the licence of a Hugging Face model without a prompt")
 """Keyword arguments of `add_argument` for `--accept-licence`, a flag of all commands that accept a hub model."""
 EXAMPLES = tomllib.loads(Path(__file__).with_name("examples.toml").read_text("utf-8"))
-"""Texts that commands print, by key, from `examples.toml`. Under a command's name are the examples in its help."""
+"""Texts that commands print, from `examples.toml`. The key `myxtts say` has the examples in that command's help."""
 OPTIONS = tomllib.loads(Path(__file__).with_name("options.toml").read_text("utf-8"))
-"""Options of some commands, by command; see `add_options`."""
+"""Tables of options for `add_options`, by command: `OPTIONS["say"]` has those of `myxtts say`."""
 GROUP_NOTES = {"optimizations": "the effect of each is printed after the first step"}
 
 
@@ -36,7 +36,7 @@ class PlainParser(argparse.ArgumentParser):
     def parse_args(self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None):
         """Parses arguments; the error for an unknown flag suggests the nearest flag of the command or a sub-command.
 
-        `given` of the result is the set of options of the command that `args` has, even with their default values.
+        The result's `given` is the set of this command's options that are in `args`, even if with their default value.
         """
         args = sys.argv[1:] if args is None else args
         subjects = next((one.choices for one in self._actions if isinstance(one, argparse._SubParsersAction)), {})
@@ -119,7 +119,7 @@ _SENTENCES = {
     r"argument (\S+): not allowed with argument (\S+)": "{} is not allowed with {}: give one of them.".format,
     r"argument (\S+): (must be .*)": "{} {}.".format,
 }
-"""Clearer forms of argparse's error messages: pattern of the message, and function that formats its groups."""
+"""Clearer error messages: for each pattern of an argparse message, a function from the match's groups to a sentence."""
 
 
 class _Formatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
@@ -129,7 +129,7 @@ class _Formatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescription
 
 
 def add_model(parser: argparse.ArgumentParser, more: str = "", name: str = "--checkpoint", **options) -> None:
-    """Adds arguments: `name` (for a model), `--accept-licence` and `--which`. The help of `name` ends with `more`."""
+    """Adds arguments: `name` for a model, `--accept-licence` and `--which`. The help of `name` ends with `more`."""
     model = f"folder of a training run or an imported model, base, or hf://owner/name{more}"
     parser.add_argument(name, metavar="FOLDER", help=model, **options)
     parser.add_argument("--accept-licence", **LICENCE)
@@ -141,9 +141,9 @@ def add_options(
     options: Mapping[str, Mapping[str, Mapping[str, Any]]],
     computed: Mapping[str, Mapping[str, Any]] = {},
 ) -> dict[str, argparse._ActionsContainer]:
-    """Adds options from a table such as those of `options.toml`; returns the groups of the help by heading.
+    """Adds the options of a table, such as `OPTIONS["say"]`; returns the argument groups of the parser by heading.
 
-    `computed` has further keyword arguments of `add_argument` by flags, those that are not constants.
+    `computed` has more keyword arguments of `add_argument`, by flags: values that code computes.
     """
     groups, rivals, types = {}, {}, {"int": int, "float": float}
     for heading, entries in options.items():

@@ -19,7 +19,7 @@ UNUSED = {
     "workers are": MEASURING,
     "the machine is": ("worker_index",),
 }
-"""Options that each check rejects, since it does not use them. The keys complete "must be left out when … checked"."""
+"""Options that each check rejects, because it does not use them. The error is "must be left out when KEY checked"."""
 
 
 def build_parser() -> argparse.ArgumentParser:

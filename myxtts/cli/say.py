@@ -150,7 +150,7 @@ def _say(arguments, text, lines, sound):
 
 
 def _confidence(spoken):
-    """Prints a warning for each sentence with low confidence; returns the summary of the self-check to print."""
+    """Prints a warning for each sentence with low confidence; returns the result of the self-check in words."""
     for sentence, why in spoken.doubts.items():
         print(f"Low confidence ({'; '.join(why)}): {printable(sentence)}", file=sys.stderr)
     return spoken.summary

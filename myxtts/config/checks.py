@@ -51,7 +51,7 @@ def require(holds: bool, setting: str, rule: str, value: object, hint: str = "")
 @contextmanager
 def needing(hint: str, error: type[Exception] = UserError) -> Iterator[None]:
     """Context manager for imports of optional packages: raises `error` instead of an `ImportError`. The message is
-    `hint` if it contains the missing package's name or the placeholder `{}`; else, it quotes the `ImportError`."""
+    `hint` if that names the missing package, or has `{}` for the name. Otherwise, it quotes the `ImportError`."""
     try:
         yield
     except ImportError as fault:
@@ -79,8 +79,8 @@ def is_new_or_empty(folder: Path) -> bool:
 def read_bounded(path: Path, max_bytes: int) -> str:
     """Reads a text file of at most `max_bytes` in UTF-8, or in UTF-16 with a byte-order mark. Removes the mark.
 
-    Raises `OSError` if the file cannot be read, and `ValueError` if it is not regular or too large, or its subclass
-    `UnicodeError` if it is not text. The message of both is a predicate, such as "is a folder", for the file's name.
+    Raises `OSError` if the file cannot be read, `UnicodeError` if it is not text, and `ValueError` if it is too large
+    or not a regular file. The last two have a message such as "is a folder"; the caller puts the file's name before it.
     """
     # Checked before opening, because opening a pipe waits for a writer.
     if not stat.S_ISREG(path.stat().st_mode):

@@ -40,7 +40,8 @@ class SamplingConfig(Settings):
     conditioning clip in training)."""
 
     def changed(self, values: Mapping[str, Any], beside: Collection[str] = ()) -> Self:
-        """Returns a copy with all `values` but None. Raises `ConfigError`, which may suggest a name in `beside`."""
+        """Returns a copy with the `values` that are not None. Raises `ConfigError` for a name that is not a field; the
+        message may suggest a name in `beside`, the other arguments of the caller."""
         for name in values.keys() - vars(self).keys():
             hint = nearest("voice" if name == "speaker" and beside else name, (*beside, *vars(self)))
             raise ConfigError(f"{printable(name)} is not {'an argument' if beside else 'a setting of sampling'}.{hint}")
@@ -210,7 +211,7 @@ def read_yaml(path: str | Path) -> dict:
 
 
 def without_adapted(values: dict) -> dict:
-    """Drops numbers of `data` that equal a `Default`: stored settings do not tell whether a user gave them."""
+    """Drops numbers of `data` that equal a `Default`, so that runs may adapt them: files do not tell who chose them."""
     adapted = {one.name: one.default for one in fields(DataConfig) if isinstance(one.default, Default)}
     if isinstance(data := values.get("data"), dict):
         values["data"] = {name: value for name, value in data.items() if name not in adapted or value != adapted[name]}

@@ -1,7 +1,6 @@
 """Flags of `myxtts train` and arguments of `myxtts.train`, generated from the fields of the settings classes.
 
-A field declared by `setting(..., flag="--max-steps")` becomes the flag `--max-steps` and the argument `max_steps`. Its
-docstring is the help text.
+A field with `setting(..., flag="--max-steps")` gets this flag and the argument `max_steps`. Its docstring is the help.
 """
 
 import ast

@@ -21,7 +21,7 @@ REMOVED: dict[str, tuple[Any, str]] = {
 
 
 class Default(int):
-    """Default of a number that a run may adapt. Code can tell it from an equal number that the user gave."""
+    """Default number that a run may adapt. Its type tells it from an equal number that the user gave."""
 
 
 def setting(default: Any, **options) -> Any:

@@ -138,7 +138,7 @@ class StageEntry:
     cost: float = 1.0
     """Step time per clip relative to the GPT stage, for the time forecast (measured with `nano` on two cores)."""
     follows: Sequence[str] = ()
-    """Stages in `builds_on` that may be trained further once this stage has begun. It resumes with the new weights."""
+    """Stages in `builds_on` that may be trained further after this one, which then resumes with their new weights."""
 
 
 STAGES: dict[str, StageEntry] = {}

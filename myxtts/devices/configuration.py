@@ -18,7 +18,7 @@ from myxtts.devices.tensorflow_start import GPU_DRIVER_PLACES, import_sparingly
 
 VIRTUAL_DEVICES_VARIABLE = "MYXTTS_VIRTUAL_DEVICES"
 _applied: tuple[DeviceRequest, DevicePlan] | None = None
-"""Arguments of the last successful `early_gpu_configuration`, and its plan; None before the first call."""
+"""`DeviceRequest` and `DevicePlan` of the last successful `early_gpu_configuration`; None before the first call."""
 
 
 def plan_for(data_gpu: int | None = None, model_gpu: int | None = None) -> DevicePlan:
@@ -53,7 +53,7 @@ def check_devices(data_gpu: int | None = None, model_gpu: int | None = None, **o
 
 
 def _request(data_gpu, model_gpu, virtual_devices=None, **options):
-    """Creates a `DeviceRequest`. Defaults of `virtual_devices` and `accelerator` come from environment variables."""
+    """Creates a `DeviceRequest`. Environment variables set the defaults of `virtual_devices` and `accelerator`."""
     if virtual_devices is None:
         value = os.environ.get(VIRTUAL_DEVICES_VARIABLE, "").strip() or "0"
         if not value.isdecimal():
@@ -67,7 +67,7 @@ def early_gpu_configuration(data_gpu: int | None = None, model_gpu: int | None =
     """Makes the device plan, applies it and prints it; must be called before TensorFlow's devices are initialized.
 
     The arguments are the fields of `DeviceRequest`. `virtual_devices` defaults to `MYXTTS_VIRTUAL_DEVICES` in the
-    environment, `accelerator` to `MYXTTS_ACCELERATOR` (or `URVC_ACCELERATOR`). Repeated calls return the same plan.
+    environment, `accelerator` to `MYXTTS_ACCELERATOR` (or `URVC_ACCELERATOR`). A repeated call returns the same plan.
 
     Raises:
         DeviceError: As in `plan_devices` and `apply_plan`, or another GPU pair was configured in this process before.
@@ -172,7 +172,7 @@ def _require_build(tf, accelerator):
 
 
 def _narrow_environment(plan):
-    """Unless TensorFlow is imported, sets `CUDA_VISIBLE_DEVICES` to a dual plan's GPUs; returns whether it was set."""
+    """Sets `CUDA_VISIBLE_DEVICES` to a dual plan's GPUs if TensorFlow is not imported yet; returns whether it did."""
     # Once it is imported, GPUs in descending order are an error: `set_visible_devices` numbers them in ascending order.
     if not (plan.is_dual and plan.visible_ids):
         return False

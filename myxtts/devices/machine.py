@@ -149,7 +149,7 @@ def probe_files(folder: AnyPath, paths: Iterable[AnyPath], most_bytes: int = 64 
 
 
 def _limiting_files(root, controller, *names):
-    """For this process's control group and then each parent, yields a list with the texts of the files `names`."""
+    """Yields the texts of the files `names` in this process's control group and each parent that has these files."""
     # `controller` is empty for version 2. Inside a container, the path of the group may be the path on the host; then
     # the group is at the root of the mount.
     lines = [line.split(":", 2)[1:] for line in (_text(root / "proc/self/cgroup") or "").splitlines()]
@@ -245,7 +245,7 @@ def rounds_to_tf32(device: str) -> bool:
 
 
 def _compute_capability(device):
-    """Returns the lowest compute capability of the GPUs that train: `device` and all later GPUs. None if unknown."""
+    """Returns the lowest compute capability of the GPUs that train: `device` and the GPUs after it. None if unknown."""
     import tensorflow as tf
 
     boards = []  # the GPU of each logical device

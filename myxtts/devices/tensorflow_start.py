@@ -81,10 +81,10 @@ def filter_native_errors() -> None:
 
 
 def _relay(output):
-    """Drops `NOISE` messages from standard error by a `grep` process, which copies the rest to descriptor `output`.
+    """Filters standard error by a `grep` process, which drops `NOISE` and copies the rest to descriptor `output`.
 
-    Returns the process. If `grep` is missing or `TF_CPP_MIN_LOG_LEVEL` asks for messages, does nothing and returns
-    None. If TensorFlow aborts this process, `grep` still prints the reason; a thread of this process could not.
+    Returns the process, or None without filtering: if `grep` is missing, `TF_CPP_MIN_LOG_LEVEL` asks for messages, or
+    on Windows. Unlike a thread, `grep` still prints the reason if TensorFlow aborts this process.
     """
     grep = shutil.which("grep")
     if os.environ.get("TF_CPP_MIN_LOG_LEVEL", "2") in ("0", "1") or grep is None or os.name != "posix":

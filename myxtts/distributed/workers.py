@@ -36,10 +36,10 @@ LOST_EXIT_CODE = 75
 REFUSED_EXIT_CODE = 2
 """Exit code of a worker that cannot run with its settings; `launch` does not restart it."""
 FAREWELL_SECONDS = 5.0
-"""Seconds that worker 0 waits for the other workers to end after one was lost."""
+"""Seconds that worker 0 waits for the others if one ended early, and `launch` if one refused its settings."""
 RESUME = "The same command resumes from the last checkpoint"
 _END = "myxtts/end"
-"""Key in `Cluster` of the message that ends all workers: which worker ended first, why, and the exit code."""
+"""Key in `Cluster` under which a worker reports that all must end: who ended first, why, and with which exit code."""
 
 
 class WorkerLost(UserError):
@@ -49,7 +49,7 @@ class WorkerLost(UserError):
 
 
 class Workers:
-    """All processes that train together, as seen by one of them. By default, this process trains alone."""
+    """Processes that train one model together, as seen by the process `index`. By default, it is the only one."""
 
     def __init__(self, addresses: tuple[str, ...] = ("",), index: int = 0, cluster=None):
         self.addresses, self.index, self._cluster = addresses, index, cluster
@@ -119,7 +119,7 @@ class Workers:
     def raise_lost(self, error: BaseException) -> None:
         """Raises `WorkerLost` after a collective failed with `error`; does nothing if this process trains alone.
 
-        First waits a minute, because a health check that finds the lost worker prints its name and ends this process.
+        First waits a minute. Usually a health check finds the lost worker in this time, names it and ends this process.
         """
         if self.count == 1:
             return
@@ -176,10 +176,10 @@ class Workers:
 
 
 def join_workers(training: TrainingConfig, plan: DevicePlan, settings: dict) -> Workers:
-    """On the first call, connects this process with `training.workers` and checks that all run the same code.
+    """Connects this process with the other `training.workers` and returns the `Workers`; later calls only return them.
 
-    Call it when the devices are configured and before TensorFlow's runtime starts. `settings` are JSON values that must
-    also be equal on all workers. If `training.workers` is empty, this process trains alone.
+    Checks that all have the same code, package versions and `settings` (JSON values). Must be called after the devices
+    are configured and before TensorFlow's runtime starts. If `training.workers` is empty, this process trains alone.
 
     Raises:
         UserError: A worker is missing, cannot be reached or differs from worker 0, or a port is taken.

@@ -2,8 +2,8 @@
 
 Weights are counted exactly, layer by layer. Activations are the tensors of the forward pass that the backward pass
 reads; docstrings list them, with W for the model width. XLA is assumed to keep only the inputs of the GPT's blocks, as
-on GPUs, and to make no difference in other stages. A step's peak is the largest of three values: the memory when the
-backward pass starts (all activations), when that of the conditioning encoder starts, and at the update (all gradients).
+on GPUs, and to save nothing in other stages. A step's peak is the largest of three values: the memory when the backward
+pass starts (all activations), when the conditioning encoder's backward pass starts, and at the update (all gradients).
 `utilities/benchmarks/memory_estimate.py` compares estimates with measured peaks.
 """
 
@@ -29,7 +29,7 @@ MOST_CLIPS = 2**16
 RESERVED_GB = 1.0
 """GPU memory reserved for CUDA's context, library workspaces and fragmentation; a usual value, not measured."""
 UNFOLDED_BYTES = 2**25
-"""Limit of the buffer for a convolution's unfolded input, in bytes; TensorFlow fits it into the last-level cache."""
+"""Maximum bytes of TensorFlow's buffer for a convolution's unfolded input. The buffer fits the last-level cache."""
 LORA_KERNELS = {"qkv": (1, 3), "output_projection": (1, 1), "mlp_in": (1, 4), "mlp_out": (4, 1)}
 """Kernels of a GPT block that can have LoRA adapters, with their shapes in multiples of the model width."""
 
@@ -147,7 +147,7 @@ def count_gpt(model: ModelConfig) -> int:
 
 
 def count_dvae(model: ModelConfig) -> tuple[int, int]:
-    """Returns two counts: the DVAE's trained weights, and its codebook, codebook averages and `mel_stats`."""
+    """Returns two counts: the DVAE's trained weights, and all values in codebook, codebook averages and `mel_stats`."""
     hidden, wide, vector, mels = model.dvae_hidden, 2 * model.dvae_hidden, model.codebook_width, model.num_mels
     block = 2 * _dense(3 * wide, wide) + _dense(wide, wide)
     encoder = _dense(3 * mels, hidden) + _dense(3 * hidden, wide) + _dense(wide, vector)
@@ -157,7 +157,7 @@ def count_dvae(model: ModelConfig) -> tuple[int, int]:
 
 
 def count_lora(model: ModelConfig, optimizations: Optimizations) -> tuple[int, int]:
-    """Returns two counts of weights trained with LoRA: of the adapters, and of the text embedding and text head."""
+    """Returns two weight counts: of the LoRA adapters, and of text embedding and head, which are trained with them."""
     widths = sum(sum(LORA_KERNELS[target]) for target in optimizations.lora_targets)
     text = model.num_text_tokens * model.width + _dense(model.width, model.num_text_tokens)
     return model.layers * widths * model.width * optimizations.lora_rank, text
@@ -166,10 +166,10 @@ def count_lora(model: ModelConfig, optimizations: Optimizations) -> tuple[int, i
 def _block_activations(model, positions, optimizations):
     """Returns the bytes that the activations of one transformer block take per clip.
 
-    Kept for each position: input, output and Keras's product of variance and gamma of both norms (2 x 3 W); query, key
-    and value (3 W); merged heads (W); input, tanh, sum, half and product of the tanh-GELU (5 x 4 W); and the masks of
-    both residual dropouts (2 W bytes). Kept for each head and pair of positions: the softmax, and the mask and output
-    of its dropout. Mixed precision halves the float32 tensors, except the softmax and two in each norm.
+    Kept for each position: input, output and gamma / standard deviation of both norms (2 x 3 W); query, key and value
+    (3 W); merged heads (W); input, tanh, sum, half and product of the tanh-GELU (5 x 4 W); and the masks of both
+    residual dropouts (2 W bytes). Kept for each head and pair of positions: the softmax, and the mask and output of its
+    dropout. Mixed precision halves the float32 tensors, except the softmax and two tensors in each norm.
     """
     width, number, dropout = model.width, optimizations.compute_bytes, model.dropout > 0
     if optimizations.xla:
@@ -184,7 +184,7 @@ def _block_activations(model, positions, optimizations):
 
 
 def _kept_by_attention(heads, keys, width, dropout, optimizations):
-    """Returns the bytes per query that attention keeps, in addition to query, key, value and merged heads."""
+    """Returns the bytes per query position that attention keeps in addition to query, key, value and merged heads."""
     number = optimizations.compute_bytes
     if optimizations.attention == "memory-efficient":
         return heads * FLOAT + width * number  # softmax denominators, and the output before heads are merged
@@ -250,7 +250,7 @@ def estimate_gpt(model: ModelConfig, shapes: Shapes, optimizations: Optimization
 
 
 def with_optimizer(trained: int, others: int, optimizations: Optimizations, **terms: int) -> MemoryEstimate:
-    """Creates a `MemoryEstimate` with the fields `terms`; computes the other fields from the numbers of weights."""
+    """Creates a `MemoryEstimate` from the numbers of trained and other weights; `terms` are its remaining fields."""
     return MemoryEstimate(
         parameters=FLOAT * (trained + others),
         slots=2 * FLOAT * trained,
@@ -271,7 +271,7 @@ def _attention_workspace(heads, positions, optimizations):
 
 
 def estimate_dvae(model: ModelConfig, shapes: Shapes, optimizations: Optimizations = Optimizations()) -> MemoryEstimate:
-    """Estimates the memory of training the DVAE; of the optimizations, only precision, accumulation and EMA matter."""
+    """Estimates the memory of training the DVAE. Only three optimizations matter: precision, accumulation and EMA."""
     trained, others = count_dvae(model)
     number, batch_codes = optimizations.compute_bytes, shapes.batch * shapes.codes
     # A code has four mel frames. H is the number of hidden channels; residual blocks have 2 H. Encoder: the padded mel;

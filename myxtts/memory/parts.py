@@ -1,4 +1,4 @@
-"""Estimates the memory of training the speaker encoder and the waveform decoder, by `memory/estimates.py`'s method."""
+"""Estimates the memory of training the speaker encoder and the waveform decoder, as `memory/estimates.py` explains."""
 
 import math
 from dataclasses import replace
@@ -15,15 +15,15 @@ TAPS, EXPANSION = 7, 3
 PERIODS, PERIOD_CHANNELS = (2, 3, 5, 7, 11), (32, 128, 512, 1024, 1024)
 RESOLUTIONS, SPECTRUM_CHANNELS = (512, 1024, 2048), (32, 32, 32, 32, 32)
 FEWEST_CHANNELS = 4
-"""Minimum number of channels in a discriminator's layers. All constants up to this one are copied from `models`."""
+"""Minimum number of channels in a discriminator's layers. This and the constants above are as in `models`."""
 DIVISORS = {"nano": 8, "tiny": 4, "small": 2}
-"""Number by which the channels of the discriminators are divided, by model size; 1 for sizes not listed."""
+"""Divisor of the discriminators' numbers of channels, by model size; 1 for sizes not listed."""
 KEPT_MAPS = 1.94
-"""Peak memory of the feature maps as a multiple of their size; measured, with the discriminators run in sequence."""
+"""Measured ratio of the feature maps' peak memory to their size, if the discriminators run one after another."""
 SPECTRAL_NUMBERS = 36
 """Measured number of float32 values that the spectral losses keep per audio sample."""
 CONTEXT_FRAMES = {"istft": 34, "hifigan": 26}
-"""Frames around a slice that affect its audio, by decoder type (`istft`: with 4 blocks; each further block adds 6)."""
+"""Frames around a slice that affect its audio, by decoder type. For `istft`, each block beyond four adds 6."""
 
 
 def count_speaker(model: ModelConfig) -> tuple[int, int]:
@@ -48,7 +48,7 @@ def count_speaker(model: ModelConfig) -> tuple[int, int]:
 def estimate_speaker(model: ModelConfig, shapes: Shapes, optimizations=Optimizations()) -> MemoryEstimate:
     """Estimates the memory of training the speaker encoder. The classifier, with a row per speaker, is not counted.
 
-    Of the optimizations, only precision, accumulation and EMA matter.
+    Only three optimizations matter: precision, accumulation and EMA.
     """
     trained, others = count_speaker(model)
     number = optimizations.compute_bytes
@@ -117,7 +117,7 @@ def _discriminator_layers(model, samples):
 
 
 def _decoder_activations(model, frames, number):
-    """Returns the bytes that the activations of the decoder take per clip.
+    """Returns the bytes that the activations of the decoder take per clip; `number` is the size of a value in bytes.
 
     An `istft` block with D channels keeps the padded input (2 D); the outputs of convolution and modulation, and two
     tensors of the norm (D each); four tensors of the tanh-GELU (3 D each); the output of the branch before and after
@@ -137,7 +137,7 @@ def _decoder_activations(model, frames, number):
 
 
 def estimate_decoder(model: ModelConfig, shapes: Shapes, optimizations=Optimizations()) -> MemoryEstimate:
-    """Estimates the memory of training the decoder; of the optimizations, only precision, accumulation and EMA matter.
+    """Estimates the memory of training the decoder. Only three optimizations matter: precision, accumulation and EMA.
 
     The peak is in the decoder's update. It keeps the feature maps of recordings and, for generated audio, both the
     feature maps and their values before the activation.

@@ -30,13 +30,13 @@ ESTIMATES: dict[str, Callable] = {
 }
 """Functions that estimate a stage's memory, by stage; all have the same arguments as `estimates.estimate_gpt`."""
 SHOWN: dict[str, dict[str, Any]] = tomllib.loads(Path(__file__).with_name("report.toml").read_text("utf-8"))
-"""`Optimizations` fields that a row of the report changes, by row. Rows without effect on the stage are left out."""
+"""Rows of the report: `Optimizations` fields that each changes. Rows without effect on the stage are left out."""
 TERMS = "parameters slots averages accumulators gradients activations working peak".split()
 """Columns of the report: fields of `MemoryEstimate`."""
 
 
 def requested_optimizations(training: TrainingConfig) -> tuple[Optimizations, dict[str, str]]:
-    """Returns the optimizations of a configuration, and `{name: assumed value}` for those that are `auto`."""
+    """Returns the optimizations of a configuration and, by name, the values assumed for those that are `auto`."""
     # Instead of `auto`, the default is assumed, which needs the most memory.
     known = Optimizations.__dataclass_fields__
     switches = {name: value for name, (value, _) in requested_switches(training).items() if name in known}
@@ -74,7 +74,7 @@ class MemoryReport(dict[str, Any]):
         return "\n".join([*lines, *sizes, "", *(textwrap.fill(note, columns) for note in notes), *times])
 
     def describe_time(self) -> str:
-        """Formats the estimated time, by stage, which a report of `myxtts.plan(time=True)` has."""
+        """Formats the estimated time of each stage, which only a report of `myxtts.plan(time=True)` has."""
         text = "TIME: not estimated for such a run. Training prints the time left after its first steps."
         if self["seconds"]:
             each = (f"{stage} {tqdm.format_interval(seconds)}" for stage, seconds in self["seconds"].items())
