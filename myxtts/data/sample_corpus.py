@@ -78,9 +78,9 @@ def make_sample_corpus(root: Path, *, num_clips: int | None = None, languages: S
         languages: Language codes, keys of `SENTENCES`.
 
     Raises:
-        UserError: `root` has other files, or the sample corpus does not have one of the languages.
+        UserError: `root` has other files.
         RuntimeError: eSpeak NG failed.
-        ConfigError: `num_clips` is below 1 or above the number of sentences.
+        ConfigError: a language is not in `SENTENCES`, or `num_clips` is below 1 or above the sentences of all voices.
     """
     root = Path(root).absolute()
     clips = plan_clips(num_clips, languages)

@@ -1,7 +1,7 @@
 """Reads data sets: a folder of recordings and transcripts, or a single list of clips.
 
-Each layout has a `CorpusFormat` in the `FORMATS` of a module in this package; to add a layout, add a module. The first
-format in order of `priority` that recognizes a data set reads it. `docs/data.md` has a table of the formats.
+A `CorpusFormat` reads one layout. Each module of this package may list formats in `FORMATS`; to add a layout, add a
+module. The first format in order of `priority` that recognizes a data set reads it. `docs/data.md` has a table of all.
 
 Data sets are untrusted: their files are neither changed nor executed, files outside them are opened only if the user
 allows it, and sizes are limited. Every line of a list becomes an utterance, or a rejection with a reason.
@@ -103,7 +103,7 @@ def files_beside(recording: Path, suffixes: Sequence[str]) -> list[Path]:
 
 
 def _other_kind(root):
-    """Returns what `root` is instead of a data set, a key of `not_data.toml` or `KINDS`; None if it may be one."""
+    """Returns the kind of `root`, a key of `not_data.toml` or `KINDS`, if it is not a data set; else None."""
     if str(root).startswith("hf:"):
         return "hub"
     if not root.exists():
@@ -121,7 +121,7 @@ def _other_kind(root):
 
 
 def _refuse_other_kinds(given):
-    """Raises `CorpusError` with a hint if a data set is missing, an archive, a recording, a spreadsheet or a model."""
+    """Raises `CorpusError` with a hint if `given` does not exist, or is an archive, recording, spreadsheet or model."""
     root, name = Path(given), printable(str(given))  # a `Path` of hf://owner/name would lose a slash
     kind = _other_kind(root)
     if kind is None:
@@ -175,7 +175,8 @@ def _guess_language(reading):
 
 
 def _refuse_letters(reading, language, group):
-    """Rejects clips of `group`, all in `language`, that are in a wrong script; raises `CorpusError` if too many are."""
+    """Checks the letters of `group`, the clips labeled `language`. If they do not fit, rejects the clips in a wrong
+    script, or raises `CorpusError` if there are too many. Latin and romanized languages are not checked."""
     read_as, note = guess_language((clip.text for clip in group), language)
     if not note or read_as != language:
         return
