@@ -38,7 +38,7 @@ class WaveBatch(NamedTuple):
 WAVE_DTYPES = WaveBatch(*map(np.dtype, "i4 f4 i4 i4 i4 f4 i4 f4 i4 i4 i4 i4".split()))
 WAVE_RANKS = WaveBatch(1, 2, 1, 2, 1, 2, 2, 2, 1, 1, 1, 2)
 TARGET_GRID = (147, 160)
-"""Samples per 1/150 s at 22 050 and 24 000 Hz. Slices start at multiples of 1/150 s, where both rates have a sample."""
+"""Samples in 1/150 s, at 22 050 and 24 000 Hz. Slices start at multiples of 1/150 s, where both rates have a sample."""
 
 
 def target_width(num_samples: int) -> int:
@@ -49,7 +49,7 @@ def target_width(num_samples: int) -> int:
 def zero_batch(
     rows: int, num_samples: int, num_tokens: int, voice_samples: int = 0, targets: bool = False, prepared: bool = False
 ) -> WaveBatch:
-    """Creates a `WaveBatch` of zeros for clips of `num_samples`; if `prepared`, with `codes` instead of `wav`."""
+    """Creates a `WaveBatch` of zeros for clips of `num_samples`. If `prepared`, it has `codes` instead of `wav`."""
     wav, codes = (0, num_samples // CODE_STRIDE_SAMPLES) if prepared else (num_samples, 0)
     target = target_width(num_samples) if targets else 0
     widths = (), (wav,), (), (num_tokens,), (), (voice_samples,), (2,), (target,), (), (), (), (codes,)
@@ -100,7 +100,7 @@ class SpeakerBatch(NamedTuple):
 class DecoderBatch(NamedTuple):
     """Training batch of the waveform decoder: slices of clips, or whole clips in validation.
 
-    Each slice has S samples. Its F frames also include the `history_frames` before and the `lookahead_frames` after it.
+    Each slice has S audio samples. Its F latent frames begin `history_frames` earlier and end `lookahead_frames` later.
     """
 
     index: object  # `(B,)` int32
@@ -136,7 +136,7 @@ def check_wave_batch(batch: WaveBatch) -> WaveBatch:
 
 
 class OrderedBatch(NamedTuple):
-    """Plan of a batch: epoch, number of the batch in it (`offset`), indices of the clips `(B,)`, and padded lengths."""
+    """Plan of a batch: epoch, number in the epoch (`offset`), indices of the clips `(B,)`, and padded lengths."""
 
     epoch: int
     offset: int
@@ -200,11 +200,11 @@ class BatchOrder:
     seed: int
     fixed_samples: int | None = None
     fixed_tokens: int | None = None
-    """Padded length of all texts, in tokens; `fixed_samples` is that of all audio, in samples. None: one per bucket."""
+    """Padded length of every text, in tokens; `fixed_samples` is for audio. If None, each bucket has its own length."""
     extra_samples: int = 0
     """Samples added to the padded length of every clip, to allow random silence before it."""
     start: EpochStart = field(default_factory=EpochStart)
-    """Start of the order; earlier positions are invalid."""
+    """Point where this order starts; `batch` cannot read earlier positions."""
 
     def __post_init__(self):
         self.num_samples, tokens = (np.asarray(row, np.int64) for row in (self.num_samples, self.num_tokens))

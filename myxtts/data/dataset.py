@@ -61,7 +61,7 @@ class SpeechDataset:
     speakers: tuple[str, ...]
     """Sorted speakers of the training clips, in the order of their indices in batches."""
     cache: SampleCache
-    """Cache of the recordings, which may have prepared clips."""
+    """Cache of the recordings and of the codes of prepared clips."""
     starts: dict[str, EpochStart] = field(default_factory=dict)
     """Start of each stage's batch order; stages that are not listed start at position 0."""
 
@@ -192,9 +192,7 @@ def _prepared(config, sides):
 
 def trained_on(home: Path, config: XTTSConfig) -> set[int]:
     """Returns the `id_hash` of each clip that a run was trained on, read from the newest checkpoint of each stage.
-
-    Includes the clips of the run in --init-from, if that run used the same folder of training data.
-    """
+    Includes the clips of the run in --init-from, if that run used the same folder of training data."""
     homes, source = [] if config.training.reset_training else [home], config.training.init_from
     with suppress(UserError, OSError):
         if source and Path(str(read_config(Path(source)).data.train_data)).samefile(str(config.data.train_data)):
@@ -220,7 +218,7 @@ def _divide(sides, config):
 
 
 def conditioning_seconds(data: DataConfig, clips: Sequence[Utterance]) -> tuple[float, float]:
-    """Returns `data.conditioning_seconds`; with `repeat` padding, at most the 95th percentile of clip lengths."""
+    """Returns `data.conditioning_seconds`; `repeat` padding limits both to the 95th percentile of clip lengths."""
     if data.conditioning_padding != "repeat":
         return data.conditioning_seconds
     longest = np.percentile([clip.num_samples for clip in clips], 95) / MODEL_SAMPLE_RATE

@@ -200,7 +200,7 @@ def find_leakage(train: Sequence[Utterance], validation: Sequence[Utterance]) ->
 
 
 class _Verdict(NamedTuple):
-    """Result of the checks of one audio file; outdated if the file's size or modification time has changed."""
+    """Result of the checks of one audio file. It is outdated if the file has another size or modification time."""
 
     size: int
     mtime_ns: int

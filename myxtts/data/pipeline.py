@@ -67,7 +67,8 @@ class BatchLoader:
     conditioning: DataConfig | None = None
     """Settings of the conditioning clips: lengths, source and padding. None if there are no conditioning clips."""
     conditioning_grid: int = 1
-    """Unit in samples: starts of conditioning clips, and lengths from one unit to the maximum, are multiples of it."""
+    """Step in samples: each conditioning clip starts at a multiple of it, and its length is rounded down to a multiple,
+    unless it is the maximum length or below one step."""
     crop_samples: int | None = None
     """Maximum length in samples of the slice to load from each clip; None loads whole clips."""
     max_shift: int = 0
@@ -81,7 +82,7 @@ class BatchLoader:
     prepared: bool = False
     """Whether batches contain codes instead of samples; the clips are then whole and not shifted."""
     share: tuple[int, int] = (0, 1)
-    """Index of the part of each batch that this worker loads, and the number of equal parts."""
+    """`(part, parts)`: this worker loads part number `part`, counted from 0, of the `parts` equal parts of a batch."""
 
     def __post_init__(self):
         self._by_speaker: dict[tuple[str, str], list[int]] = {}
@@ -140,7 +141,7 @@ class BatchLoader:
         return samples, shift
 
     def _fill_conditioning(self, batch, row, clip, rng, samples, shift):
-        """Writes a row's conditioning clip. `samples` (None if `prepared`) is the row's audio, starting at `shift`."""
+        """Fills a row's conditioning clip and span. `samples` is the audio at `shift` in `wav`; None if `prepared`."""
         longest, grid = self.conditioning_samples, self.conditioning_grid
         length = int(rng.integers(self._min_conditioning, longest + 1)) if self.training else longest
         same_voice = self._by_speaker[clip.speaker, clip.language]
@@ -196,8 +197,8 @@ def stream_batches(
 ) -> Iterator[WaveBatch]:
     """Iterates over the batches of `wave_dataset` on `device`, and raises any error of `loader` at the failing batch.
 
-    Errors of `loader` and the end of the data are hidden from TensorFlow: a failing operation would also abort eager
-    operations of other threads, such as the training step, which would then report the error as its own.
+    TensorFlow sees neither these errors nor the end of the data: an operation that fails also aborts eager operations
+    of other threads. The training step, for example, would then report the error of `loader` as its own.
     """
     failures = {}
 

@@ -78,9 +78,9 @@ def make_sample_corpus(root: Path, *, num_clips: int | None = None, languages: S
         languages: Language codes, keys of `SENTENCES`.
 
     Raises:
-        UserError: `root` has other files, or the sample corpus does not have one of the languages.
+        UserError: `root` has other files.
         RuntimeError: eSpeak NG failed.
-        ConfigError: `num_clips` is below 1 or above the number of sentences.
+        ConfigError: a language is not in `SENTENCES`, or `num_clips` is below 1 or above the sentences of all voices.
     """
     root = Path(root).absolute()
     clips = plan_clips(num_clips, languages)
@@ -116,7 +116,7 @@ def plan_clips(num_clips: int | None, languages: Sequence[str] = ("en",)) -> lis
         del sentences[_NUM_PHRASES::UNHEARD_EVERY]
     largest = len(voices) * min(map(len, heard.values()))
     num_clips = min(880, 440 * len(voices)) if num_clips is None else num_clips
-    require(1 <= num_clips <= largest, "num_clips", f"from 1 to {largest}, the number of sentences", num_clips)
+    require(1 <= num_clips <= largest, "num_clips", f"from 1 to {largest}, the number of different clips", num_clips)
     clips = []
     for number, voice in enumerate(voices):
         share = len(range(number, num_clips, len(voices)))

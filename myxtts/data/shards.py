@@ -39,7 +39,7 @@ class Record(NamedTuple):
 
 
 class PreparedClip(NamedTuple):
-    """Clip in the shard at the path or address `shard`. `audio` is the start of a digest of the clip's samples."""
+    """Prepared clip in a shard. `shard` is a path or an address; `audio` is the start of the digest of the samples."""
 
     shard: str
     id: str
@@ -154,10 +154,8 @@ def merge(folder: Path, shards: int, dvae: str) -> list[int]:
 
 
 class PreparedClips:
-    """The prepared clips in a folder of shards, by id.
-
-    `name` is used in messages; `dvae` is the digest of the DVAE weights that computed the codes.
-    """
+    """The prepared clips in a folder of shards, by id. `name` is used in messages; `dvae` is the digest of the DVAE
+    weights that computed the codes."""
 
     def __init__(self, name: str, dvae: str, clips: dict[str, PreparedClip]):
         self.name, self.dvae, self._clips = name, dvae, clips

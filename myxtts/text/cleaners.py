@@ -108,11 +108,11 @@ def split_sentences(text: str, language: str) -> list[str]:
 
 
 def split_text(text: str, language: str, max_chars: int | None = None) -> list[str]:
-    """Splits written text into pieces of whole sentences, each short enough for the model to speak at once.
+    """Splits written text into non-empty pieces of whole sentences, each short enough for the model to speak at once.
 
     A piece has as many sentences as fit into `max_chars` characters (default: `Language.char_limit`). A longer sentence
-    is cut after the last clause mark in the second half of the limit, else at the last space, else at the limit. No
-    piece is empty. Raises `ValueError` if the language is not supported or `max_chars` is below 1.
+    is cut within its first `max_chars` characters: after the last clause mark in their second half, else at their last
+    space, else at their end. Raises `ValueError` if the language is not supported or `max_chars` is below 1.
     """
     limit = get_language(language).char_limit if max_chars is None else max_chars
     if limit < 1:

@@ -23,10 +23,10 @@ LOCK = threading.Lock()
 
 
 def text_to_ipa(text: str, voice: str, scripts: tuple[str, ...] = ()) -> str:
-    """Converts cleaned text to IPA with stress marks; punctuation and letters of other scripts are kept.
+    """Converts cleaned text to IPA with stress marks; punctuation and foreign letters are kept.
 
-    `voice` is a language of eSpeak NG, such as `en-us`. `scripts` are its scripts besides Latin, named as in Unicode
-    (`"CYRILLIC"`). Raises `ValueError` if eSpeak NG or the language is missing.
+    `voice` is a language of eSpeak NG, such as `en-us`. Foreign letters are neither Latin nor in `scripts`, which are
+    named as in Unicode (`"CYRILLIC"`). Raises `ValueError` if eSpeak NG or the language is missing.
     """
     # eSpeak NG removes punctuation, and would say names such as "Ethiopic letter" for letters of other scripts.
     # One Greek letter is a symbol, which has the letter's name.

@@ -23,8 +23,8 @@ def guess_language(texts: Iterable[str], language: str | None, among: Collection
     """Replaces the language of texts if their letters do not fit it, and exactly one other language is likely.
 
     Returns a language code and a message for users. If the letters fit `language` (English if None), the message is
-    `""`. If several other languages have such letters, the words of the texts exclude some. Of the rest, only those in
-    `among` (the languages of a model) count, if there are any. An unsupported `language` is returned unchecked.
+    `""`. If they fit several other languages, the words of the texts may exclude some; of the rest, languages in
+    `among` (those of a model) are preferred. An unsupported `language` is returned unchecked, without a message.
     """
     code, texts = language or "en", [*texts]
     try:

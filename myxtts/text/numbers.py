@@ -50,7 +50,7 @@ class Num2Words:
     reads_decimals: bool = True
     """Whether `2,5` is read as a decimal; otherwise it is read as two numbers."""
     to_ordinal: Callable[[str], str] | None = None
-    """Function of a cardinal's words that returns the words of the ordinal; by default num2words."""
+    """Function that turns the words of a cardinal into those of the ordinal; by default, num2words reads ordinals."""
     ordinal_suffix: str = ""
     """Ending that makes a cardinal an ordinal, for ordinals that num2words cannot read."""
 
@@ -122,14 +122,14 @@ class SpelledNumbers:
     """Replaces all ASCII digits in a lower-case text by words, without num2words."""
 
     cardinal: Callable[[int], str]
-    """Function of a number from 0 to `max_integer` that returns its words."""
+    """Function that returns the words of a number from 0 to `max_integer`."""
     max_integer: int
     """Largest number that `cardinal` accepts; larger numbers, and codes such as 00123, are read digit by digit."""
     ordinal_ending: str = "(?!)"
-    """Regular expression of the ending that makes digits an ordinal. The words of the ordinal replace digits and
-    ending; text that matches a group of the expression, such as a case ending, is appended to the words."""
+    """Regular expression of the ending that makes digits an ordinal. The words of the ordinal replace both, but text
+    that a group of the expression matches, such as a case ending, is kept after the words."""
     to_ordinal: Callable[[str], str] = str
-    """Function of a cardinal's words that returns the words of the ordinal."""
+    """Function that turns the words of a cardinal into those of the ordinal."""
     point: str
     """Word for the decimal point."""
     currencies: dict[str, str]
@@ -137,7 +137,7 @@ class SpelledNumbers:
     cents_joint: str
     """Text between the units and the hundredths of an amount of money."""
     thousands: str = r"\b[0-9]{1,3}(?:,[0-9]{3})+\b"
-    """Regular expression of numbers with commas as thousands separators, which are removed."""
+    """Regular expression of numbers with commas as thousands separators; their commas are removed."""
     sets_words_apart: bool = False
     """Whether to insert a space between digits and letters next to them."""
     attached_endings: str = "(?!)"

@@ -38,7 +38,7 @@ class Reader(NamedTuple):
     characters: frozenset[str]
     """The characters that have a token, and the space."""
     control_tokens: re.Pattern
-    """Pattern of control tokens. In a text, `read` changes `[STOP]` to `(STOP)`, which does not become that token."""
+    """Pattern of control tokens. `read` writes `[STOP]` in a text as `(STOP)`, so that it does not become the token."""
     g2p: tuple[str, ...] = ()
     """Languages to convert to phonemes, from `g2p.g2p_codes`."""
 
@@ -96,8 +96,8 @@ class Reader(NamedTuple):
     def pieces(self, text: str, language: str, longest: int, fits: Callable[[str], bool]) -> list[Piece]:
         """Splits a text into pieces for synthesis: whole sentences, or parts of long ones. Drops pieces with a `fault`.
 
-        Pieces have at most `Language.char_limit` characters, and at most `longest` (or the longest word, if longer).
-        They are shortened until `fits` is True for each text that `read` returns for a piece.
+        A piece has at most `longest` characters, or as many as the longest word, but never over `Language.char_limit`.
+        Pieces are shortened until `fits` is True for the text that `spoken` returns for each of them.
         """
         read = cache(lambda piece: self.spoken(piece, language))
         pieces: list[Piece] = []

@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 SPEECH_RATES = "speech_rates.json"
 """Name of the file in a GPT checkpoint that has the speech rates of the training recordings."""
 SECONDS_AT_CHAR_LIMIT = 16.0
-"""Usual duration of a text with `Language.char_limit` characters; this is 15 characters per second in English."""
+"""Usual duration of a text with `Language.char_limit` characters; in English, about 16 characters per second."""
 DIGIT_LETTERS = 6
 """Number of letters that `spoken_length` counts for each digit: the average length of a digit's word."""
 FEWEST_CLIPS = 20
@@ -84,7 +84,7 @@ def longest_texts(rates: dict[str, SpeechRate], origin: str | None = None) -> di
 
 
 def _fit(clips):
-    """Fits a `SpeechRate` to `clips` `(N, 3)`: spoken length, seconds and characters. Its times are not negative."""
+    """Fits a `SpeechRate`, with times of at least 0, to `clips` `(N, 3)`: spoken length, seconds and characters."""
     lengths, seconds, written = clips.T
     slope, start = np.polyfit(lengths, seconds, 1) if np.ptp(lengths) else (0.0, 0.0)
     if slope <= 0 or start < 0:

@@ -299,7 +299,7 @@ class XTTSTokenizer:
 
     def fault(self, read: str, language: str, max_tokens: int | None = None) -> str | None:
         """Returns the reason why the model cannot speak a text from `reader.read`, or None if it can: too few known
-        letters, or more than `max_tokens` ids. Other unknown characters are ignored."""
+        letters, or more than `max_tokens` ids. A text with some unknown characters can be spoken."""
         fault = self.reader.fault(read, language)
         if fault or max_tokens is None:
             return fault

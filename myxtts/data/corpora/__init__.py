@@ -1,7 +1,7 @@
 """Reads data sets: a folder of recordings and transcripts, or a single list of clips.
 
-Each layout has a `CorpusFormat` in the `FORMATS` of a module in this package; to add a layout, add a module. The first
-format in order of `priority` that recognizes a data set reads it. `docs/data.md` has a table of the formats.
+A `CorpusFormat` reads one layout. Each module of this package may list formats in `FORMATS`; to add a layout, add a
+module. The first format in order of `priority` that recognizes a data set reads it. `docs/data.md` has a table of all.
 
 Data sets are untrusted: their files are neither changed nor executed, files outside them are opened only if the user
 allows it, and sizes are limited. Every line of a list becomes an utterance, or a rejection with a reason.
@@ -103,6 +103,7 @@ def files_beside(recording: Path, suffixes: Sequence[str]) -> list[Path]:
 
 
 def _other_kind(root):
+    """Returns the kind of `root`, a key of `not_data.toml` or `KINDS`, if it is not a data set; else None."""
     if str(root).startswith("hf:"):
         return "hub"
     if not root.exists():
@@ -120,10 +121,7 @@ def _other_kind(root):
 
 
 def other_kind(given: str | os.PathLike) -> tuple[str, str]:
-    """Returns what a path is instead of a data set, such as `archive`, and a message with a hint; "" and "" if nothing.
-
-    The kinds are the keys of `not_data.toml` and of `storage/kinds.toml`, and `hub` for `hf://owner/name`.
-    """
+    """Returns the kind of a path that is not a data set (see `_other_kind`), and a message with a hint; else "", ""."""
     root, name = Path(given), printable(str(given))  # a `Path` of hf://owner/name would lose a slash
     kind = _other_kind(root)
     if kind is None:
@@ -137,7 +135,7 @@ def other_kind(given: str | os.PathLike) -> tuple[str, str]:
 
 
 def _refuse_other_kinds(root):
-    """Raises `CorpusError` with a hint if a data set is missing, an archive, a recording, a spreadsheet or a model."""
+    """Raises `CorpusError` with a hint if `root` does not exist, or is an archive, recording, spreadsheet or model."""
     kind, message = other_kind(root)
     if kind:
         raise TextsMissing(message, Path(root), [Path(root)]) if kind == "recording" else CorpusError(message)
@@ -183,7 +181,8 @@ def _guess_language(reading):
 
 
 def _refuse_letters(reading, language, group):
-    """Rejects clips of `group`, all in `language`, that are in a wrong script; raises `CorpusError` if too many are."""
+    """Checks the letters of `group`, the clips labeled `language`. If they do not fit, rejects the clips in a wrong
+    script, or raises `CorpusError` if there are too many. Latin and romanized languages are not checked."""
     read_as, note = guess_language((clip.text for clip in group), language)
     if not note or read_as != language:
         return

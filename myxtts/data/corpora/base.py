@@ -89,10 +89,10 @@ class CorpusFormat:
     priority: int
     """Order in which formats are tried, lowest first."""
     hint: str
-    """Description of the layout in error messages, which follows the words "a folder with"."""
+    """Description of the layout for error messages, where it follows the words "a folder with"."""
     read: Callable[["Reading", Place], object]
-    """Function that adds the clips and rejections of a `Place` to a `Reading`. It adds nothing if the layout differs.
-    Raises `CorpusError` if a list cannot be read, and `ClipRefused` if the folder must not be opened."""
+    """Function that adds the clips and rejections of a `Place` to a `Reading`, or nothing if it has another layout.
+    Raises `CorpusError` if a list cannot be read, and `ClipRefused` if the folder cannot or must not be opened."""
     takes_list: bool = False
     """Whether `read` can also read a single list, `place.list_path`, instead of a folder."""
 
@@ -101,7 +101,8 @@ class Reading:
     """State while one data set is read: its files, and the utterances, rejections and notes found so far.
 
     `language` is the default for clips without a language, or empty. If a data set has one folder per speaker,
-    `formats` are tried on each of these folders. `numbered` are transcripts with two numbers per line.
+    `formats` are tried on each of these folders. `numbered` are transcripts whose lines all begin with two numbers; a
+    note tells users that the numbers are read as text.
     """
 
     def __init__(self, folder: CorpusFolder, language: str, formats: list[CorpusFormat]):

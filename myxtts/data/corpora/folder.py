@@ -44,10 +44,8 @@ class ClipRefused(Exception):
 
 
 class CorpusFolder:
-    """Access to the files of one data set. `root` is an absolute path without symbolic links.
-
-    Audio files may also be in `audio_roots`. A link to audio elsewhere is followed if the user owns link and target.
-    """
+    """Access to the files of one data set. `root` is an absolute path without symbolic links. Audio files may also be
+    in `audio_roots`. A link to audio elsewhere is followed if the user owns both the link and its target."""
 
     def __init__(self, root: str | Path, audio_roots: Sequence[str | Path] = ()):
         self.root = Path(root).resolve()
@@ -71,7 +69,8 @@ class CorpusFolder:
         self._roots |= dict.fromkeys((folder, folder.resolve()))
 
     def allow_named(self, names: Collection[str]):
-        """If at least half of the paths `names` are outside the data set, allows their folder if the user owns it."""
+        """Adds a folder outside the data set to `audio_roots` if at least half of the paths `names` are of audio in it,
+        the user owns the folder, and there are no `audio_roots` yet."""
         away = [name for name in names if (name[:1] == "/" or ".." in name) and name.lower().endswith(AUDIO_EXTENSIONS)]
         paths = [Path(os.path.normpath(self.root / name)) for name in away]
         outside = [path for path in paths if not any(path.is_relative_to(root) for root in self._roots)]
@@ -84,9 +83,7 @@ class CorpusFolder:
 
     def files(self, folder: Path) -> dict[str, str]:
         """Returns the files in a folder as `{normalized name: name on disk}`; empty if the folder does not exist.
-
-        Raises `ClipRefused` if the folder is outside the data set or cannot be listed.
-        """
+        Raises `ClipRefused` if the folder is outside the data set or cannot be listed."""
         return self._list(folder)[0]
 
     def subfolders(self, folder: Path) -> list[Path]:
@@ -94,7 +91,7 @@ class CorpusFolder:
         return self._list(folder)[1]
 
     def walk(self, folder: Path, depth: int) -> Iterator[Path]:
-        """Yields the sorted folders up to `depth` levels below a folder, without folders that cannot be listed."""
+        """Yields the sorted folders 1 to `depth` levels below a folder. Folders that cannot be listed are left out."""
         for path in self.subfolders(folder) if depth else ():
             if path in self._links and path.is_relative_to(os.path.realpath(path)):
                 continue  # a link to a parent folder
@@ -113,7 +110,7 @@ class CorpusFolder:
         return found
 
     def _find_on_disk(self, folder):
-        """Returns a folder's path with its name on disk, which may have another Unicode form; unchanged if missing."""
+        """Returns a folder's path with the Unicode form that its name has on disk; unchanged if there is no folder."""
         if os.path.isdir(folder) or not any(folder.is_relative_to(root) for root in self._roots):
             return folder
         beside, key = self._list(folder.parent, for_audio=True)[1], _file_key(folder.name)
@@ -146,7 +143,7 @@ class CorpusFolder:
         return {name.removesuffix(end) for name in self.files(folder) for end in suffixes if name[1:].endswith(end)}
 
     def find_audio(self, places: Sequence[Path], parts: list[str]) -> Path:
-        """Finds a clip's audio file in `places` and `audio_roots`, or below them if `searched` has the folder.
+        """Finds a clip's audio file in `places` or `audio_roots`, else in subfolders of those that `searched` contains.
 
         `parts` are the components of the file's path, with or without extension. Raises `ClipRefused` if the file is
         missing, is in several subfolders, or is a link to another user's file outside the data set.
@@ -197,7 +194,8 @@ class CorpusFolder:
         """Splits a clip's path, as given in a list, into components relative to the data set. A path in one of
         `audio_roots` has that root as its first component. Raises `ClipRefused` if the path is invalid.
 
-        Absolute paths of another computer lose their leading folders, until the rest exists in one of `searched`.
+        An absolute path that does not exist is taken for one of another computer: its leading folders are removed until
+        one of `searched` has the rest.
         """
         if not is_name(name):
             detail = f"The id has over {MAX_NAME_CHARACTERS} characters, or control or direction characters."
@@ -294,6 +292,6 @@ def is_name(text: str) -> bool:
 
 
 def _file_key(name):
-    """Normalizes a file name for look-up: NFC, because macOS decomposes letters, and a lower-case extension."""
+    """Normalizes a file name for look-up: NFC letters, which macOS decomposes, and a lower-case extension."""
     stem, extension = os.path.splitext(unicodedata.normalize("NFC", name))
     return stem + extension.lower()

@@ -16,7 +16,7 @@ _LOCALE = re.compile("[a-z]{2}_[A-Z]{2}")
 _LISTS = (".csv", ".tsv", ".txt", ".jsonl", ".json")
 _MAX_LISTS = 50
 _LABEL = re.compile(r"(\d*[.]?\d+)\s+(\d*[.]?\d+)\b(.*)")
-"""Line of a label file: start, end, label."""
+"""Pattern of a line in a label file: start time, end time, label."""
 _ROLE_NAMES = {"training": "train(ing)?", "validation": "val|valid|validation|dev|eval", "test": "test"}
 _ROLES = {role: re.compile(f"(^|[_.-])({names})([_.-]|$)") for role, names in _ROLE_NAMES.items()}
 
@@ -246,8 +246,9 @@ def _add_pair(reading, place, audio, transcript, name):
 
 
 def _are_labels(rows):
-    """Decides whether the matches of `_LABEL` are labels: with fractions (Audacity), or with letters, in order of time
-    and not all of length 1 (HTS). Otherwise, they are a transcript with numbers, such as "1 2 buckle my shoe"."""
+    """Decides whether the matches of `_LABEL` are labels, or a transcript with numbers, such as "1 2 buckle my shoe".
+    In labels of Audacity, all times have a decimal point. Labels of HTS have letters, are in order of time, and at
+    least one is longer than 1. No label ends before it starts."""
     times = [(float(row[1]), float(row[2])) for row in rows]
     lengths = [end - start for start, end in times]
     if all("." in row[1] and "." in row[2] for row in rows):
@@ -330,7 +331,7 @@ def read_m_ailabs(reading: Reading, place: Place) -> None:
 
 
 def read_speaker_folders(reading: Reading, place: Place) -> None:
-    """Reads a folder's subfolders, one per speaker and of any layout."""
+    """Reads a folder with one subfolder per speaker; each of these may have another layout."""
     folders = reading.folder.subfolders(place.path) if place.path == reading.folder.root else []
     read = partial(reading.read, reading.formats)
     parts = {path.name: path for path in folders}

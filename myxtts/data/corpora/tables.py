@@ -110,7 +110,8 @@ def find_dialect(lines: list[str], separator: str) -> Dialect:
 
 
 def _guess_separator(lines):
-    """Returns `|` if a line has it; else tab, comma or semicolon, if most lines then have 2 or 3 cells; else `|`."""
+    """Returns `|` if a line contains it; else the first of tab, comma and semicolon that splits most lines into 2 or 3
+    cells; else `|`."""
     lines = [line for line in lines if line.strip()]
     if any("|" in line for line in lines):
         return "|"
@@ -136,7 +137,7 @@ def names_to_columns(names: Sequence[str]) -> tuple[str | None, ...]:
 
 
 def header_table(reading: Reading, place: Place, path: Path) -> Table | None:
-    """Returns the `Table` of a list whose header names a clip column and a text column, or of JSON lines; else None."""
+    """Returns the `Table` of JSON lines, or of a list whose header names a clip and a text column; None for others."""
     lines = reading.folder.read_lines(path)
     index = _first_line(lines)
     first = "" if index is None else lines[index]
@@ -153,8 +154,9 @@ def header_table(reading: Reading, place: Place, path: Path) -> Table | None:
 def content_table(reading: Reading, place: Place, path: Path) -> Table | None:
     """Returns the `Table` of a list whose columns are found by their content; None if no column contains clips.
 
-    At least half of the cells in the clip column have an audio file. The text column is the one that the header names,
-    else the one with the most letters. Lists of up to 4 columns, clips first and no header are left to `plain_table`.
+    In the clip column, at least half of the cells name audio files. The text column is the one that the header names,
+    else the one with the most letters. `plain_table` reads lists without a header if the first of at most 4 columns
+    is the clip column.
     """
     lines = reading.folder.read_lines(path)
     sample = [line for line in lines[:_SAMPLE_LINES] if line.strip()]
@@ -213,7 +215,7 @@ def plain_table(reading: Reading, place: Place, path: Path) -> Table:
 
 
 def _is_header(rows, column, found):
-    """Returns whether the first row is a header; if not, it is a clip, perhaps one without its audio file."""
+    """Returns whether the first row is a header, not a clip whose audio file is missing."""
     header, *others = rows
     if found[0] or not all(found[1:]):
         return False
@@ -228,7 +230,7 @@ def _is_header(rows, column, found):
 
 
 def _located(reading, place, path, dialect, columns, header_line=None):
-    """Creates a `Table`. Audio is found in `place`, its `wavs/`, their subfolders, or a folder from `allow_named`."""
+    """Creates a `Table`. Its audio is in `place`, `wavs/`, their subfolders or a folder that `allow_named` adds."""
     table = Table(path, dialect, columns, (place.path / "wavs", place.path), header_line)
     reading.folder.allow_named([*_clip_names(reading, table)])
     reading.folder.searched.update(table.audio_places)
@@ -307,7 +309,7 @@ def read_split(reading: Reading, place: Place, training: Table, validation: Tabl
 
 
 def read_parts(reading: Reading, place: Place, parts: dict[str, Path], training: str, read: Callable[[Place], object]):
-    """Reads `parts` (`{split: folder}`) with `read`: a validation split, if there is one, and the split `training`."""
+    """Reads two of `parts` (`{split: folder}`) with `read`: `training`, and the best for validation, if any."""
     validation, *others = [name for name in VALIDATION if name in parts and name != training] or [None]
     for name in others:
         reading.notes.append(f"The folder {reading.folder.relative(parts[name])} is not used.")

@@ -3,17 +3,17 @@
 A letter of the Ethiopic script is a consonant with its vowel. The script does not show whether a letter of the sixth
 order has the vowel ɨ or none, nor which consonants are long. The rules below decide the vowel; length is not marked.
 
-A syllable has one consonant, a vowel and at most one more consonant, or two at the end of the word (Leslau 1995,
+A syllable is a consonant, a vowel and at most one closing consonant, or two at the end of a word (Leslau 1995,
 "Reference Grammar of Amharic"). Where several consonants follow each other, ɨ is inserted (epenthesis):
 
-1. At the start of a word, after the first consonant: ብዙ bɨ-zu, ስም sɨm. The other rules apply to the rest.
+1. At the start of a word, after the first consonant: ብዙ bɨ-zu, ስም sɨm. The next rules apply to the rest of the word.
 2. Inside a word, after every second consonant. In ቤተክርስቲያን be-täk-rɨs-ti-yan, k closes a syllable, r opens one, and s
-   closes it. Exceptions: the second of three consonants closes the new syllable if it is more sonorous than the third
-   and not a stop, as in ክርስቶስ kɨ-rɨs-tos (not kɨr-sɨ-tos). ɨ is also inserted before the long consonant ñ, and
-   between t' and t: ትግርኛ tɨg-rɨ-ña.
-3. At the end of a word, the last syllable has two closing consonants if the second is less sonorous than the first
-   (glides > liquids > nasals > fricatives > b > stops), as in ክንፍ kɨnf; otherwise one, as in ክፍል kɨ-fɨl. Going
-   back from these, consonants alternately open and close a syllable: መንግሥት män-gɨst, ወንድም wän-dɨm.
+   closes it. There are two exceptions. Of three consonants, the second closes the new syllable if it is not a stop and
+   more sonorous than the third: ክርስቶስ is kɨ-rɨs-tos, not kɨr-sɨ-tos. And ɨ is always inserted before the long consonant
+   ñ, and between t' and t: ትግርኛ tɨg-rɨ-ña.
+3. At the end of a word, two consonants close the last syllable if the second is less sonorous than the first (glides >
+   liquids > nasals > v z ʃ ʒ h > b > f s > d g > other stops), as in ክንፍ kɨnf; otherwise one does, as in ክፍል kɨ-fɨl.
+   The consonants before them alternately open and close a syllable, from right to left: መንግሥት män-gɨst, ወንድም wän-dɨm.
 """
 
 import re

@@ -37,13 +37,13 @@ class Language:
     abbreviations: dict[str, str] = field(default_factory=dict)
     """Words for each abbreviation, in order of replacement; keys are lower-case, without the final full stop."""
     abbreviation_stop: Literal["always", "optional", "never"] | str = "always"
-    """Whether abbreviations have a final full stop, or a regular expression with `{}` in place of an abbreviation."""
+    """Whether abbreviations have a final full stop. Other values are regular expressions; `{}` is the abbreviation."""
     within_sentences: frozenset[str] = frozenset()
     """Other lower-case abbreviations whose full stop does not end a sentence; `no#` means `no.` before a digit."""
     symbols: dict[str, str]
     """Words for each symbol, such as `%`."""
     symbol_readings: dict[str, str] = field(default_factory=dict)
-    """Words for each symbol, used if the vocabulary lacks the symbol; in Latin letters if `romanize` is set."""
+    """Words that replace each symbol if the vocabulary lacks it; in Latin letters if `romanize` is set."""
     romanize: Callable[[str], str] | None = None
     """Function that converts cleaned text to Latin letters. Raises ImportError if a package is not installed."""
     romanizes_as_written: bool = False
