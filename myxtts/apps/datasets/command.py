@@ -5,13 +5,14 @@ import sys
 import tomllib
 from argparse import Namespace
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from myxtts.api import naming_arguments
 from myxtts.cli.arguments import PlainParser, add_options, keywords
 from myxtts.cli.errors import exits_with_sentence, language_code
 from myxtts.config.checks import UserError, counted, printable, require
-from myxtts.data.corpora import other_kind
+from myxtts.data.corpora import TextsMissing, refuse_other_kinds
 from myxtts.storage.files import AnyPath
 
 COMMAND = tomllib.loads(Path(__file__).with_name("options.toml").read_text("utf-8"))
@@ -95,11 +96,10 @@ def open_options(arguments: Namespace) -> Namespace:
     opened.language = language_code(arguments.language)
     text, name = arguments.subtitles or arguments.transcript, arguments.recognizer
     for path in filter(None, (*arguments.recordings, text)):
-        kind, message = other_kind(path)
-        if kind and kind not in ("recording", "missing"):
-            raise UserError(message)
-        if not os.path.exists(path):
+        if not (os.path.exists(path) or str(path).startswith("hf:")):
             raise UserError(f"{printable(os.fspath(path))}: it does not exist.")
+        with suppress(TextsMissing):
+            refuse_other_kinds(path)
     if "pocketsphinx" in (name, arguments.aligner):
         require(opened.language.partition("-")[0] == "en", "--language", "en with pocketsphinx", opened.language)
     opened.text, opened.recognizer_name, opened.aligner_name = text and Path(text), name, arguments.aligner or name

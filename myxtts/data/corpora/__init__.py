@@ -33,7 +33,7 @@ _TABLES = (*_SUFFIXES["sheet"], *_SUFFIXES["parquet"])
 _MOST_MISLABELED = 0.1
 """Maximum share of clips that `_refuse_letters` rejects. If more are in a wrong script, the data set is refused."""
 
-__all__ = ["Corpus", "CorpusError", "Finding", "TextsMissing", "Utterance", "files_beside", "load_corpus", "other_kind"]
+__all__ = ["Corpus", "CorpusError", "Finding", "TextsMissing", "Utterance", "files_beside", "load_corpus"]
 
 
 def find_formats() -> list[CorpusFormat]:
@@ -65,7 +65,7 @@ def load_corpus(
     require(bool(chosen), "--format", f"one of {', '.join(form.name for form in formats)}", format_name)
     for folder in audio_roots:
         require(Path(folder).is_dir(), "--audio-root", "an existing folder", folder)
-    _refuse_other_kinds(root)
+    refuse_other_kinds(root)
     root = Path(root)
     home = root if root.is_dir() else root.parent
     # Each folder of a speaker may have another format.
@@ -120,25 +120,19 @@ def _other_kind(root):
     return "model" if kind in (MODEL, RELEASE, TRAINER) else kind
 
 
-def other_kind(given: str | os.PathLike) -> tuple[str, str]:
-    """Returns the kind of a path that is not a data set (see `_other_kind`), and a message with a hint; else "", ""."""
+def refuse_other_kinds(given: str | os.PathLike) -> None:
+    """Raises `CorpusError` with a hint if `given` does not exist, or is an archive, recording, spreadsheet or model."""
     root, name = Path(given), printable(str(given))  # a `Path` of hf://owner/name would lose a slash
     kind = _other_kind(root)
     if kind is None:
-        return "", ""
+        return
     at = Path(os.path.realpath(root))
     owned, _, revision = name.removeprefix("hf:").lstrip("/").removeprefix("datasets/").partition("@")
     hub = shlex.quote(owned) + (f" --revision {shlex.quote(revision)}" if revision else "")
     what = _NOT_DATA["what"].get(kind) or KINDS[kind]
     what = what.format(shlex.quote(name), at=at, parent=shlex.quote(printable(str(at.parent))), hub=hub)
-    return kind, f"The data set {name} {what}."
-
-
-def _refuse_other_kinds(root):
-    """Raises `CorpusError` with a hint if `root` does not exist, or is an archive, recording, spreadsheet or model."""
-    kind, message = other_kind(root)
-    if kind:
-        raise TextsMissing(message, Path(root), [Path(root)]) if kind == "recording" else CorpusError(message)
+    message = f"The data set {name} {what}."
+    raise TextsMissing(message, root, [root]) if kind == "recording" else CorpusError(message)
 
 
 def _note_unused_audio(reading, layout):
@@ -208,7 +202,7 @@ def _nothing_found(place, formats):
         if len(Path(path).relative_to(place.path).parts) >= 2 or len(names) > 2_000:
             folders.clear()
     if tables and len(formats) > 1:
-        _refuse_other_kinds(tables[0])
+        refuse_other_kinds(tables[0])
     has = lambda suffixes: any(name.lower().endswith(suffixes) for name in names)
     below = sorted(place.path.rglob("*")) if has(MEDIA_EXTENSIONS) and not has(TEXTS) else []
     media = [path for path in below if path.suffix.lower() in MEDIA_EXTENSIONS and path.is_file()]
