@@ -3,7 +3,7 @@
     python utilities/analyze_batch_scaling.py test_batch_*.log [--json]
 
 Logs are read as in `compare_logs.py`. Runs that ran out of memory are listed too. The exit code is 2 if a log cannot be
-read or has no values.
+read or has no values, or if neither the log nor its file name states a batch size.
 """
 
 import argparse
@@ -15,7 +15,7 @@ from pathlib import Path
 from compare_logs import LogError, json_ready, read_log, shown, table
 
 ENOUGH = 0.95
-"""A smaller batch, which needs less memory, is recommended if it reaches this fraction of the best throughput."""
+"""Fraction of the best throughput that a smaller batch must reach to be recommended, since it needs less memory."""
 
 COLUMNS = (  # figure of `compare_logs.FIGURES`, title, format
     ("batch", "batch", "{}"),
@@ -35,10 +35,10 @@ COLUMNS = (  # figure of `compare_logs.FIGURES`, title, format
 
 
 def read_runs(paths):
-    """Reads logs and returns their runs, sorted by clips per step. A missing batch size is taken from the file name.
+    """Reads logs; returns one dictionary per log, as `read_log` does, sorted by the number of clips per step.
 
-    Adds `batch`, the clips per micro-batch, and `efficiency_percent`: throughput in percent of linear scaling from the
-    run with the fewest clips per step.
+    A batch size that a log lacks is taken from its file name. Each run gets `batch`, its clips per micro-batch, and
+    `efficiency_percent`: throughput relative to linear scaling from the run with the fewest clips per step.
 
     Raises:
         LogError: A log cannot be read, or neither log nor name has a batch size.
@@ -66,7 +66,7 @@ def read_runs(paths):
 
 
 def recommended(runs):
-    """Returns the run with the smallest batch that reaches `ENOUGH`, and the fastest run; both None without timings."""
+    """Returns the run with the smallest batch that reaches `ENOUGH`, and the fastest; (None, None) without timings."""
     measured = [run for run in runs if run["samples_per_second"]]
     if not measured:
         return None, None

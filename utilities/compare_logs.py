@@ -88,7 +88,7 @@ def _unfolded(lines):
 
 
 def _split_runs(lines):
-    """Splits the lines of a log into runs. A line with a batch size begins a run, unless it is in a final report."""
+    """Splits a log's lines into runs. A line with a batch size begins one if a step or out-of-memory error follows."""
     starts = [i for i, line in enumerate(lines) if BATCH_SIZE.search(line)]
     bounds = [0]
     for start, end in zip(starts, [*starts[1:], None]):
@@ -122,13 +122,13 @@ def _read_run(path, lines):
 
 
 def _figures(text):
-    """Returns the last value of each of the `FIGURES` in a text."""
+    """Returns the last value of each of the `FIGURES` in a text, by name; those that the text lacks are left out."""
     found = {name: pattern.findall(text) for name, pattern in PATTERNS.items()}
     return {name: float(values[-1]) for name, values in found.items() if values}
 
 
 def _summarize(steps):
-    """Combines the values in a run's step lines, each of which covers the same number of steps."""
+    """Combines the values of a run's step lines, with equal weights: each line covers the same number of steps."""
     columns = {name: [step[name] for step in steps if name in step] for name in PATTERNS}
     summary = {name: sum(values) / len(values) for name, values in columns.items() if values}
     means, stds = columns["mean_step_ms"], columns["std_step_ms"]

@@ -28,7 +28,7 @@ LOAD_LIMIT = 0.20
 TRANSFER_LIMIT = 0.15
 TRAIN_LIMIT = 0.50
 VARIATION_LIMIT = 0.30
-"""Limits, as fractions of the step time: `judge` reports training below its limit, and the other three above theirs."""
+"""Limits as fractions of the step time: `judge` reports training below its limit, other bottlenecks above theirs."""
 PLOTTED_STEPS = 12
 TITLES = {"load": "Data loading", "preprocess": "Preprocessing", "transfer": "Transfer", "train": "Training"}
 
@@ -77,13 +77,13 @@ def judge(phases, variation, config, plan):
     """Finds the bottlenecks of a profile.
 
     Args:
-        phases: Seconds per step by phase, of `measure_phases`.
+        phases: Seconds per step by phase, from `measure_phases`.
         variation: Standard deviation of the step time divided by its mean.
         config: `XTTSConfig` of the profile.
         plan: `DevicePlan` of the profile.
 
     Returns:
-        A list of `Verdict` in the order of the pipeline, empty if it is balanced.
+        A list of `Verdict` in the order of the pipeline, empty if there is no bottleneck.
     """
     shares, found = {phase: seconds / sum(phases.values()) for phase, seconds in phases.items()}, []
     if (share := shares["load"]) > LOAD_LIMIT:
@@ -144,7 +144,7 @@ class Profile:
 
     @property
     def efficiency(self):
-        """Overlap efficiency: time of data work or training, whichever is longer, over the step time. 1 is ideal."""
+        """Overlap efficiency: the longer of data work and training, divided by the measured step time. 1 is ideal."""
         return max(data_seconds(self.phases), self.phases["train"]) / self.pipeline.mean
 
     @property
@@ -154,7 +154,7 @@ class Profile:
 
     @property
     def busy(self):
-        """Fraction of time in which the data device prepared or copied batches, and fraction in which training ran."""
+        """Fractions of the time in which the data device prepared or copied batches and the model device trained."""
         return self.pipeline.busy({"preprocess", "transfer"}), self.pipeline.busy({"train"})
 
     def as_dict(self):

@@ -3,10 +3,11 @@
     python utilities/gpu_acceptance.py --data-gpu 0 --model-gpu 1 --minutes 20
     python utilities/gpu_acceptance.py --virtual-devices 2 --model-size nano --minutes 5
 
-Both GPU flags may name the same GPU; each role then has its own memory limit. Takes the flags of train_main.py and
-trains on the sample corpus by default. Each case runs in its own process: most run dual_gpu_bottleneck_profiler.py with
-different flags, one resumes a run, and one monitors memory and threads in a long run. Writes hardware, versions and
-figures, but no paths, to gpu_report.md and gpu_report.json in --report. The exit code is 1 if a target is missed.
+Both GPU flags may name the same GPU; data work and training then have separate memory limits. Takes the flags of
+train_main.py and trains on the sample corpus by default. Each case runs in its own process: most run
+dual_gpu_bottleneck_profiler.py with different flags, one resumes a run, and one monitors memory and threads in a long
+run. Writes hardware, versions and figures, but no paths, to gpu_report.md and gpu_report.json in --report. The exit
+code is 1 if a target is missed.
 """
 
 import argparse
@@ -31,7 +32,7 @@ from myxtts.config.checks import ConfigError, require  # noqa: E402
 PROFILER = "utilities/dual_gpu_bottleneck_profiler.py"
 BATCHES = (8, 16, 24, 32, 48)
 BEYOND = (64, 96, 128, 192, 256)
-"""Larger batch sizes, without targets, which are tried in this order until one does not fit."""
+"""Batch sizes above those in `BATCHES`, without targets. They are tried in this order until one fails."""
 LIMITS_GB = (12, 16, 24)
 SWITCHES = {
     "bfloat16": ("--precision", "mixed_bfloat16"),
@@ -42,7 +43,7 @@ SWITCHES = {
     "all": ("--optimizations", "aggressive", "--enable-static-shapes"),
 }
 SOAK_SHARE = 0.25
-"""Fraction of the total time that the long run takes."""
+"""Fraction of `--minutes` that the long run takes."""
 LARGEST_GROWTH = 0.02
 """Largest accepted relative growth of memory from the middle third to the last third of the long run."""
 RESUME_STEPS = 8
@@ -59,7 +60,7 @@ class Case:
     flags: tuple[str, ...] = ()
     tool: str = "profile"
     single: bool = False
-    """Whether to run without --data-gpu and --model-gpu, on one device."""
+    """Whether to run on one device, without the flags that select two."""
 
 
 @dataclass(frozen=True)
@@ -171,7 +172,7 @@ def _without_pair(flags):
 
 
 def measure_all(flags: Sequence[str], minutes: float, steps: int, groups: Sequence[str]) -> dict[str, dict[str, dict]]:
-    """Runs the cases of `groups` (all if empty); returns `{group: {case: result}}`; a skipped case has the reason."""
+    """Runs cases of `groups` (all if empty); returns `{group: {case: result}}`. A result may be `{"skipped": why}`."""
     began, found = time.monotonic(), {}
     for case in cases():
         if groups and case.group not in groups:
@@ -207,7 +208,7 @@ def _rate(figures):
 
 
 def _gpu(figures, place):
-    """Returns the fields of `GPUUsage` for the data GPU (`place` 0) or model GPU (-1); {} if no GPU was monitored."""
+    """Returns the fields of `GPUUsage` of the data GPU (`place` 0) or model GPU (-1); {} without monitored GPUs."""
     return ((figures.get("gpu") or {}).get("gpus") or [{}])[place]
 
 
@@ -242,7 +243,7 @@ def judge(found: dict[str, dict[str, dict]], is_virtual: bool) -> list[Judgement
 
 
 def _judged(target, figures, verdict):
-    """Returns a `Judgement`. `verdict(figures)` returns the value as text, and whether it is good (None: unknown)."""
+    """Returns a `Judgement`. `verdict(figures)` returns the value as text, and if it is good enough (None: unknown)."""
     lack = "not measured" if not figures else figures.get("error") or figures.get("skipped")
     if lack:
         return Judgement(target, lack, "fail" if "error" in figures else "not judged")
@@ -275,7 +276,7 @@ def _smaller(figures, plain):
 
 
 def flags_to_use(found: dict[str, dict[str, dict]]) -> str:
-    """Returns the flags to recommend: in each group, those of the fastest case, if it trains over 3 % faster."""
+    """Returns the flags to recommend: in each group, those of the fastest case, if over 3 % faster than the default."""
     quickest = {}
     for case in cases():
         figures = found.get(case.group, {}).get(case.name, {})

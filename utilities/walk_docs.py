@@ -6,18 +6,18 @@
 
 These parts of a page are compared:
 
-- a text block after a block of commands: the last command must print its lines, in this order;
-- a comment with a string, list or dictionary, such as `# {"gpt": 2000}`: its line of Python must have this value;
+- a text block after a block of commands: the last command must print the lines of the text block, in this order;
+- a comment with a string, list or dictionary, such as `# {"gpt": 2000}`: the code before it must have this value;
 - a table whose first column is "file in `FOLDER`": these must be the folder's files at the end of the page;
 - a path in the folder of a run, such as `runs/mine/samples`: it must exist at the end of the page;
 - the output of the notebook: its cells must print lines with the same first words.
 
-The files that a command names with `--output` and similar options must exist after it. `…` matches anything. Seconds,
-memory, speeds and percentages must agree within a factor of five, other fractions within a tenth, integers exactly.
+Files that a command names with `--output` and similar options must exist after it. `…` matches anything. Seconds,
+memory, speeds and percentages must agree within a factor of five, other decimals within 10 %, integers exactly.
 
 The working folder starts with a data set of a few clips, files with the names that the pages use, and the result of
 README's first command. Training takes a few new steps. `STAND_INS` replaces what this machine lacks, such as GPUs or
-the hub, and `SKIPPED` excludes parts; the reasons are printed. README must come before pages that use its `runs/mine`.
+the hub, and `SKIPPED` excludes parts; the reasons are printed. README must run before pages that use its `runs/mine`.
 """
 
 import argparse
@@ -83,16 +83,16 @@ SKIPPED = (
     (r'^"""Swedish', "a test adds this language"),
 )
 QUICK = r"^(?!.*runs/).*(say --text|doctor data (?!set)|plan --model|base --format onnx|--subtitles)"
-"""Pattern of the commands that `--quick` runs, which need no model, or only the bundled one."""
+"""Pattern of the commands that `--quick` runs: those that need no model, or only the bundled one."""
 OWN_RUNS = ("python", "finetune", "migration", "decoder")
-"""Pages that train another `runs/mine` than README does. To keep both, their commands use `runs/PAGE` instead."""
+"""Pages that train a `runs/mine` of their own. It is renamed to `runs/PAGE`, so that README's `runs/mine` is kept."""
 SERVERS = {"myxtts serve": 8000, "myxtts ui": 7860, "http.server": 8000}
-"""Port of each command that starts a server, which runs until the end of the page."""
+"""Commands that start a server, and its port. A server runs until the page starts another one or ends."""
 MADE = r"(?:--output|--output-folder|--json|--plot|--save-voice|--subtitles|--checkpoint-dir)[ =](\S+)"
 """Pattern of the options that name an output file or folder of a command."""
 NUMBER = r"(?<![\w.])[-+]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?(?:(?=m?s\b)|(?![\w.]*\w))"
 LOOSE = r" ?(?:%|(?:m?s|min|[kMG]B|seconds|minutes|\w+/s(?:ec)?)\b)"
-"""Pattern of the units of numbers that depend on the machine."""
+"""Pattern of units. Numbers with these units depend on the machine, so `is_close` compares them less strictly."""
 LONGEST_SECONDS = 900
 
 
@@ -129,7 +129,7 @@ def prepare(folder: Path, quick: bool) -> None:
 
 
 def make_models(folder: Path) -> None:
-    """Writes a release of a minimal shape with random weights, and a vocabulary."""
+    """Writes a model with random weights in the layout of XTTS v2's release, of minimal shape, and a vocabulary."""
     tokenizer = XTTSTokenizer.train([("the quick brown fox jumps over the lazy dog, '.?!-", "en"), ("", "fa")])
     limits = dict(num_text_tokens=tokenizer.num_tokens, max_text_tokens=200, max_audio_tokens=260)
     write_release(folder / "XTTS-v2", replace(RELEASED_SHAPE, **limits))
@@ -138,7 +138,7 @@ def make_models(folder: Path) -> None:
 
 
 def make_recordings(folder: Path, paths: list[Path]) -> None:
-    """Writes short reference recordings, and long ones. Each long one has all clips, with pauses of a second."""
+    """Writes short reference recordings, and long recordings that contain all clips, with pauses of a second."""
     for name in ("voice", "me", "me_again", "a", "b", "other"):
         shutil.copyfile(paths[0], folder / f"{name}.wav")
     parts = []
@@ -150,7 +150,7 @@ def make_recordings(folder: Path, paths: list[Path]) -> None:
 
 
 def files_of_pages(known: dict[str, str], paths: list[Path]) -> dict[str, str]:
-    """Returns text files by name: subtitles and texts of the clips `paths`; `known` has the text of every clip."""
+    """Returns the contents of text files by name. `paths`: clips of the long recordings; `known`: text of all clips."""
     texts, cues, start = [known[path.stem] for path in paths], [], 0.0
     for number, (path, text) in enumerate(zip(paths, texts), 1):
         end = start + soundfile.info(path).duration
@@ -184,7 +184,7 @@ def text_of(page: str) -> str:
 def parts_of(page: str) -> list[tuple[str, str, str, str]]:
     """Splits a page into parts to run: `(title for messages, "sh" or "python", code, output shown on the page)`.
 
-    A line of a shell block is a part. The Python blocks, which share variables, are one part, except skipped blocks.
+    Each line of a shell block is a part. Python blocks share variables and form one part, except for skipped blocks.
     """
     parts, programs = [], []
     block = r"```(sh|python)\n(.*?)\n```(?:\n+```text\n(.*?)\n```)?"
@@ -239,7 +239,7 @@ def run(code: str, interpreter: str, folder: Path) -> tuple[int, str]:
 
 
 def serve(code: str, folder: Path, port: int) -> tuple[subprocess.Popen, int, str]:
-    """Starts a server and waits until it listens; returns `(process, status, output)`. Status 1: it does not listen."""
+    """Starts a server and waits until it listens; returns `(process, status, output)`, with status 1 on failure."""
     with open(folder / "server.txt", "w+", encoding="utf-8") as log:
         both = dict(stdout=log, stderr=subprocess.STDOUT)
         process = subprocess.Popen(["bash", "-c", f"exec {code}"], cwd=folder, env=environment(folder), **both)
@@ -284,7 +284,7 @@ def is_close(shown: str, found: str, after: str) -> bool:
 
 
 def missing_files(page: str, folder: Path) -> list[str]:
-    """Returns an error for each path on a page that does not exist, and for each wrong or missing file in tables."""
+    """Returns an error for each path on a page that does not exist, and each file that only a table or folder has."""
     text, paths = adapted(page, text_of(page))[0], r"`((?:checkpoints|runs/\w+)/[\w./*-]+)`"
     missing = [f"{page}: {path} does not exist" for path in re.findall(paths, text) if not any(folder.glob(path))]
     for name, rows in re.findall(r"^\| file in `([^`]+)` .*\n\|.*\n((?:\|.*\n)+)", text, re.MULTILINE):

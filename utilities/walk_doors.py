@@ -6,8 +6,8 @@
 
 A source is what training starts from: random weights, the bundled model, a run, or a tiny checkpoint in Coqui's layout.
 A door is an interface to start training: the command line, Python, or the functions of the web page. Each run takes two
-steps per stage on a few clips. It must have the settings of its recipe. `speak.py`, the server with the exported folder
-and the server with the run must produce the same 16-bit samples, except for differences of at most two.
+steps per stage on a few clips, and must have the settings of the recipe of its source. `speak.py`, the server with the
+exported folder and the server with the run must produce the same 16-bit samples, up to differences of at most two.
 """
 
 import argparse
@@ -41,9 +41,9 @@ SOURCES = {
     "run": "finetune_base.yaml",
     "release": "finetune_xtts_v2.yaml",
 }
-"""Recipe for each source of weights; None for the default settings."""
+"""Configuration file (recipe) for training from each source; None for the default settings."""
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "2"}
-"""Environment variables for subprocesses, which import this checkout."""
+"""Environment variables for subprocesses, so that they import this checkout."""
 DOORS, LANGUAGES, STEPS, MOST_DIFFERENCE = ("command", "python", "page"), ("en", "fa", "am"), 2, 2
 
 
@@ -125,7 +125,7 @@ def run(*words: str) -> None:
 
 
 def main() -> int:
-    """Fine-tunes from each source in each language by each interface; prints a line each, returns 1 if one failed."""
+    """Fine-tunes from each source by each interface, and prints a line for each run; returns 1 if one failed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--work", type=Path, required=True, help="folder for data and runs")
     for name, choices in (("sources", tuple(SOURCES)), ("doors", DOORS), ("languages", LANGUAGES)):

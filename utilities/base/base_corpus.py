@@ -1,9 +1,9 @@
 """The training corpus of the bundled model: six languages in two synthetic voices of eSpeak NG.
 
-Half of the English clips are example sentences of WordNet (Miller 1995), with the rhythm of real sentences. Most other
-clips are random words, weighted by the square root of their frequency (package `wordfreq`; Speer 2022), so that each
-sound occurs in many contexts. Amharic, which `wordfreq` lacks, has the words of Aspell's dictionary. One clip in ten is
-a sentence of the sample corpus's grammars. Sentences on which the model is evaluated are left out.
+One clip in ten is a sentence from the grammars of the sample corpus. Half of the English clips are example sentences of
+WordNet (Miller 1995), with the rhythm of real sentences. All other clips are random words, weighted by the square root
+of their frequency (package `wordfreq`; Speer 2022), so that each sound occurs in many contexts. Amharic, which
+`wordfreq` lacks, has the words of Aspell's dictionary. Sentences on which the model is evaluated are left out.
 """
 
 import csv
@@ -18,14 +18,14 @@ from myxtts.data.sample_corpus import SENTENCES, SpeechJob, speak_to_files, unhe
 LANGUAGES = {"en": "en-us", "de": "de", "es": "es", "fr": "fr", "fa": "fa", "am": "am"}
 """eSpeak NG's name of each language, by language code."""
 PITCHES = {"Gene": (43, 47), "f2": (43, 47)}
-"""Range of eSpeak NG's pitch setting (0 to 100) for each voice: narrow, because codes represent pitch poorly."""
+"""Range of eSpeak NG's pitch setting (0 to 100) for each voice; narrow, as the DVAE's codes represent pitch poorly."""
 WORDS_PER_MINUTE = (140, 185)
 CLIPS = {"en": 32000, "de": 3000, "es": 3000, "fr": 3000, "fa": 3000, "am": 3000}
 """Number of clips of each language, half of them in each voice."""
 FREQUENT_WORDS = 20000
 WORD_LETTERS = (1, 14)
 WORDS_A_SENTENCE = (1, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 8, 9, 10)
-"""Numbers of words per sentence, one of which is sampled uniformly for each sentence."""
+"""Possible numbers of words in a sentence, sampled uniformly; repeated numbers are more likely."""
 GRAMMAR_SHARE = 0.1
 EXAMPLE_SHARE = 0.5
 """Fraction of the English clips that are example sentences of WordNet."""
@@ -39,11 +39,11 @@ JOBS_A_PROCESS = 2000
 AMHARIC = Path("/usr/share/aspell/am.cwl.gz")
 """Word list of the Debian package `aspell-am` (Yacob 2004)."""
 SPELLED_OUT = range(0x1250, 0x1260)
-"""Ethiopic syllables that Amharic lacks. eSpeak NG speaks their Unicode names instead, two seconds each."""
+"""Ethiopic syllables that Amharic lacks. Words with them are left out, since eSpeak NG speaks their Unicode names."""
 
 
 def words_of(language: str) -> tuple[list[str], list[float]]:
-    """Returns frequent words of a language and their sampling weights, the square roots of their frequencies."""
+    """Returns frequent words of a language and their sampling weights: square roots of frequencies; 1 for Amharic."""
     if language == "am":
         words = [word for word in amharic_words() if word and not any(ord(letter) in SPELLED_OUT for letter in word)]
         return words, [1.0] * len(words)
@@ -55,7 +55,7 @@ def words_of(language: str) -> tuple[list[str], list[float]]:
 
 
 def amharic_words() -> list[str]:
-    """Reads `AMHARIC`. Each entry is the length of the prefix shared with the previous word, then the word's rest."""
+    """Reads `AMHARIC`. Each word is stored as the length of the prefix shared with the previous one, then the rest."""
     if not AMHARIC.is_file():
         raise SystemExit(f"{AMHARIC} is missing. Install Aspell's Amharic dictionary there: apt-get install aspell-am")
     words, word = [], b""
@@ -78,7 +78,7 @@ def random_sentences(language: str, count: int, seed: str) -> list[str]:
 
 
 def evaluated(text: str) -> str:
-    """Returns the words of a sentence in lower case, for comparison with the model's evaluation sentences."""
+    """Normalizes a sentence, to compare it with evaluation sentences: words in lower case, without punctuation."""
     return " ".join(re.findall(r"\w+", text.lower()))
 
 

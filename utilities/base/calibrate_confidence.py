@@ -1,11 +1,11 @@
-"""Calibrates the self-check of the bundled model: the probability that a recognizer understands a spoken sentence.
+"""Fits the confidence of the bundled model's self-check: the probability that a recognizer understands a sentence.
 
     python utilities/base/calibrate_confidence.py --recognizer base
 
-The model speaks the English sentences of `confidence_sentences.txt`, also with noise on the weights of the GPT or of
-the decoder. Some of its speech is also paired with the texts of other sentences. The coefficients written to the
-model's folder are fitted to all these pairs; for the printed tables, each half of the sentences is evaluated with
-coefficients fitted to the other half. The measurements are stored in `--work` and reused by the next call.
+The model speaks the English sentences of `confidence_sentences.txt`. Some are also spoken with noise on the weights of
+the GPT or the decoder, or compared with the text of another sentence, as bad examples. The coefficients in the model's
+folder are fitted to all examples; for the printed tables, each half of the sentences is evaluated with coefficients
+fitted to the other half. The measurements are stored in `--work` and reused by the next call.
 """
 
 import argparse
@@ -27,25 +27,25 @@ SENTENCES = Path(__file__).with_name("confidence_sentences.txt")
 LANGUAGE, VOICES = "en", ("en_Gene", "en_f2")
 """Language and voices of the sentences: English, because small Whisper models understand eSpeak NG's English well."""
 UNDERSTOOD = 1 / 3
-"""Maximum CER of a sentence to count as understood."""
+"""Maximum CER at which a sentence counts as understood."""
 SPOILT = {"gpt": (0.1, 0.2, 0.35), "decoder": (0.15, 0.3)}
-"""Standard deviations of the noise to add to a part's weights, relative to the standard deviation of each tensor."""
+"""Standard deviations of the noise on the weights of the GPT or the decoder, relative to that of each weight tensor."""
 AS_TRAINED, SEEDS = "as trained", 4
-"""The `kind` of speech without noise on the weights, and the number of seeds to speak each sentence without noise."""
+"""`kind` of examples with the trained weights and the right text, and the number of seeds to speak each with."""
 FLAGGED = 0.08
-"""Fraction of correctly recognized sentences that the threshold may flag here; users may see up to a tenth flagged."""
+"""Fraction of the understood examples that the threshold flags; the goal for new sentences is at most a tenth."""
 PENALTY = 0.01
 """Weight of the L2 penalty on the coefficients of the standardized features."""
 
 
 def measured(synthesizer: Synthesizer, listener: Listening) -> Iterator[dict]:
-    """Yields a row for each spoken sentence: `number` of its text, `kind`, CER (`wrong`) and `features`."""
+    """Speaks all examples; yields a row for each: `number` of its text, `kind`, CER (`wrong`) and `features`."""
     lines = (line.split("|", 1) for line in SENTENCES.read_text(encoding="utf-8").splitlines())
     texts = [text for language, text in lines if language == LANGUAGE]
     voices = [synthesizer.as_voice(name) for name in VOICES]
 
     def spoken(kind, numbers, seed, claimed=lambda number: number):
-        """Speaks sentences by number; yields a row for each, checked against sentence `claimed(number)`."""
+        """Speaks the sentences `numbers`; yields a row for each, measured against the text number `claimed(number)`."""
         own = [voices[number // 2 % 2] for number in numbers]
         said = [texts[number] for number in numbers]
         speeches = synthesizer.batch(said, own, [LANGUAGE] * len(said), seed=seed)
@@ -89,14 +89,14 @@ def fitted(rows: list[dict]) -> Calibration:
 
 
 def with_threshold(calibration: Calibration, rows: list[dict]) -> Calibration:
-    """Returns the calibration with a threshold `doubt`, the probability below which a sentence is flagged."""
+    """Returns the calibration with `doubt` set as in `FLAGGED`: the probability below which a sentence is flagged."""
     understood = [row for row in rows if row["kind"] == AS_TRAINED and row["wrong"] <= UNDERSTOOD]
     limit = np.quantile([calibration(row["features"]) for row in understood], FLAGGED)
     return calibration._replace(doubt=round(float(limit), 2))
 
 
 def tables(rows: list[dict]) -> str:
-    """Formats two tables: flagged sentences by kind, and the fraction of understood ones in each confidence range."""
+    """Formats two tables: flagged sentences of each kind, and the fraction understood in each range of confidence."""
     halves = [[row for row in rows if row["number"] % 2 == half] for half in (0, 1)]
     rows, judges = halves[0] + halves[1], [with_threshold(fitted(half), half) for half in halves[::-1]]
     judges = [judges[0]] * len(halves[0]) + [judges[1]] * len(halves[1])

@@ -2,14 +2,14 @@
 
     python utilities/base/judge_base.py --recognizer base --output base.md
 
-The model speaks 100 held-out sentences of the grammars that it was trained on, then free sentences, which may contain
-new words, alternately in a male and a female voice of each language. The table has the CER of the model, of eSpeak NG,
-which spoke the training corpus, and of two controls: shuffled texts, and speech with added noise.
+The model speaks 100 held-out sentences of the grammars in its training corpus, then free sentences, which may contain
+new words. A male and a female voice of each language take turns. The table has four CERs: of the model; of eSpeak NG,
+which spoke the training corpus; and, as controls, of the model with shuffled texts and with added noise.
 
     python utilities/base/judge_base.py --losses
 
 With --losses, no recognizer is used: eSpeak NG speaks new sentences of random words in every language, and the GPT's
-cross-entropy on this speech is printed, in nats per code, first with the text, then without.
+cross-entropy on this speech is printed in nats per code, first with the text as input, then without.
 """
 
 import argparse

@@ -1,11 +1,11 @@
-"""Creates the bundled model: its training corpus, its four stages and the files of the package.
+"""Creates the bundled model: makes its training corpus, trains its four stages and writes the files of the package.
 
     pip install -e ".[bench,sample]"
     python utilities/base/make_base.py --work runs/base
 
 An interrupted command continues where it stopped, like every run. `myxtts/bundled/base/CARD.md` describes the model.
-The package gets the best weights of each stage in half precision, without optimizers, and voices as latents instead of
-recordings. `calibrate_confidence.py` calibrates the self-check afterwards.
+The package has the best weights of each stage, in half precision and without optimizer states. Its voices are stored as
+latents instead of recordings. `calibrate_confidence.py` calibrates the self-check afterwards.
 """
 
 import argparse
@@ -39,7 +39,7 @@ CARD = BASE_FOLDER / "CARD.md"
 
 
 def settings(folder: Path):
-    """Returns the configuration of a run for publication: without its paths and the model that it started from."""
+    """Returns a run's configuration to publish, with paths, precision and fine-tuning (`init_from`, `tune`) reset."""
     config = read_config(folder)
     for name in ("train_data", "val_data", "vocabulary"):
         setattr(config.data, name, None)

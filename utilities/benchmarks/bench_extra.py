@@ -39,7 +39,7 @@ class Worker:
 
 
 def answer_requests(prepare: Callable[[], Callable[[object], object]]) -> None:
-    """Runs this process as a `Worker`: answers requests by the function that `prepare` returns, until the input ends.
+    """Answers the requests of a `Worker` until the input ends. `prepare()` returns the function that answers a request.
 
     Other output, such as that of libraries, is redirected to standard error.
     """

@@ -1,8 +1,8 @@
 """A small recognizer of spoken digits that can also answer "no word", for `digits.py`.
 
-It is trained on recordings only, never on synthesized speech: on the originals and on their resynthesis from mel
-spectrograms, with augmentation; and on damaged recordings (cut, mixed, blurred, muffled, noisy) with the label
-"no word", so that it does not find words in noise.
+It is trained on recordings only, never on synthesized speech, with augmentation. A third of the recordings is also used
+after resynthesis from mel spectrograms. Some examples are damaged (cut, mixed, blurred, muffled, noisy) and have the
+label "no word", so that the recognizer does not find words in noise.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -31,7 +31,7 @@ TEST_PLACEMENTS = (0.2, 0.5, 0.8)
 
 
 def power_spectrum(samples: np.ndarray, sample_rate: int) -> np.ndarray:
-    """Returns the power spectrum of the trimmed audio, `(T, NUM_BINS)`, `T <= WINDOW_FRAMES`; empty for silence."""
+    """Returns the power spectrum of trimmed audio, at most its loudest 0.8 s, `(T, NUM_BINS)`; empty for silence."""
     samples = np.asarray(samples, np.float32)
     if np.abs(samples).max(initial=0) < SILENT_PEAK:
         return np.zeros((0, NUM_BINS), np.float32)
@@ -44,7 +44,7 @@ def power_spectrum(samples: np.ndarray, sample_rate: int) -> np.ndarray:
 
 
 def place(spectra: Sequence[np.ndarray], shares: np.ndarray) -> np.ndarray:
-    """Pads spectra with silence to `(B, WINDOW_FRAMES, NUM_BINS)`, at the positions `shares` (0: start, 1: end)."""
+    """Places spectra in silent windows `(B, WINDOW_FRAMES, NUM_BINS)` at the positions `shares` (0: start, 1: end)."""
     windows = np.zeros((len(spectra), WINDOW_FRAMES, NUM_BINS), np.float32)
     for window, spectrum, share in zip(windows, spectra, shares, strict=True):
         start = int(share * (WINDOW_FRAMES - len(spectrum)))
@@ -53,7 +53,7 @@ def place(spectra: Sequence[np.ndarray], shares: np.ndarray) -> np.ndarray:
 
 
 def features(power: np.ndarray) -> np.ndarray:
-    """Returns mel bands in dB relative to the clip's loud frames, scaled to [-1, 1], `(B, WINDOW_FRAMES, NUM_MELS)`."""
+    """Returns mel bands `(B, WINDOW_FRAMES, NUM_MELS)` in dB, scaled: loud frames have level 1, 50 dB less is -1."""
     filters = librosa.filters.mel(sr=SAMPLE_RATE, n_fft=N_FFT, n_mels=NUM_MELS, fmin=60, fmax=3900)
     mel = power @ filters.T
     loudest_db = np.sort(10 * np.log10(mel.sum(axis=-1) + 1e-9), axis=1)[:, -10:].mean(axis=1)
@@ -183,7 +183,7 @@ class DigitRecognizer:
         return cls(network)
 
     def __call__(self, clips: Sequence[np.ndarray], sample_rate: int) -> list[int | None]:
-        """Returns the digit in each clip `(S,)`, or None for silence or if no digit has a probability above 0.5."""
+        """Returns the digit in each clip `(S,)`; None for silence, or if no digit has a probability above 0.5."""
         spectra = [power_spectrum(clip, sample_rate) for clip in clips]
         heard: list[int | None] = []
         for start in range(0, len(spectra), BATCH_SIZE):

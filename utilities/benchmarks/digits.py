@@ -41,7 +41,7 @@ GOALS = {"digits, %": 95.0, "voices, %": 88.0, "DNSMOS signal above Griffin-Lim'
 
 
 class Row(NamedTuple):
-    """Clips of a row of the table, `(S,)` float32, with the speaker and digit of each in `names`."""
+    """Clips for one row of the table: `waves`, `(S,)` float32 each, and `names`, the `(speaker, digit)` of each."""
 
     stage: str
     names: Sequence[tuple[str, int]]
@@ -50,7 +50,7 @@ class Row(NamedTuple):
 
 
 class Scores(NamedTuple):
-    """Whether each clip's digit and voice were recognized, `(clips,)` bool, and mean DNSMOS. None: not measured."""
+    """Scores of a row: whether each digit and voice is recognized, `(clips,)` bool; mean DNSMOS. None: not measured."""
 
     digits: np.ndarray
     voices: np.ndarray | None
@@ -96,7 +96,7 @@ def train(folder: Path, output: Path, options: argparse.Namespace) -> Path:
 
 
 class Stages:
-    """Resynthesizes recordings and speaks with one model, for the rows of the table.
+    """Creates the rows of the table: recordings, their resynthesis after each stage of a model, and its speech.
 
     Args:
         data: Folder of the Free Spoken Digit Dataset.
@@ -125,7 +125,7 @@ class Stages:
         yield from self.free_speech()
 
     def free_speech(self) -> Iterator[Row]:
-        """Yields rows of speech: each pair once per seed, with a random reference clip and default sampling."""
+        """Yields the rows of synthesized speech. Each pair is spoken once per seed, with a random reference clip."""
         spoken = []
         for seed in range(SEEDS):
             rng = np.random.default_rng([seed, 7])
@@ -141,21 +141,21 @@ class Stages:
         return self._voice(speaker, int(rng.choice(range(10))), int(rng.choice(TRAIN_INDICES)))
 
     def _resynthesis(self, name, wave):
-        """Resynthesizes a recording by the waveform decoder, with the voice of another recording of the speaker."""
+        """Resynthesizes a recording by the waveform decoder. The voice is that of another recording of the speaker."""
         voice = self._reference(name[0], np.random.default_rng([name[1], 11]))
         ids = self.synthesizer.text_front.ids(WORDS[name[1]], "en")
         return copy_speech(self.synthesizer, wave, voice, ids)[0]
 
 
 def nearest_voice(encoder: Callable, data: Path, speakers: Sequence[str]) -> Callable[[np.ndarray, int], str]:
-    """Returns a function that finds the speaker whose mean Resemblyzer vector is nearest to the vector of a clip."""
+    """Returns a function that identifies the speaker of a clip by the nearest mean Resemblyzer vector."""
     clips = [[recording(data, name, digit, 20) for digit in range(10)] for name in speakers]
     means = np.stack([np.mean([encoder(one, MODEL_SAMPLE_RATE) for one in some], axis=0) for some in clips])
     return lambda samples, sample_rate: speakers[int((means @ encoder(samples, sample_rate)).argmax())]
 
 
 def score(row: Row, recognizer: DigitRecognizer, nearest: Callable | None, dnsmos: DNSMOS | None) -> Scores:
-    """Scores the clips of a row: recognized digits and voices, and DNSMOS. Without its model, a score is None."""
+    """Scores a row's digits, voices and DNSMOS; voices are None without `nearest`, and DNSMOS without `dnsmos`."""
     waves, (speakers, digits) = row.waves, zip(*row.names)
     digits = np.array(recognizer(waves, row.sample_rate)) == np.array(digits)
     voices = nearest and np.array([nearest(wave, row.sample_rate) for wave in waves]) == np.array(speakers)
@@ -164,7 +164,7 @@ def score(row: Row, recognizer: DigitRecognizer, nearest: Callable | None, dnsmo
 
 
 def worst(right: np.ndarray | None, names: Sequence[str]) -> str:
-    """Formats the share of correct clips and the name with the lowest share."""
+    """Formats the percentage of correct clips, for all and for the worst of `names` (digit or speaker of each)."""
     if right is None:
         return "not available"
     shares = {name: right[[other == name for other in names]].mean() for name in sorted(set(names))}
@@ -181,7 +181,7 @@ def print_row(row: Row, scores: Scores) -> None:
 
 
 def figures(results: dict[str, Scores]) -> dict[str, tuple[float, float]]:
-    """Returns `{name: (value, goal)}` of the results that have a goal. `results` has the scores by row name."""
+    """Returns `{name: (value, goal)}` of the measurements with a goal. `results` has the scores of rows by name."""
     spoken, before = results["free speech"], results.get("free speech, Griffin-Lim")
     values = {"digits, %": 100 * spoken.digits.mean()}
     if spoken.voices is not None:

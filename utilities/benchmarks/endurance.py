@@ -27,7 +27,7 @@ PROCESS = psutil.Process()
 
 
 def trained_model(folder: Path) -> tuple[Synthesizer, Voice]:
-    """Loads a model and the first of its voices."""
+    """Loads a model; returns it with its first voice."""
     synthesizer = Synthesizer.load(folder)
     return synthesizer, synthesizer.as_voice(synthesizer.speakers[0])
 

@@ -1,13 +1,13 @@
 """Checks that killed runs resume exactly, and that damaged checkpoints are detected.
 
     python utilities/benchmarks/faults.py --kills 3                      smallest case, a minute
-    python utilities/benchmarks/faults.py --kills 100                    all parts
+    python utilities/benchmarks/faults.py --kills 100                    the default
     python utilities/benchmarks/faults.py --only kills --workers 2 --hangs 5
 
 - `kills`: a run is interrupted at random moments by SIGKILL, SIGTERM or Ctrl-C, and resumed by the same command until
-  it is complete. `--hangs` also suspends one of several workers. All losses and the final weights and optimizers must
-  equal those of an uninterrupted run bit for bit, without leftover files or processes. Ctrl-C and SIGTERM must end a
-  run within 5 s; if a worker is lost, the others must end within a minute.
+  it is complete. With several workers, one of them gets the signal; `--hangs` also suspends one. All losses and the
+  final weights and optimizers must equal those of an uninterrupted run bit for bit, without leftover files or
+  processes. After a signal, a run must end within 5 s plus its starting time, or within 75 s if it has several workers.
 - `folders`: the folder of a run is moved or copied while it trains; run and copy must end with the same weights.
 - `damage`: the newest of two checkpoints is truncated, has a bit flipped or loses a file; the older one must be used.
 
@@ -42,11 +42,11 @@ STAGES = ("dvae", "gpt")
 LONGEST_RUN_SECONDS = 900.0
 LONGEST_STOP_SECONDS = 5.0
 LONGEST_LOSS_SECONDS = 75.0
-"""Time limit for a run that loses a worker: a minute to detect the loss, and the launcher's waiting time."""
+"""Time limit for the end of a run that lost a worker: 60 s to detect the loss, 15 s until `launch` kills the rest."""
 LOST_WORKER = 75
 """Exit code of a run that has lost a worker (docs/scaling.md)."""
 STARTING_SHARE = 0.3
-"""Fraction of the signals that are sent while the run starts."""
+"""Probability that a signal is sent while the run starts, before its first step."""
 
 
 class TrainingRun:
@@ -97,7 +97,7 @@ def prepare(work: Path, steps: int) -> None:
 
 
 def differences(whole: Path, other: Path) -> Iterator[str]:
-    """Yields the differences between finished runs (losses, weights, optimizers), and temporary files in `other`."""
+    """Yields the differences of two finished runs (losses, weights, optimizers), and temporary files in `other`."""
     yield from (f"{path} is left over" for path in other.rglob("*.tmp"))
     for stage in STAGES:
         stores = [CheckpointStore(home / stage) for home in (whole, other)]

@@ -1,10 +1,9 @@
-"""Measures, with a speech recognizer, the CER of a model of the sample corpus on held-out sentences.
+"""Evaluates a model of the sample corpus on held-out sentences by the CER of a speech recognizer.
 
     python utilities/benchmarks/first_words.py --checkpoint checkpoints --corpus sample_corpus --recognizer base
 
-The model speaks 32 sentences, half of them in each voice. Their CER is shown next to the CER of recordings, and of
-controls, whose CER must be higher: shuffled texts, speech with added noise, and silence.
-Every sentence is listed with its transcription.
+The model speaks 32 sentences, half of them in each voice; each is listed with its transcription. Their CER is shown
+next to the CER of recordings and of controls, which must be higher: shuffled texts, added noise, and silence.
 """
 
 import argparse

@@ -1,13 +1,13 @@
-"""Measures GPT train steps on one GPU, with noise as audio: share of the chip's peak, memory, and time by kernel.
+"""Measures GPT train steps on one GPU, with noise as audio: share of the peak FLOP/s, memory, and time by kernel.
 
     python utilities/benchmarks/gpu_steps.py --cases normal:16 normal:16:xla big:24 big:24:xla --peak-tflops 989
     MYXTTS_ACCELERATOR=cpu python utilities/benchmarks/gpu_steps.py --cases nano:2 nano:2:xla --seconds 2 --steps 2
 
 A case is a model size, a batch size, and flags of train_main.py without their dashes; bfloat16 is the default. Each
 case runs in its own process; all compile at the same time, and are then timed one after another. The share of the peak
-assumes 6 floating-point operations per weight and position (in the conditioning encoder, per weight and mel frame),
-plus the matrix products of attention. `--kernels N` prints the N kernels that take the most time, by TensorFlow's
-profiler.
+is computed with an estimate of a step's operations: 6 per weight and position (per weight and mel frame in the
+conditioning encoder), and those of attention. `--kernels N` prints the N kernels that take the most time, by
+TensorFlow's profiler.
 """
 
 import argparse
@@ -41,7 +41,7 @@ def parse():
 
 
 def responder(case: str, own: argparse.Namespace) -> Callable[[str], dict]:
-    """Takes first steps of a case; returns a function that answers `ready` with {} and other requests with times."""
+    """Takes first steps of a case; returns a function that answers `ready` with {}, and `time` with measurements."""
     from dataclasses import replace
 
     from myxtts.cli.train import build_parser, config_from_arguments
@@ -103,7 +103,7 @@ def operations(model, weights: dict, batch) -> float:
 
 
 def profile(step, count: int) -> dict:
-    """Profiles one step; returns total times, number of kernel launches, and the `count` longest kernels and ops."""
+    """Profiles one step; returns its time, GPU busy time, kernel launches, and the `count` longest kernels and ops."""
     import tensorflow as tf
     from tensorflow.tsl.profiler.protobuf import xplane_pb2
 

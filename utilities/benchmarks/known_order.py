@@ -1,9 +1,9 @@
-"""Checks that the metrics of `myxtts evaluate` detect known damage to recordings and to synthesized speech.
+"""Shows whether the metrics of `myxtts evaluate` detect known damage to recordings and to synthesized speech.
 
     python utilities/benchmarks/known_order.py --run RUN --data DIR [--recognizer NAME] [--sentences 16] [--output CSV]
 
 The damage is noise at 5 dB SNR, another sentence in the same voice, the same sentence in another voice, or a cut to
-55 % of the duration. A * marks metrics that differ significantly from those of the undamaged audio.
+55 % of the duration. A * marks metrics that differ significantly from those of the undamaged audio.
 """
 
 import argparse
@@ -46,7 +46,7 @@ def cut_short(said: Sequence[Spoken]) -> Iterator[Spoken]:
 
 
 def from_others(said: Sequence[Spoken], fits: Callable[[Sentence, Sentence], bool]) -> Iterator[Spoken]:
-    """Replaces each sentence's audio by the audio of the next sentence that `fits`; drops sentences if none fits."""
+    """Replaces each sentence's audio by that of the next sentence that `fits`; leaves out a sentence if none fits."""
     for index, one in enumerate(said):
         turned = [*said[index + 1 :], *said[:index]]
         other = next((two for two in turned if fits(one.sentence, two.sentence)), None)
@@ -64,7 +64,7 @@ BROKEN = {
 
 
 def with_broken(source: Source) -> Iterator[Source]:
-    """Yields a source of speech to evaluate, then one of damaged speech for each kind of damage in `BROKEN`."""
+    """Yields the source, then a damaged copy for each of `BROKEN`. A copy damages what the source has spoken before."""
     said: list[Spoken] = []
 
     def speak():

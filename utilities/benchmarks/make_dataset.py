@@ -4,9 +4,10 @@
 
 `DATA` has corpora in the LJSpeech layout, and `fsdd` with recordings of single words. Clips of a corpus are joined with
 pauses of 0.3 to 1.2 s and room noise. Between them are chords, noise, speech without text, and pairs of sentences
-spoken at once. Measured are: cuts within 50 ms of a pause; cut words; the detected offset and drift of subtitles that
-are 1.4 s late and 0.1 % too slow; the fractions of speech with the right text, the right part of it, or a wrong text;
-whether two runs give the same files; memory and CPU time. Shuffled texts, as a control, must have worse results.
+spoken at once. The results are the fraction of cuts within 50 ms of a pause; the number of cuts in words; the detected
+offset and drift of subtitles that are 1.4 s late and 0.1 % too slow; the fractions of speech in clips with the right
+text, with the right part of a sentence, or with a wrong text; whether a second run gives the same files; memory and CPU
+time. As a control, runs with shuffled texts must give worse results.
 """
 
 import argparse
@@ -32,13 +33,13 @@ NEAR_SECONDS = 0.05
 ROOM_NOISE = 5e-4
 PAUSE_SECONDS = (0.3, 1.2)
 ODD_EVERY = 9
-"""One segment without text is inserted for each group of this many sentences."""
+"""Number of sentences per inserted segment of chords, noise, speech without text, or two sentences spoken at once."""
 CASES = ("subtitles", "again", "transcript", "shuffled subtitles", "shuffled transcript")
 
 
 @dataclass
 class Truth:
-    """Known content of a recording. Spans are `(start, end)` in seconds; `odd` has spans of segments without text."""
+    """Known content of a recording. Spans are `(start, end)` in seconds; `odd`: inserted segments (`ODD_EVERY`)."""
 
     seconds: float = 0.0
     sentences: list = field(default_factory=list)
@@ -46,13 +47,13 @@ class Truth:
     words: list = field(default_factory=list)
     odd: list = field(default_factory=list)
     overlapping: list = field(default_factory=list)
-    """Cues of sentences that overlap, `((start, end), text)`."""
+    """Subtitle cues of the sentences spoken at once, `((start, end), text)`."""
 
 
 def read_sentences(folder: Path, random: np.random.Generator):
-    """Yields samples, sample rate, text and known word spans of sentences, endlessly.
+    """Yields random sentences endlessly, as `(samples, sample rate, text, spans of words)`.
 
-    Sentences of `fsdd` have three to eight digits, 40 to 120 ms apart.
+    Sentences of `fsdd` have three to eight digits, 40 to 120 ms apart; only their spans of words are known.
     """
     rows = [line.split("|") for line in (folder / "metadata.csv").read_text(encoding="utf-8").splitlines()]
     clips = [(folder / "wavs" / f"{row[0]}.wav", row[-1]) for row in rows]
@@ -83,7 +84,7 @@ def chords(seconds: float, rate: int, random: np.random.Generator) -> np.ndarray
 
 
 def sounding(samples: np.ndarray, rate: int) -> tuple[float, float]:
-    """Returns start and end of the audible part in seconds, from the 10 ms frames within 30 dB of the loudest one."""
+    """Returns start and end of the audible part in seconds: the first and last 10 ms frame within 30 dB of the peak."""
     size = rate // 100
     levels = np.sqrt(np.mean(samples[: len(samples) // size * size].reshape(-1, size) ** 2, axis=1))
     loud = np.flatnonzero(levels > levels.max() * 10 ** (-30 / 20))
@@ -91,7 +92,7 @@ def sounding(samples: np.ndarray, rate: int) -> tuple[float, float]:
 
 
 def plant(folder: Path, path: Path, seconds: float, seed: int) -> Truth:
-    """Writes a long recording made from the sentences of a corpus; returns its content."""
+    """Writes a long recording made from the sentences of a corpus; returns its known content."""
     random, truth = np.random.default_rng(seed), Truth()
     sentences = read_sentences(folder, random)
     rate = next(sentences)[1]
@@ -135,7 +136,7 @@ def at_once(first: tuple, second: tuple, start: float, truth: Truth) -> np.ndarr
 
 
 def write_subtitles(truth: Truth, path: Path, texts: Sequence[str]) -> None:
-    """Writes cues of all sentences with offset, drift, and random errors of 50 ms."""
+    """Writes subtitles of all sentences; their times have an offset, a drift, and random errors of 50 ms (RMS)."""
     random, blocks = np.random.default_rng(1), []
     cues = sorted([*zip(truth.sentences, texts), *truth.overlapping])
     for number, (span, text) in enumerate(cues, 1):
@@ -159,7 +160,7 @@ def run(recording: Path, text: Path, output: Path, language: str, more: Sequence
 
 
 def judge(truth: Truth, folder: Path) -> dict[str, float]:
-    """Returns scores of a data set: fractions, except for a count (`words cut`) and seconds (`unaccounted`)."""
+    """Scores a data set. All scores are fractions, except `words cut` (number of cuts) and `unaccounted` (seconds)."""
     with open(folder / "segments.csv", encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     clips = [(float(row["start_seconds"]), float(row["end_seconds"]), row["text"]) for row in rows if row["clip"]]
@@ -197,9 +198,9 @@ def judge(truth: Truth, folder: Path) -> dict[str, float]:
 
 
 def is_clause(start: float, end: float, text: str, spoken: Sequence[tuple[float, float, str]]) -> bool:
-    """Whether a clip that is only a part of the sentences `spoken` has the right text for this part.
+    """Whether `text` is right for a clip that covers only a part of the sentences `spoken`, `(start, end, text)` each.
 
-    The clip's text must occur in the sentences' text, at about the same relative position as the clip in their audio.
+    It must occur in the joined text of these sentences, at about the same relative position as the clip in their audio.
     """
     whole = " ".join(one for _, _, one in spoken)
     first = whole.find(text)
@@ -219,7 +220,7 @@ def digest_folder(folder: Path) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs `myxtts make-dataset` on each corpus once per case (--cases), and prints a line of results for each run."""
+    """Measures `myxtts make-dataset` on each corpus of `--sets`; returns 0."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--sets", nargs="+", default=["ljspeech_mini", "kerstin_de_mini", "vctk_mini", "fsdd"])
@@ -236,7 +237,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def measure(name: str, folder: Path, arguments: argparse.Namespace) -> None:
-    """Runs `myxtts make-dataset` on the corpus `name` once per case, and prints a line of results for each run."""
+    """Makes a recording of the corpus `name`; runs `make-dataset` on it once per case and prints a line for each."""
     language = "de" if "_de_" in name else "en"
     truth = plant(arguments.data / name, folder / "long.wav", 3600 * arguments.hours, arguments.seed)
     for case in arguments.cases:

@@ -1,12 +1,11 @@
 """Compares the memory estimates of `myxtts plan` with the measured peaks of real train steps on the CPU.
 
-    python utilities/benchmarks/memory_estimate.py [--stage gpt] [--sizes nano tiny small] [--batch-size 4]
-    [--seconds 6]
+    python utilities/benchmarks/memory_estimate.py [--stage gpt] [--sizes nano tiny] [--batch-size 4] [--seconds 6]
     python utilities/benchmarks/memory_estimate.py --stage decoder [--decoder hifigan] --sizes nano small
 
 Each case runs in its own process, which takes two warm-up steps and a measured one. Resident memory is the growth of
-VmRSS when model and optimizer are created; step memory is how far the peak (VmHWM) rises above it. The exit code is 1
-if an estimate is off by more than 15 %.
+VmRSS when model and optimizer are created. Step memory is the peak (VmHWM) of the measured step minus VmRSS before this
+step. The exit code is 1 if an estimate is off by more than 15 %.
 
 Linux only. The allocator returns each buffer to the system at once (MALLOC_MMAP_THRESHOLD_) and oneDNN's memory pool is
 off (TF_ENABLE_ONEDNN_OPTS=0), so that the resident set is the memory in use.
@@ -55,7 +54,7 @@ ENVIRONMENT = {
 
 
 def training_step(stage, config, switches, accumulation=1, device="/device:CPU:0", **options):
-    """Creates the `TrainStep` of a stage with a new model, and sets the phase that needs the most memory.
+    """Creates the `TrainStep` of a stage with a new model, in its last phase, which needs the most memory.
 
     Args:
         config: `XTTSConfig`.
@@ -79,7 +78,7 @@ def training_step(stage, config, switches, accumulation=1, device="/device:CPU:0
 
 
 def measure(stage, size, decoder_type, shapes, case):
-    """Measures a case in this process; returns `resident` and `step` memory in bytes. `shapes`: fields of `Shapes`."""
+    """Measures a case; returns `resident` and `step` memory in bytes. `shapes` has the fields of `Shapes`."""
     shapes, optimizations = Shapes(**shapes), CASES[case]
 
     def step_of(model_config, switches):

@@ -39,7 +39,7 @@ CASES = {
         "ema": 0.999,
     },
 }
-"""Settings of `TrainingConfig` for each case. All take steps on the same batch; accumulation splits it in two."""
+"""Settings of `TrainingConfig` for each case. The batch is the same in all cases; accumulation splits it in two."""
 MEDIUM = dict(layers=8, width=512, heads=8, conditioning_blocks=6, conditioning_heads=8, perceiver_heads=8)
 SMALL = dict(layers=4, width=128, heads=4, conditioning_blocks=2, conditioning_heads=4, perceiver_heads=4)
 NUM_TEXT, CONDITIONING_FRAMES = 60, 258
@@ -66,7 +66,7 @@ def main():
 
 
 def measure(arguments):
-    """Returns the rows of the table; the first is `none`, with which the others are compared."""
+    """Returns the rows of the table. The first row is `none`; the others have their ratios to it."""
 
     def start(case):
         request = {"case": case, "tokens": arguments.tokens, "batch": arguments.batch}
@@ -137,7 +137,7 @@ class Step:
         return time.perf_counter() - began
 
     def peak_memory(self):
-        """Returns the peak memory of the second step in MB: of the allocator on a GPU, of the process on a CPU."""
+        """Returns the second step's peak memory in MB: on a GPU as allocated, on a CPU the growth since `__init__`."""
         self.take()
         memory = self.tf.config.experimental
         Path("/proc/self/clear_refs").write_text("5")  # resets the process's peak

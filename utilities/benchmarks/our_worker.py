@@ -36,7 +36,7 @@ RELEASED = ModelConfig("big", num_text_tokens=cases.NUM_TEXT_TOKENS, start_text_
 
 
 class GivenLatents(GPTObjective):
-    """GPT objective for batches with latents in place of conditioning mels; trains no conditioning encoder."""
+    """GPT objective for batches that have latents in place of conditioning mels; trains no conditioning encoder."""
 
     def __init__(self, model, config):
         super().__init__(model, config)
@@ -146,13 +146,13 @@ class OurWorker:
 
 
 class Speaking(NamedTuple):
-    """A model and its inputs. The bias of the stop code is so low that the model never predicts it."""
+    """A model that speaks, and its inputs. It never predicts the stop code, because that code's bias is lowered."""
 
     model: XTTS
     inputs: dict
     voice: Voice
     states: np.ndarray
-    """GPT latents of the codes in `inputs`, for comparison with the reference; computed with the original bias."""
+    """GPT latents of the codes in `inputs`, computed before the bias is lowered, for comparison with the reference."""
 
 
 @functools.lru_cache(1)

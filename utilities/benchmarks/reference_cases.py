@@ -33,7 +33,7 @@ SPOKEN_SAMPLING = dict(temperature=0.75, top_k=50, top_p=0.85, repetition_penalt
 
 
 class Case(NamedTuple):
-    """A computation whose time in MyXTTS is compared with the reference's; it is a row of the table of results."""
+    """A computation on which MyXTTS and the reference are compared; it is a row of the table of results."""
 
     what: str
     """Title of the row."""
@@ -42,9 +42,9 @@ class Case(NamedTuple):
     arguments: tuple
     """Arguments of the worker method."""
     goal: float
-    """Target for the reference's time divided by the time of MyXTTS."""
+    """Target speed-up: the reference's time divided by the time of MyXTTS."""
     tolerance: float
-    """Largest accepted difference between the outputs of MyXTTS and the reference, relative to the largest value."""
+    """Difference from which output values count as different, relative to the reference's largest absolute value."""
 
 
 CASES = {
@@ -107,8 +107,8 @@ def serve(worker):
     once; the response has the wall and CPU seconds. `{"forget": true}` frees the prepared cases.
 
     Args:
-        worker: Object with a method for each `Case.kind`, which returns the function to time and a function that
-            returns a NumPy array to compare.
+        worker: Object with a method for each `Case.kind`. The method returns two functions: the function to time, and
+            a function that returns a NumPy array to compare.
     """
     prepared = {}
 

@@ -132,7 +132,7 @@ class ReferenceWorker:
 
 @functools.lru_cache(1)
 def speaking(size):
-    """Returns `(model, inputs, function to get the GPT latents)`; the model always generates `SPOKEN_CODES` codes."""
+    """Returns a model that always generates `SPOKEN_CODES` codes, its inputs, and a function to get GPT latents."""
     model = xtts_of(cases.SPOKEN_SIZES[size])
     arrays = cases.spoken_inputs(cases.SPOKEN_SIZES[size]["width"])
     inputs = {name: torch.from_numpy(array) for name, array in arrays.items()}

@@ -4,9 +4,9 @@
     python utilities/benchmarks/self_check.py --checkpoint digits --corpus ../shared/data/fsdd --texts digits
 
 All sentences that the model speaks count as good. Bad ones are made by changing the codes: the end is cut off, a part
-is deleted or repeated, or codes of other sentences are appended or used instead.
-The thresholds of `inference/self_check.py` were set on every second text, `--half even`; test them on `--half odd`.
-Texts are held-out sentences of the sample corpus, or with `--texts digits` ten words.
+is deleted or repeated, or codes of other sentences are appended or used instead. The thresholds of
+`inference/self_check.py` were set with `--half even`, on the texts with even numbers; `--half odd` tests them on the
+other texts. Texts are held-out sentences of the sample corpus, or, with `--texts digits`, the ten digits.
 """
 
 import argparse

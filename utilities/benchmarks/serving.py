@@ -67,7 +67,7 @@ class Server:
         return found
 
     def load(self) -> dict:
-        """Returns the response of `/ready`: whether the server is ready, and its numbers of queued and active texts."""
+        """Returns the response of `/ready`: `ready`, and the numbers of texts queued (`waiting`) and being spoken."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=3600)
         connection.request("GET", "/ready")
         return json.loads(connection.getresponse().read())
@@ -91,7 +91,7 @@ class Server:
 
 
 def others_seconds() -> float:
-    """Returns the CPU seconds that other processes have used since the machine started, to detect a busy machine."""
+    """Returns the CPU seconds of all other processes since the machine started, to detect a busy machine."""
     total = psutil.cpu_times()
     return total.user + total.nice + total.system - sum(os.times()[:2])
 

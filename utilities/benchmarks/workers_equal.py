@@ -3,14 +3,14 @@
     python utilities/benchmarks/workers_equal.py --output /tmp/equal
     python utilities/benchmarks/workers_equal.py --output /tmp/equal4 --workers 4 --stages dvae,gpt --cases plain
 
-Prints for each case and stage the largest relative difference of the losses and gradient norms, in training and in
-validation, with its step. In each stage, the workers use the earlier stages that the single process trained, so that
-differences come from this stage only. Shapes are tiny, and learning rates as for the size normal. Augmentation is on;
-dropout is off, because replicas have different dropout masks.
+For each case and stage, prints the largest relative difference of losses and of gradient norms, in training and in
+validation, and the step where it occurs. In each stage, the workers start from the earlier stages of the single
+process, so that differences come from this stage only. Shapes are tiny, and learning rates are those of the size
+normal. Augmentation is on; dropout is off, because replicas have different dropout masks.
 
-Workers add numbers in another order. The rounding errors grow with each step, and exponentially if a large learning
-rate makes codes change: at 3e-3, ten times the rate used here, the DVAE's loss differed by 1e-5 after 80 steps.
-`--rate 0.01` uses a hundredth of the rates; differences that remain are not rounding errors.
+Workers add numbers in another order, so their rounding errors differ. These grow with each step, and exponentially if a
+large learning rate makes codes change: at 3e-3, ten times the rate used here, the DVAE's loss differed by 1e-5 after 80
+steps. `--rate 0.01` divides the rates by 100; differences that remain are not rounding errors.
 """
 
 import argparse
@@ -35,7 +35,7 @@ LARGEST_DIFFERENCE = 1e-5
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """Settings and flags of the runs to compare; `one` has the single process's flags, if they differ from `flags`."""
+    """Settings and flags of the compared runs: `flags` of the workers, `one` of the single process (None: `flags`)."""
 
     training: dict = dataclasses.field(default_factory=dict)
     stage: dict = dataclasses.field(default_factory=dict)
@@ -100,7 +100,7 @@ def write_settings(home, corpus, case, steps, stages, rate=1.0):
 
 
 def compare(name, case, settings, home, stages, workers):
-    """Trains a case in one process and by workers; returns whether the losses agree."""
+    """Trains a case in one process and by workers; prints the differences, and returns whether the losses agree."""
     one, is_equal = home / "one", True
     train(one, settings, case.flags if case.one is None else case.one)
     for place, stage in enumerate(stages):

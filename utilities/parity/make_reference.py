@@ -83,7 +83,7 @@ def drawn_ids(name, *shape, high):
 
 
 def sampled_gradients(named_parameters):
-    """Returns a row per parameter, sorted by name: the largest absolute gradient, then 16 samples, zero-padded."""
+    """Returns a row per parameter, sorted by name: the largest absolute gradient, then 16 samples (zero-padded)."""
     rows = []
     for _, parameter in sorted(named_parameters):
         gradient = parameter.grad.numpy()

@@ -1,8 +1,8 @@
 """Random weights and inputs seeded by name, so that comparisons with the reference need no stored weights.
 
 Shared by `make_reference.py`, which runs in the reference's environment, and the tests; imports NumPy only. Values are
-uniform. Their variance preserves the scale of activations, and no norm, bias, moving statistic or gain has its default
-value, which could hide an error.
+uniform. Their variance preserves the scale of activations. No norm, bias, moving statistic or gain has its default
+value, because default values could hide an error.
 """
 
 import re
@@ -33,7 +33,7 @@ def seeded_integers(name, shape, high):
 
 
 def seeded_tensor(name, shape):
-    """Returns the seeded value of a reference tensor by its name and shape; None for buffers computed by coqui-tts."""
+    """Returns the seeded values of the reference's tensor `name`; None for buffers that coqui-tts computes itself."""
     shape = tuple(shape)
     if _DRAWN_ELSEWHERE.fullmatch(name):
         return None
