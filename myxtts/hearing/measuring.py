@@ -27,11 +27,11 @@ HOP_SAMPLES = 220
 """Samples between the frames of a `Contour`, about 10 ms at `MODEL_SAMPLE_RATE`."""
 _MEL = MelSpec(MODEL_SAMPLE_RATE, n_fft=1024, win_length=1024, hop_length=HOP_SAMPLES, num_mels=NUM_MELS)
 GROUP = 4
-"""Number of codes in each n-gram that the repetition metric counts, about 0.2 s of audio."""
+"""Length of the n-grams of the repetition metric, in codes; about 0.2 s of audio."""
 MAX_RECOGNIZER_ERROR = 0.15
 """Highest CER on recordings at which a recognizer is considered accurate enough to evaluate synthesized speech."""
 Parts = dict[str, tuple[float, float]]
-"""Numerator and denominator of each metric, by name. Over several sentences, a metric is the ratio of the sums."""
+"""Metrics by name, each as (numerator, denominator). Over several sentences, both are summed before the division."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Sentence:
 
 @dataclass(frozen=True, eq=False)
 class Spoken:
-    """The audio of a test sentence, synthesized or recorded."""
+    """The audio of a test sentence: synthesized, recorded, or a resynthesis (recording -> codes -> audio)."""
 
     sentence: Sentence
     seed: int
@@ -81,7 +81,7 @@ def voice_of(synthesizer: Synthesizer, sentence: Sentence) -> Voice:
 
 
 def speak_all(synthesizer: Synthesizer, sentences: Sequence[Sentence], seeds: Sequence[int]) -> Iterator[Spoken]:
-    """Synthesizes sentences in batches, once per seed. Texts that the model cannot speak are skipped with a warning."""
+    """Synthesizes each sentence once per seed, in batches. Skips texts that the model cannot speak, with a warning."""
     able = []
     for one in sentences:
         try:
@@ -171,8 +171,8 @@ class Measured:
 
 @dataclass
 class Measurer:
-    """Computes the metrics of spoken sentences. If `recognizer`, `encoder` or `dnsmos` is None, its metrics are left
-    out. Features of recordings and reference voices are cached."""
+    """Computes the metrics of spoken sentences. Leaves out the metrics that need a `recognizer`, `encoder` or `dnsmos`
+    that is None. Caches the features of recordings and of reference voices."""
 
     recognizer: Recognizer | None = None
     encoder: Encoder | None = None
@@ -214,7 +214,7 @@ class Measurer:
 
     def similarity_of_strangers(self, sentences: Iterable[Sentence]) -> float | None:
         """Returns the mean similarity between reference voices of different speakers, as a baseline for the metric
-        `similarity`. Covers the voices encoded so far; returns None if these have fewer than two speakers."""
+        `similarity`. Uses the voices that `__call__` has encoded; returns None if they have fewer than two speakers."""
         speakers = {one.voice: one.speaker for one in sentences if one.voice in self._voices}
         pairs = itertools.combinations(speakers, 2)
         found = [float(self._voices[a] @ self._voices[b]) for a, b in pairs if speakers[a] != speakers[b]]
@@ -245,7 +245,7 @@ def is_usable(cer_on_recordings: float | None) -> bool:
 def ends_well(limit: float | None, length: float | None) -> bool:
     """Whether a model usually ends its sentences properly, rather than rambling on or stopping early.
 
-    `limit`, the share of sentences that reach the length limit, must be at most 2 %. `length`, the duration relative
-    to recordings, must be at least 75 %. None means unknown, and passes.
+    `limit` is the share of sentences that reach the length limit, and must be at most 0.02. `length` is the duration
+    relative to recordings, and must be at least 0.75. None means unknown, and passes.
     """
     return (limit is None or limit <= 0.02) and (length is None or length >= 0.75)

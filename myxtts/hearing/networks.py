@@ -26,16 +26,16 @@ TO_SCORES = {
 ENCODER_HINT = "pip install --no-deps resemblyzer (its own code and torch are not needed), or --speaker-encoder FILE"
 HOP_SAMPLES = 160
 PART_FRAMES = 160
-"""Length of the audio segments that the speaker encoder embeds: 1.6 s, as in its training."""
+"""Length of the segments that the speaker encoder embeds, in frames: 1.6 s, as in its training."""
 PART_STEP_FRAMES = 77
-"""Distance between the starts of consecutive segments: 0.77 s, so that they overlap by about half."""
+"""Frames from the start of one segment to the start of the next: 0.77 s, so that segments overlap by about half."""
 _ROWS, _COLUMNS = 8, 128
-"""Size limits of matrix products in the LSTM: on a busy machine, OpenBLAS is 80 times slower with larger ones."""
+"""Maximum rows and columns of the LSTM's product per frame: on busy machines, OpenBLAS is 80 times slower with more."""
 
 Encoder = Callable[[np.ndarray, int], np.ndarray]
 """Speaker encoder: function of samples `(S,)` and their rate in Hz that returns a unit-length embedding `(E,)`."""
 WINDOW_SAMPLES, CONTEXT_SAMPLES = 512, 64
-"""Input sizes of Silero in 16 kHz samples: the window to classify, and the context from the window before it."""
+"""Input sizes of Silero in 16 kHz samples: the window to classify, and the end of the previous window as context."""
 _SILERO_PLACES = {"faster_whisper": "assets/silero_vad*.onnx", "silero_vad": "data/silero_vad.onnx"}
 
 
@@ -74,9 +74,9 @@ class DNSMOS:
 
 
 def find_encoder(path: str | None = None) -> Encoder | None:
-    """Loads a speaker encoder from an `.onnx` file or Resemblyzer's `pretrained.pt`. Raises `UserError` otherwise.
+    """Loads a speaker encoder from an `.onnx` file or Resemblyzer's `pretrained.pt`; raises `UserError` if that fails.
 
-    Without a path, uses the `pretrained.pt` of the Python package Resemblyzer; returns None if it is not installed.
+    If `path` is None, loads the `pretrained.pt` of the Python package Resemblyzer, or returns None without the package.
     """
     if path is None:
         package = importlib.util.find_spec("resemblyzer")
@@ -87,7 +87,7 @@ def find_encoder(path: str | None = None) -> Encoder | None:
 
 
 class DVector:
-    """NumPy version of Resemblyzer's speaker encoder: an LSTM whose embeddings of 1.6 s segments are averaged.
+    """NumPy version of Resemblyzer's speaker encoder, an LSTM. Averages the embeddings of segments of 1.6 s.
 
     Wan et al., "Generalized end-to-end loss for speaker verification" (2018). Unlike Resemblyzer, it does not remove
     silence. Raises `UserError` if `path` is not Resemblyzer's `pretrained.pt`.

@@ -31,8 +31,8 @@ _NO_LETTER = re.compile(r"[^\w\s]|_")
 _WHISPER_FILES = [*_REQUIRED_FILES, "vocabulary.*", "preprocessor_config.json"]
 
 Recognizer = Callable[[np.ndarray, int, str], str]
-"""Function of samples `(S,)`, sample rate in Hz and language code that returns the recognized text. Some recognizers
-also have the methods `words` (word times) and `scored` (probabilities) of `Whisper`."""
+"""Function of samples `(S,)`, sample rate in Hz and language code that returns the recognized text. `Whisper` also has
+methods for word times (`words`) and probabilities (`scored`). `Pocketsphinx` also has `words`."""
 
 
 class Listening:
@@ -228,7 +228,7 @@ def at_rate(samples: np.ndarray, sample_rate: int) -> np.ndarray:
 
 
 def normalized(text: str, language: str) -> str:
-    """Normalizes a text for comparison: applies `Language.write_out`, `text.cleaners` and NFKC; removes punctuation."""
+    """Normalizes a text for comparison: `Language.write_out`, `text.cleaners`, NFKC and casefold, no punctuation."""
     written_out = clean_text(get_language(language).write_out(text), language)
     text = unicodedata.normalize("NFKC", written_out).casefold()
     # Recognizers are inconsistent in apostrophes, Arabic vowel marks and non-joiners. Punctuation separates words.

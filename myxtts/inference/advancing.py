@@ -1,4 +1,4 @@
-"""TensorFlow version of the GPT steps of `CodeEngine`: reading prompts, sampling codes, changing the batch."""
+"""Runs the GPT for `CodeEngine` in TensorFlow: reads prompts, samples codes, and changes the batch of sentences."""
 
 import functools
 from collections.abc import Callable
@@ -18,7 +18,7 @@ MOST_CODES = 16
 
 
 class RowState(NamedTuple):
-    """Decoding state of a batch of B sentences between two calls, with S positions in the key-value cache."""
+    """Decoding state of B sentences between two calls of `draw`, with S positions in the key-value cache."""
 
     keys: tuple[Tensor, ...]
     values: tuple[Tensor, ...]
@@ -53,14 +53,14 @@ class Request(NamedTuple):
 def graph_of(function: Callable, signature: list, compiled: bool = False) -> Callable:
     """Returns a function `() -> graph` that traces `function` to a concrete graph when first called, and caches it.
 
-    Calls of a concrete graph need no lookup, which in a `tf.function` takes as long as a step of a small model.
+    Calling the graph needs no lookup. In a `tf.function`, the lookup takes as long as a step of a small model.
     """
     traced = tf.function(function, input_signature=signature, jit_compile=compiled, autograph=False)
     return functools.cache(traced.get_concrete_function)
 
 
 def compiled_advance(first: TransformerBlock) -> Callable:
-    """Returns `TransformerBlock.advance` compiled by XLA. All blocks share the program that is compiled for `first`."""
+    """Returns `TransformerBlock.advance` compiled by XLA. All blocks share one program, traced with `first`."""
 
     def advance(weights, *arguments):
         with keras.StatelessScope(state_mapping=list(zip(first.weights, weights))):
@@ -75,8 +75,8 @@ class TensorflowSteps:
 
     Args:
         traced: Whether `read` is traced to a graph; `draw` always is.
-        by_block: Whether XLA compiles each transformer block by itself if it has not compiled the whole `draw` for a
-            shape. None means True on a GPU, where launching single operations is slow, and False on a CPU.
+        by_block: Whether XLA compiles each transformer block, for shapes in which the whole `draw` is not compiled.
+            None means True on a GPU, where launching single operations is slow, and False on a CPU.
 
     Attributes:
         shapes: Shapes `(B, S)` for which XLA has compiled `draw`.
@@ -116,7 +116,7 @@ class TensorflowSteps:
             return self._read(latents, text, text_mask)
 
     def move(self, state: RowState, rows: list[int], start: int, end: int, before: int, after: int) -> RowState:
-        """Selects `rows` and cache positions `start:end` of a state, then pads by `before` and `after` positions."""
+        """Returns `rows` and cache positions `start:end` of a state, padded by `before` and `after` empty positions."""
         with tf.device(self._device):
             numbers = (tf.constant(number) for number in (start, end, before, after))
             return self._move()(state, tf.constant(rows), *numbers)
@@ -129,8 +129,9 @@ class TensorflowSteps:
         """Samples up to `request.steps` codes for each sentence; stops early if all sentences have ended.
 
         Returns:
-            Codes `(MOST_CODES, B)` int32, filled with stop codes after the end of a sentence; the GPT latents
-            `(MOST_CODES + 1, B, width)` that predict these codes and the next one; number of steps run; new state.
+            Codes `(MOST_CODES, B)` int32, with stop codes after the end of a sentence; GPT latents
+            `(MOST_CODES + 1, B, width)`: one per code, from which it was predicted, and one for the code that follows;
+            number of steps run; new state.
         """
         xla = tuple(request.key_mask.shape) in self.shapes
         with tf.device(self._device):

@@ -18,9 +18,9 @@ logger = logging.getLogger(__name__)
 MOST_ROWS = 8
 """Maximum number of sentences in a batch; larger batches need more memory and are slower per code."""
 FIRST_STEPS = 4
-"""Codes per call until a sentence with `hurry` has `FIRST_CODES` codes: only a few, so that its audio starts early."""
+"""Codes per call while a sentence with `hurry` has fewer than `FIRST_CODES` codes; few, so its audio starts early."""
 IDLE_SECONDS = 0.2
-"""Idle time in seconds after which the engine's thread ends; the next stream starts another thread."""
+"""Seconds without a sentence after which the engine's thread ends; the next sentence starts a new thread."""
 CACHE_SIZES = (64, 128, 192, 256, 384, 512, 640, 768, 1024)
 """Sizes of the key-value cache, in positions; above 1024, multiples of 256. XLA compiles once for each size."""
 
@@ -49,12 +49,12 @@ class CodeStream:
     codes: list[int] = field(default_factory=list)
     """Sampled codes, without the stop code."""
     states: list[np.ndarray] = field(default_factory=list)
-    """GPT latents as arrays `(n, width)` float32: in total one latent per code, and one more when `finished`."""
+    """GPT latents, a list of arrays `(n, width)` float32: one latent per code in all, and one more once `finished`."""
     stopped: bool = False
     """Whether the model predicted the stop code within `max_codes`."""
     finished: bool = False
     cancelled: bool = False
-    """Whether the engine drops the sentence before its next call."""
+    """Whether sampling was cancelled, by `cancel` or an error; the engine then drops the sentence."""
     error: BaseException | None = None
     """Exception in the engine's thread that ended the stream, if any."""
     _num_seen: int = 0
@@ -86,9 +86,9 @@ class CodeStream:
             return list(self.codes), self.latents(), self.finished
 
     def take(self, codes: np.ndarray, states: np.ndarray, taken: int, stop: int) -> None:
-        """Appends the first `taken` codes of `codes` `(n,)`, and their latents from `states` `(n + 1, width)`.
+        """Appends the first `taken` of the new `codes` `(n,)`, and their GPT latents from `states` `(n + 1, width)`.
 
-        The stream ends at the code `stop` or after `max_codes` codes.
+        Finishes the stream at the code `stop`, which is not appended, or when it has `max_codes` codes.
         """
         left = self.max_codes - len(self.codes)
         drawn = codes[:taken].tolist()
@@ -103,15 +103,15 @@ class CodeStream:
 class CodeEngine:
     """Samples the codes of up to `MOST_ROWS` sentences together, in its own thread. Thread-safe.
 
-    Streams join, leave and are cancelled between two calls of `steps`. The codes of a stream depend on its text, voice,
+    Streams join and leave the batch between two calls of `steps`. The codes of a stream depend on its text, voice,
     sampling values, seed and sentence index; other streams in the batch only change rounding.
 
     Args:
         steps: `TensorflowSteps` or `OnnxSteps`; may be replaced while the engine is idle.
 
     Attributes:
-        changed: Condition that is notified after each call of `steps`. No call begins while a thread holds it, so all
-            streams that the thread opens start in the same batch, which makes results reproducible.
+        changed: Condition that is notified after each call of `steps`. No stream joins the batch while a thread holds
+            it. A thread that holds it while opening several streams thus gets the same batches in each run.
     """
 
     def __init__(self, steps: TensorflowSteps, config: ModelConfig):
@@ -122,7 +122,7 @@ class CodeEngine:
         self._clear()
 
     def open(self, *wish, **options) -> CodeStream:
-        """Queues a sentence and returns its stream. The arguments are the fields `ids` to `hurry` of `CodeStream`."""
+        """Queues a sentence and returns its stream. Arguments: the fields of `CodeStream` from `ids` to `hurry`."""
         stream, limit = CodeStream(*wish, **options), self.config.max_codes
         stream.max_codes = min(stream.max_codes or limit, limit)
         with self.changed:
@@ -182,7 +182,7 @@ class CodeEngine:
         self._mask, self._filled = np.zeros((0, 0), bool), 0
 
     def _advance(self):
-        """Updates the batch, and samples up to `MOST_CODES` codes for each of its sentences."""
+        """Updates the batch, then samples up to `MOST_CODES` codes for each sentence in it."""
         self._settle()
         if not self._rows:
             return
@@ -195,7 +195,7 @@ class CodeEngine:
             row.take(codes[:, number], states[:, number], taken, self.config.stop_audio_token)
 
     def _settle(self):
-        """Removes sentences that ended, adds queued ones, and enlarges the cache if the next codes do not fit."""
+        """Updates the batch: removes ended sentences, adds queued ones, and enlarges the cache if it is too small."""
         kept = [number for number, row in enumerate(self._rows) if row.active]
         with self.changed:
             waiting = [stream for stream in self._waiting if stream.active]
@@ -225,7 +225,7 @@ class CodeEngine:
         return state, np.pad(text_mask, ((0, 0), (self.config.num_latents, 1)), constant_values=True)
 
     def _pack(self, parts):
-        """Joins `parts` `(state, key mask (B, F), rows to keep)` to one batch whose caches end at the same position."""
+        """Joins `parts` `(state, key mask (B, F), rows to keep)` to one batch, and aligns the ends of their caches."""
         # Position embeddings are part of the GPT's input, so keys may move within the cache.
         filled = max(mask.shape[1] for _, mask, _ in parts)
         size = _cache_size(filled + MOST_CODES)

@@ -24,11 +24,10 @@ def load_model(folder: str | PathLike, which: str = "best", only_speech: bool = 
 
     Args:
         folder: Folder of a run or of `myxtts convert`.
-        which: `best` or `last` checkpoint of GPT and waveform decoder; other parts always load the last one.
+        which: Checkpoint of the GPT and the waveform decoder, `best` or `last`; other parts always load their last one.
         only_speech: Whether to leave out the DVAE, which a model with a waveform decoder does not need to speak.
 
-    Raises:
-        UserError: The model lacks a part that it needs to speak, or a file is missing or damaged.
+    Raises `UserError` if the model lacks a part that it needs to speak, or if a file is missing or damaged.
     """
     also = "myxtts.load also takes hf://owner/name and the folder of XTTS v2"
     folder = require_kind(folder, forms=f"the folder of a training run or of `myxtts convert`, or base; {also}")
@@ -76,10 +75,9 @@ def _assign(weights, arrays, where):
 
 
 def save_to_preset(model: XTTS, folder: str | PathLike) -> None:
-    """Saves a model and its tokenizer to a folder that `load`, `myxtts say` and `training.init_from` accept as a model.
+    """Saves a model and its tokenizer to a folder that `myxtts.load`, `myxtts say` and `training.init_from` accept.
 
-    Raises:
-        UserError: The model has no `preset`, or the folder is not empty.
+    Raises `UserError` if the model has no `preset`, or if the folder is not empty.
     """
     folder = Path(folder)
     if model.preset is None:

@@ -1,8 +1,9 @@
 """Self-check of spoken sentences: finds loops, babble, skipped words, early stops and missing stops.
 
 Each rule returns a score: 1 means no fault, 0.5 a fault with a probability of one half, 0 a certain fault. The lowest
-score is the confidence. Thresholds were tuned on half of a set of artificial faults (docs/benchmarks.md). If there is a
-`Calibration`, the probability that a recognizer understands the text replaces scores of 0.5 or more (docs/base.md).
+score is the confidence. Thresholds were tuned on half of a set of artificial faults (docs/benchmarks.md). With a
+`Calibration`, scores of 0.5 or more are dropped, and the probability that a recognizer understands the text is added as
+a score (docs/base.md).
 """
 
 from collections.abc import Callable, Sequence
@@ -21,21 +22,22 @@ from myxtts.text.speech_rates import SpeechRate
 
 CODE_SECONDS = CODE_STRIDE_SAMPLES / MODEL_SAMPLE_RATE
 LOOP_CODES, LOOP_TURNS, LONGEST_LOOP = 32, 4, 24
-"""A loop is `LOOP_TURNS` or more repeats of up to `LONGEST_LOOP` codes; a fault if `LOOP_CODES` (1.5 s) or longer."""
+"""A loop is a group of at most `LONGEST_LOOP` codes that occurs `LOOP_TURNS` or more times in a row. A loop of
+`LOOP_CODES` codes (1.5 s) or more is a fault."""
 DOUBT = 0.5
 """Score below which a check reports a fault; also the default of `Calibration.doubt`."""
 CONFIDENCE_FILE = "confidence.json"
 """File in a model's folder that holds its `Calibration`."""
 BEYOND_BAND = 1.0, 1.05
-"""Factors by which a sentence is too long or too short: the score is 1 up to the first factor, 0.5 at the second."""
+"""Factors by which a duration is outside its usual range: the score is 1 up to the first factor, 0.5 at the second."""
 LEAST_FOLLOWING = 0.5
-"""Minimum of evenness and of sharpness (see `features`); if either is lower, the attention is not checked."""
+"""Minimum evenness and minimum sharpness (see `features`) for the checks that are based on attention."""
 Listener = Callable[[np.ndarray, int, str, str], float]
 """Speech recognizer that scores audio: `(samples (S,), sample rate in Hz, text, language) -> CER`, 0 to 1."""
 
 
 class Reading(NamedTuple):
-    """Result of a second pass of the GPT, for the self-check: C codes, and L text tokens including start and stop."""
+    """Result of a second GPT pass over the C codes and L text tokens (with start and stop) of a finished sentence."""
 
     attention: np.ndarray
     """`(C, L)` attention of codes to text tokens by the first head of one transformer block: the block whose attention
@@ -75,7 +77,7 @@ class Calibration(NamedTuple):
 
 def features(reading: Reading) -> dict[str, float]:
     """Returns how well attention follows the text: `evenness`, the correlation of time and text position; `sharpness`,
-    the maximum attention over tokens, averaged over codes; `coverage`, the maximum over codes, averaged over tokens."""
+    the highest attention of each code, averaged; `coverage`, the highest attention to each token, averaged."""
     attention = reading.attention
     evenness, sharpness = _evenness(attention), attention.max(axis=1).mean()
     coverage = attention[:, 1:-1].max(axis=0).mean() if attention.shape[1] > 2 else 0.0
@@ -101,7 +103,8 @@ def judge(
         reading: Second pass of the GPT; None skips the checks that need it.
         wrong_share: CER, 0 to 1, measured by a `Listener`; None without a listener.
         unspoken_share: Proportion of the letters of the text for which the model has no token.
-        calibration: Replaces scores of 0.5 or more by the probability of being understood; needs `reading`.
+        calibration: Adds the probability of being understood as a score, and drops scores of 0.5 or more; needs
+            `reading`.
     """
     if not len(codes):
         return Verdict(confidence=0.0, reason="empty", doubts=("empty",))
@@ -152,12 +155,12 @@ def _reading_scores(reading, stopped):
 
 
 def _score(value, full, half):
-    """Scores a value linearly, clipped to 0 to 1: 1 where the value is `full`, and 0.5 where it is `half`."""
+    """Maps a value linearly to a score, clipped to 0 to 1: `full` gives a score of 1, `half` a score of 0.5."""
     return round(float(np.clip(1 - 0.5 * (value - full) / (half - full), 0, 1)), 2)
 
 
 def longest_loop(codes: np.ndarray) -> int:
-    """Returns the length in codes of the longest loop in `codes` `(C,)`; 0 if nothing repeats `LOOP_TURNS` times."""
+    """Returns the length in codes of the longest loop in `codes` `(C,)`; 0 if there is none (see `LOOP_TURNS`)."""
     longest = 0
     for period in range(1, min(LONGEST_LOOP, len(codes) // LOOP_TURNS) + 1):
         same = np.concatenate([[False], codes[period:] == codes[:-period], [False]])
@@ -168,7 +171,7 @@ def longest_loop(codes: np.ndarray) -> int:
 
 
 class SecondReading:
-    """Computes the `Reading` of a sentence with a second pass of the GPT, which is traced to a graph if `traced`."""
+    """Computes the `Reading` of a sentence with a second pass of the GPT. If `traced`, this pass runs as a graph."""
 
     def __init__(self, gpt: GPT, traced: bool = True):
         self.gpt, self._read = gpt, self._pass
@@ -191,7 +194,7 @@ class SecondReading:
         return Reading(max(attention.numpy()[:, :-1], key=_evenness), logs.numpy(), without.numpy(), entropy.numpy())
 
     def _pass(self, latents, text, audio):
-        """Returns `logs` and `entropy` of a `Reading`, and the attention in all N blocks, `(N, C + 1, L)`."""
+        """Returns `logs` and `entropy` of a `Reading`, and attention for all N transformer blocks, `(N, C + 1, L)`."""
         gpt, seen = self.gpt, {}
         before = tf.concat([[[gpt.config.start_audio_token]], audio[:, :-1]], axis=1)
         hidden = gpt.hidden(latents, text, before, see_input=seen.__setitem__)[:, tf.shape(text)[1] :]

@@ -49,8 +49,8 @@ class Voice:
         return cls(arrays["latents"], arrays.get("speaker"))
 
     def checked(self, where: object, *shapes: tuple[int, ...]) -> Self:
-        """Returns the voice; raises `SpeechError` if its latents or its speaker vector are not finite or do not have
-        these shapes. If one shape is given, ignores the speaker vector. `where` names the voice in messages."""
+        """Returns the voice. Raises `SpeechError` if its latents or speaker vector are not finite or have other shapes.
+        If `shapes` has one element, only the latents are checked. `where` names the voice in messages."""
         arrays = [self.latents, self.speaker][: len(shapes)]
         if [np.shape(array) for array in arrays] != [*shapes]:
             raise SpeechError(f"{where} is a voice of another model. Create it with this model from recordings.")
@@ -91,9 +91,9 @@ class Verdict:
     """Result of the self-check of a sentence."""
 
     confidence: float = 1.0
-    """Lowest score of all checks, 0 (certain fault) to 1 (no fault). A `Calibration` replaces scores of 0.5 or more."""
+    """Lowest score of all checks, 0 (certain fault) to 1 (no fault). The module `self_check` explains the scores."""
     reason: str = ""
-    """Main cause of low confidence, the fault with the lowest score; empty if there are no `doubts`."""
+    """Main cause of low confidence: the one in `doubts` with the lowest score; empty if there are no `doubts`."""
     doubts: tuple[str, ...] = ()
     """Causes of low confidence as phrases for users, such as `may be cut off`; empty if the confidence is not low."""
     is_calibrated: bool = False
@@ -102,7 +102,7 @@ class Verdict:
 
 @dataclass(frozen=True, eq=False)
 class SpokenPiece(Verdict):
-    """One or more sentences, or a part of one, synthesized as a unit, with the result of the self-check."""
+    """Piece of a text that was synthesized as a unit: whole sentences or a part of one, with its self-check."""
 
     text: str
     start_seconds: float
@@ -214,7 +214,7 @@ def _clock(seconds):
 
 
 def faded(samples: np.ndarray, sample_rate: int, begins: bool = True, ends: bool = True) -> np.ndarray:
-    """Adds fades of `FADE_SECONDS` to samples `(S,)` of a piece: in if `begins`, out if `ends`. Returns a copy."""
+    """Returns a copy of samples `(S,)` with a fade-in if `begins` and a fade-out if `ends`, of `FADE_SECONDS` each."""
     length = min(int(FADE_SECONDS * sample_rate), len(samples))
     ramp = (np.arange(length, dtype=np.float32) + 1) / (length + 1)
     samples = samples.copy()
@@ -249,7 +249,7 @@ def word_times(
 ) -> list[Word]:
     """Estimates when each word of a sentence is spoken; returns an empty list for silence.
 
-    Divides the time between initial and final silence in proportion to word lengths (accuracy: docs/serving.md).
+    Divides the time between the silences at both ends in proportion to word lengths (accuracy: docs/serving.md).
 
     Args:
         samples: Audio of the sentence, `(S,)`.

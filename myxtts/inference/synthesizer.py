@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 REMEMBERED_VOICES = 32
 """Maximum number of encoded voices in the cache of a model that was loaded from a folder."""
 MOST_AHEAD = 64
-"""Maximum number of sentences that `batch` queues at a time, which limits the memory for their codes and latents."""
+"""Maximum number of sentences that `batch` queues at a time, to limit the memory for their codes and latents."""
 AnyVoice = Voice | Recording | list[Recording]
 """A `Voice`, the name of a voice that comes with the model, a `.voice` file, or recordings of one speaker."""
 
@@ -49,7 +49,7 @@ class Synthesizer:
 
     Args:
         decoder: `model` or `griffin-lim`; None uses the model's waveform decoder if it has one.
-        traced: Whether to trace all graphs, which only pays off for several sentences; sampling is always traced.
+        traced: Whether to trace everything to graphs, not only the sampling. This pays off only for several sentences.
         folder: Folder of the model, from which its voices, speech rates and `Calibration` are read. Give None for a
             model whose weights may change; its voices are then not cached.
     """
@@ -90,7 +90,7 @@ class Synthesizer:
         self.sample_rate: int = self.to_waveform.sample_rate
         """Sample rate in Hz: 22 050 from Griffin-Lim, 24 000 from the waveform decoder."""
         self.no_speech = silence(CODE_STRIDE_SAMPLES / MODEL_SAMPLE_RATE, self.sample_rate)
-        """Audio of a sentence for which the model samples no codes, `(S,)` float32."""
+        """Silence that replaces a sentence for which the model samples no codes, `(S,)` float32."""
 
     @classmethod
     def load(cls, folder: str | Path, which: str = "best", only_speech: bool = False, **options) -> Self:
@@ -144,7 +144,7 @@ class Synthesizer:
         """Speaks a text of any length, sentence by sentence; see `batch` for errors and all other arguments.
 
         Args:
-            language: Code (`fa`). None uses the first known language: of the voice, the training speakers, the text.
+            language: Code (`fa`). None takes it from the voice, else from the training speakers, else from the text.
             engine: Name in `choices.ENGINES`; None uses the engine that was chosen at loading.
             drawing: Values that override `sampling`: `temperature`, `top_k`, `top_p`, `repetition_penalty`.
         """
@@ -238,7 +238,7 @@ class Synthesizer:
         check: bool = True,
         hurry: bool = True,
     ) -> SpeechStream:
-        """Speaks like `speak`, but returns an iterator over audio: parts of sentences or, with Griffin-Lim, whole ones.
+        """Like `speak`, but returns an iterator over audio: parts of sentences; with Griffin-Lim, whole sentences.
 
         Args:
             text: A text, or the pieces that `text_front.pieces` splits it into.
@@ -283,7 +283,7 @@ class Synthesizer:
         return self._to_mel(codes[None])[0].numpy()
 
     def attention(self, speech: Speech, voice: AnyVoice, language: str = "en") -> np.ndarray:
-        """Returns the attention of codes to text tokens, `(C, L)`, with one diagonal block per piece.
+        """Returns the attention of codes to text tokens, `(C, L)`: one diagonal block per piece, 0 elsewhere.
 
         `speech` must have been spoken by this model, in this voice and language.
         """

@@ -30,7 +30,7 @@ class TextFront:
     """Length in characters of the longest training text, by language. A model may skip the end of longer texts."""
 
     def pieces(self, text: str, language: str) -> list[Piece]:
-        """Splits a text into pieces, each of whole sentences or of a part of a long one; drops pieces without words."""
+        """Splits a text into pieces: whole sentences, or parts of a long sentence. Drops pieces without words."""
         read = self._read(text, language)
         reader, shown = self.tokenizer.reader, brief(text)
         known = reader.with_known_letters(text, language)
@@ -64,7 +64,7 @@ class TextFront:
         self._read(text, language)
 
     def _read(self, text: str, language: str, max_tokens: int | None = None) -> str:
-        """Returns the text as `Reader.spoken` writes it; raises `SpeechError` if the model cannot speak it."""
+        """Returns the text to tokenize, from `Reader.spoken`. Raises `SpeechError` if the model cannot speak it."""
         require(isinstance(text, str), "text", "a string", brief(text))
         try:
             get_language(language, self.tokenizer.languages)

@@ -75,7 +75,7 @@ class Sentence:
         return self.verdict
 
     def best(self, retries: int, listener: "Listener | None") -> np.ndarray:
-        """Speaks the sentence up to `retries` + 1 times, until it has no faults; returns the best samples, `(S,)`."""
+        """Speaks the sentence until it has no faults, at most `retries` + 1 times; returns the best samples, `(S,)`."""
         found = []
         for attempt in range(max(0, retries) + 1):
             if attempt:
@@ -111,12 +111,12 @@ class Sentence:
 
 
 class SpeechStream(Spoken):
-    """Iterator that yields the audio of a text part by part, as `(S,)` float32, as soon as a part is decoded.
+    """Iterator that yields the audio of a text in parts, `(S,)` float32, each as soon as it is decoded.
 
-    Iteration runs the self-check of a sentence after the first audio of the next one, so that no audio is delayed, and
-    then adds the sentence to `pieces`. To poll instead, without self-checks and `pieces`, call `open`, then `more`
-    whenever `ready()` is true, until `finished`; always call `close` at the end. Unlike `Synthesizer.speak`, a stream
-    never retries a sentence. The arguments are explained in `Synthesizer.stream`.
+    Iteration runs the self-check of a sentence after the first audio of the next one, so as not to delay this audio. It
+    then adds the sentence to `pieces`. To poll instead, call `open`, then `more` whenever `ready()` is true, until
+    `finished`, and always `close` at the end; polling runs no self-checks and adds no `pieces`. Unlike
+    `Synthesizer.speak`, a stream never retries a sentence. `Synthesizer.stream` explains the arguments.
     """
 
     def __init__(self, synthesizer: "Synthesizer", pieces: Sequence[Piece], manner: Manner, hurry: bool, check: bool):
@@ -142,7 +142,7 @@ class SpeechStream(Spoken):
 
     @property
     def num_rows(self) -> int:
-        """Number of sentences whose codes are being sampled, or are queued in a `CodeEngine`."""
+        """Number of sentences that a `CodeEngine` is sampling or has queued."""
         return sum(one.stream.active for one in self._sentences if one.stream)
 
     def open(self) -> None:
@@ -150,7 +150,7 @@ class SpeechStream(Spoken):
         self._sentences[0].open(self._hurry)
 
     def look_ahead(self) -> None:
-        """Queues the next sentence early, as soon as the current one has enough codes to start its audio."""
+        """Queues the next sentence, if not yet queued, once the current one has enough codes to start its audio."""
         stream = self._sentences[self._number].stream
         following = self._sentences[self._number + 1 : self._number + 2]
         if following and following[0].stream is None and (stream.finished or len(stream.codes) >= FIRST_CODES):
@@ -211,7 +211,7 @@ class SpeechStream(Spoken):
             raise
 
     def _check_heard(self):
-        """Runs the self-check of finished sentences: those before one with audio, and at the end of the text all."""
+        """Checks each sentence once the next one has audio; at the end of the text, checks the remaining sentences."""
         heard = self._number if self._sentences[self._number].is_heard else 0
         if self.finished and self._sentences[-1].end_seconds:
             heard = len(self._sentences)

@@ -21,13 +21,13 @@ from myxtts.storage.speakers import find_speaker, read_speaker
 logger = logging.getLogger(__name__)
 
 SHORTEST_CHUNK_SAMPLES = int(0.33 * MODEL_SAMPLE_RATE)
-"""Minimum total length of a voice's recordings, in samples. Shorter chunks are dropped, as in the released model."""
+"""Minimum length in samples of a voice's recordings in all, and of a chunk. Shorter ones are dropped, as in XTTS v2."""
 Recording = str | Path | np.ndarray
 """Path of an audio file, or `(S,)` float32 samples at 22 050 Hz."""
 
 
 class VoiceEncoder:
-    """Encodes recordings of one speaker to a `Voice`, in chunks as long as in training.
+    """Encodes recordings of one speaker to a `Voice`.
 
     Args:
         config: Settings, which are read at each call and may change between calls.
@@ -49,8 +49,7 @@ class VoiceEncoder:
     def __call__(self, references: Recording | list[Recording]) -> Voice:
         """Encodes one or more recordings of a speaker.
 
-        Raises:
-            AudioError: A file cannot be read, or the recordings are shorter than `SHORTEST_CHUNK_SAMPLES` in all.
+        Raises `AudioError` if a file cannot be read, or if files are shorter than `SHORTEST_CHUNK_SAMPLES` in all.
         """
         recordings, files = [], []
         for one in references if isinstance(references, list | tuple) and references else [references]:
@@ -89,7 +88,7 @@ class VoiceEncoder:
         return Voice(latents, np.mean([self._to_speaker(wav).numpy() for wav in heard], axis=0))
 
     def chunks(self, samples: np.ndarray) -> list[np.ndarray]:
-        """Splits a recording `(S,)` into chunks for the conditioning encoder."""
+        """Splits a recording `(S,)` into chunks for the conditioning encoder, by default as long as in training."""
         sampling, data = self.config.sampling, self.config.data
         length = int((sampling.reference_chunk_seconds or data.conditioning_seconds[1]) * MODEL_SAMPLE_RATE)
         samples = samples[: int(sampling.reference_seconds * MODEL_SAMPLE_RATE)]
@@ -103,8 +102,7 @@ class VoiceEncoder:
 def stored_voice(folder: str | Path, name: str, listen: VoiceEncoder) -> Voice:
     """Loads a voice that comes with the model in `folder`; `listen` encodes a voice that is stored as a recording.
 
-    Raises:
-        CheckpointError: The model has no voice with this name.
+    Raises `CheckpointError` if the model has no voice with this name.
     """
     clip = find_speaker(folder, name).clip
     return Voice(*(array.astype(np.float32) for array in read_speaker(folder, name))) if clip is None else listen(clip)

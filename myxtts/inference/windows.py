@@ -16,12 +16,12 @@ FIRST_CODES = 8
 """Number of sampled codes after which the first window can be decoded."""
 NO_SAMPLES = np.zeros(0, np.float32)
 Sounding = Callable[[list[int], np.ndarray, bool], np.ndarray]
-"""Decoder of one sentence, `(codes, latents, ended) -> samples`. It receives all codes and GPT latents `(n, width)` so
-far (at the end, one latent more than codes), and returns the next samples `(S,)` float32, where S may be 0."""
+"""Function that decodes one sentence in steps: `(codes, latents, ended) -> samples`. It gets all codes so far and their
+GPT latents `(n, width)`, one more if `ended`, and returns the next samples `(S,)` float32. S may be 0."""
 
 
 class WindowShape(NamedTuple):
-    """Properties of a waveform decoder that `Windows` needs, copied from the decoder's members of the same names."""
+    """Properties of a waveform decoder that `Windows` needs. `WaveformDecoder` has members of the same names."""
 
     factors: Sequence[float]
     hop_length: int

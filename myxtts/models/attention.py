@@ -1,8 +1,8 @@
 """Attention (standard, memory-efficient, and with a static key-value cache), and the GPT-2 transformer block.
 
 Memory-efficient attention is FlashAttention over chunks of keys. The forward and backward passes follow Dao et al.
-2022, algorithms 1 and 4, with the online softmax of Milakov and Gimelshein 2018, algorithm 3. With a causal mask, no
-scores are computed for queries before a chunk, which saves about half of the matrix products.
+2022, algorithms 1 and 4, with the online softmax of Milakov and Gimelshein 2018, algorithm 3. With a causal mask,
+queries before a chunk of keys are left out of its scores, which saves about half of the matrix products.
 """
 
 from collections.abc import Callable
@@ -95,9 +95,9 @@ class _Chunks:
     def _loop(self, chunk, after, *carried):
         """Calls `chunk(index, start, after, *carried)` for each chunk of keys; returns the last `carried`.
 
-        To save memory, the backend must finish a chunk before it starts the next one. So each chunk returns a zero that
-        depends on its results, and the next chunk adds this zero (`after`) to its keys, its values and its number.
-        Slice bounds do not depend on the zero, because XLA evaluates them at compile time.
+        Memory is saved only if the backend finishes each chunk before it starts the next one. So each chunk returns
+        `after`, a zero computed from its results. The next chunk adds this zero to its keys, values and index, which
+        makes it wait. Bounds of slices are computed without the zero, because XLA evaluates them at compile time.
         """
         count = (self.num_keys + CHUNK - 1) // CHUNK
         if isinstance(count, int):
@@ -112,7 +112,7 @@ class _Chunks:
         return carried
 
     def _read(self, start, after):
-        """Returns `(first, query, key, value, scores)`: keys of a chunk, and queries from `first` on, which see it."""
+        """Returns `(first, query, key, value, scores)`: keys of a chunk, and queries from `first` on that see them."""
         first = start if self.causal else 0
         minimum = min if isinstance(start, int) else ops.minimum
         stop, shape = minimum(start + CHUNK, self.num_keys), ops.shape(self.key)
@@ -129,7 +129,7 @@ class _Chunks:
         return first, query, key, value, scores
 
     def _replaced(self, old, first, new):
-        """Returns a copy of `old` (one value per query) in which `new` replaces the values from query `first` on."""
+        """Returns a copy of `old` `(B, heads, T, ...)`, with `new` as the values of the queries from `first` on."""
         return ops.concatenate([old[:, :, :first], new], axis=2) if self.causal else new
 
 
@@ -174,7 +174,7 @@ def attention(
         key, value: `(B, heads, S, D)`.
         key_mask: `(B, S)` bool, False for keys to ignore; None to use all keys.
         causal: Whether query `i` sees only keys `0` to `i`; T and S must then be equal.
-        dropout: The `Dropout` that applies `keep`; not used without `keep`.
+        dropout: `Dropout` layer that applies the mask `keep`; not used if `keep` is None.
         keep: Dropout mask of the attention probabilities, `(B, heads, T, S)` bool; None for no dropout.
 
     Returns:
@@ -232,7 +232,7 @@ class CausalSelfAttention(Layer):
             x: Input at the new position, `(B, 1, width)`.
             keys, values: Cache of S positions, `(B, heads, S, D)`.
             position: Index of the cache position to write, scalar int32.
-            key_mask: Cache positions that the new one sees, `(B, S)` bool; `position` must be True.
+            key_mask: `(B, S)` bool, True for cache positions to attend to; must be True at `position`.
 
         Returns:
             Output `(B, 1, width)`, updated keys and updated values.
@@ -248,7 +248,7 @@ class CausalSelfAttention(Layer):
 
 
 SITES_PER_BLOCK = 3
-"""Number of dropout layers in a block: for the attention probabilities and the two residual branches."""
+"""Number of dropout sites in a block: the attention probabilities and the two residual branches."""
 
 
 class TransformerBlock(Layer):

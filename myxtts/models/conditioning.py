@@ -13,8 +13,8 @@ from myxtts.models.layers import Layer, Tensor, built, torch_linear
 class ConditioningBlock(Layer):
     """Group norm and self-attention over time, `(B, T, width)` to the same shape.
 
-    As in the reference implementation, the output is added to the *normalized* input, and the channels of the
-    projection are sorted by head, then query, key and value. The output projection is initialized with zeros.
+    As in the reference implementation, the output is added to the *normalized* input, and each head's query, key and
+    value are consecutive channels of the input projection. The output projection is initialized with zeros.
     """
 
     def __init__(self, width: int, heads: int, **kwargs):

@@ -111,7 +111,7 @@ class Discriminators(Layer):
     S must be static and a multiple of 512.
 
     Args:
-        divisor: Divisor of the papers' channel numbers. It saves time: discriminators take most of a training step.
+        divisor: Divides the papers' channel numbers, to save time: discriminators take most of a training step.
         periods: Period of each `PeriodDiscriminator`.
         resolutions: FFT length of each `SpectrumDiscriminator`.
     """

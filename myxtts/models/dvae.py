@@ -80,7 +80,7 @@ class VectorQuantizer(Layer):
 
 
 class DVAEResidualBlock(Layer):
-    """Residual block of convolutions with kernel sizes 3, 3 and 1 and ReLUs between them; `(B, T, channels)`."""
+    """Residual block of convolutions with kernel sizes 3, 3 and 1, and ReLUs between them: `(B, T, channels)`."""
 
     def __init__(self, channels: int, **kwargs):
         super().__init__(**kwargs)
@@ -110,7 +110,7 @@ class DVAE(Layer):
         self.num_mels, self.num_codes, self.codebook_width = num_mels, num_codes, codebook_width
         policy, wide, width = self.dtype_policy, 2 * hidden, codebook_width
         self.reach = 2 * residual_blocks + 1
-        """Lookahead of `encode` in codes: 2 per residual block, and 1 for strided convolutions and STFT together."""
+        """Number of codes that `encode` looks ahead: 2 per residual block, and 1 for strided convolutions and STFT."""
 
         def conv(name, *options, stride=1):
             return Conv1D(*options, stride=stride, dtype=policy, name=name)

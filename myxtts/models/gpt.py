@@ -16,7 +16,7 @@ from myxtts.models.conditioning import ConditioningEncoder, PerceiverResampler
 from myxtts.models.layers import Dropout, Layer, Shape, Tensor, layer_norm, normal, torch_linear
 
 TRAILING_STOPS = 3
-"""Number of stop codes that count in the training loss in addition to the first one."""
+"""Number of stop codes after the first one that count in the training loss."""
 LONGEST_PERIOD = 1000.0
 """Ratio of the longest to the shortest period of the `sinusoids`."""
 
@@ -35,11 +35,11 @@ def sinusoids(shape: Shape, dtype=None) -> Tensor:
 
 
 class TeacherForcing(NamedTuple):
-    """Inputs, targets and masks of a training batch: `(B, L + 2)` for L text tokens, `(B, C + 5)` for C codes.
+    """Inputs, targets and masks of a training batch. Text is `(B, L + 2)` for L tokens, audio `(B, C + 5)` for C codes.
 
-    Inputs have a start token in front and stop tokens instead of padding; targets are the inputs shifted by one. Target
-    masks are True where the loss counts: at the text and one stop token, and at the codes and four stop tokens.
-    `key_mask` `(B, L + C + 7)` is False for text and codes that attention must ignore.
+    Inputs begin with a start token, and padding is replaced by stop tokens. The target of a position is the next input.
+    Target masks are True where the loss counts: at the text and one stop token, and at the codes and four stop tokens.
+    `key_mask` `(B, L + C + 7)` covers text and audio, and is False where attention must ignore the input.
     """
 
     text_inputs: Tensor
@@ -56,7 +56,7 @@ def teacher_forcing(
 ) -> TeacherForcing:
     """Creates inputs and targets of training from text tokens and codes, as in the reference implementation.
 
-    One thing differs: attention sees the text's `[STOP]` in training, as it does in synthesis.
+    Unlike there, attention sees the `[STOP]` of the text in training too, and not only in synthesis.
 
     Args:
         text, codes: `(B, L)` and `(B, C)` int32; the values of padding do not matter.
@@ -162,7 +162,7 @@ class GPT(Layer):
     ) -> Tensor:
         """Returns the normalized output of the trunk at the text and audio positions, `(B, L + C, width)`.
 
-        `see_input(number, x)` gets each block's input, `(B, num_latents + L + C, width)`, for `text_attention`.
+        `see_input(number, x)` receives each block's input, `(B, num_latents + L + C, width)`, for `text_attention`.
         `run_block(x, number=number, key_mask=key_mask, seed=seed)`, if given, replaces each block, to run it compiled.
         """
         x = self.embedding_dropout(self._prompt(latents, text_inputs, audio_inputs), seed=seed)
@@ -247,7 +247,7 @@ class GPT(Layer):
         Args:
             codes: Last code of each sentence, `(B,)` int32.
             index: Number of codes before the last one, without the start code: `(B,)` or scalar int32.
-            position: Cache position to write, scalar int32. Any free one works: position embeddings depend on `index`.
+            position: Any free cache position, scalar int32, to write to. Position embeddings depend on `index` instead.
             run_block: `TransformerBlock.advance`, or a replacement with the same arguments and results.
 
         Returns:
@@ -274,7 +274,7 @@ class GPT(Layer):
 SamplingValues = namedtuple("SamplingValues", "temperature top_k top_p repetition_penalty")
 """The fields of `SamplingConfig` as tensors: scalar, or `(B, 1)` with one value for each sentence."""
 _FLOATS_PER_BLOCK = 8
-"""Number of 32-bit values that a Philox generator returns for each value of its counter."""
+"""Number of 32-bit values per output block of a Philox generator, whose counter is the number of the block."""
 
 
 def penalize_repetition(logits: Tensor, seen: Tensor, penalty: Tensor) -> Tensor:

@@ -38,8 +38,8 @@ class GivenSeed(keras.random.SeedGenerator):
 class Dropout(Layer):
     """Dropout with a mask that depends only on `(seed, site)`.
 
-    `keras.layers.Dropout` counts its calls instead. The counter would change between a forward pass and its
-    recomputation, and checkpoints do not contain it.
+    The mask of `keras.layers.Dropout` depends on a counter of calls instead. A counter would change between a forward
+    pass and its recomputation, and is not in checkpoints.
 
     Args:
         rate: Fraction of values that are set to zero.
@@ -73,9 +73,9 @@ class Dropout(Layer):
 
 
 def site_offset(site: int, part: int | Tensor = 0) -> Tensor:
-    """Returns an offset `(2,)` int32 for the seed of a step, so that each dropout site and chunk has its own seed.
+    """Returns an offset `(2,)` int32 to add to the seed of a step, so each dropout site and chunk has its own seed.
 
-    The seed of a step is (replica, step). Replicas are below 1,024, so the offset adds a multiple of 1,024 to them.
+    The seed of a step is (replica, step). The offset adds a multiple of 1,024 to the replica, which is below 1,024.
     """
     return ops.stack([(site << 20) + ops.cast(part, "int32") * 1024, ops.cast(0, "int32")])
 
@@ -111,8 +111,8 @@ def has_gpu() -> bool:
 def add_bias(x: Tensor, bias: Tensor | None) -> Tensor:
     """Adds a bias `(C,)` to `x` `(..., C)`; returns `x` if the bias is None.
 
-    TensorFlow's kernel for the gradient of a 16-bit bias took a fifth to a half of the time of a training step on an
-    H100. So on GPUs, this function computes that gradient as a matrix product with ones.
+    On an H100, TensorFlow's gradient of a 16-bit bias took a fifth to a half of a training step. So on GPUs, this
+    function computes the gradient of a 16-bit bias as a matrix product with ones.
     """
     if bias is None:
         return x
@@ -159,7 +159,7 @@ def normal(stddev: float) -> Any:
 
 
 def shared_array(value: Any) -> np.ndarray:
-    """Returns a tensor or variable as an array, without a copy if possible. Later assignments do not change it."""
+    """Returns a tensor or variable as an array, without a copy if possible. The array ignores later assignments."""
     held = value.value if isinstance(value, keras.Variable) else value
     return np.asarray(held.read_value() if hasattr(held, "read_value") else held)  # `asarray` copies a variable
 
@@ -170,7 +170,7 @@ def dense(units: int, fan_in: int, name: str, dtype=None, **options) -> keras.la
 
 
 def torch_linear(units: int, fan_in: int, name: str, use_bias=True, dtype=None, zero=False) -> keras.layers.Dense:
-    """Like `dense`, with kernel and bias uniform within ±1 / sqrt(fan_in), as in PyTorch, or zero if `zero`."""
+    """Like `dense`, with kernel and bias uniform within ±1 / sqrt(fan_in), as in PyTorch, or with zeros if `zero`."""
     bound = fan_in**-0.5
     options = {name: "zeros" if zero else uniform(bound) for name in ("kernel_initializer", "bias_initializer")}
     return dense(units, fan_in, name, dtype, use_bias=use_bias, **options)

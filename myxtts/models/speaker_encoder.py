@@ -17,7 +17,7 @@ from myxtts.models.layers import Conv2D, Layer, Tensor, dense
 class BatchNormalization(Layer):
     """Batch normalization of `(..., channels)` in float32 (Ioffe and Szegedy 2015).
 
-    A float32 sum over a whole batch of spectrograms has an error of about 1e-5, which changes if the batch is split.
+    A float32 sum over a batch of spectrograms has an error of about 1e-5. This error changes if the batch is split.
     So means are computed axis by axis (Higham 1993, "The accuracy of floating point summation"), and variances from
     deviations from the mean (Chan, Golub and LeVeque 1983, "Algorithms for computing the sample variance").
 
@@ -55,8 +55,8 @@ class BatchNormalization(Layer):
     def moments(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Returns the mean and the variance of `x`, `(..., C)` float32, over all replicas, `(C,)` each.
 
-        Axes are reduced one by one, and their means and variances combined as in Chan et al., equation 2.1. Time,
-        axis 1, is reduced first: it is the longest axis, so the backward pass needs little memory besides `x`.
+        Reduces one axis after the other, and combines means and variances as in Chan et al., equation 2.1. Time
+        (axis 1) comes first: it is the longest axis, so the backward pass needs little memory besides `x`.
         """
         mean, variance = ops.moments(x, axes=[1]) if len(x.shape) > 2 else (x, ops.zeros_like(x))
         while len(mean.shape) > 1:
@@ -196,7 +196,7 @@ class AngularMarginClassifier(Layer):
     """
 
     scale, margin = 30.0, 0.2
-    """Factor of the cosines, and the angle in radians that is added between a vector and its target class."""
+    """Factor of the logits, and margin in radians that is added to the angle of a vector to its target class."""
 
     def __init__(self, num_classes: int, width: int, **kwargs):
         super().__init__(**{"dtype": "float32", **kwargs})

@@ -24,12 +24,12 @@ from myxtts.models.layers import Conv1D, Layer, Tensor, conv_transpose, dense, l
 class WaveformDecoder(Layer):
     """Base class of decoders: latents `(B, n, width)` and speaker vectors `(B, D)` to audio `(B, S)` float32, 24 kHz.
 
-    Latents are interpolated to frames of `hop_length` samples, which can be decoded in parts for streaming. Padding is
-    decoded, too. The audio of a sentence with n latents is in the first `num_frames(n)` frames of the result.
+    Latents are interpolated to frames of `hop_length` samples, which can be decoded in parts for streaming. Latents of
+    padding are decoded, too: the audio of a sentence with n latents is the first `num_frames(n)` frames of the result.
     """
 
     code_stride = CODE_STRIDE_SAMPLES
-    """Number of samples at `MODEL_SAMPLE_RATE` per latent."""
+    """Samples per latent, at `MODEL_SAMPLE_RATE`."""
     hop_length: int
     """Samples per frame."""
     history_frames: int
@@ -50,8 +50,8 @@ class WaveformDecoder(Layer):
     def frames_to_samples(self, frames: Tensor, speaker: Tensor, present: Tensor | None = None) -> Tensor:
         """Generates audio `(B, F hop_length)` in [-1, 1] from frames `(B, F, width)` and speaker vectors `(B, D)`.
 
-        The frames of a part of a sentence give the same samples as in the whole sentence, except the first
-        `history_frames` (unless the sentence starts there) and the last `lookahead_frames` (unless it ends there).
+        `frames` may be a part of a sentence. Its samples equal those of the whole sentence, except the first
+        `history_frames` if the sentence begins earlier, and the last `lookahead_frames` if it ends later.
 
         `present` `(B, F)` bool is False for padding, which then does not affect other frames; None without padding.
         """
@@ -63,7 +63,7 @@ class WaveformDecoder(Layer):
         return num_latents
 
     def factors(self) -> tuple[float, ...]:
-        """Returns the factors of the two interpolations: from latents to frames, and from 22.05 to 24 kHz."""
+        """Returns the two factors by which `latents_to_frames` interpolates: to frames, and from 22.05 to 24 kHz."""
         return self.code_stride / self.hop_length, DECODER_SAMPLE_RATE / MODEL_SAMPLE_RATE
 
 
@@ -270,7 +270,7 @@ class IstftGenerator(WaveformDecoder):
         return self._overlap(ops.irfft(spectrum, fft_length=4 * self.hop_length) * self.window, present)
 
     def _overlap(self, parts, present):
-        """Overlap-adds windowed frames `(B, F, 4 hop)` to `(B, F hop)`, and divides by the sum of squared windows."""
+        """Overlap-adds windowed frames `(B, F, 4 hop)`, divides by the sum of squared windows; returns `(B, F hop)`."""
         squares = ops.broadcast_to(self.window**2, ops.shape(parts))
         # Padding has no window, so the envelope may be zero.
         envelope = ops.maximum(self._sum_of_shifted(masked(squares, present)), 1e-3)

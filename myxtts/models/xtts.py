@@ -17,7 +17,7 @@ from myxtts.models.speaker_encoder import make_speaker_encoder
 from myxtts.models.waveform_decoders import make_decoder
 
 LAYERS = {"dvae": "dvae", "gpt": "gpt", "speaker": "speaker_encoder", "decoder": "decoder"}
-"""By part of the model: name of its attribute in `XTTS`, which also begins the names of its weights in checkpoints."""
+"""Maps each part to its attribute of `XTTS`. Names of the part's weights in checkpoints begin with this name, too."""
 PARTS = tuple(LAYERS)
 """Names of the model's parts, each of which has its own checkpoints."""
 
@@ -119,7 +119,7 @@ class XTTS(keras.Model):
         return {"config": asdict(self.config), "parts": list(self.parts), "precision": self.dtype_policy.name}
 
     def compile(self, *args, **kwargs):
-        """Raises NotImplementedError: Keras's compile, fit and save do not suit XTTS. The message says what does."""
+        """Raises NotImplementedError. Its message names the alternatives to Keras's compile, fit and save."""
         raise NotImplementedError(
             "XTTS does not support Keras's compile, fit and save: training needs codes of a frozen DVAE and several "
             "losses, and a saved model needs a tokenizer. Use XTTSTrainer(config, model=model).train() or "
