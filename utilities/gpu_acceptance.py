@@ -182,7 +182,7 @@ def measure_all(flags: Sequence[str], minutes: float, steps: int, groups: Sequen
         if left <= 0:
             results[case.name] = {"skipped": "the time was up"}
         elif case.group == "beyond" and any("error" in one for one in results.values()):
-            results[case.name] = {"skipped": "a smaller batch did not fit"}
+            results[case.name] = {"skipped": "a smaller batch failed"}
         else:
             print(f"{case.group}: {case.name} ...", flush=True)
             seconds = 60 * minutes * SOAK_SHARE if case.tool == "soak" else left

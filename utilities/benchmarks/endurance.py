@@ -77,7 +77,7 @@ def many_calls(folder: Path, count: int) -> None:
     memory = []
     for number in range(count):
         call(number)
-        if (number + 1) % (count // 10) == 0:
+        if (number + 1) % max(1, count // 10) == 0:
             gc.collect()
             memory.append(PROCESS.memory_info().rss / 2**20)
             print(f"{number + 1} calls: {memory[-1]:.0f} MB, {PROCESS.num_threads()} threads", flush=True)
