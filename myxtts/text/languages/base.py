@@ -145,16 +145,12 @@ def _read_number(code, to_ordinal, mark):
     return f"⟦{ending} {digits}⟧"
 
 
-def _look_up(words, match):
-    return words.get(match[1], match[0])
-
-
 def _rewrite(normalize, rewrites, text):
     text = normalize(text)
     for pattern, *inner, new in rewrites:
         pattern = _compiled(pattern)
         if isinstance(new, dict):
-            new = partial(_look_up, new)
+            new = lambda match, words=new: words.get(match[1], match[0])
         if inner:
             within = partial(_compiled(inner[0]).sub, new)
             text = pattern.sub(lambda match: within(match[0]), text)

@@ -1,7 +1,6 @@
 """Prepares batches in a thread ahead of training, copies them to the model's replicas, and times the steps."""
 
 import itertools
-import math
 import queue
 import threading
 import time
@@ -202,7 +201,7 @@ class StepClock:
             self._reported = len(self.step_times)
         if not len(times):
             return {}
-        spent, whole = self._pipeline.seconds - self._before, sum(self.step_times[self._first :]) or math.inf
+        spent, whole = self._pipeline.seconds - self._before, sum(self.step_times[self._first :]) or np.inf
         return {
             "avg_ms": 1e3 * times.mean(),
             "std_ms": 1e3 * times.std(),
