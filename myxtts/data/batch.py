@@ -200,11 +200,11 @@ class BatchOrder:
     seed: int
     fixed_samples: int | None = None
     fixed_tokens: int | None = None
-    """Padded length of every text, in tokens; `fixed_samples` is for audio. If None, each bucket has its own length."""
+    """Padded length of all texts, in tokens; `fixed_samples` is that of all audio, in samples. None: one per bucket."""
     extra_samples: int = 0
     """Samples added to the padded length of every clip, to allow random silence before it."""
     start: EpochStart = field(default_factory=EpochStart)
-    """Point where this order starts; `batch` cannot read earlier positions."""
+    """Point where this order starts. Positions before it are invalid."""
 
     def __post_init__(self):
         self.num_samples, tokens = (np.asarray(row, np.int64) for row in (self.num_samples, self.num_tokens))

@@ -96,8 +96,8 @@ class Reader(NamedTuple):
     def pieces(self, text: str, language: str, longest: int, fits: Callable[[str], bool]) -> list[Piece]:
         """Splits a text into pieces for synthesis: whole sentences, or parts of long ones. Drops pieces with a `fault`.
 
-        A piece has at most `longest` characters, or as many as the longest word, but never over `Language.char_limit`.
-        Pieces are shortened until `fits` is True for the text that `spoken` returns for each of them.
+        A piece has at most `longest` characters, or as many as the longest word if that is more, but never over
+        `Language.char_limit`. Pieces are shortened until `fits` is True for what `spoken` returns for each of them.
         """
         read = cache(lambda piece: self.spoken(piece, language))
         pieces: list[Piece] = []

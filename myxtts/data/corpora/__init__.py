@@ -121,7 +121,7 @@ def _other_kind(root):
 
 
 def refuse_other_kinds(given: str | os.PathLike) -> None:
-    """Raises `CorpusError` with a hint if `given` does not exist, or is an archive, recording, spreadsheet or model."""
+    """Raises `CorpusError` if `given` is missing or an archive, table or model; `TextsMissing` if it is a recording."""
     root, name = Path(given), printable(str(given))  # a `Path` of hf://owner/name would lose a slash
     kind = _other_kind(root)
     if kind is None:
@@ -175,8 +175,8 @@ def _guess_language(reading):
 
 
 def _refuse_letters(reading, language, group):
-    """Checks the letters of `group`, the clips labeled `language`. If they do not fit, rejects the clips in a wrong
-    script, or raises `CorpusError` if there are too many. Latin and romanized languages are not checked."""
+    """Rejects clips of `group`, all labeled `language`, in a wrong script; raises `CorpusError` if there are too many.
+    Does nothing if all texts together fit this or exactly one other language, or for Latin or romanized languages."""
     read_as, note = guess_language((clip.text for clip in group), language)
     if not note or read_as != language:
         return

@@ -292,6 +292,6 @@ def is_name(text: str) -> bool:
 
 
 def _file_key(name):
-    """Normalizes a file name for look-up: NFC letters, which macOS decomposes, and a lower-case extension."""
+    """Normalizes a file name for look-up: NFC, because macOS decomposes letters, and a lower-case extension."""
     stem, extension = os.path.splitext(unicodedata.normalize("NFC", name))
     return stem + extension.lower()

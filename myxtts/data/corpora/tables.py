@@ -309,7 +309,7 @@ def read_split(reading: Reading, place: Place, training: Table, validation: Tabl
 
 
 def read_parts(reading: Reading, place: Place, parts: dict[str, Path], training: str, read: Callable[[Place], object]):
-    """Reads two of `parts` (`{split: folder}`) with `read`: `training`, and the best for validation, if any."""
+    """Reads two of `parts` (`{split: folder}`) with `read`: the first one of `VALIDATION`, if any, and `training`."""
     validation, *others = [name for name in VALIDATION if name in parts and name != training] or [None]
     for name in others:
         reading.notes.append(f"The folder {reading.folder.relative(parts[name])} is not used.")

@@ -27,8 +27,8 @@ MB = 2**20
 class Batching:
     """Takes optimizer steps; when memory runs out, splits batches into more parts and repeats the step.
 
-    Checkpoints contain the batch size and the number of parts. A resumed run takes both from the checkpoint if
-    `automatic` is True (`--batch-size auto`). If not, it takes the parts if the configured size is the same.
+    Checkpoints contain batch size, accumulation and number of parts. If `automatic` is True (`--batch-size auto`), a
+    resumed run takes all three. If not, it takes only the parts, if its configured batch size is the same.
     """
 
     def __init__(

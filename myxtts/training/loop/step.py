@@ -50,7 +50,7 @@ class TrainStep:
         self.phase, self.micro_batches = "", 0
         """`phase` is the stage's phase in the next step; `micro_batches` is the number of batches in the last step."""
         self.on_micro_batch: Callable[[int, int], None] = lambda done, count: None
-        """Callback after each micro-batch of a step, with `(done, count)`. With two updates, each counts twice."""
+        """Called after each of several micro-batches of a step with `(done, count)`. They count once per update."""
         self.xla, self._begun = xla, 0
         self.forget_traces()
 

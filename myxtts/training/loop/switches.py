@@ -35,7 +35,7 @@ RECOMPUTED = "recomputed_"
 
 
 class Switches(SimpleNamespace):
-    """Values of the training switches on this machine: an attribute for each of `config.training.SWITCHES`.
+    """Applied values of the training switches on this machine: an attribute for each of `config.training.SWITCHES`.
 
     `requested` is the result of `requested_switches`; `reasons` explains some of the applied values, by switch.
     """

@@ -91,7 +91,7 @@ class Stage(ABC):
     takes_init_from = False
     """Whether a new run can load the part's weights from another run (`--init-from`)."""
     tuned_with_all = True
-    """Whether `--init-from` fine-tunes the part by default in a run of all stages. If False, the part is copied."""
+    """Whether `--init-from` fine-tunes the part by default in a run of all stages. If False, it stays unchanged."""
 
     def __init__(self, config: XTTSConfig, foundations: dict[str, XTTS]):
         missing = [name for name in STAGES[self.name].builds_on if name not in foundations]
@@ -270,7 +270,7 @@ class Preparation(ABC):
         return *change_speed(batch.wav, batch.wav_lengths, change.speed), change
 
     def log_mel(self, extractor: MelSpectrogram, wav: tf.Tensor, change: Change) -> tf.Tensor:
-        """Computes the normalized log-mel of `wav` with gain and equalization of `change`, `(B, T, num_mels)`."""
+        """Returns the normalized log-mel of `wav`, `(B, T, num_mels)`, with the gain and equalization of `change`."""
         log_mel = extractor(wav, in_chunks=runs_on_cpu(self.device))
         floor = math.log(extractor.spec.log_floor)
         # A gain must not raise silence above the floor.

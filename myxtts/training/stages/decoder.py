@@ -203,8 +203,8 @@ class DecoderPreparation(GPTPreparation):
     """Converts waveforms to a `DecoderBatch`. The decoder's inputs come from the frozen DVAE, GPT and speaker encoder.
 
     The GPT is conditioned on another recording of the speaker, if there is one. In training, a batch has a slice of
-    each clip, and the speaker vector comes from a random segment of that recording or, half of the time, of the clip
-    itself, so that it varies. The decoder `grid` defines the frame rate and the number of context frames.
+    each clip, and the speaker vector comes from a random segment of the conditioning recording or, half of the time, of
+    the clip itself, so that it varies. The decoder `grid` defines the frame rate and the number of context frames.
     """
 
     def __init__(self, foundations: dict[str, XTTS], device: str, config: XTTSConfig, grid: WaveformDecoder):

@@ -30,7 +30,7 @@ class DVAEStage(Stage):
     _strategy: tf.distribute.Strategy = tf.distribute.get_strategy()
 
     def measure(self, dataset):
-        """Measures mel bands if no scale is loaded. Sets their scale, and the DVAE's output bias to the scaled mean."""
+        """Sets the measured scale of each mel band, and the DVAE's output bias to its scaled mean, unless loaded."""
         if np.all(self.model.mel_stats.numpy() == 1):
             measured = lambda: [stats.tolist() for stats in measure_mel_stats(dataset.train_loader(self.name), 16)]
             scale, mean = current_workers().ask(measured)  # other workers might round differently

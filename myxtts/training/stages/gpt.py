@@ -159,8 +159,8 @@ MASKING_SITE = 1023
 class GPTPreparation(Preparation):
     """Converts waveforms to a `GPTBatch`, with codes of the frozen DVAE unless the batch already has codes.
 
-    Before encoding, `margin_codes` codes of silence are appended to the batch. If these are fewer than the encoder's
-    lookahead, `DVAE.reach`, the last codes of a batch's longest clips depend on the length to which it is padded.
+    Before encoding, silence as long as `margin_codes` codes is appended to each row. If this is less than the encoder's
+    lookahead, `DVAE.reach`, the last codes of the longest clips depend on the padded length of the batch.
     """
 
     def __init__(self, model, device, augment, seed, margin_codes=0):

@@ -90,7 +90,7 @@ class SpeakerStage(Stage):
         return self.model.speaker_encoder(batch.mel).numpy(), batch.speaker.numpy()
 
     def score(self, outputs):
-        """Returns the equal-error rate `eer` of pairs with an untrained speaker; if there is none, of all pairs."""
+        """Returns the equal-error rate `eer` over pairs of clips with an untrained speaker, or all if there is none."""
         vectors, speakers = (np.concatenate(arrays) for arrays in zip(*outputs))
         active = self.active.numpy() > 0
         held_out = ~active[np.maximum(speakers, 0)]

@@ -41,7 +41,7 @@ class StageStart(NamedTuple):
     """Description of a stage when its training starts, or resumes after `step` optimizer steps.
 
     `num_weights` counts the trained parameters, `batch_size` is in clips, `accumulation` in batches per optimizer step.
-    `preset` is the preset of the training switches. `placement` is a line of text on the devices of the variables.
+    `preset` is the preset of the training switches. `placement` is a line that describes the devices of the variables.
     """
 
     stage: str
