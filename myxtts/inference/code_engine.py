@@ -49,7 +49,7 @@ class CodeStream:
     codes: list[int] = field(default_factory=list)
     """Sampled codes, without the stop code."""
     states: list[np.ndarray] = field(default_factory=list)
-    """GPT latents, a list of arrays `(n, width)` float32: one latent per code in all, and one more once `finished`."""
+    """GPT latents, a list of arrays `(n, width)` float32: in total one per code, and one more once `finished`."""
     stopped: bool = False
     """Whether the model predicted the stop code within `max_codes`."""
     finished: bool = False

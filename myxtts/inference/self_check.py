@@ -22,8 +22,8 @@ from myxtts.text.speech_rates import SpeechRate
 
 CODE_SECONDS = CODE_STRIDE_SAMPLES / MODEL_SAMPLE_RATE
 LOOP_CODES, LOOP_TURNS, LONGEST_LOOP = 32, 4, 24
-"""A loop is a group of at most `LONGEST_LOOP` codes that occurs `LOOP_TURNS` or more times in a row. A loop of
-`LOOP_CODES` codes (1.5 s) or more is a fault."""
+"""A loop is a group of at most `LONGEST_LOOP` codes that occurs `LOOP_TURNS` or more times in a row. It is a fault if
+all its repeats together have `LOOP_CODES` codes (1.5 s) or more."""
 DOUBT = 0.5
 """Score below which a check reports a fault; also the default of `Calibration.doubt`."""
 CONFIDENCE_FILE = "confidence.json"

@@ -30,7 +30,7 @@ class TextFront:
     """Length in characters of the longest training text, by language. A model may skip the end of longer texts."""
 
     def pieces(self, text: str, language: str) -> list[Piece]:
-        """Splits a text into pieces: whole sentences, or parts of a long sentence. Drops pieces without words."""
+        """Splits a text into pieces: whole sentences, or parts of a long one. Drops pieces with a `Reader.fault`."""
         read = self._read(text, language)
         reader, shown = self.tokenizer.reader, brief(text)
         known = reader.with_known_letters(text, language)

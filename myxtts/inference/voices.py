@@ -21,7 +21,7 @@ from myxtts.storage.speakers import find_speaker, read_speaker
 logger = logging.getLogger(__name__)
 
 SHORTEST_CHUNK_SAMPLES = int(0.33 * MODEL_SAMPLE_RATE)
-"""Minimum length in samples of a voice's recordings in all, and of a chunk. Shorter ones are dropped, as in XTTS v2."""
+"""Minimum total length of a voice's recordings, in samples. Shorter chunks are dropped, as in XTTS v2."""
 Recording = str | Path | np.ndarray
 """Path of an audio file, or `(S,)` float32 samples at 22 050 Hz."""
 

@@ -112,7 +112,7 @@ class _Chunks:
         return carried
 
     def _read(self, start, after):
-        """Returns `(first, query, key, value, scores)`: keys of a chunk, and queries from `first` on that see them."""
+        """Returns `(first, query, key, value, scores)`: keys of a chunk, and queries from `first` on, which see it."""
         first = start if self.causal else 0
         minimum = min if isinstance(start, int) else ops.minimum
         stop, shape = minimum(start + CHUNK, self.num_keys), ops.shape(self.key)

@@ -14,7 +14,7 @@ class ConditioningBlock(Layer):
     """Group norm and self-attention over time, `(B, T, width)` to the same shape.
 
     As in the reference implementation, the output is added to the *normalized* input, and each head's query, key and
-    value are consecutive channels of the input projection. The output projection is initialized with zeros.
+    value are consecutive channels of the projection `qkv`. The output projection is initialized with zeros.
     """
 
     def __init__(self, width: int, heads: int, **kwargs):

@@ -110,7 +110,7 @@ class DVAE(Layer):
         self.num_mels, self.num_codes, self.codebook_width = num_mels, num_codes, codebook_width
         policy, wide, width = self.dtype_policy, 2 * hidden, codebook_width
         self.reach = 2 * residual_blocks + 1
-        """Number of codes that `encode` looks ahead: 2 per residual block, and 1 for strided convolutions and STFT."""
+        """Lookahead of `encode` in codes: 2 per residual block, and 1 for strided convolutions and STFT together."""
 
         def conv(name, *options, stride=1):
             return Conv1D(*options, stride=stride, dtype=policy, name=name)

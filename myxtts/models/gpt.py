@@ -247,7 +247,7 @@ class GPT(Layer):
         Args:
             codes: Last code of each sentence, `(B,)` int32.
             index: Number of codes before the last one, without the start code: `(B,)` or scalar int32.
-            position: Any free cache position, scalar int32, to write to. Position embeddings depend on `index` instead.
+            position: Cache position to write, scalar int32. Any free one works: position embeddings depend on `index`.
             run_block: `TransformerBlock.advance`, or a replacement with the same arguments and results.
 
         Returns:

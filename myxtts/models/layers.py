@@ -159,7 +159,7 @@ def normal(stddev: float) -> Any:
 
 
 def shared_array(value: Any) -> np.ndarray:
-    """Returns a tensor or variable as an array, without a copy if possible. The array ignores later assignments."""
+    """Returns a tensor or variable as an array, without a copy if possible. Later assignments do not change it."""
     held = value.value if isinstance(value, keras.Variable) else value
     return np.asarray(held.read_value() if hasattr(held, "read_value") else held)  # `asarray` copies a variable
 

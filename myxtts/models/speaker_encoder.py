@@ -196,7 +196,7 @@ class AngularMarginClassifier(Layer):
     """
 
     scale, margin = 30.0, 0.2
-    """Factor of the logits, and margin in radians that is added to the angle of a vector to its target class."""
+    """Factor of the cosines, and margin in radians that is added to the angle between a vector and its target class."""
 
     def __init__(self, num_classes: int, width: int, **kwargs):
         super().__init__(**{"dtype": "float32", **kwargs})

@@ -163,7 +163,7 @@ def _items(checkpoint, path):
 
 
 def _match(tensors, stored):
-    """Sets `weight` of used and `reason` of unused tensors. Raises `CheckpointError` for missing or wrong ones."""
+    """Sets `weight`, or `reason` for unused tensors. Raises `CheckpointError` for missing, wrong or unknown tensors."""
     missing, wrong = [], []
     for tensor in tensors:
         for key, shape in zip(tensor.names, tensor.shapes, strict=True):

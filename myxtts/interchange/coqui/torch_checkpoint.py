@@ -225,7 +225,7 @@ class Unpickler:
 
 
 def _literal(name, argument):
-    """Returns the result of a pickle opcode that takes nothing from the stack: a constant, or the opcode's argument."""
+    """Returns the `_Cell` of an opcode that takes nothing from the stack: a constant, or the opcode's argument."""
     if name in _LITERALS:
         return _Cell(copy.copy(_LITERALS[name]))
     if name == "GLOBAL":
@@ -236,7 +236,7 @@ def _literal(name, argument):
 
 
 def _extended(name, whole, values):
-    """Runs opcode `name`: adds `values` to the container `whole`, or sets the state of object `whole`; returns it."""
+    """Runs opcode `name`, which adds `values` to a container `whole` or sets an object's state; returns the result."""
     if name in ("APPEND", "APPENDS"):
         list.extend(whole, values)
     elif name in ("SETITEM", "SETITEMS"):

@@ -19,7 +19,7 @@ WEIGHTS = (FLOAT32, INT8)
 BLOCK = 32
 """Number of int8 weights in a block, which share a scale. Rounding errors are at most 0.4 % of the block's maximum."""
 LARGE_BYTES = 4096
-"""`Builder.session` passes arrays of at least this many bytes separately, so that graph optimization skips them."""
+"""`Builder.session` keeps arrays of at least this many bytes out of the graph, so that optimization skips them."""
 
 
 def import_package(name: str) -> ModuleType:

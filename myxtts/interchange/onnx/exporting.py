@@ -163,7 +163,7 @@ def settings(synthesizer: Synthesizer, form: str, weights: str) -> dict:
 
 
 def _voices(folder, synthesizer):
-    """Returns the arrays of `voices.npz` by name. They have a row per voice; `trained` marks training voices."""
+    """Returns the arrays of `voices.npz` by name, a row per voice; `trained` marks speakers of the training data."""
     config, stored = synthesizer.model.config, read_speakers(folder)
     voices = {}
     for name in sorted(stored, key=lambda one: stored[one].clip is None):  # speakers of the training data first
@@ -219,7 +219,7 @@ def _other_graphs(speaker, synthesizer, random):
 
 
 def _sentences(speaker, synthesizer, random):
-    """Yields `Finding`s on token ids, GPT states and codes of random sentences. Half the sentences are greedy."""
+    """Yields `Finding`s on token ids, GPT states and codes of random sentences, half of them decoded greedily."""
     tokenizer, config, sampling = synthesizer.tokenizer, synthesizer.model.config, synthesizer.config.sampling
     voices = [one[None] for one, _ in speaker.voices.values()] or [_normal(random, 1, config.num_latents, config.width)]
     reference = Tokenizer.from_str(tokenizer.to_json())
@@ -257,7 +257,7 @@ def _sentences(speaker, synthesizer, random):
 
 
 def _long_text(speaker, synthesizer, random):
-    """Tests a text too long to speak at once. Yields `Finding`s: whether its pieces differ, and missing audio."""
+    """Yields `Finding`s on a text too long to speak at once: whether pieces differ, and how much audio is missing."""
     settings, config = speaker.config, synthesizer.model.config
     language = min(settings["languages"], key=lambda code: code != "en")
     tokens = [synthesizer.tokenizer.decode([number]) for number in range(synthesizer.tokenizer.num_tokens)]

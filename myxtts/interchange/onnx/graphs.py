@@ -13,7 +13,7 @@ from myxtts.models.xtts import XTTS
 def build_reading(gpt: GPT, config: ModelConfig, weights: str = FLOAT32) -> Builder:
     """Builds the forward pass of the GPT over N latents, L text ids and one code, after P cached positions.
 
-    The first call reads the prompt: latents, `[START]` text `[STOP]`, start code. Its cache has one position, masked.
+    The first call reads the prompt: latents, `[START]` text `[STOP]`, start code. Its only cached position is masked.
     Later calls read one code, with N = L = 0. Only keys and values of new positions are returned, to avoid copies.
 
     Inputs for B rows: `latents` `(B, N, width)`; `text` `(B, L)`; `code` `(B, 1)`; `index` `(B,)`, the number of

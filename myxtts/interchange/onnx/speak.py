@@ -192,7 +192,7 @@ class Speaker:
         return samples * np.append(ramp, ones) * np.append(ones, ramp[::-1]), codes[:-1], codes[-1] is not None
 
     def sentences(self, text, language):
-        """Splits a text into sentences, or parts of long ones; returns `(piece, seconds of the pause after it)`."""
+        """Splits a text into sentences or parts of long ones, as a list of `(piece, seconds of the pause after it)`."""
         if fault := self.reader.fault(self.reader.spoken(text, language), language):
             raise ValueError(f"The text cannot be spoken in {language}: {fault}. Change --text or --language.")
         ids = lambda read: self.vocabulary.raw_ids(self.reader.tagged(read, language))
