@@ -64,7 +64,7 @@ class Voice:
         shares = np.ones(len(voices)) if weights is None else np.array(weights, np.float64)
         fits = len(voices) == len(shares) > 0 and shares.min() >= 0 < shares.sum()
         require(fits, "weights", "at least 0 for each voice, and not all 0", f"{weights} for {len(voices)} voices")
-        if len({(voice.latents.shape, voice.speaker is None) for voice in voices}) > 1:
+        if len({(voice.latents.shape, np.shape(voice.speaker)) for voice in voices}) > 1:
             raise UserError("The voices of a blend must be from one model. These have different shapes.")
         mean = lambda arrays: np.average(list(arrays), axis=0, weights=shares).astype(np.float32)
         speaker = None if voices[0].speaker is None else mean(voice.speaker for voice in voices)

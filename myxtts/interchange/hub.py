@@ -234,7 +234,7 @@ def push(model: Any, target: str, private: bool = False, licence: str | None = N
                 revision=branch,
                 folder_path=folder,
                 commit_message=f"Model trained with MyXTTS {myxtts.__version__}",
-                delete_patterns=[f"{part}/*" for part in STAGES],
+                delete_patterns=[*(f"{part}/*" for part in STAGES), SPEAKERS_FILE],
             )
     return str(url)
 

@@ -394,6 +394,7 @@ def load_foundations(config: XTTSConfig, stage: str, device: str) -> tuple[dict[
             assign_by_name(models[name].part_weights(part), tensors["model"], str(store.path(step)))
         lineage[name] = store.digest(step)
     if STAGES[stage].codes and not config.data.augment:
-        for folder in filter(None, (config.data.prepared, config.data.val_prepared)):
-            PreparedClips.open(folder).require_dvae(lineage["dvae"])
+        for folder, flag in ((config.data.prepared, "--prepared"), (config.data.val_prepared, "--val-prepared")):
+            if folder:
+                PreparedClips.open(folder, flag).require_dvae(lineage["dvae"])
     return models, lineage

@@ -49,7 +49,7 @@ class CorpusFolder:
 
     def __init__(self, root: str | Path, audio_roots: Sequence[str | Path] = ()):
         self.root = Path(root).resolve()
-        self.audio_roots = tuple(Path(one).resolve() for one in audio_roots)
+        self._given_roots = self.audio_roots = tuple(Path(one).resolve() for one in audio_roots)
         # Roots are also kept with their symbolic links, because paths in lists may contain these.
         written = (Path(os.path.abspath(one)) for one in (root, *audio_roots))
         self._roots = dict.fromkeys([self.root, *self.audio_roots, *written])
@@ -224,7 +224,9 @@ class CorpusFolder:
         """Raises `ClipRefused` if a symbolic link leads out of the data set and `audio_roots`. If `for_audio`, links to
         audio files and folders are allowed, if the user owns both the links and their target."""
         real = Path(os.path.realpath(path))
-        if any(real.is_relative_to(root) for root in (self.root, *self.audio_roots)):
+        # A list names audio alone: in a folder that `allow_named` added, links to other files stay refused.
+        roots = self.root, *(self.audio_roots if for_audio else self._given_roots)
+        if any(real.is_relative_to(root) for root in roots):
             return
         links = [one for one in (path, *path.parents) if one.is_relative_to(self.root) and one.is_symlink()]
         is_audio = for_audio and (real.is_dir() or real.is_file() and real.suffix.lower() in AUDIO_EXTENSIONS)

@@ -261,6 +261,8 @@ def export_coqui(folder: str | os.PathLike, output: str | os.PathLike, which: st
     folder, output = Path(folder), Path(output)
     if output.suffix != ".pth":
         output /= RELEASE
+    others = "dvae.pth", "mel_stats.pth", "speakers_xtts.pth"
+    require(output.name not in others, "--output", f"named other than {', '.join(others)}", output)
     config, vocabulary = read_config(folder), vocabulary_path(folder)
     settings = coqui_settings(config, XTTSTokenizer.from_file(vocabulary).languages)
     parts = {part: _read_part(folder, part, which) for part in ("gpt", "speaker", "decoder", "dvae")}

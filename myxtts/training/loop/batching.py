@@ -84,8 +84,9 @@ class Batching:
             raise ValueError(f"a batch of {batch_size} clips cannot be split into {parts} parts")
         if self.automatic:
             self.batch_size, self.accumulation = batch_size, accumulation
+        share = self.batch_size // self._replicas.count  # smaller if the run now has more devices
         if self.batch_size == batch_size:
-            self.parts = parts
+            self.parts = next((more for more in range(parts, share) if share % more == 0), share)
 
 
 def with_batch(config: XTTSConfig, stage: str, batch_size: int, accumulation: int) -> XTTSConfig:
