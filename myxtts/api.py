@@ -189,7 +189,7 @@ def plan(
 
 
 def _seconds(config, start) -> dict[str, float]:
-    """Estimates each stage's seconds in a new run by trial steps; {} if they are impossible, as without data."""
+    """Estimates the seconds of each stage of a new run; {} if a run exists, without data, or as in `try_run`."""
     from myxtts.runs.opening import open_run
     from myxtts.runs.setup import check_request, holds_run, set_up, with_workers
 

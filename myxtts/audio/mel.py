@@ -146,7 +146,7 @@ class MelSpectrogram:
         return ops.reshape(mel, (num_clips, per_clip, spec.num_mels))[:, :num_frames]
 
     def _log_mel(self, frames, filter_groups):
-        """Converts frames `(..., F, win_length)` to log-mel `(..., F, num_mels)`; `_pooled` makes `filter_groups`."""
+        """Converts frames `(..., F, win_length)` to log-mel `(..., F, num_mels)`; `_pooled` made `filter_groups`."""
         spec = self.spec
         # The window is at the start of n_fft, not centered, which changes only the phase.
         real, imaginary = ops.rfft(frames * self._window, fft_length=spec.n_fft)

@@ -36,7 +36,7 @@ class PlainParser(argparse.ArgumentParser):
     def parse_args(self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None):
         """Parses arguments; the error for an unknown flag suggests the nearest flag of the command or a sub-command.
 
-        The result's `given` is the set of this command's options that are in `args`, even if with their default value.
+        `given` of the result is the set of names of this command's options in `args`, even those with a default value.
         """
         args = sys.argv[1:] if args is None else args
         subjects = next((one.choices for one in self._actions if isinstance(one, argparse._SubParsersAction)), {})

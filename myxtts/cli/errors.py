@@ -19,7 +19,7 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 def exits_with_sentence(main: Callable) -> Callable:
     """Decorates a command's `main`, so that it prints errors that a user can fix and returns an exit code for them.
 
-    The code is `error.exit_code` (default: 2), or 130 after Ctrl-C. If there are several workers, exits with the code.
+    The code is `error.exit_code` (default: 2), or 130 after Ctrl-C. With several workers, ends the process with it.
     """
 
     @functools.wraps(main)
@@ -52,7 +52,7 @@ def exits_with_sentence(main: Callable) -> Callable:
 def require_output(flag: str, path: str | None, makes_folders: bool = False, starts: bytes = b"") -> None:
     """Raises `UserError` if no file can be written to `path`, the value of `flag`. Does nothing if `path` is None.
 
-    `makes_folders`: `path` may be a folder, and need not exist. An existing file must be empty or begin with `starts`.
+    `makes_folders`: `path` may be a folder or in a missing one. An existing file must be empty or begin with `starts`.
     """
     if path is None:
         return

@@ -70,7 +70,7 @@ class DevicePlan:
 
     @property
     def gpu_roles(self) -> tuple[str, ...]:
-        """Role of each GPU in `visible_ids`, `data` or `model`, as `GPUReport.figures` needs them."""
+        """Role of each GPU in `visible_ids`: `model` if it trains, else `data`. Argument of `GPUReport.figures`."""
         return tuple("model" if gpu in self.model_gpus else "data" for gpu, _ in zip(self.visible, self.visible_ids))
 
     def describe(self) -> str:

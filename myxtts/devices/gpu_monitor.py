@@ -45,7 +45,7 @@ class GPUUsage:
     total_memory_mb: float = 0.0
 
     def add(self, utilization: float | None, used_mb: float, total_mb: float) -> None:
-        """Adds a sample to the means and maxima. If a GPU reports no `utilization`, it is None in all its samples."""
+        """Adds a sample to the means and maxima. `utilization` must be None in all samples of a GPU or in none."""
         self.num_samples += 1
         self.mean_memory_mb += (used_mb - self.mean_memory_mb) / self.num_samples
         self.max_memory_mb, self.total_memory_mb = max(self.max_memory_mb, used_mb), total_mb

@@ -149,7 +149,7 @@ def probe_files(folder: AnyPath, paths: Iterable[AnyPath], most_bytes: int = 64 
 
 
 def _limiting_files(root, controller, *names):
-    """Yields the texts of the files `names` in this process's control group and each parent that has these files."""
+    """Yields a list of the texts of `names` for this process's control group and each parent with the first file."""
     # `controller` is empty for version 2. Inside a container, the path of the group may be the path on the host; then
     # the group is at the root of the mount.
     lines = [line.split(":", 2)[1:] for line in (_text(root / "proc/self/cgroup") or "").splitlines()]

@@ -2,7 +2,7 @@
 
 Weights are counted exactly, layer by layer. Activations are the tensors of the forward pass that the backward pass
 reads; docstrings list them, with W for the model width. XLA is assumed to keep only the inputs of the GPT's blocks, as
-on GPUs, and to save nothing in other stages. A step's peak is the largest of three values: the memory when the backward
+on GPUs, and to change no other stage. A step's peak is the largest of three values: the memory when the backward
 pass starts (all activations), when the conditioning encoder's backward pass starts, and at the update (all gradients).
 `utilities/benchmarks/memory_estimate.py` compares estimates with measured peaks.
 """
@@ -29,7 +29,7 @@ MOST_CLIPS = 2**16
 RESERVED_GB = 1.0
 """GPU memory reserved for CUDA's context, library workspaces and fragmentation; a usual value, not measured."""
 UNFOLDED_BYTES = 2**25
-"""Maximum bytes of TensorFlow's buffer for a convolution's unfolded input. The buffer fits the last-level cache."""
+"""Maximum size in bytes of TensorFlow's buffer for a convolution's unfolded input, which fits the last-level cache."""
 LORA_KERNELS = {"qkv": (1, 3), "output_projection": (1, 1), "mlp_in": (1, 4), "mlp_out": (4, 1)}
 """Kernels of a GPT block that can have LoRA adapters, with their shapes in multiples of the model width."""
 

@@ -1,4 +1,4 @@
-"""Estimates the memory of training the speaker encoder and the waveform decoder, as `memory/estimates.py` explains."""
+"""Estimates the memory of training the speaker encoder and the waveform decoder. The method is in `estimates.py`."""
 
 import math
 from dataclasses import replace

@@ -119,9 +119,9 @@ def make_agenda(
 ) -> list[StageWork]:
     """Returns a `StageWork` for `training.stage`, or for each stage if it is `all`. Renames damaged checkpoints.
 
-    `reset` lists stages to start over. `taken` lists trained stages that the run will copy from
-    `training.init_from`. Untrained stages in `training.leave_out` are omitted. Raises `UserError` if further training
-    of `training.stage` would make the stages that depend on it unusable.
+    `reset` lists stages to start over. `taken` lists trained stages that the run will copy from `training.init_from`.
+    With `all`, untrained stages in `training.leave_out` are omitted. Raises `UserError` if further training of
+    `training.stage` would make the stages that depend on it unusable.
     """
     training = config.training
     stores = {name: CheckpointStore(f"{training.checkpoint_dir}/{name}") for name in STAGES}
@@ -262,9 +262,9 @@ def find_needs(config: XTTSConfig, works: Sequence[StageWork], dataset: SpeechDa
 
 
 def try_run(works: Sequence[StageWork], dataset: SpeechDataset, needs: Needs, notify: Callable) -> dict[str, tuple]:
-    """Estimates `{stage: (seconds per step, seconds of the stage)}` by trial steps on a CPU. Returns {}
-    without trial steps if the run uses a GPU, several devices, workers or --batch-size auto, has few steps, or needs
-    too much memory."""
+    """Estimates `{stage: (seconds per step, seconds of the stage)}` by trial steps on a CPU. Returns {} without trial
+    steps if the run uses a GPU, several model devices, workers or --batch-size auto, has fewer than `LEAST_TO_TRY`
+    steps, or needs too much memory."""
     training, plan = dataset.config.training, plan_for()
     steps = {work.stage: max(0, work.total - (work.step or 0)) for work in works if work.trains}
     is_plain = len(plan.model_devices) == 1 and not plan.visible_ids  # devices cannot share the clip of a trial

@@ -1,6 +1,6 @@
 """Start from another model: checks --init-from, --tune and --lora-rank, and copies the weights into a run.
 
-The settings cannot change after the run's folder is created. The weights of each stage become a checkpoint of step 0.
+These settings cannot change once the run's folder is created. The weights of each stage become a checkpoint of step 0.
 """
 
 import os
@@ -87,7 +87,7 @@ def taken_parts(config: XTTSConfig) -> list[str]:
 def bring_in(config: XTTSConfig, taken: Sequence[str], is_new: bool) -> None:
     """Copies `training.init_from` into a run, as a checkpoint of step 0 of each stage that has no checkpoint yet.
 
-    Stages in `taken` are unchanged; tuned ones get weights for new text tokens. If `is_new`, also copies stored voices.
+    Stages in `taken` are unchanged; tuned ones get weights for new text tokens. If `is_new`, also copies the voices.
     """
     home, training = Path(config.training.checkpoint_dir), config.training
     tuned = [name for name in tuned_stages(config) if name not in training.leave_out]

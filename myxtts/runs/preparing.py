@@ -87,7 +87,7 @@ def prepare(
 
 
 def _claimed(numbers, lock, tell):
-    """Yields the number of each shard while it is locked. Shards that other processes have locked come last."""
+    """Locks one shard after another and yields its number. Shards that other processes have locked come last."""
     for waits in (False, True):
         of_others = []
         for number in numbers:

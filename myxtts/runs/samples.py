@@ -45,7 +45,7 @@ FROM_RECOGNIZER = ("cer", "wer")
 FIGURES = (*FROM_RECOGNIZER, "similarity", "mcd", "f0_rmse", "length", "limit", "doubtful")
 """Names of the metrics that `SpeechJudge` returns if it can compute them, see `hearing.measuring`."""
 UNENDED_SCORE = 100.0
-"""Penalty, added to the score (lower is better) of a model that often fails to end its sentences, see `ends_well`."""
+"""Penalty added to the score (lower is better) of a model that rambles on or stops early, see `ends_well`."""
 
 
 class MetricsFile(Callback):
@@ -78,7 +78,7 @@ class MetricsFile(Callback):
 
 def write_curves(folder: str | Path, history: dict[str, list[dict[str, float]]]) -> None:
     """Plots losses of each stage into `curves.png` in a run's folder: validation losses from `history` (see
-    `Run.history`), and training losses from `metrics.jsonl`. Logs errors."""
+    `Run.history`), and training losses from `metrics.jsonl`. Logs write errors."""
     path, curves, metrics = Path(folder, "curves.png"), {}, read_metrics(folder)
     for stage, validations in history.items():
         main, training = STAGE_CLASSES[stage].main_loss, {}

@@ -37,7 +37,7 @@ JUDGED = ("gpt", "decoder")
 TAKEN_FROM = "taken_from"
 """Key in a checkpoint's state for the folder that its weights were copied from."""
 _PART_OF = {"num_mels": "dvae", "num_codes": "dvae", "codebook_width": "dvae", "dropout": None}
-"""Parts whose shapes these model settings determine. Their names do not tell the part. None: they change no shapes."""
+"""Exceptions to the rule that a model setting's prefix names the part whose shapes it determines; None: no part."""
 GATHERED = ".before_reset"
 """Temporary folder in which a reset collects the files of a run before it moves them aside."""
 METRICS = "metrics.jsonl"
@@ -91,8 +91,8 @@ def shape_settings(model: ModelConfig, parts: Collection[str]) -> dict[str, Any]
 
 
 def read_config(folder: Path) -> XTTSConfig:
-    """Reads a run's `config.json`, with the model shape and the g2p of the GPT's checkpoint, if any. If `config.json`
-    is missing, returns all settings of the checkpoint. Raises `CheckpointError` if both are missing."""
+    """Reads a run's `config.json`, with the shapes of DVAE and GPT and the g2p from the GPT's checkpoint, if any.
+    If `config.json` is missing, returns the checkpoint's settings. Raises `CheckpointError` if both are missing."""
     store, path = CheckpointStore(folder / "gpt"), folder / "config.json"
     state = store.newest_state()
     own = None if state is None else config_of(state, str(store.folder))
@@ -111,7 +111,7 @@ def read_config(folder: Path) -> XTTSConfig:
 
 
 def vocabulary_path(folder: Path) -> Path:
-    """Returns the path of the vocabulary in the GPT's newest checkpoint or, if it has none, the path `vocab.json`."""
+    """Returns the path of the vocabulary in the GPT's newest checkpoint or, if it has none, `folder/vocab.json`."""
     own, beside = CheckpointStore(folder / "gpt").newest_file(VOCABULARY), folder / VOCABULARY
     if own is None:  # an imported model or an older checkpoint
         return beside
