@@ -68,8 +68,8 @@ class GPUReport:
         `roles` has the role of each monitored GPU, in the report's order. Utilization is left out if it is unknown.
         """
         found = {}
-        for role in dict.fromkeys(roles) if self.gpus else ():
-            own = [usage for one, usage in zip(roles, self.gpus, strict=True) if one == role]
+        for role in dict.fromkeys(roles) if len(self.gpus) == len(roles) else ():  # else a GPU cannot be read
+            own = [usage for one, usage in zip(roles, self.gpus) if one == role]
             busy = [usage.mean_utilization for usage in own if usage.mean_utilization is not None]
             found[f"{role}_gpu_mb"] = max(usage.max_memory_mb for usage in own)
             found |= {f"{role}_gpu_percent": fmean(busy)} if busy else {}

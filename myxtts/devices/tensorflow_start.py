@@ -40,6 +40,9 @@ def import_tensorflow() -> None:
 @contextmanager
 def starting_quietly() -> Iterator[None]:
     """Drops `NOISE` messages from standard error during a `with` block, for programs that import MyXTTS."""
+    if sys.stderr is None:  # there is no standard error, as in a program without a console
+        yield
+        return
     before = os.dup(2)
     relay = _relay(before)
     try:

@@ -229,7 +229,7 @@ def find_needs(config: XTTSConfig, works: Sequence[StageWork], dataset: SpeechDa
         found = estimate(config.model, shapes, requested_optimizations(training)[0])
         below = [ESTIMATES[name] for name in STAGES[work.stage].builds_on if name in ESTIMATES]
         frozen = sum(estimate(config.model, shapes).parameters for estimate in below)
-        peaks.append(found.peak + frozen if plan.visible_ids else found.peak)
+        peaks.append(found.peak + frozen * (bool(plan.visible_ids) and not plan.is_dual))  # else on the data device
         scratch = int(CPU_SCRATCH * (found.peak - found.resident))
         extras.append(frozen + scratch + int(BYTES_PER_SECOND * batch * longest))
         checkpoints.append(found.resident - found.accumulators)
@@ -241,9 +241,10 @@ def find_needs(config: XTTSConfig, works: Sequence[StageWork], dataset: SpeechDa
     memory = max(peaks)
     if plan.visible_ids:
         free = total = memory
+        trains = {gpu for gpu, role in zip(plan.visible_ids, plan.gpu_roles) if role == "model"}
         with suppress(NVMLUnavailable):
-            total = min(gpu.memory_mb for gpu in list_gpus() if gpu.id in plan.visible_ids) * BYTES_PER_MB
-            free = total - int(RESERVED_GB * BYTES_PER_GB)
+            if sizes := [gpu.memory_mb * BYTES_PER_MB for gpu in list_gpus() if gpu.id in trains]:
+                free, total = min(sizes) - int(RESERVED_GB * BYTES_PER_GB), min(sizes)
     else:
         ram, own = read_memory(), resident_bytes()
         kept = min(sum(peaks) - max(peaks), MOST_KEPT)  # memory of earlier stages

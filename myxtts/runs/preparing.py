@@ -37,17 +37,10 @@ def prepare(
 ) -> None:
     """Encodes the missing shards of a data set; writes the manifest when all exist. Several processes can work at once.
 
-    Args:
-        checkpoint: Folder of a run with a trained DVAE. Its settings select the clips.
-        output: Folder of the shards.
-        shards: Number of shards.
-        device: TensorFlow device for the DVAE.
-        shard: Index of the only shard to encode; None encodes all.
-        train_data: Data set (default: the data set of the run).
-        tell: Function that is called with each line of progress.
-
-    Raises:
-        UserError: The run has no trained DVAE, the data set cannot be read, or `output` contains other shards.
+    The run in `checkpoint` has the DVAE, which is placed on `device`; its settings select the clips of `train_data`
+    (default: its own data set). `shard` is the index of the only shard to encode; None encodes all `shards`. `tell` is
+    called with each line of progress. Raises `UserError` if the run has no trained DVAE, the data set cannot be read,
+    or `output` contains other shards.
     """
     require(1 <= shards <= MAX_SHARDS, "--shards", f"1 to {MAX_SHARDS}", shards)
     require(shard is None or 0 <= shard < shards, "--shard", f"0 to {shards - 1}, below --shards", shard)
