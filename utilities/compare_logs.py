@@ -88,7 +88,7 @@ def _unfolded(lines):
 
 
 def _split_runs(lines):
-    """Splits a log's lines into runs. A line with a batch size begins one if a step or out-of-memory error follows."""
+    """Splits a log's lines at batch sizes into runs. A part without a step or memory error joins the run before."""
     starts = [i for i, line in enumerate(lines) if BATCH_SIZE.search(line)]
     bounds = [0]
     for start, end in zip(starts, [*starts[1:], None]):

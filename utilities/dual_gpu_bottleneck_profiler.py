@@ -154,7 +154,7 @@ class Profile:
 
     @property
     def busy(self):
-        """Fractions of the time in which the data device prepared or copied batches and the model device trained."""
+        """Fraction of time in which the data device prepared or copied batches, and fraction in which training ran."""
         return self.pipeline.busy({"preprocess", "transfer"}), self.pipeline.busy({"train"})
 
     def as_dict(self):

@@ -243,7 +243,7 @@ def judge(found: dict[str, dict[str, dict]], is_virtual: bool) -> list[Judgement
 
 
 def _judged(target, figures, verdict):
-    """Returns a `Judgement`. `verdict(figures)` returns the value as text, and if it is good enough (None: unknown)."""
+    """Returns a `Judgement`. `verdict(figures)` returns the value as text, and whether it is good (None: unknown)."""
     lack = "not measured" if not figures else figures.get("error") or figures.get("skipped")
     if lack:
         return Judgement(target, lack, "fail" if "error" in figures else "not judged")

@@ -25,7 +25,7 @@ CLIPS = {"en": 32000, "de": 3000, "es": 3000, "fr": 3000, "fa": 3000, "am": 3000
 FREQUENT_WORDS = 20000
 WORD_LETTERS = (1, 14)
 WORDS_A_SENTENCE = (1, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 8, 9, 10)
-"""Possible numbers of words in a sentence, sampled uniformly; repeated numbers are more likely."""
+"""Numbers of words in a sentence. One entry is sampled uniformly, so that repeated numbers are more likely."""
 GRAMMAR_SHARE = 0.1
 EXAMPLE_SHARE = 0.5
 """Fraction of the English clips that are example sentences of WordNet."""

@@ -33,7 +33,7 @@ SPOILT = {"gpt": (0.1, 0.2, 0.35), "decoder": (0.15, 0.3)}
 AS_TRAINED, SEEDS = "as trained", 4
 """`kind` of examples with the trained weights and the right text, and the number of seeds to speak each with."""
 FLAGGED = 0.08
-"""Fraction of the understood examples that the threshold flags; the goal for new sentences is at most a tenth."""
+"""Fraction of the understood `AS_TRAINED` examples that the threshold flags; goal for new sentences: at most 0.1."""
 PENALTY = 0.01
 """Weight of the L2 penalty on the coefficients of the standardized features."""
 

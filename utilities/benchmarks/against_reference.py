@@ -9,7 +9,7 @@ The reference is `coqui-tts` 0.28.0 with PyTorch for CPU, in an environment of i
     pip install --no-deps torchaudio==2.11.0 torchcodec==0.17.0
 
 If `torchaudio` was built for CUDA, remove its `.so` files. Each implementation runs in its own process; both are pinned
-to the same cores. In each case, their outputs are compared first. Then they run alternately, and the ratio is the
+to the same cores. For each case, their outputs are compared first. Then they run alternately, and the ratio is the
 median over pairs of runs. `--list` names the cases, `--cases 'gpt-small*' --repeats 1` quickly runs some of them, and
 `--append` adds the tables to docs/benchmarks.md.
 """
@@ -29,7 +29,7 @@ FOLDER = Path(__file__).resolve().parent
 TRAINING = ("gpt-*", "features", "latents", "vocoder")
 HEADER = ["what", "ours", "reference", "ratio", "range", "goal"]
 LARGEST_SHARE_APART = 0.01
-"""Maximum fraction of output values that differ: not 0, since rounding can select another, nearly as good code."""
+"""Maximum fraction of output values that may differ; not 0, since rounding can select another, nearly as good code."""
 
 
 def check_same_work(case, ours, theirs):

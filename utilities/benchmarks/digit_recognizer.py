@@ -53,7 +53,7 @@ def place(spectra: Sequence[np.ndarray], shares: np.ndarray) -> np.ndarray:
 
 
 def features(power: np.ndarray) -> np.ndarray:
-    """Returns mel bands `(B, WINDOW_FRAMES, NUM_MELS)` in dB, scaled: loud frames have level 1, 50 dB less is -1."""
+    """Returns mel levels `(B, WINDOW_FRAMES, NUM_MELS)`, scaled: 1 is the level of the loud frames, -1 50 dB less."""
     filters = librosa.filters.mel(sr=SAMPLE_RATE, n_fft=N_FFT, n_mels=NUM_MELS, fmin=60, fmax=3900)
     mel = power @ filters.T
     loudest_db = np.sort(10 * np.log10(mel.sum(axis=-1) + 1e-9), axis=1)[:, -10:].mean(axis=1)

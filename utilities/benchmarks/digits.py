@@ -148,7 +148,7 @@ class Stages:
 
 
 def nearest_voice(encoder: Callable, data: Path, speakers: Sequence[str]) -> Callable[[np.ndarray, int], str]:
-    """Returns a function that identifies the speaker of a clip by the nearest mean Resemblyzer vector."""
+    """Returns a function that finds the speaker whose mean Resemblyzer vector is nearest to the vector of a clip."""
     clips = [[recording(data, name, digit, 20) for digit in range(10)] for name in speakers]
     means = np.stack([np.mean([encoder(one, MODEL_SAMPLE_RATE) for one in some], axis=0) for some in clips])
     return lambda samples, sample_rate: speakers[int((means @ encoder(samples, sample_rate)).argmax())]

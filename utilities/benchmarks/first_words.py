@@ -3,7 +3,7 @@
     python utilities/benchmarks/first_words.py --checkpoint checkpoints --corpus sample_corpus --recognizer base
 
 The model speaks 32 sentences, half of them in each voice; each is listed with its transcription. Their CER is shown
-next to the CER of recordings and of controls, which must be higher: shuffled texts, added noise, and silence.
+next to the CER of recordings, and of controls that must have a higher CER: shuffled texts, added noise, and silence.
 """
 
 import argparse

@@ -3,7 +3,7 @@
     python utilities/benchmarks/known_order.py --run RUN --data DIR [--recognizer NAME] [--sentences 16] [--output CSV]
 
 The damage is noise at 5 dB SNR, another sentence in the same voice, the same sentence in another voice, or a cut to
-55 % of the duration. A * marks metrics that differ significantly from those of the undamaged audio.
+55 % of the duration. A * marks metrics that differ significantly from those of the undamaged audio.
 """
 
 import argparse
@@ -64,7 +64,7 @@ BROKEN = {
 
 
 def with_broken(source: Source) -> Iterator[Source]:
-    """Yields the source, then a damaged copy for each of `BROKEN`. A copy damages what the source has spoken before."""
+    """Yields the source, which must speak first, then a copy for each of `BROKEN`, which damages the source's audio."""
     said: list[Spoken] = []
 
     def speak():

@@ -53,7 +53,7 @@ class Truth:
 def read_sentences(folder: Path, random: np.random.Generator):
     """Yields random sentences endlessly, as `(samples, sample rate, text, spans of words)`.
 
-    Sentences of `fsdd` have three to eight digits, 40 to 120 ms apart; only their spans of words are known.
+    Sentences of `fsdd` have three to eight digits, 40 to 120 ms apart; other sentences have no spans of words.
     """
     rows = [line.split("|") for line in (folder / "metadata.csv").read_text(encoding="utf-8").splitlines()]
     clips = [(folder / "wavs" / f"{row[0]}.wav", row[-1]) for row in rows]
@@ -84,7 +84,7 @@ def chords(seconds: float, rate: int, random: np.random.Generator) -> np.ndarray
 
 
 def sounding(samples: np.ndarray, rate: int) -> tuple[float, float]:
-    """Returns start and end of the audible part in seconds: the first and last 10 ms frame within 30 dB of the peak."""
+    """Returns when audio starts and ends, in seconds: the first and last 10 ms frame within 30 dB of the loudest."""
     size = rate // 100
     levels = np.sqrt(np.mean(samples[: len(samples) // size * size].reshape(-1, size) ** 2, axis=1))
     loud = np.flatnonzero(levels > levels.max() * 10 ** (-30 / 20))

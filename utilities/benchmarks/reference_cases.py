@@ -44,7 +44,7 @@ class Case(NamedTuple):
     goal: float
     """Target speed-up: the reference's time divided by the time of MyXTTS."""
     tolerance: float
-    """Difference from which output values count as different, relative to the reference's largest absolute value."""
+    """Difference above which output values count as different, relative to the reference's largest absolute value."""
 
 
 CASES = {

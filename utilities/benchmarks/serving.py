@@ -67,7 +67,7 @@ class Server:
         return found
 
     def load(self) -> dict:
-        """Returns the response of `/ready`: `ready`, and the numbers of texts queued (`waiting`) and being spoken."""
+        """Returns the response of `/ready`: `ready`, and the numbers of texts `waiting` and `speaking` (spoken now)."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=3600)
         connection.request("GET", "/ready")
         return json.loads(connection.getresponse().read())

@@ -114,8 +114,8 @@ def _deviations(seconds, counts):
 
 
 def _links(starts, ends, pieces):
-    """Finds which texts overlap in time with which segments, by index. Returns the range of texts that belong to each
-    segment, `{segment: (first, end)}`, and all (segment, text) pairs with a noticeable overlap."""
+    """Finds which texts overlap in time with which segments, by index. Returns the range of texts of each segment that
+    has any, `{segment: (first, end)}`, and all (segment, text) pairs with a noticeable overlap."""
     begins, finishes = np.array([(piece.start, piece.end) for piece in pieces]).reshape(-1, 2).T
     latest = np.maximum.accumulate(finishes)
     links, touches = {}, []

@@ -174,7 +174,7 @@ def plan_source(
 
 
 def _with_pauses(clips, left, num_samples):
-    """Returns clips, dropped speech (`left`) and pauses in order of time. Dropped speech is cut where it overlaps."""
+    """Returns clips, dropped speech (`left`) and pauses in order of time; shortens `left` where segments overlap."""
     segments, position, starts = [], 0, [clip.start for clip in clips]
     for one in [*sorted([*clips, *left], key=lambda one: one.start), Segment(num_samples, num_samples)]:
         start, following = max(position, one.start), [at for at in starts if at >= one.start and not one.facts]

@@ -102,8 +102,8 @@ class SetFolder:
 
 @contextmanager
 def open_set(path: Path) -> Iterator[SetFolder]:
-    """Opens or creates a data set's folder, locked during the `with` block. At its end, deletes a new folder that has
-    no content.
+    """Opens or creates a data set's folder, locked during the `with` block. After the block, deletes a new data set
+    to which nothing was added, and the parent folders created for it.
 
     Raises:
         UserError: The folder has other content, or another process writes to it.

@@ -314,7 +314,7 @@ def compare(
 ) -> Comparison:
     """Measures the speech of all sources. Raises `UserError` if a model or folder can speak none of the sentences.
 
-    Calls `on_measured(row)` after each measurement, `row.measured[-1]`. Then the audio of this measurement is deleted.
+    After each measurement, calls `on_measured(row)`, which may save the audio of `row.measured[-1]`; then drops it.
     """
     rows = []
     for source in sources:

@@ -255,7 +255,7 @@ def copy_speech(
 
 
 def _files(name: str, folder: Path, sentences: Sequence[Sentence]) -> Source:
-    """Creates a `Source` that reads each sentence's audio from a folder, from the file with its id, else its text."""
+    """Creates a `Source` of a folder's audio files. A sentence's file is found by id or, if there is none, by text."""
     utterances = load_corpus(folder).utterances
     by_id = {one.id: one.wav_path for one in utterances}
     by_text = {" ".join(one.text.split()): one.wav_path for one in reversed(utterances)}

@@ -33,7 +33,7 @@ REAL_TIME_FACTORS = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10)
 
 
 class Metrics:
-    """Prometheus metrics of one server, in a registry of their own. `load` is a function that gives `Speaker.load`."""
+    """Prometheus metrics of one server, in a registry of their own. `load()` returns the numbers of `Speaker.load`."""
 
     def __init__(self, load: Callable[[], tuple[int, int, int]]):
         self.registry = CollectorRegistry()

@@ -55,7 +55,7 @@ class VoiceBook:
             voices need no alias. For these, a voice of the same language and sex is used, if there is one. OpenAI's
             voices have no language of their own; the language of the text is used.
 
-    Raises `UserError` if the folder does not exist, or an alias does not name a voice.
+    Raises `FileNotFoundError` if the folder does not exist, and `UserError` if an alias does not name a voice.
     """
 
     def __init__(

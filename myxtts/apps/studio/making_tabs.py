@@ -19,7 +19,7 @@ from myxtts.storage.base_model import BASE_NAME
 
 
 def data_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
-    """Fills the tab Data, to create and check data sets. Sets `choices.data`, inputs that the tab Train follows."""
+    """Fills the tab Data, to create and check data sets. Sets `choices.data`: inputs that also update the tab Train."""
     with gr.Row():
         with gr.Column():
             with gr.Row():

@@ -20,7 +20,7 @@ from myxtts.text.languages import LANGUAGES
 SCRIPTS = {path.stem: path.read_text(encoding="utf-8") for path in Path(__file__).parent.glob("*.js")}
 """JavaScript of the page, by the name of its file."""
 PATHS = re.compile(r"[^\s'\"(`]*/(?:[0-9a-f]{64}|_data|_exports)/(?:[^/\n]+\.recordings/(?:upload[_\d]*/)?)?")
-"""Pattern of the folders in the path of an upload, data set or export. Messages on the page show only the name."""
+"""Pattern of the path before the name of an upload, data set or export. Messages on the page leave this path out."""
 
 
 def state_line(elem_id: str) -> gr.Markdown:
@@ -82,7 +82,7 @@ def command(studio: Studio, texts: dict[str, str], name: str, task: str, label: 
     Returns the function `connect(page, start, inputs, outputs, end)`, which sets what the run button does. A click
     calls two functions. `start(*inputs)` runs a command as `task` (see `Tasks`), and yields its output so far. Then
     `end(folder, *inputs)` returns the final text of the state line, and the values of `outputs`. `folder` is the output
-    folder of the command, or None if no command ran. When `page` is opened, it shows the current or last command.
+    folder of the command, None if none ran. An opened `page` shows the current or last one; `end` then gets no inputs.
     """
     with gr.Row():
         button = gr.Button(texts[label or name], variant="primary", elem_id=name)
@@ -122,7 +122,7 @@ def report_view(folder: str | Path, language: str) -> str:
 
 
 class Choices:
-    """Creates inputs for models and voices. Their choices are updated when the page or their tab is opened."""
+    """Creates inputs for models and voices. Lists of folders are updated when the page or their tab is opened."""
 
     def __init__(self, studio: Studio, texts: dict[str, str], page: gr.Blocks, language: str):
         self.studio, self.texts, self.page, self.language = studio, texts, page, language

@@ -55,7 +55,7 @@ class Studio:
         return base_folder() if name == BASE_NAME else named_folder(self.home, name)
 
     def source(self, named: str | None) -> str:
-        """Returns the `--init-from` of the model `named`: the folder if this is a run's name, otherwise the name."""
+        """Returns the value of `--init-from` for the model `named`: its folder if it is a run, otherwise the name."""
         named = (named or "").strip()
         return str((self.home / named).resolve()) if named in runs_in(self.home) else named
 
@@ -141,7 +141,7 @@ class Studio:
             yield "\n\n".join(one for one in printed.split("\n\n") if has_gpu or not one.startswith("LARGEST BATCH"))
 
     def speakers(self, language: str, *names: str, before: str | None = None) -> list[str]:
-        """Returns the voices that all models `names` have: of `language`, then others. `before` leads its group."""
+        """Returns the voices that all models `names` have, those of `language` first. `before` leads its group."""
         voices, *others = (read_speakers(self.folder(name)) for name in names)
         shared = [one for one in voices if all(one in other for other in others)]
         return sorted(shared, key=lambda it: (voices[it].language != language, it != before, voices[it].clip is None))

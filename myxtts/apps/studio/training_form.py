@@ -117,7 +117,7 @@ def training_flags(recipe: str, folder: Path, values: Mapping[str, Any]) -> list
 
 
 def _model_in(source):
-    """Returns a model's `size`, `g2p`, trained `stages` and `released` (is it XTTS v2); {} if not on this machine."""
+    """Returns a model's `size`, `g2p`, trained `stages` and `released` (whether it is XTTS v2); {} if not local."""
     if source == XTTS_V2:
         return dict(size=RELEASED_SIZE, g2p=(), released=True, stages=())
     if is_hub_name(source) or kind_of(source) not in (*MODELS, RELEASE, TRAINER):  # starting the run reports it
