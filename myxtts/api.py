@@ -124,7 +124,7 @@ def train(config: Configuration = None, **options) -> "Run":
         call resumes it.
 
     Raises:
-        UserError: An option or a recording is unusable. A note has the Python argument of each flag in the message.
+        UserError: An option or a recording is unusable. A note gives the Python names of flags in the message.
     """
     with starting_quietly():
         run = open_run(config, **options)

@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -136,8 +137,10 @@ def _soaked(flags, folder, seconds):
             states.append((watched.memory_info().rss / 2**20, watched.num_threads()))
         time.sleep(min(1.0, seconds / 30))
     process.send_signal(signal.SIGINT)
-    process.wait(600)
-    if len(states) < 9:
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(600)
+    if process.returncode != 0 or len(states) < 9:
+        process.kill()
         return {"error": (folder / "log").read_text()[-300:] or "no step was taken"}
     third = len(states) // 3
     middle, end = states[third : 2 * third], states[2 * third :]

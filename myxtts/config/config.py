@@ -211,7 +211,7 @@ def read_yaml(path: str | Path) -> dict:
 
 
 def without_adapted(values: dict) -> dict:
-    """Drops numbers of `data` that equal a `Default`, so that runs may adapt them: files do not tell who chose them."""
+    """Drops numbers of `data` that equal a `Default`, as if no user had chosen them, so that runs may adapt them."""
     adapted = {one.name: one.default for one in fields(DataConfig) if isinstance(one.default, Default)}
     if isinstance(data := values.get("data"), dict):
         values["data"] = {name: value for name, value in data.items() if name not in adapted or value != adapted[name]}

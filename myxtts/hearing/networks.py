@@ -30,7 +30,7 @@ PART_FRAMES = 160
 PART_STEP_FRAMES = 77
 """Frames from the start of one segment to the start of the next: 0.77 s, so that segments overlap by about half."""
 _ROWS, _COLUMNS = 8, 128
-"""Maximum rows and columns of the LSTM's product per frame: on busy machines, OpenBLAS is 80 times slower with more."""
+"""Blocks into which the LSTM's product per frame is split: on busy machines, OpenBLAS is 80 times slower without."""
 
 Encoder = Callable[[np.ndarray, int], np.ndarray]
 """Speaker encoder: function of samples `(S,)` and their rate in Hz that returns a unit-length embedding `(E,)`."""

@@ -282,7 +282,7 @@ def _lists(origin):
 
 def _stages(origin):
     """Yields `(stage, steps, step, losses)` for each stage of a run. `steps` are the last and the best step, or None if
-    the stage was not trained in this run. `losses` are the validation losses at `step`, as texts."""
+    the stage was not trained in this run. `losses` has texts with the validation losses, which are those of `step`."""
     for stage, store in stores_in(origin).items():
         state, best_step = store.read_state(store.steps()[-1]), store.best_step()
         was_trained = "position" in state and "taken_from" not in state

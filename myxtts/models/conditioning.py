@@ -85,11 +85,7 @@ class PerceiverLayer(Layer):
 class PerceiverResampler(Layer):
     """Learned latents that attend to the input, then an RMS norm: `(B, T, width)` to `(B, num_latents, width)`.
 
-    Args:
-        num_latents: Number of latents (XTTS: 32).
-        depth: Number of perceiver layers (XTTS: 2).
-        heads: Number of attention heads (XTTS: 8).
-        head_width: Channels per head (XTTS: 64).
+    XTTS has 32 latents and 2 layers (`depth`), with 8 attention heads of 64 channels (`head_width`).
     """
 
     def __init__(self, width: int, num_latents: int, depth: int, heads: int, head_width: int, **kwargs):

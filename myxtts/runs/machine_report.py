@@ -33,7 +33,7 @@ SLOW_DISK = 20 * 2**20
 SUMS_MB, REPEATS, MESSAGES = (1, 4, 16, 64, 256), 5, 50
 """Sizes in MB of the all-reduces that `examine_workers` times, repetitions of each, and number of messages to time."""
 TEXT_TOKENS = 5000
-"""Assumed vocabulary size of the GPTs whose gradients `_sums` reports on."""
+"""Vocabulary size of a GPT, assumed when `_sums` estimates the time to sum its gradients."""
 
 
 def examine(config: XTTSConfig, seconds: float, folder: str, data_files: Sequence[str] = ()) -> dict[str, Any]:

@@ -86,7 +86,7 @@ class TrainingState:
         return True
 
     def scored(self, score: float) -> bool:
-        """Records the score of a speech evaluation, and returns whether `improves` updated `best`."""
+        """Records the score of a speech evaluation; returns whether this step became the best (see `improves`)."""
         self.stale_evaluations += 1
         if math.isfinite(score) and (self.least_score is None or score < self.least_score):
             self.least_score, self.stale_evaluations = score, 0

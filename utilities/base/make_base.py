@@ -86,12 +86,10 @@ def main() -> int:
     parser.add_argument("--output", type=Path, default=BASE_FOLDER, help="folder of the model")
     arguments = parser.parse_args()
     corpus, run = make_base_corpus(arguments.work / "corpus"), arguments.work / "run"
-    recipe = ["--config", str(ROOT / "configs" / "base_model.yaml")]
-    paths = ["--train-data", str(corpus), "--checkpoint-dir", str(run)]
-    if code := subprocess.run([sys.executable, str(ROOT / "train_main.py"), *recipe, *paths]).returncode:
+    flags = [f"--config={ROOT / 'configs' / 'base_model.yaml'}", f"--train-data={corpus}", f"--checkpoint-dir={run}"]
+    if code := subprocess.run([sys.executable, str(ROOT / "train_main.py"), *flags]).returncode:
         return code
-    stores = [CheckpointStore(run / stage) for stage in STAGES]
-    if not all(store.steps() and store.read_state(store.steps()[-1])["finished"] for store in stores):
+    if not all((CheckpointStore(run / stage).newest_state() or {}).get("finished") for stage in STAGES):
         return 0  # stopped by Ctrl-C, as the training has said
     print(f"{pack(run, corpus, arguments.output)} bytes in {arguments.output}")
     return 0

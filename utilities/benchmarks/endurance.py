@@ -74,15 +74,15 @@ def many_calls(folder: Path, count: int) -> None:
                 one = lambda text: synthesizer.batch([text], [voice], ["en"], sampling, number, max_codes=16)
                 list(pool.map(one, texts))
 
-    memory = []
+    memory, every = [], max(1, count // 10)
     for number in range(count):
         call(number)
-        if (number + 1) % max(1, count // 10) == 0:
+        if (number + 1) % every == 0:
             gc.collect()
             memory.append(PROCESS.memory_info().rss / 2**20)
             print(f"{number + 1} calls: {memory[-1]:.0f} MB, {PROCESS.num_threads()} threads", flush=True)
     growth = 100 * (memory[-1] / memory[0] - 1)
-    print(f"growth from call {count // 10} to {count}: {growth:+.1f} % (goal: at most 2 %)")
+    print(f"growth from call {every} to {count}: {growth:+.1f} % (goal: at most 2 %)")
 
 
 def main() -> None:

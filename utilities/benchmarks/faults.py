@@ -108,7 +108,8 @@ def differences(whole: Path, other: Path) -> Iterator[str]:
         if len({json.dumps(store.read_state(ends[0][0])["history"]) for store in stores}) != 1:
             yield f"{other.name}: losses of the {stage} differ"
         for name in ("model.safetensors", "optimizer.safetensors"):
-            if len({digest_file(path) for store in stores for path in store.path(ends[0][0]).glob(name)}) != 1:
+            found = [digest_file(path) for store in stores for path in store.path(ends[0][0]).glob(name)]
+            if len(found) != 2 or found[0] != found[1]:
                 yield f"{other.name}: {name} of the {stage} differs"
 
 

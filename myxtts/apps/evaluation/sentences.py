@@ -159,7 +159,7 @@ def clips_of_run(run: Path, utterances: Sequence[Utterance], folder: Path) -> tu
         rejects = {re.sub("^'(?=[=+@-])", "", row["id"]): row["verdict"] == "rejected" for row in csv.DictReader(file)}
     known = ids & rejects.keys()
     is_same = name == "validation" or is_here(config.data.train_data)
-    if not is_same and len(known) < KNOWN_SHARE * min(len(ids), len(rejects)):
+    if not is_same and (not known or len(known) < KNOWN_SHARE * min(len(ids), len(rejects))):
         return set(), set()
     hashes = trained_on(run, config) if name == "train" else ()
     return {one for one in ids if id_hash(one) in hashes}, {one for one in known if rejects[one]}

@@ -114,7 +114,7 @@ class DataSets:
         return folder
 
     def lists(self, folder: str | Path) -> list[Path]:
-        """Returns the CSV files that list the clips of a data set, if the clips were cut on the page, else []."""
+        """Returns the lists of clips (CSV files) of a data set; [] if it was not made on the web page."""
         lists = [Path(folder, name) for name in ("metadata_train.csv", "metadata_eval.csv")]
         return [path for path in lists if path.is_file()] if Path(folder).parent == self.home else []
 
@@ -172,7 +172,7 @@ def kept_in(home: Path) -> dict[str, Kept]:
 
 
 def _parts(kind, folder):
-    """Returns the paths to move with `folder` (a data set's recordings or a run's output, if any), then `folder`."""
+    """Returns the paths to move: `folder`, after what lies beside it (a data set's recordings, a run's output)."""
     beside = {"data": folder.with_name(f"{folder.name}{RECORDINGS}"), "run": output_path(folder)}
     return [path for path in (beside.get(kind), folder) if path and (path.exists() or path == folder)]
 

@@ -99,7 +99,7 @@ _LAYOUTS = {
         lambda weight: (_norm_but_first(weight.transpose()), weight.transpose()),
     ),
 }
-"""Two functions by `Tensor.layout`: from Coqui's arrays to a MyXTTS weight (see `to_ours`), and back (`to_coqui`)."""
+"""For each `Tensor.layout`, two functions: one converts Coqui's arrays to our weight, the other converts it back."""
 
 
 def _tensors(part, table, **numbers):

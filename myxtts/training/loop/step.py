@@ -118,7 +118,7 @@ class TrainStep:
 
     @property
     def bad_steps_in_row(self) -> int:
-        """Number of updates skipped in a row up to now. If a stage has several updates, the largest such number."""
+        """Number of steps in a row up to now that were skipped; the largest, if several optimizers count separately."""
         return max(int(rule.bad_steps_in_row.numpy()) for rule in self.rules)
 
     def make_accumulators(self) -> None:

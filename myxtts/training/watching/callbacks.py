@@ -24,7 +24,7 @@ STALL_WARNING = 0.05
 STEP_WIDTH = 80
 """Width to which log lines of steps are wrapped on a terminal, in characters."""
 MINUTE = 60.0
-"""Seconds between progress lines without a progress bar, and from a stage's start until its bottleneck is reported."""
+"""Interval of progress lines if there is no progress bar. A stage reports its bottleneck after this time, too."""
 TRIAL_SECONDS = 10.0
 """With gradient accumulation, the expected duration of a step is printed once if it exceeds this number of seconds."""
 HINTS = {
