@@ -52,6 +52,7 @@ def test_export_restores_every_tensor(released_shape, tmp_path, capsys):
     capsys.readouterr()
     assert convert("--to-coqui", released_shape / "out", "--output", output) == 2
     assert "already exists" in capsys.readouterr().err
+    assert convert("--to-coqui", released_shape / "out", "--output", tmp_path / "new" / "dvae.pth") == 2
 
 
 @pytest.fixture(scope="module")

@@ -270,6 +270,10 @@ def test_links_of_the_user_to_the_users_own_audio_are_followed(tmp_path, monkeyp
     assert [u.id for u in corpus.utterances] == ["a", "b"]
     assert [(r.id, r.reason) for r in corpus.rejections] == [("c", "outside the data set")]
     assert f"{tmp_path}/audio, {tmp_path}/elsewhere" in corpus.notes[0]
+    text(tmp_path / "named" / "metadata.csv", f"{tmp_path}/audio/a.wav|one\n{tmp_path}/elsewhere/b.wav|two\n")
+    (tmp_path / "named" / "speakers.csv").symlink_to(tmp_path / "elsewhere" / "secret.txt")
+    with pytest.raises(CorpusError, match="leads outside"):  # although `tmp_path` is where the named audio is
+        load_corpus(tmp_path / "named")
     monkeypatch.setattr(os, "geteuid", lambda: -1)
     assert not load_corpus(root).utterances
     allowed = load_corpus(root, audio_roots=[tmp_path / "audio"])

@@ -14,6 +14,7 @@ from myxtts.cli.train import plan
 from myxtts.config.checks import UserError
 from myxtts.data.dataset import SpeechDataset
 from myxtts.devices.configuration import plan_devices
+from myxtts.devices.gpu_monitor import GPU
 from myxtts.runs import agenda
 from myxtts.runs.agenda import StageWork
 from myxtts.runs.console import RunConsole
@@ -42,7 +43,7 @@ def needs(folder, works=WORKS, **training):
     return agenda.find_needs(config, works, SimpleNamespace(train=[SimpleNamespace(num_samples=22050)]))
 
 
-def test_forecast_includes_checkpoints_of_all_stages_and_a_full_disk_is_refused(tmp_path, machine):
+def test_forecast_includes_checkpoints_of_all_stages_and_a_full_disk_is_refused(tmp_path, machine, monkeypatch):
     machine(8 * GB, 8 * GB)
     found = needs(tmp_path / "run")
     assert 0.9 * GB < found.memory < 2 * GB and found.memory_in_all == 8 * GB and found.disk_free == 8 * GB
@@ -57,6 +58,12 @@ def test_forecast_includes_checkpoints_of_all_stages_and_a_full_disk_is_refused(
     machine(GB // 2, 8 * GB)
     with pytest.raises(UserError, match="does not fit.*--batch-size"):
         needs(tmp_path / "run")
+    cards = [GPU("0", "small", 4096), GPU("1", "large", 24576)]
+    for request, memory in (({"data_gpu": 0, "model_gpu": 1}, 24), ({"data_gpu": 1, "model_gpu": 0}, 4), ({}, 4)):
+        plan_of_two = plan_devices(num_gpus=2, gpus=cards, **request)
+        monkeypatch.setattr(agenda, "plan_for", lambda chosen=plan_of_two: chosen)
+        monkeypatch.setattr(agenda, "list_gpus", lambda: cards)
+        assert needs(tmp_path / "run", WORKS[:1]).memory_in_all == memory * GB  # of the GPU that trains
 
 
 def test_plan_estimates_the_time_of_each_stage_and_starts_no_run(tiny_corpus, tmp_path, capsys):

@@ -24,7 +24,7 @@ BUDGETS = {
     "models": 1935,
     "runs": 2345,
     "storage": 1215,
-    "tests": 24950,
+    "tests": 24970,
     "text": 1655,
     "training": 4295,
     "utilities": 5500,

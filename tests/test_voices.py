@@ -52,6 +52,8 @@ def test_blend_is_the_weighted_mean():
             Voice.blend(voices, weights)
     with pytest.raises(UserError, match="one model"):
         Voice.blend([one, drawn(1, speaker=False)])
+    with pytest.raises(UserError, match="one model"):
+        Voice.blend([one, Voice(one.latents, one.speaker[:, :4])])
 
 
 def test_voice_is_cached_by_the_content_of_its_recordings(tmp_path, tokenizer, monkeypatch):

@@ -229,7 +229,7 @@ def find_needs(config: XTTSConfig, works: Sequence[StageWork], dataset: SpeechDa
         found = estimate(config.model, shapes, requested_optimizations(training)[0])
         below = [ESTIMATES[name] for name in STAGES[work.stage].builds_on if name in ESTIMATES]
         frozen = sum(estimate(config.model, shapes).parameters for estimate in below)
-        peaks.append(found.peak + frozen * (bool(plan.visible_ids) and not plan.is_dual))  # else on the data device
+        peaks.append(found.peak + frozen * (bool(plan.visible_ids) and plan.data_gpu in plan.model_gpus))
         scratch = int(CPU_SCRATCH * (found.peak - found.resident))
         extras.append(frozen + scratch + int(BYTES_PER_SECOND * batch * longest))
         checkpoints.append(found.resident - found.accumulators)

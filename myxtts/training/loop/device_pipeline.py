@@ -75,7 +75,7 @@ class DevicePipeline(Iterator, AbstractContextManager):
 
     def __init__(self, batches: Iterable, prepare: Callable, transfer: Callable, capacity: int = 1, start: int = 0):
         self.capacity, self.seconds, self._now = capacity, Counter(), SimpleNamespace(phase="reading")
-        """`seconds` has the producer's time in each of the `PHASES`, and the time that the consumer waited ("stall")."""
+        """`seconds` has the producer's time in each of the `PHASES`, and the consumer's waiting time ("stall")."""
         self._batches = _prepared(batches, prepare, transfer, start, self.seconds, self._now)
         self._ready, self._stop = queue.Queue(maxsize=capacity), threading.Event()
         work = self._batches, self._ready, self._stop
