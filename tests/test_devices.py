@@ -151,6 +151,7 @@ def test_single_mode_takes_one_gpu_and_lets_it_grow(machine, capsys):
     assert tensorflow().boards() == ["0"] and tensorflow().state.growth == ["0"]
     assert tensorflow().state.soft_placement
     assert capsys.readouterr().out == "Devices: single: data and model on /GPU:0\n"
+    pytest.raises(DeviceError, devices.plan_for, 0, 0)  # a pair is never one device in silence
 
 
 @pytest.mark.parametrize(

@@ -27,9 +27,9 @@ def plan_for(data_gpu: int | None = None, model_gpu: int | None = None) -> Devic
     Without arguments, returns the plan that was applied. If no plan was applied, returns a plan for one device (the
     first GPU or the CPU) and does not apply it.
     """
-    pair = data_gpu, model_gpu
-    if _applied and pair in ((None, None), (_applied[1].data_gpu, *_applied[1].model_gpus)):
-        return _applied[1]
+    pair, plan = (data_gpu, model_gpu), _applied and _applied[1]
+    if plan and (pair == (None, None) or plan.is_dual and pair == (plan.data_gpu, *plan.model_gpus)):
+        return plan
     if pair != (None, None):
         return early_gpu_configuration(*pair)
     return plan_devices(num_gpus=len(import_sparingly().config.get_visible_devices("GPU")))
