@@ -98,9 +98,9 @@ def resident_bytes() -> int:
 
 
 def peak_resident_bytes() -> int:
-    """Returns the largest main memory that this process has used so far, in bytes (Linux only)."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
+    """Returns the largest main memory that this process has used so far, in bytes; if unknown, what it uses now."""
+    lines = (_text(Path("/proc/self/status")) or "").splitlines()
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM")), resident_bytes())
 
 
 class PeakMemory:
@@ -177,8 +177,7 @@ def default_device() -> str:
 
 def check_device(name: str | None) -> None:
     """Raises `UserError` if a device name is not `cpu`, `gpu`, `gpu:N` or None; does not import TensorFlow."""
-    is_device = name is None or re.fullmatch(r"(cpu|gpu)(:\d+)?", name, re.IGNORECASE)
-    require(bool(is_device), "--device", "cpu, gpu or gpu:N", name)
+    require(name is None or bool(re.fullmatch(r"(cpu|gpu)(:\d+)?", name, re.I)), "--device", "cpu, gpu or gpu:N", name)
 
 
 def device_named(name: str | None, setting: str = "--device") -> str:
@@ -191,8 +190,7 @@ def device_named(name: str | None, setting: str = "--device") -> str:
     import tensorflow as tf
 
     present = [short_name(one.name) for one in tf.config.list_logical_devices()]
-    numbered = name if ":" in name else f"{name}:0"
-    device = short_name(numbered).upper()
+    device = short_name(name if ":" in name else f"{name}:0").upper()
     choices = ", ".join(one.strip("/").lower() for one in present)
     require(device in present, setting, f"one of {choices}", name)
     return device
@@ -248,9 +246,8 @@ def _compute_capability(device):
     """Returns the lowest compute capability of the GPUs that train: `device` and the GPUs after it. None if unknown."""
     import tensorflow as tf
 
-    boards = []  # the GPU of each logical device
-    for gpu in tf.config.get_visible_devices("GPU"):
-        boards += [gpu] * len(tf.config.get_logical_device_configuration(gpu) or [gpu])
+    gpus, parts_of = tf.config.get_visible_devices("GPU"), tf.config.get_logical_device_configuration
+    boards = [gpu for gpu in gpus for _ in parts_of(gpu) or [gpu]]  # the GPU of each logical device
     number = int(device.rpartition(":")[2])
     found = [tf.config.experimental.get_device_details(gpu).get("compute_capability") for gpu in boards[number:]]
     return min(found) if found and None not in found else None
