@@ -60,7 +60,7 @@ config = SimpleNamespace(
     set_logical_device_configuration=_set_logical_device_configuration,
     LogicalDeviceConfiguration=lambda memory_limit=None: SimpleNamespace(memory_limit=memory_limit),
     set_soft_device_placement=lambda on: setattr(state, "soft_placement", on),
-    experimental=SimpleNamespace(set_memory_growth=_set_memory_growth,
+    experimental=SimpleNamespace(set_memory_growth=_set_memory_growth, get_device_details=lambda gpu: {},
                                  set_device_policy=lambda policy: setattr(state, "policy", policy)))
 '''
 

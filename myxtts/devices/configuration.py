@@ -82,14 +82,12 @@ def early_gpu_configuration(data_gpu: int | None = None, model_gpu: int | None =
             return plan
         if plan.is_dual and not plan.virtual:
             raise DeviceError(f"Devices are already configured ({plan.describe()}). Start a new process to use others.")
-    gpus = _nvml_gpus()
-    if request.virtual_devices:
-        num_gpus = 0
-    elif gpus is not None and (data_gpu is not None or request.models):
+    gpus, num_gpus = _nvml_gpus(), 0
+    if gpus is not None and not request.virtual_devices and (data_gpu is not None or request.models):
         num_gpus = len(gpus)  # TensorFlow is not imported, so that CUDA_VISIBLE_DEVICES can still be set
-    else:
+    elif not request.virtual_devices:
         num_gpus = len(import_sparingly().config.list_physical_devices("GPU"))
-    known = gpus if gpus is not None and len(gpus) == num_gpus else None
+    known = _as_numbered(gpus) if gpus is not None and len(gpus) == num_gpus else None
     plan = plan_devices(num_gpus=num_gpus, gpus=known, **vars(request))
     if gpus and plan.num_gpus == 0 and not plan.virtual and plan.accelerator == "auto":
         seen = f"Using the CPU: NVML sees {counted(len(gpus), 'GPU')}, but this TensorFlow can use none."
@@ -165,8 +163,7 @@ def configure_for_speech(device: str | None = None) -> AbstractContextManager:
 
 def _require_build(tf, accelerator):
     """Raises `DeviceError` if the accelerator is `cuda` or `rocm` and this TensorFlow is not built for it."""
-    built_with = {"cuda": tf.test.is_built_with_cuda, "rocm": tf.test.is_built_with_rocm}
-    if accelerator in built_with and not built_with[accelerator]():
+    if accelerator in ("cuda", "rocm") and not getattr(tf.test, f"is_built_with_{accelerator}")():
         rule = f"{ACCELERATOR_VARIABLES[0]}={accelerator} needs a TensorFlow built with {accelerator}"
         raise DeviceError(f"{rule}. Install one, or set the variable to auto or cpu.")
 
@@ -174,15 +171,14 @@ def _require_build(tf, accelerator):
 def _narrow_environment(plan):
     """Sets `CUDA_VISIBLE_DEVICES` to a dual plan's GPUs if TensorFlow is not imported yet; returns whether it did."""
     # Once it is imported, GPUs in descending order are an error: `set_visible_devices` numbers them in ascending order.
-    if not (plan.is_dual and plan.visible_ids):
-        return False
-    if "tensorflow" not in sys.modules:
+    has_gpus = plan.is_dual and plan.visible_ids
+    if has_gpus and "tensorflow" not in sys.modules:
         if "CUDA_VISIBLE_DEVICES" not in os.environ:
             # The order of NVML and nvidia-smi. A list set by the user refers to the user's own order.
             os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(plan.visible_ids)
         return True
-    if list(plan.visible) != sorted(plan.visible):
+    if has_gpus and list(plan.visible) != sorted(plan.visible):
         pair, ids = ",".join(map(str, plan.visible)), ",".join(plan.visible_ids)
         raise DeviceError(
             f"GPUs {pair} in this order need CUDA_VISIBLE_DEVICES before TensorFlow is imported, but "
@@ -213,11 +209,10 @@ def _configure_gpus(tf, plan, narrowed):
 
 def _importers_of_tensorflow():
     """Returns a clause for an error message: which modules imported TensorFlow before it was configured."""
-    tensorflow, names = sys.modules["tensorflow"], []
-    for name, module in sorted(sys.modules.items()):
-        values = list(getattr(module, "__dict__", {}).values())
-        if name.partition(".")[0] not in ("tensorflow", "keras") and any(value is tensorflow for value in values):
-            names.append(name)
+    tensorflow, own = sys.modules["tensorflow"], ("tensorflow", "keras")
+    others = [name for name in sorted(sys.modules) if name.partition(".")[0] not in own]
+    values_of = lambda name: list(getattr(sys.modules[name], "__dict__", {}).values())
+    names = [name for name in others if any(value is tensorflow for value in values_of(name))]
     return f"TensorFlow was imported by {', '.join(names[:5])}" if names else "TensorFlow was imported"
 
 
@@ -225,6 +220,15 @@ def _nvml_gpus():
     """Returns the GPUs that NVML lists, or None if NVML cannot be read."""
     with suppress(NVMLUnavailable):
         return list_gpus()
+
+
+def _as_numbered(gpus):
+    """Sorts NVML's GPUs as TensorFlow numbers them: CUDA's default order is fastest first, NVML's is by slot."""
+    config = sys.modules["tensorflow"].config if "tensorflow" in sys.modules else None
+    details = map(config.experimental.get_device_details, config.list_physical_devices("GPU")) if config else ()
+    names, listed = [one.get("device_name") for one in details], [gpu.name for gpu in gpus]
+    is_other = names != listed and {*names} == {*listed}
+    return sorted(gpus, key=lambda gpu: names.index(gpu.name)) if is_other else gpus
 
 
 def _accelerator_variable():

@@ -112,9 +112,8 @@ def plan_devices(*, num_gpus: int, gpus: Sequence[GPU] | None = None, **request)
     wanted = DeviceRequest(**request)
     _check_request(wanted)
     data_gpu, models, isolation = wanted.data_gpu, wanted.models, wanted.memory_isolation
-    virtual = bool(wanted.virtual_devices)
+    virtual, accelerator = bool(wanted.virtual_devices), wanted.accelerator
     count, kind = (wanted.virtual_devices, "virtual device") if virtual else (num_gpus, "GPU")
-    accelerator = wanted.accelerator
     common = {"accelerator": accelerator, "num_gpus": num_gpus}
     ids = [gpu.id for gpu in gpus] if gpus else [str(index) for index in range(num_gpus)]
     if data_gpu is None and virtual:
