@@ -21,7 +21,7 @@ from myxtts.devices.gpu_monitor import GPUMonitor
 from myxtts.distributed.workers import current_workers, leaving_together
 from myxtts.runs.setup import quickest_devices, set_up
 from myxtts.storage.run_folder import own_run_folder, stores_in
-from myxtts.utils.commons import LOG_FORMAT, LOG_TIME_FORMAT, LOGGER_NAME
+from myxtts.utils.commons import LOG_FORMATTER, LOGGER_NAME
 
 if TYPE_CHECKING:
     from myxtts.inference.synthesizer import Speech
@@ -64,7 +64,7 @@ class Run:
         self.plan: DevicePlan = plan
         self.callbacks: list = list(callbacks)
         self.folder: Path = Path(config.training.checkpoint_dir)
-        self.monitor: GPUMonitor = GPUMonitor(plan.visible_ids or None)
+        self.monitor: GPUMonitor = GPUMonitor(plan.visible_ids)
         """Measures memory and utilization of the GPUs in use during training."""
         self.trainer = None
         """`StageTrainer` of the current or last stage; None if there is none."""
@@ -243,7 +243,7 @@ class _LogFile(logging.FileHandler):
 
     def __init__(self, path: Path):
         super().__init__(path, encoding="utf-8", delay=True)
-        self.setFormatter(logging.Formatter(LOG_FORMAT, LOG_TIME_FORMAT))
+        self.setFormatter(LOG_FORMATTER)
 
     def emit(self, record):
         try:

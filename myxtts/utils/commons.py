@@ -16,8 +16,7 @@ from myxtts.config.checks import console_log
 from myxtts.devices.machine import default_device, runs_on_cpu
 
 LOGGER_NAME = "myxtts"
-LOG_FORMAT = "%(asctime)s %(levelname)s %(message)s"
-LOG_TIME_FORMAT = "%H:%M:%S"
+LOG_FORMATTER = logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S")
 LINE_WIDTH = 120
 """Maximum number of characters in a printed line."""
 
@@ -49,8 +48,7 @@ def folded(line: str, width: int = 0) -> str:
     whole = r"`[^`]+`|^( *--|([\w ]+: {2,}| *)(myxtts|python|tensorboard) ).*"
     line = re.sub(whole, lambda command: command[0].replace(" ", "\0"), line)
     if not width:
-        shown = shutil.get_terminal_size((LINE_WIDTH, 24)).columns if sys.stdout.isatty() else LINE_WIDTH
-        width = min(LINE_WIDTH, shown)
+        width = min(LINE_WIDTH, shutil.get_terminal_size().columns) if sys.stdout.isatty() else LINE_WIDTH
     joint = " | " if " | " in line else " "
     lines = []
     for part in line.split(joint) if len(line) > width else [line]:
@@ -105,7 +103,7 @@ def setup_logging() -> logging.Logger:
     handler = logging.StreamHandler(_AboveProgressBars())
     handler.set_name(LOGGER_NAME)
     handler.addFilter(lambda record: record.name != console_log.name)
-    handler.setFormatter(logging.Formatter(LOG_FORMAT, LOG_TIME_FORMAT))
+    handler.setFormatter(LOG_FORMATTER)
     logger.addHandler(handler)
     logger.setLevel("INFO")
     # TensorFlow's absl adds a handler to the root logger, which would print every line again.
