@@ -170,7 +170,8 @@ class Workers:
             self._send_end(ended, why, code)
         sentence = printable(f"{self.name(ended).capitalize()} {why}.".replace("..", "."))
         logging.getLogger("myxtts").error("%s", sentence)
-        print(f"Error: {sentence}", file=sys.stderr, flush=True)
+        with suppress(OSError):  # a closed pipe
+            print(f"Error: {sentence}", file=sys.stderr, flush=True)
         # Not an exception: the main thread may wait in a collective that never ends.
         end_process(code, FAREWELL_SECONDS)
 
@@ -247,8 +248,8 @@ def end_process(code: int = 0, seconds: float = LOST_SECONDS) -> NoReturn:
     Worker 0, which runs the coordination service, first waits for the other workers to end, at most `seconds`.
     """
     logging.shutdown()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    with suppress(OSError):  # it may be a closed pipe
+        sys.stdout.flush()
     deadline, others = time.monotonic() + seconds, range(1, _current.count) if _current.is_chief else ()
     while time.monotonic() < deadline and not all(_current._cluster.failure(peer, 1.0) for peer in others):
         time.sleep(0.1)
@@ -318,7 +319,8 @@ def _follow(workers):
 
     def show(index, worker):
         for line in worker.stdout:
-            print(f"[{index}] {line.decode(errors='replace').rstrip()}", flush=True)
+            with suppress(OSError, UnicodeError):  # the worker must not wait until its output is read
+                print(f"[{index}] {line.decode(errors='replace').rstrip()}", flush=True)
 
     readers = [threading.Thread(target=show, args=pair, daemon=True) for pair in enumerate(workers)]
     for reader in readers:
