@@ -172,10 +172,10 @@ def test_scaling_recommends_what_was_accumulated_as_it_was(write):
 
 
 def test_scaling_shows_a_run_that_went_out_of_memory(write):
-    out_of_memory = "ResourceExhaustedError: OOM when allocating tensor"
-    logs = [write("test_batch_8.log", run_log(8)), write("test_batch_48.log", f"Batch size: 48\n{out_of_memory}\n")]
-    code, out, _ = run("analyze_batch_scaling", *logs)
-    assert code == 0 and "batch size 48" in out and "--grad-accum" in out
+    oom = "ResourceExhaustedError: OOM when allocating tensor"
+    logs = [write("test_batch_8.log", run_log(8)), write("test_batch_48.log", f"Batch size: 48\n{oom}\n")]
+    code, out, _ = run("analyze_batch_scaling", *logs, write("late.log", f"Batch size: 32\n{step_line(10)}\n{oom}\n"))
+    assert code == 0 and "batch size 32, 48" in out and "--grad-accum" in out
     assert f"{logs[1]}: out of memory" in out and f"Recommended: --batch-size 8 ({logs[0]})." in out
     code, out, _ = run("analyze_batch_scaling", logs[1])
     assert code == 0 and "--batch-size 24" in out

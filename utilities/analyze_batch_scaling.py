@@ -66,8 +66,8 @@ def read_runs(paths):
 
 
 def recommended(runs):
-    """Returns the run with the smallest batch that reaches `ENOUGH`, and the fastest; (None, None) without timings."""
-    measured = [run for run in runs if run["samples_per_second"]]
+    """Returns the run with the smallest batch that reaches `ENOUGH`, and the fastest; ignores runs out of memory."""
+    measured = [run for run in runs if run["samples_per_second"] and not run["out_of_memory"]]
     if not measured:
         return None, None
     best = max(measured, key=lambda run: run["samples_per_second"])
@@ -83,7 +83,7 @@ def report(runs):
     chosen, best = recommended(runs)
     if chosen is None:
         smaller = max(1, min(run["batch"] for run in runs) // 2)
-        return "\n".join([*lines, f"No run got as far as a training step. Try --batch-size {smaller}."])
+        return "\n".join([*lines, f"Every run ran out of memory. Try --batch-size {smaller}."])
     less = "" if chosen is best else f", within {100 * (1 - ENOUGH):.0f} % of the best at less memory"
     lines.append(f"Best throughput: {best['path']}, {best['samples_per_second']:.1f} samples/s.")
     parts = f" --grad-accum {chosen['accumulation']}" if chosen["accumulation"] > 1 else ""
