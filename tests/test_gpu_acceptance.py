@@ -11,7 +11,7 @@ from logical_devices import on_logical_devices
 from utilities import gpu_acceptance
 from utilities.gpu_acceptance import cases, judge, main
 
-PAIR = ["--data-gpu", "0", "--model-gpu", "1"]
+PAIR, PRIVATE = ["--data-gpu", "0", "--model-gpu", "1"], "/home/em ma=emma/my emma"
 
 
 def figures(batch=16, rate=2.0, memory=8000, **more):
@@ -27,7 +27,8 @@ def measured(case, flags, steps, seconds):
         return {"equal": True} if case.tool == "resume" else dict(steps=900, minutes=5.0, growth=0.01, ok=True)
     if case.group in ("batch", "beyond"):
         size = int(case.name)
-        return {"error": "ResourceExhaustedError: out of memory"} if size >= 96 else figures(size, 40 / (size + 8))
+        error = {"error": f"out of memory\n | at '{PRIVATE}/b.wav' on /GPU:1, emma/b"}
+        return error if size >= 96 else figures(size, 40 / (size + 8))
     if case.name == "all":
         return figures(rate=4.4, memory=3900)
     return figures(rate=2.5 if case.name == "8" and case.group == "workers" else 2.0)
@@ -35,15 +36,16 @@ def measured(case, flags, steps, seconds):
 
 def test_report_has_every_target_and_the_flags_to_use(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(gpu_acceptance, "run_case", measured)
-    assert main([*PAIR, "--train-data", "/home/emma/corpus", "--report", str(tmp_path)]) == 0
+    assert main([*PAIR, "--train-data", PRIVATE, f"--config={PRIVATE}", "--report", str(tmp_path)]) == 0
     report = json.loads((tmp_path / "gpu_report.json").read_text())
     verdicts = {row["target"]: row["verdict"] for row in report["judgements"]}
     assert set(verdicts.values()) == {"pass"} and len(verdicts) == 14
-    assert report["measured"]["beyond"]["128"] == {"skipped": "a smaller batch did not fit"}
+    assert report["measured"]["beyond"]["128"] == {"skipped": "a smaller batch failed"}
     assert report["flags"].startswith("--batch-size 48") and "--num-workers 8" in report["flags"]
     assert "--optimizations aggressive" in report["flags"]
     page = (tmp_path / "gpu_report.md").read_text()
     assert "| model GPU utilisation at least 80 % (stretch 90 %) | 91 % | pass |" in page
+    assert "--train-data … --config=… --minutes" in page and "| out of memory / at '…' on /GPU:1, … |" in page
     assert "emma" not in page + json.dumps(report) and "14 targets met, 0 missed" in capsys.readouterr().out
 
 

@@ -12,6 +12,7 @@ code is 1 if a target is missed.
 
 import argparse
 import json
+import re
 import shutil
 import signal
 import subprocess
@@ -96,14 +97,15 @@ def run_case(case: Case, flags: Sequence[str], steps: int, seconds: float) -> di
         seconds: Duration of the long run. The other cases get longer time limits, computed from it.
     """
     flags = [*(_without_pair(flags) if case.single else flags), *case.flags]
-    with tempfile.TemporaryDirectory() as folder:
-        if case.tool == "resume":
-            return _resumed(flags, Path(folder), seconds)
-        if case.tool == "soak":
-            return _soaked(flags, Path(folder), seconds)
-        result = Path(folder, "result.json")
-        error = _run([PROFILER, *flags, "--num-steps", str(steps), "--json", str(result)], 2 * seconds + 600)
-        return json.loads(result.read_text()) if result.is_file() else {"error": error or "it wrote no figures"}
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            if case.tool != "profile":
+                return (_resumed if case.tool == "resume" else _soaked)(flags, Path(folder), seconds)
+            result = Path(folder, "result.json")
+            error = _run([PROFILER, *flags, "--num-steps", str(steps), "--json", str(result)], 2 * seconds + 600)
+            return json.loads(result.read_text()) if result.is_file() else {"error": error or "it wrote no figures"}
+    except Exception as error:  # the report keeps the figures of the other cases
+        return {"error": f"{type(error).__name__}: {error}"}
 
 
 def _resumed(flags, folder, seconds):
@@ -141,6 +143,7 @@ def _soaked(flags, folder, seconds):
         process.wait(600)
     if process.returncode != 0 or len(states) < 9:
         process.kill()
+        process.wait()
         return {"error": (folder / "log").read_text()[-300:] or "no step was taken"}
     third = len(states) // 3
     middle, end = states[third : 2 * third], states[2 * third :]
@@ -278,6 +281,14 @@ def _smaller(figures, plain):
     return (f"{own / other:.2f} x", own <= 0.5 * other) if own and other else ("not known", None)
 
 
+def without_paths(text: str, given: Sequence[str]) -> str:
+    """Replaces paths by `…`, those in `given` even with spaces; joins lines and replaces `|`, for tables."""
+    for path in sorted(given, key=len, reverse=True):
+        text = re.sub(rf"(?<!\w){re.escape(path)}(?!\w)", "…", text)
+    text = re.sub(r"[^\s'\"(]*[/\\](?![CG]PU:)[^\s'\",;)]*", "…", text)
+    return " ".join(text.split()).replace("|", "/")
+
+
 def flags_to_use(found: dict[str, dict[str, dict]]) -> str:
     """Returns the flags to recommend: in each group, those of the fastest case, if over 3 % faster than the default."""
     quickest = {}
@@ -354,8 +365,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     folder = Path(own.report)
     folder.mkdir(parents=True, exist_ok=True)
     found = measure_all(flags, own.minutes, own.steps, own.only)
-    rows = judge(found, is_virtual)
-    shown = [flag if not Path(flag).is_absolute() else "…" for flag in flags]
+    parts = [re.fullmatch(r"(--[\w-]+=)?(.*)", flag, re.DOTALL).groups("") for flag in flags]
+    given = [value for _, value in parts if {*value} & {*"/\\~"} or Path(value).exists()]
+    for figures in (one for results in found.values() for one in results.values() if "error" in one):
+        figures["error"] = without_paths(figures["error"], [path for path in given if path.strip("./")])
+    rows, shown = judge(found, is_virtual), (name + ("…" if value in given else value) for name, value in parts)
     report = {
         "command": " ".join(["python utilities/gpu_acceptance.py", *shown, "--minutes", f"{own.minutes:g}"]),
         "virtual": is_virtual,
