@@ -25,7 +25,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -35,6 +34,7 @@ import numpy as np  # noqa: E402
 import psutil  # noqa: E402
 from tiny import make_tiny_corpus, tiny_run_config  # noqa: E402  of the tests
 
+from myxtts.distributed.workers import LOST_EXIT_CODE  # noqa: E402
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore  # noqa: E402
 from myxtts.storage.files import digest_file  # noqa: E402
 
@@ -43,8 +43,6 @@ LONGEST_RUN_SECONDS = 900.0
 LONGEST_STOP_SECONDS = 5.0
 LONGEST_LOSS_SECONDS = 75.0
 """Time limit for the end of a run that lost a worker: 60 s to detect the loss, 15 s until `launch` kills the rest."""
-LOST_WORKER = 75
-"""Exit code of a run that has lost a worker (docs/scaling.md)."""
 STARTING_SHARE = 0.3
 """Probability that a signal is sent while the run starts, before its first step."""
 
@@ -113,25 +111,19 @@ def differences(whole: Path, other: Path) -> Iterator[str]:
                 yield f"{other.name}: {name} of the {stage} differs"
 
 
-def worker_processes(launcher: int) -> list[int]:
-    """Returns the process ids of the workers that a launcher started."""
-    with suppress(psutil.NoSuchProcess):
-        return [child.pid for child in psutil.Process(launcher).children()]
-    return []
-
-
 def kill_once(run: TrainingRun, kind: int, draw: random.Random, start_seconds: float, steps: int) -> Iterator[str]:
     """Sends the signal `kind` to a run at a random moment; yields a message for each failed check."""
     if draw.random() < STARTING_SHARE:
         time.sleep(draw.uniform(0, start_seconds))
     elif run.wait_for_step(draw.randint(1, 2 * steps)):
         time.sleep(draw.uniform(0, 0.3))
-    several = run.workers > 1
-    victims = worker_processes(run.process.pid) if several else [run.process.pid]
-    if run.process.poll() is not None or not victims:
+    several, victims = run.workers > 1, [] if run.workers > 1 else [run.process]
+    while run.process.poll() is None and not victims:
+        victims = psutil.Process(run.process.pid).children()
+    if run.process.poll() is not None:
         return
     began = time.monotonic()
-    os.kill(draw.choice(victims), kind)
+    os.kill(draw.choice(victims).pid, kind)
     limit = LONGEST_LOSS_SECONDS if several else LONGEST_STOP_SECONDS + start_seconds
     try:
         code = run.process.wait(limit)
@@ -139,11 +131,9 @@ def kill_once(run: TrainingRun, kind: int, draw: random.Random, start_seconds: f
         run.process.kill()
         yield f"{signal.Signals(kind).name}: still running after {limit:.0f} s"
         return
-    seconds = time.monotonic() - began
-    print(f"{run.home.name}: {signal.Signals(kind).name}, ended after {seconds:.1f} s with {code}", flush=True)
-    stopped = (0, 130, 128 + kind, -kind)
-    allowed = (*stopped, LOST_WORKER) if several else stopped
-    if code not in allowed:
+    took = f"{time.monotonic() - began:.1f} s"
+    print(f"{run.home.name}: {signal.Signals(kind).name}, ended after {took} with {code}", flush=True)
+    if code not in (0, 130, 128 + kind, -kind) and not (several and code == LOST_EXIT_CODE):
         yield f"{signal.Signals(kind).name}: exit code {code}: {run.last_words()}"
     for process in psutil.process_iter(["pid", "cmdline"]):
         if str(run.home) in (process.info["cmdline"] or ()):
@@ -170,7 +160,10 @@ def kill_runs(work: Path, whole: TrainingRun, options: argparse.Namespace, start
 
 
 def trouble_folders(work: Path, whole: TrainingRun) -> Iterator[str]:
-    """Runs the part `folders` of this benchmark; yields a message for each failed check."""
+    """Runs the part `folders` of this benchmark, in one process; yields a message for each failed check."""
+    if whole.workers > 1:
+        whole = TrainingRun(work, "alone").start()
+        whole.finish()
     moved = TrainingRun(work, "moved").start()
     moved.wait_for_step(3)
     moved.home.rename(work / "elsewhere")
