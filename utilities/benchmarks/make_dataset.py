@@ -26,7 +26,7 @@ from pathlib import Path
 import numpy as np
 import soundfile
 
-from myxtts.storage.files import digest_bytes
+from myxtts.storage.files import digest_file
 
 OFFSET_SECONDS, DRIFT = 1.4, 0.001
 NEAR_SECONDS = 0.05
@@ -212,11 +212,9 @@ def is_clause(start: float, end: float, text: str, spoken: Sequence[tuple[float,
     return all(abs(share - time) < 0.12 for share, time in zip(shares, times))
 
 
-def digest_folder(folder: Path) -> str:
-    """Returns a digest of all files of a data set, to compare two of them."""
-    paths = sorted(path for path in folder.rglob("*") if path.is_file())
-    content = [f"{path.relative_to(folder)} {digest_bytes(path.read_bytes())}" for path in paths]
-    return digest_bytes("\n".join(content).encode())
+def digests(folder: Path) -> dict[Path, str]:
+    """Returns the digest of each file of a data set, to compare two of them."""
+    return {path.relative_to(folder): digest_file(path) for path in folder.rglob("*") if path.is_file()}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -227,9 +225,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--hours", type=float, default=0.25)
     parser.add_argument("--vad", default="energy")
     parser.add_argument("--aligner", help="speech recognizer for transcripts, as in make-dataset")
-    parser.add_argument("--cases", nargs="+", default=CASES, choices=CASES)
+    parser.add_argument("--cases", nargs="+", default=CASES, choices=CASES, help="again: after subtitles")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args(argv)
+    if "again" in arguments.cases and "subtitles" not in arguments.cases:
+        parser.error("--cases again needs subtitles, which it compares with.")
     for name in arguments.sets:
         with tempfile.TemporaryDirectory() as folder:
             measure(name, Path(folder), arguments)
@@ -240,7 +240,7 @@ def measure(name: str, folder: Path, arguments: argparse.Namespace) -> None:
     """Makes a recording of the corpus `name`; runs `make-dataset` on it once per case and prints a line for each."""
     language = "de" if "_de_" in name else "en"
     truth = plant(arguments.data / name, folder / "long.wav", 3600 * arguments.hours, arguments.seed)
-    for case in arguments.cases:
+    for case in (case for case in CASES if case in arguments.cases):
         texts = truth.texts
         if "shuffled" in case:
             texts = [texts[k] for k in np.random.default_rng(2).permutation(len(texts))]
@@ -255,7 +255,7 @@ def measure(name: str, folder: Path, arguments: argparse.Namespace) -> None:
             print(f"{name}, {case}: {said.strip()}", flush=True)
             continue
         if case == "again":
-            same = digest_folder(output) == digest_folder(folder / "subtitles")
+            same = digests(output) == digests(folder / "subtitles")
             print(f"{name}, again: {'equal' if same else 'NOT EQUAL'} byte for byte", flush=True)
             continue
         found = re.search(r"the subtitles are .*corrected", said)
