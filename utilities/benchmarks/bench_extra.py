@@ -9,6 +9,7 @@ import platform
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
 from datetime import date
 from pathlib import Path
 
@@ -16,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 
-class Worker:
+class Worker(AbstractContextManager):
     """Context manager that runs a command and sends it requests by `ask`; `environment` adds environment variables."""
 
     def __init__(self, *command: object, **environment: str):
@@ -25,17 +26,14 @@ class Worker:
 
     def ask(self, request: object) -> object:
         """Sends a request to the process and returns the response; each is one line of JSON."""
-        print(json.dumps(request), file=self._process.stdin, flush=True)
+        with suppress(BrokenPipeError):  # it has ended
+            print(json.dumps(request), file=self._process.stdin, flush=True)
         if not (answer := self._process.stdout.readline()):
             raise SystemExit(f"{self._process.args} ended with {self._process.wait()}; see its message above.")
         return json.loads(answer)
 
-    def __enter__(self):
-        return self
-
     def __exit__(self, *error):
-        self._process.stdin.close()
-        self._process.wait()
+        self._process.communicate()  # closes its input and waits, even if it has ended
 
 
 def answer_requests(prepare: Callable[[], Callable[[object], object]]) -> None:

@@ -9,7 +9,6 @@ from typing import NamedTuple
 import reference_cases as cases
 from seeded_weights import STOP_BIAS
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 # MyXTTS must be imported before TensorFlow.

@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from pathlib import Path
 from statistics import median
 
@@ -41,7 +42,7 @@ def body_of(number: int, voice: str) -> bytes:
     return json.dumps(asked).encode()
 
 
-class Server:
+class Server(AbstractContextManager):
     """Context manager that runs `myxtts serve` on a free port."""
 
     def __init__(self, checkpoint: str):
@@ -81,9 +82,6 @@ class Server:
         self._wait_for(lambda: self.load()["waiting"] == self.load()["speaking"] == 0)
         time.sleep(2)
         return self.process.memory_info().rss / 2**20, self.process.num_threads(), self.process.num_fds()
-
-    def __enter__(self):
-        return self
 
     def __exit__(self, *_):
         self.command.terminate()
