@@ -21,7 +21,7 @@ from statistics import fmean
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from myxtts.cli.errors import exits_with_sentence  # noqa: E402  the repository must be on the path first
+from myxtts.cli.errors import exits_with_sentence, require_output  # noqa: E402  the repository must be on the path first
 from myxtts.devices.gpu_monitor import GPUMonitor  # noqa: E402
 
 LOAD_LIMIT = 0.20
@@ -285,6 +285,8 @@ def main(argv=None):
     arguments = parser.parse_args(argv)
     if arguments.num_steps < 2:
         parser.error(f"--num-steps must be at least 2. Received: {arguments.num_steps}.")
+    require_output("--json", arguments.json)
+    require_output("--plot", arguments.plot)
     start = start_options(vars(arguments).copy())
     config, plan = set_up(config_from_arguments(arguments), start.download, **start.devices)
     from myxtts.training.watching.measurement import open_trainer
