@@ -6,7 +6,7 @@ import MyXTTS:
     python utilities/parity/make_reference.py --output tests/data/parity_small.npz
 
 Arrays in `small/` are outputs of a GPT of 2 layers and width 64 and of a DVAE of 64 codes. Arrays in `full/` are those
-of a model of XTTS v2's size, thinned out by `store_every`. `versions` has the package versions. Needs 5 GB of memory.
+of a model of XTTS v2's size, at regular intervals. `versions` has the package versions. Needs 5 GB of memory.
 """
 
 import argparse
@@ -215,18 +215,13 @@ def full_values(out):
         given = [batch[name] for name in ("text_inputs", "text_lengths", "audio_codes", "wav_lengths")]
         second_pass = model.gpt(*given, cond_latents=latents, return_latent=True)
     out["losses"] = torch.stack(losses)
-    out["text_logits"], out["mel_logits"] = store_every(text_logits, 167), store_every(mel_logits, 41)
-    out["latents"], out["second_pass"] = store_every(latents, 32), store_every(second_pass, 32)
+    out["text_logits"], out["mel_logits"] = text_logits[..., ::167], mel_logits[..., ::41]
+    out["latents"], out["second_pass"] = latents[..., ::32], second_pass[..., ::32]
     decoder_values(out, model, "full", 1024)
     del model
     dvae, _ = dvae_values(out, FULL_DVAE, "full", 1, 48)
-    out["dvae_decoded"] = store_every(out["dvae_decoded"], 4)
+    out["dvae_decoded"] = out["dvae_decoded"][..., ::4]
     out["dvae_values"] = np.array(sum(t.numel() for t in dvae.state_dict().values()))
-
-
-def store_every(tensor, step):
-    """Returns every `step`-th value along the last axis, for a smaller file."""
-    return tensor[..., ::step]
 
 
 def main():
