@@ -273,9 +273,8 @@ def launch(count: int, arguments: Sequence[str], restarts: int = 0) -> int:
     workers, is_stopped = [], threading.Event()
     # Each in a new session: a Ctrl-C of the terminal reaches it once, forwarded by this process.
     options = dict(stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True)
-    if sys.platform == "linux":
-        # PR_SET_PDEATHSIG of prctl(2) is 1: the workers end if this process is killed.
-        options["preexec_fn"] = lambda: ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+    # PR_SET_PDEATHSIG of prctl(2) is 1: the workers end if this process is killed.
+    options["preexec_fn"] = lambda: ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 
     def forward(number, frame):
         is_stopped.set()
@@ -292,7 +291,8 @@ def launch(count: int, arguments: Sequence[str], restarts: int = 0) -> int:
             code = _follow(workers)
             if code != LOST_EXIT_CODE or is_stopped.is_set() or attempt == restarts:
                 break
-            print(f"A worker was lost. Restarting all workers ({attempt + 1} of {restarts})", flush=True)
+            with suppress(OSError):
+                print(f"A worker was lost. Restarting all workers ({attempt + 1} of {restarts})", flush=True)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -336,10 +336,11 @@ def _follow(workers):
             if is_refused:  # connected workers know, the others would wait for it
                 patience = FAREWELL_SECONDS
         if failed_at is not None and time.monotonic() - failed_at > patience:
-            for worker in running:
-                print(f"Worker {workers.index(worker)} did not end within {patience:.0f} s and was killed.", flush=True)
-                worker.kill()
-                worker.wait()
+            for index in map(workers.index, running):
+                with suppress(OSError):
+                    print(f"Worker {index} did not end within {patience:.0f} s and was killed.", flush=True)
+                workers[index].kill()
+                workers[index].wait()
         time.sleep(0.05)
     for reader in readers:
         reader.join(LOST_SECONDS)
