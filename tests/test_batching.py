@@ -110,9 +110,7 @@ def test_batch_is_split_further_until_it_fits_and_stays_split():
     assert batching.take_step(group, 0.1, (0, 0)) == "losses"
     assert step.taken == [[0, 1], [2, 3], [4, 5], [6, 7], [8, 9], [10, 11]]
     assert (batching.parts, batching.clips) == (3, 2)
-    more = Batching(
-        step, types.SimpleNamespace(count=2), 6, 1
-    )  # the run continues on two devices
+    more = Batching(step, types.SimpleNamespace(count=2), 6, 1)  # the run continues on two devices
     more.restore({"batch_size": 6, "parts": 2, "accumulation": 1})
     assert more.parts == 3
 
