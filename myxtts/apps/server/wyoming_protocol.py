@@ -61,7 +61,7 @@ class _Conversation(AsyncEventHandler):
             pass  # raised for broken connections and by the parser of events
 
     async def handle_event(self, event: Event) -> bool:
-        """Answers an event. Returns False after an error, to disconnect: Home Assistant waits for audio after errors."""
+        """Answers an event. Returns False after an error, since Home Assistant would wait for audio."""
         if not isinstance(event.type, str) or not isinstance(event.data, dict):
             return False
         try:
