@@ -117,7 +117,7 @@ class VoiceBook:
         with self._adding, tempfile.TemporaryDirectory() as place:
             if name.casefold() in map(str.casefold, self.all()):  # the files of some systems ignore case
                 raise ApiError(409, f"The voice {name} already exists. Choose another name.", "name", "voice_exists")
-            sizes = [path.stat().st_size for path in self.folder.iterdir()]
+            sizes = [path.lstat().st_size for path in self.folder.iterdir()]  # a link may have no target
             if len(sizes) >= MOST_VOICES or sum(sizes) >= MOST_VOICES_BYTES:
                 raise ApiError(403, "The server's voice folder is full. Ask the server's owner.", code="voices_full")
             recording = Path(place) / "recording"
