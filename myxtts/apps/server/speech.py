@@ -70,7 +70,7 @@ class SpeechRequest(BaseModel):
     @property
     def is_open(self) -> bool:
         """Whether the audio is streamed while it is synthesized, instead of sent all at once."""
-        return self.response_format in OPEN_FORMATS and (self.stream is not False or self.stream_format is not None)
+        return self.response_format in OPEN_FORMATS and (self.stream is not False or self.stream_format == "sse")
 
 
 def _sentence(parts):
@@ -223,7 +223,7 @@ class SpeechResponse(Response):
         """Returns the fields for the request's log line, which contains the length of the text but not the text."""
         job, rate = self.job, self.speaker.synthesizer.sample_rate
         facts = dict(characters=len(self.request.input), language=job.language, codes=job.num_codes)
-        facts |= dict(cancelled=job.cancelled) | (dict(error=self.error.code) if self.error else {})
+        facts |= dict(error=self.error.code, cancelled=False) if self.error else dict(cancelled=job.cancelled)
         facts |= dict(sound_seconds=round(job.num_samples / rate, 3), ignored_fields=len(self.request.model_extra))
         times = dict(first_sound=job.first_sound, queued=job.begun)
         return facts | {name: round(at - job.arrived, 4) for name, at in times.items() if at}
