@@ -84,7 +84,7 @@ def test_streamed_samples_equal_the_whole(live, client, synthesizer, folders):
     whole = synthesizer.speak(text, folders[1] / "low.wav", "en", seed=3)
     _, _, pcm = live.speech(text, seed=3)
     assert is_alike(pcm, to_int16(whole.samples).tobytes())
-    at_once = live.speech(text, seed=3, response_format="wav", stream=False)
+    at_once = live.speech(text, seed=3, response_format="wav", stream=False, stream_format="audio")
     assert is_alike(at_once[2][44:], pcm) and int(at_once[1]["content-length"]) == len(at_once[2])
     is_open = live.speech(text, seed=3, response_format="wav")
     assert is_alike(is_open[2][44:], pcm) and is_open[2][40:44] == b"\xff" * 4 and "content-length" not in is_open[1]
@@ -330,9 +330,9 @@ def test_a_changed_recording_is_another_voice(synthesizer, folders, tmp_path):
 def test_only_trained_speaker_is_the_default_voice_and_has_the_names_of_openai(synthesizer, folders, monkeypatch):
     monkeypatch.setattr(serving, "local_folder", lambda *_, **__: folders[0])
     monkeypatch.setattr(serving, "_open_trained", lambda *_: (synthesizer, {"de_f1": "de", "emma": "en"}, ["emma"], {}))
-    flags = ["--checkpoint", "run", "--warm", "none", "--voice-map", "nova=de_f1"]
+    flags = ["--checkpoint", "run", "--warm", "none", "--voice-map", "nova=de_f1", "--cors", "https://a.example/"]
     voices, settings = serving.open_model(options.build_parser().parse_args(flags), None)[2:]
-    assert settings.language == "en", "of all training speakers"
+    assert settings.cors == ("https://a.example",) and settings.language == "en", "of all training speakers"
     assert [voices.find(name, "de")[0].name for name in ("", "alloy", "onyx", "nova")] == ["emma"] * 3 + ["de_f1"]
     given = options.build_parser().parse_args(["--port", "0", "--language", "German"])
     assert options.check_options(given) is None and (given.language, given.checkpoint) == ("German", "base")
@@ -349,6 +349,7 @@ def test_uploaded_voice_is_kept_and_spoken_with(synthesizer, folders, tmp_path, 
         for name, content, status in [("ME", recording, 409), ("other", b"no sound", 400), ("a%00b", recording, 400)]:
             assert live.ask("PUT", f"/v1/audio/voices/{name}", content)[0] == status, name
         assert [path.name for path in voices.iterdir()] == ["me.voice"]
+        (voices / "gone.wav").symlink_to("none")
         monkeypatch.setattr("myxtts.apps.server.voices.MOST_VOICES", 1)
         assert live.ask("PUT", "/v1/audio/voices/other", recording)[0] == 403
 
