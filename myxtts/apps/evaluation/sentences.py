@@ -58,7 +58,6 @@ def choose_sentences(
         voices: Reference recordings, assigned to the sentences in turn.
         language: Language of `texts` and unlabeled clips. The default is the language of a run. If no run has one,
             `texts` are taken as English, and the language of clips is detected.
-        count: Maximum number of sentences.
         folder: Empty folder for recordings by eSpeak NG, which are the default test data of the bundled model.
 
     Raises:

@@ -35,8 +35,6 @@ def application(flags: dict[str, Any]) -> Any:
     )
     @serve.ingress(lambda: open_replica(words))
     class Replica:
-        """A server replica that Ray Serve routes requests to."""
-
         def check_health(self):
             if not self.app.state.speaker.alive:
                 raise RuntimeError("The speaker's thread has ended.")

@@ -35,7 +35,6 @@ SEND_SECONDS = 30.0
 SILENCE_SECONDS = 0.1
 """Minimum length of the silence that is returned for a text without letters and digits, such as an emoji."""
 MOST_PAUSE_SECONDS = 60.0
-"""Maximum total length of the pauses that a text may request."""
 _PAUSE = re.compile(r"\[pause:\s*(\d{1,6}(?:\.\d{1,6})?)\s*(ms|s)?\s*\]", re.IGNORECASE)
 _SAMPLING = ("temperature", "top_k", "top_p", "repetition_penalty")
 VoiceName = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=200)]

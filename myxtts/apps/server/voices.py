@@ -18,7 +18,6 @@ VOICE_NAME = re.compile(r"[^\W_][\w .-]{0,63}(?<![ .])")
 """Valid names of voices. They begin with a letter or digit, so that no name is a path or a hidden file."""
 MOST_NAME_BYTES = 200
 KEPT_VOICES = 64
-"""Maximum number of loaded voices in the cache."""
 MOST_VOICES, MOST_VOICES_BYTES = 1_000, 2**28
 """Limits of the voice folder in files and bytes. When one is reached, uploads are refused."""
 OPENAI_VOICES = dict.fromkeys("alloy coral nova sage shimmer marin".split(), "f")
