@@ -88,10 +88,12 @@ def test_evaluates_clips_that_the_run_was_not_trained_on(run, tiny_corpus, tmp_p
 def test_run_and_audio_files_are_compared(run, tiny_corpus, tmp_path, capsys, by_color, eagerly, without_griffin_lim):
     others = tmp_path / "others"
     shutil.copytree(tiny_corpus, others)
-    output = tmp_path / "judged"
+    output, broken = tmp_path / "judged", shutil.copytree(run, tmp_path / "broken")
+    shutil.rmtree(broken / "gpt")
     flags = ["--data", str(tiny_corpus), "--sentences", "2", "--seeds", "2", "--output", str(output)]
-    assert main(["evaluate", str(run), str(others), *flags, "--recognizer", HEARS_ONE]) == 0
+    assert main(["evaluate", str(run), str(others), str(broken), *flags, "--recognizer", HEARS_ONE]) == 0
     reported = capsys.readouterr().out
+    assert "broken is left out: " in reported and "no trained gpt" in reported
     written = json.loads((output / "evaluation.json").read_text())
     rows = {row["name"]: row for row in written["rows"]}
     assert list(rows) == ["recordings", "mine, copy", "mine", "others"]
