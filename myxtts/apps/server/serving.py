@@ -54,8 +54,7 @@ def open_model(arguments: argparse.Namespace, key: str | None) -> tuple[FastAPI,
     speaker = Speaker(model, *limits, arguments.warm, **options)
     name = arguments.model_name or Path(arguments.checkpoint).resolve().name
     given = {field: getattr(arguments, field) for field in ("max_characters", "allow_uploads")} | {"language": language}
-    given["cors"] = tuple(origin.rstrip("/") for origin in arguments.cors)  # as browsers send them
-    settings = ServerSettings(name, key, **given, has_page=bool(arguments.ui))
+    settings = ServerSettings(name, key, **given, has_page=bool(arguments.ui), cors=tuple(arguments.cors))
     return make_app(speaker, voices, settings), speaker, voices, settings
 
 
