@@ -76,8 +76,8 @@ def test_ray_application_has_existing_flags():
 
 
 def test_replica_takes_flags_of_a_server_except_its_address():
-    flags = {"checkpoint": "a", "allow-uploads": True, "allow_uploads": False, "queue": 3, "max_seconds": "5"}
-    assert ray_app.command_line(flags) == "--checkpoint a --allow-uploads --queue 3 --max-seconds 5".split()
+    flags = {"checkpoint": "a", "allow-uploads": True, "allow_uploads": False, "cors": ["b", "c"], "which": None}
+    assert ray_app.command_line(flags) == "--checkpoint a --allow-uploads --cors b c".split()
     with pytest.raises(UserError, match="port is not available for replicas"):
         ray_app.command_line({"port": 8000})
 

@@ -3,6 +3,7 @@
 import argparse
 import difflib
 import math
+import os
 import re
 import sys
 import tomllib
@@ -99,7 +100,7 @@ def keywords(parser: argparse.ArgumentParser, named: Mapping[str, Any]) -> argpa
         choices = known[name].choices or [value]
         require(value in choices, name, f"one of {', '.join(map(str, choices))}", value)
         if value is not None:
-            given[known[name].dest] = value
+            given[known[name].dest] = os.fspath(value) if isinstance(value, os.PathLike) else value
     if missing := [name for name, action in known.items() if action.required and name not in named]:
         raise UserError(f"{parser.prog} needs {missing[0]}=.")
     return argparse.Namespace(**{action.dest: action.default for action in actions} | given)

@@ -22,7 +22,6 @@ from myxtts.inference.voices import Voice
 logger = logging.getLogger(__name__)
 
 BATCH_SIZE = 16
-"""Number of sentences to synthesize at once."""
 HOP_SAMPLES = 220
 """Samples between the frames of a `Contour`, about 10 ms at `MODEL_SAMPLE_RATE`."""
 _MEL = MelSpec(MODEL_SAMPLE_RATE, n_fft=1024, win_length=1024, hop_length=HOP_SAMPLES, num_mels=NUM_MELS)
@@ -231,8 +230,7 @@ def repeated_groups(codes: np.ndarray | None) -> tuple[float, float] | None:
 
 
 def pooled(sentences: Iterable[Parts], name: str) -> float | None:
-    """Returns a metric over several sentences: the sum of its numerators divided by the sum of its denominators. None
-    if no sentence has the metric."""
+    """Returns a metric of several sentences: sum of the numerators / sum of the denominators. None if none has it."""
     pairs = np.array([parts[name] for parts in sentences if name in parts], np.float64)
     return float(pairs[:, 0].sum() / pairs[:, 1].sum()) if len(pairs) else None
 

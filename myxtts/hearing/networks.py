@@ -53,8 +53,7 @@ def open_network(path: str | Path, flag: str):
 
 
 class DNSMOS:
-    """DNSMOS P.835 (Reddy, Gopal and Cutler 2022): predicts how listeners would rate speech and background noise. The
-    model file is that of the package `speechmos`."""
+    """DNSMOS P.835 (Reddy, Gopal and Cutler 2022): predicts how listeners would rate speech and background noise."""
 
     def __init__(self):
         (package,) = importlib.util.find_spec("speechmos").submodule_search_locations
@@ -81,8 +80,7 @@ def find_encoder(path: str | None = None) -> Encoder | None:
     if path is None:
         package = importlib.util.find_spec("resemblyzer")
         return package and DVector(Path(package.submodule_search_locations[0], "pretrained.pt"))
-    if not Path(path).is_file():
-        raise UserError(f"--speaker-encoder must be a file. {path} does not exist.")
+    require(Path(path).is_file(), "--speaker-encoder", "an existing file", path)
     return OnnxEncoder(path) if Path(path).suffix == ".onnx" else DVector(path)
 
 
@@ -152,8 +150,9 @@ class OnnxEncoder:
     def __init__(self, path: str | Path):
         self._session = open_network(path, "--speaker-encoder")
         inputs = self._session.get_inputs()
-        if [(one.type, len(one.shape)) for one in inputs] != [("tensor(float)", 2)]:
-            raise UserError(f"--speaker-encoder {path} must have one input, 16 kHz samples (1, S) float32.")
+        is_open = [(one.type, len(one.shape)) for one in inputs] == [("tensor(float)", 2)]
+        if not is_open or isinstance(inputs[0].shape[1], int):
+            raise UserError(f"--speaker-encoder {path} must have one input, 16 kHz samples (1, S) float32 for any S.")
         self._name = inputs[0].name
 
     def parts(self, samples: np.ndarray, sample_rate: int) -> np.ndarray:

@@ -27,7 +27,6 @@ TIMEOUT_SECONDS = 600
 WHISPER_SIZES = ("tiny", "base", "small", "medium", "large-v2", "large-v3")
 """Whisper sizes that can be selected by name. Their CTranslate2 files are at https://huggingface.co/Systran."""
 _REQUIRED_FILES = ["model.bin", "config.json", "tokenizer.json"]
-_NO_LETTER = re.compile(r"[^\w\s]|_")
 _WHISPER_FILES = [*_REQUIRED_FILES, "vocabulary.*", "preprocessor_config.json"]
 
 Recognizer = Callable[[np.ndarray, int, str], str]
@@ -231,8 +230,11 @@ def normalized(text: str, language: str) -> str:
     """Normalizes a text for comparison: `Language.write_out`, `text.cleaners`, NFKC and casefold, no punctuation."""
     written_out = clean_text(get_language(language).write_out(text), language)
     text = unicodedata.normalize("NFKC", written_out).casefold()
-    # Recognizers are inconsistent in apostrophes, Arabic vowel marks and non-joiners. Punctuation separates words.
-    return " ".join(_NO_LETTER.sub(" ", re.sub("['’\u064b-\u0652\u0670\u200c]", "", text)).split())
+    # Recognizers are inconsistent in apostrophes, Arabic vowel marks and invisible characters within words.
+    text = re.sub("['’\u00ad\u064b-\u0652\u0670\u200c\u200d\ufe0f]", "", text)
+    # Punctuation separates words; combining marks, such as Hindi vowel signs, are parts of words.
+    text = "".join(one if one.isalnum() or unicodedata.category(one) in ("Mn", "Mc") else " " for one in text)
+    return " ".join(text.split())
 
 
 def character_errors(expected: str, found: str, language: str) -> tuple[int, int]:

@@ -69,7 +69,8 @@ class VoiceEncoder:
             logger.warning("The reference lasts %.2g s; training used %.2g s or more. Use a longer one.", seconds, low)
         content = digest_bytes(repr((len(recordings), self.config.sampling, self.config.data)).encode())
         content += "".join(digest_bytes(np.ascontiguousarray(one).tobytes()) for one in recordings)
-        with self._lock:  # so that no two threads encode the same recordings
+        device = self.model.gpt.audio_head.bias.value.device  # the server and the page have threads without a scope
+        with self._lock, tf.device(device):  # so that no two threads encode the same recordings
             voice = self._known.pop(content, None) or self._encode(recordings)
             self._known[content] = voice  # in order of use
             while len(self._known) > self.remember:

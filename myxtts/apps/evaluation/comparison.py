@@ -18,7 +18,6 @@ from myxtts.hearing import measuring, networks
 from myxtts.hearing.measuring import Measured, Measurer, Sentence, ends_well, is_usable, pooled
 
 LEVEL = 0.95
-"""Confidence level of the intervals in all reports."""
 RESAMPLES = 4000
 MISSING = {
     "recognizer": "--recognizer base, or another one",
@@ -79,6 +78,7 @@ METRICS = (
 BY_NAME = {metric.name: metric for metric in METRICS}
 MIN_SIMILARITY = 0.7
 """Speaker similarity that the best model must reach, on a scale from 0 (different speakers) to 1 (recordings)."""
+COMPARED = ("model", "files")
 DECIDING = ("cer", "mcd", "similarity", "dnsmos_overall", "doubtful")
 """Metrics that decide which model is the best, in order of priority."""
 
@@ -200,6 +200,8 @@ class Comparison:
     """Mean similarity between recordings of different speakers, the baseline of speaker similarity; None if unknown."""
     settings: dict = field(default_factory=dict)
     """Options of the evaluation as JSON values, for the reports."""
+    left_out: dict[str, str] = field(default_factory=dict)
+    """Error messages of the sources that could not be evaluated, by name."""
 
     def figure(self, row: Row, metric: Metric, ids: Collection[str] | None = None) -> Estimate | None:
         """Estimates a metric of a row on the sentences `ids` (None: all). Returns None if it was not measured."""
@@ -240,7 +242,7 @@ class Comparison:
     @property
     def compared(self) -> list[Row]:
         """Rows that compete for the best: models and folders of audio files, but not recordings or resyntheses."""
-        return [row for row in self.rows if row.kind in ("model", "files")]
+        return [row for row in self.rows if row.kind in COMPARED]
 
     def missing(self) -> dict[str, str]:
         """Returns how to enable each metric that is not available, by metric name."""
@@ -312,20 +314,26 @@ def compare(
     settings: dict,
     on_measured: Callable[[Row], None] = lambda row: None,
 ) -> Comparison:
-    """Measures the speech of all sources. Raises `UserError` if a model or folder can speak none of the sentences.
+    """Measures the speech of all sources. Raises `UserError` if one fails before any model or folder is measured.
 
+    Later ones that fail, or can speak none of the sentences, are left out, so that no results are lost.
     After each measurement, calls `on_measured(row)`, which may save the audio of `row.measured[-1]`; then drops it.
     """
-    rows = []
+    rows, left_out = [], {}
     for source in sources:
         row = Row(source.name, source.kind)
-        for spoken in source.speak():
-            row.measured.append(one := measurer(spoken))
-            one.parts |= {each.name: found for each in METRICS if each.measure and (found := each.measure(one))}
-            on_measured(row)
-            row.measured[-1].spoken = replace(spoken, samples=spoken.samples[:0])  # saves about 1 MB per sentence
-        if row.measured:
-            rows.append(row)
-        elif source.kind in ("model", "files"):
-            raise UserError(f"{source.name} can speak none of the {counted(len(sentences), 'sentence')}.")
-    return Comparison(rows, list(sentences), measurer, measurer.similarity_of_strangers(sentences), settings)
+        try:
+            for spoken in source.speak():
+                row.measured.append(one := measurer(spoken))
+                one.parts |= {each.name: found for each in METRICS if each.measure and (found := each.measure(one))}
+                on_measured(row)
+                row.measured[-1].spoken = replace(spoken, samples=spoken.samples[:0])  # saves about 1 MB per sentence
+            if row.measured:
+                rows.append(row)
+            elif source.kind in COMPARED:
+                raise UserError(f"{source.name} can speak none of the {counted(len(sentences), 'sentence')}.")
+        except UserError as error:
+            if not any(one.kind in COMPARED for one in rows):
+                raise
+            left_out[source.name] = str(error)
+    return Comparison(rows, list(sentences), measurer, measurer.similarity_of_strangers(sentences), settings, left_out)

@@ -22,7 +22,6 @@ MOST_SENTENCES, WORST = 40, 10
 """The HTML report plays up to `MOST_SENTENCES` sentences of each source, and each model's `WORST` worst sentences."""
 BAR_WIDTH = 160
 SHOWN_EVERY = 20
-"""Number of sentences between progress messages."""
 
 
 def evaluate_into(
@@ -144,6 +143,7 @@ def notes(comparison: Comparison) -> list[str]:
     """Returns sentences that tell which model is best, and which metrics are unreliable or not available."""
     count = len(comparison.sentences)
     found = [f"Only {counted(count, 'sentence')}, which says little: measure 30 (--data, --texts)."] * (count < 10)
+    found += [f"{name} is left out: {why}" for name, why in comparison.left_out.items()]
     if best := comparison.best():
         rows, why = best
         all_tie = len(rows) == len(comparison.compared)
@@ -191,6 +191,7 @@ def as_json(comparison: Comparison, sounds: Mapping[int, str]) -> dict[str, Any]
             for name, found in zip(compared[1:], comparison.differences)
         ],
         "best": best and {"rows": [row.name for row in best[0]], "why": best[1], "of": compared},
+        "left_out": comparison.left_out,
         "not_judged": comparison.not_judged(),
         "not_available": comparison.missing(),
         "likeness_of_different_speakers": comparison.strangers,

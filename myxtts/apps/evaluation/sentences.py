@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -57,7 +58,6 @@ def choose_sentences(
         voices: Reference recordings, assigned to the sentences in turn.
         language: Language of `texts` and unlabeled clips. The default is the language of a run. If no run has one,
             `texts` are taken as English, and the language of clips is detected.
-        count: Maximum number of sentences.
         folder: Empty folder for recordings by eSpeak NG, which are the default test data of the bundled model.
 
     Raises:
@@ -112,18 +112,13 @@ def sentences_of_data(folder: str | Path, runs: Iterable[Path], language: str, c
     if not held:
         raise UserError(f"Every clip of {folder} was trained on or rejected. Give other --data, or give --texts.")
     chosen, found = spread(sorted(held, key=lambda one: (one.speaker, one.id)), count), []
-    longest = {}  # the two longest clips of each speaker and language, training clips if there are any
+    longest = {}  # the two longest readable clips of each speaker and language, training clips first
     for key in {(one.speaker, one.language) for one in chosen}:
         same = [one for one in usable if (one.speaker, one.language) == key]
-        same = [one for one in same if one.id in trained] or same
-        longest[key] = sorted(same, key=_usable_seconds, reverse=True)[:2]
+        same.sort(key=lambda one: (one.id in trained, _usable_seconds(one)), reverse=True)
+        longest[key] = list(islice(filter(_is_readable, same), 2))
     trained_speakers = {one.speaker for one in usable if one.id in trained}
-    for one in chosen:
-        try:
-            read_audio(one.wav_path, max_seconds=MOST_SECONDS)
-        except AudioError as error:
-            logger.warning("%s It is left out.", error)
-            continue
+    for one in filter(_is_readable, chosen):
         # Prefer a clip other than the sentence itself.
         voice = next((other for other in longest[one.speaker, one.language] if other.id != one.id), one)
         seen = one.speaker in trained_speakers if trained else None
@@ -163,6 +158,15 @@ def clips_of_run(run: Path, utterances: Sequence[Utterance], folder: Path) -> tu
         return set(), set()
     hashes = trained_on(run, config) if name == "train" else ()
     return {one for one in ids if id_hash(one) in hashes}, {one for one in known if rejects[one]}
+
+
+def _is_readable(clip):
+    """Whether a clip can be read and lasts at most `MOST_SECONDS`; logs a warning if not."""
+    try:
+        return bool(read_audio(clip.wav_path, max_seconds=MOST_SECONDS))
+    except AudioError as error:
+        logger.warning("%s It is left out.", error)
+        return False
 
 
 def _usable_seconds(clip):

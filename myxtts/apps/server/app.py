@@ -37,8 +37,8 @@ def make_app(speaker: Speaker, voices: VoiceBook, settings: ServerSettings) -> F
     for kind in (RequestValidationError, HTTPException, ApiError):
         app.add_exception_handler(kind, _answer_error)
     app.add_middleware(Gate, metrics=speaker.metrics, settings=settings)
-    if settings.cors:
-        app.add_middleware(CORSMiddleware, allow_origins=settings.cors, allow_methods=["*"], allow_headers=["*"])
+    if origins := [origin.rstrip("/") for origin in settings.cors]:  # as browsers send them
+        app.add_middleware(CORSMiddleware, allow_origins=origins, allow_methods=["*"], allow_headers=["*"])
     audio = {200: {"content": {kind: {} for kind in sorted({*MEDIA_TYPES.values(), "text/event-stream"})}}}
 
     async def answer(kind, body, request):
@@ -61,7 +61,6 @@ def make_app(speaker: Speaker, voices: VoiceBook, settings: ServerSettings) -> F
 
     @app.get("/", response_class=HTMLResponse, include_in_schema=False)
     async def start() -> str:
-        """Renders the start page, which links to the other pages and endpoints."""
         return render()
 
     @app.get("/docs", response_class=HTMLResponse, include_in_schema=False)

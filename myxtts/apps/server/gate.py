@@ -37,7 +37,6 @@ class ServerSettings:
     """Settings of the HTTP interface, from the options of `myxtts serve`."""
 
     model: str
-    """Model name that clients send in requests."""
     api_key: str | None = None
     """Key that every client must send. If it is None, only requests to a local host name are answered."""
     max_characters: int = 4096
@@ -45,11 +44,9 @@ class ServerSettings:
     """Language of texts if neither the request nor the voice sets one; None means that it is detected from the text."""
     allow_uploads: bool = False
     has_page: bool = False
-    """Whether the web UI (`--ui`) is mounted."""
     cors: tuple[str, ...] = ()
     """Origins allowed in browsers, such as `https://chat.example`; `*` for all."""
     body_seconds: float = 20.0
-    """Time limit for receiving the body of a request."""
 
 
 @dataclass
@@ -57,7 +54,6 @@ class ApiError(Exception):
     """Error for the client, which becomes an HTTP response in the format of OpenAI's API."""
 
     status: int
-    """HTTP status code."""
     message: str
     param: str | None = None
     """Name of the invalid field of the request, or None."""

@@ -35,8 +35,6 @@ def application(flags: dict[str, Any]) -> Any:
     )
     @serve.ingress(lambda: open_replica(words))
     class Replica:
-        """A server replica that Ray Serve routes requests to."""
-
         def check_health(self):
             if not self.app.state.speaker.alive:
                 raise RuntimeError("The speaker's thread has ended.")
@@ -45,14 +43,15 @@ def application(flags: dict[str, Any]) -> Any:
 
 
 def command_line(flags: dict[str, Any]) -> list[str]:
-    """Converts flags to arguments of `myxtts serve`. True makes a flag without a value, and False omits the flag."""
+    """Converts flags to arguments of `myxtts serve`. False and None omit a flag; True makes one without a value."""
     words = []
     for name, value in flags.items():
         name = name.replace("-", "_")
         if name in OF_RAY:
             raise UserError(f"{name} is not available for replicas. Set it in Ray Serve (docs/serving.md).")
-        if (given := str(value).lower()) != "false":
-            words += [f"--{name.replace('_', '-')}", *[str(value)] * (given != "true")]
+        values = value if isinstance(value, list) else [value]
+        if (given := str(value).lower()) not in ("false", "none"):
+            words += [f"--{name.replace('_', '-')}", *map(str, values if given != "true" else [])]
     return words
 
 

@@ -184,4 +184,4 @@ class Serving(uvicorn.Server):
         await super().shutdown(sockets)
         if self._task:
             self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            await asyncio.wait([self._task], timeout=ANSWER_SECONDS)  # since Python 3.12, waits for idle clients too

@@ -70,7 +70,6 @@ class SpeechJob:
     hurry: bool = True
     """Whether the client plays the audio while receiving it, so that the first audio should be ready soon."""
     id: str = ""
-    """Id of the request, for the log."""
     arrived: float = field(default_factory=time.monotonic)
     begun: float | None = None
     """Monotonic time at which the text left the queue; None while it is waiting."""
@@ -110,8 +109,7 @@ class Speaker:
     engine's batch is not full, the next sentences of the running texts are sampled ahead.
 
     Args:
-        max_waiting: Maximum length of the queue.
-        queue_seconds: Time limit for waiting in the queue.
+        max_waiting, queue_seconds: Limits of the queue.
         total_seconds: Time limit from arrival to the last audio.
         warm: `none`, `short` or `all`, as in `Synthesizer.warm_up`.
         device: Context in which the speaker's thread runs the model, such as `tf.device`.
@@ -149,7 +147,6 @@ class Speaker:
 
     @property
     def alive(self) -> bool:
-        """Whether the speaker's thread is running."""
         return self._thread.is_alive()
 
     @property
@@ -280,7 +277,6 @@ class Speaker:
                     self._end(job, error)
 
     def _speak(self, job):
-        """Decodes the codes that are ready for a job, and sends the audio with `job.put`."""
         try:
             samples = job.stream.more() if job.stream.ready() else ()
         except Exception as error:

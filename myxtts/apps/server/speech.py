@@ -35,7 +35,6 @@ SEND_SECONDS = 30.0
 SILENCE_SECONDS = 0.1
 """Minimum length of the silence that is returned for a text without letters and digits, such as an emoji."""
 MOST_PAUSE_SECONDS = 60.0
-"""Maximum total length of the pauses that a text may request."""
 _PAUSE = re.compile(r"\[pause:\s*(\d{1,6}(?:\.\d{1,6})?)\s*(ms|s)?\s*\]", re.IGNORECASE)
 _SAMPLING = ("temperature", "top_k", "top_p", "repetition_penalty")
 VoiceName = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=200)]
@@ -70,7 +69,7 @@ class SpeechRequest(BaseModel):
     @property
     def is_open(self) -> bool:
         """Whether the audio is streamed while it is synthesized, instead of sent all at once."""
-        return self.response_format in OPEN_FORMATS and (self.stream is not False or self.stream_format is not None)
+        return self.response_format in OPEN_FORMATS and (self.stream is not False or self.stream_format == "sse")
 
 
 def _sentence(parts):
@@ -223,7 +222,7 @@ class SpeechResponse(Response):
         """Returns the fields for the request's log line, which contains the length of the text but not the text."""
         job, rate = self.job, self.speaker.synthesizer.sample_rate
         facts = dict(characters=len(self.request.input), language=job.language, codes=job.num_codes)
-        facts |= dict(cancelled=job.cancelled) | (dict(error=self.error.code) if self.error else {})
+        facts |= dict(error=self.error.code, cancelled=False) if self.error else dict(cancelled=job.cancelled)
         facts |= dict(sound_seconds=round(job.num_samples / rate, 3), ignored_fields=len(self.request.model_extra))
         times = dict(first_sound=job.first_sound, queued=job.begun)
         return facts | {name: round(at - job.arrived, 4) for name, at in times.items() if at}

@@ -18,7 +18,6 @@ VOICE_NAME = re.compile(r"[^\W_][\w .-]{0,63}(?<![ .])")
 """Valid names of voices. They begin with a letter or digit, so that no name is a path or a hidden file."""
 MOST_NAME_BYTES = 200
 KEPT_VOICES = 64
-"""Maximum number of loaded voices in the cache."""
 MOST_VOICES, MOST_VOICES_BYTES = 1_000, 2**28
 """Limits of the voice folder in files and bytes. When one is reached, uploads are refused."""
 OPENAI_VOICES = dict.fromkeys("alloy coral nova sage shimmer marin".split(), "f")
@@ -117,7 +116,7 @@ class VoiceBook:
         with self._adding, tempfile.TemporaryDirectory() as place:
             if name.casefold() in map(str.casefold, self.all()):  # the files of some systems ignore case
                 raise ApiError(409, f"The voice {name} already exists. Choose another name.", "name", "voice_exists")
-            sizes = [path.stat().st_size for path in self.folder.iterdir()]
+            sizes = [path.lstat().st_size for path in self.folder.iterdir()]  # a link may have no target
             if len(sizes) >= MOST_VOICES or sum(sizes) >= MOST_VOICES_BYTES:
                 raise ApiError(403, "The server's voice folder is full. Ask the server's owner.", code="voices_full")
             recording = Path(place) / "recording"

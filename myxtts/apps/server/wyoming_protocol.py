@@ -61,7 +61,7 @@ class _Conversation(AsyncEventHandler):
             pass  # raised for broken connections and by the parser of events
 
     async def handle_event(self, event: Event) -> bool:
-        """Answers an event. Returns False for an invalid one, which ends the connection."""
+        """Answers an event. Returns False after an error, since Home Assistant would wait for audio."""
         if not isinstance(event.type, str) or not isinstance(event.data, dict):
             return False
         try:
@@ -69,8 +69,9 @@ class _Conversation(AsyncEventHandler):
         except OSError:  # the client has left, or does not read
             raise
         except Exception as error:
-            self._streamed, error = None, as_api_error(error)
+            error = as_api_error(error)
             await self.write_event(Error(error.message, error.code).event())
+            return False
         return True
 
     async def write_event(self, event: Event) -> None:

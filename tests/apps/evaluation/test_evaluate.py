@@ -70,14 +70,16 @@ def test_evaluates_clips_that_the_run_was_not_trained_on(run, tiny_corpus, tmp_p
     found = sentences_of_data(tiny_corpus, [run], "en", 100)
     assert {one.id for one in found} == held and all(one.seen for one in found)
     assert all(Path(one.voice).stem not in held for one in found)
-    # Clips that were added later were not trained on, whatever their speaker.
+    # A clip that cannot be read is no voice. Clips that were added later were not trained on, whatever their speaker.
     more = make_tiny_corpus(tmp_path / "more")
-    (more / "metadata.csv").open("a").write("new_one|one|one\ntoo_long|one|one\n")
-    (more / "speakers.csv").open("a").write("new_one,new\ntoo_long,new\n")
+    (more / "metadata.csv").open("a").write("new_one|one|one\ntoo_long|one|one\nsilent|one|one\n")
+    (more / "speakers.csv").open("a").write("new_one,new\ntoo_long,new\nsilent,new\n")
+    soundfile.write(more / "wavs" / "silent.wav", np.zeros(22050), 22050)
     for name in ("new_one", "too_long"):
         shutil.copy(more / "wavs" / "low_six.wav", more / "wavs" / f"{name}.wav")
     later = {one.id: one for one in sentences_of_data(more, [run], "en", 100)}
     assert set(later) == held | {"new_one"} and later["new_one"].seen is False
+    assert later["new_one"].voice == str(more / "wavs" / "new_one.wav")
     # All clips of another data set count as held out.
     (more / "metadata.csv").write_text("new_one|one|one\n")
     assert [one.seen for one in sentences_of_data(more, [run], "en", 100)] == [None]
@@ -86,10 +88,12 @@ def test_evaluates_clips_that_the_run_was_not_trained_on(run, tiny_corpus, tmp_p
 def test_run_and_audio_files_are_compared(run, tiny_corpus, tmp_path, capsys, by_color, eagerly, without_griffin_lim):
     others = tmp_path / "others"
     shutil.copytree(tiny_corpus, others)
-    output = tmp_path / "judged"
+    output, broken = tmp_path / "judged", shutil.copytree(run, tmp_path / "broken")
+    shutil.rmtree(broken / "gpt")
     flags = ["--data", str(tiny_corpus), "--sentences", "2", "--seeds", "2", "--output", str(output)]
-    assert main(["evaluate", str(run), str(others), *flags, "--recognizer", HEARS_ONE]) == 0
+    assert main(["evaluate", str(run), str(others), str(broken), *flags, "--recognizer", HEARS_ONE]) == 0
     reported = capsys.readouterr().out
+    assert "broken is left out: " in reported and "no trained gpt" in reported
     written = json.loads((output / "evaluation.json").read_text())
     rows = {row["name"]: row for row in written["rows"]}
     assert list(rows) == ["recordings", "mine, copy", "mine", "others"]

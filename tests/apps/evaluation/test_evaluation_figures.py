@@ -103,6 +103,7 @@ def test_texts_are_compared_as_spoken():
     assert character_errors("سلام", "سلم", "fa")[0] == 1
     assert word_errors("کِتاب‌ها را می‌خواند، ۹", "کتاب ها را میخواند نه", "fa")[0] == 0
     assert word_errors("one two", "", "en") == (2, 2)
+    assert character_errors("आप कैसे हैं? ❤️", "आप कसा है", "hi") == (3, 11), "vowel signs are parts of words"
 
 
 def test_repeated_groups_of_codes():

@@ -84,7 +84,7 @@ def test_streamed_samples_equal_the_whole(live, client, synthesizer, folders):
     whole = synthesizer.speak(text, folders[1] / "low.wav", "en", seed=3)
     _, _, pcm = live.speech(text, seed=3)
     assert is_alike(pcm, to_int16(whole.samples).tobytes())
-    at_once = live.speech(text, seed=3, response_format="wav", stream=False)
+    at_once = live.speech(text, seed=3, response_format="wav", stream=False, stream_format="audio")
     assert is_alike(at_once[2][44:], pcm) and int(at_once[1]["content-length"]) == len(at_once[2])
     is_open = live.speech(text, seed=3, response_format="wav")
     assert is_alike(is_open[2][44:], pcm) and is_open[2][40:44] == b"\xff" * 4 and "content-length" not in is_open[1]
@@ -286,7 +286,7 @@ def test_requests_of_other_programs_are_accepted(live, caplog):
 def test_key_is_required_and_cors_allows_only_the_given_origins(live, synthesizer, folders):
     origin, wanted = {"Origin": "https://chat.example"}, {"Access-Control-Request-Method": "POST"}
     assert "access-control-allow-origin" not in live.ask("GET", "/v1/models", headers=origin)[1]
-    with live_server(synthesizer, *folders, cors=("https://chat.example",), api_key="a-secret") as other:
+    with live_server(synthesizer, *folders, cors=("https://chat.example/",), api_key="a-secret") as other:
         status, headers, _ = other.ask("OPTIONS", "/v1/audio/speech", headers=origin | wanted)
         assert status == 200 and headers["access-control-allow-origin"] == "https://chat.example"
         status, headers, _ = other.ask("GET", "/v1/models", headers=origin)
@@ -349,6 +349,7 @@ def test_uploaded_voice_is_kept_and_spoken_with(synthesizer, folders, tmp_path, 
         for name, content, status in [("ME", recording, 409), ("other", b"no sound", 400), ("a%00b", recording, 400)]:
             assert live.ask("PUT", f"/v1/audio/voices/{name}", content)[0] == status, name
         assert [path.name for path in voices.iterdir()] == ["me.voice"]
+        (voices / "gone.wav").symlink_to("none")
         monkeypatch.setattr("myxtts.apps.server.voices.MOST_VOICES", 1)
         assert live.ask("PUT", "/v1/audio/voices/other", recording)[0] == 403
 

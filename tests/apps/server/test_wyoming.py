@@ -38,6 +38,7 @@ def talk(live, *events, last):
                 await client.write_event(event.event())
             while not found or found[-1].type not in (last, "error"):
                 found.append(await asyncio.wait_for(client.read_event(), 900))
+            assert found[-1].type != "error" or await client.read_event() is None, "an error ends the connection"
         return found
 
     return asyncio.run(conversation())
