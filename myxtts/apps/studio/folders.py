@@ -140,7 +140,11 @@ class DataSets:
         for path, rows in lists.items():
             spoken = lambda row: [languages.get(one, one) for one in row[3:]]
             new = [[row[0], given.get(row[0], row[1]), *row[2:3], *spoken(row)] for row in rows]
-            write_text(path, csv_text((row for row in new if row[1]), "|"))
+            new = [row for row in new if row[1]]
+            if any(row[0] != "audio_file" for row in new):  # not only the header
+                write_text(path, csv_text(new, "|", is_safe=False))  # escaping would change texts
+            else:
+                path.unlink()  # a list without clips is an error
         return len(given)
 
 
