@@ -46,7 +46,8 @@ def make_dataset(
         files += [one for one in sorted(found) if one not in files]
     if options.text and len(files) > 1:
         raise UserError(f"--subtitles and --transcript are for one recording. Received: {len(files)}.")
-    texts = {path: options.text or next(iter(files_beside(path, TEXT_EXTENSIONS)), None) for path in files}
+    suits = lambda text: (is_subtitles(text), text.stem.endswith(f".{options.language}"))
+    texts = {path: options.text or max(files_beside(path, TEXT_EXTENSIONS), key=suits, default=None) for path in files}
     pieces = {path: read_text(path, text, options) for path, text in texts.items()}
     with open_set(output) as folder:
         for path, text in texts.items():
