@@ -12,14 +12,14 @@ import numpy as np
 from myxtts.apps.datasets.alignment import align, find_sentences, fits_better_than_chance
 from myxtts.apps.datasets.checks import Segment, cached, judge, listen, measure_clip, steadiness
 from myxtts.apps.datasets.recording import LongAudio, Survey, survey
-from myxtts.apps.datasets.set_folder import PAUSE, WAVS, describe, open_set, source_id, write_report
+from myxtts.apps.datasets.set_folder import PAUSE, WAVS, clips_of, describe, open_set, source_id, write_report
 from myxtts.apps.datasets.speech import Atom, choose_clips, find_edges, force_cuts, to_stretches
 from myxtts.apps.datasets.texts import TEXT_EXTENSIONS, Piece, count_letters, is_subtitles, read_text, synchronize
 from myxtts.audio.encoding import write_audio
 from myxtts.audio.files import MEDIA_EXTENSIONS
 from myxtts.config.checks import UserError, counted
 from myxtts.data.corpora import TEXTS, files_beside
-from myxtts.storage.files import digest_file, write_whole_folder
+from myxtts.storage.files import digest_file, read_json, write_whole_folder
 
 _HIGHEST_PEAK = 10 ** (-1 / 20)  # -1 dB of full scale
 _FADE_SECONDS = 0.005
@@ -32,7 +32,7 @@ def make_dataset(
 ) -> list[dict[str, Any]]:
     """Creates a data set or adds recordings to one; returns the records (see `SetFolder`) of the whole data set.
 
-    Recordings that are already in the set are skipped. If a recording fails, those added before it stay in the set.
+    Recordings that already have clips in the set are skipped. If a recording fails, those added before it stay in the set.
     `options` come from `command.open_options`; `tell` is called with each progress message.
     """
     files: list[Path] = []
@@ -52,7 +52,7 @@ def make_dataset(
     with open_set(output) as folder:
         for path, text in texts.items():
             identity = source_id(path.name, digest := digest_file(path))
-            if folder.path_of(identity).is_file():
+            if (known := folder.path_of(identity)).is_file() and clips_of([read_json(known)]):
                 tell(f"{path.name}: already in the data set")
                 continue
             say = lambda note: tell(f"{path.name}: {note}")

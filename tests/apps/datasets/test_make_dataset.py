@@ -297,7 +297,7 @@ def test_speech_without_a_pause_is_reported_and_cut_only_if_forced(tmp_path):
     words = (tmp_path / "talk.wav", "--recognizer", "echo {wav} some words that are said", "--min-snr", "0")
     assert make(*words, "--output", tmp_path / "set") == 2
     assert any(row["reason"] == "no pause for 11.5 s" for row in read_segments(tmp_path / "set"))
-    assert make(*words, "--output", tmp_path / "forced", "--force-cut") == 0
+    assert make(*words, "--output", tmp_path / "set", "--force-cut") == 0
 
 
 @pytest.mark.parametrize(
