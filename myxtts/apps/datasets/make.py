@@ -32,12 +32,13 @@ def make_dataset(
 ) -> list[dict[str, Any]]:
     """Creates a data set or adds recordings to one; returns the records (see `SetFolder`) of the whole data set.
 
-    Recordings that already have clips in the set are skipped. If a recording fails, those added before it stay in the set.
+    Recordings with clips in the set are skipped. If a recording fails, those added before it stay in the set.
     `options` come from `command.open_options`; `tell` is called with each progress message.
     """
     files: list[Path] = []
     for path in map(Path, recordings):
-        found = [one for one in path.glob("*") if one.suffix.lower() in MEDIA_EXTENSIONS] if path.is_dir() else [path]
+        found = [one for one in path.glob("[!.]*") if one.suffix.lower() in MEDIA_EXTENSIONS]
+        found = found if path.is_dir() else [path]
         if not found or path.suffix.lower() in TEXTS:
             hint = f"Give recordings ({' '.join(MEDIA_EXTENSIONS)}), or a folder with recordings directly in it"
             if path.is_file() or any(one.suffix.lower() in TEXTS for one in path.glob("*")):
