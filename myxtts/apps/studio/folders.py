@@ -80,11 +80,14 @@ class DataSets:
                 raise PageError(key, one, ", ".join((*audio, *TEXT_SUFFIXES)))
         if not (heard := [one for one in names if one.lower().endswith(audio)]):
             raise PageError("no_files")
+        if twice := [one for one in names if names.count(one) > 1]:
+            raise PageError("same_name", twice[0])
         listed = "metadata.csv" in names or (folder / "metadata.csv").is_file()
         for stem in () if is_heard or (listed and not is_cut) else [Path(one).stem for one in heard]:
             if not any(one.startswith(f"{stem}.") for one in {*names} - {*heard}):
                 raise PageError("no_text_of", stem)
-        is_unlisted = "metadata.csv" not in names and (folder / "metadata.csv").is_file()  # the list would hide them
+        # A list would hide clips that are not in it.
+        is_unlisted = not is_cut and ("metadata.csv" in names) != (folder / "metadata.csv").is_file()
         if folder.exists() and (self.recordings(name).exists() != is_cut or is_unlisted):
             raise PageError("other_set", name)
         folder = free_path(self.recordings(name) / "upload") if is_cut else folder

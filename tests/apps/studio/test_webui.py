@@ -150,6 +150,8 @@ def test_dropped_files_become_a_data_set(tmp_path):
         assert (folder / f"recorded_000{number}.txt").read_text() == "one two.\n"
     wrong = {
         ("mine", str(given[1])): "Add recordings",
+        ("mine", audio, "/b/a.wav"): "named a.wav",
+        ("mine", audio, str(listed)): "data set mine",
         ("mine", audio, "/x/a.exe"): "a.exe",
         ("new", audio): "a has no text",
         ("new", "/x/b.m4a"): "b.m4a.*ffmpeg",
