@@ -106,6 +106,8 @@ class DataSets:
         if not text.strip():
             raise PageError("no_words")
         folder, suffix = self.folder(name), Path(recording).suffix.lower()
+        if suffix not in AUDIO_EXTENSIONS:
+            raise PageError("convert_first", Path(recording).name)
         if self.recordings(name).exists() or (folder / "metadata.csv").is_file():
             raise PageError("other_set", name)
         folder.mkdir(parents=True, exist_ok=True)

@@ -160,8 +160,9 @@ def test_dropped_files_become_a_data_set(tmp_path):
     for (name, *files), said in wrong.items():
         with pytest.raises(UserError, match=said):
             data.keep(name, files)
-    with pytest.raises(UserError, match="text of the recording"):
-        data.add_recording("mine", audio, " ")
+    for recording, words, said in ((audio, " ", "text of the recording"), ("/x/b.m4a", "One.", "b.m4a.*ffmpeg")):
+        with pytest.raises(UserError, match=said):
+            data.add_recording("mine", recording, words)
     assert not data.folder("new").exists()
     for made in ("failed/sources", ".set.0123456789ab.myxtts.tmp"):
         (data.home / made).mkdir(parents=True)
