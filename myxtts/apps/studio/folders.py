@@ -32,13 +32,15 @@ SAME = "same"
 
 def runs_in(folder: Path) -> list[str]:
     """Returns the names of the runs in a folder, newest first."""
-    found = [path.parent for path in folder.glob(f"*/{SETTINGS}") if kind_of(path.parent) in (MODEL, SETTINGS)]
+    found = [path.parent for path in folder.glob(f"[!.]*/{SETTINGS}") if kind_of(path.parent) in (MODEL, SETTINGS)]
     return [path.name for path in sorted(found, key=lambda path: status_of(path).st_mtime, reverse=True)]
 
 
 def named_folder(home: Path, name: str, kind: str = "run") -> Path:
-    """Returns `home / name` for a run or data set (`kind` is `run` or `data`); raises `UserError` for invalid names."""
-    if name == BASE_NAME or not re.fullmatch(r"[^\W_][\w .-]{0,99}", name or ""):
+    """Returns `home / name` for a run or data set (`kind` is `run` or `data`). Raises `UserError` for invalid names,
+    unless an existing run has this name."""
+    is_valid = re.fullmatch(r"[^\W_][\w .-]{0,99}(?<! )", name or "") or (kind == "run" and name in runs_in(home))
+    if name == BASE_NAME or not is_valid:
         raise PageError(f"bad_name_{kind}", repr(name)) if name else PageError(f"no_name_{kind}")
     return home / name
 

@@ -265,12 +265,12 @@ def test_run_that_the_page_starts_has_the_steps_and_rates_of_the_recipe(
 
 def test_form_of_a_run_sends_what_was_changed_and_no_size_beside_a_source(tmp_path):
     config = XTTSConfig(data=DataConfig(train_data="recordings", batch_size=3, g2p=("am",)), model=ModelConfig("nano"))
-    (tmp_path / "run").mkdir()
-    write_json(tmp_path / "run/config.json", config.to_dict())
-    found = Studio(tmp_path).preset("run", None).values
+    (tmp_path / "run+1").mkdir()  # a name that only the command line gives
+    write_json(tmp_path / "run+1/config.json", config.to_dict())
+    found = Studio(tmp_path).preset("run+1", None).values
     shown = (found["train_data"], found["batch_size"], found["model_size"], found["g2p"])
     assert shown == ("recordings", 3, "nano", "am")
-    flags = Studio(tmp_path).flags("run", OWN, found | dict(data_gpu="0", keep=2.0))
+    flags = Studio(tmp_path).flags("run+1", OWN, found | dict(data_gpu="0", keep=2.0))
     assert flags[1:] == ["--language=en", "--data-gpu=0"]
     fresh = Studio(tmp_path).preset("new", "").values | dict(train_data=" --odd", max_steps="20", lr="", xla=False)
     flags = ["--train-data=--odd", "--language=en", "--max-steps=20", "--gradient-checkpointing"]
@@ -283,7 +283,7 @@ def test_form_of_a_run_sends_what_was_changed_and_no_size_beside_a_source(tmp_pa
     assert released.stages == [["gpt", "500 epochs", 3, "5.0e-06"]] and released.values["model_size"] == "big"
 
 
-@pytest.mark.parametrize("name", ["", "base", "..", "../up", "/etc", "a/b", ".hidden", "a\x00", None])
+@pytest.mark.parametrize("name", ["", "base", "..", "../up", "/etc", "a/b", ".hidden", "a\x00", "a ", None])
 def test_name_of_a_run_cannot_be_a_path(tmp_path, name):
     with pytest.raises(UserError, match="name of a run"):
         named_folder(tmp_path, name)
