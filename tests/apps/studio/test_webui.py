@@ -272,6 +272,8 @@ def test_form_of_a_run_sends_what_was_changed_and_no_size_beside_a_source(tmp_pa
     assert shown == ("recordings", 3, "nano", "am")
     flags = Studio(tmp_path).flags("run+1", OWN, found | dict(data_gpu="0", keep=2.0))
     assert flags[1:] == ["--language=en", "--data-gpu=0"]
+    with pytest.raises(UserError, match="The recipe sets --train-data"):
+        Studio(tmp_path).flags("run+1", OWN, found | dict(train_data=""))
     fresh = Studio(tmp_path).preset("new", "").values | dict(train_data=" --odd", max_steps="20", lr="", xla=False)
     flags = ["--train-data=--odd", "--language=en", "--max-steps=20", "--gradient-checkpointing"]
     assert sorted(Studio(tmp_path).flags("new", "", fresh | dict(gradient_checkpointing=True))) == sorted(flags)
