@@ -23,8 +23,7 @@ _MAX_TEXT_BYTES = 64 * 2**20
 _LONG_PIECE_CHARACTERS = 80
 _TAGS = re.compile(r"<[^<>]{0,200}>|\{[^{}]{0,200}\}|\[[^\[\]]{0,200}\]|【[^【】]{0,200}】")
 _ASIDE = re.compile(r"[(（][^()（）]{0,200}[)）]")
-_DASH = re.compile(r"^\s*[-‐–—]\s*(?=\S)")
-_SPEAKER_CHANGE = re.compile(r"^\s*>>\s*")
+_DASH = re.compile(r"^\s*(?:>>|[-‐–—])\s*(?=\S)")
 _SPEAKER_LABEL = re.compile(r"^\s*[^\W\d_a-z][^\Wa-z]*(?: [^\Wa-z]+){0,2}:\s+")
 _MUSIC = re.compile("[♪♫♬🎵🎶]")
 _SENTENCE_END = re.compile(r"""[.!?…؟۔।॥。！？｡።፧፨]["'”’»」』）)\]]*$""")
@@ -140,12 +139,11 @@ def clean_cue(text: str) -> tuple[str, str]:
     lines = [_TAGS.sub(" ", line) for line in text.splitlines()]
     lines = [line for line in lines if not _ASIDE.fullmatch(line.strip())]
     dashes = sum(bool(_DASH.match(line)) for line in lines)
-    lines = [_SPEAKER_CHANGE.sub("", _DASH.sub("", line)) for line in lines]
+    lines = [_DASH.sub("", line) for line in lines]
     # In a script without capital letters, such as Persian, a label looks like "he said:".
     is_unclear = any(found[0].upper() == found[0].lower() for found in map(_SPEAKER_LABEL.match, lines) if found)
     lines = [_SPEAKER_LABEL.sub(lambda found: "" if found[0].isupper() else found[0], line) for line in lines]
-    fault = "two speakers" if dashes > 1 else "speaker label or speech" if is_unclear else ""
-    return one_line(" ".join(lines)), fault
+    return one_line(" ".join(lines)), "two speakers" if dashes > 1 else "speaker label or speech" * is_unclear
 
 
 def read_transcript(path: Path, language: str) -> list[Piece]:
