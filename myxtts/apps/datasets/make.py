@@ -37,8 +37,7 @@ def make_dataset(
     """
     files: list[Path] = []
     for path in map(Path, recordings):
-        found = [one for one in path.glob("[!.]*") if one.suffix.lower() in MEDIA_EXTENSIONS]
-        found = found if path.is_dir() else [path]
+        found = [at for at in path.glob("[!.]*") if at.suffix.lower() in MEDIA_EXTENSIONS] if path.is_dir() else [path]
         if not found or path.suffix.lower() in TEXTS:
             hint = f"Give recordings ({' '.join(MEDIA_EXTENSIONS)}), or a folder with recordings directly in it"
             if path.is_file() or any(one.suffix.lower() in TEXTS for one in path.glob("*")):

@@ -37,8 +37,7 @@ def runs_in(folder: Path) -> list[str]:
 
 
 def named_folder(home: Path, name: str, kind: str = "run") -> Path:
-    """Returns `home / name` for a run or data set (`kind` is `run` or `data`). Raises `UserError` for invalid names,
-    unless an existing run has this name."""
+    """Returns `home / name` for a run or data set (`kind`: `run` or `data`); raises `UserError` for bad new names."""
     is_valid = re.fullmatch(r"[^\W_][\w .-]{0,99}(?<! )", name or "") or (kind == "run" and name in runs_in(home))
     if name == BASE_NAME or not is_valid:
         raise PageError(f"bad_name_{kind}", repr(name)) if name else PageError(f"no_name_{kind}")
@@ -88,7 +87,6 @@ class DataSets:
         for stem in () if is_heard or (listed and not is_cut) else [Path(one).stem for one in heard]:
             if not any(one.startswith(f"{stem}.") for one in {*names} - {*heard}):
                 raise PageError("no_text_of", stem)
-        # A list would hide clips that are not in it.
         is_unlisted = not is_cut and ("metadata.csv" in names) != (folder / "metadata.csv").is_file()
         if folder.exists() and (self.recordings(name).exists() != is_cut or is_unlisted):
             raise PageError("other_set", name)
@@ -146,8 +144,7 @@ class DataSets:
             raise PageError("changed_elsewhere", other[0])
         for path, rows in lists.items():
             spoken = lambda row: [languages.get(one, one) for one in row[3:]]
-            new = [[row[0], given.get(row[0], row[1]), *row[2:3], *spoken(row)] for row in rows]
-            new = [row for row in new if row[1]]
+            new = [[row[0], text, *row[2:3], *spoken(row)] for row in rows if (text := given.get(row[0], row[1]))]
             if any(row[0] != "audio_file" for row in new):  # not only the header
                 write_text(path, csv_text(new, "|", is_safe=False))  # escaping would change texts
             else:

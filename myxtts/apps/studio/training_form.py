@@ -97,9 +97,7 @@ def stages_of(config: XTTSConfig, values: Mapping[str, Any]) -> list[list]:
 
 
 def training_flags(recipe: str, folder: Path, values: Mapping[str, Any]) -> list[str]:
-    """Converts the form to flags of `myxtts train`: `--config` for the recipe, and the values that differ from it.
-
-    Raises `UserError` if a value of the recipe was cleared for which no flag turns it off."""
+    """Converts the form to flags of `myxtts train`: `--config` for the recipe, and the values that differ from it."""
     has_data, source = bool((values["train_data"] or "").strip()), values["init_from"]
     recipe = recipe or ("" if has_data else SAMPLE)
     config = config_in(recipe, folder)

@@ -116,10 +116,9 @@ def test_second_recording_adds_and_keeps_edited_lines(made, tmp_path):
     before, wavs = training.read_text(), contents(folder / "wavs")
     other = plant(tmp_path / "other.wav", 8, seed=1)
     other.write_srt(tmp_path / "other.en.srt")
-    (tmp_path / "other.de.srt").write_text(re.sub("[a-z]", "z", (tmp_path / "other.en.srt").read_text()))
+    (tmp_path / "other.de.srt").write_text("no cue: an error if it is read")
     assert make(other.path, "--output", folder) == 0
-    assert training.read_text().startswith(before) and "zzz" not in training.read_text()
-    assert wavs.items() <= contents(folder / "wavs").items()
+    assert training.read_text().startswith(before) and wavs.items() <= contents(folder / "wavs").items()
     assert len(load_corpus(folder).utterances) > len(load_corpus(made / "set").utterances)
 
 

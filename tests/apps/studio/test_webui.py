@@ -150,12 +150,11 @@ def test_dropped_files_become_a_data_set(tmp_path):
         assert (folder / f"recorded_000{number}.txt").read_text() == "one two.\n"
     wrong = {
         ("mine", str(given[1])): "Add recordings",
-        ("mine", audio, "/b/a.wav"): "named a.wav",
-        ("mine", audio, str(listed)): "data set mine",
         ("mine", audio, "/x/a.exe"): "a.exe",
         ("new", audio): "a has no text",
         ("new", "/x/b.m4a"): "b.m4a.*ffmpeg",
     }
+    wrong |= {("mine", audio, "/b/a.wav"): "named a.wav", ("mine", audio, str(listed)): "data set mine"}
     wrong |= {("mine", audio, str(subtitles)): "data set mine", ("../up", audio): "name of a data set"}
     for (name, *files), said in wrong.items():
         with pytest.raises(UserError, match=said):
