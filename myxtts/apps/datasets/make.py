@@ -12,14 +12,14 @@ import numpy as np
 from myxtts.apps.datasets.alignment import align, find_sentences, fits_better_than_chance
 from myxtts.apps.datasets.checks import Segment, cached, judge, listen, measure_clip, steadiness
 from myxtts.apps.datasets.recording import LongAudio, Survey, survey
-from myxtts.apps.datasets.set_folder import PAUSE, WAVS, describe, open_set, source_id, write_report
+from myxtts.apps.datasets.set_folder import PAUSE, WAVS, clips_of, describe, open_set, source_id, write_report
 from myxtts.apps.datasets.speech import Atom, choose_clips, find_edges, force_cuts, to_stretches
 from myxtts.apps.datasets.texts import TEXT_EXTENSIONS, Piece, count_letters, is_subtitles, read_text, synchronize
 from myxtts.audio.encoding import write_audio
 from myxtts.audio.files import MEDIA_EXTENSIONS
 from myxtts.config.checks import UserError, counted
 from myxtts.data.corpora import TEXTS, files_beside
-from myxtts.storage.files import digest_file, write_whole_folder
+from myxtts.storage.files import digest_file, read_json, write_whole_folder
 
 _HIGHEST_PEAK = 10 ** (-1 / 20)  # -1 dB of full scale
 _FADE_SECONDS = 0.005
@@ -32,12 +32,12 @@ def make_dataset(
 ) -> list[dict[str, Any]]:
     """Creates a data set or adds recordings to one; returns the records (see `SetFolder`) of the whole data set.
 
-    Recordings that are already in the set are skipped. If a recording fails, those added before it stay in the set.
+    Recordings with clips in the set are skipped. If a recording fails, those added before it stay in the set.
     `options` come from `command.open_options`; `tell` is called with each progress message.
     """
     files: list[Path] = []
     for path in map(Path, recordings):
-        found = [one for one in path.glob("*") if one.suffix.lower() in MEDIA_EXTENSIONS] if path.is_dir() else [path]
+        found = [at for at in path.glob("[!.]*") if at.suffix.lower() in MEDIA_EXTENSIONS] if path.is_dir() else [path]
         if not found or path.suffix.lower() in TEXTS:
             hint = f"Give recordings ({' '.join(MEDIA_EXTENSIONS)}), or a folder with recordings directly in it"
             if path.is_file() or any(one.suffix.lower() in TEXTS for one in path.glob("*")):
@@ -46,12 +46,13 @@ def make_dataset(
         files += [one for one in sorted(found) if one not in files]
     if options.text and len(files) > 1:
         raise UserError(f"--subtitles and --transcript are for one recording. Received: {len(files)}.")
-    texts = {path: options.text or next(iter(files_beside(path, TEXT_EXTENSIONS)), None) for path in files}
+    suits = lambda text: (is_subtitles(text), text.stem.endswith(f".{options.language}"))
+    texts = {path: options.text or max(files_beside(path, TEXT_EXTENSIONS), key=suits, default=None) for path in files}
     pieces = {path: read_text(path, text, options) for path, text in texts.items()}
     with open_set(output) as folder:
         for path, text in texts.items():
             identity = source_id(path.name, digest := digest_file(path))
-            if folder.path_of(identity).is_file():
+            if (known := folder.path_of(identity)).is_file() and clips_of([read_json(known)]):
                 tell(f"{path.name}: already in the data set")
                 continue
             say = lambda note: tell(f"{path.name}: {note}")

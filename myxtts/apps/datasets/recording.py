@@ -93,8 +93,9 @@ class LongAudio:
         if not self._by_ffmpeg:
             try:
                 file = soundfile.SoundFile(self.path)
-            except soundfile.LibsndfileError as error:
-                raise AudioError(self.path, "not audio", f"it cannot be decoded: {error.error_string}") from error
+            except (soundfile.LibsndfileError, TypeError) as error:  # TypeError: a file named .raw
+                why = getattr(error, "error_string", error)
+                raise AudioError(self.path, "not audio", f"it cannot be decoded: {why}") from error
             file.seekable = lambda: False  # as in `audio.files`: no seeks between blocks of an MP3
             with file:
                 yield file

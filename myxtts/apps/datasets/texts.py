@@ -23,8 +23,8 @@ _MAX_TEXT_BYTES = 64 * 2**20
 _LONG_PIECE_CHARACTERS = 80
 _TAGS = re.compile(r"<[^<>]{0,200}>|\{[^{}]{0,200}\}|\[[^\[\]]{0,200}\]|【[^【】]{0,200}】")
 _ASIDE = re.compile(r"[(（][^()（）]{0,200}[)）]")
-_DASH = re.compile(r"^\s*[-‐–—]\s*(?=\S)")
-_SPEAKER_LABEL = re.compile(r"^\s*(?:>>\s*)?[^\W\d_a-z][^\Wa-z]*(?: [^\Wa-z]+){0,2}:\s+|^\s*>>\s*")
+_DASH = re.compile(r"^\s*(?:>>|[-‐–—])\s*(?=\S)")
+_SPEAKER_LABEL = re.compile(r"^\s*[^\W\d_a-z][^\Wa-z]*(?: [^\Wa-z]+){0,2}:\s+")
 _MUSIC = re.compile("[♪♫♬🎵🎶]")
 _SENTENCE_END = re.compile(r"""[.!?…؟۔।॥。！？｡።፧፨]["'”’»」』）)\]]*$""")
 _CLAUSE_END = re.compile(r"(?<=[,;:،؛，；：፣፤—–])\s+")
@@ -132,15 +132,18 @@ def read_subtitles(path: Path) -> list[Piece]:
 
 
 def clean_cue(text: str) -> tuple[str, str]:
-    """Returns the words of a subtitle cue in one line, and its `fault`: "sung or music", "two speakers" or ""."""
+    """Returns the words of a subtitle cue in one line, and its `fault`, such as "two speakers", or ""."""
     text = html.unescape(text)
     if _MUSIC.search(text):
         return one_line(_MUSIC.sub(" ", text)), "sung or music"
     lines = [_TAGS.sub(" ", line) for line in text.splitlines()]
     lines = [line for line in lines if not _ASIDE.fullmatch(line.strip())]
     dashes = sum(bool(_DASH.match(line)) for line in lines)
-    lines = [_SPEAKER_LABEL.sub("", _DASH.sub("", line)) for line in lines]
-    return one_line(" ".join(lines)), "two speakers" if dashes > 1 else ""
+    lines = [_DASH.sub("", line) for line in lines]
+    # In a script without capital letters, such as Persian, a label looks like "he said:".
+    is_unclear = any(found[0].upper() == found[0].lower() for found in map(_SPEAKER_LABEL.match, lines) if found)
+    lines = [_SPEAKER_LABEL.sub(lambda found: "" if found[0].isupper() else found[0], line) for line in lines]
+    return one_line(" ".join(lines)), "two speakers" if dashes > 1 else "speaker label or speech" * is_unclear
 
 
 def read_transcript(path: Path, language: str) -> list[Piece]:

@@ -32,13 +32,14 @@ SAME = "same"
 
 def runs_in(folder: Path) -> list[str]:
     """Returns the names of the runs in a folder, newest first."""
-    found = [path.parent for path in folder.glob(f"*/{SETTINGS}") if kind_of(path.parent) in (MODEL, SETTINGS)]
+    found = [path.parent for path in folder.glob(f"[!.]*/{SETTINGS}") if kind_of(path.parent) in (MODEL, SETTINGS)]
     return [path.name for path in sorted(found, key=lambda path: status_of(path).st_mtime, reverse=True)]
 
 
 def named_folder(home: Path, name: str, kind: str = "run") -> Path:
-    """Returns `home / name` for a run or data set (`kind` is `run` or `data`); raises `UserError` for invalid names."""
-    if name == BASE_NAME or not re.fullmatch(r"[^\W_][\w .-]{0,99}", name or ""):
+    """Returns `home / name` for a run or data set (`kind`: `run` or `data`); raises `UserError` for bad new names."""
+    is_valid = re.fullmatch(r"[^\W_][\w .-]{0,99}(?<! )", name or "") or (kind == "run" and name in runs_in(home))
+    if name == BASE_NAME or not is_valid:
         raise PageError(f"bad_name_{kind}", repr(name)) if name else PageError(f"no_name_{kind}")
     return home / name
 
@@ -80,11 +81,13 @@ class DataSets:
                 raise PageError(key, one, ", ".join((*audio, *TEXT_SUFFIXES)))
         if not (heard := [one for one in names if one.lower().endswith(audio)]):
             raise PageError("no_files")
+        if twice := [one for one in names if names.count(one) > 1]:
+            raise PageError("same_name", twice[0])
         listed = "metadata.csv" in names or (folder / "metadata.csv").is_file()
         for stem in () if is_heard or (listed and not is_cut) else [Path(one).stem for one in heard]:
             if not any(one.startswith(f"{stem}.") for one in {*names} - {*heard}):
                 raise PageError("no_text_of", stem)
-        is_unlisted = "metadata.csv" not in names and (folder / "metadata.csv").is_file()  # the list would hide them
+        is_unlisted = not is_cut and ("metadata.csv" in names) != (folder / "metadata.csv").is_file()
         if folder.exists() and (self.recordings(name).exists() != is_cut or is_unlisted):
             raise PageError("other_set", name)
         folder = free_path(self.recordings(name) / "upload") if is_cut else folder
@@ -103,6 +106,8 @@ class DataSets:
         if not text.strip():
             raise PageError("no_words")
         folder, suffix = self.folder(name), Path(recording).suffix.lower()
+        if suffix not in AUDIO_EXTENSIONS:
+            raise PageError("convert_first", Path(recording).name)
         if self.recordings(name).exists() or (folder / "metadata.csv").is_file():
             raise PageError("other_set", name)
         folder.mkdir(parents=True, exist_ok=True)
@@ -139,8 +144,11 @@ class DataSets:
             raise PageError("changed_elsewhere", other[0])
         for path, rows in lists.items():
             spoken = lambda row: [languages.get(one, one) for one in row[3:]]
-            new = [[row[0], given.get(row[0], row[1]), *row[2:3], *spoken(row)] for row in rows]
-            write_text(path, csv_text((row for row in new if row[1]), "|"))
+            new = [[row[0], text, *row[2:3], *spoken(row)] for row in rows if (text := given.get(row[0], row[1]))]
+            if any(row[0] != "audio_file" for row in new):  # not only the header
+                write_text(path, csv_text(new, "|", is_safe=False))  # escaping would change texts
+            else:
+                path.unlink()  # a list without clips is an error
         return len(given)
 
 

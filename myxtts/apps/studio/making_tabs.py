@@ -11,7 +11,7 @@ from myxtts.apps.studio.folders import kept_in, named_folder, removable, runs_in
 from myxtts.apps.studio.parts import Choices, act
 from myxtts.apps.studio.studio import MOST_CLIPS, Studio
 from myxtts.apps.studio.training_form import FLAGS, OWN, XTTS_V2
-from myxtts.config.checks import UserError
+from myxtts.config.checks import UserError, printable
 from myxtts.config.config import recipe_names
 from myxtts.config.stages import STAGES
 from myxtts.hearing.recognizers import WHISPER_SIZES
@@ -77,7 +77,7 @@ def _checked(studio, texts, page_language, chosen):
         folder = studio.data.place(folder)
         yield gr.Textbox(studio.check_data(folder, language), visible=True)
         clips, doubts = studio.clips(folder, language), studio.data.doubts(folder)
-        rows = [[place, clip.text, doubts.get((place, clip.text.lstrip("'")), "")] for place, clip in clips.items()]
+        rows = [[at, clip.text, doubts.get((at, printable(clip.text).lstrip("'")), "")] for at, clip in clips.items()]
         rows.sort(key=lambda row: not row[2])
         is_own, (stated, found) = bool(studio.data.lists(folder)), studio.clip_languages(clips.values())
         words = texts["checked"].format(len(rows), sum(bool(row[2]) for row in rows))

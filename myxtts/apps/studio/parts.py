@@ -45,7 +45,7 @@ def act(texts: dict, event: Callable, run: Callable, inputs: Sequence, outputs: 
             expected = isinstance(error, UserError | OSError)
             sentence = str(error) if expected and str(error) else f"{type(error).__name__}: {error}"
             if isinstance(error, OSError) and error.strerror:
-                sentence = f"{error.strerror}: {error.filename2 or error.filename}"
+                sentence = ": ".join(map(str, filter(None, (error.strerror, error.filename2 or error.filename))))
             english = texts["in_english"].format(PATHS.sub("", sentence))
             shown = error.in_language(texts) if isinstance(error, PageError) else english
             yield {line: f'<span class="wrong">{html.escape(shown)}</span>'}

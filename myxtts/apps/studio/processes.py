@@ -99,7 +99,6 @@ class Tasks:
 
 def start_training(folder: Path, flags: Sequence[str]) -> None:
     """Starts `myxtts train` in a folder; it outlives the server. Raises `UserError` if a run is training there."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
     require_free(folder)
     with open(output_path(folder), "ab") as output:
         end = time.monotonic() + ENDING_SECONDS
@@ -237,8 +236,7 @@ class RunView:
         """Returns the progress and the latest measurements as short texts in the language of `texts`."""
         newest = self.metrics[-1] if self.metrics else dict(stage=None)
         stage, step, total = newest["stage"], newest.get("step"), newest.get("total_steps", 0)
-        place = [self.stages.index(stage) + 1, len(self.stages)] if stage in self.stages else []
-        facts = [texts["stage_of"].format(*place)] if place else []
+        facts = [texts["stage_of"].format(n, len(self.stages)) for n, one in enumerate(self.stages, 1) if one == stage]
         since = max((n for n, one in enumerate(self.metrics) if self.running and one["kind"] == "start"), default=0)
         lines = [one for one in self.metrics[since:] if one["kind"] == "training" and one["stage"] == stage]
         last = {name: value for name, value in lines[-1].items() if value is not None} if lines else {}

@@ -215,7 +215,6 @@ class Studio:
     def export(self, name: str, weights: str) -> Iterator[str]:
         """Exports a model for ONNX Runtime, unless its `export_folder` exists; yields the output of the command."""
         folder = self.export_folder(name, weights)
-        folder.parent.mkdir(parents=True, exist_ok=True)
         flags = [f"--checkpoint={self.source(name)}", "--format=onnx", f"--weights={weights}", f"--output={folder}"]
         if not folder.exists():
             yield from self.tasks.follow("export", "export", *flags)

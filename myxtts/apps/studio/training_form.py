@@ -6,6 +6,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from myxtts.apps.studio.texts import PageError
 from myxtts.config.config import SAMPLE, XTTSConfig, config_from_dict
 from myxtts.config.flags import EVERY_STAGE, Flag, all_flags
 from myxtts.config.stages import STAGES
@@ -109,8 +110,10 @@ def training_flags(recipe: str, folder: Path, values: Mapping[str, Any]) -> list
         value, long_name = _plain(values.get(name)), flag.names[0]
         if name in left_out or value == _plain(before[name]):
             continue
-        if flag.kind is bool:
-            flags += [long_name] if value else [f"--no-{long_name[2:]}"] * (flag.field.default is None)
+        if flag.kind is bool and (value or flag.field.default is None):
+            flags.append(long_name if value else f"--no-{long_name[2:]}")
+        elif value is None and recipe:
+            raise PageError("not_cleared", long_name)
         elif value is not None:
             flags += [f"{long_name}={one}" for one in (value.split(",") if flag.repeats else [value])]
     return flags

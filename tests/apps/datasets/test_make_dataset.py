@@ -115,7 +115,8 @@ def test_second_recording_adds_and_keeps_edited_lines(made, tmp_path):
     training.write_text(training.read_text().replace("Bd", "Edited by hand "))
     before, wavs = training.read_text(), contents(folder / "wavs")
     other = plant(tmp_path / "other.wav", 8, seed=1)
-    other.write_srt(tmp_path / "other.srt")
+    other.write_srt(tmp_path / "other.en.srt")
+    (tmp_path / "other.de.srt").write_text("no cue: an error if it is read")
     assert make(other.path, "--output", folder) == 0
     assert training.read_text().startswith(before) and wavs.items() <= contents(folder / "wavs").items()
     assert len(load_corpus(folder).utterances) > len(load_corpus(made / "set").utterances)
@@ -188,8 +189,9 @@ def test_recognizer_command_transcribes_clips(planted, tmp_path):
     script = tmp_path / "hear.py"
     script.write_text("import sys, soundfile\nprint('a' * round(14 * soundfile.info(sys.argv[1]).duration))\n")
     words = ("--recognizer", f"{sys.executable} {script} {{wav}}", "--output", tmp_path / "set")
-    short = plant(tmp_path / "short.wav", 4, seed=2)
-    assert make(short.path, *words) == 0
+    plant(tmp_path / "short.wav", 4, seed=2)
+    (tmp_path / "._short.wav").write_bytes(b"attributes that macOS wrote")
+    assert make(tmp_path, *words) == 0
     assert {letter for _, _, text in clip_bounds(tmp_path / "set") for letter in text} == {"a"}
 
 
@@ -295,7 +297,7 @@ def test_speech_without_a_pause_is_reported_and_cut_only_if_forced(tmp_path):
     words = (tmp_path / "talk.wav", "--recognizer", "echo {wav} some words that are said", "--min-snr", "0")
     assert make(*words, "--output", tmp_path / "set") == 2
     assert any(row["reason"] == "no pause for 11.5 s" for row in read_segments(tmp_path / "set"))
-    assert make(*words, "--output", tmp_path / "forced", "--force-cut") == 0
+    assert make(*words, "--output", tmp_path / "set", "--force-cut") == 0
 
 
 @pytest.mark.parametrize(

@@ -116,8 +116,9 @@ def test_video_is_decoded_by_ffmpeg(tmp_path, monkeypatch):
     script.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     (tmp_path / "film.mp4").write_bytes(b"\0\0\0\x18ftypisom" + bytes(100))
+    os.link(tmp_path / "sound.wav", tmp_path / "sound.raw")
     audio = LongAudio(tmp_path / "film.mp4")
-    assert audio.sample_rate == RATE
+    assert audio.sample_rate == LongAudio(tmp_path / "sound.raw").sample_rate == RATE
     np.testing.assert_allclose(next(audio.spans([(0, 1600)])), np.arange(1600) / 32768, atol=1e-6)
     script.write_text("#!/bin/sh\necho 'moov atom not found' >&2\nexit 1\n")
     with pytest.raises(AudioError, match="ffmpeg cannot decode it: moov atom not found"):

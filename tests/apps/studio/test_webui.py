@@ -154,12 +154,14 @@ def test_dropped_files_become_a_data_set(tmp_path):
         ("new", audio): "a has no text",
         ("new", "/x/b.m4a"): "b.m4a.*ffmpeg",
     }
+    wrong |= {("mine", audio, "/b/a.wav"): "named a.wav", ("mine", audio, str(listed)): "data set mine"}
     wrong |= {("mine", audio, str(subtitles)): "data set mine", ("../up", audio): "name of a data set"}
     for (name, *files), said in wrong.items():
         with pytest.raises(UserError, match=said):
             data.keep(name, files)
-    with pytest.raises(UserError, match="text of the recording"):
-        data.add_recording("mine", audio, " ")
+    for recording, words, said in ((audio, " ", "text of the recording"), ("/x/b.m4a", "One.", "b.m4a.*ffmpeg")):
+        with pytest.raises(UserError, match=said):
+            data.add_recording("mine", recording, words)
     assert not data.folder("new").exists()
     for made in ("failed/sources", ".set.0123456789ab.myxtts.tmp"):
         (data.home / made).mkdir(parents=True)
@@ -262,13 +264,15 @@ def test_run_that_the_page_starts_has_the_steps_and_rates_of_the_recipe(
 
 def test_form_of_a_run_sends_what_was_changed_and_no_size_beside_a_source(tmp_path):
     config = XTTSConfig(data=DataConfig(train_data="recordings", batch_size=3, g2p=("am",)), model=ModelConfig("nano"))
-    (tmp_path / "run").mkdir()
-    write_json(tmp_path / "run/config.json", config.to_dict())
-    found = Studio(tmp_path).preset("run", None).values
+    (tmp_path / "run+1").mkdir()  # a name that only the command line gives
+    write_json(tmp_path / "run+1/config.json", config.to_dict())
+    found = Studio(tmp_path).preset("run+1", None).values
     shown = (found["train_data"], found["batch_size"], found["model_size"], found["g2p"])
     assert shown == ("recordings", 3, "nano", "am")
-    flags = Studio(tmp_path).flags("run", OWN, found | dict(data_gpu="0", keep=2.0))
+    flags = Studio(tmp_path).flags("run+1", OWN, found | dict(data_gpu="0", keep=2.0))
     assert flags[1:] == ["--language=en", "--data-gpu=0"]
+    with pytest.raises(UserError, match="The recipe sets --train-data"):
+        Studio(tmp_path).flags("run+1", OWN, found | dict(train_data=""))
     fresh = Studio(tmp_path).preset("new", "").values | dict(train_data=" --odd", max_steps="20", lr="", xla=False)
     flags = ["--train-data=--odd", "--language=en", "--max-steps=20", "--gradient-checkpointing"]
     assert sorted(Studio(tmp_path).flags("new", "", fresh | dict(gradient_checkpointing=True))) == sorted(flags)
@@ -280,7 +284,7 @@ def test_form_of_a_run_sends_what_was_changed_and_no_size_beside_a_source(tmp_pa
     assert released.stages == [["gpt", "500 epochs", 3, "5.0e-06"]] and released.values["model_size"] == "big"
 
 
-@pytest.mark.parametrize("name", ["", "base", "..", "../up", "/etc", "a/b", ".hidden", "a\x00", None])
+@pytest.mark.parametrize("name", ["", "base", "..", "../up", "/etc", "a/b", ".hidden", "a\x00", "a ", None])
 def test_name_of_a_run_cannot_be_a_path(tmp_path, name):
     with pytest.raises(UserError, match="name of a run"):
         named_folder(tmp_path, name)
