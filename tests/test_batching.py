@@ -12,7 +12,7 @@ from logical_devices import on_logical_devices, plan_of
 from test_trainer import Recorder, dvae_trainer, open_run
 
 from myxtts.cli import train
-from myxtts.config.checks import ConfigError
+from myxtts.config.checks import ConfigError, UserError
 from myxtts.devices.device_plan import plan_devices
 from myxtts.training.loop import batching
 from myxtts.training.loop.batching import Batching, fit_batch_size
@@ -119,7 +119,7 @@ def test_batch_is_split_further_until_it_fits_and_stays_split():
     "stub, words",
     [
         (Stub(fails=0), "One clip at a time .* /CPU:0.*--model-size"),
-        (Stub(fails=0, whole=False), "step 8 .*--batch-size 3"),
+        (Stub(fails=0, whole=False), "step 8 .*--batch-size 3 and --grad-accum 2"),
     ],
 )
 def test_out_of_memory_without_a_remedy_is_one_error_message(stub, words):
@@ -201,6 +201,9 @@ def test_trials_on_a_cpu_stay_in_the_memory_budget(
     trainer.config.training.memory_budget_mb = 10
     with pytest.raises(ConfigError, match="1 clip at once.*--memory-budget"):
         fit_batch_size(trainer, dataset)
+    monkeypatch.setattr(trainer, "_train_until", exhausted)  # in validation, for example
+    with pytest.raises(UserError, match="Memory ran out.*--data-gpu-memory.*OOM"):
+        trainer._train_and_go_back(9, dataset)
 
 
 @on_logical_devices

@@ -74,7 +74,7 @@ def test_diverged_run_goes_back_with_a_lower_rate_and_then_stops(tiny_corpus, tm
     recorder.on_step = steps.append
     with pytest.raises(TrainingDiverged, match="3 consecutive steps"):
         trainer.train(dataset, [recorder])
-    assert steps == [1, 2, 3, 4, 5, 6, 5, 6, 5, 6]
+    assert steps == [1, 2, 3, 4, 5, 6, 5, 6, 5, 6] and trainer.workers._deadline[0] == np.inf
     assert re.search("step 4 .*0.01 .*2 of 2", caplog.text)
     assert recorder.losses[6]["learning_rate"] == pytest.approx(3e-5) and recorder.losses[6]["skipped_steps"] == 2
     assert trainer.store.steps() == [2, 4, 6] or trainer.store.steps() == [4, 6]

@@ -220,6 +220,7 @@ def test_command_shows_the_switches_of_the_dvae_and_its_crops(capsys, tmp_path):
 def test_auto_is_planned_as_the_larger_choice_and_reported(capsys):
     _, text, _ = printed(capsys, "--model-size", "nano", "--optimizations", "balanced")
     assert "Note: precision auto is planned as float32" in text and "Note: xla auto is planned as off" in text
+    assert myxtts.plan(stage="decoder", model_size="nano")["variants"]["as asked"]["averages"], "as in training"
 
 
 def test_plan_from_a_release_lowers_default_limits_and_its_rows_keep_what_was_asked_for(tmp_path, caplog, monkeypatch):

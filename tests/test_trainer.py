@@ -161,9 +161,8 @@ def test_damaged_newest_checkpoint_is_set_aside_and_the_previous_one_resumed(gpt
     model_file = tmp_path / "gpt/step_00000006/model.safetensors"
     model_file.write_bytes(model_file.read_bytes()[:-7])
     training = dataclasses.replace(dataset.config.training, checkpoint_dir=str(tmp_path))
-    resumed = XTTSTrainer(
-        dataclasses.replace(dataset.config, training=training), foundations={"dvae": dvae_run[1].model}
-    )
+    config = dataclasses.replace(dataset.config, training=training)
+    resumed = XTTSTrainer(config, foundations={"dvae": dvae_run[1].model})
     assert resumed.step == 4
     assert (tmp_path / "gpt/damaged_step_00000006").is_dir()
 
@@ -181,6 +180,9 @@ def test_checkpoint_of_another_shape_is_refused_by_name(tiny_corpus, gpt_run, dv
 
 def test_resuming_from_a_folder_without_the_stage_is_an_error(gpt_run, dvae_run, tmp_path):
     with pytest.raises(CheckpointError, match="no checkpoint of the gpt stage"):
+        XTTSTrainer(gpt_run[0].config, resume_checkpoint=str(tmp_path), foundations={"dvae": dvae_run[1].model})
+    shutil.copytree(gpt_run[1].store.folder, tmp_path / "gpt")
+    with pytest.raises(ValueError, match="checkpoint_dir must be the run to resume.*without checkpoints of the gpt"):
         XTTSTrainer(gpt_run[0].config, resume_checkpoint=str(tmp_path), foundations={"dvae": dvae_run[1].model})
 
 

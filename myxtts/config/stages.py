@@ -135,6 +135,8 @@ class StageEntry:
     """Whether the batches contain speaker ids."""
     codes: bool = False
     """Whether the stage can use codes from `myxtts prepare` instead of audio; it does if augmentation is off."""
+    ema: float = 0.0
+    """Decay of the weight averages if neither `training.ema` nor the preset `training.optimizations` sets it."""
     cost: float = 1.0
     """Step time per clip relative to the GPT stage, for the time forecast (measured with `nano` on two cores)."""
     follows: Sequence[str] = ()

@@ -85,9 +85,11 @@ def workers_of_slurm(environment: Mapping[str, str]) -> tuple[tuple[str, ...], i
         raise ConfigError(f"--workers slurm cannot read the variables of this job step: {error}.") from error
 
 
-def requested_switches(training: Settings) -> dict[str, tuple[object, str]]:
+def requested_switches(training: Settings, stage: str | None = None) -> dict[str, tuple[object, str]]:
     """Returns `{switch: (value, source)}` for all `SWITCHES`, with source `given`, `preset NAME` or `default`."""
     found = {name: (value, "default") for name, value in SWITCHES.items()}
+    if stage and STAGES[stage].ema:
+        found["ema"] = STAGES[stage].ema, "default of the stage"
     preset = PRESETS[training.optimizations]
     found |= {name: (value, f"preset {training.optimizations}") for name, value in preset.items()}
     given = {name: getattr(training, name) for name in SWITCHES}

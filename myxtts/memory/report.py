@@ -35,11 +35,11 @@ TERMS = "parameters slots averages accumulators gradients activations working pe
 """Columns of the report: fields of `MemoryEstimate`."""
 
 
-def requested_optimizations(training: TrainingConfig) -> tuple[Optimizations, dict[str, str]]:
-    """Returns the optimizations of a configuration and, by name, the values assumed for those that are `auto`."""
+def requested_optimizations(training: TrainingConfig, stage: str) -> tuple[Optimizations, dict[str, str]]:
+    """Returns a stage's optimizations in a configuration and, by name, the values assumed for those that are `auto`."""
     # Instead of `auto`, the default is assumed, which needs the most memory.
     known = Optimizations.__dataclass_fields__
-    switches = {name: value for name, (value, _) in requested_switches(training).items() if name in known}
+    switches = {name: value for name, (value, _) in requested_switches(training, stage).items() if name in known}
     settled = {name: SWITCHES[name] for name, value in switches.items() if value == "auto"}
     switches = switches | settled | {"ema": bool(switches["ema"])}
     adapters = {"lora_rank": training.gpt.lora_rank, "lora_targets": training.gpt.lora_targets}
@@ -94,7 +94,7 @@ def memory_report(config: XTTSConfig, stage: str, clip_seconds: float | None, gp
     estimate, settings, model = ESTIMATES.get(stage), config.stage(stage), config.model
     require(estimate is not None, "--stage", f"one of {', '.join(ESTIMATES)} to estimate its memory", stage)
     shapes = Shapes.of_data(config.data, settings.batch_size, clip_seconds, settings)
-    requested, settled = requested_optimizations(config.training)
+    requested, settled = requested_optimizations(config.training, stage)
     found, seen = {}, []
     rows = {name: replace(requested, **added) for name, added in SHOWN.items()}
     for name, optimizations in {"as asked": requested, "none": Optimizations(), **rows}.items():

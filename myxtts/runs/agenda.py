@@ -226,7 +226,7 @@ def find_needs(config: XTTSConfig, works: Sequence[StageWork], dataset: SpeechDa
         require(settings.batch_size % shares == 0, "--batch-size", rule, settings.batch_size)
         batch = 1 if training.automatic_batch_size else -(-settings.batch_size // shares)
         shapes = Shapes.of_data(config.data, batch, longest, settings)
-        found = estimate(config.model, shapes, requested_optimizations(training)[0])
+        found = estimate(config.model, shapes, requested_optimizations(training, work.stage)[0])
         below = [ESTIMATES[name] for name in STAGES[work.stage].builds_on if name in ESTIMATES]
         frozen = sum(estimate(config.model, shapes).parameters for estimate in below)
         peaks.append(found.peak + frozen * (bool(plan.visible_ids) and plan.data_gpu in plan.model_gpus))

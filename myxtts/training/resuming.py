@@ -108,23 +108,21 @@ class TrainingState:
                 f"{where} was trained on the codes of another DVAE. Restore that DVAE, or train the stage from the "
                 "start with --reset-training."
             )
-        if moved:
-            message = "The %s was trained further since %s; the best validation loss starts over."
-            logger.info(message, " and ".join(moved), where)
         self.step, self.position, self.history = step, saved["position"], saved["history"]
-        same = saved["best_by"] == self.best_by and not moved
-        self.best = tuple(saved["best"]) if saved["best"] and same else None
+        self.best = tuple(saved["best"]) if saved["best"] and saved["best_by"] == self.best_by else None
         self.stale_evaluations, self.least_score = saved["stale_evaluations"], saved["least_score"]
-        self.finished, self.validation = saved["finished"], saved.get("validation")
+        # With another model, validation losses differ, as with other clips: `take_up` then resets `best`.
+        self.finished, self.validation = saved["finished"], "another model" if moved else saved.get("validation")
         with refusing_damage(where):
             for name, part in self.parts.items():
                 part.restore(saved["parts"][name])
 
     def take_up(self, dataset: SpeechDataset, stage: str) -> SpeechDataset:
-        """Returns the data set with a batch order that continues `record`. Resets `best` if validation clips differ."""
+        """Returns the data set with a batch order that continues `record`. Resets `best` if validation differs."""
         before, self.validation = self.validation, data_digest(dataset.validation)
         if before not in (None, self.validation):
-            logger.warning("The validation clips changed since the checkpoint; the best validation loss starts over.")
+            change = "The validation clips changed, or an earlier stage was trained further, since the checkpoint"
+            logger.warning("%s; the best validation loss starts over.", change)
             self.best, self.least_score, self.stale_evaluations = None, None, 0
             self.parts["overtraining"].restore(OvertrainingDetector(0).state())
         self.clips, start = OrderedClips(dataset.train, dataset.order(stage)), EpochStart()
@@ -274,9 +272,9 @@ class Checkpointer:
         if step.averages:
             tensors[TRAINED] = arrays_of(step.averaged)
         saved = {"stage": self.stage.name, **self.state.as_dict(), "averaged": TRAINED in tensors}
-        saved |= {"bad_steps_in_row": step.bad_steps_in_row, "versions": versions(), "config": trainer.config.to_dict()}
+        saved |= {"bad_steps_in_row": trainer.watch.divergence.in_row, "versions": versions()}
         ledger = [row._asdict() for row in trainer.ledger.values()] if trainer.ledger else None
-        saved |= {"ledger": ledger, "switches": trainer.switches.applied()}
+        saved |= {"ledger": ledger, "switches": trainer.switches.applied(), "config": trainer.config.to_dict()}
         if self.state.clips is not None:
             tensors[CLIPS], saved["order"] = self.state.clips.record(self.state.position).saved()
         return tensors, saved
@@ -345,10 +343,10 @@ class Checkpointer:
         if best is None:
             logger.warning("Stage %s ends early, at step %d.", self.stage.name, state.step)
             return
+        self._restore(self.store, best)  # first, because it may be damaged
         if self.workers.is_chief:
             for step in filter(lambda step: step > best, self.store.steps()):
                 self.store.put_away(step, "overtrained")
-        self._restore(self.store, best)
         state.history, state.stale_evaluations, stopped = kept
         detector.restore(stopped)
         logger.warning("Stage %s ends early, with its best checkpoint, of step %d.", self.stage.name, best)

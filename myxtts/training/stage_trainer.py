@@ -9,7 +9,7 @@ from itertools import islice
 import keras
 import tensorflow as tf
 
-from myxtts.config.checks import require
+from myxtts.config.checks import UserError, require
 from myxtts.config.config import XTTSConfig
 from myxtts.config.stages import STAGES, StageConfig
 from myxtts.data.batch import noise_batch
@@ -42,9 +42,7 @@ class StageTrainer:
         plan: Devices that prepare data and train.
         foundations: Frozen models of the stages that this stage depends on, by stage name, on the data device.
         lineage: Digests of the weights of `foundations`, by stage name. Checkpoints with other digests are rejected.
-        model: Model to train, on the model device; must have the part that the stage trains. None creates a model.
-        resume_checkpoint: Folder of the run to resume. None resumes the run in `training.checkpoint_dir`, if it has a
-            checkpoint of the stage and `training.reset_training` is False.
+        model, resume_checkpoint: See `XTTSTrainer`.
 
     Raises:
         UserError: A setting, the model or a checkpoint cannot be used.
@@ -82,7 +80,7 @@ class StageTrainer:
         self.checkpointer = Checkpointer(self)
         if resumed is not None:
             self.checkpointer.resume(resumed, is_required=resumed is not self.store)
-            self.adopt_batching()
+        self.adopt_batching()
         self.preparation = self.stage.make_preparation(self.data_device)
         self.stop_requested = threading.Event()
         """Event to set, in any thread or signal handler, to end training with a checkpoint after the current step."""
@@ -99,9 +97,13 @@ class StageTrainer:
         rule, hint = "the workers that this process has joined", "Use myxtts.train(config), which connects them."
         require(config.workers == joined, "training.workers", rule, config.workers, hint)
         before = (resumed.newest_state() if resumed else None) or {}
+        if before and resumed.folder.resolve() != self.store.folder.resolve():
+            # Checkpoints of two runs would be taken for one, and the new ones removed if the others have more steps.
+            rule = f"the run to resume, or a folder without checkpoints of the {stage.name}"
+            require(not self.store.steps(), "training.checkpoint_dir", rule, config.checkpoint_dir)
         has_one_shape = self.config.data.static_shapes or settings.crop_seconds or hasattr(settings, "frames")
         shapes = 1 if has_one_shape else self.config.data.num_buckets
-        known = dict(before=before.get("switches"), default_ema=stage.default_ema)
+        known = dict(before=before.get("switches"), stage=stage.name)
         known["steps_per_shape"] = (settings.max_steps or 0) / shapes
         switches = settle_switches(config, self.config.model, self.model_device, stage.switches, **known)
         workers.require_equal("optimization switches", switches.applied(), "Name them instead of auto.")
@@ -185,8 +187,12 @@ class StageTrainer:
             try:
                 validation = self._train_until(total, dataset, loader)
             except TrainingDiverged as error:
+                self.workers.watch(None)  # returning takes longer than a step
                 self.checkpointer.go_back(error)
                 dataset = self.state.take_up(dataset, self.stage.name)
+            except tf.errors.ResourceExhaustedError as error:  # of data preparation, validation or samples
+                hint = "Resume with a smaller --batch-size or, with memory isolation, a larger --data-gpu-memory."
+                raise UserError(f"Memory ran out. {hint} TensorFlow: {error.message.splitlines()[0]}") from error
             except LOST_WORKER as error:
                 self.workers.raise_lost(error)  # names the lost worker, if there are several
                 raise
@@ -256,7 +262,7 @@ class StageTrainer:
         `watch(phase, call)` returns a wrapped `call`, for example to time it; `phase` is `preprocess` or `transfer`.
         """
         # Batches that are neither in preparation nor in training; with accumulation, a step takes several.
-        capacity = (self.pipeline_depth - 2) * self.batching.accumulation * self.enable_async_pipeline
+        capacity = max(0, self.pipeline_depth - 2) * self.batching.accumulation * self.enable_async_pipeline
         prepare, transfer = watch("preprocess", self._prepare_whole), watch("transfer", self.replicas.transfer)
         return DevicePipeline(self.stream(dataset, start, stop), prepare, transfer, capacity, start)
 
@@ -294,6 +300,9 @@ class StageTrainer:
 
     def adopt_batching(self) -> None:
         """Updates `config` with the batch size and accumulation in use, set by `fit_batch_size` or a checkpoint."""
-        sizes = self.batching.batch_size, self.batching.accumulation
-        if sizes != (self.stage_config.batch_size, self.config.training.gradient_accumulation):
-            self.config = with_batch(self.config, self.stage.name, *sizes)
+        size, accumulation = self.batching.batch_size, self.batching.accumulation
+        rule = f"a multiple of the number of training devices, {self.replicas.count}"
+        hint = "Give a number instead of auto." if self.batching.automatic else ""
+        require(size % self.replicas.count == 0, "--batch-size", rule, size, hint)
+        if (size, accumulation) != (self.stage_config.batch_size, self.config.training.gradient_accumulation):
+            self.config = with_batch(self.config, self.stage.name, size, accumulation)

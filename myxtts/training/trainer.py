@@ -25,7 +25,7 @@ class XTTSTrainer(StageTrainer):
         config: Configuration. `data.data_gpu` and `data.model_gpu` select the devices.
         model: Model to train, on the model device; must have the part that the stage trains. None creates a model.
         resume_checkpoint: Folder of the run to resume. None resumes the run in `training.checkpoint_dir`, if it has a
-            checkpoint of the stage.
+            checkpoint of the stage and `training.reset_training` is False.
         model_device: TensorFlow name of the device that trains; None takes it from `plan`.
         stage: Name of the stage; None means `training.stage`, or the GPT if that is `all`.
         plan: Devices that prepare data and train; None takes them from the configuration.

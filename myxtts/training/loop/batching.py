@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
-from myxtts.config.checks import ConfigError, counted, require
+from myxtts.config.checks import ConfigError, counted
 from myxtts.config.config import XTTSConfig
 from myxtts.data.dataset import SpeechDataset
 from myxtts.devices.machine import PeakMemory, read_memory, resident_bytes, runs_on_cpu
@@ -34,8 +34,6 @@ class Batching:
     def __init__(
         self, train_step: TrainStep, replicas: Replicas, batch_size: int, accumulation: int, automatic: bool = False
     ):
-        rule = f"a multiple of the number of training devices, {replicas.count}"
-        require(batch_size % replicas.count == 0, "--batch-size", rule, batch_size)
         self.train_step, self._replicas, self.automatic = train_step, replicas, automatic
         self.batch_size, self.accumulation, self.parts = batch_size, accumulation, 1
         """Clips per batch (over all replicas), batches per optimizer step, and parts into which each batch is split."""
@@ -59,14 +57,14 @@ class Batching:
 
     def _back_off(self, reason, step):
         before, share = self.clips, self.batch_size // self._replicas.count
-        if self._replicas.workers.count > 1 or not self.train_step.forget_partial_step():
-            fault = f"Memory ran out at step {step} with {before} clips at once ({reason})"
-            hint = f"Resume with --batch-size {before // 2} and twice the --grad-accum."
-            raise ConfigError(f"{fault}, and the step cannot be repeated. {hint}")
         smaller = [parts for parts in range(self.parts + 1, share + 1) if share % parts == 0]
         if not smaller:
             fault = f"One clip at a time does not fit on {self._replicas.devices[0]} ({reason})"
             raise ConfigError(f"{fault}. Choose a smaller --model-size or data.max_seconds.")
+        if self._replicas.workers.count > 1 or not self.train_step.forget_partial_step():
+            fault = f"Memory ran out at step {step} with {before} clips at once ({reason})"
+            hint = f"--batch-size {self.batch_size // smaller[0]} and --grad-accum {self.accumulation * smaller[0]}"
+            raise ConfigError(f"{fault}, and the step cannot be repeated. Resume with {hint}.")
         self.parts = smaller[0]
         logger.warning(
             "Memory ran out at step %d with %d clips at once. The step is repeated with %d at once, in %d parts of the "
@@ -156,7 +154,7 @@ def _largest_that_fits(trainer, dataset, effective):
         trials[size] = taken
     if not trials:
         fault = f"--batch-size auto: {counted(sizes[0], 'clip')} at once does not fit. {reason}"
-        raise ConfigError(f"{fault}. Choose a smaller --model-size or data.max_seconds, or raise --memory-budget.")
+        raise ConfigError(f"{fault}. Use a smaller --model-size or data.max_seconds; on a CPU, raise --memory-budget.")
     best = max(trials)
     tried = (f"{one} ({taken / MB:.0f} MB)" if budget < math.inf else str(one) for one, taken in trials.items())
     found = best, effective // best, effective, ", ".join(tried) + (f"; {reason}" if reason else "")

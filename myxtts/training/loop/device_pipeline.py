@@ -86,14 +86,16 @@ class DevicePipeline(Iterator, AbstractContextManager):
             self._producer.start()
 
     def wait_until_filled(self, head_start_seconds: float = 0.0, timeout_seconds: float = 300.0) -> None:
-        """Waits `head_start_seconds`, then for a full buffer or the end of data. Raises `RuntimeError` on timeout."""
+        """Waits `head_start_seconds`, then for a full buffer; `RuntimeError` if no batch comes in `timeout_seconds`."""
         self._stop.wait(head_start_seconds)
-        deadline = time.monotonic() + timeout_seconds
+        ready = -1
         while self._producer.is_alive() and not self._ready.full():
+            if self.fill() > ready:
+                ready, deadline = self.fill(), time.monotonic() + timeout_seconds
             if time.monotonic() > deadline:
                 raise RuntimeError(
-                    f"{self.fill()} of {self.capacity} batches are ready after {timeout_seconds:.0f} s; the producer "
-                    f"is stuck {PHASES[self._now.phase]}. Look there, or raise --model-start-delay."
+                    f"{ready} of {self.capacity} batches are ready, and none came for {timeout_seconds:.0f} s; the "
+                    f"producer is stuck {PHASES[self._now.phase]}. Look there, or raise --model-start-delay."
                 )
             time.sleep(0.005)
 

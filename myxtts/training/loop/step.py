@@ -116,11 +116,6 @@ class TrainStep:
         """Number of updates so far that were skipped because the loss or gradient was not finite."""
         return sum(int(rule.bad_steps.numpy()) for rule in self.rules)
 
-    @property
-    def bad_steps_in_row(self) -> int:
-        """Number of steps in a row up to now that were skipped; the largest, if several optimizers count separately."""
-        return max(int(rule.bad_steps_in_row.numpy()) for rule in self.rules)
-
     def make_accumulators(self) -> None:
         """Creates the gradient accumulators on the model devices, unless they exist."""
         kind = dict(synchronization=tf.VariableSynchronization.ON_READ, aggregation=tf.VariableAggregation.SUM)

@@ -60,7 +60,7 @@ def settle_switches(
     device: str,
     applicable: tuple[str, ...] = tuple(SWITCHES),
     before: dict | None = None,
-    default_ema: float = 0.0,
+    stage: str | None = None,
     steps_per_shape: float = 0.0,
 ) -> Switches:
     """Resolves the requested switches for a device, and sets TF32 and determinism for the whole process.
@@ -69,12 +69,10 @@ def settle_switches(
         applicable: Names of the switches that the stage has; the others keep their defaults.
         before: `Switches.applied` of the run to resume. If `attention` or `xla` is `auto`, its value from that run is
             kept, because another value would round losses differently.
-        default_ema: Decay of the weight averages if neither the settings nor the preset name one.
+        stage: Name of the stage, whose default weight averages apply if neither the settings nor the preset name any.
         steps_per_shape: Number of steps per batch shape, on which the choice of XLA depends; 0 if it is not known.
     """
-    requested = requested_switches(training)
-    if requested["ema"][1] == "default" and default_ema:
-        requested["ema"] = default_ema, "default of the stage"
+    requested = requested_switches(training, stage)
     values = {name: value if name in applicable else SWITCHES[name] for name, (value, _) in requested.items()}
     reasons = {}
     values["precision"], reasons["precision"] = choose_precision(values["precision"], device)

@@ -84,8 +84,6 @@ class Stage(ABC):
     """Name of the validation loss that selects the best checkpoint."""
     switches: tuple[str, ...] = ("precision", "tf32", "xla", "ema")
     """Names of the training switches (`config.training.SWITCHES`) that apply to the stage."""
-    default_ema = 0.0
-    """Decay of the weight averages if neither `training.ema` nor the preset `training.optimizations` sets it."""
     speaks = False
     """Whether the model can synthesize speech during the stage, for samples and evaluations."""
     takes_init_from = False

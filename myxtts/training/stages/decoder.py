@@ -53,7 +53,6 @@ class DecoderStage(Stage):
 
     name = part = "decoder"
     main_loss = "mel"
-    default_ema = 0.999
     periods, resolutions = PERIODS, RESOLUTIONS
     takes_init_from = True
     tuned_with_all = False

@@ -38,30 +38,30 @@ class DivergenceGuard:
 
     def __init__(self, limit: int):
         self.limit, self.rate_scale, self.returns = limit, 1.0, 0
-        """`rate_scale` multiplies the learning rate; `returns` counts returns to a checkpoint after divergence."""
-        self._in_row, self._row = 0, deque(maxlen=limit)
+        self.in_row, self._row = 0, deque(maxlen=limit)
+        """`rate_scale` multiplies the learning rate; `returns` counts returns to a checkpoint, `in_row` bad steps."""
 
     def state(self) -> dict:
-        return {"rate_scale": self.rate_scale, "returns": self.returns, "in_row": self._in_row}
+        return {"rate_scale": self.rate_scale, "returns": self.returns, "in_row": self.in_row}
 
     def restore(self, state: dict) -> None:
         self.rate_scale = float(state["rate_scale"])
-        self.returns, self._in_row = int(state["returns"]), int(state["in_row"])
+        self.returns, self.in_row = int(state["returns"]), int(state["in_row"])
         self._row.clear()
 
     def record(self, step: int, clips: list[np.ndarray], losses: dict[str, float]) -> None:
         """Records a step, which is bad if `losses["finite"]` is false. `clips` are the clip indices of each batch."""
         if losses["finite"]:
-            self._in_row = 0
+            self.in_row = 0
             self._row.clear()
             return
         broken = [name for name, value in losses.items() if not math.isfinite(value)]
-        self._in_row += 1
+        self.in_row += 1
         self._row.append({"step": step, "clips": np.concatenate(clips).tolist(), "not_finite": broken})
 
     def bad_steps(self) -> list[dict]:
         """Returns `step`, `clips` and `not_finite` (loss names) of each bad step; empty unless training diverged."""
-        return list(self._row) if self._in_row >= self.limit else []
+        return list(self._row) if self.in_row >= self.limit else []
 
 
 class OvertrainingDetector:
@@ -215,7 +215,7 @@ class Watch:
         found = {
             "stage": stage,
             "step": trainer.step,
-            "learning_rate": float(trainer.train_step.rules[0].optimizer.learning_rate),
+            "learning_rate": float(trainer.train_step.rules[0].optimizer.learning_rate.numpy()),
             "weights_not_finite": [name for name, v in weights if not np.isfinite(v.numpy()).all()],
             "bad_steps": [{**bad, "clips": [clips[index].id for index in bad["clips"]]} for bad in bad_steps],
         }
@@ -291,7 +291,7 @@ class Evaluator:
         self.stage, self.objectives, self.replicas, self._traced = stage, objectives, replicas, None
 
     def __call__(self, loader, prepare: Callable, max_batches: int) -> dict[str, float]:
-        """Returns losses (means over items, see `Objective.counts`) and metrics by name. `prepare` is a `Preparation`.
+        """Returns losses (means over items, NaN without items) and metrics by name. `prepare` is a `Preparation`.
 
         Takes at most `max_batches` batches, evenly spaced, so that clips of all lengths are included.
         """
@@ -308,7 +308,7 @@ class Evaluator:
             totals.update(sums)
             counts.update(number)
             outputs.append(arrays and tuple(np.asarray(*array) for array in arrays))
-        return {name: totals[name] / max(counts[name], 1.0) for name in totals} | self.stage.score(outputs)
+        return {name: totals[name] / (counts[name] or math.nan) for name in totals} | self.stage.score(outputs)
 
     def _examine(self, waves, prepare):
         """Evaluates at most one batch per replica; returns `(loss sums, item counts, outputs to score)` of each."""
