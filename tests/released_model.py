@@ -19,7 +19,7 @@ _SHAPE |= dict(conditioning_blocks=1, conditioning_heads=2, perceiver_depth=1, p
 _SHAPE |= dict(num_codes=8, dvae_hidden=4, dvae_residual_blocks=1, codebook_width=4)
 MINIMAL = ModelConfig(**_SHAPE, decoder_channels=32, speaker_channels=(8, 8, 16, 16), speaker_width=6)
 SETTINGS = dict(model_args={"gpt_n_heads": 2}, temperature=0.6, top_k=40, top_p=0.9, repetition_penalty=3.0)
-SETTINGS |= dict(gpt_cond_len=20, gpt_cond_chunk_len=5)
+SETTINGS |= dict(gpt_cond_len=24, max_ref_len=20, gpt_cond_chunk_len=5)
 
 
 def state_dicts(config):

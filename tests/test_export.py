@@ -121,7 +121,7 @@ def test_exported_model_generates_the_audio_of_the_model(synthesizer, exported, 
     expected = synthesizer.speak(text, Voice(latents[None], vector[None]), "en", seed=3, speed=speed)
     found = speaker.speak(text, "emma", "en", seed=3, speed=speed)
     np.testing.assert_allclose(found, expected.samples, atol=1e-4)
-    assert speaker.sample_rate == expected.sample_rate
+    assert not len(speaker.sentence([], latents, vector, max_codes=1, speed=4.0)[0]), "less than a frame"
 
 
 def test_exported_model_encodes_a_recording_like_the_model(synthesizer, exported, tmp_path):
@@ -149,15 +149,15 @@ def test_speaking_needs_no_package_of_ours(exported, tmp_path):
     loaded = "print(*(vars(one).get('__file__') for name, one in sys.modules.items() if name.startswith('myxtts')))"
     code = f"{hide}; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__'); {loaded}"
     text = "Dr. One, 2 two."
-    arguments = [exported / "speak.py", "--text", text, "--voice", "emma", "--output", tmp_path / "out.wav"]
+    arguments = [exported / "speak.py", "--text", text, "--voice", "emma", "--output", tmp_path / "صدا.wav"]
     command = [sys.executable, "-c", code, *map(str, arguments)]
-    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    environment = os.environ | {"PYTHONPATH": str(tmp_path), "PYTHONIOENCODING": "cp1252"}  # as for a pipe on Windows
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr
     described = subprocess.check_output([sys.executable, arguments[0], "--help"], text=True, env={"COLUMNS": "80"})
     assert max(map(len, described.splitlines())) <= 80
     assert "--list-voices" in (exported / "README.md").read_text()
-    samples, rate = soundfile.read(tmp_path / "out.wav")
+    samples, rate = soundfile.read(tmp_path / "صدا.wav")
     np.testing.assert_allclose(samples, Speaker(exported).speak(text, "emma"), atol=1e-4)
     assert rate == 24000
     assert "emma" in done.stdout and "en" in done.stdout
@@ -269,8 +269,8 @@ def test_ids_equal_the_tokenizers_package(tmp_path):
 def test_wav_files_are_read(tmp_path, subtype):
     samples = voiced(0.1, 200, 1)
     soundfile.write(Path(tmp_path, "a.wav"), np.stack([samples, samples], 1), 16000, subtype=subtype)
-    found, rate = read_wav(tmp_path / "a.wav")
-    assert rate == 16000 and np.abs(found - samples).max() < (0.02 if subtype == "PCM_U8" else 1e-4)
+    found, rate = read_wav(tmp_path / "a.wav", 0.05)
+    assert rate == 16000 and np.abs(found - samples[:800]).max() < (0.02 if subtype == "PCM_U8" else 1e-4)
 
 
 def test_onnx_engine_samples_the_codes_of_tensorflow(synthesizer):

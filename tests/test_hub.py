@@ -158,7 +158,8 @@ def test_commands_accept_a_name_of_the_hub(server, capsys, tmp_path):
 
 def test_model_is_pushed_with_its_card_and_comes_back(server, tmp_path, capsys, monkeypatch):
     model = XTTS.from_preset(NAME, accept_licence=True)
-    folder = Path(model.origin)
+    folder, limits = Path(model.origin), {"max_text_length": 9, "max_seconds": 1.0}
+    model.preset = model.preset[0], tiny_run_config(data=limits)  # of another shape
     server.repositories["emma/voice"] = {"gpt/step_00000009/manifest.json": b"of an earlier model", "mine.txt": b""}
     monkeypatch.setattr(loading, "load_model", lambda *given: model if given == (folder, "best") else None)
     assert models.push([str(folder), "hf://emma/voice", "--licence", "cc-by-4.0"]) == 0
@@ -166,13 +167,15 @@ def test_model_is_pushed_with_its_card_and_comes_back(server, tmp_path, capsys, 
     there = server.repositories["emma/voice"]
     assert "mine.txt" in there and "gpt/step_00000009/manifest.json" not in there
     assert b"license: cc-by-4.0" in there["README.md"] and b"hf://emma/voice" in there["README.md"]
-    assert str(tmp_path).encode() not in b"".join(there.values())
+    assert str(tmp_path).encode() not in b"".join(there.values()) and b'"speaker_width": 6' in there["config.json"]
     back = local_folder("hf://emma/voice", accept_licence=True)
     assert not any(path.is_symlink() for path in back.rglob("*"))
     assert_same_weights(back, folder)
     assert say.main(["--checkpoint", "hf://emma/voice", "--list-speakers"]) == 0
-    kept = without_places(tiny_run_config("/home/emma/data", tmp_path / "run", training={"init_from": NAME}))
-    assert kept.data.train_data is None and kept.training.init_from == NAME
+    for base, published in {NAME: NAME, "base": "base", "/home/emma/own": "unpublished"}.items():
+        training = dict(init_from=base, evaluation_recognizer="/home/emma/asr {wav}", workers=("emma:80", "two:80"))
+        kept = without_places(tiny_run_config("/home/emma/data", tmp_path / "run", training=training))
+        assert kept.training.init_from == published and "emma" not in str(kept.to_dict())
     with pytest.raises(HubError, match="must be hf://owner/name"):
         push(None, "emma/voice")
 

@@ -25,8 +25,9 @@ from myxtts.config.checks import UserError, needing, printable
 from myxtts.config.config import XTTSConfig
 from myxtts.config.data import PATHS
 from myxtts.config.stages import STAGES
-from myxtts.interchange.coqui.conversion import RELEASED_NAMES, CoquiFiles, find_release, import_coqui, imported_release
-from myxtts.storage.base_model import MODELS, RELEASE, require_kind
+from myxtts.interchange.coqui.conversion import CoquiFiles, find_release, import_coqui, imported_release, make_once
+from myxtts.interchange.coqui.settings import RELEASED_NAMES
+from myxtts.storage.base_model import BASE_NAME, MODELS, RELEASE, is_base, require_kind
 from myxtts.storage.files import AnyPath, write_json, write_text, write_whole_folder
 from myxtts.storage.run_folder import stores_in
 from myxtts.storage.speakers import SPEAKERS_FILE
@@ -63,7 +64,6 @@ def import_hub() -> Any:
     with needing('hf:// needs huggingface_hub. Install it: pip install "myxtts[hub]"', HubError):
         import huggingface_hub
         import huggingface_hub.constants
-        import huggingface_hub.errors
     return huggingface_hub
 
 
@@ -102,7 +102,7 @@ def local_folder(
             patterns = [*_OWN_FILES, *_RELEASED_FILES]
             with hub_errors(source):
                 snapshot = hub.snapshot_download(repository, revision=terms.name, allow_patterns=patterns)
-            _make_folder(source, Path(snapshot), home)
+            make_once(home, lambda: _make_folder(source, Path(snapshot), home))
         _FOUND[source] = home
     return _FOUND[source]
 
@@ -222,7 +222,7 @@ def push(model: Any, target: str, private: bool = False, licence: str | None = N
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary, "model")
         save_to_preset(model, folder)
-        config = model.preset[1]
+        config = replace(model.preset[1], model=model.config)
         write_json(folder / "config.json", without_places(config).to_dict())
         if model.origin and (voices := Path(model.origin, SPEAKERS_FILE)).is_file():
             shutil.copyfile(voices, folder / SPEAKERS_FILE)
@@ -240,10 +240,13 @@ def push(model: Any, target: str, private: bool = False, licence: str | None = N
 
 
 def without_places(config: XTTSConfig) -> XTTSConfig:
-    """Returns the settings without the paths on this machine, for publication."""
+    """Returns the settings without paths, commands and addresses of this machine, for publication."""
     data = replace(config.data, **dict.fromkeys((*PATHS, "vocabulary")), audio_roots=())
-    base = config.training.init_from if is_hub_name(config.training.init_from) else None
-    places = dict(checkpoint_dir="./checkpoints", tensorboard_log_dir=None, init_from=base)
+    base = config.training.init_from
+    if base and not is_hub_name(base):  # not None, because a model without a base splits texts differently
+        base = BASE_NAME if is_base(base) else "unpublished"
+    places = dict(checkpoint_dir="./checkpoints", init_from=base, workers=(), worker_index=0)
+    places |= dict.fromkeys(("tensorboard_log_dir", "evaluation_recognizer"))
     return replace(config, data=data, training=replace(config.training, **places))
 
 

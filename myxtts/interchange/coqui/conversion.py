@@ -4,6 +4,8 @@ import glob
 import os
 import shutil
 import sys
+import threading
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,8 +21,8 @@ from myxtts.interchange.coqui import weights as coqui
 from myxtts.interchange.coqui.settings import RELEASED_NAMES, coqui_settings, model_config, read_settings, run_config
 from myxtts.interchange.coqui.torch_checkpoint import read_torch_checkpoint, write_torch_checkpoint
 from myxtts.storage.base_model import RELEASE, TRAINER, kind_of
-from myxtts.storage.checkpoint import CheckpointStore, write_manifest, write_tensors
-from myxtts.storage.files import CheckpointError, digest_bytes, user_cache, write_json, write_whole, write_whole_folder
+from myxtts.storage.checkpoint import CheckpointError, CheckpointStore, write_manifest, write_tensors
+from myxtts.storage.files import claimed, digest_bytes, user_cache, write_json, write_whole, write_whole_folder
 from myxtts.storage.run_folder import MEL_STATS, VOCABULARY, chosen_step, read_config, vocabulary_path
 from myxtts.storage.speakers import read_speaker, read_speakers, write_speakers
 from myxtts.text.tokenizer import XTTSTokenizer
@@ -28,6 +30,7 @@ from myxtts.text.tokenizer import XTTSTokenizer
 _CONVERSION = 1
 """Version of the conversion of Coqui models. A cached model converted by another version is converted again."""
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
+_MAKING = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -71,12 +74,24 @@ def imported_release(model: Path) -> Path:
     content = repr([_CONVERSION, *((name, stat.st_size, stat.st_mtime_ns) for name, stat in stats)])
     stem = f"{model.resolve().parent.name}-{digest_bytes(str(model.resolve()).encode(), 4)}"
     output = cache / f"{stem}-{digest_bytes(content.encode(), 4)}"
-    if not output.is_dir():
+
+    def convert():
         print(f"{model.parent} is a Coqui model: converting it once into {output}", file=sys.stderr, flush=True)
         import_coqui(files, output)
         for stale in {*cache.glob(f"{glob.escape(stem)}-*")} - {output}:
             shutil.rmtree(stale, ignore_errors=True)
+
+    make_once(output, convert)
     return output
+
+
+def make_once(folder: Path, make: Callable[[], None]) -> None:
+    """Calls `make`, which creates `folder`, unless the folder exists. Other threads and processes wait meanwhile."""
+    if not folder.is_dir():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with _MAKING, claimed(folder.parent / ".lock", 0, waits=True):
+            if not folder.is_dir():
+                make()
 
 
 @dataclass

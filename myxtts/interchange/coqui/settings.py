@@ -10,7 +10,7 @@ from typing import Any
 from myxtts.config.checks import brief
 from myxtts.config.config import DataConfig, ModelConfig, SamplingConfig, XTTSConfig
 from myxtts.config.model import MODEL_SIZES, SPEAKER_BLOCKS
-from myxtts.config.rates import CODE_STRIDE_SAMPLES, DECODER_SAMPLE_RATE, MEL_HOP_SAMPLES, MODEL_SAMPLE_RATE
+from myxtts.config.rates import CODE_STRIDE_SAMPLES, DECODER_SAMPLE_RATE, MODEL_SAMPLE_RATE
 from myxtts.config.settings import MAX_NUMBER
 from myxtts.interchange.coqui.torch_checkpoint import StubObject
 from myxtts.storage.files import CheckpointError, read_json
@@ -18,15 +18,6 @@ from myxtts.text.tokenizer import XTTSTokenizer
 
 _HEAD_WIDTH = 64
 """Width of an attention head in the GPT of XTTS v2, and in every perceiver resampler of coqui-tts."""
-_FIXED_ARGUMENTS = {
-    "gpt_code_stride_len": CODE_STRIDE_SAMPLES,
-    "input_sample_rate": MODEL_SAMPLE_RATE,
-    "output_sample_rate": DECODER_SAMPLE_RATE,
-    "output_hop_length": MEL_HOP_SAMPLES,
-    "gpt_use_perceiver_resampler": True,
-    "cond_d_vector_in_each_upsampling_layer": True,
-}
-"""Fields of `model_args` in the `config.json` of coqui-tts, each with the only value that is supported."""
 _TABLES = tomllib.loads(Path(__file__).with_name("settings.toml").read_text("utf-8"))
 RELEASED_NAMES: dict[str, str] = _TABLES["files"]
 """File names in Coqui's releases of XTTS, by field of `conversion.CoquiFiles`."""
@@ -55,7 +46,7 @@ def read_settings(path: Path | None, stored: Any) -> dict[str, Any]:
         kinds = (int,) if name in ("top_k", "gpt_n_heads") else (int, float)
         if type(value) not in kinds or not abs(value) <= MAX_NUMBER:
             raise CheckpointError(f"{name} must be a number of at most {MAX_NUMBER:,}. Received: {brief(value)}.")
-    for name, known in _FIXED_ARGUMENTS.items():
+    for name, known in _TABLES["fixed arguments"].items():
         if (value := arguments.get(name)) is not None and value != known:
             raise CheckpointError(f"model_args.{name} must be {known}, as in XTTS v2. Received: {brief(value)}.")
     return settings
@@ -123,10 +114,10 @@ def run_config(model: ModelConfig, settings: dict) -> XTTSConfig:
     """Returns a converted model's `XTTSConfig`: sampling settings from `settings`, data settings for fine-tuning."""
     longest = math.floor(10 * model.max_codes * CODE_STRIDE_SAMPLES / MODEL_SAMPLE_RATE) / 10
     limits = dict(max_seconds=min(_TABLES["longest seconds"], longest), max_text_length=min(200, model.max_text_tokens))
-    seconds = settings["gpt_cond_len"] if settings["gpt_cond_len"] > 0 else settings["max_ref_len"]
-    values = {name: settings[name] for name in _TABLES["sampling"]}
-    values |= dict(repetition_penalty=float(settings["repetition_penalty"]), reference_seconds=float(seconds))
-    sampling = SamplingConfig(**values, reference_chunk_seconds=float(settings["gpt_cond_chunk_len"]))
+    # coqui-tts cuts a recording to the second length, then to the first, unless that is not positive.
+    seconds = min((settings[name] for name in ("gpt_cond_len", "max_ref_len") if settings[name] > 0), default=0)
+    lengths = dict(reference_seconds=seconds, reference_chunk_seconds=settings["gpt_cond_chunk_len"])
+    sampling = SamplingConfig(**{name: settings[name] for name in _TABLES["sampling"]}, **lengths)
     return XTTSConfig(model=model, data=DataConfig(**limits, **_TABLES["fine-tuning"]), sampling=sampling)
 
 
@@ -153,7 +144,7 @@ def coqui_settings(config: XTTSConfig, languages: Iterable[str]) -> dict[str, An
     rates = dict(sample_rate=MODEL_SAMPLE_RATE, output_sample_rate=DECODER_SAMPLE_RATE)
     return {
         "model": "xtts",
-        "model_args": arguments | _FIXED_ARGUMENTS,
+        "model_args": arguments | _TABLES["fixed arguments"],
         "languages": list(languages),
         "audio": rates | dict(dvae_sample_rate=MODEL_SAMPLE_RATE),
         **{name: getattr(sampling, name) for name in _TABLES["sampling"]},

@@ -350,8 +350,7 @@ def _read_legacy(path, data):
     for number in range(5):
         pickled = data[start : start + MAX_PICKLE_BYTES].tobytes()
         value, length = Unpickler(str(path), note_claim if number == 3 else None).run(pickled)
-        is_ours = number != 0 or value == _LEGACY_MAGIC
-        _require(is_ours, path, "is not a PyTorch checkpoint: its first bytes are not those of one")
+        _require(number or value == _LEGACY_MAGIC, path, "is not a PyTorch checkpoint: it begins with other bytes")
         if number == 3:
             checkpoint = pickled
         start += length

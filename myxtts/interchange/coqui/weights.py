@@ -141,16 +141,8 @@ def _gpt(config):
         attended=config.perceiver_heads * config.perceiver_head_width,
         hidden=config.width * 8 // 3,
     )
-    counts = {
-        "inputs": 1,
-        "conditioning_block": config.conditioning_blocks,
-        "perceiver": 1,
-        "perceiver_layer": config.perceiver_depth,
-        "block": config.layers,
-        "outputs": 1,
-    }
-    for table, count in counts.items():
-        for i in range(count):
+    for table in _TABLES["gpt"]:  # named as the field with its number of repetitions, if it has one
+        for i in range(getattr(config, table, 1)):
             yield from _tensors("gpt", table, i=i, **numbers)
 
 

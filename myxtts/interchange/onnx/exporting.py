@@ -83,7 +83,6 @@ def export_model(
     Raises `UserError` if the model cannot be exported, a package is missing, or a graph differs from the model.
     """
     require(form in FORMATS, "--format", f"one of {', '.join(FORMATS)}", form)
-    _, add_files = FORMATS[form]
     weights = weights or (INT8 if form == "web" else FLOAT32)
     require(weights in WEIGHTS, "--weights", f"one of {', '.join(WEIGHTS)}", weights)
     output = Path(output)
@@ -110,7 +109,7 @@ def export_model(
         parts += [build(model) for build in (graphs.build_conditioning, graphs.build_speaker, graphs.build_decoder)]
         for graph in parts:
             graph.save(new / f"{graph.name}.onnx")
-        add_files(new, voices, described)
+        FORMATS[form][1](new, voices, described)
         speaker, random, wrong = Speaker(new), np.random.default_rng(0), []
         for compare in (_other_graphs, _sentences, _long_text):
             for finding in compare(speaker, synthesizer, random):
@@ -138,7 +137,6 @@ def settings(synthesizer: Synthesizer, form: str, weights: str) -> dict:
     seconds = config.sampling.reference_chunk_seconds or data.conditioning_seconds[1]
     tokenizer, front = synthesizer.tokenizer, synthesizer.text_front
     spoken = [get_language(code) for code in tokenizer.languages]
-    voices = {code: espeak_voice(code, tokenizer.g2p) for code in tokenizer.languages}
     return {
         "format": form,
         "weights": weights,
@@ -147,7 +145,7 @@ def settings(synthesizer: Synthesizer, form: str, weights: str) -> dict:
         "longest_texts": {code: front.longest_text(code) for code in tokenizer.languages},
         "written_as_it_sounds": [code for code in tokenizer.g2p if code in tokenizer.languages],
         "scripts": {one.code: one.scripts for one in spoken},
-        "espeak_voices": {code: voice for code, voice in voices.items() if voice},
+        "espeak_voices": {one: name for one in tokenizer.languages if (name := espeak_voice(one, tokenizer.g2p))},
         "sampling": {name: getattr(config.sampling, name) for name in SamplingValues._fields},
         "model": {name: getattr(synthesizer.model.config, name) for name in MODEL_NUMBERS},
         "windows": window_shape(synthesizer.model.decoder)._asdict(),

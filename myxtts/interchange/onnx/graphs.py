@@ -85,8 +85,7 @@ def build_drawing(config: ModelConfig) -> Builder:
     scores = logits / divisor
     descending, _ = graph.op("TopK", scores, [num], outputs=2, axis=-1, largest=1, sorted=1)
     top_k = top_k.cast(np.int64)
-    is_limited = graph.op("Greater", top_k, 0)
-    num_best = graph.op("Where", is_limited, top_k, num)
+    num_best = graph.op("Where", graph.op("Greater", top_k, 0), top_k, num)
     is_among_best = graph.constant(np.arange(num)[None]) < num_best
     best = graph.op("Where", is_among_best, descending, -HIDDEN)
     kth = graph.op("ReduceMin", best, [-1], keepdims=1)

@@ -184,7 +184,8 @@ class Speaker:
     def sentence(self, ids, latents, speaker, seed=0, number=0, speed=1.0, **sampling):
         """Speaks token ids as sentence `number`; returns samples `(S,)`, codes, and whether a stop code ended them."""
         states, codes = zip(*self.draw(ids, latents, seed, number, **sampling))
-        samples = self.sound(np.concatenate(states), speaker, speed) if codes[1:] else np.zeros(0, np.float32)
+        has_audio = len(codes) >= max(2, speed)  # fewer states have no frame
+        samples = self.sound(np.concatenate(states), speaker, speed) if has_audio else np.zeros(0, np.float32)
         # A fade at both ends lets sentences join without clicks.
         length = min(int(FADE_SECONDS * self.sample_rate), len(samples))
         ramp = (np.arange(length, dtype=np.float32) + 1) / (length + 1)
@@ -242,7 +243,8 @@ class Speaker:
             return self.voices[voice]
         if not Path(voice).is_file():
             raise ValueError(f"--voice must be a WAV file or a name from --list-voices. Received: {voice}.")
-        return self.listen(*read_wav(voice))
+        heard = self.config["listening"]
+        return self.listen(*read_wav(voice, heard["most_samples"] / heard["sample_rate"] + 1))
 
     def listen(self, samples, sample_rate):
         """Returns latents and speaker vector, as in `voice`, of a recording `(S,)` in [-1, 1]."""
@@ -326,18 +328,18 @@ def digest(path):
     return hashlib.sha256(path.read_text(encoding="utf-8").encode()).hexdigest()
 
 
-def read_wav(path):
-    """Reads a WAV file; returns mono samples `(S,)` in [-1, 1] and the sample rate."""
+def read_wav(path, seconds=3600):
+    """Reads the first `seconds` of a WAV file; returns mono samples `(S,)` in [-1, 1] and the sample rate."""
     try:
         with wave.open(str(path), "rb") as file:
             width, channels, rate = file.getsampwidth(), file.getnchannels(), file.getframerate()
-            content = np.frombuffer(file.readframes(file.getnframes()), np.uint8).reshape(-1, channels, width)
+            content = np.frombuffer(file.readframes(int(seconds * rate)), np.uint8).reshape(-1, channels, width)
+        if not rate or width > 4:
+            raise wave.Error
     except (EOFError, ValueError, wave.Error) as error:  # ValueError: a cut sample at the end
         raise ValueError(f"{path} is not a PCM WAV file: `ffmpeg -i {path} voice.wav` makes one.") from error
-    if width == 1:
-        return (content[..., 0].mean(axis=1) - 128) / 128, rate
     whole = np.zeros((*content.shape[:2], 4), np.uint8)
-    whole[..., 4 - width :] = content
+    whole[..., 4 - width :] = content ^ (128 * (width == 1))  # only 8-bit samples are unsigned
     return (whole.view("<i4")[..., 0] / 2.0**31).mean(axis=1), rate
 
 
@@ -354,6 +356,7 @@ def main():
     for name, (kind, what, rule, _) in RULES.items():
         add(f"--{name.replace('_', '-')}", metavar="N", type=kind, default=argparse.SUPPRESS, help=f"{what} ({rule})")
     arguments, folder = vars(parser.parse_args()), Path(__file__).resolve().parent
+    sys.stdout.reconfigure(errors="backslashreplace")  # for names in letters that a pipe on Windows cannot carry
     if not 0 <= (arguments["threads"] or 0) <= 256:
         parser.error(f"--threads must be 0 to 256. Received: {arguments['threads']}")
     if sys.version_info < (3, 11) or not importlib.util.find_spec("onnxruntime"):

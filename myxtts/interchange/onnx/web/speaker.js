@@ -281,7 +281,7 @@ export class Speaker {
     for (const [number, sentence] of sentences.entries()) {
       const ids = this.vocabulary.encode(this.asRead(sentence, language), language);
       const { codes, states, stopped } = await this.codes(ids, named.latents, seed, number, sampling);
-      const samples = codes.length ? this.faded(await this.sound(states, named.speaker, speed)) : new Float32Array(0);
+      const samples = codes.length + 1 >= Math.max(2, speed) ? this.faded(await this.sound(states, named.speaker, speed)) : new Float32Array(0);
       yield { samples, codes, sentence, number, count: sentences.length, stopped };
     }
   }
