@@ -171,7 +171,7 @@ def test_rates_fit_the_recordings_and_their_band_contains_them():
     low, high = rate.band("a" * 50)
     assert low > 0.4 * 3.4 and high < 2 * 3.4
     assert rate.band("5")[1] > rate.band("a")[1]  # a digit takes a word
-    assert measure_rates([("en", "one", 0.5)] * 30)["en"].band("one")[1] > 0.5
+    assert min(measure_rates([("en", "one", 0.5)] * 30)["en"].band(text)[1] for text in ("one", "%")) > 0.5
 
 
 def test_speech_rates_are_stored_with_the_weights_and_a_damaged_file_is_ignored(tmp_path, caplog):

@@ -14,7 +14,7 @@ from myxtts.config.checks import UserError
 from myxtts.config.config import SamplingConfig
 from myxtts.config.rates import MODEL_SAMPLE_RATE
 from myxtts.inference import code_engine
-from myxtts.inference.loading import load_model
+from myxtts.inference.loading import load_model, save_to_preset
 from myxtts.inference.synthesizer import SpeechError, Synthesizer
 from myxtts.inference.voices import Voice
 from myxtts.memory.report import check_claims
@@ -153,7 +153,8 @@ def test_text_that_cannot_be_spoken_is_one_error_message(synthesizer, voice, tex
 @pytest.mark.parametrize(
     "name, value",
     [
-        *(("text", text) for text in (None, 5, b"one", ["one"])), ("voice", 5), ("voice", []), ("seed", 1.5),
+        *(("text", text) for text in (None, 5, b"one", ["one"], [])), ("voice", 5), ("voice", []), ("seed", 1.5),
+        *(("voice", np.full(shape, one)) for shape, one in ((9999, 7), (9999, np.nan), ((9999, 2), 0.1), (99, 0.1))),
         *(("speed", speed) for speed in (0, 0.2, 4.1, np.nan, "fast")), ("seed", None), ("retries", -5),
     ],
 )  # fmt: skip
@@ -302,7 +303,8 @@ def test_decoder_speaks_at_its_own_rate_with_the_codes_of_griffin_lim(with_decod
 
 def test_decoder_needs_its_speaker_encoder_and_griffin_lim_does_not(with_decoder, tokenizer, tmp_path):
     folder = write_run(tmp_path / "run", with_decoder.model, tokenizer, with_decoder.config)
-    assert set(load_model(folder).parts) == set(PARTS)
+    save_to_preset(load_model(folder, only_speech=True), tmp_path / "preset")  # without a DVAE
+    assert set(load_model(folder).parts) == set(PARTS) == {"dvae", *load_model(tmp_path / "preset").parts}
     (folder / "speaker").rename(tmp_path / "speaker")
     with pytest.raises(CheckpointError, match="no speaker encoder.*--stage speaker"):
         load_model(folder)

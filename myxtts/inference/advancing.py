@@ -94,7 +94,7 @@ class TensorflowSteps:
         sampling = SamplingValues(spec([None, 1]), spec([None, 1], tf.int32), spec([None, 1]), spec([None, 1]))
         request = Request(mask, number, numbers, numbers, sampling, spec([None, MOST_CODES, tokens]), number)
         self._signature = [state, request]
-        # Calls run on the device of the weights, because the engine's thread has no device scope.
+        # Calls run on the device of the weights: the engine's thread has no device scope.
         self._device = gpt.audio_head.bias.value.device
         by_block = "GPU" in self._device if by_block is None else by_block
         advance = compiled_advance(gpt.blocks[0]) if by_block else TransformerBlock.advance
@@ -118,12 +118,12 @@ class TensorflowSteps:
     def move(self, state: RowState, rows: list[int], start: int, end: int, before: int, after: int) -> RowState:
         """Returns `rows` and cache positions `start:end` of a state, padded by `before` and `after` empty positions."""
         with tf.device(self._device):
-            numbers = (tf.constant(number) for number in (start, end, before, after))
-            return self._move()(state, tf.constant(rows), *numbers)
+            return self._move()(state, *map(tf.constant, (rows, start, end, before, after)))
 
     def join(self, state: RowState, other: RowState) -> RowState:
         """Concatenates the sentences of two states whose caches have the same size."""
-        return self._join()(state, other)
+        with tf.device(self._device):
+            return self._join()(state, other)
 
     def draw(self, state: RowState, request: Request) -> tuple[Tensor, Tensor, Tensor, RowState]:
         """Samples up to `request.steps` codes for each sentence; stops early if all sentences have ended.
@@ -144,7 +144,8 @@ class TensorflowSteps:
             sizes = iter((num_rows, cache_size))
             return tf.zeros([next(sizes) if size is None else size for size in spec.shape], spec.dtype)
 
-        self._draws[True]()(*tf.nest.map_structure(zeros, self._signature))
+        with tf.device(self._device):
+            self._draws[True]()(*tf.nest.map_structure(zeros, self._signature))
         self.shapes.add((num_rows, cache_size))
 
     def _read_prompts(self, latents, text, text_mask):

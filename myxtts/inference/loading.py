@@ -87,10 +87,12 @@ def save_to_preset(model: XTTS, folder: str | PathLike) -> None:
         raise UserError(f"save_to_preset must be given a folder that is empty or does not exist. Received: {folder}.")
     tokenizer, config = model.preset[0], replace(model.preset[1], model=model.config)
     rates = read_rates(model.origin) if model.origin else {}
+    holder = "dvae" if "dvae" in model.parts else "gpt"  # of the mel statistics
     with write_whole_folder(folder) as new:
         tokenizer.save(new / "vocab.json")
         write_json(new / "config.json", config.to_dict())
         for part in model.parts:
             weights = {name: variable.numpy() for name, variable in model.part_weights(part).items()}
+            files = {MEL_STATS: {MEL_STATS: model.mel_stats.numpy()}} if part == holder == "gpt" else {}
             copies = {SPEECH_RATES: write_rates(rates)} if part == "gpt" and rates else {}
-            CheckpointStore(new / part).write(0, {"model": weights}, {"finished": True}, best=True, copies=copies)
+            CheckpointStore(new / part).write(0, {"model": weights, **files}, {"finished": True}, True, copies)

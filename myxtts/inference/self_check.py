@@ -125,10 +125,9 @@ def judge(
         found.append((_score(wrong_share, 0.1, 0.35), f"CER {100 * wrong_share:.0f} %"))
     doubts = [(score, phrase) for score, phrase in found if score < DOUBT]
     if calibration is not None:
-        probability = calibration(features(reading))
-        understood = (probability, "may not be understood")
+        understood = (calibration(features(reading)), "may not be understood")
         found = [understood, *doubts]
-        if probability < calibration.doubt:
+        if understood[0] < calibration.doubt:
             doubts.insert(0, understood)
     reason = min(doubts)[1] if doubts else ""
     phrases = tuple(phrase for _, phrase in doubts)

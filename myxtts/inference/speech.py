@@ -62,8 +62,8 @@ class Voice:
     def blend(cls, voices: Sequence[Self], weights: Sequence[float] | None = None) -> Self:
         """Averages voices of one model. `weights` need not sum to 1; None weights all voices equally."""
         shares = np.ones(len(voices)) if weights is None else np.array(weights, np.float64)
-        fits = len(voices) == len(shares) > 0 and shares.min() >= 0 < shares.sum()
-        require(fits, "weights", "at least 0 for each voice, and not all 0", f"{weights} for {len(voices)} voices")
+        fits = len(voices) == len(shares) > 0 and shares.min() >= 0 < shares.sum() < np.inf
+        require(fits, "weights", "finite, at least 0 for each voice, not all 0", f"{weights} for {len(voices)} voices")
         if len({(voice.latents.shape, np.shape(voice.speaker)) for voice in voices}) > 1:
             raise UserError("The voices of a blend must be from one model. These have different shapes.")
         mean = lambda arrays: np.average(list(arrays), axis=0, weights=shares).astype(np.float32)
@@ -176,9 +176,7 @@ class Speech(Spoken):
     @cached_property
     def mel(self) -> np.ndarray | None:
         """Log-mel spectrogram that the DVAE decodes from the codes, `(T, num_mels)`; None without a DVAE."""
-        if self.to_mel is None:
-            return None
-        return np.concatenate([self.to_mel(piece.codes) for piece in self.pieces])
+        return None if self.to_mel is None else np.concatenate([self.to_mel(piece.codes) for piece in self.pieces])
 
     @property
     def seconds(self) -> float:

@@ -76,9 +76,8 @@ class Synthesizer:
         self.engine_name, self.make_steps = "tensorflow", None
         """Name of the engine in use; function that loads ONNX engines by name, or None if there is only TensorFlow."""
         self._engines, self._loading = {"tensorflow": self.engine}, threading.Lock()
-        codes = [tf.TensorSpec([None, None], tf.int32)]
         to_mel = lambda codes: model.denormalize_mel(model.dvae.decode(codes))
-        self._to_mel = tf.function(to_mel, input_signature=codes, autograph=False)
+        self._to_mel = tf.function(to_mel, input_signature=[tf.TensorSpec([None, None], tf.int32)], autograph=False)
         require(decoder in (None, *DECODERS), "decoder", f"one of {', '.join(DECODERS)}", decoder)
         part = DECODERS.get(decoder)
         if part and part not in model.parts:
@@ -121,7 +120,8 @@ class Synthesizer:
             return self
         with self._loading:  # so that no two threads load the same engine
             if name not in self._engines:
-                require(self.make_steps and name in ENGINES, "engine", f"one of {', '.join(ENGINES)}", name)
+                offered, hint = (ENGINES, "") if self.make_steps else (self._engines, "Load it with myxtts.load.")
+                require(name in offered, "engine", f"one of {', '.join(offered)}", name, hint)
                 self._engines[name] = CodeEngine(self.make_steps(name), self.config.model)
         other = copy.copy(self)
         other.engine, other.engine_name = self._engines[name], name
@@ -248,7 +248,7 @@ class Synthesizer:
         Raises `SpeechError`, before anything is sampled, if the model cannot speak the text.
         """
         voice, language = self._voice_and_language(text if isinstance(text, str) else None, voice, language)
-        is_split = isinstance(text, list | tuple) and all(isinstance(one, Piece) for one in text)
+        is_split = isinstance(text, list | tuple) and text and all(isinstance(one, Piece) for one in text)
         pieces = text if is_split else self.text_front.pieces(text, language)
         manner = Manner(voice, language, sampling or self.config.sampling, seed, speed)
         return SpeechStream(self, pieces, manner, hurry, check)

@@ -53,8 +53,11 @@ class VoiceEncoder:
         """
         recordings, files = [], []
         for one in references if isinstance(references, list | tuple) and references else [references]:
-            require(isinstance(one, Recording) and np.size(one), "voice", "a name, file, samples or a list", brief(one))
-            if not isinstance(one, np.ndarray):  # arrays are clips of a training set, which were checked before
+            is_array = isinstance(one, np.ndarray)
+            is_mono = is_array and one.ndim == 1 and one.dtype.kind == "f" and len(one) >= MODEL_SAMPLE_RATE // 10
+            fits = is_mono and np.isfinite(one).all() if is_array else isinstance(one, Recording)
+            require(fits, "voice", "a name, file, finite float samples of 0.1 s or more, or a list", brief(one))
+            if not is_array:
                 files.append(one)
                 recording = read_audio(one)
                 for warning in recording.warnings:

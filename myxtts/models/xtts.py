@@ -96,17 +96,15 @@ class XTTS(keras.Model):
             folder: A folder, or `hf://owner/name[@revision]` for a model on the hub, which is converted if necessary.
             accept_licence: Whether to accept the licence of a hub model without a prompt.
 
-        Raises:
-            CheckpointError: A file is missing or damaged.
-            HubError: The download failed, or the licence was not accepted.
+        Raises `CheckpointError` if a file is missing or damaged, and `HubError` if the download failed or the licence
+        was not accepted.
         """
         return myxtts.from_preset(folder, accept_licence)
 
     def save_to_preset(self, folder: str | PathLike) -> None:
         """Saves the model to a folder that `from_preset`, `myxtts.load`, `myxtts say` and `training.init_from` accept.
 
-        Raises:
-            UserError: The model has no `preset`, or the folder is not empty.
+        Raises `UserError` if the model has no `preset`, or if the folder is not empty.
         """
         myxtts.save_to_preset(self, folder)
 

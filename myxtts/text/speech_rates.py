@@ -46,7 +46,7 @@ class SpeechRate:
 
     def band(self, text: str) -> tuple[float, float]:
         """Returns the minimum and maximum plausible duration of a text, in seconds."""
-        usual = self.pause_seconds + self.letter_seconds * spoken_length(text)
+        usual = self.pause_seconds + self.letter_seconds * (spoken_length(text) or DIGIT_LETTERS)  # a lone symbol
         written = self.pause_seconds + self.letter_seconds * sum(map(str.isalnum, text))
         return self.shortest * written, self.longest * usual + self.spare_seconds
 

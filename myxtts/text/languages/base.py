@@ -153,7 +153,6 @@ def _rewrite(normalize, rewrites, text):
             new = lambda match, words=new: words.get(match[1], match[0])
         if inner:
             within = partial(_compiled(inner[0]).sub, new)
-            text = pattern.sub(lambda match: within(match[0]), text)
-        else:
-            text = pattern.sub(new, text)
+            new = lambda match, within=within: within(match[0])
+        text = pattern.sub(new, text)
     return text
