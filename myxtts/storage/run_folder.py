@@ -139,8 +139,8 @@ def own_run_folder(folder: AnyPath) -> Iterator[Path]:
         except OSError as error:
             rule = "--checkpoint-dir must be a folder that can be written to."
             raise CheckpointError(f"{rule} {folder}: {error.strerror}. Repair it, or choose another.") from error
-        _refuse_links(folder)
         _put_back(folder)
+        _refuse_links(folder)
         for place in (folder.resolve(), folder / "samples", folder / SPEAKER_CLIPS):
             files.remove_leftovers(place)
         try:
@@ -156,7 +156,7 @@ def own_run_folder(folder: AnyPath) -> Iterator[Path]:
 
 def _refuse_links(folder):
     """Raises `CheckpointError` if a run would write through links or devices to files outside of its folder."""
-    places = [path for path in folder.iterdir() if any(map(path.match, (*RUN_FILES, *_REPORTS, *STAGES)))]
+    places = [path for path in folder.iterdir() if any(map(path.match, (*RUN_FILES, *_REPORTS, *STAGES, GATHERED)))]
     for path in chain(places, (inner for place in places if place.is_dir() for inner in place.iterdir())):
         if path.is_symlink() or not (path.is_file() or path.is_dir()):
             rule = f"{path} is a link, a pipe or a device, which a run does not write to"
