@@ -1,6 +1,7 @@
 """Console output of a run: devices, recordings, the stages to train, progress and results."""
 
 import csv
+import os
 import shlex
 import sys
 import time
@@ -112,6 +113,13 @@ class RunConsole(ConsoleProgress, RunListener):
         super().on_end(end)
         self._seconds[end.stage] = time.monotonic() - self._began
         self._say(self._result(end.stage))
+
+    def _say(self, text):
+        try:
+            super()._say(text)
+        except OSError:  # a full disk, or `tee` has ended by Ctrl-C; `train.log` has what follows
+            sys.stdout = open(os.devnull, "w")
+            super()._say(text)
 
     def on_set_aside(self, stage: str, folder: Path):
         self._say(f"Earlier {stage} checkpoints were set aside in {folder}")
