@@ -165,6 +165,8 @@ def with_named(values: dict, named: Mapping[str, Any]) -> dict:
             plain = flags[name].plain(value)
             if name == "batch_size" and plain == AUTOMATIC:
                 place, plain = "training.automatic_batch_size", True
+            elif name == "batch_size":
+                values = merge(values, {"training": {"automatic_batch_size": False}})
             section, _, rest = place.partition(".")
             places = [f"training.{stage}.{rest}" for stage in STAGES] if section == EVERY_STAGE else [place]
             for dotted in places:
