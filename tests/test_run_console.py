@@ -77,7 +77,7 @@ def test_final_output_lists_skipped_stages_with_reasons(tmp_path, capsys, monkey
     CheckpointStore(tmp_path / "speaker").write(0, {}, {})
     assert "Stage speaker: used as it is\n" in printed_end(capsys, tmp_path, "one")
     monkeypatch.setattr(sys, "stdout", open("/dev/full", "w"))
-    assert printed_end(capsys, tmp_path, "one") == "" and sys.stdout.name == "/dev/null"
+    assert printed_end(capsys, tmp_path, "one") == ""
 
 
 def test_printed_lines_cannot_control_a_terminal(tmp_path, capsys):

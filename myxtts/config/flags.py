@@ -158,6 +158,7 @@ def with_named(values: dict, named: Mapping[str, Any]) -> dict:
     Arguments that are None are ignored. Raises `ConfigError` for an unknown argument.
     """
     flags = {keyword: flag for flag in all_flags() if flag.settings for keyword in flag.keywords}
+    values = merge(values, {"training": {"automatic_batch_size": False}}) if named.get("batch_size") else values
     for name, value in named.items():
         if name not in flags:
             raise ConfigError(f"myxtts.train has no argument {name}.{nearest(name, [*flags, 'config', 'quiet'])}")
@@ -165,8 +166,6 @@ def with_named(values: dict, named: Mapping[str, Any]) -> dict:
             plain = flags[name].plain(value)
             if name == "batch_size" and plain == AUTOMATIC:
                 place, plain = "training.automatic_batch_size", True
-            elif name == "batch_size":
-                values = merge(values, {"training": {"automatic_batch_size": False}})
             section, _, rest = place.partition(".")
             places = [f"training.{stage}.{rest}" for stage in STAGES] if section == EVERY_STAGE else [place]
             for dotted in places:

@@ -1,13 +1,12 @@
 """Console output of a run: devices, recordings, the stages to train, progress and results."""
 
 import csv
-import os
 import shlex
 import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import psutil
@@ -115,10 +114,7 @@ class RunConsole(ConsoleProgress, RunListener):
         self._say(self._result(end.stage))
 
     def _say(self, text):
-        try:
-            super()._say(text)
-        except OSError:  # a full disk, or `tee` has ended by Ctrl-C; `train.log` has what follows
-            sys.stdout = open(os.devnull, "w")
+        with suppress(OSError):  # the disk of a log is full, or Ctrl-C has ended `tee`: training continues
             super()._say(text)
 
     def on_set_aside(self, stage: str, folder: Path):
