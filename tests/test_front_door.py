@@ -77,6 +77,7 @@ def test_keywords_win_over_a_configuration():
         (dict(max_steps="many"), "training.dvae.max_steps must be a whole number", None),
         (dict(train_data="x", data_gpu=0), "needs both", "--model-gpu is model_gpu= or the setting data.model_gpu"),
         (dict(resume=True, train_data="x"), "--resume needs a run", "checkpoint_dir="),
+        (dict(resume=True, reset_training=True), "--init-from and --reset-training start one", None),
     ],
 )
 def test_wrong_keywords_are_errors_that_name_settings(tmp_path, monkeypatch, keywords, words, note):
