@@ -54,16 +54,15 @@ def open_run(config: Configuration = None, *, callbacks: Sequence = (), quiet: b
     start = start_options(named)
     config = _requested(config, named, start)
     from myxtts.data.corpora import TextsMissing
-    from myxtts.runs.setup import check_request, holds_run, require_run, transcribe
-    from myxtts.storage.run_folder import read_config
+    from myxtts.runs.setup import check_request, require_run, run_in, transcribe
 
-    if start.resume:  # an init_from in a recipe is only for the start of the run
-        config = replace(config, training=replace(config.training, init_from=None))
+    if start.resume:  # `init_from` and `reset_training` in a recipe are only for the start of the run
+        config = replace(config, training=replace(config.training, init_from=None, reset_training=False))
         require_run(config)
     if size := named.get("model_size"):
         training, home = config.training, Path(config.training.checkpoint_dir)
         source = training.init_from
-        if not (source or training.reset_training) and holds_run(home) and read_config(home).training.init_from:
+        if not (source or training.reset_training) and (before := run_in(home)) and before.training.init_from:
             source = str(home.absolute())  # its shape is that of the model that it started from
         if source:
             _config_of_source(source, size)
@@ -254,8 +253,8 @@ def _requested(config, named, start, is_plan=False) -> XTTSConfig:
         config = config if start.download or is_plan else with_own_data(config)
         check_settings(config)
     recordings, gpus = config.data.train_data, (data.data_gpu, data.model_gpu)
-    if start.resume and named.get("init_from"):
-        raise ConfigError("--resume continues a run and --init-from starts one: leave out one of them.")
+    if start.resume and (named.get("init_from") or named.get("reset_training")):
+        raise ConfigError("--resume continues a run, --init-from and --reset-training start one: give one of them.")
     if start.download and recordings is None:
         raise ConfigError("--download-ljspeech needs --train-data, the folder for LJSpeech.")
     if named.get("language") is not None and not recordings:

@@ -198,7 +198,7 @@ def test_run_from_it_has_its_shape_vocabulary_and_weights(tmp_path):
     (tmp_path / "run").mkdir()
     model = dataclasses.replace(adopted.model, num_text_tokens=stored.model.num_text_tokens)
     config = dataclasses.replace(adopted, model=model)
-    origin.bring_in(config, origin.taken_parts(config), is_new=True)
+    origin.bring_in(config, origin.source_parts(config, origin.taken_parts(config)), is_new=True)
     begun, state = CheckpointStore(tmp_path / "run/gpt").read(0, ["model"])
     assert is_start(state) and not is_start(CheckpointStore(tmp_path / "run/speaker").read_state(0))
     store = CheckpointStore(BASE_FOLDER / "gpt")

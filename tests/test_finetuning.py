@@ -16,7 +16,7 @@ from myxtts.config.stages import LORA_TARGETS, GPTConfig
 from myxtts.data.dataset import SpeechDataset
 from myxtts.devices.configuration import plan_devices
 from myxtts.models.xtts import XTTS
-from myxtts.runs.origin import adopt, bring_in, settle_origin, with_rows
+from myxtts.runs.origin import adopt, settle_origin, source_parts, with_rows
 from myxtts.runs.run import Run
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore, assign_by_name
 from myxtts.text.tokenizer import XTTSTokenizer
@@ -47,18 +47,11 @@ def test_grown_vocabulary_keeps_every_old_logit(source):
     old = config.model.num_text_tokens
     grown = XTTS(dataclasses.replace(config.model, num_text_tokens=old + 5), parts=("gpt",))
     arrays = CheckpointStore(folder / "gpt").read(4, ["model"])[0]["model"]
-    assign_by_name(grown.part_weights("gpt"), with_rows(arrays, "gpt", old + 5, seed=0), "grown")
+    assign_by_name(grown.part_weights("gpt"), with_rows(arrays, old + 5, seed=0), "grown")
     before, after = logits(model, [3, 5, 6, 0], [16, 1, 2]), logits(grown, [3, 5, 6, 0], [16, 1, 2])
     np.testing.assert_array_equal(after[0][..., :old], before[0])
     np.testing.assert_array_equal(after[1], before[1])
     assert np.abs(logits(grown, [3, old + 1, 6, 0], [16, 1])[1] - logits(grown, [3, 5, 6, 0], [16, 1])[1]).max() > 0
-
-
-def test_smaller_vocabulary_is_refused(source):
-    folder, _, config = source
-    arrays = CheckpointStore(folder / "gpt").read(4, ["model"])[0]["model"]
-    with pytest.raises(CheckpointError, match="Leave --vocabulary out"):
-        with_rows(arrays, "gpt", config.model.num_text_tokens - 1, seed=0)
 
 
 def test_vocabulary_grows_only_where_the_gpt_is_tuned(source, tiny_corpus, tmp_path):
@@ -72,12 +65,12 @@ def test_vocabulary_grows_only_where_the_gpt_is_tuned(source, tiny_corpus, tmp_p
     assert sizes["gpt"] > sizes["decoder"] == XTTSTokenizer.from_file(few).num_tokens
 
 
-def test_refused_vocabulary_leaves_no_stage_in_the_new_folder(source, tmp_path):
+def test_refused_vocabulary_leaves_the_folder_as_it_is(source, tmp_path):
     folder, _, config = source
     training = TrainingConfig(stage="gpt", init_from=str(folder), checkpoint_dir=str(tmp_path / "new"))
     shape = dataclasses.replace(config.model, num_text_tokens=config.model.num_text_tokens - 1)
-    with pytest.raises(CheckpointError, match="--vocabulary"):
-        bring_in(dataclasses.replace(config, model=shape, training=training), ["dvae"], True)
+    with pytest.raises(CheckpointError, match="fewer than the .* of the gpt.*Leave --vocabulary out"):
+        source_parts(dataclasses.replace(config, model=shape, training=training), ["dvae"])
     assert not [*tmp_path.glob("new/*/step_*")]
 
 

@@ -58,9 +58,10 @@ def test_setting_of_a_stage_is_not_confused_with_training():
 
 
 def test_keywords_win_over_a_configuration():
-    config = tiny_run_config("here", "there")
-    changed = configure(config, max_steps=9, checkpoint_dir="elsewhere")
-    assert (changed.training.gpt.max_steps, changed.training.checkpoint_dir) == (9, "elsewhere")
+    config = tiny_run_config("here", "there", training={"automatic_batch_size": True})
+    changed = configure(config, max_steps=9, checkpoint_dir="elsewhere", batch_size=config.data.batch_size)
+    training = changed.training
+    assert (training.gpt.max_steps, training.checkpoint_dir, training.automatic_batch_size) == (9, "elsewhere", False)
     assert (changed.model, changed.data) == (config.model, config.data)
 
 
@@ -76,6 +77,7 @@ def test_keywords_win_over_a_configuration():
         (dict(max_steps="many"), "training.dvae.max_steps must be a whole number", None),
         (dict(train_data="x", data_gpu=0), "needs both", "--model-gpu is model_gpu= or the setting data.model_gpu"),
         (dict(resume=True, train_data="x"), "--resume needs a run", "checkpoint_dir="),
+        (dict(resume=True, reset_training=True), "--init-from and --reset-training start one", None),
     ],
 )
 def test_wrong_keywords_are_errors_that_name_settings(tmp_path, monkeypatch, keywords, words, note):

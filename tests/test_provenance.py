@@ -104,6 +104,9 @@ def test_changed_config_file_does_not_change_the_resumed_model(run, made):
     (run / "config.json").unlink()
     with pytest.raises(ConfigError, match="a run of another model: heads 2 there, 4 here"):
         check_same_model(run_in(run).model, other)
+    state = {"finished": True, "config": other.to_dict(), "taken_from": "another run"}
+    CheckpointStore(run / "gpt").write(9, {}, state)
+    assert run_in(run) is None, "a start from another run, killed before config.json"
 
 
 def test_run_that_keeps_its_gpt_keeps_its_vocabulary(run, made, tiny_corpus, tmp_path):

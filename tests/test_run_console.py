@@ -1,6 +1,7 @@
 """Final output of a run: commands that are safe to paste, whatever recordings and settings contain."""
 
 import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -66,7 +67,7 @@ def test_voice_to_speak_with_is_held_out_and_as_long_as_those_of_training(tmp_pa
     assert "--reference-audio /data/a.wav --language" in spoken(train, num_samples=57330)
 
 
-def test_final_output_lists_skipped_stages_with_reasons(tmp_path, capsys):
+def test_final_output_lists_skipped_stages_with_reasons(tmp_path, capsys, monkeypatch):
     rows = [f"{n},{'rejected' if n < 4 else 'accepted'},{'too long' if n < 3 else 'silent'}" for n in range(9)]
     (tmp_path / "clips_train.csv").write_text("\n".join(["id,verdict,reason", *rows]))
     said = printed_end(capsys, tmp_path, "one")
@@ -75,6 +76,8 @@ def test_final_output_lists_skipped_stages_with_reasons(tmp_path, capsys):
     assert "Left out" not in printed_end(capsys, tmp_path, "one")
     CheckpointStore(tmp_path / "speaker").write(0, {}, {})
     assert "Stage speaker: used as it is\n" in printed_end(capsys, tmp_path, "one")
+    monkeypatch.setattr(sys, "stdout", open("/dev/full", "w"))
+    assert printed_end(capsys, tmp_path, "one") == ""
 
 
 def test_printed_lines_cannot_control_a_terminal(tmp_path, capsys):

@@ -13,9 +13,9 @@ import pytest
 from tiny import tiny_run_config
 
 from myxtts.config.checks import UserError
-from myxtts.runs.setup import require_run
+from myxtts.runs.setup import require_run, with_own_data
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
-from myxtts.storage.files import temporary_path
+from myxtts.storage.files import temporary_path, write_json
 from myxtts.storage.run_folder import own_run_folder
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -77,7 +77,7 @@ def test_only_partial_files_of_a_killed_run_are_deleted(tmp_path):
 @pytest.mark.parametrize(
     "place",
     "train.log config.json vocab.json gpt dvae decoder samples tensorboard gpt/best.json gpt/step_00000002 "
-    "samples/step_000001_a.wav tensorboard/gpt clips_train.csv inspected_1f.json".split(),
+    "samples/step_000001_a.wav tensorboard/gpt clips_train.csv inspected_1f.json .before_reset".split(),
 )
 @pytest.mark.parametrize("kind", ["file", "folder", "nothing"])
 def test_link_in_a_received_folder_is_refused_and_not_followed(tmp_path, place, kind):
@@ -96,7 +96,8 @@ def test_link_in_a_received_folder_is_refused_and_not_followed(tmp_path, place, 
 
 
 def test_pipe_instead_of_the_log_is_refused(tmp_path):
-    os.mkfifo(tmp_path / "train.log")
+    (tmp_path / ".before_reset").mkdir()  # an interrupted reset, whose files return first
+    os.mkfifo(tmp_path / ".before_reset/train.log")
     with pytest.raises(CheckpointError, match="train.log is a link, a pipe"), own_run_folder(tmp_path):
         pytest.fail("the run began")
 
@@ -133,3 +134,8 @@ def test_resume_of_a_copy_without_a_whole_checkpoint_is_refused_and_changes_noth
     with pytest.raises(UserError, match="--resume needs an intact checkpoint"):
         require_run(config)
     assert sorted(tmp_path.rglob("*")) == before
+    write_json(tmp_path / "config.json", tiny_run_config(tmp_path, data={"val_data": "held"}).to_dict())
+    assert with_own_data(config).data.val_data == "held"
+    write_json(tmp_path / "config.json", tiny_run_config("gone").to_dict())
+    with pytest.raises(UserError, match="--train-data must be given: that of the run, gone, does not exist"):
+        with_own_data(config)

@@ -112,7 +112,8 @@ def test_folder_of_recordings_is_not_changed_by_a_run(trained, tiny_corpus, tmp_
     assert digests(tiny_corpus) == digests(make_tiny_corpus(tmp_path / "fresh"))
 
 
-def test_first_signal_requests_a_stop_and_the_second_stops_at_once():
+def test_first_signal_requests_a_stop_and_the_second_stops_at_once(monkeypatch):
+    monkeypatch.setattr(sys, "__stdout__", open(os.devnull))  # writing fails, as after the end of `tee`
     trainer = SimpleNamespace(stop_requested=threading.Event(), under_way=True)
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(KeyboardInterrupt), stops_on_signals(trainer):

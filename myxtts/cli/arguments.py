@@ -168,8 +168,7 @@ def add_flags(parser: argparse.ArgumentParser, flags: Iterable[Flag]) -> None:
         place, rival = groups[flag.group], flag.field.metadata["rival"]
         if rival and rival not in rivals:
             rivals[rival] = place.add_mutually_exclusive_group()
-        place = rivals.get(rival, place)
-        place.add_argument(*flag.names, help=flag.help.replace("%", "%%"), **_options(flag))
+        rivals.get(rival, place).add_argument(*flag.names, help=flag.help.replace("%", "%%"), **_options(flag))
 
 
 def _options(flag):

@@ -37,9 +37,7 @@ def build_parser() -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None) -> int:
     """Examines the machine, workers or a data set; returns 2 if no clip is usable, 1 if --strict finds a problem."""
     arguments = build_parser().parse_args(argv)
-    subject = "the machine is" if arguments.workers is None else "workers are"
-    if arguments.subject:
-        subject = "data is"
+    subject = "data is" if arguments.subject else "the machine is" if arguments.workers is None else "workers are"
     for name in UNUSED[subject]:
         flag, rule = f"--{name.replace('_', '-')}", f"left out when {subject} checked"
         require(name not in arguments.given, flag, rule, getattr(arguments, name))

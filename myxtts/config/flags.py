@@ -158,6 +158,7 @@ def with_named(values: dict, named: Mapping[str, Any]) -> dict:
     Arguments that are None are ignored. Raises `ConfigError` for an unknown argument.
     """
     flags = {keyword: flag for flag in all_flags() if flag.settings for keyword in flag.keywords}
+    values = merge(values, {"training": {"automatic_batch_size": False}}) if named.get("batch_size") else values
     for name, value in named.items():
         if name not in flags:
             raise ConfigError(f"myxtts.train has no argument {name}.{nearest(name, [*flags, 'config', 'quiet'])}")

@@ -23,9 +23,9 @@ from myxtts.distributed.workers import Workers
 from myxtts.inference.synthesizer import Synthesizer
 from myxtts.models.xtts import PARTS, XTTS
 from myxtts.runs.agenda import StageWork, find_needs, make_agenda, try_run
-from myxtts.runs.origin import bring_in, reset_parts, run_in, settle_origin, taken_parts
+from myxtts.runs.origin import bring_in, reset_parts, settle_origin, source_parts, taken_parts
 from myxtts.runs.samples import Copier, MetricsFile, SampleSpeaker, SpeechJudge
-from myxtts.runs.setup import holds_run
+from myxtts.runs.setup import holds_run, run_in
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore, assign_by_name
 from myxtts.storage.files import digest_file, write_json
 from myxtts.storage.run_folder import RUN_FILES, VOCABULARY, set_aside, shape_settings, stores_in
@@ -108,6 +108,7 @@ def open_run(
         notify("on_trial", times)
     if is_plan:
         return dataset, works
+    parts = source_parts(dataset.config, taken) if training.init_from else {}
     if reset and holds_run(home):
         trained = [name for name in stores_in(home) if name in reset]
         kept = [name for name in STAGES if name not in reset and (home / name).is_dir()]
@@ -116,7 +117,7 @@ def open_run(
             notify("on_set_aside", stage, aside / stage)
     dataset.config = replace(dataset.config, training=replace(dataset.config.training, reset_training=False))
     if training.init_from:
-        bring_in(dataset.config, taken, is_created)
+        bring_in(dataset.config, parts, is_created)
     write_settings(dataset)
     return dataset, works
 

@@ -5,7 +5,7 @@ These settings cannot change once the run's folder is created. The weights of ea
 
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from myxtts.config.stages import STAGES
 from myxtts.config.training import TUNABLE, TrainingConfig
 from myxtts.interchange.hub import is_hub_name, local_folder
 from myxtts.memory.report import check_claims
-from myxtts.runs.setup import TUNE, check_tuning, holds_run, with_shape
+from myxtts.runs.setup import TUNE, check_tuning, run_in, with_shape
 from myxtts.storage import run_folder
 from myxtts.storage.base_model import is_base
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
@@ -28,6 +28,7 @@ from myxtts.text.g2p import ESPEAK
 from myxtts.training.stages.classes import STAGE_CLASSES
 
 MOST_CLIP_BYTES = 8 * 2**20
+TEXT_WEIGHTS = ("gpt/text_embedding", "gpt/text_head/kernel", "gpt/text_head/bias")
 
 
 def settle_origin(config: XTTSConfig) -> tuple[XTTSConfig, XTTSConfig | None]:
@@ -53,18 +54,10 @@ def settle_origin(config: XTTSConfig) -> tuple[XTTSConfig, XTTSConfig | None]:
     return adopt(config), None
 
 
-def run_in(folder: Path) -> XTTSConfig | None:
-    """Returns the settings of the run in a folder; None if there is no run, or if the run has no settings."""
-    known = (folder / "config.json").is_file() or "config" in (CheckpointStore(folder / "gpt").newest_state() or {})
-    return run_folder.read_config(folder) if known and holds_run(folder) else None
-
-
 def reset_parts(training: TrainingConfig) -> list[str]:
     """Returns the stages that `reset_training` starts over: `training.stage` and all later ones. [] if it is False."""
-    if not training.reset_training:
-        return []
     first = 0 if training.stage == "all" else list(STAGES).index(training.stage)
-    return list(STAGES)[first:]
+    return list(STAGES)[first:] if training.reset_training else []
 
 
 def tuned_stages(config: XTTSConfig) -> list[str]:
@@ -84,28 +77,34 @@ def taken_parts(config: XTTSConfig) -> list[str]:
     return [name for name in run_folder.stores_in(_source(config)) if name not in own and name not in tuned]
 
 
-def bring_in(config: XTTSConfig, taken: Sequence[str], is_new: bool) -> None:
-    """Copies `training.init_from` into a run, as a checkpoint of step 0 of each stage that has no checkpoint yet.
-
-    Stages in `taken` are unchanged; tuned ones get weights for new text tokens. If `is_new`, also copies the voices.
-    """
-    home, training = Path(config.training.checkpoint_dir), config.training
+def source_parts(config: XTTSConfig, taken: Sequence[str]) -> dict[str, CheckpointStore]:
+    """Returns the stages to copy, `taken` and tuned ones. Raises `CheckpointError` if one is damaged or too large."""
+    training, found, count = config.training, {}, config.model.num_text_tokens
+    own = run_folder.stores_in(Path(training.checkpoint_dir)).keys() - reset_parts(training)
     tuned = [name for name in tuned_stages(config) if name not in training.leave_out]
-    own = run_folder.stores_in(home)
-    missing = [name for name in (*taken, *tuned) if name not in own]
-    missing.sort(key=lambda name: name != "gpt")  # its vocabulary is checked before anything is copied
-    source = _source(config) if missing or is_new else None
-    for name in missing:
-        store = _trained_part(source, name)
+    for name in (name for name in (*taken, *tuned) if name not in own):
+        store = found[name] = _trained_part(_source(config), name)
+        shapes = store.open(run_folder.chosen_step(store, name)).shapes
+        if name in tuned and (rows := shapes.get(TEXT_WEIGHTS[0], (0,))[0]) > count:
+            sizes = f"{count} tokens, fewer than the {rows} of the {name} in --init-from"
+            raise CheckpointError(f"The vocabulary has {sizes}. Leave --vocabulary out to use its vocabulary.")
+    return found
+
+
+def bring_in(config: XTTSConfig, parts: Mapping[str, CheckpointStore], is_new: bool) -> None:
+    """Copies `parts`, from `source_parts`, into a run as checkpoints of step 0. If `is_new`, also copies the voices."""
+    home, tuned = Path(config.training.checkpoint_dir), tuned_stages(config)
+    for name, store in parts.items():
         step = run_folder.chosen_step(store, name)
         has_stats = (store.path(step) / f"{run_folder.MEL_STATS}.safetensors").is_file()
         tensors, state = store.read(step, ("model", run_folder.MEL_STATS) if has_stats else ("model",))
         if name in tuned:
-            tensors["model"] = with_rows(tensors["model"], name, config.model.num_text_tokens, training.seed)
+            tensors["model"] = with_rows(tensors["model"], config.model.num_text_tokens, config.training.seed)
             state = {"finished": False}
-        state = {**state, run_folder.TAKEN_FROM: str(source)}
-        CheckpointStore(home / name).write(0, tensors, state, best=name in taken)
+        state = {**state, run_folder.TAKEN_FROM: str(store.folder.parent)}
+        CheckpointStore(home / name).write(0, tensors, state, best=name not in tuned)
     if is_new:
+        source = _source(config)
         if (source / SPEAKERS_FILE).is_file():
             with write_whole(home / SPEAKERS_FILE) as temporary:
                 shutil.copyfile(source / SPEAKERS_FILE, temporary)
@@ -122,23 +121,19 @@ def copy_speaker_clips(source: Path, home: Path) -> None:
         write_speaker_clips(home, clips)
 
 
-def with_rows(arrays: dict[str, np.ndarray], stage: str, num_text_tokens: int, seed: int) -> dict[str, np.ndarray]:
-    """Extends a stage's text embedding and text output layer, if it has these, to `num_text_tokens` text tokens.
+def with_rows(arrays: dict[str, np.ndarray], num_text_tokens: int, seed: int) -> dict[str, np.ndarray]:
+    """Extends the text embedding and the text output layer, if there are any, to `num_text_tokens` text tokens.
 
     The embeddings of new tokens are sampled with the standard deviation of the old ones. In the output layer, the new
-    weights are zero and the new biases equal the lowest old one, so that new tokens start out improbable. Raises
-    `CheckpointError` if the weights have more text tokens.
+    weights are zero and the new biases equal the lowest old one, so that new tokens start out improbable.
     """
-    growing = ("gpt/text_embedding", "gpt/text_head/kernel", "gpt/text_head/bias")
-    if growing[0] not in arrays:
+    if TEXT_WEIGHTS[0] not in arrays:
         return arrays
-    table, kernel, bias = (arrays[name] for name in growing)
-    if (new := num_text_tokens - len(table)) < 0:
-        sizes = f"{num_text_tokens} tokens, fewer than the {len(table)} of the {stage} in --init-from"
-        raise CheckpointError(f"The vocabulary has {sizes}. Leave --vocabulary out to use its vocabulary.")
+    table, kernel, bias = (arrays[name] for name in TEXT_WEIGHTS)
+    new = num_text_tokens - len(table)
     drawn = np.random.default_rng(seed).normal(0.0, table.std(), (new, table.shape[1])).astype(table.dtype)
     kernel, bias = np.pad(kernel, ((0, 0), (0, new))), np.pad(bias, (0, new), constant_values=bias.min())
-    return arrays | dict(zip(growing, (np.concatenate([table, drawn]), kernel, bias)))
+    return arrays | dict(zip(TEXT_WEIGHTS, (np.concatenate([table, drawn]), kernel, bias)))
 
 
 def _continued(config, began):

@@ -275,8 +275,9 @@ def stops_on_signals(trainer) -> Iterator[None]:
         trainer.stop_requested.set()
         last = "finishing the step and writing a checkpoint; press again to stop at once"
         follows = last if trainer.under_way else "stopping before the first step"
-        # `print` is not reentrant, and the signal may have interrupted one.
-        os.write(sys.__stdout__.fileno(), f"\n{signal.Signals(number).name}: {follows}\n".encode())
+        # Not `print`, which is not reentrant. Ctrl-C also ends `tee`, and there may be no standard output.
+        with suppress(OSError, AttributeError):
+            os.write(sys.__stdout__.fileno(), f"\n{signal.Signals(number).name}: {follows}\n".encode())
         if not trainer.under_way:
             raise NoStepYet
 

@@ -28,8 +28,9 @@ from myxtts.distributed.workers import join_workers, leaving_together, require_f
 from myxtts.hearing.recognizers import settle_recognizer
 from myxtts.interchange.hub import check_model
 from myxtts.storage.base_model import HOMES, is_base, require_kind
-from myxtts.storage.files import digest_bytes, digest_file, read_json
-from myxtts.storage.run_folder import GATHERED, RUN_FILES, require_trained, stores_in
+from myxtts.storage.checkpoint import CheckpointStore
+from myxtts.storage.files import digest_bytes, digest_file
+from myxtts.storage.run_folder import GATHERED, RUN_FILES, TAKEN_FROM, read_config, require_trained, stores_in
 from myxtts.text.languages import get_language
 
 SAMPLE_CORPUS = Path("sample_corpus")
@@ -124,19 +125,18 @@ def with_shape(config: XTTSConfig, stored: XTTSConfig) -> XTTSConfig:
 
 
 def with_own_data(config: XTTSConfig) -> XTTSConfig:
-    """Returns the configuration with the training data of the run to resume, if the user gave no training data."""
-    path = Path(config.training.checkpoint_dir) / "config.json"
-    if config.data.train_data or config.training.workers or not path.is_file():
+    """Returns the configuration with the data sets of the run to resume, if the user gave no training data."""
+    home, names = Path(config.training.checkpoint_dir), {"train_data", "val_data", "prepared", "format", "audio_roots"}
+    if config.data.train_data or config.training.workers or not (home / "config.json").is_file():
         return config
-    try:
-        own = config_from_dict(read_json(path)).data
-    except UserError:  # reported when the run is opened
+    own = read_config(home).data
+    if not own.train_data or Path(own.train_data).name == SAMPLE_CORPUS.name:
         return config
-    folder = own.train_data
-    if not folder or not Path(folder).exists() or Path(folder).name == SAMPLE_CORPUS.name:
-        return config
-    say(f"No --train-data given: continuing with that of the run, {printable(folder)}")
-    return replace(config, data=replace(config.data, train_data=folder, language=config.data.language or own.language))
+    if not Path(own.train_data).exists():
+        raise ConfigError(f"--train-data must be given: that of the run, {printable(own.train_data)}, does not exist.")
+    say(f"No --train-data given: continuing with that of the run, {printable(own.train_data)}")
+    places = {name: getattr(config.data, name) or getattr(own, name) for name in names | {"language"}}
+    return replace(config, data=replace(config.data, **places))
 
 
 def set_up(config: XTTSConfig, download=False, **devices) -> tuple[XTTSConfig, DevicePlan]:
@@ -193,6 +193,13 @@ def _with_data(config, download):
 def holds_run(folder: Path) -> bool:
     """Whether a folder contains a run's checkpoints, even if an interrupted reset left them in a subfolder."""
     return any(stores_in(place) for place in (folder, folder / GATHERED))
+
+
+def run_in(folder: Path) -> XTTSConfig | None:
+    """Returns the settings of the run in a folder; None if there is no run, or if the run has no settings."""
+    state = CheckpointStore(folder / "gpt").newest_state() or {}
+    is_own = "config" in state and TAKEN_FROM not in state  # those of a copied GPT are of another run
+    return read_config(folder) if (is_own or (folder / "config.json").is_file()) and holds_run(folder) else None
 
 
 def require_run(config: XTTSConfig) -> None:

@@ -38,7 +38,6 @@ _STEP = re.compile(r"step_(\d{8})|\.step_(\d{8})\.replaced")
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_]+\.(safetensors|json)")
 _manifest_digest = lambda *content: files.digest_bytes(json.dumps(content, sort_keys=True).encode())
 
-
 _DTYPES = {"F16": "<f2", "F32": "<f4", "F64": "<f8", "BOOL": "?"}
 _DTYPES |= {"I8": "<i1", "I16": "<i2", "I32": "<i4", "I64": "<i8"}
 _DTYPES |= {"U8": "<u1", "U16": "<u2", "U32": "<u4", "U64": "<u8"}

@@ -81,13 +81,9 @@ def is_start(state: dict | None) -> bool:
 
 def shape_settings(model: ModelConfig, parts: Collection[str]) -> dict[str, Any]:
     """Returns `{name: value}` of the model settings that determine the shapes of `parts`."""
-    found = {}
-    for name, value in asdict(model).items():
-        prefix = name.partition("_")[0]
-        named = prefix if prefix in ("dvae", "speaker", "decoder") else "gpt"
-        if _PART_OF.get(name, named) in parts:
-            found[name] = value
-    return found
+    prefix_of = lambda name: name.partition("_")[0]
+    part_of = lambda name: prefix_of(name) if prefix_of(name) in ("dvae", "speaker", "decoder") else "gpt"
+    return {name: value for name, value in asdict(model).items() if _PART_OF.get(name, part_of(name)) in parts}
 
 
 def read_config(folder: Path) -> XTTSConfig:
@@ -139,8 +135,8 @@ def own_run_folder(folder: AnyPath) -> Iterator[Path]:
         except OSError as error:
             rule = "--checkpoint-dir must be a folder that can be written to."
             raise CheckpointError(f"{rule} {folder}: {error.strerror}. Repair it, or choose another.") from error
-        _refuse_links(folder)
         _put_back(folder)
+        _refuse_links(folder)
         for place in (folder.resolve(), folder / "samples", folder / SPEAKER_CLIPS):
             files.remove_leftovers(place)
         try:
@@ -156,7 +152,7 @@ def own_run_folder(folder: AnyPath) -> Iterator[Path]:
 
 def _refuse_links(folder):
     """Raises `CheckpointError` if a run would write through links or devices to files outside of its folder."""
-    places = [path for path in folder.iterdir() if any(map(path.match, (*RUN_FILES, *_REPORTS, *STAGES)))]
+    places = [path for path in folder.iterdir() if any(map(path.match, (*RUN_FILES, *_REPORTS, *STAGES, GATHERED)))]
     for path in chain(places, (inner for place in places if place.is_dir() for inner in place.iterdir())):
         if path.is_symlink() or not (path.is_file() or path.is_dir()):
             rule = f"{path} is a link, a pipe or a device, which a run does not write to"
