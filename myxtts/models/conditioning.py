@@ -40,9 +40,7 @@ class ConditioningBlock(Layer):
 class ConditioningEncoder(Layer):
     """Encodes a reference mel with a linear projection and attention blocks: `(B, T, num_mels)` to `(B, T, width)`.
 
-    Args:
-        blocks: Number of attention blocks (XTTS: 6).
-        heads: Number of attention heads (XTTS: 16).
+    XTTS has 6 attention `blocks` with 16 `heads`.
     """
 
     def __init__(self, num_mels: int, width: int, blocks: int, heads: int, **kwargs):

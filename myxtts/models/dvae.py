@@ -43,10 +43,7 @@ class VectorQuantizer(Layer):
     def statistics(self, vectors: Tensor, codes: Tensor, mask: Tensor) -> dict[str, Tensor]:
         """Computes a batch's contribution to the moving averages.
 
-        Args:
-            vectors: `(B, N, width)`.
-            codes: Nearest codes of the vectors, `(B, N)`.
-            mask: `(B, N)`, 0 for padding.
+        `codes` `(B, N)` are the nearest codes of the `vectors` `(B, N, width)`; `mask` `(B, N)` is 0 for padding.
 
         Returns:
             Number and sum of the vectors of each code: `count` `(num_codes,)` and `sum` `(num_codes, width)`.

@@ -88,8 +88,7 @@ class DecodingState(NamedTuple):
 class GPT(Layer):
     """Conditioning encoder, perceiver, embeddings, GPT-2 trunk and output heads.
 
-    Args:
-        config: `ModelConfig`, or its fields as a dictionary.
+    `config` is a `ModelConfig`, or its fields as a dictionary.
 
     Call arguments: conditioning `latents` `(B, N, width)`; `text_inputs` `(B, L)` and `audio_inputs` `(B, C)` int32;
     `key_mask` `(B, L + C)` bool or None; `seed` as in `Dropout`; `see_input`, `run_block` as in `hidden`. Returns text
@@ -186,10 +185,7 @@ class GPT(Layer):
     def text_attention(self, number: int, x: Tensor, text_mask: Tensor) -> Tensor:
         """Returns the attention probabilities from audio to text in the first head of a block, `(B, C, L)` float32.
 
-        Args:
-            number: Index of the block.
-            x: Input of the block, `(B, num_latents + L + C, width)`.
-            text_mask: `(B, L)` bool, False for padding.
+        `x` `(B, num_latents + L + C, width)` is the input of block `number`; `text_mask` `(B, L)` is False for padding.
         """
         block, first = self.blocks[number], self.config.num_latents
         query, key, _ = ops.split(block.attention.qkv(block.attention_norm(x[:, first:])), 3, axis=-1)

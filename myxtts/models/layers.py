@@ -41,9 +41,7 @@ class Dropout(Layer):
     The mask of `keras.layers.Dropout` depends on a counter of calls instead. A counter would change between a forward
     pass and its recomputation, and is not in checkpoints.
 
-    Args:
-        rate: Fraction of values that are set to zero.
-        site: Number of this layer, unique within the model.
+    `rate` is the fraction of values that are set to zero, `site` the number of this layer, unique within the model.
 
     Call arguments: `x` of any shape; `seed`, (replica, step) as `(2,)` int32, or None for no dropout.
     """
@@ -193,9 +191,7 @@ class Conv1D(Layer):
     The kernel `(kernel_size, channels, filters)` is a PyTorch weight `(out, in, k)` with reversed axes. Kernel and bias
     are initialized as in PyTorch, uniform within ±1 / sqrt(fan_in).
 
-    Args:
-        kernel_size: An odd number.
-        dilation: Distance between taps; must be 1 if the stride is above 1.
+    `kernel_size` must be odd. `dilation`, the distance between taps, must be 1 if the stride is above 1.
     """
 
     rank = 1

@@ -41,9 +41,7 @@ _LEAST_PLACED = 0.25
 def align(starts: np.ndarray, ends: np.ndarray, pieces: Sequence[Piece]) -> list[Atom]:
     """Finds which texts are spoken in which segments of speech.
 
-    Args:
-        starts, ends: Times of the segments, `(N,)` seconds.
-        pieces: Texts in spoken order, with times in the recording.
+    Segments have the times `starts` and `ends`, `(N,)` seconds; `pieces` are the texts in spoken order, with times.
 
     Returns:
         Atoms in spoken order, which together contain all segments and texts. A text that is not spoken becomes an atom

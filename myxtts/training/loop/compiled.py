@@ -16,9 +16,7 @@ class CompiledBlocks(Layer):
     Each input shape has one program for the forward pass and one for the backward pass. A program gets the weights of a
     block as arguments. The backward pass recomputes the activations from the block's input (Chen et al. 2016), so that
     only the inputs are stored. Dropout masks differ from those without XLA.
-
-    Args:
-        prefix: Prefix of the blocks' names in name scopes.
+    `prefix` is the prefix of the blocks' names in name scopes.
 
     Call arguments: `x`, the input of the block; `number`, the index of the block; `options`, the other arguments of the
     block, which are tensors or None. The option `seed` is `(2,)` int32.
