@@ -210,7 +210,7 @@ def _open(path, max_seconds=MAX_SECONDS):
         # For this extension, soundfile assumes headerless audio.
         raise AudioError(path, "unsupported", "files named .raw are not supported; use the extension of its format.")
     try:
-        file = soundfile.SoundFile(path)
+        file = soundfile.SoundFile(os.fsencode(path))  # soundfile cannot encode names that are not UTF-8
     except soundfile.LibsndfileError as error:
         reason = "not audio" if error.code == _UNRECOGNIZED else "broken header"
         raise AudioError(path, reason, f"it cannot be opened: {error.error_string}") from error

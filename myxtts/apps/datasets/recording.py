@@ -92,7 +92,7 @@ class LongAudio:
         """Opens the file, or the output of ffmpeg for formats that libsndfile cannot read."""
         if not self._by_ffmpeg:
             try:
-                file = soundfile.SoundFile(self.path)
+                file = soundfile.SoundFile(bytes(self.path))
             except soundfile.LibsndfileError as error:
                 raise AudioError(self.path, "not audio", f"it cannot be decoded: {error.error_string}") from error
             file.seekable = lambda: False  # as in `audio.files`: no seeks between blocks of an MP3
