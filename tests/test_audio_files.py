@@ -309,3 +309,5 @@ def test_mp3_is_decoded_in_order_without_seeks_between_blocks(tmp_path, monkeypa
     monkeypatch.setattr(files, "_BLOCK_FRAMES", 5000)
     soundfile.write(path := tmp_path / "a.mp3", np.tile(voice(), 8), 22050)
     np.testing.assert_allclose(load_samples(path), soundfile.read(path, dtype="float32")[0], atol=1e-6)
+    (joined := tmp_path / os.fsdecode(b"\xe9.mp3")).write_bytes(2 * path.read_bytes())
+    assert refusal(joined) == "broken header"

@@ -4,7 +4,10 @@ libsndfile (`soundfile`) decodes WAV (8 to 32 bit, float, mu-law, A-law), FLAC, 
 are checked before memory is allocated. Each error has one of the reasons listed in `AudioError`.
 """
 
+import functools
+import mmap
 import os
+import re
 import stat
 import struct
 from contextlib import contextmanager
@@ -44,6 +47,8 @@ _STREAM_LENGTH = 0x7FFF_F000  # lengths from here up mean "unknown"; ffmpeg and 
 _SLOPPY_BYTES = 1_024  # some writers include the header in the data length
 _MAX_CHUNKS = 1_000
 _MAX_OGG_PAGE = 27 + 255 + 255 * 255
+_JOINED_OGG = re.compile(rb"(?s)OggS\0[\4-\7].*?OggS\0[\2\6]")  # a first page after a last page
+_MPEG_HEADER = re.compile(rb"\xff[\xe2-\xe5\xf2-\xf5\xfa-\xfd][\x10-\xef]")
 _UNRECOGNIZED = 1  # libsndfile's SF_ERR_UNRECOGNISED_FORMAT
 # MP4, AIFF, AU, CAF, big-endian WAV, Matroska.
 _KNOWN_UNSUPPORTED = (b"ftyp", b"FORM", b".snd", b"caff", b"RIFX", b"\x1aE\xdf\xa3")
@@ -235,6 +240,23 @@ def check_header(path: AnyPath, file: soundfile.SoundFile, is_stream: bool = Fal
         raise AudioError(path, "broken header", "its header does not state its length; re-encode it to a file.")
     if not file.frames:
         raise AudioError(path, "no audio", "it has no samples.")
+    if file.format in ("MP3", "OGG"):
+        _check_joins(path, file)
+
+
+def _check_joins(path, file):
+    """Raises `AudioError` if libsndfile reads only the start of an MP3 or Ogg file, as of joined files."""
+    with open(path, "rb") as content, mmap.mmap(content.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        if file.format == "OGG" and _JOINED_OGG.search(data):
+            raise AudioError(path, "unsupported", "it is several Ogg streams, one after the other; re-encode it.")
+        tag = 10 + functools.reduce(lambda size, byte: size << 7 | byte, data[6:10]) if data[:3] == b"ID3" else 0
+        if file.format == "MP3" and (header := _MPEG_HEADER.search(data, tag)):
+            same_rate = bytes(byte for byte in range(16, 240) if not (byte ^ header[0][2]) & 12)
+            found = len(re.findall(b"%b[%b]" % (re.escape(header[0][:2]), re.escape(same_rate)), data))
+            seconds = (found - 8) * (576 if header[0][1] & 14 == 2 else 1152) / file.samplerate  # 8: padding
+            if 0.95 * seconds > file.frames / file.samplerate:
+                detail = f"its header states {file.frames / file.samplerate:.3g} s, but it lasts about {seconds:.3g} s"
+                raise AudioError(path, "broken header", f"{detail}, perhaps as files were joined; re-encode it.")
 
 
 def check_peak(path: AnyPath, frames: np.ndarray) -> float:
