@@ -246,8 +246,9 @@ def test_stage_decides_over_conditioning_clips_and_slices(tiny_corpus, tmp_path,
 @pytest.mark.parametrize("max_mel_frames", [120, None])
 def test_static_shapes_give_one_shape_that_holds_the_longest_clip(tiny_corpus, tmp_path, augment, max_mel_frames):
     settings = {"static_shapes": True, "augment": augment, "max_mel_frames": max_mel_frames}
-    config = tiny_run_config(tiny_corpus, tmp_path, data=settings)
+    config = tiny_run_config(tiny_corpus, tmp_path, data=settings, dvae={"crop_seconds": 0.2})
     dataset = SpeechDataset.open(config)
+    assert dataset.train_loader("dvae")(0).wav.shape == (4, 4096 + 1024 * augment)
     longest = max(clip.num_samples for clip in dataset.train)
     assert longest + 1024 < config.max_samples
     num_samples = max_mel_frames * 256 if max_mel_frames else -(-longest // 1024) * 1024 + 1024 * augment

@@ -105,11 +105,11 @@ class SpeechDataset:
         settings = self.config.stage(stage).batch_size, data.num_buckets, self.config.training.seed
         more = dict(extra_samples=MAX_SHIFT_SAMPLES * data.augment, start=self.starts.get(stage, EpochStart()))
         if data.static_shapes:
-            longest = min(self.config.max_samples, max(clip.num_samples for clip in self.train))
-            strides = -(-longest // CODE_STRIDE_SAMPLES) + data.augment
-            frames = data.max_mel_frames
-            more["fixed_samples"] = strides * CODE_STRIDE_SAMPLES if frames is None else frames * MEL_HOP_SAMPLES
-            more["fixed_tokens"] = data.max_text_length
+            strides = -(-min(self.config.max_samples, max(lengths)) // CODE_STRIDE_SAMPLES) + data.augment
+            if data.max_mel_frames:
+                most = data.max_mel_frames * MEL_HOP_SAMPLES // CODE_STRIDE_SAMPLES
+                strides = min(strides, most) if crop else most
+            more |= dict(fixed_samples=strides * CODE_STRIDE_SAMPLES, fixed_tokens=data.max_text_length)
         return BatchOrder(lengths, tokens, *settings, **more)
 
     def train_loader(self, stage: str) -> BatchLoader:
