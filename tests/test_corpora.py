@@ -75,7 +75,7 @@ def test_audio_is_found_by_id_in_other_formats_other_places_and_other_spellings(
     "header, line, expected",
     [
         ("audio_file|text|speaker_name", "wavs/a.wav|hello|Ann", ("hello", "Ann", "en")),
-        ("id|text|normalized|speaker|language", "a|1|one|Ann|pt_BR", ("one", "Ann", "pt-br")),
+        ("id|text|normalized|speaker|language", "a|1|one|Ann|pt_BR", ("one", "Ann", "pt")),
         ("speaker|text|id", "Ann|hello|a", ("hello", "Ann", "en")),
         ("file_name|duration|sentence", "a.wav|0.2|hello", ("hello", None, "en")),
     ],

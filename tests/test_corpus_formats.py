@@ -93,7 +93,7 @@ def m_ailabs(root):
         audio(folder / "wavs" / f"{book}_1.wav")
         text(folder / "metadata.csv", f"{book}_1|Guten Tag|guten tag\n")
     ids = {"ann": "female/ann/book_a/book_a_1", "bob": "male/bob/book_b/book_b_1"}
-    return [(f"de_DE/by_book/{name}", "guten tag", speaker, "de-de", False) for speaker, name in ids.items()]
+    return [(f"de_DE/by_book/{name}", "guten tag", speaker, "de", False) for speaker, name in ids.items()]
 
 
 def audiofolder(root):
