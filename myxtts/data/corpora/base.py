@@ -159,8 +159,8 @@ class Reading:
             raise ClipRefused("no text", "The transcript is empty, or has no letters or digits.")
         if first := self._first_uses.get(clip_id):
             same = "the same text" if first.text == text else "another text"
-            where = "The validation list" if first.validation else f"Line {first.line}"
-            raise ClipRefused("duplicate id", f"{where} already names this clip, with {same}; that line is used.")
+            where = "The validation list" if first.validation else f"Line {first.line}" if first.line else "A file"
+            raise ClipRefused("duplicate id", f"{where} already names this clip, with {same}; that one is used.")
         path = str(self.folder.find_audio(audio_places, parts))
         listed_speaker, listed_language = (speakers or {}).get(name, ("", ""))
         speaker = cells.get("speaker") or listed_speaker
