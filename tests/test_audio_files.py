@@ -225,6 +225,8 @@ def test_write_audio_is_read_back_and_clipped(tmp_path):
         pcm = np.frombuffer(file.readframes(file.getnframes()), "<i2")
     assert pcm[0] == 32767 and pcm[1] == -32767
     np.testing.assert_allclose(pcm / 32767, np.clip(samples, -1, 1), atol=2e-5)
+    write_audio(tmp_path / "long.ogg", np.zeros(2_500_000), DECODER_SAMPLE_RATE)
+    assert soundfile.info(tmp_path / "long.ogg").frames == 2_500_000
 
 
 @pytest.mark.parametrize(
@@ -307,3 +309,5 @@ def test_mp3_is_decoded_in_order_without_seeks_between_blocks(tmp_path, monkeypa
     monkeypatch.setattr(files, "_BLOCK_FRAMES", 5000)
     soundfile.write(path := tmp_path / "a.mp3", np.tile(voice(), 8), 22050)
     np.testing.assert_allclose(load_samples(path), soundfile.read(path, dtype="float32")[0], atol=1e-6)
+    (joined := tmp_path / os.fsdecode(b"\xe9.mp3")).write_bytes(2 * path.read_bytes())
+    assert refusal(joined) == "broken header"

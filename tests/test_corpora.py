@@ -75,7 +75,7 @@ def test_audio_is_found_by_id_in_other_formats_other_places_and_other_spellings(
     "header, line, expected",
     [
         ("audio_file|text|speaker_name", "wavs/a.wav|hello|Ann", ("hello", "Ann", "en")),
-        ("id|text|normalized|speaker|language", "a|1|one|Ann|pt_BR", ("one", "Ann", "pt-br")),
+        ("id|text|normalized|speaker|language", "a|1|one|Ann|pt_BR", ("one", "Ann", "pt")),
         ("speaker|text|id", "Ann|hello|a", ("hello", "Ann", "en")),
         ("file_name|duration|sentence", "a.wav|0.2|hello", ("hello", None, "en")),
     ],
@@ -107,6 +107,9 @@ def test_speakers_without_a_header_are_not_read_as_text(tmp_path):
     lines = "".join(f"{name}|sentence number {name}|{'Ann' if name < 'c5' else 'Bob'}\n" for name in ids)
     with pytest.raises(CorpusError, match=r"looks like a speaker.*id\|text\|speaker"):
         load_corpus(make_corpus(tmp_path, lines, ids))
+    other = "".join(f"{name}|Ann|EN|sentence number {name}\n" for name in ids)  # GPT-SoVITS
+    with pytest.raises(CorpusError, match=r"column 2 looks like a speaker: 1 values.*id\|speaker\|language\|text"):
+        load_corpus(make_corpus(tmp_path, other))
     corpus = load_corpus(make_corpus(tmp_path, "id|text|speaker\n" + lines))
     assert {u.speaker for u in corpus.utterances} == {"Ann", "Bob"}
     few_words = "".join(f"{name}|{number % 3}|{('nil', 'one', 'two')[number % 3]}\n" for number, name in enumerate(ids))

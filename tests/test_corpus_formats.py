@@ -93,7 +93,7 @@ def m_ailabs(root):
         audio(folder / "wavs" / f"{book}_1.wav")
         text(folder / "metadata.csv", f"{book}_1|Guten Tag|guten tag\n")
     ids = {"ann": "female/ann/book_a/book_a_1", "bob": "male/bob/book_b/book_b_1"}
-    return [(f"de_DE/by_book/{name}", "guten tag", speaker, "de-de", False) for speaker, name in ids.items()]
+    return [(f"de_DE/by_book/{name}", "guten tag", speaker, "de", False) for speaker, name in ids.items()]
 
 
 def audiofolder(root):
@@ -201,6 +201,7 @@ def test_quoted_texts_before_the_clip_do_not_confuse_training_and_validation(tmp
     audio(*(tmp_path / f"{name}.wav" for name in "abc"))
     text(tmp_path / "train.csv", 'text,file\n"Hello, world",a.wav\n"So, long",b.wav\n')
     text(tmp_path / "val.csv", 'text,file\n"Good day, world",c.wav\n')
+    (tmp_path / "._val.csv").write_bytes(b"\0\5\x16\7\xb0")  # metadata of macOS
     assert [u.id for u in load_corpus(tmp_path).utterances] == ["c", "a", "b"]
 
 

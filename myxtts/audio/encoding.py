@@ -17,6 +17,7 @@ OPEN_LENGTH = 0xFFFFFFFF
 """Length in the WAV header of a stream whose length is not known; players and `read_audio` accept it."""
 OPEN_FORMATS = ("mp3", "opus", "wav", "pcm")
 """Formats that can be streamed before the length is known. FLAC cannot, because its readers need the length."""
+_BLOCK_SAMPLES = 2**14
 _MPEG2_LAYER3_KBPS = (0, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160)
 
 
@@ -49,7 +50,9 @@ def write_audio(path: AnyPath, samples: np.ndarray, sample_rate: int) -> None:
     container, subtype = _OF_SUFFIX[suffix]
     content = io.BytesIO()  # encoded in memory, so that disk errors are not taken for errors of the format
     try:
-        soundfile.write(content, samples, sample_rate, format=container, subtype=subtype)
+        with soundfile.SoundFile(content, "w", sample_rate, 1, subtype, format=container) as file:
+            for first in range(0, len(samples), _BLOCK_SAMPLES):  # in one call, Vorbis needs a stack of that size
+                file.write(samples[first : first + _BLOCK_SAMPLES])
     except soundfile.LibsndfileError as error:
         raise AudioError(path, "unsupported", f"{container} at {sample_rate} Hz: {error.error_string}") from error
     with write_whole(path) as temporary:

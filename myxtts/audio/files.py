@@ -4,7 +4,10 @@ libsndfile (`soundfile`) decodes WAV (8 to 32 bit, float, mu-law, A-law), FLAC, 
 are checked before memory is allocated. Each error has one of the reasons listed in `AudioError`.
 """
 
+import functools
+import mmap
 import os
+import re
 import stat
 import struct
 from contextlib import contextmanager
@@ -44,6 +47,8 @@ _STREAM_LENGTH = 0x7FFF_F000  # lengths from here up mean "unknown"; ffmpeg and 
 _SLOPPY_BYTES = 1_024  # some writers include the header in the data length
 _MAX_CHUNKS = 1_000
 _MAX_OGG_PAGE = 27 + 255 + 255 * 255
+_JOINED_OGG = re.compile(rb"(?s)OggS\0[\4-\7].*?OggS\0[\2\6]")  # a first page after a last page
+_MPEG_HEADER = re.compile(rb"\xff[\xe2-\xe5\xf2-\xf5\xfa-\xfd][\x10-\xef]")
 _UNRECOGNIZED = 1  # libsndfile's SF_ERR_UNRECOGNISED_FORMAT
 # MP4, AIFF, AU, CAF, big-endian WAV, Matroska.
 _KNOWN_UNSUPPORTED = (b"ftyp", b"FORM", b".snd", b"caff", b"RIFX", b"\x1aE\xdf\xa3")
@@ -83,11 +88,7 @@ def read_audio(path: AnyPath, *, min_seconds: float = 0.1, max_seconds: float = 
     """Reads and checks a recording, mixes it to mono and resamples it to `MODEL_SAMPLE_RATE`.
 
     The mix is the mean of the channels that are not silent. If the peak is above full scale, the recording is scaled to
-    full scale, with a warning.
-
-    Args:
-        path: An audio file. The format is detected from its content, not from its extension.
-        min_seconds, max_seconds: Limits of the duration.
+    full scale, with a warning. The format is detected from the content, not from the extension.
 
     Raises `AudioError` if the file is missing, damaged, not audio, silent, not finite, too loud or outside the limits.
     """
@@ -210,7 +211,7 @@ def _open(path, max_seconds=MAX_SECONDS):
         # For this extension, soundfile assumes headerless audio.
         raise AudioError(path, "unsupported", "files named .raw are not supported; use the extension of its format.")
     try:
-        file = soundfile.SoundFile(path)
+        file = soundfile.SoundFile(os.fsencode(path))  # soundfile cannot encode names that are not UTF-8
     except soundfile.LibsndfileError as error:
         reason = "not audio" if error.code == _UNRECOGNIZED else "broken header"
         raise AudioError(path, reason, f"it cannot be opened: {error.error_string}") from error
@@ -235,6 +236,22 @@ def check_header(path: AnyPath, file: soundfile.SoundFile, is_stream: bool = Fal
         raise AudioError(path, "broken header", "its header does not state its length; re-encode it to a file.")
     if not file.frames:
         raise AudioError(path, "no audio", "it has no samples.")
+    if file.format in ("MP3", "OGG"):
+        _check_joins(path, file)
+
+
+def _check_joins(path, file):
+    """Raises `AudioError` if libsndfile reads only the start of an MP3 or Ogg file, as of joined files."""
+    with open(path, "rb") as content, mmap.mmap(content.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        if file.format == "OGG" and _JOINED_OGG.search(data):
+            raise AudioError(path, "unsupported", "it is several Ogg streams, one after the other; re-encode it.")
+        tag = 10 + functools.reduce(lambda size, byte: size << 7 | byte, data[6:10]) if data[:3] == b"ID3" else 0
+        if file.format == "MP3" and (header := _MPEG_HEADER.search(data, tag)):
+            found = len(re.findall(re.escape(header[0][:2]) + rb"[\x10-\xef]", data))  # by chance, at most 2 % too many
+            seconds = (found - 8) * (576 if header[0][1] & 14 == 2 else 1152) / file.samplerate  # 8: padding
+            if 0.95 * seconds > file.frames / file.samplerate:
+                detail = f"its header states {file.frames / file.samplerate:.3g} s, but it lasts about {seconds:.3g} s"
+                raise AudioError(path, "broken header", f"{detail}, perhaps as files were joined; re-encode it.")
 
 
 def check_peak(path: AnyPath, frames: np.ndarray) -> float:

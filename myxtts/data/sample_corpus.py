@@ -224,7 +224,7 @@ def _speak(jobs):
             raise RuntimeError("eSpeak NG produced a silent clip.")
         # Trim silence at both ends to 50 ms.
         samples = samples[max(loud[0] - margin, 0) : loud[-1] + margin]
-        soundfile.write(job.path, samples, SAMPLE_RATE, subtype="PCM_16")
+        soundfile.write(os.fsencode(job.path), samples, SAMPLE_RATE, subtype="PCM_16")
 
 
 if __name__ == "__main__":

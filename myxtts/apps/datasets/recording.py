@@ -92,7 +92,7 @@ class LongAudio:
         """Opens the file, or the output of ffmpeg for formats that libsndfile cannot read."""
         if not self._by_ffmpeg:
             try:
-                file = soundfile.SoundFile(self.path)
+                file = soundfile.SoundFile(bytes(self.path))
             except (soundfile.LibsndfileError, TypeError) as error:  # TypeError: a file named .raw
                 why = getattr(error, "error_string", error)
                 raise AudioError(self.path, "not audio", f"it cannot be decoded: {why}") from error

@@ -172,7 +172,7 @@ def _is_readable(clip):
 def _usable_seconds(clip):
     """Returns the duration of a clip in seconds; 0 if the clip is unreadable or longer than `MOST_SECONDS`."""
     with suppress(soundfile.LibsndfileError):
-        if (seconds := soundfile.info(str(clip.wav_path)).duration) <= MOST_SECONDS:
+        if (seconds := soundfile.info(bytes(Path(clip.wav_path))).duration) <= MOST_SECONDS:
             return seconds
     return 0.0
 

@@ -1,14 +1,16 @@
 """Data types of the corpus formats: utterances, problems with clips, and the `Reading` that collects both."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple, Self
 
 from myxtts.config.rates import MODEL_SAMPLE_RATE
 from myxtts.data.corpora.folder import MAX_NAME_CHARACTERS, ClipRefused, CorpusFolder, is_name, parts_to_id, printable
 from myxtts.storage.speakers import composed
+from myxtts.text.languages import get_language
 
 
 @dataclass(frozen=True)
@@ -106,7 +108,7 @@ class Reading:
     """
 
     def __init__(self, folder: CorpusFolder, language: str, formats: list[CorpusFormat]):
-        self.folder, self.language, self.formats = folder, language, formats
+        self.folder, self.language, self.formats = folder, _to_code(language), formats
         self.utterances: list[Utterance] = []
         self.rejections: list[Finding] = []
         self.notes: list[str] = []
@@ -157,8 +159,8 @@ class Reading:
             raise ClipRefused("no text", "The transcript is empty, or has no letters or digits.")
         if first := self._first_uses.get(clip_id):
             same = "the same text" if first.text == text else "another text"
-            where = "The validation list" if first.validation else f"Line {first.line}"
-            raise ClipRefused("duplicate id", f"{where} already names this clip, with {same}; that line is used.")
+            where = "The validation list" if first.validation else f"Line {first.line}" if first.line else "A file"
+            raise ClipRefused("duplicate id", f"{where} already names this clip, with {same}; that one is used.")
         path = str(self.folder.find_audio(audio_places, parts))
         listed_speaker, listed_language = (speakers or {}).get(name, ("", ""))
         speaker = cells.get("speaker") or listed_speaker
@@ -169,7 +171,14 @@ class Reading:
             detail = "Its speaker or language is too long, or has control or direction characters."
             raise ClipRefused("bad label", detail)
         speaker = composed(speaker or place.speaker)
-        language = language.lower().replace("_", "-") or self.language
-        clip = Utterance(clip_id, path, text, speaker, language, line, place.validation)
+        clip = Utterance(clip_id, path, text, speaker, _to_code(language) or self.language, line, place.validation)
         self.utterances.append(clip)
         self._first_uses[clip_id] = clip
+
+
+@lru_cache(1000)
+def _to_code(language):
+    """Returns the code of a language label such as `German` or `de_DE`; an unknown label only in lower case."""
+    with suppress(ValueError):
+        language = get_language(language).code
+    return language.lower().replace("_", "-")

@@ -123,7 +123,7 @@ class CorpusFolder:
             return {}, []
         self._check_links(folder, for_audio)
         try:
-            entries = [*os.scandir(folder)]
+            entries = [entry for entry in os.scandir(folder) if entry.name[:2] != "._"]  # metadata of macOS
         except OSError as error:
             raise ClipRefused("unreadable", f"Its folder cannot be listed: {error.strerror}.", folder) from error
         if folder not in self._roots and any(re.match("inspected_.{8}[.]json", entry.name) for entry in entries):

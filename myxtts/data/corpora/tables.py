@@ -195,7 +195,7 @@ def content_table(reading: Reading, place: Place, path: Path) -> Table | None:
 def plain_table(reading: Reading, place: Place, path: Path) -> Table:
     """Returns the `Table` of a list without a header: `id|text|normalized text`, perhaps followed by `speaker`.
 
-    Raises `CorpusError` if there are three columns and the third seems to contain speakers.
+    Raises `CorpusError` if a column of the texts seems to contain speakers.
     """
     lines = reading.folder.read_lines(path)
     dialect = find_dialect(lines, _guess_separator(lines))
@@ -203,15 +203,19 @@ def plain_table(reading: Reading, place: Place, path: Path) -> Table:
     sizes = Counter(map(len, rows))
     # A "|" in the text of the only line is more likely than a speaker.
     has_speakers = sizes[4] > 1 and sizes[4] > len(rows) / 2
-    # Some tools write `id|text|speaker`; the names would be read as texts.
-    texts = [(row[1].casefold().split(), row[2].casefold().split()) for row in rows if len(row) == 3 and row[2].strip()]
-    sentences, names = {tuple(text) for text, _ in texts}, {tuple(third) for _, third in texts}
-    alike = any(not set(text).isdisjoint(third) for text, third in texts)
-    if not has_speakers and len(sentences) >= 8 and len(names) <= len(sentences) / 4 and not alike:
-        looks = f"looks like a speaker: {len(names)} values in {len(texts)} lines"
-        hint = "Write 'id|text|speaker' above them."
-        raise CorpusError(f"{path} has no header, and its third column, the normalized text, {looks}. {hint}")
-    return _located(reading, place, path, dialect, ("id", "text", "normalized", "speaker")[: 3 + has_speakers])
+    size = 3 + has_speakers
+    # Some tools write `id|text|speaker`, `id|speaker|text` or `id|speaker|language|text`.
+    full = [[cell.casefold().split() for cell in row] for row in rows if len(row) == size and all(map(str.strip, row))]
+    varied = [0, *(len({tuple(row[k]) for row in full}) for k in range(1, size))]
+    text = varied.index(max(varied))
+    alike = lambda k: 2 * sum(not set(row[k]).isdisjoint(row[text]) for row in full) > len(full)
+    labels = [k for k in range(1, size) if 4 * varied[k] <= varied[text] and not alike(k)]
+    if varied[text] >= 8 and {1, 2} & {*labels}:
+        looks = f"column {labels[0] + 1} looks like a speaker: {varied[labels[0]]} values in {len(full)} lines"
+        kinds = iter(("speaker", "language")), iter(("text", "normalized"))
+        names = dialect.separator.join(["id", *(next(kinds[k not in labels]) for k in range(1, size))])
+        raise CorpusError(f"{path} has no header, and {looks}. Name the columns above them, as '{names}'.")
+    return _located(reading, place, path, dialect, ("id", "text", "normalized", "speaker")[:size])
 
 
 def _is_header(rows, column, found):
