@@ -219,11 +219,8 @@ def log_mel_to_wav(log_mel: Any, num_iterations: int = 60) -> np.ndarray:
     Griffin-Lim algorithm", 2013). The second half of the iterations improves the magnitudes, too: it takes them from
     the current waveform and corrects them towards the given mel. This more than halves the mel error.
 
-    Args:
-        log_mel: Log-mel of `DVAE_MEL`, `(F, num_mels)`, not normalized (see `XTTS.denormalize_mel`).
-
-    Returns:
-        Waveform at 22 050 Hz, `((F - 1) * hop_length,)` float32, not clipped.
+    `log_mel` `(F, num_mels)` has the format `DVAE_MEL` and is not normalized (see `XTTS.denormalize_mel`). Returns a
+    waveform at 22 050 Hz, `((F - 1) * hop_length,)` float32, not clipped.
     """
     log_mel = np.asarray(log_mel, "float32")
     min_frames = 2 + DVAE_MEL.n_fft // 2 // DVAE_MEL.hop_length  # the reflected ends

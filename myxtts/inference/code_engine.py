@@ -104,10 +104,8 @@ class CodeEngine:
     """Samples the codes of up to `MOST_ROWS` sentences together, in its own thread. Thread-safe.
 
     Streams join and leave the batch between two calls of `steps`. The codes of a stream depend on its text, voice,
-    sampling values, seed and sentence index; other streams in the batch only change rounding.
-
-    Args:
-        steps: `TensorflowSteps` or `OnnxSteps`; may be replaced while the engine is idle.
+    sampling values, seed and sentence index; other streams in the batch only change rounding. `steps`, a
+    `TensorflowSteps` or `OnnxSteps`, may be replaced while the engine is idle.
 
     Attributes:
         changed: Condition that is notified after each call of `steps`. No stream joins the batch while a thread holds

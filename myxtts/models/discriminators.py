@@ -19,12 +19,8 @@ def short_time_spectrum(wav: Tensor, n_fft: int) -> tuple[Tensor, Tensor]:
 
     Reflection padding of 3/8 window at each end gives exactly one frame per hop, as in the code of Kong et al. 2020.
 
-    Args:
-        wav: `(B, S)` float32; S must be a multiple of `n_fft // 4` and above `3 n_fft // 8`.
-        n_fft: Length of window and transform, a multiple of 8.
-
-    Returns:
-        Real and imaginary part, `(B, 4 S // n_fft, n_fft // 2 + 1)` float32 each.
+    `wav` is `(B, S)` float32; S must be a multiple of `n_fft // 4` and above `3 n_fft // 8`. `n_fft`, the length of
+    window and transform, must be a multiple of 8. Each part is `(B, 4 S // n_fft, n_fft // 2 + 1)` float32.
     """
     hop, margin = n_fft // 4, 3 * n_fft // 8
     window = (0.5 - 0.5 * np.cos(2 * np.pi * np.arange(n_fft) / n_fft)).astype("float32")
@@ -49,10 +45,7 @@ _SLOPE = 0.1
 class PeriodDiscriminator(Layer):
     """Discriminator over every `period`-th sample: audio `(B, S)` to a list of feature maps `(B, period, T, C)`.
 
-    The last feature map is the score.
-
-    Args:
-        channels: Channels of each convolution; all but the last convolution have a stride of 3.
+    The last feature map is the score. `channels` are those of each convolution; all but the last have a stride of 3.
     """
 
     def __init__(self, period: int, channels: Sequence[int] = PERIOD_CHANNELS, **kwargs):
@@ -75,11 +68,8 @@ class PeriodDiscriminator(Layer):
 class SpectrumDiscriminator(Layer):
     """Discriminator over the complex spectrum: audio `(B, S)` to a list of feature maps `(B, T, bins, C)`.
 
-    The last feature map is the score.
-
-    Args:
-        n_fft: FFT length of the spectrum, in samples.
-        channels: Channels of each convolution; all but the first and the last halve the number of bins.
+    The last feature map is the score. `n_fft` is the FFT length of the spectrum in samples. `channels` are those of
+    each convolution; all but the first and the last halve the number of bins.
     """
 
     def __init__(self, n_fft: int, channels: Sequence[int] = SPECTRUM_CHANNELS, **kwargs):

@@ -64,9 +64,8 @@ class VectorQuantizer(Layer):
     def revive(self, candidates: Tensor, threshold: Tensor) -> None:
         """Replaces the codebook vectors of rarely used codes.
 
-        Args:
-            candidates: A possible replacement for each code, `(num_codes, width)`.
-            threshold: Scalar; a code is replaced if the moving average of its count per step is below it.
+        `candidates` `(num_codes, width)` has a replacement for each code. A code is replaced if the moving average of
+        its count per step is below the scalar `threshold`.
         """
         dead = ops.cast(ops.convert_to_tensor(self.cluster_size) < threshold, "float32")
         keep, candidates = 1.0 - dead, ops.cast(candidates, "float32")

@@ -58,9 +58,8 @@ def teacher_forcing(
 
     Unlike there, attention sees the `[STOP]` of the text in training too, and not only in synthesis.
 
-    Args:
-        text, codes: `(B, L)` and `(B, C)` int32; the values of padding do not matter.
-        text_lengths, code_lengths: Lengths without padding, `(B,)` int32.
+    `text` is `(B, L)` and `codes` `(B, C)` int32; the values of padding do not matter. `text_lengths` and
+    `code_lengths`, `(B,)` int32, are the lengths without padding.
     """
     text_lengths, code_lengths = text_lengths[:, None], code_lengths[:, None]
 

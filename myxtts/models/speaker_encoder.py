@@ -116,8 +116,7 @@ class ResidualBlock(Layer):
 class AttentiveStatisticsPooling(Layer):
     """Attention-weighted mean and standard deviation over time, `(B, T, width)` to `(B, 2 width)` (Okabe et al. 2018).
 
-    Args:
-        attention_width: Width of the hidden layer that computes the weights.
+    `attention_width` is the width of the hidden layer that computes the weights.
     """
 
     def __init__(self, width: int, attention_width: int = 128, **kwargs):
@@ -140,9 +139,8 @@ class SpeakerEncoder(Layer):
 
     Padding is not masked, so all clips of a batch must have the same length. `training` as in `BatchNormalization`.
 
-    Args:
-        widths: Channels of each group of residual blocks; every group but the first halves both axes.
-        num_blocks: Number of residual blocks of each group.
+    `widths` has the channels and `num_blocks` the number of residual blocks of each group; every group but the first
+    halves both axes.
     """
 
     def __init__(

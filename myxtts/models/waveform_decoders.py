@@ -103,9 +103,8 @@ _EDGE_TAPS = 7
 class ResidualStack(Layer):
     """Residual steps of two convolutions, `(B, T, channels)` to the same shape (Kong et al., section 2.2, "ResBlock1").
 
-    Args:
-        kernel_size: Kernel size of all convolutions, an odd number.
-        dilations: Dilation of the first convolution of each residual step; that of the second convolution is 1.
+    `kernel_size`, an odd number, is that of all convolutions. `dilations` has the dilation of the first convolution of
+    each residual step; that of the second is 1.
 
     Call arguments: `x`; `present` `(B, T)` bool, False for padding, or None.
     """

@@ -119,9 +119,8 @@ class Picture(NamedTuple):
 def draw_sounds(path: AnyPath, title: str, mels: Mapping[str, np.ndarray], attention: np.ndarray | None = None) -> None:
     """Writes a PNG image of mel spectrograms, one below the other, with common time and color scales.
 
-    Args:
-        mels: Log-mels `(T, num_mels)` in the format `DVAE_MEL`, by name.
-        attention: Attention weights of codes to text tokens, `(C, L)`, shown at the bottom; None leaves it out.
+    `mels` has log-mels `(T, num_mels)` in the format `DVAE_MEL` by name. `attention` `(C, L)`, the weights of codes to
+    text tokens, is shown at the bottom; None leaves it out.
     """
     rows = len(mels) + (attention is not None)
     figure = Figure(figsize=(8, 0.8 + 1.9 * rows), dpi=80, layout="constrained")

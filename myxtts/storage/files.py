@@ -103,9 +103,8 @@ def _named(path, temporary=None):
 def write_whole_folder(path: AnyPath, sync: bool = True, replaced_name: str | None = None) -> Iterator[Path]:
     """Yields an empty temporary folder, which replaces `path` when the block ends without an error.
 
-    Args:
-        sync: Whether to wait until all files are on the disk, a few milliseconds per file.
-        replaced_name: New name of the old folder until it is deleted. A killed process may leave it under this name.
+    `sync` waits until all files are on the disk, a few milliseconds per file. Until it is deleted, the old folder is
+    named `replaced_name`; a killed process may leave it there.
     """
     path = Path(os.path.realpath(path))
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -241,13 +241,9 @@ def copy_speech(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Resynthesizes a recording from its own codes, to measure how good speech from sampled codes can be at best.
 
-    Args:
-        samples: Recording, `(S,)` at 22 050 Hz.
-        voice: Voice of the speaker, encoded from another recording.
-        text_ids: Text tokens, from which the GPT computes the latents for a waveform decoder.
-
-    Returns:
-        Audio `(S',)` at the model's sample rate, and the codes of the recording, `(C,)`.
+    `samples` `(S,)` is the recording at 22 050 Hz. A waveform decoder also needs the latents that the GPT computes from
+    the speaker's `voice`, encoded from another recording, and the text tokens `text_ids`. Returns audio `(S',)` at the
+    model's sample rate, and the codes of the recording, `(C,)`.
     """
     model, config = synthesizer.model, synthesizer.config.model
     mel = np.asarray(MelSpectrogram(DVAE_MEL)(samples[None]))

@@ -89,11 +89,8 @@ class VoiceBook:
     def find(self, name: str, language: str) -> tuple[ServedVoice, Callable[[], Voice]]:
         """Finds the voice of a request; returns it, and a function that loads it.
 
-        Args:
-            name: Name or alias of a voice; empty for any voice of the language.
-            language: Likely language of the text, which selects the voice if `name` is empty or one of OpenAI's.
-
-        Raises `ApiError` if no voice has this name.
+        `name` is a voice or an alias. If it is empty or one of OpenAI's, the likely `language` of the text selects the
+        voice. Raises `ApiError` if no voice has this name.
         """
         voices, name = self.all(), composed(name)
         name = name if name in voices else self.aliases.get(name, name)

@@ -93,9 +93,8 @@ class _Cell:
 class Unpickler:
     """Restricted interpreter of one pickle.
 
-    Args:
-        source: Name of the file, for error messages.
-        load_storage: Function `(dtype, key, num_values)` that returns a tensor storage, 1-D; None allows no tensors.
+    `source` names the file in error messages. `load_storage(dtype, key, num_values)` returns a tensor storage, 1-D;
+    None allows no tensors.
     """
 
     def __init__(self, source: str, load_storage: Callable[[np.dtype, str, int], np.ndarray] | None = None):

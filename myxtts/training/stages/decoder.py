@@ -274,12 +274,8 @@ def log_mel_distance(real: tf.Tensor, made: tf.Tensor, source_rate: tf.Tensor) -
     The log-mels are magnitudes of a 1024-point STFT with hop 256, in 80 bands from 0 to 12 kHz (Slaney's area norm),
     compressed as `ln(max(x, FLOOR))`, or `ln(max(x, QUIET))` above the bandwidth of the recording.
 
-    Args:
-        real, made: Recorded and generated audio at 24 000 Hz, `(B, S)`.
-        source_rate: Sample rates of the recordings in Hz, `(B,)`.
-
-    Returns:
-        `(B, S // 256)`; its mean over the frames is the loss of a clip.
+    `real` and `made` `(B, S)` are recorded and generated audio at 24 000 Hz; `source_rate` `(B,)` has the sample rates
+    of the recordings in Hz. Returns `(B, S // 256)`; its mean over the frames is the loss of a clip.
     """
     floors = _floors(source_rate, _TOP_HZ)
     mels = (tf.math.log(tf.maximum(_magnitude(wav, MEL_LENGTH) @ _FILTERS, floors)) for wav in (real, made))

@@ -228,11 +228,8 @@ def off_diagonal(attention: tf.Tensor, text_lengths: tf.Tensor, code_lengths: tf
     """Computes the guided-attention loss, a penalty for attention far from the diagonal, summed over all codes.
 
     See Tachibana, Uenoyama and Aihara, "Efficiently trainable text-to-speech system based on deep convolutional
-    networks with guided attention" (2017), section 4.1. Returns a scalar.
-
-    Args:
-        attention: `(B, C, L)`, a distribution over text positions for each code.
-        text_lengths, code_lengths: `(B,)` int32, without padding.
+    networks with guided attention" (2017), section 4.1. `attention` `(B, C, L)` is a distribution over text positions
+    for each code; `text_lengths` and `code_lengths` `(B,)` int32 are those without padding. Returns a scalar.
     """
     _, codes, tokens = tf.unstack(tf.shape(attention))
     code_share, text_share = tf.range(codes) / code_lengths[:, None], tf.range(tokens) / text_lengths[:, None]

@@ -184,9 +184,8 @@ def repeated(wav: tf.Tensor, lengths: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
 def equal_error_rate(same: np.ndarray, different: np.ndarray) -> float:
     """Computes the equal-error rate of speaker verification, from 0 to 1; 0.5 is chance.
 
-    Args:
-        same: Similarity scores of pairs of clips by the same speaker, `(P,)`, at least one.
-        different: Similarity scores of pairs of clips by different speakers, `(Q,)`, at least one.
+    `same` `(P,)` are the similarity scores of pairs of clips by the same speaker, `different` `(Q,)` those of pairs by
+    different speakers; each needs at least one pair.
     """
     thresholds = np.unique(np.concatenate([same, different]))
     rejected = np.append(np.searchsorted(np.sort(same), thresholds) / len(same), 1.0)
