@@ -263,11 +263,8 @@ def test_tensor_that_numpy_cannot_represent_is_an_error_message(dtype, num_bytes
 
 
 @pytest.mark.parametrize("language", ["ja", "zh", "ko", "en", "am"])
-def test_lone_surrogate_is_cleaned_like_an_unknown_character(language):
+def test_lone_surrogate_is_cleaned_and_tokenized_like_an_unknown_character(language, vocabulary):
     assert clean_text("a\ud800b", language) == clean_text("a\N{REPLACEMENT CHARACTER}b", language)
-
-
-def test_text_with_a_lone_surrogate_is_tokenized(vocabulary):
     tokenizer = XTTSTokenizer(Vocabulary.parse(json.dumps(vocabulary), "vocab.json"))
     assert tokenizer.encode("hello \udcff", "en") == tokenizer.encode("hello \N{REPLACEMENT CHARACTER}", "en")
     assert tokenizer.check("hello \udcff", "en") == tokenizer.check("hello \N{REPLACEMENT CHARACTER}", "en")

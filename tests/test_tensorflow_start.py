@@ -35,11 +35,8 @@ def reported(lines, places=(), **environment):
     return sorted(subprocess.run(command, capture_output=True, text=True, env=environment).stderr.splitlines())
 
 
-def test_start_up_messages_are_left_out_and_errors_come_through():
+def test_start_up_messages_are_left_out_and_errors_come_through_as_of_a_driver_where_there_is_a_gpu():
     assert reported([*HARMLESS, CUDA, *REAL]) == sorted(["from Python", *REAL])
-
-
-def test_failing_driver_is_reported_where_there_is_a_gpu():
     assert reported([CUDA], places=("/",)) == sorted(["from Python", CUDA])
 
 

@@ -50,10 +50,9 @@ def test_blend_is_the_weighted_mean():
     for voices, weights in (([], None), ([one], [0]), ([one, other], [1]), ([one, other], [2, -1])):
         with pytest.raises(UserError, match="weight"):
             Voice.blend(voices, weights)
-    with pytest.raises(UserError, match="one model"):
-        Voice.blend([one, drawn(1, speaker=False)])
-    with pytest.raises(UserError, match="one model"):
-        Voice.blend([one, Voice(one.latents, one.speaker[:, :4])])
+    for stranger in (drawn(1, speaker=False), Voice(one.latents, one.speaker[:, :4])):
+        with pytest.raises(UserError, match="one model"):
+            Voice.blend([one, stranger])
 
 
 def test_voice_is_cached_by_the_content_of_its_recordings(tmp_path, tokenizer, monkeypatch):
@@ -87,7 +86,8 @@ def test_voice_is_cached_by_the_content_of_its_recordings(tmp_path, tokenizer, m
 @pytest.fixture(scope="module")
 def encoder(eagerly):
     """A `VoiceEncoder` with a model that returns constants."""
-    gpt = SimpleNamespace(mel_to_latents=lambda mel: tf.zeros((len(mel), 2, 4)))
+    head = SimpleNamespace(bias=SimpleNamespace(value=tf.zeros(())))
+    gpt = SimpleNamespace(mel_to_latents=lambda mel: tf.zeros((len(mel), 2, 4)), audio_head=head)
     model = SimpleNamespace(gpt=gpt, normalize_mel=lambda mel: mel, parts=())
     return VoiceEncoder(model, tiny_run_config(data={"conditioning_seconds": (0.6, 1.0)}))
 
