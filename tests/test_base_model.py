@@ -135,6 +135,7 @@ def test_files_are_half_precision_small_and_without_local_paths():
     texts = [path.read_text(encoding="utf-8") for path in files if path.suffix in (".json", ".md", ".py")]
     assert not [found for text in texts for found in re.findall(r'"/[a-z]+/[^"]*"', text)]
     assert "CARD.md" in {path.name for path in files}
+    assert np.ptp([stored_voice(BASE_FOLDER, name, None).latents for name in ("en_Gene", "en_f2")], axis=0).max() > 0.1
 
 
 def test_mel_statistics_that_are_not_finite_are_refused_without_a_dvae(tmp_path):

@@ -17,7 +17,7 @@ from myxtts.data.sample_corpus import SENTENCES, SpeechJob, speak_to_files, unhe
 
 LANGUAGES = {"en": "en-us", "de": "de", "es": "es", "fr": "fr", "fa": "fa", "am": "am"}
 """eSpeak NG's name of each language, by language code."""
-PITCHES = {"Gene": (43, 47), "f2": (43, 47)}
+PITCHES = {"Gene": (88, 92), "f2": (43, 47)}
 """Range of eSpeak NG's pitch setting (0 to 100) for each voice; narrow, as the DVAE's codes represent pitch poorly."""
 WORDS_PER_MINUTE = (140, 185)
 CLIPS = {"en": 32000, "de": 3000, "es": 3000, "fr": 3000, "fa": 3000, "am": 3000}

@@ -34,8 +34,7 @@ from myxtts.text.speech_rates import SPEECH_RATES, measure_rates, write_rates  #
 ROOT = Path(__file__).resolve().parents[2]
 REFERENCES = 4
 """Number of reference clips of each voice."""
-CARD = BASE_FOLDER / "CARD.md"
-"""Model card, which is written by hand."""
+CARD = BASE_FOLDER / "CARD.md"  # written by hand
 
 
 def settings(folder: Path):
@@ -54,6 +53,8 @@ def voices(folder: Path, utterances: list) -> dict:
     for utterance in utterances:
         by_speaker.setdefault(utterance.speaker, []).append(str(utterance.wav_path))
     found = {name: synthesizer.voice(paths[:REFERENCES]) for name, paths in sorted(by_speaker.items())}
+    if len({np.round(voice.latents, 3).tobytes() for voice in found.values()}) < len(found):
+        raise SystemExit("The GPT does not tell the voices apart, so it would speak in any of them.")
     return {name: (np.asarray(voice.latents), np.asarray(voice.speaker)) for name, voice in found.items()}
 
 
