@@ -133,9 +133,9 @@ def test_non_finite_step_changes_nothing_and_is_counted():
     for name, value in state().items():
         np.testing.assert_array_equal(value, before[name], err_msg=name)
     assert float(objective.statistics) == statistics
-    assert (int(step.bad_steps), int(step.bad_steps_in_row)) == (3, 3)
+    assert (int(step.bad_steps), int(step.rules[0].bad_steps_in_row)) == (3, 3)
     assert bool(step([BATCH], 0.1, (0, 2))["finite"])
-    assert (int(step.bad_steps), int(step.bad_steps_in_row)) == (3, 0)
+    assert (int(step.bad_steps), int(step.rules[0].bad_steps_in_row)) == (3, 0)
 
 
 def test_loss_scale_halves_at_a_bad_step_and_does_not_change_the_update():

@@ -35,7 +35,7 @@ PATTERNS = {name: re.compile(pattern, re.IGNORECASE | re.MULTILINE) for name, *_
 STEP = re.compile(r"\bstep +(\d+)(?:/\d+)? *\|", re.IGNORECASE)
 BATCH_SIZE = re.compile(r"\bBatch size: *(\d+)(?: x (\d+) accumulated)?")  # the capital excludes "Effective batch size"
 FINAL_REPORT = re.compile(r"\bFINAL REPORT\b")
-OUT_OF_MEMORY = re.compile(r"ResourceExhaustedError|\bRESOURCE_EXHAUSTED\b|\bOOM when\b|CUDA_ERROR_OUT_OF_MEMORY")
+OUT_OF_MEMORY = re.compile(r"ResourceExhaustedError|RESOURCE_EXHAUSTED|OOM when|CUDA_ERROR_OUT_OF_MEMORY|Error: Memory")
 TERMINAL_CODES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 

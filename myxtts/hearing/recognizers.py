@@ -231,7 +231,7 @@ def normalized(text: str, language: str) -> str:
     written_out = clean_text(get_language(language).write_out(text), language)
     text = unicodedata.normalize("NFKC", written_out).casefold()
     # Recognizers are inconsistent in apostrophes, Arabic vowel marks and invisible characters within words.
-    text = re.sub("['’\u00ad\u064b-\u0652\u0670\u200c\u200d\ufe0f]", "", text)
+    text = re.sub("['’\u00ad\u064b-\u065f\u0670\u06d6-\u06ed\u200c\u200d\ufe0f]", "", text)
     # Punctuation separates words; combining marks, such as Hindi vowel signs, are parts of words.
     text = "".join(one if one.isalnum() or unicodedata.category(one) in ("Mn", "Mc") else " " for one in text)
     return " ".join(text.split())

@@ -211,10 +211,8 @@ def attend(
 class CausalSelfAttention(Layer):
     """Causal self-attention of GPT-2: one projection to queries, keys and values; the attention; an output projection.
 
-    Args:
-        dropout: Dropout rate of the attention probabilities.
-        output_stddev: Standard deviation of the output projection's initial kernel.
-        site: Dropout site of this layer, see `layers.Dropout`.
+    `dropout` is the dropout rate of the attention probabilities, `site` the dropout site of this layer (see
+    `layers.Dropout`), `output_stddev` the standard deviation of the output projection's initial kernel.
     """
 
     def __init__(self, width: int, heads: int, dropout=0.0, output_stddev=0.02, site=0, **kwargs):

@@ -218,9 +218,7 @@ class GPT(Layer):
             text_inputs: Text tokens between `[START]` and `[STOP]`, then padding, `(B, L)`.
             text_mask: `(B, L)` bool, False for padding.
 
-        Returns:
-            Logits of the first code `(B, num_audio_tokens)`, GPT latent of the first code `(B, width)`, and
-            `DecodingState`.
+        Returns logits `(B, num_audio_tokens)` and GPT latent `(B, width)` of the first code, and the `DecodingState`.
         """
         start = ops.full((ops.shape(text_inputs)[0], 1), self.config.start_audio_token, dtype="int32")
         x = self._prompt(latents, text_inputs, start)

@@ -196,10 +196,8 @@ MOST_LOG_MAGNITUDE = 6.9
 class ConvNextBlock(Layer):
     """Residual block of a depthwise convolution over time, a norm and a pointwise MLP (Liu et al. 2022, section 2).
 
-    Args:
-        inner_width: Width of the MLP's hidden layer.
-        causal: Whether each output depends only on the same and earlier inputs.
-        scale: Initial layer scale, the learned factor of the residual branch.
+    `inner_width` is the width of the MLP's hidden layer, `scale` the initial layer scale, the learned factor of the
+    residual branch. If `causal`, each output depends only on the same and earlier inputs.
 
     Call arguments: `x` `(B, T, width)`; `condition` `(B, width)`, which scales and shifts the output of the norm;
     `present` `(B, T)` bool, False for padding, or None.

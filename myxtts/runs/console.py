@@ -6,7 +6,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 
 import psutil
@@ -112,10 +112,6 @@ class RunConsole(ConsoleProgress, RunListener):
         super().on_end(end)
         self._seconds[end.stage] = time.monotonic() - self._began
         self._say(self._result(end.stage))
-
-    def _say(self, text):
-        with suppress(OSError):  # the disk of a log is full, or Ctrl-C has ended `tee`: training continues
-            super()._say(text)
 
     def on_set_aside(self, stage: str, folder: Path):
         self._say(f"Earlier {stage} checkpoints were set aside in {folder}")

@@ -175,12 +175,9 @@ def open_stage(stage: str, plan: DevicePlan, dataset: SpeechDataset) -> tuple[St
 class StageAlone:
     """Loads recordings for the trainer of a single stage, and loads or trains the models that the stage depends on.
 
-    Args:
-        config: Settings with `data.train_data`.
-        model: Model to train, which determines the shape and vocabulary of the run; None to create a new model.
-
-    Raises:
-        ConfigError: There are no recordings, the model does not fit them, `init_from` is set, or a run would be reset.
+    `config` names the recordings in `data.train_data`. `model` is the model to train, which determines the shape and
+    vocabulary of the run; None creates a new one. Raises `ConfigError` if there are no recordings, the model does not
+    fit them, `init_from` is set, or a run would be reset.
     """
 
     def __init__(self, config: XTTSConfig, stage: str, plan: DevicePlan, model: XTTS | None):

@@ -276,7 +276,7 @@ def stops_on_signals(trainer) -> Iterator[None]:
         last = "finishing the step and writing a checkpoint; press again to stop at once"
         follows = last if trainer.under_way else "stopping before the first step"
         # Not `print`, which is not reentrant. Ctrl-C also ends `tee`, and there may be no standard output.
-        with suppress(OSError, AttributeError):
+        with suppress(OSError, ValueError, AttributeError):
             os.write(sys.__stdout__.fileno(), f"\n{signal.Signals(number).name}: {follows}\n".encode())
         if not trainer.under_way:
             raise NoStepYet

@@ -126,16 +126,26 @@ def with_shape(config: XTTSConfig, stored: XTTSConfig) -> XTTSConfig:
 
 def with_own_data(config: XTTSConfig) -> XTTSConfig:
     """Returns the configuration with the data sets of the run to resume, if the user gave no training data."""
-    home, names = Path(config.training.checkpoint_dir), {"train_data", "val_data", "prepared", "format", "audio_roots"}
+    home, is_reset = Path(config.training.checkpoint_dir), config.training.reset_training
     if config.data.train_data or config.training.workers or not (home / "config.json").is_file():
         return config
-    own = read_config(home).data
-    if not own.train_data or Path(own.train_data).name == SAMPLE_CORPUS.name:
+    try:
+        own = read_config(home).data
+    except UserError:
+        if is_reset:  # they are set aside
+            return config
+        raise
+    is_gone = is_reset and not Path(own.train_data or "").exists()
+    if not own.train_data or Path(own.train_data).name == SAMPLE_CORPUS.name or is_gone:
         return config
     if not Path(own.train_data).exists():
         raise ConfigError(f"--train-data must be given: that of the run, {printable(own.train_data)}, does not exist.")
     say(f"No --train-data given: continuing with that of the run, {printable(own.train_data)}")
-    places = {name: getattr(config.data, name) or getattr(own, name) for name in names | {"language"}}
+    names = ["train_data", "val_data", "format", "audio_roots", "language"]
+    is_there = lambda folder: folder and not is_reset and ("://" in folder or Path(folder).is_dir())
+    names += ["prepared"] if is_there(own.prepared) else []
+    names += ["val_prepared"] if is_there(own.val_prepared) and not config.data.val_data else []
+    places = {name: getattr(config.data, name) or getattr(own, name) for name in names}
     return replace(config, data=replace(config.data, **places))
 
 

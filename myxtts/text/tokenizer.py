@@ -168,9 +168,7 @@ class XTTSTokenizer:
 
     Instances are immutable and thread-safe. All methods but `check` raise ValueError for an unsupported language.
 
-    Args:
-        vocabulary: Tokens and merges.
-        g2p: Codes or names of languages to convert to phonemes; `"espeak"` adds all languages without rules.
+    `g2p` has codes or names of languages to convert to phonemes; `"espeak"` adds all languages without rules.
     """
 
     def __init__(self, vocabulary: Vocabulary, g2p: Iterable[str] = ()):
@@ -208,11 +206,9 @@ class XTTSTokenizer:
 
         The ids are `[STOP]` 0, `[UNK]` 1, `[SPACE]` 2, `[START]` 3, then tags, characters and merges.
 
-        Args:
-            vocab_size: Maximum number of tokens, unless control tokens, tags and characters alone exceed it.
-            g2p: Languages to convert to phonemes.
-
-        Raises `ValueError` if the corpus has no text, or a language in `g2p` has no rules.
+        `vocab_size` is the maximum number of tokens, unless control tokens, tags and characters alone exceed it; `g2p`
+        are the languages to convert to phonemes. Raises `ValueError` if the corpus has no text, or a language in `g2p`
+        has no rules.
         """
         g2p = g2p_codes(g2p)
         texts, codes = _clean_corpus(texts_with_languages, g2p)

@@ -139,9 +139,10 @@ def clean_cue(text: str) -> tuple[str, str]:
     lines = [_TAGS.sub(" ", line) for line in text.splitlines()]
     lines = [line for line in lines if not _ASIDE.fullmatch(line.strip())]
     dashes = sum(bool(_DASH.match(line)) for line in lines)
-    lines = [_DASH.sub("", line) for line in lines]
-    # In a script without capital letters, such as Persian, a label looks like "he said:".
-    is_unclear = any(found[0].upper() == found[0].lower() for found in map(_SPEAKER_LABEL.match, lines) if found)
+    lines = [re.sub(r"^\s*>>\s*", "", _DASH.sub("", line)) for line in lines]
+    # "Ivan:" may also be "He said:"; in a script without capital letters, such as Persian, both look the same.
+    labels = [found[0] for found in map(_SPEAKER_LABEL.match, lines) if found]
+    is_unclear = any(not label.isupper() and not label.islower() for label in labels)
     lines = [_SPEAKER_LABEL.sub(lambda found: "" if found[0].isupper() else found[0], line) for line in lines]
     return one_line(" ".join(lines)), "two speakers" if dashes > 1 else "speaker label or speech" * is_unclear
 

@@ -319,7 +319,7 @@ def compare(
     Later ones that fail, or can speak none of the sentences, are left out, so that no results are lost.
     After each measurement, calls `on_measured(row)`, which may save the audio of `row.measured[-1]`; then drops it.
     """
-    rows, left_out = [], {}
+    rows, failed, left_out = [], [], {}
     for source in sources:
         row = Row(source.name, source.kind)
         try:
@@ -335,5 +335,6 @@ def compare(
         except UserError as error:
             if not any(one.kind in COMPARED for one in rows):
                 raise
+            failed.append(row)  # until the end, so that no other measurement has the same `id`
             left_out[source.name] = str(error)
     return Comparison(rows, list(sentences), measurer, measurer.similarity_of_strangers(sentences), settings, left_out)

@@ -216,8 +216,10 @@ def rows_to_speak(
 
 
 def _speech(synthesizer, sentences, seeds):
-    yield from speak_all(synthesizer(), sentences, seeds)
-    synthesizer.cache_clear()  # frees the model
+    try:
+        yield from speak_all(synthesizer(), sentences, seeds)
+    finally:
+        synthesizer.cache_clear()  # frees the model
 
 
 def _copies(synthesizer, recorded):

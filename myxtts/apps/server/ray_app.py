@@ -49,8 +49,8 @@ def command_line(flags: dict[str, Any]) -> list[str]:
         name = name.replace("-", "_")
         if name in OF_RAY:
             raise UserError(f"{name} is not available for replicas. Set it in Ray Serve (docs/serving.md).")
-        values = value if isinstance(value, list) else [value]
-        if (given := str(value).lower()) not in ("false", "none"):
+        values = [*value] if isinstance(value, (list, tuple)) else [value]
+        if (given := str(value).lower()) != "false" and value is not None and values:
             words += [f"--{name.replace('_', '-')}", *map(str, values if given != "true" else [])]
     return words
 

@@ -149,6 +149,9 @@ class DataSets:
                 write_text(path, csv_text(new, "|", is_safe=False))  # escaping would change texts
             else:
                 path.unlink()  # a list without clips is an error
+        train, held = (Path(folder, name) for name in ("metadata_train.csv", "metadata_eval.csv"))
+        if lists and held.is_file() and not train.exists():
+            held.replace(train)
         return len(given)
 
 

@@ -48,9 +48,8 @@ class OnnxSteps:
     Attention keys in a `RowState` have the shape `(B, heads, D, S)`. `draw` overwrites the cache of its argument
     `state`, so this state must not be used again.
 
-    Args:
-        weights: `float32`, which samples the same codes as TensorFlow, or `int8`, which may sample other codes.
-        threads: Number of threads of ONNX Runtime; 0 means all cores.
+    `weights` are `float32`, which sample the same codes as TensorFlow, or `int8`, which may sample other codes. With 0
+    `threads`, ONNX Runtime uses all cores.
     """
 
     shapes = frozenset()

@@ -7,6 +7,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -180,10 +181,11 @@ class ConsoleProgress(Callback):
         """Prints a text, above the progress bar if there is one, and logs it."""
         is_step = "\n" not in text and " | " in text
         shown = folded(text, STEP_WIDTH) if is_step else folded_on_terminal(text, sys.stdout)
-        if self._bar is not None:
-            self._bar.write(shown)
-        elif not self.quiet:
-            print(shown, flush=True)
+        with suppress(OSError):  # the disk of a log is full, or Ctrl-C has ended `tee`: training continues
+            if self._bar is not None:
+                self._bar.write(shown)
+            elif not self.quiet:
+                print(shown, flush=True)
         console_log.info("%s", text.lstrip("\n"))
         self._shown_at = time.monotonic()
 
