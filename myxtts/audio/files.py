@@ -47,7 +47,7 @@ _STREAM_LENGTH = 0x7FFF_F000  # lengths from here up mean "unknown"; ffmpeg and 
 _SLOPPY_BYTES = 1_024  # some writers include the header in the data length
 _MAX_CHUNKS = 1_000
 _MAX_OGG_PAGE = 27 + 255 + 255 * 255
-_JOINED_OGG = re.compile(rb"(?s)OggS\0[\4-\7].*?OggS\0[\2\6]")  # a first page after a last page
+_LAST_OGG_PAGE, _FIRST_OGG_PAGE = re.compile(rb"OggS\0[\4-\7]"), re.compile(rb"OggS\0[\2\6]")
 _MPEG_HEADER = re.compile(rb"\xff[\xe2-\xe5\xf2-\xf5\xfa-\xfd][\x10-\xef]")
 _UNRECOGNIZED = 1  # libsndfile's SF_ERR_UNRECOGNISED_FORMAT
 # MP4, AIFF, AU, CAF, big-endian WAV, Matroska.
@@ -94,6 +94,7 @@ def read_audio(path: AnyPath, *, min_seconds: float = 0.1, max_seconds: float = 
     """
     warnings = check_container(path)
     with _open(path, max_seconds) as file:
+        check_joins(path, file)
         claimed, original_rate, subtype = file.frames, file.samplerate, file.subtype
         frames = _read_frames(path, file)
     # The length of an MP3 without a Xing header is an estimate, up to a few per cent off.
@@ -236,18 +237,20 @@ def check_header(path: AnyPath, file: soundfile.SoundFile, is_stream: bool = Fal
         raise AudioError(path, "broken header", "its header does not state its length; re-encode it to a file.")
     if not file.frames:
         raise AudioError(path, "no audio", "it has no samples.")
-    if file.format in ("MP3", "OGG"):
-        _check_joins(path, file)
 
 
-def _check_joins(path, file):
+def check_joins(path: AnyPath, file: soundfile.SoundFile) -> None:
     """Raises `AudioError` if libsndfile reads only the start of an MP3 or Ogg file, as of joined files."""
+    if file.format not in ("MP3", "OGG"):
+        return
     with open(path, "rb") as content, mmap.mmap(content.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        if file.format == "OGG" and _JOINED_OGG.search(data):
+        last = _LAST_OGG_PAGE.search(data) if file.format == "OGG" else None
+        if last and _FIRST_OGG_PAGE.search(data, last.end()):
             raise AudioError(path, "unsupported", "it is several Ogg streams, one after the other; re-encode it.")
         tag = 10 + functools.reduce(lambda size, byte: size << 7 | byte, data[6:10]) if data[:3] == b"ID3" else 0
         if file.format == "MP3" and (header := _MPEG_HEADER.search(data, tag)):
-            found = len(re.findall(re.escape(header[0][:2]) + rb"[\x10-\xef]", data))  # by chance, at most 2 % too many
+            alike = re.compile(re.escape(header[0][:2]) + rb"[\x10-\xef]")
+            found = len(alike.findall(data, header.start()))  # by chance, at most 2 % too many
             seconds = (found - 8) * (576 if header[0][1] & 14 == 2 else 1152) / file.samplerate  # 8: padding
             if 0.95 * seconds > file.frames / file.samplerate:
                 detail = f"its header states {file.frames / file.samplerate:.3g} s, but it lasts about {seconds:.3g} s"

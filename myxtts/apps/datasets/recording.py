@@ -13,7 +13,7 @@ import soundfile
 from scipy.signal import bilinear, butter, sosfilt
 
 from myxtts.apps.datasets.speech import SILENCE_DB, find_speech
-from myxtts.audio.files import AudioError, check_container, check_header, check_peak
+from myxtts.audio.files import AudioError, check_container, check_header, check_joins, check_peak
 from myxtts.config.checks import printable
 from myxtts.hearing.networks import SileroModel
 
@@ -86,6 +86,7 @@ class LongAudio:
         with self._open() as file:
             self.sample_rate, self.channels = file.samplerate, file.channels
             check_header(self.path, file, is_stream=self._by_ffmpeg)
+            check_joins(self.path, file)  # of ffmpeg's output, which is AU, there is nothing to check
 
     @contextmanager
     def _open(self) -> Iterator[soundfile.SoundFile]:

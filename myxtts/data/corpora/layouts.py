@@ -164,12 +164,10 @@ def _find_lists(reading, place, folder):
     found = {}
     for path in named if len(named) <= _MAX_LISTS else ():
         try:
-            reading.folder.read_lines(path)
+            found[path] = tables.header_table(reading, place, path) or tables.content_table(reading, place, path)
         except CorpusError:
             if path.suffix not in (".txt", ".json"):  # not a list
                 raise
-        else:
-            found[path] = tables.header_table(reading, place, path) or tables.content_table(reading, place, path)
     return {path: table for path, table in found.items() if table}
 
 

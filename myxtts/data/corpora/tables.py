@@ -207,10 +207,10 @@ def plain_table(reading: Reading, place: Place, path: Path) -> Table:
     # Some tools write `id|text|speaker`, `id|speaker|text` or `id|speaker|language|text`.
     full = [[cell.casefold().split() for cell in row] for row in rows if len(row) == size and all(map(str.strip, row))]
     varied = [0, *(len({tuple(row[k]) for row in full}) for k in range(1, size))]
-    text = varied.index(max(varied))
+    text = max(range(1, size), key=lambda k: sum(len(word) for row in full for word in row[k]))
     alike = lambda k: 2 * sum(not set(row[k]).isdisjoint(row[text]) for row in full) > len(full)
     labels = [k for k in range(1, size) if 4 * varied[k] <= varied[text] and not alike(k)]
-    if varied[text] >= 8 and {1, 2} & {*labels}:
+    if varied[text] >= 8 and (2 in labels or 1 in labels and (has_speakers or varied[1] > 1)):
         looks = f"column {labels[0] + 1} looks like a speaker: {varied[labels[0]]} values in {len(full)} lines"
         kinds = iter(("speaker", "language")), iter(("text", "normalized"))
         names = dialect.separator.join(["id", *(next(kinds[k not in labels]) for k in range(1, size))])

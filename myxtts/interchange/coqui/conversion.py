@@ -27,7 +27,7 @@ from myxtts.storage.run_folder import MEL_STATS, VOCABULARY, chosen_step, read_c
 from myxtts.storage.speakers import read_speaker, read_speakers, write_speakers
 from myxtts.text.tokenizer import XTTSTokenizer
 
-_CONVERSION = 1
+_CONVERSION = 2
 """Version of the conversion of Coqui models. A cached model converted by another version is converted again."""
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 _MAKING = threading.Lock()
