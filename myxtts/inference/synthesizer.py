@@ -248,7 +248,7 @@ class Synthesizer:
         Raises `SpeechError`, before anything is sampled, if the model cannot speak the text.
         """
         voice, language = self._voice_and_language(text if isinstance(text, str) else None, voice, language)
-        is_split = isinstance(text, list | tuple) and text and all(isinstance(one, Piece) for one in text)
+        is_split = isinstance(text, list | tuple) and all(isinstance(one, Piece) for one in text)
         pieces = text if is_split else self.text_front.pieces(text, language)
         manner = Manner(voice, language, sampling or self.config.sampling, seed, speed)
         return SpeechStream(self, pieces, manner, hurry, check)

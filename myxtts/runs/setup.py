@@ -131,10 +131,8 @@ def with_own_data(config: XTTSConfig) -> XTTSConfig:
         return config
     try:
         own = read_config(home).data
-    except UserError:
-        if is_reset:  # they are set aside
-            return config
-        raise
+    except UserError:  # reported later, unless a reset sets them aside
+        return config
     is_gone = is_reset and not Path(own.train_data or "").exists()
     if not own.train_data or Path(own.train_data).name == SAMPLE_CORPUS.name or is_gone:
         return config
