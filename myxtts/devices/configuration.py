@@ -163,7 +163,8 @@ def configure_for_speech(device: str | None = None) -> AbstractContextManager:
 
 def _require_build(tf, accelerator):
     """Raises `DeviceError` if the accelerator is `cuda` or `rocm` and this TensorFlow is not built for it."""
-    if accelerator in ("cuda", "rocm") and not getattr(tf.test, f"is_built_with_{accelerator}")():
+    built_with = {"cuda": tf.test.is_built_with_cuda, "rocm": tf.test.is_built_with_rocm}
+    if accelerator in built_with and not built_with[accelerator]():
         rule = f"{ACCELERATOR_VARIABLES[0]}={accelerator} needs a TensorFlow built with {accelerator}"
         raise DeviceError(f"{rule}. Install one, or set the variable to auto or cpu.")
 

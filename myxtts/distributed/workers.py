@@ -273,8 +273,9 @@ def launch(count: int, arguments: Sequence[str], restarts: int = 0) -> int:
     workers, is_stopped = [], threading.Event()
     # Each in a new session: a Ctrl-C of the terminal reaches it once, forwarded by this process.
     options = dict(stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True)
-    # PR_SET_PDEATHSIG of prctl(2) is 1: the workers end if this process is killed.
-    options["preexec_fn"] = lambda: ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+    if sys.platform == "linux":
+        # PR_SET_PDEATHSIG of prctl(2) is 1: the workers end if this process is killed.
+        options["preexec_fn"] = lambda: ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 
     def forward(number, frame):
         is_stopped.set()

@@ -196,11 +196,9 @@ class GPT(Layer):
     def codes_to_latents(self, latents: Tensor, text_inputs: Tensor, codes: Tensor, text_mask=None) -> Tensor:
         """Returns the GPT latents from which the codes are predicted, `(B, C, width)`: the waveform decoder's input.
 
-        Args:
-            latents: Conditioning latents `(B, num_latents, width)`.
-            text_inputs: Text tokens between `[START]` and `[STOP]`, `(B, L)`.
-            codes: `(B, C)`, including the final stop code.
-            text_mask: `(B, L)` bool, False for padding; None without padding.
+        `latents` `(B, num_latents, width)` are the conditioning latents, `text_inputs` `(B, L)` the text tokens between
+        `[START]` and `[STOP]`; `codes` `(B, C)` include the final stop code. `text_mask` `(B, L)` is False for padding;
+        None without padding.
         """
         audio_inputs = ops.pad(codes, ((0, 0), (1, 0)), constant_values=self.config.start_audio_token)[:, :-1]
         key_mask = None
@@ -213,12 +211,9 @@ class GPT(Layer):
     ) -> tuple[Tensor, Tensor, DecodingState]:
         """Processes latents, text and start code, and creates a key-value cache with room for `max_codes` codes.
 
-        Args:
-            latents: Conditioning latents `(B, num_latents, width)`.
-            text_inputs: Text tokens between `[START]` and `[STOP]`, then padding, `(B, L)`.
-            text_mask: `(B, L)` bool, False for padding.
-
-        Returns logits `(B, num_audio_tokens)` and GPT latent `(B, width)` of the first code, and the `DecodingState`.
+        `latents` `(B, num_latents, width)` are the conditioning latents, `text_inputs` `(B, L)` the text tokens between
+        `[START]` and `[STOP]`, then padding, for which `text_mask` `(B, L)` is False. Returns logits `(B,
+        num_audio_tokens)` and GPT latent `(B, width)` of the first code, and the `DecodingState`.
         """
         start = ops.full((ops.shape(text_inputs)[0], 1), self.config.start_audio_token, dtype="int32")
         x = self._prompt(latents, text_inputs, start)

@@ -81,9 +81,13 @@ def is_start(state: dict | None) -> bool:
 
 def shape_settings(model: ModelConfig, parts: Collection[str]) -> dict[str, Any]:
     """Returns `{name: value}` of the model settings that determine the shapes of `parts`."""
-    prefix_of = lambda name: name.partition("_")[0]
-    part_of = lambda name: prefix_of(name) if prefix_of(name) in ("dvae", "speaker", "decoder") else "gpt"
-    return {name: value for name, value in asdict(model).items() if _PART_OF.get(name, part_of(name)) in parts}
+    found = {}
+    for name, value in asdict(model).items():
+        prefix = name.partition("_")[0]
+        named = prefix if prefix in ("dvae", "speaker", "decoder") else "gpt"
+        if _PART_OF.get(name, named) in parts:
+            found[name] = value
+    return found
 
 
 def read_config(folder: Path) -> XTTSConfig:

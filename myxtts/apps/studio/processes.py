@@ -236,7 +236,8 @@ class RunView:
         """Returns the progress and the latest measurements as short texts in the language of `texts`."""
         newest = self.metrics[-1] if self.metrics else dict(stage=None)
         stage, step, total = newest["stage"], newest.get("step"), newest.get("total_steps", 0)
-        facts = [texts["stage_of"].format(n, len(self.stages)) for n, one in enumerate(self.stages, 1) if one == stage]
+        place = [self.stages.index(stage) + 1, len(self.stages)] if stage in self.stages else []
+        facts = [texts["stage_of"].format(*place)] if place else []
         since = max((n for n, one in enumerate(self.metrics) if self.running and one["kind"] == "start"), default=0)
         lines = [one for one in self.metrics[since:] if one["kind"] == "training" and one["stage"] == stage]
         last = {name: value for name, value in lines[-1].items() if value is not None} if lines else {}
