@@ -1,7 +1,7 @@
 """One optimizer update of a train step: AdamW as in XTTS, learning rate, finite check, loss scale, weight averages."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import keras
 import tensorflow as tf
@@ -33,6 +33,9 @@ class UpdateRule:
         self.trainable = self.objective.trainable()
         self.variables = list(self.trainable.values())
         self.optimizer = make_optimizer(settings, self.trainable)
+        highest, peak = self.objective.highest_rates, settings.learning_rate
+        layers = [name.split("/")[0] for name in self.trainable]
+        self.optimizer.rate_factors = [min(1.0, highest.get(layer, peak) / peak) for layer in layers]
         # The gradients that the optimizer gets are already reduced over replicas.
         self.optimizer._all_reduce_sum_gradients = list
         self.loss_scale = tf.Variable(FIRST_LOSS_SCALE if scaled else 1.0, trainable=False, name="loss_scale")
@@ -205,17 +208,21 @@ class AdamW(keras.optimizers.AdamW):
     Keras makes a dozen passes over the weights. Takes the arguments of `keras.optimizers.AdamW`.
     """
 
+    rate_factors: Sequence[float] = ()
+    """Factor of the learning rate for each variable, in the order of `build`; empty means 1 for all."""
+
     def update_step(self, gradient: tf.Tensor, variable: tf.Variable, learning_rate: tf.Tensor) -> None:
         dtype = variable.dtype
         beta_1, beta_2 = tf.cast(self.beta_1, dtype), tf.cast(self.beta_2, dtype)
         step = tf.cast(self.iterations + 1, dtype)
         index = self._get_variable_index(variable)
+        factor = self.rate_factors[index] if self.rate_factors else 1.0
         beta_2_power = tf.pow(beta_2, step)
         # The kernel adds epsilon before the correction. Scaled by the correction, it acts as if added after it.
         epsilon = tf.cast(self.epsilon, dtype) * tf.sqrt(1 - beta_2_power)
         m, v = (slots[index].value.handle for slots in (self._momentums, self._velocities))
         betas = dict(beta1_power=tf.pow(beta_1, step), beta2_power=beta_2_power, beta1=beta_1, beta2=beta_2)
-        rates = dict(lr=tf.cast(learning_rate, dtype), epsilon=epsilon)
+        rates = dict(lr=factor * tf.cast(learning_rate, dtype), epsilon=epsilon)
         tf.raw_ops.ResourceApplyAdam(var=variable.handle, m=m, v=v, grad=tf.cast(gradient, dtype), **betas, **rates)
 
 

@@ -41,6 +41,8 @@ class Objective(ABC):
     """Whether the objective itself compiles its blocks with XLA; the train step then does not compile gradients."""
     network: keras.Layer
     """Model whose weights are trained."""
+    highest_rates: dict[str, float] = {}
+    """Maximum learning rates of layers, by the first part of the names of their weights; others have no maximum."""
 
     def trainable(self) -> dict[str, Any]:
         """Returns the variables to train by name; by default the trainable weights of `network`."""

@@ -90,6 +90,10 @@ class GPTStage(Stage):
 class GPTObjective(Objective):
     """Next-token cross-entropy over audio codes and, with a small weight, over text (XTTS)."""
 
+    highest_rates = dict.fromkeys(("conditioning_encoder", "perceiver"), 1.5e-4)
+    """The perceiver's last norm takes away the scale of its latents. At high rates they grew without limit until all
+    voices had the same (docs/experiments.md)."""
+
     def __init__(self, model: XTTS, config: XTTSConfig, compiles_blocks: bool = False):
         self.gpt, self.config, self.compiles_blocks = model.gpt, config, compiles_blocks
         self._trunk, self._encoder = None, None
