@@ -118,6 +118,14 @@ def test_calibrated_confidence_is_a_probability_and_low_if_there_is_a_fault():
     assert judge(TEXT, good(4.6), True, ENGLISH, fault, calibration=calibration).confidence < 0.5
 
 
+def test_improbable_codes_and_distorted_audio_are_flagged():
+    logs = np.array([*[-1.0] * 40, *[-9.0] * 4, *[-1.0] * 40, -0.1])
+    assert features(reading(STEADY, 20)._replace(logs=logs))["unlikely"] == pytest.approx(-5.0)
+    found = [judge(TEXT, good(4.6), True, ENGLISH, distortion=distance) for distance in (0.6, 1.1, 1.4)]
+    assert [one.confidence for one in found] == [1, pytest.approx(0.62, abs=0.01), 0.25]
+    assert [bool(one.doubts) for one in found] == [False, False, True]
+
+
 def test_only_a_calibrated_model_reports_a_number():
     verdicts = {}, dict(confidence=0.93, is_calibrated=True)
     pieces = [SpokenPiece("a", 0, 1, np.zeros(1), True, **verdict) for verdict in verdicts]

@@ -10,11 +10,13 @@ import pytest
 from safetensors.numpy import save_file
 from tiny import tiny_model_config, tiny_run_config, voiced, write_run
 
+from myxtts.audio.mel import log_mel_to_wav
 from myxtts.config.checks import UserError
 from myxtts.config.config import SamplingConfig
 from myxtts.config.rates import MODEL_SAMPLE_RATE
 from myxtts.inference import code_engine
 from myxtts.inference.loading import load_model, save_to_preset
+from myxtts.inference.self_check import DISTORTION
 from myxtts.inference.synthesizer import SpeechError, Synthesizer
 from myxtts.inference.voices import Voice
 from myxtts.memory.report import check_claims
@@ -301,10 +303,19 @@ def test_decoder_speaks_at_its_own_rate_with_the_codes_of_griffin_lim(with_decod
     np.testing.assert_array_equal(by_griffin_lim.codes, speech.codes)
 
 
+def test_speech_that_does_not_follow_its_codes_is_flagged(synthesizer, with_decoder, voice):
+    codes = np.array([3, 1, 4, 1, 5, 9, 2, 6], np.int32)
+    samples = log_mel_to_wav(synthesizer.codes_to_mel(codes))
+    noise = np.random.default_rng(0).normal(0, 0.3, len(samples)).astype("float32")
+    assert synthesizer.distortion(codes, samples) < DISTORTION[0] < DISTORTION[1] < synthesizer.distortion(codes, noise)
+
+
 def test_decoder_needs_its_speaker_encoder_and_griffin_lim_does_not(with_decoder, tokenizer, tmp_path):
     folder = write_run(tmp_path / "run", with_decoder.model, tokenizer, with_decoder.config)
-    save_to_preset(load_model(folder, only_speech=True), tmp_path / "preset")  # without a DVAE
-    assert set(load_model(folder).parts) == set(PARTS) == {"dvae", *load_model(tmp_path / "preset").parts}
+    config = tiny_run_config(model={"num_text_tokens": tokenizer.num_tokens, "decoder_type": "hifigan"})
+    released = write_run(tmp_path / "hifigan", XTTS(config.model, parts=PARTS), tokenizer, config)
+    save_to_preset(load_model(released, only_speech=True), tmp_path / "preset")  # without a DVAE
+    assert set(load_model(folder, only_speech=True).parts) == {"dvae", *load_model(tmp_path / "preset").parts}
     (folder / "speaker").rename(tmp_path / "speaker")
     with pytest.raises(CheckpointError, match="no speaker encoder.*--stage speaker"):
         load_model(folder)

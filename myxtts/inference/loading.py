@@ -25,7 +25,7 @@ def load_model(folder: str | PathLike, which: str = "best", only_speech: bool = 
     Args:
         folder: Folder of a run or of `myxtts convert`.
         which: Checkpoint of the GPT and the waveform decoder, `best` or `last`; other parts always load their last one.
-        only_speech: Whether to leave out the DVAE, which a model with a waveform decoder does not need to speak.
+        only_speech: Whether to leave out the DVAE of XTTS v2, which is large and only needed by the self-check.
 
     Raises `UserError` if the model lacks a part that it needs to speak, or if a file is missing or damaged.
     """
@@ -44,7 +44,8 @@ def load_model(folder: str | PathLike, which: str = "best", only_speech: bool = 
         raise CheckpointError(f"{folder} has {lacks[missing]}. Train it with: {command}")
     steps = {part: chosen_step(store, part, which) for part, store in stores.items()}
     check_claims(config.model, stores)
-    skipped = "dvae" if only_speech and "decoder" in stores else None
+    is_released = config.model.decoder_type == "hifigan"  # the self-check of smaller models uses the DVAE
+    skipped = "dvae" if only_speech and is_released and "decoder" in stores else None
     with blank_weights():
         model = XTTS(config.model, parts=tuple(part for part in stores if part != skipped))
     with progress_bar("loading", "part") as progress:

@@ -10,6 +10,7 @@ from typing import Self
 import numpy as np
 import tensorflow as tf
 
+from myxtts.audio.mel import DVAE_MEL, MelSpectrogram, resample
 from myxtts.config.checks import UserError, brief, require
 from myxtts.config.config import SamplingConfig, XTTSConfig
 from myxtts.config.rates import CODE_STRIDE_SAMPLES, MEL_FLOOR, MEL_FRAMES_PER_CODE, MODEL_SAMPLE_RATE, NUM_MELS
@@ -72,7 +73,7 @@ class Synthesizer:
         self.text_front = TextFront(tokenizer, config.model.max_text_tokens, longest)
         self.voice = VoiceEncoder(model, config, REMEMBERED_VOICES if folder else 0, traced)
         self.engine = CodeEngine(TensorflowSteps(model.gpt, config.model, traced=traced), config.model)
-        self.read_again = SecondReading(model.gpt, traced)
+        self.read_again, self._mel_of = SecondReading(model.gpt, traced), MelSpectrogram(DVAE_MEL)
         self.engine_name, self.make_steps = "tensorflow", None
         """Name of the engine in use; function that loads ONNX engines by name, or None if there is only TensorFlow."""
         self._engines, self._loading = {"tensorflow": self.engine}, threading.Lock()
@@ -95,7 +96,7 @@ class Synthesizer:
     def load(cls, folder: str | Path, which: str = "best", only_speech: bool = False, **options) -> Self:
         """Loads a model; for arguments and errors, see `load_model`. `options` are further arguments of the class.
 
-        If `only_speech` is true, a model with a waveform decoder loads no DVAE, and its `Speech.mel` is None.
+        If `only_speech` is true, a model with the waveform decoder of XTTS loads no DVAE, and its `Speech.mel` is None.
         """
         model = load_model(folder, which, only_speech and options.get("decoder") != "griffin-lim")
         if "decoder" not in model.parts:
@@ -281,6 +282,16 @@ class Synthesizer:
         if not len(codes):
             return np.full((MEL_FRAMES_PER_CODE, NUM_MELS), np.log(MEL_FLOOR), np.float32)
         return self._to_mel(codes[None])[0].numpy()
+
+    def distortion(self, codes: np.ndarray, samples: np.ndarray) -> float:
+        """Returns the mean difference in nats between the log-mels of codes `(C,)` and of their audio `(S,)`; 0 if the
+        model has no DVAE."""
+        if "dvae" not in self.model.parts:
+            return 0.0
+        wav = resample(samples[None], self.sample_rate, MODEL_SAMPLE_RATE)
+        wanted, heard = self.codes_to_mel(np.asarray(codes)), self._mel_of(wav)[0].numpy()
+        frames = min(len(wanted), len(heard))
+        return float(np.abs(wanted[:frames] - heard[:frames]).mean())
 
     def attention(self, speech: Speech, voice: AnyVoice, language: str = "en") -> np.ndarray:
         """Returns the attention of codes to text tokens, `(C, L)`: one diagonal block per piece, 0 elsewhere.

@@ -57,7 +57,8 @@ class Sentence:
         return samples, ended
 
     def check(self, listener: "Listener | None" = None, samples: np.ndarray | None = None) -> Verdict:
-        """Runs the self-check of the finished sentence; a `listener` also scores its `samples`, `(S,)`."""
+        """Runs the self-check of the finished sentence. With its `samples`, `(S,)`, it also looks for distortion, and a
+        `listener` scores them."""
         from myxtts.inference.self_check import judge  # imports TensorFlow
 
         stream, synthesizer, language, text = self.stream, self.synthesizer, self.manner.language, self.piece.text
@@ -66,12 +67,15 @@ class Sentence:
         calibration = synthesizer.calibration
         if calibration and code not in calibration.languages:
             calibration = None
-        reading, wrong_share = None, None
+        reading, wrong_share, distortion = None, None, 0.0
         if stream.codes:
             reading = synthesizer.read_again(stream.voice_latents, stream.ids, stream.codes)
             wrong_share = listener and listener(samples, synthesizer.sample_rate, text, language)
+            if samples is not None and self.manner.speed == 1:
+                distortion = synthesizer.distortion(stream.codes, samples)
         unspoken = synthesizer.tokenizer.unspoken_share(text, language)
-        self.verdict = judge(text, stream.codes, stream.stopped, rate, reading, wrong_share, unspoken, calibration)
+        heard = reading, wrong_share, unspoken, calibration, distortion
+        self.verdict = judge(text, stream.codes, stream.stopped, rate, *heard)
         return self.verdict
 
     def best(self, retries: int, listener: "Listener | None") -> np.ndarray:
