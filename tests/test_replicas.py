@@ -15,6 +15,7 @@ from myxtts.config.config import StageConfig
 from myxtts.devices.machine import short_name
 from myxtts.models.speaker_encoder import BatchNormalization
 from myxtts.training.loop.device_pipeline import Replicas
+from myxtts.training.stages.base import Objective
 from myxtts.training.watching.watch import Evaluator
 
 ROWS, WIDTH = 8, 5
@@ -35,7 +36,7 @@ def batches(num, bad_at=None):
     return made
 
 
-class Regression:
+class Regression(Objective):
     """Mean squared error of a two-layer prediction over the numbers that count."""
 
     loss_weights = {"square": 2.0}

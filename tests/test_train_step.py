@@ -13,6 +13,7 @@ from myxtts.config.config import StageConfig
 from myxtts.models.xtts import XTTS
 from myxtts.training.loop.step import TrainStep
 from myxtts.training.loop.updates import no_weight_decay
+from myxtts.training.stages.base import Objective
 from myxtts.training.stages.gpt import GPTObjective
 
 CONFIG = tiny_run_config()
@@ -24,10 +25,10 @@ def strategy():
     return tf.distribute.OneDeviceStrategy("/CPU:0")
 
 
-class Quadratic:
+class Quadratic(Objective):
     """`sum((w - target)^2)` over the rows of a batch, `(B, 3)`, for weights with and without weight decay."""
 
-    loss_weights, compiles_blocks = {"square": 1.0}, False
+    loss_weights = {"square": 1.0}
 
     def __init__(self, start=2.0):
         self.weights = {

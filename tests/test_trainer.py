@@ -111,6 +111,24 @@ def test_gpt_stage_learns_on_the_codes_of_the_dvae(gpt_run):
     assert recorder.losses[1]["codes"] == pytest.approx(np.log(18), rel=0.25)
 
 
+def test_weights_that_encode_the_voice_move_slowly(gpt_run):
+    before, after = (gpt_run[1].store.read(step, ("model",))[0]["model"] for step in (4, 6))
+    moved = {name: np.abs(after[name] - before[name]).max() for name in after}
+    slow = [value for name, value in moved.items() if "perceiver" in name or "conditioning_encoder" in name]
+    assert max(slow) < 4 * 1.5e-4 < moved["gpt/audio_head/kernel"]  # two steps at a learning rate of 3e-3
+
+
+def test_gpt_that_ignores_the_voice_is_reported(gpt_run):
+    stage, random = gpt_run[1].stage, np.random.default_rng(0)
+    batch = SimpleNamespace(conditioning_mel=random.normal(size=(3, 20, 80)).astype("float32"))
+    assert not list(stage.advise(gpt_run[2].validation[6][0]))
+    kernel = stage.model.gpt.perceiver.layers[0].key_value.kernel
+    kept = kernel.numpy()
+    kernel.assign(0.0 * kept)
+    assert list(stage.advise(stage.score([stage.outputs_to_score(batch)])))
+    kernel.assign(kept)
+
+
 def test_trainer_calls_its_callbacks_when_they_are_due(gpt_run, dvae_run):
     assert gpt_run[2].calls == [("start", 0, 6), ("sample", 4), ("sample", 6), ("end", 6)]
     assert sorted(gpt_run[2].validation) == [3, 6]

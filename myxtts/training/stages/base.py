@@ -158,7 +158,7 @@ class Stage(ABC):
         return {}
 
     def advise(self, figures: dict[str, float]) -> Iterable[str]:
-        """Yields warnings about the losses and metrics of a log line, each with a fix."""
+        """Yields warnings about the losses and metrics of a log line, or metrics of `score`, each with a fix."""
         return ()
 
     def helpers(self) -> dict[str, dict[str, Any]]:

@@ -1,5 +1,6 @@
 """The GPT stage trains the model that converts a text and a voice to audio codes."""
 
+import numpy as np
 import tensorflow as tf
 
 from myxtts.audio.augment import change_speed_of_loop
@@ -17,6 +18,9 @@ from myxtts.training.loop.compiled import CompiledBlocks
 from myxtts.training.loop.switches import LedgerRow, attention_forms, on_or_off, recompute, recomputed_blocks
 from myxtts.training.stages.base import Objective, Preparation, Stage, Update, arrays_of, masked_cross_entropy
 
+LEAST_VOICE_SPREAD = 1e-4
+"""Spread of the conditioning latents (`voice_spread`) below which a warning is logged. Usually it is 0.3 or more for
+several voices, and 0.01 or more for one."""
 TEXT_WEIGHTS = ("text_embedding", "text_head/kernel", "text_head/bias")
 """Names of the weights that are trained besides the LoRA adapters, because the vocabulary may have grown."""
 
@@ -46,6 +50,22 @@ class GPTStage(Stage):
         data, seed = self.config.data, self.config.training.seed
         dvae = self.foundations["dvae"]
         return GPTPreparation(dvae, device, data.augment, seed, 0 if data.augment else dvae.dvae.reach)
+
+    def outputs_to_score(self, batch):
+        latents = tf.cast(self.model.gpt.mel_to_latents(batch.conditioning_mel), tf.float32)
+        return (tf.reduce_mean(latents, axis=1).numpy(),)
+
+    def score(self, outputs):
+        """Returns `voice_spread`, the spread of the conditioning latents over the clips, relative to their size."""
+        latents = np.concatenate([array for (array,) in outputs])
+        return {"voice_spread": float(latents.std(axis=0).mean() / np.abs(latents).mean())}
+
+    def advise(self, figures):
+        if figures.get("voice_spread", 1.0) < LEAST_VOICE_SPREAD:
+            yield (
+                "All recordings have nearly the same conditioning latents: the GPT ignores the voice. Train it again "
+                "with --stage gpt --reset-training, and if that does not help, with a lower --lr."
+            )
 
     def weight_files(self):
         files = super().weight_files()

@@ -258,6 +258,8 @@ class Watch:
             main = losses[trainer.stage.main_loss]
             is_best = state.improves("loss", main)
             state.history.append({"step": state.step, **losses})
+            for line in trainer.stage.advise(self._evaluator.metrics):
+                logger.warning("%s", line)
             self.call("on_validation", state.step, losses, is_best)
         self.read()
         if advice := self.overtraining.update(state.step, main):
@@ -289,6 +291,8 @@ class Evaluator:
 
     def __init__(self, stage: Stage, objectives: list[Objective], replicas: Replicas):
         self.stage, self.objectives, self.replicas, self._traced = stage, objectives, replicas, None
+        self.metrics: dict[str, float] = {}
+        """Metrics of `Stage.score`, from the last call."""
 
     def __call__(self, loader, prepare: Callable, max_batches: int) -> dict[str, float]:
         """Returns losses (means over items, NaN without items) and metrics by name. `prepare` is a `Preparation`.
@@ -308,7 +312,8 @@ class Evaluator:
             totals.update(sums)
             counts.update(number)
             outputs.append(arrays and tuple(np.asarray(*array) for array in arrays))
-        return {name: totals[name] / (counts[name] or math.nan) for name in totals} | self.stage.score(outputs)
+        self.metrics = self.stage.score(outputs)
+        return {name: totals[name] / (counts[name] or math.nan) for name in totals} | self.metrics
 
     def _examine(self, waves, prepare):
         """Evaluates at most one batch per replica; returns `(loss sums, item counts, outputs to score)` of each."""
