@@ -318,12 +318,12 @@ def say_lines(lines: list[Line], synthesizer, voice, arguments, options: dict, c
     stores = stores_in(synthesizer.folder).items()
     digests_of = [store.digest(chosen_step(store, part, arguments.which)) for part, store in stores]
     settings = repr((which, sorted(options.items(), key=str), digests_of))
-    path_of = lambda line: folder / f"{line.id}.{arguments.format}"
+    name_of = lambda line: f"{line.id}.{arguments.format}"
     wanted = {}
     for line, own, language in requests:
-        wanted[line.id] = digest_bytes(repr((line.text, language, settings)).encode() + own.latents.tobytes())
-    is_spoken = lambda line: digests.get(line.id) == wanted[line.id] and path_of(line).is_file()
-    waiting = [request for request in requests if not is_spoken(request[0])]
+        wanted[name_of(line)] = digest_bytes(repr((line.text, language, settings)).encode() + own.latents.tobytes())
+    is_spoken = lambda name: digests.get(name) == wanted[name] and (folder / name).is_file()
+    waiting = [request for request in requests if not is_spoken(name_of(request[0]))]
     if done := len(requests) - len(waiting):
         print(f"{done} of {len(requests)} texts were already spoken, in {printable(str(folder))}", flush=True)
     folder.mkdir(parents=True, exist_ok=True)
@@ -333,11 +333,11 @@ def say_lines(lines: list[Line], synthesizer, voice, arguments, options: dict, c
         speeches = synthesizer.batch([line.text for line in some], voices, languages, **options, **check)
         for line, speech in zip(some, speeches):
             speech = speech.resampled(arguments.sample_rate) if arguments.sample_rate else speech
-            speech.save(path_of(line))
-            digests[line.id] = wanted[line.id]
+            speech.save(folder / name_of(line))
+            digests[name_of(line)] = wanted[name_of(line)]
             done += 1
             doubts = "".join(f"; low confidence: {'; '.join(why)}" for why in speech.doubts.values())
-            print(f"[{done}/{len(requests)}] {path_of(line).name}: {speech.seconds:.2f} s{doubts}", flush=True)
+            print(f"[{done}/{len(requests)}] {name_of(line)}: {speech.seconds:.2f} s{doubts}", flush=True)
         write_json(file, digests)
     print(f"Wrote {counted(len(waiting), 'file')} to {printable(str(folder))} in {time.monotonic() - started:.0f} s")
     return 0
