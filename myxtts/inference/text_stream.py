@@ -69,7 +69,7 @@ class Sentence:
         reading, wrong_share = None, None
         if stream.codes:
             reading = synthesizer.read_again(stream.voice_latents, stream.ids, stream.codes)
-            wrong_share = listener and listener(samples, synthesizer.sample_rate, text, language)
+            wrong_share = listener and listener(samples, synthesizer.sample_rate, text, code)
         unspoken = synthesizer.tokenizer.unspoken_share(text, language)
         self.verdict = judge(text, stream.codes, stream.stopped, rate, reading, wrong_share, unspoken, calibration)
         return self.verdict
