@@ -161,8 +161,11 @@ def test_list_is_not_spoken_as_a_text(argv, capsys, name, text):
     assert f"Received: {name}. --batch" in sentence_of(capsys, say.main, *argv, "--text-file", name)
 
 
-def test_batch_writes_a_file_per_line_and_resumes(batch_argv, capsys):
-    assert run(*batch_argv) == 0
+def test_batch_writes_a_file_per_line_and_resumes(batch_argv, capsys, monkeypatch):
+    written, write = [], say.write_json
+    monkeypatch.setattr(say, "write_json", lambda path, digests: written.append(len(digests)) or write(path, digests))
+    monkeypatch.setattr(say, "BATCH_CHARACTERS", 9)
+    assert run(*batch_argv) == 0 and written == [1, 2, 3]
     files = sorted(path.name for path in Path("spoken").iterdir())
     assert files == ["a.flac", "b.flac", "c.flac", "spoken.json"]
     assert "[3/3] c.flac" in capsys.readouterr().out

@@ -38,8 +38,8 @@ SHORT_TEXT = 400
 MAX_LIST_BYTES = 64 * 2**20
 SPOKEN_FILE = "spoken.json"
 """File in the output folder that has a digest of each audio file's text, voice and settings, to find outdated files."""
-BATCH_SIZE = 16
-"""Number of texts that are spoken together. `SPOKEN_FILE` is updated after each batch."""
+BATCH_SIZE, BATCH_CHARACTERS = 16, 4000
+"""Limits of a batch in texts and in characters. Audio files and `SPOKEN_FILE` are written after each batch."""
 _ID = re.compile(r"[^\W.][\w.-]*")
 MAX_ID_BYTES = 200
 
@@ -328,8 +328,11 @@ def say_lines(lines: list[Line], synthesizer, voice, arguments, options: dict, c
         print(f"{done} of {len(requests)} texts were already spoken, in {printable(str(folder))}", flush=True)
     folder.mkdir(parents=True, exist_ok=True)
     started = time.monotonic()
-    for start in range(0, len(waiting), BATCH_SIZE):
-        some, voices, languages = zip(*waiting[start : start + BATCH_SIZE])
+    while done < len(requests):
+        rest = waiting[done - len(requests) :][:BATCH_SIZE]
+        sizes = itertools.accumulate(len(line.text) for line, *_ in rest)
+        count = max(1, sum(size <= BATCH_CHARACTERS for size in sizes))
+        some, voices, languages = zip(*rest[:count])
         speeches = synthesizer.batch([line.text for line in some], voices, languages, **options, **check)
         for line, speech in zip(some, speeches):
             speech = speech.resampled(arguments.sample_rate) if arguments.sample_rate else speech
