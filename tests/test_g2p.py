@@ -43,6 +43,7 @@ def test_latin_letters_are_all_in_the_released_vocabulary():
     [
         # Stress, long vowels and marks, as eSpeak NG's documentation and dictionaries of pronunciation have them.
         ("Guten Tag, 2 Äpfel!", "de", "ɡˈuːtən tˈɑːk, tsvˈaɪ ˈɛpfəl!"),
+        ("Scho\u0308n, ﬁnden", "de", "ʃˈøːn, fˈɪndən"),  # as macOS and PDF files write it
         ("Hello, world.", "en", "həlˈoʊ, wˈɜːld."),
         ("سلام دنیا، ۹ مُعَلِّم", "fa", "salˈɑm dˈonjɑ، nˈoh moʔˈallem"),
         ("ሰላም", "am", "ሰላም"),

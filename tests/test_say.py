@@ -161,8 +161,11 @@ def test_list_is_not_spoken_as_a_text(argv, capsys, name, text):
     assert f"Received: {name}. --batch" in sentence_of(capsys, say.main, *argv, "--text-file", name)
 
 
-def test_batch_writes_a_file_per_line_and_resumes(batch_argv, capsys):
-    assert run(*batch_argv) == 0
+def test_batch_writes_a_file_per_line_and_resumes(batch_argv, capsys, monkeypatch):
+    written, write = [], say.write_json
+    monkeypatch.setattr(say, "write_json", lambda path, digests: written.append(len(digests)) or write(path, digests))
+    monkeypatch.setattr(say, "BATCH_CHARACTERS", 9)
+    assert run(*batch_argv) == 0 and written == [1, 2, 3]
     files = sorted(path.name for path in Path("spoken").iterdir())
     assert files == ["a.flac", "b.flac", "c.flac", "spoken.json"]
     assert "[3/3] c.flac" in capsys.readouterr().out
@@ -176,7 +179,7 @@ def test_batch_writes_a_file_per_line_and_resumes(batch_argv, capsys):
     assert "Wrote 3 files" in capsys.readouterr().out
     assert run(*batch_argv[:4], "--text", "one two", "--seed", "5", "--output", "alone.flac") == 0
     assert Path("alone.flac").read_bytes() == Path("spoken/a.flac").read_bytes()
-    assert set(json.loads(Path("spoken/spoken.json").read_text())) == {"a", "b", "c"}
+    assert set(json.loads(Path("spoken/spoken.json").read_text())) == {*files} - {"spoken.json"}
 
 
 def test_batch_is_spoken_again_by_a_model_that_was_trained_on(argv, folder, tmp_path, capsys, monkeypatch):
@@ -253,6 +256,7 @@ def test_damaged_record_of_spoken_files_is_one_error_message(batch_argv, capsys,
         (["--text", "one", "--reference-audio", "nobody.wav"], ["nobody.wav"]),
         (["--text", "  "], ["The text is empty."]),
         (["--text", "one", "--language", "xx"], ["xx"]),
+        (["--text", "one", "--save-voice", "me"], ["named *.voice. Received: me"]),
         (["--text", "one", "--language", "englsh"], ["Did you mean en (English)? Supported languages: en."]),
         (["--text", "one", "--g2p", "fa"], ["--g2p", "no phoneme rules for 'fa'"]),
         (["--text", "one", "--temperature", "-1"], ["--temperature", "-1"]),

@@ -213,7 +213,7 @@ def test_flagged_sentence_is_sampled_again_and_the_highest_confidence_wins(witho
 
     def speak(retries, listener=None):
         judged.clear()
-        speech = synthesizer.batch(["one"], [voice], ["en"], sampling, 3, 12, retries=retries, listener=listener)[0]
+        speech = synthesizer.batch(["one"], [voice], ["eng"], sampling, 3, 12, retries=retries, listener=listener)[0]
         return speech.codes.tolist(), speech.doubts, speech.confidence, speech.reason
 
     found = (0.9, "c", ()), (0.3, "b", ("b",)), (0.1, "a", ("a", "b"))

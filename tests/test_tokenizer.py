@@ -119,6 +119,7 @@ def test_training_twice_gives_the_same_vocabulary(english):
 def test_typographic_quotes_are_trained_as_plain_ones():
     tokenizer = XTTSTokenizer.train([("it’s “late” – go", "en")])
     assert tokenizer.encode("it’s “late” – go", "en") == tokenizer.encode("it's late - go", "en")
+    assert XTTSTokenizer.train([("scho\u0308n", "de")]).check("schön", "de") is None
 
 
 @needs_shared

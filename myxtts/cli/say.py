@@ -38,8 +38,8 @@ SHORT_TEXT = 400
 MAX_LIST_BYTES = 64 * 2**20
 SPOKEN_FILE = "spoken.json"
 """File in the output folder that has a digest of each audio file's text, voice and settings, to find outdated files."""
-BATCH_SIZE = 16
-"""Number of texts that are spoken together. `SPOKEN_FILE` is updated after each batch."""
+BATCH_SIZE, BATCH_CHARACTERS = 16, 4000
+"""Limits of a batch in texts and in characters. Audio files and `SPOKEN_FILE` are written after each batch."""
 _ID = re.compile(r"[^\W.][\w.-]*")
 MAX_ID_BYTES = 200
 
@@ -318,26 +318,29 @@ def say_lines(lines: list[Line], synthesizer, voice, arguments, options: dict, c
     stores = stores_in(synthesizer.folder).items()
     digests_of = [store.digest(chosen_step(store, part, arguments.which)) for part, store in stores]
     settings = repr((which, sorted(options.items(), key=str), digests_of))
-    path_of = lambda line: folder / f"{line.id}.{arguments.format}"
+    name_of = lambda line: f"{line.id}.{arguments.format}"
     wanted = {}
     for line, own, language in requests:
-        wanted[line.id] = digest_bytes(repr((line.text, language, settings)).encode() + own.latents.tobytes())
-    is_spoken = lambda line: digests.get(line.id) == wanted[line.id] and path_of(line).is_file()
-    waiting = [request for request in requests if not is_spoken(request[0])]
+        wanted[name_of(line)] = digest_bytes(repr((line.text, language, settings)).encode() + own.latents.tobytes())
+    is_spoken = lambda name: digests.get(name) == wanted[name] and (folder / name).is_file()
+    waiting = [request for request in requests if not is_spoken(name_of(request[0]))]
     if done := len(requests) - len(waiting):
         print(f"{done} of {len(requests)} texts were already spoken, in {printable(str(folder))}", flush=True)
     folder.mkdir(parents=True, exist_ok=True)
     started = time.monotonic()
-    for start in range(0, len(waiting), BATCH_SIZE):
-        some, voices, languages = zip(*waiting[start : start + BATCH_SIZE])
+    while done < len(requests):
+        rest = waiting[done - len(requests) :][:BATCH_SIZE]
+        sizes = itertools.accumulate(len(line.text) for line, *_ in rest)
+        count = max(1, sum(size <= BATCH_CHARACTERS for size in sizes))
+        some, voices, languages = zip(*rest[:count])
         speeches = synthesizer.batch([line.text for line in some], voices, languages, **options, **check)
         for line, speech in zip(some, speeches):
             speech = speech.resampled(arguments.sample_rate) if arguments.sample_rate else speech
-            speech.save(path_of(line))
-            digests[line.id] = wanted[line.id]
+            speech.save(folder / name_of(line))
+            digests[name_of(line)] = wanted[name_of(line)]
             done += 1
             doubts = "".join(f"; low confidence: {'; '.join(why)}" for why in speech.doubts.values())
-            print(f"[{done}/{len(requests)}] {path_of(line).name}: {speech.seconds:.2f} s{doubts}", flush=True)
+            print(f"[{done}/{len(requests)}] {name_of(line)}: {speech.seconds:.2f} s{doubts}", flush=True)
         write_json(file, digests)
     print(f"Wrote {counted(len(waiting), 'file')} to {printable(str(folder))} in {time.monotonic() - started:.0f} s")
     return 0

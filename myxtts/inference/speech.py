@@ -36,7 +36,8 @@ class Voice:
     """Speaker vector for the waveform decoder, `(1, speaker_width)` float32; None without a speaker encoder."""
 
     def save(self, path: str | Path) -> None:
-        """Saves the voice to a file that `load` reads."""
+        """Saves the voice to a file, whose suffix must be `VOICE_SUFFIX`."""
+        require(Path(path).suffix == VOICE_SUFFIX, "A file for a voice", f"named *{VOICE_SUFFIX}", path)
         write_tensors(path, {"latents": self.latents} | ({} if self.speaker is None else {"speaker": self.speaker}))
 
     @classmethod

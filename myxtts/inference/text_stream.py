@@ -70,7 +70,7 @@ class Sentence:
         reading, wrong_share, distortion = None, None, 0.0
         if stream.codes:
             reading = synthesizer.read_again(stream.voice_latents, stream.ids, stream.codes)
-            wrong_share = listener and listener(samples, synthesizer.sample_rate, text, language)
+            wrong_share = listener and listener(samples, synthesizer.sample_rate, text, code)
             if samples is not None and self.manner.speed == 1:
                 distortion = synthesizer.distortion(stream.codes, samples)
         unspoken = synthesizer.tokenizer.unspoken_share(text, language)

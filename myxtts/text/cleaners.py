@@ -118,6 +118,7 @@ def split_text(text: str, language: str, max_chars: int | None = None) -> list[s
     if limit < 1:
         raise ValueError(f"max_chars must be at least 1. Received: {limit}.")
     pieces: list[str] = []
+    text = re.sub(r"[^\S\u00a0\u202f]", " ", text)  # not the spaces at which a line must not be broken
     for sentence in split_sentences(text, language):
         while sentence:
             cut = len(sentence)

@@ -5,7 +5,9 @@ named after the language's code and refers to a function that returns phonemes, 
 (`"latin"` or `"ipa"`). If a tokenizer's `g2p` contains `ESPEAK`, eSpeak NG converts the languages without rules.
 """
 
+import re
 import string
+import unicodedata
 from collections.abc import Callable, Iterable
 from functools import cache
 from importlib.metadata import entry_points
@@ -19,6 +21,7 @@ ESPEAK = "espeak"
 """Entry of a `g2p` setting that turns on eSpeak NG for all languages without rules, except romanized ones."""
 _ESPEAK_VOICES = {"en": "en-us", "pt": "pt-br"}
 """eSpeak NG's names of languages by language code, where they differ from the code."""
+_ESPEAK_SPELLS = re.compile("[\u2160-\u217f\u2460-\u24ff\u3371-\u33df\ufb00-\ufb06\uff10-\uff5a\U0001d400-\U0001d7ff]+")
 
 
 def text_to_phonemes(text: str, language: str, alphabet: Literal["latin", "ipa"] = "latin") -> str:
@@ -74,6 +77,8 @@ def written(text: str, language: str, g2p: Iterable[str] = ()) -> str:
         return text_to_phonemes(text, language)
     if voice is None:
         return clean_text(text, language)
+    text = unicodedata.normalize("NFC", text)  # eSpeak NG ignores accents that are separate characters
+    text = _ESPEAK_SPELLS.sub(lambda match: unicodedata.normalize("NFKC", match[0]), text)  # ﬁ, Ⅷ, ㎏
     return espeak.text_to_ipa(clean_text(entry.write_out(text), language), voice, entry.scripts)
 
 

@@ -315,6 +315,6 @@ class XTTSTokenizer:
 
 def _clean_corpus(texts: Corpus, g2p: tuple[str, ...]) -> tuple[list[str], list[str]]:
     """Returns the texts to tokenize (see `g2p.written`), and the sorted codes of all their languages."""
-    pairs = list(texts)
+    pairs = [(unicodedata.normalize("NFC", text), language) for text, language in texts]
     codes = {get_language(language).code for _, language in pairs}
     return [written(text, language, g2p) for text, language in pairs], sorted(codes)
