@@ -80,6 +80,14 @@ def test_evaluates_clips_that_the_run_was_not_trained_on(run, tiny_corpus, tmp_p
     later = {one.id: one for one in sentences_of_data(more, [run], "en", 100)}
     assert set(later) == held | {"new_one"} and later["new_one"].seen is False
     assert later["new_one"].voice == str(more / "wavs" / "new_one.wav")
+    # A run's own list is read with its audio folders. Clips of other lengths are others, whatever their names.
+    listed = shutil.copy(tiny_corpus / "metadata.csv", tmp_path / "list.csv")
+    config = tiny_run_config(listed, data={"audio_roots": (str(tiny_corpus / "wavs"),)})
+    (other := shutil.copytree(run, tmp_path / "other") / "config.json").write_text(json.dumps(config.to_dict()))
+    assert {one.id for one in sentences_of_data(listed, [other.parent], "en", 100)} == held
+    rows = [f"{one.id},accepted,9.0" for one in load_corpus(tiny_corpus).utterances]
+    other.with_name("clips_train.csv").write_text("\n".join(["id,verdict,seconds", *rows]))
+    assert len(sentences_of_data(tiny_corpus, [other.parent], "en", 100)) == len(rows)
     # All clips of another data set count as held out.
     (more / "metadata.csv").write_text("new_one|one|one\n")
     assert [one.seen for one in sentences_of_data(more, [run], "en", 100)] == [None]
