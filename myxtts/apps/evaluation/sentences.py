@@ -39,8 +39,7 @@ MOST_SECONDS = 30.0
 """Maximum length of a test recording or reference recording of a data set; longer ones are left out."""
 KNOWN_SHARE = 0.5
 """A run is assumed to use a data set if their lists of clips have enough ids in common: at least this fraction of the
-shorter list, and the lengths of most of `MOST_COMPARED` such clips."""
-MOST_COMPARED = 20
+shorter list. Most of 20 such clips must also have the listed length, since other data sets may number theirs alike."""
 _is_same = lambda path, folder: path is not None and Path(path).resolve() == Path(folder).resolve()
 
 
@@ -125,7 +124,6 @@ def sentences_of_data(folder: str | Path, runs: Sequence[Path], language: str, c
         longest[key] = list(islice(filter(_is_readable, same), 2))
     trained_speakers = {one.speaker for one in usable if one.id in trained}
     for one in filter(_is_readable, chosen):
-        # Prefer a clip other than the sentence itself.
         voice = next((other for other in longest[one.speaker, one.language] if other.id != one.id), one)
         seen = one.speaker in trained_speakers if trained else None
         files = str(voice.wav_path), str(one.wav_path)
@@ -159,19 +157,14 @@ def clips_of_run(run: Path, utterances: Sequence[Utterance], folder: Path) -> tu
         # In the list, names that a spreadsheet would evaluate as formulas have an apostrophe.
         rows = {re.sub("^'(?=[=+@-])", "", row["id"]): row for row in csv.DictReader(file)}
     known = [one for one in utterances if one.id in rows]
-    is_known = len(known) >= max(1, KNOWN_SHARE * min(len(ids), len(rows))) and _has_lengths(known, rows)
+    some = [(_usable_seconds(one), float(rows[one.id].get("seconds") or 0)) for one in spread(known, 20)]
+    others = [found for found, listed in some if abs(found - listed) > 0.1 * listed > 0]
+    is_known = len(known) >= max(1, KNOWN_SHARE * min(len(ids), len(rows))) and 2 * len(others) <= len(some)
     if name == "train" and not (is_trained or is_known):
         return set(), set()
     hashes = trained_on(run, config) if name == "train" else ()
     rejected = {one.id for one in known if rows[one.id].get("verdict") == "rejected"}
     return {one for one in ids if id_hash(one) in hashes}, rejected
-
-
-def _has_lengths(clips, rows):
-    """Whether most clips last as long as in a run's list: the clips of two data sets may have the same numbers."""
-    some = spread([one for one in clips if rows[one.id].get("seconds")], MOST_COMPARED)
-    lengths = [(_usable_seconds(one), float(rows[one.id]["seconds"])) for one in some]
-    return 2 * sum(abs(found - listed) < 0.1 * listed for found, listed in lengths) >= len(some)
 
 
 def _is_readable(clip):
