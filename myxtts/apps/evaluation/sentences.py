@@ -104,8 +104,7 @@ def sentences_of_data(folder: str | Path, runs: Sequence[Path], language: str, c
     """
     is_own = lambda data: any(_is_same(path, folder) for path in (data.train_data, data.val_data))
     own = next(filter(is_own, (read_config(run).data for run in runs)), DataConfig())
-    utterances = load_corpus(folder, language, own.format, own.audio_roots).utterances
-    trained, rejected = set(), set()
+    utterances, trained, rejected = load_corpus(folder, language, own.format, own.audio_roots).utterances, set(), set()
     for run in runs:
         ids = clips_of_run(run, utterances, Path(folder))
         trained, rejected = trained | ids[0], rejected | ids[1]
