@@ -58,7 +58,7 @@ def test_export_restores_every_tensor(released_shape, tmp_path, capsys):
 @pytest.fixture(scope="module")
 def own_run(tmp_path_factory):
     """Folder of a run that trained all stages from scratch, and its model."""
-    tokenizer = XTTSTokenizer.train([("one two three", "en")], 50)
+    tokenizer = XTTSTokenizer.train([("one two three", "en"), ("yi er", "zh")], 50)
     lengths = dict(max_text_tokens=402, max_audio_tokens=605)
     model = XTTS(replace(RELEASED_SHAPE, num_text_tokens=tokenizer.num_tokens, **lengths), PARTS)
     return write_run(tmp_path_factory.mktemp("own") / "run", model, tokenizer, XTTSConfig(model=model.config)), model
@@ -71,6 +71,7 @@ def test_a_run_trained_from_scratch_is_exported_and_imported_unchanged(own_run, 
     write_speaker_clips(folder, {name: (content, "en", ("a",)) for name, content in clips.items()})
     assert convert("--to-coqui", folder, "--output", tmp_path / "there") == 0
     assert "Noah is not in speakers_xtts.pth" in (said := capsys.readouterr().err) and "Emma" not in said
+    assert read_json(tmp_path / "there" / "config.json")["languages"] == ["en", "zh-cn"]
     assert convert("--from-coqui", tmp_path / "there" / "model.pth", "--output", tmp_path / "back") == 0
     voice = VoiceEncoder(model, XTTSConfig(model=model.config), traced=False)(tmp_path / "emma.flac")
     for found, expected in zip(read_speaker(tmp_path / "back", "Emma"), (voice.latents, voice.speaker)):
@@ -86,8 +87,7 @@ def test_a_run_trained_from_scratch_is_exported_and_imported_unchanged(own_run, 
 
 def test_a_run_without_a_part_or_with_the_other_decoder_is_refused(own_run, tmp_path, capsys):
     folder, _ = own_run
-    incomplete = tmp_path / "incomplete"
-    shutil.copytree(folder, incomplete, ignore=shutil.ignore_patterns("speaker"))
+    incomplete = shutil.copytree(folder, tmp_path / "incomplete", ignore=shutil.ignore_patterns("speaker"))
     assert convert("--to-coqui", incomplete, "--output", tmp_path / "no" / "model.pth") == 2
     assert "has no speaker" in (error := capsys.readouterr().err) and "--stage speaker" in error
     settings = read_json(folder / "config.json")

@@ -123,6 +123,8 @@ def test_a_folder_in_the_place_of_a_file_is_refused_before_anything_is_written(t
     with pytest.raises(IsADirectoryError, match="folder"), write_whole(tmp_path / "folder"):
         pytest.fail("the block ran")
     assert names(tmp_path) == {"folder"} and names(tmp_path / "folder") == set()
+    with pytest.raises(files.UserError, match="mount point"), write_whole_folder("/"):
+        pytest.fail("the block ran")
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o400, 0o640])

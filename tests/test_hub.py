@@ -169,7 +169,7 @@ def test_model_is_pushed_with_its_card_and_comes_back(server, tmp_path, capsys, 
     assert b"license: cc-by-4.0" in there["README.md"] and b"hf://emma/voice" in there["README.md"]
     assert str(tmp_path).encode() not in b"".join(there.values()) and b'"speaker_width": 6' in there["config.json"]
     back = local_folder("hf://emma/voice", accept_licence=True)
-    assert not any(path.is_symlink() for path in back.rglob("*"))
+    assert not any(path.is_symlink() for path in back.rglob("*")) and (back / "speakers.safetensors").is_file()
     assert_same_weights(back, folder)
     assert say.main(["--checkpoint", "hf://emma/voice", "--list-speakers"]) == 0
     for base, published in {NAME: NAME, "base": "base", "/home/emma/own": "unpublished"}.items():

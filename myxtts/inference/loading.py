@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from myxtts.config.checks import UserError, is_new_or_empty
+from myxtts.config.checks import UserError, is_new_or_empty, require
 from myxtts.inference.text_front import open_text_front
 from myxtts.memory.report import check_claims
 from myxtts.models.layers import blank_weights, shared_array
@@ -15,6 +15,7 @@ from myxtts.storage.base_model import require_kind
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore, assign_by_name
 from myxtts.storage.files import write_json, write_whole_folder
 from myxtts.storage.run_folder import MEL_STATS, chosen_step, stores_in
+from myxtts.storage.speakers import SPEAKERS_FILE
 from myxtts.text.speech_rates import SPEECH_RATES, read_rates, write_rates
 from myxtts.utils.commons import progress_bar
 
@@ -76,7 +77,7 @@ def _assign(weights, arrays, where):
 
 
 def save_to_preset(model: XTTS, folder: str | PathLike) -> None:
-    """Saves a model and its tokenizer to a folder that `myxtts.load`, `myxtts say` and `training.init_from` accept.
+    """Saves a model, its tokenizer and the voices in `SPEAKERS_FILE` to a folder that `local_folder` accepts.
 
     Raises `UserError` if the model has no `preset`, or if the folder is not empty.
     """
@@ -84,14 +85,15 @@ def save_to_preset(model: XTTS, folder: str | PathLike) -> None:
     if model.preset is None:
         hint = "Train the model with XTTSTrainer(config, model=model), or set model.preset = (tokenizer, config)."
         raise UserError(f"save_to_preset needs a tokenizer, and this model has none. {hint}")
-    if not is_new_or_empty(folder):
-        raise UserError(f"save_to_preset must be given a folder that is empty or does not exist. Received: {folder}.")
+    require(is_new_or_empty(folder), "The folder of save_to_preset", "new or empty", folder)
     tokenizer, config = model.preset[0], replace(model.preset[1], model=model.config)
     rates = read_rates(model.origin) if model.origin else {}
     holder = "dvae" if "dvae" in model.parts else "gpt"  # of the mel statistics
     with write_whole_folder(folder) as new:
         tokenizer.save(new / "vocab.json")
         write_json(new / "config.json", config.to_dict())
+        if model.origin and (voices := Path(model.origin, SPEAKERS_FILE)).is_file():
+            (new / SPEAKERS_FILE).write_bytes(voices.read_bytes())
         for part in model.parts:
             weights = {name: variable.numpy() for name, variable in model.part_weights(part).items()}
             files = {MEL_STATS: {MEL_STATS: model.mel_stats.numpy()}} if part == holder == "gpt" else {}

@@ -224,8 +224,6 @@ def push(model: Any, target: str, private: bool = False, licence: str | None = N
         save_to_preset(model, folder)
         config = replace(model.preset[1], model=model.config)
         write_json(folder / "config.json", without_places(config).to_dict())
-        if model.origin and (voices := Path(model.origin, SPEAKERS_FILE)).is_file():
-            shutil.copyfile(voices, folder / SPEAKERS_FILE)
         write_text(folder / "README.md", model_card(repository, config, model.origin, licence))
         with hub_errors(target):
             url = hub.create_repo(repository, private=private, exist_ok=True)

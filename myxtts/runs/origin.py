@@ -205,5 +205,6 @@ def _source(config):
 def _trained_part(source, name):
     """Returns the checkpoints of a part in the folder `source`. Raises `CheckpointError` if there are none."""
     if not (store := CheckpointStore(source / name)).steps():
-        raise CheckpointError(f"--init-from needs a trained {name}, and {source} has none.")
+        hint = " A Coqui model needs dvae.pth, its own or that of XTTS v2, beside model.pth." * (name == "dvae")
+        raise CheckpointError(f"--init-from needs a trained {name}, and {source} has none.{hint}")
     return store

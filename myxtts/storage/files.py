@@ -104,9 +104,11 @@ def write_whole_folder(path: AnyPath, sync: bool = True, replaced_name: str | No
     """Yields an empty temporary folder, which replaces `path` when the block ends without an error.
 
     `sync` waits until all files are on the disk, a few milliseconds per file. Until it is deleted, the old folder is
-    named `replaced_name`; a killed process may leave it there.
+    named `replaced_name`; a killed process may leave it there. Raises `UserError` if `path` is a mount point.
     """
     path = Path(os.path.realpath(path))
+    if path.is_mount():  # such as a volume of Docker
+        raise UserError(f"{path} is a mount point, which cannot be replaced. Name a folder in it.")
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = temporary_path(path)
     replaced = path.with_name(replaced_name or temporary.with_suffix(".old.tmp").name)

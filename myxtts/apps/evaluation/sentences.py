@@ -3,7 +3,7 @@
 import csv
 import logging
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -18,6 +18,7 @@ from myxtts.audio.files import AudioError, load_samples, read_audio
 from myxtts.audio.mel import DVAE_MEL, MelSpectrogram
 from myxtts.cli.errors import read_input
 from myxtts.config.checks import UserError, counted, require
+from myxtts.config.data import DataConfig
 from myxtts.config.rates import CODE_STRIDE_SAMPLES, MODEL_SAMPLE_RATE
 from myxtts.data.corpora import Utterance, load_corpus
 from myxtts.data.dataset import trained_on
@@ -38,7 +39,8 @@ MOST_SECONDS = 30.0
 """Maximum length of a test recording or reference recording of a data set; longer ones are left out."""
 KNOWN_SHARE = 0.5
 """A run is assumed to use a data set if their lists of clips have enough ids in common: at least this fraction of the
-shorter list."""
+shorter list. Most of 20 such clips must also have the listed length, since other data sets may number theirs alike."""
+_is_same = lambda path, folder: path is not None and Path(path).resolve() == Path(folder).resolve()
 
 
 def choose_sentences(
@@ -93,14 +95,16 @@ def choose_sentences(
     return [Sentence(one.id, one.text, one.language, one.speaker) for one in spread(held, count)]
 
 
-def sentences_of_data(folder: str | Path, runs: Iterable[Path], language: str, count: int) -> list[Sentence]:
+def sentences_of_data(folder: str | Path, runs: Sequence[Path], language: str, count: int) -> list[Sentence]:
     """Returns up to `count` held-out clips of a data set as sentences, spread evenly over speakers and ids.
 
-    Clips that a run rejected as unfit for training are left out. The voice of a sentence is the longest clip of the
-    same speaker and language, if possible a training clip. The sentence's own clip is used only if there is no other.
-    Raises `UserError` if no clip is held out and readable.
+    A run's own data set is read with its `data.format` and `data.audio_roots`. Clips that a run rejected are left out.
+    The voice of a sentence is the longest clip of the same speaker and language, if possible a training clip. The
+    sentence's own clip is used only if there is no other. Raises `UserError` if no clip is held out and readable.
     """
-    utterances, trained, rejected = load_corpus(folder, language).utterances, set(), set()
+    is_own = lambda data: any(_is_same(path, folder) for path in (data.train_data, data.val_data))
+    own = next(filter(is_own, (read_config(run).data for run in runs)), DataConfig())
+    utterances, trained, rejected = load_corpus(folder, language, own.format, own.audio_roots).utterances, set(), set()
     for run in runs:
         ids = clips_of_run(run, utterances, Path(folder))
         trained, rejected = trained | ids[0], rejected | ids[1]
@@ -119,7 +123,6 @@ def sentences_of_data(folder: str | Path, runs: Iterable[Path], language: str, c
         longest[key] = list(islice(filter(_is_readable, same), 2))
     trained_speakers = {one.speaker for one in usable if one.id in trained}
     for one in filter(_is_readable, chosen):
-        # Prefer a clip other than the sentence itself.
         voice = next((other for other in longest[one.speaker, one.language] if other.id != one.id), one)
         seen = one.speaker in trained_speakers if trained else None
         files = str(voice.wav_path), str(one.wav_path)
@@ -146,18 +149,21 @@ def _espeak_data(folder, language):
 
 def clips_of_run(run: Path, utterances: Sequence[Utterance], folder: Path) -> tuple[set[str], set[str]]:
     """Returns two sets of clip ids: used to train a run, and rejected by it. Both are empty if it uses other data."""
-    config, ids, rejects = read_config(run), {one.id for one in utterances}, {}
-    is_here = lambda path: path is not None and Path(path).resolve() == folder.resolve()
-    name = "validation" if is_here(config.data.val_data) and not is_here(config.data.train_data) else "train"
+    config, ids, rows = read_config(run), {one.id for one in utterances}, {}
+    is_trained = _is_same(config.data.train_data, folder)
+    name = "validation" if _is_same(config.data.val_data, folder) and not is_trained else "train"
     with suppress(OSError, KeyError), open(run / f"clips_{name}.csv", encoding="utf-8", newline="") as file:
         # In the list, names that a spreadsheet would evaluate as formulas have an apostrophe.
-        rejects = {re.sub("^'(?=[=+@-])", "", row["id"]): row["verdict"] == "rejected" for row in csv.DictReader(file)}
-    known = ids & rejects.keys()
-    is_same = name == "validation" or is_here(config.data.train_data)
-    if not is_same and (not known or len(known) < KNOWN_SHARE * min(len(ids), len(rejects))):
+        rows = {re.sub("^'(?=[=+@-])", "", row["id"]): row for row in csv.DictReader(file)}
+    known = [one for one in utterances if one.id in rows]
+    some = [(_usable_seconds(one), float(rows[one.id].get("seconds") or 0)) for one in spread(known, 20)]
+    others = [found for found, listed in some if abs(found - listed) > 0.1 * listed > 0]
+    is_known = len(known) >= max(1, KNOWN_SHARE * min(len(ids), len(rows))) and 2 * len(others) <= len(some)
+    if name == "train" and not (is_trained or is_known):
         return set(), set()
     hashes = trained_on(run, config) if name == "train" else ()
-    return {one for one in ids if id_hash(one) in hashes}, {one for one in known if rejects[one]}
+    rejected = {one.id for one in known if rows[one.id].get("verdict") == "rejected"}
+    return {one for one in ids if id_hash(one) in hashes}, rejected
 
 
 def _is_readable(clip):

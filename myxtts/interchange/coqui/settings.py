@@ -14,6 +14,7 @@ from myxtts.config.rates import CODE_STRIDE_SAMPLES, DECODER_SAMPLE_RATE, MODEL_
 from myxtts.config.settings import MAX_NUMBER
 from myxtts.interchange.coqui.torch_checkpoint import StubObject
 from myxtts.storage.files import CheckpointError, read_json
+from myxtts.text.languages import get_language
 from myxtts.text.tokenizer import XTTSTokenizer
 
 _HEAD_WIDTH = 64
@@ -145,7 +146,7 @@ def coqui_settings(config: XTTSConfig, languages: Iterable[str]) -> dict[str, An
     return {
         "model": "xtts",
         "model_args": arguments | _TABLES["fixed arguments"],
-        "languages": list(languages),
+        "languages": [get_language(code).tag.strip("[]") for code in languages],  # zh-cn, not zh
         "audio": rates | dict(dvae_sample_rate=MODEL_SAMPLE_RATE),
         **{name: getattr(sampling, name) for name in _TABLES["sampling"]},
         "length_penalty": 1.0,

@@ -109,8 +109,7 @@ def test_set_can_be_used_for_training(made):
 
 
 def test_second_recording_adds_and_keeps_edited_lines(made, tmp_path):
-    folder = tmp_path / "set"
-    shutil.copytree(made / "set", folder)
+    folder = shutil.copytree(made / "set", tmp_path / "set")
     training = folder / "metadata_train.csv"
     training.write_text(training.read_text().replace("Bd", "Edited by hand "))
     before, wavs = training.read_text(), contents(folder / "wavs")
@@ -123,8 +122,7 @@ def test_second_recording_adds_and_keeps_edited_lines(made, tmp_path):
 
 
 def test_killed_run_is_resumed(planted, made, tmp_path):
-    folder = tmp_path / "set"
-    shutil.copytree(made / "set", folder)
+    folder = shutil.copytree(made / "set", tmp_path / "set")
     whole = contents(folder)
     for record in (folder / "sources").iterdir():
         record.unlink()  # written last: a kill just before leaves this

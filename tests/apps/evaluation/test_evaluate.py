@@ -80,14 +80,20 @@ def test_evaluates_clips_that_the_run_was_not_trained_on(run, tiny_corpus, tmp_p
     later = {one.id: one for one in sentences_of_data(more, [run], "en", 100)}
     assert set(later) == held | {"new_one"} and later["new_one"].seen is False
     assert later["new_one"].voice == str(more / "wavs" / "new_one.wav")
+    listed = shutil.copy(tiny_corpus / "metadata.csv", tmp_path / "list.csv")
+    config = tiny_run_config(listed, data={"audio_roots": (str(tiny_corpus / "wavs"),)})
+    (other := shutil.copytree(run, tmp_path / "other") / "config.json").write_text(json.dumps(config.to_dict()))
+    assert {one.id for one in sentences_of_data(listed, [other.parent], "en", 100)} == held
+    rows = (run / "clips_train.csv").read_text().replace("verdict", "verdict,seconds").replace("accepted", "accepted,9")
+    other.with_name("clips_train.csv").write_text(rows)
+    assert len(sentences_of_data(tiny_corpus, [other.parent], "en", 100)) == 12
     # All clips of another data set count as held out.
     (more / "metadata.csv").write_text("new_one|one|one\n")
     assert [one.seen for one in sentences_of_data(more, [run], "en", 100)] == [None]
 
 
 def test_run_and_audio_files_are_compared(run, tiny_corpus, tmp_path, capsys, by_color, eagerly, without_griffin_lim):
-    others = tmp_path / "others"
-    shutil.copytree(tiny_corpus, others)
+    others = shutil.copytree(tiny_corpus, tmp_path / "others")
     output, broken = tmp_path / "judged", shutil.copytree(run, tmp_path / "broken")
     shutil.rmtree(broken / "gpt")
     flags = ["--data", str(tiny_corpus), "--sentences", "2", "--seeds", "2", "--output", str(output)]
