@@ -128,6 +128,8 @@ def test_stream_of_an_exported_model_has_windows_of_a_sentence(exported):  # noq
     assert rows[-1] == 0 and not any(one.stream.cancelled for one in stream._sentences)
     stream.close()
     assert all(one.stream.cancelled and not one.stream.states for one in stream._sentences)
+    model.exported.found.clear()  # as if the folder had been exported again
+    assert "replaced" in str(pytest.raises(RuntimeError, model.exported.run, "speaker").value)
 
 
 CHOICES = json.loads((ROOT / "tests/data/export_choices.json").read_text("utf-8"))
