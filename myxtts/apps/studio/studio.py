@@ -46,8 +46,7 @@ class Studio:
 
     def training(self) -> list[str]:
         """Returns the names of the runs that are training now, whether or not the page started them."""
-        home = self.home.resolve()
-        started = [model_name(path.relative_to(home)) for path in processes.trainings if path.parent == home]
+        started = [model_name(Path(path.name)) for path in processes.trainings if path.parent == self.home.resolve()]
         names = dict.fromkeys([*runs_in(self.home), *started])  # a run that has just started has no settings file
         return [name for name in names if processes.process_of(self.home / name)]
 
