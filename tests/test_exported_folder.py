@@ -128,6 +128,8 @@ def test_stream_of_an_exported_model_has_windows_of_a_sentence(exported):  # noq
     assert rows[-1] == 0 and not any(one.stream.cancelled for one in stream._sentences)
     stream.close()
     assert all(one.stream.cancelled and not one.stream.states for one in stream._sentences)
+    model.exported.found.clear()  # as if the folder had been exported again
+    assert "replaced" in str(pytest.raises(RuntimeError, model.exported.run, "speaker").value)
 
 
 CHOICES = json.loads((ROOT / "tests/data/export_choices.json").read_text("utf-8"))
@@ -169,7 +171,7 @@ def test_exported_model_chooses_voice_and_language_as_say(exported, tmp_path, ca
         (lambda folder: (folder / "speaker.onnx").write_bytes(b"0") and ["--warm", "all"], "speaker.onnx cannot"),
         (lambda folder: (folder / "gpt.onnx").unlink(), "is an exported model without gpt.onnx"),
         (lambda folder: (folder / "speaker.onnx").unlink(), "speaker.onnx"),
-        (lambda folder: ["--engine", "onnx"], "--engine is not for exported models"),
+        (lambda folder: ["--which", "last"], "--which is not for exported models"),
     ],
 )
 def test_exported_folder_that_cannot_be_served_is_one_error_message(exported, tmp_path, capsys, change, said):  # noqa: F811

@@ -1,6 +1,7 @@
 """`myxtts serve`: serves a model over HTTP."""
 
 import secrets
+import signal
 import sys
 from pathlib import Path
 
@@ -31,6 +32,7 @@ def main(argv: list[str] | None = None) -> int:
         host = f"[{arguments.host.strip('[]')}]" if ":" in arguments.host else arguments.host
         _mount_page(app, Path(arguments.ui), key, f"http://{host}:{listening.getsockname()[1]}")
     serving = Serving(app, speaker, arguments.max_connections, arguments.grace_seconds, wyoming)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # after the shutdown: a warm-up would crash if Python itself ended
     serving.run([listening])
     return 0 if serving.started else 1
 

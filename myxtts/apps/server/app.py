@@ -31,7 +31,7 @@ def make_app(speaker: Speaker, voices: VoiceBook, settings: ServerSettings) -> F
         if not speaker.alive:
             speaker.start()
         yield
-        await asyncio.to_thread(speaker.stop)
+        speaker.stop()
 
     app = FastAPI(title="MyXTTS", version=myxtts.__version__, docs_url=None, redoc_url=None, lifespan=lifespan)
     for kind in (RequestValidationError, HTTPException, ApiError):
@@ -101,11 +101,13 @@ def _add_state(app, speaker, voices, settings):
         return {"voices": [{"id": name, "name": name, "language": one.language} for name, one in found.items()]}
 
     if settings.allow_uploads:
+        adding = asyncio.Lock()  # not a lock of threads: uploads that wait would hold the threads that others need
 
         @app.put(f"{VOICES}/{{name}}", status_code=201)
         async def add_voice(name: Annotated[str, InPath(max_length=200)], request: Request) -> dict:
             """Adds a voice from a recording. The body is a wav, flac, ogg or mp3 file."""
-            made = await asyncio.to_thread(voices.add, name, await request.body())
+            async with adding:
+                made = await asyncio.to_thread(voices.add, name, await request.body())
             return {"id": made.name, "object": "audio.voice", "name": made.name, "created_at": made.version[0] // 10**9}
 
     @app.get("/health")

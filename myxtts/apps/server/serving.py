@@ -14,7 +14,7 @@ from fastapi import FastAPI
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from myxtts.apps.server.app import make_app
-from myxtts.apps.server.gate import ServerSettings
+from myxtts.apps.server.gate import PAGE, ServerSettings
 from myxtts.apps.server.speaker import Speaker
 from myxtts.apps.server.voices import OPENAI_VOICES, VoiceBook
 from myxtts.cli.errors import language_code
@@ -60,8 +60,8 @@ def open_model(arguments: argparse.Namespace, key: str | None) -> tuple[FastAPI,
 
 def _open_exported(run, arguments):
     """Returns an exported model, its voices `{name: language}`, its training speakers, and options for `Speaker`."""
-    for name in ("decoder", "engine", "device"):
-        if getattr(arguments, name):
+    for name in ("decoder", "engine", "device", "which"):
+        if getattr(arguments, name) not in (None, "best"):  # an export has only one checkpoint
             raise UserError(f"--{name} is not for exported models: {run} runs in ONNX Runtime on the CPU.")
     model = ExportedModel(run, arguments.warm)
     trained = [name for name, is_own in model.exported.trained.items() if is_own]
@@ -178,8 +178,12 @@ class Serving(uvicorn.Server):
         end = time.monotonic() + self.config.timeout_graceful_shutdown
         while self.speaker.load[1] and not self.force_exit and time.monotonic() < end:
             await asyncio.sleep(0.1)
-        if not self.force_exit:
-            await asyncio.to_thread(self.speaker.stop)  # answers the remaining requests, which uvicorn would cancel
+        self.speaker.stop()  # answers the remaining requests, which uvicorn would cancel
+        while self.speaker.alive and self.speaker.warmed and not self.force_exit:  # a warm-up can take minutes
+            await asyncio.sleep(0.1)
+        for connection in self.server_state.connections:
+            if connection.cycle and connection.scope["path"].startswith(PAGE):
+                connection.transport.close()  # an open page would hold it until the time limit
         self.config.timeout_graceful_shutdown = max(ANSWER_SECONDS, end - time.monotonic())
         await super().shutdown(sockets)
         if self._task:

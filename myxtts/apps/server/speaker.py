@@ -132,7 +132,7 @@ class Speaker:
         self._waiting: deque[SpeechJob] = deque()
         self._running: list[SpeechJob] = []
         self._changed = synthesizer.engine.changed  # the engine's condition, which new codes notify too
-        self._refusing, self._ended, self._warmed = False, False, False
+        self._refusing, self._ended, self.warmed = False, False, False
         self._text_seconds = SECONDS_OF_A_TEXT
         self._thread = threading.Thread(target=self._run, name="speaker", daemon=True)
 
@@ -143,7 +143,7 @@ class Speaker:
     @property
     def ready(self) -> bool:
         """Whether the warm-up is done and new texts are accepted."""
-        return self._warmed and self.alive and not self._refusing
+        return self.warmed and self.alive and not self._refusing
 
     @property
     def alive(self) -> bool:
@@ -195,19 +195,17 @@ class Speaker:
                 self._waiting.popleft().put(_stopping())
 
     def stop(self) -> None:
-        """Ends all texts and waits until the speaker's thread has finished its current call of the model."""
+        """Ends all texts, and the speaker's thread after its current call of the model."""
         self.refuse_more()
         with self._changed:
             self._ended = True
             self._changed.notify_all()
-        if self._thread.ident:
-            self._thread.join()
 
     def _run(self):
         with self._device:
             try:
                 self.synthesizer.warm_up(self._warm, check=False)
-                self._warmed = True
+                self.warmed = True
                 while self._wait_for_work():
                     try:
                         self._drop()

@@ -2,7 +2,6 @@
 
 import re
 import tempfile
-import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -64,7 +63,6 @@ class VoiceBook:
         self.aliases = {composed(name): composed(voice) for name, voice in aliases.items()}
         self._speakers = {name: ServedVoice(name, language=language) for name, language in speakers.items()}
         self._opened = lru_cache(KEPT_VOICES)(self._open)
-        self._adding = threading.Lock()
         known = self.all()
         for path in sorted(folder.iterdir()) if folder else ():
             if path.suffix.lower() in MEDIA_EXTENSIONS and composed(path.stem) not in known:
@@ -102,7 +100,7 @@ class VoiceBook:
         return voices[name], lambda: self._opened(voices[name])
 
     def add(self, name: str, content: bytes) -> ServedVoice:
-        """Encodes a voice from the content of an audio file, and saves it to the folder under `name`.
+        """Encodes a voice from an audio file's content, and saves it to the folder as `name`. Call it one at a time.
 
         Raises:
             ApiError: The voice exists (409), the folder is full (403), or the name or recording is invalid (400).
@@ -110,7 +108,7 @@ class VoiceBook:
         if not VOICE_NAME.fullmatch(name := composed(name)) or len(name.encode()) > MOST_NAME_BYTES:
             rule = "A voice's name must have letters, digits, spaces, _, - and . only, and begin with a letter or digit"
             raise ApiError(400, f"{rule}; at most 64 characters and {MOST_NAME_BYTES} bytes.", "name")
-        with self._adding, tempfile.TemporaryDirectory() as place:
+        with tempfile.TemporaryDirectory() as place:
             if name.casefold() in map(str.casefold, self.all()):  # the files of some systems ignore case
                 raise ApiError(409, f"The voice {name} already exists. Choose another name.", "name", "voice_exists")
             sizes = [path.lstat().st_size for path in self.folder.iterdir()]  # a link may have no target

@@ -21,6 +21,7 @@ from myxtts.apps.server.speaker import Speaker
 from myxtts.apps.server.speech import SEND_SECONDS, SpeechRequest, make_job
 from myxtts.apps.server.voices import VoiceBook
 from myxtts.audio.files import to_int16
+from myxtts.text.reading import SENTENCE_PAUSE_SECONDS
 
 MOST_DATA_BYTES = 2**20
 _SENTENCE_END = re.compile(r"[.!?…؟۔।。！？።]['\"”’)]*\s")
@@ -96,7 +97,7 @@ class _Conversation(AsyncEventHandler):
                 raise ApiError(400, f"A sentence must have at most {self.settings.max_characters} characters.")
             if ends := [end.end() for end in _SENTENCE_END.finditer(self._streamed)]:
                 sentences, self._streamed = self._streamed[: ends[-1]], self._streamed[ends[-1] :]
-                await self._speak(sentences, self._voice)
+                await self._speak(sentences, self._voice, SENTENCE_PAUSE_SECONDS)
         elif SynthesizeStop.is_type(kind) and self._streamed is not None:
             rest, self._streamed = self._streamed, None
             if rest.strip():
@@ -113,11 +114,12 @@ class _Conversation(AsyncEventHandler):
         program = TtsProgram("myxtts", description="MyXTTS", voices=voices, supports_synthesize_streaming=True, **own)
         return Info(tts=[program])
 
-    async def _speak(self, text, voice):
+    async def _speak(self, text, voice, pause_seconds=0.0):
         language = voice.get("language") and str(voice["language"])
         fields = dict(model=self.settings.model, input=text, language=language, response_format="pcm")
         request = SpeechRequest.model_construct(**fields, voice=str(voice.get("name") or ""))
         job = await asyncio.to_thread(make_job, request, self.speaker, self.voices, self.settings)
+        job.silences = job.silences[0], job.silences[1] + pause_seconds
         form = self.speaker.synthesizer.sample_rate, 2, 1
         self.speaker.submit(job)
         try:

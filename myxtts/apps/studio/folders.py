@@ -16,7 +16,7 @@ from myxtts.apps.studio.processes import Tasks, output_path, process_of, status_
 from myxtts.apps.studio.texts import PageError
 from myxtts.apps.studio.training_form import OWN, config_in
 from myxtts.audio.files import AUDIO_EXTENSIONS, MEDIA_EXTENSIONS
-from myxtts.storage.base_model import BASE_NAME, MODEL, SETTINGS, kind_of
+from myxtts.storage.base_model import BASE_NAME, MODEL, SETTINGS, kind_of, model_name
 from myxtts.storage.files import append_line, csv_text, free_path, write_text, write_whole
 
 DATA, EXPORTS, EVALUATION, TRASH = "_data", "_exports", "_evaluation", "_trash"
@@ -31,9 +31,10 @@ SAME = "same"
 
 
 def runs_in(folder: Path) -> list[str]:
-    """Returns the names of the runs in a folder, newest first."""
+    """Returns the names of the runs in a folder, newest first; `./base` for one named like the bundled model."""
     found = [path.parent for path in folder.glob(f"[!.]*/{SETTINGS}") if kind_of(path.parent) in (MODEL, SETTINGS)]
-    return [path.name for path in sorted(found, key=lambda path: status_of(path).st_mtime, reverse=True)]
+    found.sort(key=lambda path: status_of(path).st_mtime, reverse=True)
+    return [model_name(path.relative_to(folder)) for path in found]
 
 
 def named_folder(home: Path, name: str, kind: str = "run") -> Path:

@@ -26,7 +26,7 @@ from myxtts.data.doctor import ClipLimits, check_data, summarize
 from myxtts.devices.tensorflow_start import import_sparingly
 from myxtts.hearing.recognizers import WHISPER_SIZES
 from myxtts.inference.text_front import open_text_front
-from myxtts.storage.base_model import BASE_NAME, base_folder
+from myxtts.storage.base_model import BASE_NAME, base_folder, model_name
 from myxtts.storage.speakers import language_of, read_speakers
 from myxtts.text.language_guess import OF_A_SENTENCE, guess_language, identify_language, language_to_read
 from myxtts.text.languages import LANGUAGES
@@ -46,7 +46,7 @@ class Studio:
 
     def training(self) -> list[str]:
         """Returns the names of the runs that are training now, whether or not the page started them."""
-        started = [path.name for path in processes.trainings if path.parent == self.home.resolve()]
+        started = [model_name(Path(path.name)) for path in processes.trainings if path.parent == self.home.resolve()]
         names = dict.fromkeys([*runs_in(self.home), *started])  # a run that has just started has no settings file
         return [name for name in names if processes.process_of(self.home / name)]
 
@@ -221,7 +221,7 @@ class Studio:
 
     def export_folder(self, name: str, weights: str) -> Path:
         """Returns the folder to which a model is exported with the given type of weights, `float32` or `int8`."""
-        return self.home / EXPORTS / f"{name}-onnx-{weights}"
+        return self.home / EXPORTS / f"{name.replace('./', '_')}-onnx-{weights}"
 
     def convert(self, source: str, name: str) -> Iterator[str]:
         """Converts a released `model.pth` of XTTS to a run; yields the output of the command."""

@@ -92,6 +92,7 @@ class Speaker:
         self.folder = folder = Path(folder)
         self.runtime, self.sessions, self.options = onnxruntime, {}, onnxruntime.SessionOptions()
         self.loading = threading.Lock()
+        self.found = {path.stem: path.stat().st_mtime_ns for path in folder.glob("*.onnx")}
         is_small = sum(path.stat().st_size for path in folder.glob("gpt.*")) < SMALL_BYTES
         self.options.intra_op_num_threads = int(is_small) if threads is None else threads
         try:
@@ -124,6 +125,8 @@ class Speaker:
             if name not in self.sessions:  # asked first without the lock: loading one graph must not stop the others
                 with self.loading:
                     if name not in self.sessions:
+                        if Path(path).stat().st_mtime_ns != self.found.get(name):  # the others are of an older export
+                            raise ValueError("it was replaced while the model was in use; open the model again")
                         session = self.runtime.InferenceSession(path, self.options, providers=["CPUExecutionProvider"])
                         self.sessions[name] = session, [output.name for output in session.get_outputs()]
             session, names = self.sessions[name]

@@ -25,7 +25,7 @@ from live_server import is_alike, live_server, talkative_synthesizer, write_voic
 from tiny import voiced  # noqa: E402
 
 from myxtts.__main__ import main  # noqa: E402
-from myxtts.apps.server import options, serving  # noqa: E402
+from myxtts.apps.server import options, serving, speech  # noqa: E402
 from myxtts.apps.server.serving import log_as_json  # noqa: E402
 from myxtts.audio.encoding import write_audio  # noqa: E402
 from myxtts.audio.files import to_int16  # noqa: E402
@@ -186,8 +186,10 @@ def test_stop_finishes_texts_being_spoken_and_rejects_queued_ones(synthesizer, f
     steps, is_stopped = synthesizer.engine.steps, threading.Event()
     draw = steps.draw  # no text ends before the queued one is rejected, however slow the machine is
     monkeypatch.setattr(steps, "draw", lambda *given: is_stopped.wait(900) and draw(*given))
-    with ThreadPoolExecutor(MOST_ROWS + 1) as pool, live_server(synthesizer, *folders) as live:
+    with ThreadPoolExecutor(MOST_ROWS + 2) as pool, live_server(synthesizer, *folders) as live:
         live.serving.config.timeout_graceful_shutdown = 900
+        live.serving.config.app.mount("/ui", lambda scope, receive, send: speech._until_gone(receive))
+        pool.submit(live.ask, "GET", "/ui/")  # a page that is open in a browser, which must not hold the server
         spoken = [pool.submit(live.speech) for _ in range(MOST_ROWS)]
         live.wait_until(lambda: live.speaker.load[1] == MOST_ROWS)
         waiting = pool.submit(live.speech)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from myxtts.apps.studio import processes
-from myxtts.apps.studio.folders import DataSets, kept_in, removable, to_trash
+from myxtts.apps.studio.folders import DataSets, kept_in, removable, runs_in, to_trash
 from myxtts.apps.studio.processes import Tasks, output_path, start_training
 from myxtts.apps.studio.studio import Studio
 from myxtts.apps.studio.texts import EXAMPLES, TEXTS, PageError
@@ -204,3 +204,5 @@ def test_folders_are_listed_and_moved_to_the_trash(tmp_path, monkeypatch):
         removable(tmp_path, "_evaluation", Tasks())
     monkeypatch.setattr("os.walk", lambda folder: [(folder, [], ["vanished"])])
     assert {one.size for one in kept_in(tmp_path).values()} == {"0.0 MB"}
+    (tmp_path / "run").rename(tmp_path / "base")
+    assert runs_in(tmp_path) == ["./base"] and Studio(tmp_path).folder("./base") == tmp_path / "base"
