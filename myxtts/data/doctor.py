@@ -19,6 +19,7 @@ from myxtts.config.rates import MODEL_SAMPLE_RATE
 from myxtts.data.corpora import Corpus, Finding, Utterance, load_corpus
 from myxtts.data.corpora.folder import relative_path
 from myxtts.storage.files import csv_text, digest_bytes, write_text
+from myxtts.text.languages import LANGUAGES
 from myxtts.text.tokenizer import XTTSTokenizer
 
 MAX_CHARACTERS_PER_SECOND = 40.0
@@ -126,7 +127,7 @@ def inspect_corpus(
                 write_text(cache_path, json.dumps({"limits": key, "clips": clips}))
     rejections, good = list(corpus.rejections), []
     for utterance, verdict in zip(corpus.utterances, verdicts):
-        if refusal := _refusal(utterance.text, verdict):
+        if refusal := _refusal(utterance, verdict):
             rejections.append(_finding(corpus.root, utterance, *refusal))
         else:
             good.append((replace(utterance, num_samples=verdict.num_samples, audio=verdict.content_hash), verdict))
@@ -245,10 +246,13 @@ def _examine(path, limits, known):
     return _Verdict(*content, "", "", len(samples), digest, warnings)
 
 
-def _refusal(text, verdict):
+def _refusal(utterance, verdict):
     """Decides whether to reject a clip: returns `(reason, detail)`, or None if the clip can be used."""
     if verdict.reason:
         return verdict.reason, verdict.detail
+    if utterance.language not in LANGUAGES:
+        return "unsupported language", f"Its language is {utterance.language}; supported are {', '.join(LANGUAGES)}."
+    text = utterance.text
     is_certain, fault = _encoding_fault(text)
     if is_certain:
         return "text wrongly encoded", fault
