@@ -20,7 +20,7 @@ from pathlib import Path
 from myxtts.audio.files import AUDIO_EXTENSIONS, MEDIA_EXTENSIONS
 from myxtts.config.checks import counted, printable, require
 from myxtts.data.corpora.base import Corpus, CorpusFormat, Finding, Place, Reading, Utterance
-from myxtts.data.corpora.folder import CONVERT, ClipRefused, CorpusError, CorpusFolder, TextsMissing
+from myxtts.data.corpora.folder import CONVERT, ClipRefused, CorpusError, CorpusFolder, TextsMissing, file_key
 from myxtts.storage.base_model import EXPORT, KINDS, MODEL, RELEASE, RUNS, SETTINGS, STAGE, TRAINER, kind_of
 from myxtts.text.language_guess import guess_language, identify_language
 from myxtts.text.languages import DEFAULT_LANGUAGE, LANGUAGES, get_language
@@ -72,7 +72,7 @@ def load_corpus(
     inner = formats if chosen[0].name == "speaker-folders" else chosen
     reading = Reading(CorpusFolder(home, audio_roots), language or "", inner)
     folder = reading.folder.root
-    place = Place(folder, "", folder.name, None if root.is_dir() else folder / root.name)
+    place = Place(folder, "", folder.name, None if root.is_dir() else folder / file_key(root.name))
     try:
         layout = reading.read((form for form in chosen if form.takes_list or not place.list_path), place)
     except ClipRefused as refused:
