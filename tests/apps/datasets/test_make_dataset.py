@@ -17,7 +17,7 @@ from tiny import voiced
 
 import myxtts
 from myxtts import __main__ as command
-from myxtts.apps.datasets.checks import ClipFacts, Segment, judge, listen
+from myxtts.apps.datasets.checks import ClipFacts, Segment, judge, listen, measure_clip
 from myxtts.apps.datasets.command import build_parser, open_options
 from myxtts.apps.datasets.make import _with_pauses, make_dataset
 from myxtts.apps.datasets.set_folder import describe_doubts
@@ -387,6 +387,9 @@ def test_unusual_speech_rate_is_doubtful_and_a_very_unusual_one_is_dropped():
     judge(clips, 10.0)
     assert [bool(clip.detail) for clip in clips] == [False] * 10 + [True] * 2
     assert [clip.reason for clip in clips] == [""] * 11 + ["speech rate"]
+    levels = np.array([-60.0, *[-20.0] * 200, -60.0])  # of a clip that was trimmed right at its first and last word
+    trimmed = Namespace(levels_db=levels, speech=levels > -30, frame_seconds=0.01)
+    assert measure_clip(trimmed, 0, 202, 9).end_db < -35 and measure_clip(trimmed, 1, 202, 9).end_db > -5
 
 
 def test_clips_dropped_speech_and_pauses_cover_the_recording_without_overlap():
