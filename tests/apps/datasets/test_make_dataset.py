@@ -161,9 +161,10 @@ def test_speech_without_subtitle_is_dropped_and_unspoken_subtitles_are_reported(
     remark = voiced(2.0, 200, 3, 3, RATE)
     remark *= syllables(remark)
     planted = plant(tmp_path / "talk.wav", 12, seed=4, extra=(5, remark))
-    planted.write_srt(tmp_path / "talk.srt")
+    planted.write_srt(tmp_path / "talk.en-GB.srt")
+    (tmp_path / "talk.de.srt").touch()
     assert make(planted.path, "--output", tmp_path / "set") == 0
-    assert "talk.wav: text from talk.srt" in capsys.readouterr().out
+    assert "talk.wav: text from talk.en-GB.srt" in capsys.readouterr().out
     assert right_share(planted, tmp_path / "set") >= 0.98
     left = [row for row in read_segments(tmp_path / "set") if row["reason"] == "speech without text"]
     assert sum(float(row["end_seconds"]) - float(row["start_seconds"]) for row in left) == pytest.approx(2.0, abs=0.2)
