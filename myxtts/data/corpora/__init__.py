@@ -98,7 +98,8 @@ def files_beside(recording: Path, suffixes: Sequence[str]) -> list[Path]:
     """Returns the files beside a recording that have its name (`talk.srt`, `talk.en.srt`), in order of `suffixes`."""
     alike = lambda one: recording.stem in (one.stem, one.stem.rpartition(".")[0])
     kind = lambda one: one.suffix.lower()
-    found = [one for one in recording.parent.iterdir() if kind(one) in suffixes and alike(one) and one.is_file()]
+    paths = [recording.parent / name for name in os.listdir(recording.parent) if name.startswith(recording.stem)]
+    found = [one for one in paths if kind(one) in suffixes and alike(one) and one.is_file()]
     return sorted(found, key=lambda one: (suffixes.index(kind(one)), one.stem != recording.stem, one.name))
 
 
