@@ -18,9 +18,6 @@ from myxtts.data.corpora.base import to_code
 from myxtts.text.cleaners import split_sentences
 from myxtts.text.languages import LANGUAGES
 
-TEXT_EXTENSIONS = (*SUBTITLES, ".txt", ".lab")
-"""Suffixes of subtitles and transcripts that are searched for next to a recording, in order of preference."""
-
 _MAX_TEXT_BYTES = 64 * 2**20
 _LONG_PIECE_CHARACTERS = 80
 _TAGS = re.compile(r"<[^<>]{0,200}>|\{[^{}]{0,200}\}|\[[^\[\]]{0,200}\]|【[^【】]{0,200}】")
@@ -71,7 +68,7 @@ def is_subtitles(path: Path) -> bool:
 def text_beside(recording: Path, language: str) -> Path | None:
     """Returns the text file next to a recording, preferably subtitles whose name contains `language` (`talk.en.srt`,
     `talk.en-US.srt`). A file of another language is not used."""
-    found = files_beside(recording, TEXT_EXTENSIONS)
+    found = files_beside(recording, (*SUBTITLES, ".txt", ".lab"))
     codes = {path: to_code(path.stem.removeprefix(recording.stem).strip(".")) for path in found}
     fitting = [path for path in found if codes[path] == language or codes[path] not in LANGUAGES]
     return max(fitting, key=lambda path: (is_subtitles(path), codes[path] == language), default=None)
