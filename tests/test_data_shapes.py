@@ -294,4 +294,5 @@ def test_other_inputs_are_refused_with_the_command_for_them(shape, tmp_path, cap
 
 def test_audio_beside_a_single_list_is_not_reported_as_unused(tmp_path):
     DATA["train.csv and val.csv"](tmp_path)
-    assert not any("Not used" in note for note in load_corpus(tmp_path / "train.csv").notes)
+    (tmp_path / "train.csv").rename(tmp_path / "TRAIN.CSV")
+    assert not any("Not used" in note for note in load_corpus(tmp_path / "TRAIN.CSV").notes)

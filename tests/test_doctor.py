@@ -104,10 +104,11 @@ def test_every_reason_is_found_and_every_clip_accounted_for_in_the_report_and_th
     assert "warning: cut ending: 1 (first: cut)" in lines
 
 
-def test_text_with_half_a_surrogate_pair_is_rejected(tmp_path):
+def test_text_with_half_a_surrogate_pair_or_in_an_unsupported_language_is_rejected(tmp_path):
     corpus = make_corpus(tmp_path / "set", {"good": ("hello", speech(), 22050)})
     half = replace(corpus.utterances[0], text="one \ud83d two")
-    assert found(inspect_corpus(replace(corpus, utterances=(half,))).rejections) == {("good", "text wrongly encoded")}
+    both = replace(corpus, utterances=(half, replace(corpus.utterances[0], language="sv")))
+    assert {one.reason for one in inspect_corpus(both).rejections} == {"text wrongly encoded", "unsupported language"}
 
 
 def test_check_of_texts_only_rejects_clips_that_were_accepted_so_far(corpus):

@@ -296,10 +296,10 @@ def _clips(inspection, name, tokenizer, config, writes):
     return clips
 
 
-def keep_speakers(folder: Path, clips: Sequence[Utterance]) -> list[str]:
+def keep_speakers(folder: Path, clips: Sequence[Utterance]) -> None:
     """Stores a reference recording of each training speaker in a run's folder, unless the stored one is up to date.
 
-    Stores at most `MOST_SPEAKERS` speakers, those with the most speech, and returns the names of the others.
+    Stores at most `MOST_SPEAKERS` speakers, those with the most speech.
     """
     by_speaker = defaultdict(list)
     for clip in clips:
@@ -322,4 +322,3 @@ def keep_speakers(folder: Path, clips: Sequence[Utterance]) -> list[str]:
     if left_out := most_first[MOST_SPEAKERS:]:
         kept = f"`myxtts say --speaker` takes the {MOST_SPEAKERS} speakers with the most speech"
         logger.info("%s; %d others need --reference-audio.", kept, len(left_out))
-    return left_out

@@ -15,10 +15,12 @@ import numpy as np
 
 from myxtts.audio.files import AudioError, read_audio, to_int16
 from myxtts.config.checks import counted
+from myxtts.config.data import DataConfig
 from myxtts.config.rates import MODEL_SAMPLE_RATE
 from myxtts.data.corpora import Corpus, Finding, Utterance, load_corpus
 from myxtts.data.corpora.folder import relative_path
 from myxtts.storage.files import csv_text, digest_bytes, write_text
+from myxtts.text.languages import LANGUAGES
 from myxtts.text.tokenizer import XTTSTokenizer
 
 MAX_CHARACTERS_PER_SECOND = 40.0
@@ -39,10 +41,10 @@ Progress = Callable[[int, int], None]
 
 
 class ClipLimits(NamedTuple):
-    """Minimum and maximum duration of a clip, in seconds."""
+    """Minimum and maximum duration of a clip, in seconds; by default, as in training."""
 
-    min_seconds: float = 0.1
-    max_seconds: float = 30.0
+    min_seconds: float = DataConfig.min_seconds
+    max_seconds: float = DataConfig.max_seconds
 
 
 @dataclass(frozen=True)
@@ -126,7 +128,7 @@ def inspect_corpus(
                 write_text(cache_path, json.dumps({"limits": key, "clips": clips}))
     rejections, good = list(corpus.rejections), []
     for utterance, verdict in zip(corpus.utterances, verdicts):
-        if refusal := _refusal(utterance.text, verdict):
+        if refusal := _refusal(utterance.text, utterance.language, verdict):
             rejections.append(_finding(corpus.root, utterance, *refusal))
         else:
             good.append((replace(utterance, num_samples=verdict.num_samples, audio=verdict.content_hash), verdict))
@@ -245,10 +247,12 @@ def _examine(path, limits, known):
     return _Verdict(*content, "", "", len(samples), digest, warnings)
 
 
-def _refusal(text, verdict):
+def _refusal(text, language, verdict):
     """Decides whether to reject a clip: returns `(reason, detail)`, or None if the clip can be used."""
     if verdict.reason:
         return verdict.reason, verdict.detail
+    if language not in LANGUAGES:
+        return "unsupported language", f"Its language is {language}; supported are {', '.join(LANGUAGES)}."
     is_certain, fault = _encoding_fault(text)
     if is_certain:
         return "text wrongly encoded", fault

@@ -86,8 +86,7 @@ def write_shard(
         audio: Digest of each clip's audio file by id, also for `left_out`. A changed file makes the shard out of date.
     """
     name = shard_name(number, shards)
-    for suffix in (".tfrecord", ".json"):
-        remove_leftovers(folder, name + suffix)
+    remove_leftovers(folder, f"{name}.*")
     path = folder / f"{name}.tfrecord"
     index, offset = [], 0
     with write_whole(path) as temporary, tf.io.TFRecordWriter(str(temporary)) as writer:

@@ -332,7 +332,8 @@ def _make(missing, folder, options):
         except UserError as error:
             fault = error
             if len(paths) > 1:
-                pending = [(speaker, [path]) for path in paths] + pending
+                half = len(paths) // 2  # few of many recordings are unusable
+                pending = [(speaker, paths[:half]), (speaker, paths[half:]), *pending]
             else:
                 say(f"Skipped {printable(str(paths[0]))}: {str(error).removeprefix(f'{paths[0]}: ')}")
     lists = [one.read_text("utf-8").splitlines() for one in folder.glob("metadata_*.csv")]

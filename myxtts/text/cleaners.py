@@ -30,7 +30,7 @@ _CLAUSE_END = re.compile(r"[,;:،؛、，；：፣፤፥—–](?=\s|[^\x00-\x7f
 def clean_text(text: str, language: str) -> str:
     """Converts written text, with its numbers and symbols, to lower-case words; romanizes Chinese, Korean, Japanese.
 
-    Raises `ValueError` if the language is not supported, and `ImportError` if a package for the language is missing.
+    Raises `ValueError` if the language is not supported, and `UserError` if a package for the language is missing.
     """
     language = get_language(language)
     text = re.sub("[\ud800-\udfff]", "\N{REPLACEMENT CHARACTER}", text)  # libraries reject lone surrogates

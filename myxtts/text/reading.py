@@ -45,7 +45,7 @@ class Reader(NamedTuple):
     def read(self, text: str, language: str) -> str:
         """Returns the text to tokenize; unknown characters are replaced if all of them have a replacement.
 
-        Raises `ImportError` if a package for the language is not installed.
+        Raises `UserError` if a package for the language is not installed.
         """
         cleaned = written(text, language, self.g2p)
         if "[" in cleaned:

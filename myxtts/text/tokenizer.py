@@ -265,7 +265,7 @@ class XTTSTokenizer:
         """Returns the ids of a written text: the language's tag, then the tokens of the cleaned text.
 
         Raises `ValueError` if the vocabulary has no tag for the language; with `allow_missing_tag`, the tag is
-        tokenized like text, as in Coqui's XTTS. Raises `ImportError` if a package for the language is not installed.
+        tokenized like text, as in Coqui's XTTS. Raises `UserError` if a package for the language is not installed.
         """
         language = get_language(language)
         if language.code not in self.languages and not allow_missing_tag:

@@ -53,9 +53,9 @@ class ClipFacts:
     snr_db: float
     """Level of the speech relative to the pauses in and around the clip."""
     end_db: float
-    """Level of the first or last 50 ms, whichever is louder, relative to the speech."""
+    """Level of the first or last 50 ms (10 ms at an end of the recording), the louder one, relative to the speech."""
     end_over_noise_db: float
-    """Level of the same 50 ms relative to the pauses."""
+    """The same level relative to the pauses."""
     dynamics_db: float
     """Difference between the 90th and the 10th percentile of the level during speech."""
     characters_per_second: float
@@ -97,7 +97,9 @@ def measure_clip(survey: Survey, start: int, end: int, num_letters: int) -> Clip
     levels = survey.levels_db[start:end]
     level, noise = _level_and_noise(survey, start, end)
     frames = max(1, round(_END_SECONDS / survey.frame_seconds))
-    edge = max(_mean_level(levels[:frames]), _mean_level(levels[-frames:]))
+    # A recording may be a clip that was trimmed right before its first word: at its ends, only 10 ms must be quiet.
+    first, last = (1 if is_outer else frames for is_outer in (start == 0, end == len(survey.levels_db)))
+    edge = max(_mean_level(levels[:first]), _mean_level(levels[-last:]))
     seconds = max(np.count_nonzero(survey.speech[start:end]), 1) * survey.frame_seconds
     values = seconds, level, level - noise, edge - level, edge - noise, _dynamics(survey, start, end)
     return ClipFacts(*(round(float(value), 3) for value in (*values, num_letters / seconds)))

@@ -14,11 +14,11 @@ from myxtts.apps.datasets.checks import Segment, cached, judge, listen, measure_
 from myxtts.apps.datasets.recording import LongAudio, Survey, survey
 from myxtts.apps.datasets.set_folder import PAUSE, WAVS, clips_of, describe, open_set, source_id, write_report
 from myxtts.apps.datasets.speech import Atom, choose_clips, find_edges, force_cuts, to_stretches
-from myxtts.apps.datasets.texts import TEXT_EXTENSIONS, Piece, count_letters, is_subtitles, read_text, synchronize
+from myxtts.apps.datasets.texts import Piece, count_letters, is_subtitles, read_text, synchronize, text_beside
 from myxtts.audio.encoding import write_audio
 from myxtts.audio.files import MEDIA_EXTENSIONS
 from myxtts.config.checks import UserError, counted
-from myxtts.data.corpora import TEXTS, files_beside
+from myxtts.data.corpora import TEXTS
 from myxtts.storage.files import digest_file, read_json, write_whole_folder
 
 _HIGHEST_PEAK = 10 ** (-1 / 20)  # -1 dB of full scale
@@ -46,8 +46,7 @@ def make_dataset(
         files += [one for one in sorted(found) if one not in files]
     if options.text and len(files) > 1:
         raise UserError(f"--subtitles and --transcript are for one recording. Received: {len(files)}.")
-    suits = lambda text: (is_subtitles(text), text.stem.endswith(f".{options.language}"))
-    texts = {path: options.text or max(files_beside(path, TEXT_EXTENSIONS), key=suits, default=None) for path in files}
+    texts = {path: options.text or text_beside(path, options.language) for path in files}
     pieces = {path: read_text(path, text, options) for path, text in texts.items()}
     with open_set(output) as folder:
         for path, text in texts.items():

@@ -39,6 +39,7 @@ class SetFolder:
 
     def __init__(self, path: Path):
         self.path = path
+        self._last_number = max((one["number"] for one in self.records()), default=0)
 
     def path_of(self, source_id: str, suffix: str = ".json") -> Path:
         """Returns the path of a recording's record or, with the suffix `.heard`, of its cached recognizer results."""
@@ -82,8 +83,8 @@ class SetFolder:
             verdict = "kept" if row["clip"] else "left out"
             lines.append((source_id, *times, verdict, *(row[name] for name in SEGMENT_COLUMNS[4:])))
         self._append(SEGMENTS, SEGMENT_COLUMNS, lines, f"{source_id},", ",")
-        number = 1 + max((one["number"] for one in self.records()), default=0)
-        files.write_json(self.path_of(source_id), {**record, "number": number})
+        self._last_number += 1
+        files.write_json(self.path_of(source_id), {**record, "number": self._last_number})
         self.path_of(source_id, ".heard").unlink(missing_ok=True)
 
     def _append(self, name, columns, lines, start, separator):

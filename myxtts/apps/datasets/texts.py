@@ -13,11 +13,10 @@ from scipy.signal import correlate, find_peaks
 from scipy.stats import theilslopes
 
 from myxtts.config.checks import UserError, needing, read_bounded
-from myxtts.data.corpora import SUBTITLES
+from myxtts.data.corpora import SUBTITLES, files_beside
+from myxtts.data.corpora.base import to_code
 from myxtts.text.cleaners import split_sentences
-
-TEXT_EXTENSIONS = (*SUBTITLES, ".txt", ".lab")
-"""Suffixes of subtitles and transcripts that are searched for next to a recording, in order of preference."""
+from myxtts.text.languages import LANGUAGES
 
 _MAX_TEXT_BYTES = 64 * 2**20
 _LONG_PIECE_CHARACTERS = 80
@@ -66,6 +65,15 @@ def is_subtitles(path: Path) -> bool:
     return path.suffix.lower() in SUBTITLES
 
 
+def text_beside(recording: Path, language: str) -> Path | None:
+    """Returns the text file next to a recording, preferably subtitles whose name contains `language` (`talk.en.srt`,
+    `talk.en-US.srt`). A file of another language is not used."""
+    found = files_beside(recording, (*SUBTITLES, ".txt", ".lab"))
+    codes = {path: to_code(path.stem.removeprefix(recording.stem).strip(".")) for path in found}
+    fitting = [path for path in found if codes[path] == language or codes[path] not in LANGUAGES]
+    return max(fitting, key=lambda path: (is_subtitles(path), codes[path] == language), default=None)
+
+
 def read_text(recording: Path, text: Path | None, options: Namespace) -> list[Piece]:
     """Reads the text file of a recording. If `text` is None, returns [], and a recognizer must transcribe the audio.
 
@@ -73,7 +81,8 @@ def read_text(recording: Path, text: Path | None, options: Namespace) -> list[Pi
     """
     if text is None:
         if options.recognizer is None:
-            raise UserError(f"{recording} has no text. Put subtitles named like it next to it, or give --recognizer.")
+            hint = "Put subtitles named like it next to it, or give --recognizer"
+            raise UserError(f"{recording} has no text in {options.language}. {hint}.")
         return []
     if is_subtitles(text):
         return read_subtitles(text)

@@ -20,7 +20,6 @@ from myxtts.apps.server.voices import VoiceBook
 from myxtts.audio.encoding import OPEN_FORMATS, SoundEncoder
 from myxtts.config.checks import UNPRINTABLE, UserError
 from myxtts.inference.speech import word_times
-from myxtts.inference.text_front import SpeechError
 from myxtts.text.g2p import ESPEAK
 from myxtts.text.language_guess import guess_language, language_to_read
 from myxtts.text.languages import get_language
@@ -150,7 +149,7 @@ def make_job(
             pieces += speaker.synthesizer.text_front.pieces(part, language)
             if after:
                 pieces[-1] = pieces[-1]._replace(pause_seconds=after)
-    except (SpeechError, ImportError) as error:  # ImportError: the extra of a romanized language is not installed
+    except UserError as error:  # also if the extra of a romanized language is not installed
         raise ApiError(400, str(error)[:500], "input", "cannot_be_spoken") from error
     options = dict(seed=request.seed, speed=request.speed, hurry=request.is_open, id=id)
     return SpeechJob(pieces, (lead, after), find, language, sampling, **options)

@@ -18,11 +18,10 @@ from myxtts.apps.studio.folders import EVALUATION, EXPORTS, DataSets, named_fold
 from myxtts.apps.studio.texts import EXAMPLES, PageError
 from myxtts.audio.files import load_samples, to_int16
 from myxtts.config.checks import UserError
-from myxtts.config.data import DataConfig
 from myxtts.config.rates import MODEL_SAMPLE_RATE
 from myxtts.config.stages import STAGES
 from myxtts.data.corpora import Utterance, load_corpus
-from myxtts.data.doctor import ClipLimits, check_data, summarize
+from myxtts.data.doctor import check_data, summarize
 from myxtts.devices.tensorflow_start import import_sparingly
 from myxtts.hearing.recognizers import WHISPER_SIZES
 from myxtts.inference.text_front import open_text_front
@@ -63,8 +62,7 @@ class Studio:
         """Returns the report of `myxtts doctor data` on a folder. Raises `UserError` if the folder has no data set."""
         if not (folder := self.data.place(folder)):
             raise PageError("no_folder")
-        limits = ClipLimits(max_seconds=DataConfig.max_seconds)  # the default of `myxtts doctor data`
-        found, leaks = check_data(folder, language=language, limits=limits)
+        found, leaks = check_data(folder, language=language)
         if not found.accepted:  # it may be any file of the machine, so the report must not quote it
             found = replace(found, rejections=[replace(one, id="", detail="") for one in found.rejections])
         return "\n".join([summarize(found), *(f"leakage: {leak}" for leak in leaks)])

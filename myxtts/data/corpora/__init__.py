@@ -20,7 +20,7 @@ from pathlib import Path
 from myxtts.audio.files import AUDIO_EXTENSIONS, MEDIA_EXTENSIONS
 from myxtts.config.checks import counted, printable, require
 from myxtts.data.corpora.base import Corpus, CorpusFormat, Finding, Place, Reading, Utterance
-from myxtts.data.corpora.folder import CONVERT, ClipRefused, CorpusError, CorpusFolder, TextsMissing
+from myxtts.data.corpora.folder import CONVERT, ClipRefused, CorpusError, CorpusFolder, TextsMissing, file_key
 from myxtts.storage.base_model import EXPORT, KINDS, MODEL, RELEASE, RUNS, SETTINGS, STAGE, TRAINER, kind_of
 from myxtts.text.language_guess import guess_language, identify_language
 from myxtts.text.languages import DEFAULT_LANGUAGE, LANGUAGES, get_language
@@ -72,7 +72,7 @@ def load_corpus(
     inner = formats if chosen[0].name == "speaker-folders" else chosen
     reading = Reading(CorpusFolder(home, audio_roots), language or "", inner)
     folder = reading.folder.root
-    place = Place(folder, "", folder.name, None if root.is_dir() else folder / root.name)
+    place = Place(folder, "", folder.name, None if root.is_dir() else folder / file_key(root.name))
     try:
         layout = reading.read((form for form in chosen if form.takes_list or not place.list_path), place)
     except ClipRefused as refused:
@@ -98,7 +98,8 @@ def files_beside(recording: Path, suffixes: Sequence[str]) -> list[Path]:
     """Returns the files beside a recording that have its name (`talk.srt`, `talk.en.srt`), in order of `suffixes`."""
     alike = lambda one: recording.stem in (one.stem, one.stem.rpartition(".")[0])
     kind = lambda one: one.suffix.lower()
-    found = [one for one in recording.parent.iterdir() if kind(one) in suffixes and alike(one) and one.is_file()]
+    paths = [recording.parent / name for name in os.listdir(recording.parent) if name.startswith(recording.stem)]
+    found = [one for one in paths if kind(one) in suffixes and alike(one) and one.is_file()]
     return sorted(found, key=lambda one: (suffixes.index(kind(one)), one.stem != recording.stem, one.name))
 
 

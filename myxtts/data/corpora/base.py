@@ -108,7 +108,7 @@ class Reading:
     """
 
     def __init__(self, folder: CorpusFolder, language: str, formats: list[CorpusFormat]):
-        self.folder, self.language, self.formats = folder, _to_code(language), formats
+        self.folder, self.language, self.formats = folder, to_code(language), formats
         self.utterances: list[Utterance] = []
         self.rejections: list[Finding] = []
         self.notes: list[str] = []
@@ -171,13 +171,13 @@ class Reading:
             detail = "Its speaker or language is too long, or has control or direction characters."
             raise ClipRefused("bad label", detail)
         speaker = composed(speaker or place.speaker)
-        clip = Utterance(clip_id, path, text, speaker, _to_code(language) or self.language, line, place.validation)
+        clip = Utterance(clip_id, path, text, speaker, to_code(language) or self.language, line, place.validation)
         self.utterances.append(clip)
         self._first_uses[clip_id] = clip
 
 
 @lru_cache(1000)
-def _to_code(language):
+def to_code(language: str) -> str:
     """Returns the code of a language label such as `German` or `de_DE`; an unknown label only in lower case."""
     with suppress(ValueError):
         language = get_language(language).code

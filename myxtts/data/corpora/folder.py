@@ -106,15 +106,15 @@ class CorpusFolder:
         for folder in self._list(place, for_audio=True)[1]:
             with suppress(ClipRefused):
                 for one in itertools.chain(*self._list(folder, for_audio=True)):
-                    found.setdefault(_file_key(os.path.basename(one)), []).append(folder)
+                    found.setdefault(file_key(os.path.basename(one)), []).append(folder)
         return found
 
     def _find_on_disk(self, folder):
         """Returns a folder's path with the Unicode form that its name has on disk; unchanged if there is no folder."""
         if os.path.isdir(folder) or not any(folder.is_relative_to(root) for root in self._roots):
             return folder
-        beside, key = self._list(folder.parent, for_audio=True)[1], _file_key(folder.name)
-        return next((one for one in beside if _file_key(one.name) == key), folder)
+        beside, key = self._list(folder.parent, for_audio=True)[1], file_key(folder.name)
+        return next((one for one in beside if file_key(one.name) == key), folder)
 
     def _find_entries(self, folder, for_audio=False):
         """Returns the files and the subfolders of a folder, as `files` and `subfolders` do."""
@@ -132,7 +132,7 @@ class CorpusFolder:
         names = sorted(entry.name for entry in entries if not entry.is_dir(follow_symlinks=False))
         is_folder = lambda entry: os.path.isdir(entry) if entry.is_symlink() else entry.is_dir()
         folders = sorted(folder / entry.name for entry in entries if is_folder(entry) and entry.name[0] != ".")
-        return {_file_key(name): name for name in names}, folders
+        return {file_key(name): name for name in names}, folders
 
     def has(self, folder: Path, *names: str) -> bool:
         """Returns whether a folder has all of these files. Raises `ClipRefused` as `files` does."""
@@ -152,10 +152,10 @@ class CorpusFolder:
         is_audio = name.lower().endswith(AUDIO_EXTENSIONS)
         is_media = name.lower().endswith(MEDIA_EXTENSIONS)
         stem = os.path.splitext(name)[0] if is_media else name
-        keys = [_file_key(name)] if is_audio else [_file_key(stem + kind) for kind in AUDIO_EXTENSIONS]
+        keys = [file_key(name)] if is_audio else [file_key(stem + kind) for kind in AUDIO_EXTENSIONS]
         direct = dict.fromkeys((*places, *self.audio_roots))
         searched = [place for place in direct if place in self.searched]
-        firsts = map(_file_key, folders[:1] or keys)
+        firsts = map(file_key, folders[:1] or keys)
         below = (subfolder for key in firsts for place in searched for subfolder in self._below(place).get(key, ()))
         found = {}
         for place in itertools.chain(direct, below):
@@ -211,7 +211,7 @@ class CorpusFolder:
         is_elsewhere = is_full and not climbs and not os.path.exists(name)
         for end in (parts[n:] for n in range(len(parts) if is_elsewhere else 0)):
             inner = (self._list(place.joinpath(*end[:-1]), for_audio=True)[0] for place in self.searched)
-            if any(_file_key(end[-1]) in files for files in inner):
+            if any(file_key(end[-1]) in files for files in inner):
                 return end
         if is_full:
             detail = "The id leads outside the data set; it was not opened. --audio-root allows another folder."
@@ -293,7 +293,7 @@ def is_name(text: str) -> bool:
     return len(text) <= MAX_NAME_CHARACTERS and not UNPRINTABLE.search(text)
 
 
-def _file_key(name):
+def file_key(name: str) -> str:
     """Normalizes a file name for look-up: NFC, because macOS decomposes letters, and a lower-case extension."""
     stem, extension = os.path.splitext(unicodedata.normalize("NFC", name))
     return stem + extension.lower()

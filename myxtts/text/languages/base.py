@@ -45,7 +45,7 @@ class Language:
     symbol_readings: dict[str, str] = field(default_factory=dict)
     """Words that replace each symbol if the vocabulary lacks it; in Latin letters if `romanize` is set."""
     romanize: Callable[[str], str] | None = None
-    """Function that converts cleaned text to Latin letters. Raises ImportError if a package is not installed."""
+    """Function that converts cleaned text to Latin letters. Raises `UserError` if a package is not installed."""
     romanizes_as_written: bool = False
     """Whether `romanize` gets the text as written: all other steps of cleaning are skipped."""
     ordinal_stop: bool = False
@@ -82,11 +82,11 @@ def table(entries: str) -> dict[str, str]:
 def import_extra(module: str, purpose: str) -> ModuleType:
     """Imports a module of an optional package: `import_extra("hangul_romanize", "Korean text")`.
 
-    If the package is not installed, raises `ImportError` with the `purpose` and the command that installs it.
+    If the package is not installed, raises `UserError` with the `purpose` and the command that installs it.
     """
     package = module.partition(".")[0].replace("_", "-")
     install = f'pip install {package}, or for all languages: pip install "myxtts[languages]"'
-    with needing(f"{purpose} needs the package {package}. Install it with: {install}", ImportError):
+    with needing(f"{purpose} needs the package {package}. Install it with: {install}"):
         return importlib.import_module(module)
 
 

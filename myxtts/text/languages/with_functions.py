@@ -35,7 +35,7 @@ def _cutlet() -> Any:
 def japanese_to_romaji(text: str) -> str:
     """Romanizes Japanese in modified Hepburn spelling, in lower case with spaces between words.
 
-    今日は寒いですね! becomes `"kyou wa samui desu ne!"`. Raises `ImportError` if a package is missing.
+    今日は寒いですね! becomes `"kyou wa samui desu ne!"`. Raises `UserError` if a package is missing.
     """
     with _cutlet_lock:
         return _cutlet().romaji(text).lower()
@@ -44,7 +44,7 @@ def japanese_to_romaji(text: str) -> str:
 def hangul_to_latin(text: str) -> str:
     """Romanizes Hangul by the academic rules of the Revised Romanization of Korean (2000); other text is kept.
 
-    안녕하세요 becomes `"annyeonghaseyo"`. Raises `ImportError` if hangul-romanize is missing.
+    안녕하세요 becomes `"annyeonghaseyo"`. Raises `UserError` if hangul-romanize is missing.
     """
     package, rule = (import_extra(f"hangul_romanize{part}", "Korean text") for part in ("", ".rule"))
     return package.Transliter(rule.academic).translit(text)

@@ -89,7 +89,7 @@ _RULES: dict[re.Pattern, Callable[[str], str]] = {
 def chinese_to_pinyin(text: str) -> str:
     """Romanizes Chinese characters in Hanyu Pinyin with tone digits (5 is neutral), without spaces; other text is kept.
 
-    你好 becomes `"ni3hao3"`. The first of several readings is used. Raises `ImportError` if pypinyin is missing.
+    你好 becomes `"ni3hao3"`. The first of several readings is used. Raises `UserError` if pypinyin is missing.
     """
     pypinyin = import_extra("pypinyin", "Chinese text")
     syllables = pypinyin.pinyin(text, style=pypinyin.Style.TONE3, heteronym=False, neutral_tone_with_five=True)

@@ -17,7 +17,7 @@ from tiny import voiced
 
 import myxtts
 from myxtts import __main__ as command
-from myxtts.apps.datasets.checks import ClipFacts, Segment, judge, listen
+from myxtts.apps.datasets.checks import ClipFacts, Segment, judge, listen, measure_clip
 from myxtts.apps.datasets.command import build_parser, open_options
 from myxtts.apps.datasets.make import _with_pauses, make_dataset
 from myxtts.apps.datasets.set_folder import describe_doubts
@@ -159,9 +159,10 @@ def test_speech_without_subtitle_is_dropped_and_unspoken_subtitles_are_reported(
     remark = voiced(2.0, 200, 3, 3, RATE)
     remark *= syllables(remark)
     planted = plant(tmp_path / "talk.wav", 12, seed=4, extra=(5, remark))
-    planted.write_srt(tmp_path / "talk.srt")
+    planted.write_srt(tmp_path / "talk.en-GB.srt")
+    (tmp_path / "talk.de.srt").touch()
     assert make(planted.path, "--output", tmp_path / "set") == 0
-    assert "talk.wav: text from talk.srt" in capsys.readouterr().out
+    assert "talk.wav: text from talk.en-GB.srt" in capsys.readouterr().out
     assert right_share(planted, tmp_path / "set") >= 0.98
     left = [row for row in read_segments(tmp_path / "set") if row["reason"] == "speech without text"]
     assert sum(float(row["end_seconds"]) - float(row["start_seconds"]) for row in left) == pytest.approx(2.0, abs=0.2)
@@ -385,6 +386,9 @@ def test_unusual_speech_rate_is_doubtful_and_a_very_unusual_one_is_dropped():
     judge(clips, 10.0)
     assert [bool(clip.detail) for clip in clips] == [False] * 10 + [True] * 2
     assert [clip.reason for clip in clips] == [""] * 11 + ["speech rate"]
+    levels = np.array([-60.0, *[-20.0] * 200, -60.0])  # of a clip that was trimmed right at its first and last word
+    trimmed = Namespace(levels_db=levels, speech=levels > -30, frame_seconds=0.01)
+    assert measure_clip(trimmed, 0, 202, 9).end_db < -35 and measure_clip(trimmed, 1, 202, 9).end_db > -5
 
 
 def test_clips_dropped_speech_and_pauses_cover_the_recording_without_overlap():
