@@ -77,7 +77,7 @@ def open_run(config: Configuration = None, *, callbacks: Sequence = (), quiet: b
     from myxtts.runs.run import Run
 
     run = Run.open(config, callbacks, start.device_plan, download=start.download, **start.devices)
-    if config.training.worker_index == 0:
+    if run.config.training.worker_index == 0:
         from myxtts.runs.console import RunConsole
         from myxtts.utils.commons import setup_logging
 
