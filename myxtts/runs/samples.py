@@ -49,7 +49,7 @@ UNENDED_SCORE = 100.0
 
 
 class MetricsFile(Callback):
-    """Appends losses, timings, validation results and stage starts to `metrics.jsonl`; logs the first write error."""
+    """Appends losses, timings, validations, evaluations and stage starts to `metrics.jsonl`; logs the first error."""
 
     def __init__(self, folder: str | Path):
         self.path: Path = Path(folder, METRICS)
@@ -64,6 +64,9 @@ class MetricsFile(Callback):
 
     def on_validation(self, step, losses, is_best):
         self._add("validation", step, {**losses, "is_best": is_best})
+
+    def on_evaluation(self, step, figures, is_best):
+        self._add("evaluation", step, {**figures, "is_best": is_best})
 
     def _add(self, kind, step, figures):
         finite = {name: value if math.isfinite(value) else None for name, value in figures.items()}
