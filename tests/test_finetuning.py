@@ -167,6 +167,9 @@ def test_default_limits_are_lowered_to_the_source_and_larger_requests_are_refuse
         data = adopt(XTTSConfig(training=training)).data
     assert (data.max_text_length, data.max_seconds) == (24, 2.0)
     assert "data.max_seconds is 2.0 instead of 11.6" in caplog.text
+    XTTSTokenizer.train([("seven eight", "en")]).save(tmp_path / "other.json")
+    with pytest.raises(ConfigError, match="--vocabulary must be the vocabulary of --init-from"):
+        adopt(XTTSConfig(data=DataConfig(vocabulary=str(tmp_path / "other.json")), training=training))
     for name, value in (("max_seconds", 11.5), ("max_text_length", 199)):
         with pytest.raises(ConfigError, match=f"data.{name}.* must be at most "):
             adopt(XTTSConfig(data=DataConfig(**{name: value}), training=training))
