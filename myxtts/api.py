@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from myxtts.config.checks import ConfigError, UserError, printable, require, say
-from myxtts.config.config import SAMPLE, XTTSConfig, config_from_dict, find_recipe, read_yaml
+from myxtts.config.config import SAMPLE, XTTSConfig, config_from_dict, find_recipe, read_yaml, without_adapted
+from myxtts.config.data import PATHS
 from myxtts.config.flags import all_flags, start_options, with_named
 from myxtts.config.model import DEFAULT_TEXT_TOKENS
 from myxtts.config.stages import STAGES
@@ -76,7 +77,7 @@ def open_run(config: Configuration = None, *, callbacks: Sequence = (), quiet: b
     from myxtts.runs.run import Run
 
     run = Run.open(config, callbacks, start.device_plan, download=start.download, **start.devices)
-    if config.training.worker_index == 0:
+    if run.config.training.worker_index == 0:
         from myxtts.runs.console import RunConsole
         from myxtts.utils.commons import setup_logging
 
@@ -113,7 +114,8 @@ def train(config: Configuration = None, **options) -> "Run":
     """Trains the stages that are not finished, like `myxtts train`, and returns the run.
 
     Args:
-        config: Settings, a YAML file or a recipe's name; None means `sample.yaml` or, with `train_data`, the defaults.
+        config: Settings, a YAML file or a recipe's name. None means, with `train_data`, the defaults, else the settings
+            of the run in `checkpoint_dir` if it has recordings of its own, else `sample.yaml`.
         options: Flags of `myxtts train`, with underscores and the same defaults: `train_data="DIR"`,
             `model_size="nano"`, `data_gpu=0`, `max_steps=2000`; they override `config`. Also `callbacks`, a list of
             callbacks (see `runs.run.Run`), and `quiet=True`, which prints no progress; `train.log` still has it.
@@ -244,15 +246,24 @@ def from_preset(folder: str | os.PathLike, accept_licence: bool = False, which: 
 
 def _requested(config, named, start, is_plan=False) -> XTTSConfig:
     """Returns the checked settings of `train` or `plan`. Raises `UserError` if options conflict or have no effect."""
+    is_bare = config is None
     config = configure(config, **named)
     data, training = config.data, config.training
     has_run = (Path(training.checkpoint_dir) / "config.json").is_file()
     if has_run or data.train_data or data.val_data or data.language or training.tune or training.gpt.lora_rank:
         from myxtts.runs.setup import check_settings, with_own_data  # imports NumPy, which other plans do not need
+        from myxtts.storage.run_folder import read_config
 
-        config = config if start.download or is_plan else with_own_data(config)
+        own = config if start.download or is_plan else with_own_data(config)
+        if is_bare and own is not config and not training.reset_training:  # not the recipe of the sample corpus
+            values = without_adapted(read_config(Path(training.checkpoint_dir)).to_dict())
+            values["data"] |= {name: getattr(own.data, name) for name in PATHS}
+            values["training"] |= {"workers": (), "worker_index": 0}  # those of an earlier start
+            own = config_from_dict(with_named(values, named))
+        config = own
         check_settings(config)
-    recordings, gpus = config.data.train_data, (data.data_gpu, data.model_gpu)
+    data, training = config.data, config.training
+    recordings, gpus = data.train_data, (data.data_gpu, data.model_gpu)
     if start.resume and (named.get("init_from") or named.get("reset_training")):
         raise ConfigError("--resume continues a run, --init-from and --reset-training start one: give one of them.")
     if start.download and recordings is None:

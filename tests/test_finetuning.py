@@ -11,7 +11,7 @@ from tiny import tiny_model_config, tiny_run_config, untraced, write_run
 
 from myxtts.api import open_run
 from myxtts.config.checks import ConfigError
-from myxtts.config.config import DataConfig, TrainingConfig, XTTSConfig
+from myxtts.config.config import DataConfig, SamplingConfig, TrainingConfig, XTTSConfig
 from myxtts.config.stages import LORA_TARGETS, GPTConfig
 from myxtts.data.dataset import SpeechDataset
 from myxtts.devices.configuration import plan_devices
@@ -167,6 +167,10 @@ def test_default_limits_are_lowered_to_the_source_and_larger_requests_are_refuse
         data = adopt(XTTSConfig(training=training)).data
     assert (data.max_text_length, data.max_seconds) == (24, 2.0)
     assert "data.max_seconds is 2.0 instead of 11.6" in caplog.text
+    assert adopt(XTTSConfig(training=training, sampling=SamplingConfig(temperature=0.3))).sampling.temperature == 0.3
+    XTTSTokenizer.train([("seven eight", "en")]).save(tmp_path / "other.json")
+    with pytest.raises(ConfigError, match="--vocabulary must be the vocabulary of --init-from"):
+        adopt(XTTSConfig(data=DataConfig(vocabulary=str(tmp_path / "other.json")), training=training))
     for name, value in (("max_seconds", 11.5), ("max_text_length", 199)):
         with pytest.raises(ConfigError, match=f"data.{name}.* must be at most "):
             adopt(XTTSConfig(data=DataConfig(**{name: value}), training=training))

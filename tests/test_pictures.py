@@ -52,11 +52,13 @@ def test_metrics_hold_every_figure_and_curves_those_of_the_last_way_to_the_end(t
     for step, loss in ((10, 5.0), (20, 4.0), (30, float("nan")), (20, 3.0)):  # it went back to step 10
         metrics.on_log(step, {"codes": loss, "text": 1.0}, TIMING)
     metrics.on_validation(20, {"codes": np.float32(3.5)}, True)
+    metrics.on_evaluation(20, {"score": 7.0}, False)
     begun, *lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert begun == {"stage": "gpt", "total_steps": 30, "step": 0, "kind": "start"}
     figures_of_first = {"codes": 5.0, "text": 1.0, "avg_ms": 12.0}
     assert lines[0] == {"stage": "gpt", "total_steps": 30, "step": 10, "kind": "training", **figures_of_first}
     assert lines[2]["codes"] is None and lines[4]["kind"] == "validation" and lines[4]["is_best"] is True
+    assert lines[5]["kind"] == "evaluation" and lines[5]["score"] == 7.0
     samples.write_curves(tmp_path, {"gpt": [{"step": 20, "codes": 3.5, "text": 1.0}]})
     shown = {line.get_label(): line.get_xydata().tolist() for line in drawn[0].axes[0].lines}
     assert shown == {"training codes": [[10, 5.0], [20, 3.0]], "validation codes": [[20, 3.5]]}

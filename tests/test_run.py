@@ -98,6 +98,9 @@ def test_stop_before_the_first_stage_trains_nothing(tiny_corpus, tmp_path):
     page.run.stop()
     assert not page.run.train()
     assert page.run.trainer is None and page.shown[-1] == "dvae stopped" and page.run.history == {}
+    (tmp_path / "vocab.json").write_text("of other recordings, without a checkpoint")
+    page.run.stop()
+    assert not page.run.train() and (tmp_path / "vocab.json").read_text().startswith("{")
 
 
 def test_stopped_reset_run_is_resumed_and_not_set_aside_again(tiny_corpus, tmp_path):

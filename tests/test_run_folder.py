@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 from tiny import tiny_run_config
 
+from myxtts.api import _requested
 from myxtts.config.checks import UserError
+from myxtts.config.flags import StartOptions
 from myxtts.runs.setup import require_run, with_own_data
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
 from myxtts.storage.files import temporary_path, write_json
@@ -134,8 +136,10 @@ def test_resume_of_a_copy_without_a_whole_checkpoint_is_refused_and_changes_noth
     with pytest.raises(UserError, match="--resume needs an intact checkpoint"):
         require_run(config)
     assert sorted(tmp_path.rglob("*")) == before
-    write_json(tmp_path / "config.json", tiny_run_config(tmp_path, data={"val_data": "held"}).to_dict())
+    write_json(tmp_path / "config.json", tiny_run_config(ROOT, data={"val_data": "held"}).to_dict())
     assert with_own_data(config).data.val_data == "held"
+    continued = _requested(None, {"checkpoint_dir": str(tmp_path)}, StartOptions())  # not with sample.yaml
+    assert continued.recipe() == config.recipe() and continued.data.val_data == "held"
     write_json(tmp_path / "config.json", tiny_run_config("gone").to_dict())
     with pytest.raises(UserError, match="--train-data must be given: that of the run, gone, does not exist"):
         with_own_data(config)

@@ -106,4 +106,7 @@ def test_samples_that_cannot_be_written_stop_nothing(speaking, monkeypatch, capl
     monkeypatch.setattr("myxtts.runs.samples.write_audio", full)
     with untraced():
         speaker.on_sample(1)
+        monkeypatch.setattr("myxtts.runs.samples.reference_of", lambda *_: "gone.wav")
+        speaker.on_sample(2)
     assert "sentences of step 1 could not" in caplog.text and "No space left" in caplog.text
+    assert "sentences of step 2 could not" in caplog.text and "gone.wav" in caplog.text

@@ -54,11 +54,14 @@ def test_best_checkpoint_by_evaluation_and_the_end_of_a_stage_that_no_longer_imp
     assert state["finished"] and state["best"] == [3.0, 2] and state["stale_evaluations"] == 2
     again = XTTSTrainer(dataset.config, stage="dvae")
     assert again.watch.ended_early and again.state.best == (3.0, 2)
+    again.state.finished = False  # stopped, and resumed with a patience that is already used up
+    again.train(dataset)
+    assert again.store.read_state(2)["finished"] and caplog.text.count("ends early") == 2
     training = {**training, "best_by": "loss", "evaluation_patience": 1}  # ends at a step whose loss is the best
     dataset = open_run(tiny_corpus, tmp_path / "other", dvae=steps, training={**training, **every})
     (trainer := dvae_trainer(dataset)).watch.speech_judge = lambda step: {"score": 5.0}
     trainer.train(dataset)
-    assert trainer.step == trainer.store.best_step() == 2 and caplog.text.count("ends early") == 2
+    assert trainer.step == trainer.store.best_step() == 2 and caplog.text.count("ends early") == 3
 
 
 def test_score_and_loss_are_never_compared():

@@ -83,6 +83,9 @@ def open_run(
     """
     config, began = settle_origin(config)
     training, home = config.training, Path(config.training.checkpoint_dir)
+    if began is None and not is_plan and not holds_run(home) and (home / "config.json").is_file():
+        # Left by a start that was stopped before its first checkpoint, perhaps on other recordings.
+        (home / VOCABULARY).unlink(missing_ok=True)
     dataset = SpeechDataset.open(config, lambda done, total: notify("on_inspection", done, total), not is_plan)
     is_created, reset = bool(training.init_from) and began is None, reset_parts(training)
     with suppress(CheckpointError):  # damaged settings of a run that is reset

@@ -25,6 +25,7 @@ from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
 from myxtts.storage.files import write_whole
 from myxtts.storage.speakers import SPEAKER_CLIPS, SPEAKERS_FILE, read_clips, write_speaker_clips
 from myxtts.text.g2p import ESPEAK
+from myxtts.text.tokenizer import XTTSTokenizer
 from myxtts.training.stages.classes import STAGE_CLASSES
 
 MOST_CLIP_BYTES = 8 * 2**20
@@ -192,8 +193,12 @@ def adopt(config: XTTSConfig) -> XTTSConfig:
     reads, requested = stored.data.g2p, data.g2p
     is_read = requested is None or ESPEAK in requested or ESPEAK not in (reads or ())
     require(is_read, "--g2p", f"{' '.join(reads or ())}, as in --init-from", " ".join(requested or ()), "Leave it out.")
-    vocabulary = data.vocabulary or str(run_folder.vocabulary_path(source))
-    data = replace(data, vocabulary=vocabulary, g2p=reads if requested is None else requested)
+    vocabulary = run_folder.vocabulary_path(source)
+    if data.vocabulary and "gpt" in theirs and vocabulary.is_file():
+        extends = XTTSTokenizer.from_file(data.vocabulary).extends(XTTSTokenizer.from_file(vocabulary))
+        rule, hint = "the vocabulary of --init-from, or extend it", "Otherwise, tokens would get weights of others."
+        require(extends, "--vocabulary", rule, printable(data.vocabulary), f"{hint} Leave it out.")
+    data = replace(data, vocabulary=data.vocabulary or str(vocabulary), g2p=reads if requested is None else requested)
     return with_shape(replace(config, data=data), stored)
 
 

@@ -4,7 +4,7 @@ import json
 import logging
 import math
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from itertools import chain, cycle
 from pathlib import Path
@@ -49,7 +49,7 @@ UNENDED_SCORE = 100.0
 
 
 class MetricsFile(Callback):
-    """Appends losses, timings, validation results and stage starts to `metrics.jsonl`; logs the first write error."""
+    """Appends losses, timings, validations, evaluations and stage starts to `metrics.jsonl`; logs the first error."""
 
     def __init__(self, folder: str | Path):
         self.path: Path = Path(folder, METRICS)
@@ -64,6 +64,9 @@ class MetricsFile(Callback):
 
     def on_validation(self, step, losses, is_best):
         self._add("validation", step, {**losses, "is_best": is_best})
+
+    def on_evaluation(self, step, figures, is_best):
+        self._add("evaluation", step, {**figures, "is_best": is_best})
 
     def _add(self, kind, step, figures):
         finite = {name: value if math.isfinite(value) else None for name, value in figures.items()}
@@ -171,8 +174,8 @@ class SampleWriter(Callback):
         self._events, self._shown = EventFile(log_folder), set()
         self.clips: list[Utterance] = spread(dataset.validation, dataset.config.training.num_samples)
 
-    def keep(self, step: int, samples: list[Sample]) -> None:
-        """Writes the samples, one per clip in `self.clips`, and the recordings of these clips. Logs disk errors."""
+    def keep(self, step: int, samples: Iterable[Sample]) -> None:
+        """Writes the samples, one per clip in `self.clips`, and the recordings of these clips. Logs their errors."""
         try:
             self._folder.mkdir(exist_ok=True)  # without parents: the run's folder may have been moved
             for clip, sample in zip(self.clips, samples):
@@ -194,7 +197,7 @@ class SampleWriter(Callback):
 
                 self._events.write(step, show)
                 self._shown.add(clip.id)
-        except (OSError, UserError) as error:  # UserError: audio that is not finite
+        except (OSError, UserError) as error:  # UserError: audio that is not finite or cannot be read
             message = "The %s of step %d could not be written to %s: %s. Training continues."
             logger.error(message, self._title, step, self._folder, error)
 
@@ -210,6 +213,10 @@ class SampleSpeaker(SampleWriter):
         self._device, self._make_synthesizer, self._seed = device, make_synthesizer, dataset.config.training.seed
 
     def on_sample(self, step: int):
+        self.keep(step, self._spoken())
+
+    def _spoken(self):
+        """Yields the samples, so that `keep` logs the error of a recording that is gone or too short for a voice."""
         speaking, samples = self._make_synthesizer(), []
         texts = [clip.text for clip in self.clips]
         with tf.device(self._device):
@@ -219,7 +226,7 @@ class SampleSpeaker(SampleWriter):
                 mels = {"recording": mel_of(load_samples(clip.wav_path)), "spoken": speech.mel}
                 attention = speaking.attention(speech, voice, clip.language)
                 samples.append(Sample(speech.samples, speech.sample_rate, mels, attention))
-        self.keep(step, samples)
+        yield from samples
 
 
 class Copier(SampleWriter):

@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import median
 
 from myxtts.config.checks import ConfigError, UserError, counted, printable, require, say
-from myxtts.config.config import XTTSConfig, config_from_dict, without_adapted
+from myxtts.config.config import SamplingConfig, XTTSConfig, config_from_dict, without_adapted
 from myxtts.config.rates import CODE_STRIDE_SAMPLES, MODEL_SAMPLE_RATE
 from myxtts.config.settings import Default
 from myxtts.config.stages import STAGES
@@ -105,13 +105,16 @@ def check_tuning(training: TrainingConfig, is_new: bool) -> None:
 
 
 def with_shape(config: XTTSConfig, stored: XTTSConfig) -> XTTSConfig:
-    """Returns `config` with the model and sampling settings of `stored`, except dropout and, for `base`, sampling.
+    """Returns `config` with the model and sampling settings of `stored`, except dropout, sampling settings that are not
+    the defaults and, for `base`, all sampling settings.
 
     Lowers default clip lengths to the model's limits. If the user set one above them, `XTTSConfig` raises an error.
     """
     model, data = replace(stored.model, dropout=config.model.dropout), config.data
+    usual = vars(SamplingConfig())
+    given = {name: value for name, value in vars(config.sampling).items() if value != usual[name]}
     # The low temperature of the bundled model would make models that are fine-tuned on minutes of speech loop.
-    sampling = config.sampling if is_base(config.training.init_from) else stored.sampling
+    sampling = config.sampling if is_base(config.training.init_from) else stored.sampling.changed(given)
     tenths = (model.max_codes * CODE_STRIDE_SAMPLES - 1) // (MODEL_SAMPLE_RATE // 10)
     most = {"max_text_length": model.max_text_tokens, "max_seconds": tenths / 10}
     if data.max_mel_frames is not None:

@@ -168,7 +168,7 @@ class StageTrainer:
         if self.step >= total and not self.state.finished:
             # A run that is resumed with a smaller number of steps than it has taken is finished.
             self.checkpointer.save(last=True, finished=True)
-        if self.step >= total or self.watch.ended_early:
+        if self.step >= total or (self.watch.ended_early and self.state.finished):
             return {}
         self.watch.ledger_keeper = LedgerKeeper(self)
         if len(order.shapes) > 1:
