@@ -175,6 +175,7 @@ def test_accelerator_and_virtual_devices_come_from_the_environment(machine):
     machine(2, URVC_ACCELERATOR="rocm")
     with pytest.raises(DeviceError, match="built with rocm"):
         early_gpu_configuration()
+    pytest.raises(DeviceError, devices.plan_for)
     machine(0, MYXTTS_VIRTUAL_DEVICES="2")
     assert early_gpu_configuration().virtual
     machine(0, MYXTTS_VIRTUAL_DEVICES="two")

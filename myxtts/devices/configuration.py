@@ -32,7 +32,9 @@ def plan_for(data_gpu: int | None = None, model_gpu: int | None = None) -> Devic
         return plan
     if pair != (None, None):
         return early_gpu_configuration(*pair)
-    return plan_devices(num_gpus=len(import_sparingly().config.get_visible_devices("GPU")))
+    tf, accelerator = import_sparingly(), _accelerator_variable()
+    _require_build(tf, accelerator)
+    return plan_devices(num_gpus=len(tf.config.get_visible_devices("GPU")), accelerator=accelerator)
 
 
 def count_gpus() -> int:
