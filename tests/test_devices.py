@@ -187,6 +187,7 @@ def test_the_same_request_again_is_the_same_plan_and_another_pair_or_limit_is_an
     tensorflow = machine(4)
     plan = early_gpu_configuration(3, 1)
     said = capsys.readouterr().out
+    devices.check_devices(3, 1)
     assert early_gpu_configuration(3, 1) is plan and devices.plan_for() is plan
     assert capsys.readouterr().out == "" and said
     assert (tensorflow().state.soft_placement, tensorflow().state.policy) == (False, "silent")

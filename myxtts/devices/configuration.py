@@ -46,6 +46,8 @@ def count_gpus() -> int:
 def check_devices(data_gpu: int | None = None, model_gpu: int | None = None, **options) -> None:
     """Checks device options early, as far as possible without importing TensorFlow. Raises `DeviceError`."""
     request, gpus = _request(data_gpu, model_gpu, **options), _nvml_gpus()
+    if _applied and _applied[0] == request:  # its indices no longer count: only the plan's own GPUs are visible
+        return
     if gpus is None and "tensorflow" in sys.modules:
         gpus = import_sparingly().config.list_physical_devices("GPU")
     num_gpus = len(gpus or ())
