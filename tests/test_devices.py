@@ -157,14 +157,15 @@ def test_single_mode_takes_one_gpu_and_lets_it_grow(machine, capsys):
 
 
 @pytest.mark.parametrize(
-    "command", [["evaluate", "base", "--quick"], ["export", "--checkpoint", "base"], ["say", "--text", "Hi."]]
+    "command",
+    ["evaluate base --quick", "export --checkpoint base", "say --text Hi.", "prepare --checkpoint base --shards 2"],
 )
 def test_every_command_that_speaks_refuses_a_missing_accelerator(command, monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(devices, "_applied", None)
     monkeypatch.setenv("MYXTTS_ACCELERATOR", "cuda")
-    options = ["--output", str(tmp_path / ("out.wav" if command[0] == "say" else "out"))]
-    options += ["--format", "onnx"] if command[0] == "export" else []
-    assert main([*command, *options]) == 2
+    options = ["--output", str(tmp_path / ("out.wav" if command.startswith("say") else "out"))]
+    options += ["--format", "onnx"] if command.startswith("export") else []
+    assert main([*command.split(), *options]) == 2
     assert "MYXTTS_ACCELERATOR=cuda" in capsys.readouterr().err
 
 

@@ -132,11 +132,13 @@ def prepare(argv: list[str] | None = None) -> int:
 
     folder = local_folder(arguments.checkpoint, arguments.accept_licence)
     import_tensorflow()
+    from myxtts.devices.configuration import configure_for_speech
     from myxtts.devices.machine import device_named
     from myxtts.runs import preparing
     from myxtts.utils.commons import setup_logging
 
     setup_logging()
+    configure_for_speech(arguments.device)
     device = device_named(arguments.device)
     preparing.prepare(folder, arguments.output, arguments.shards, device, arguments.shard, arguments.train_data)
     return 0

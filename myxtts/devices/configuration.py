@@ -147,7 +147,7 @@ def apply_plan(plan: DevicePlan) -> None:
 
 
 def configure_for_speech(device: str | None = None) -> AbstractContextManager:
-    """Configures devices for synthesis: the accelerator named by `MYXTTS_ACCELERATOR`, and memory growth.
+    """Configures devices for synthesis or encoding: the accelerator named by `MYXTTS_ACCELERATOR`, and memory growth.
 
     Returns a `tf.device` scope for `device`; None means the first visible GPU or, without a GPU, the CPU.
     Raises `DeviceError` if the accelerator is not available, and `UserError` if `device` does not exist.
