@@ -237,6 +237,9 @@ def quickest_devices(config: XTTSConfig, options: Mapping[str, object]) -> tuple
     if count < 2:
         say("Device plan auto: there is only one device to train on.")
         return requests["single"]
+    if with_workers(config).training.workers:
+        hint = "Find the plan on one machine, and give its flags to all workers"
+        raise UserError(f"--device-plan auto cannot be used with --workers. {hint}.")
     note = " on virtual devices, which do not show the speed of GPUs" if virtual else ""
     say(f"Device plan auto: measuring {MEASURED_STEPS} steps of {', '.join(requests)}{note}...")
     best, lines = choose({name: measure(*request) for name, request in requests.items()})
