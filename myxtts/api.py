@@ -14,6 +14,7 @@ from myxtts.config.config import SAMPLE, XTTSConfig, config_from_dict, find_reci
 from myxtts.config.flags import all_flags, start_options, with_named
 from myxtts.config.model import DEFAULT_TEXT_TOKENS
 from myxtts.config.stages import STAGES
+from myxtts.devices.configuration import device_request
 from myxtts.devices.device_plan import plan_devices
 from myxtts.devices.tensorflow_start import import_sparingly, starting_quietly
 
@@ -279,7 +280,7 @@ def _requested(config, named, start, is_plan=False) -> XTTSConfig:
             flag = f"--{name.replace('_', '-')}"
             raise ConfigError(f"{flag} {named[name]} has no effect {hint}, or leave out {flag}.")
     # A plan may be for another machine, with more GPUs; `check_request` counts those of this one.
-    plan_devices(num_gpus=1024, data_gpu=gpus[0], model_gpu=gpus[1], **start.devices)
+    plan_devices(num_gpus=1024, **vars(device_request(*gpus, **start.devices)))
     return config
 
 

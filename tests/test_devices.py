@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from stand_in_machine import stand_in_machine
 
+from myxtts import api
 from myxtts.__main__ import main
 from myxtts.devices import configuration as devices
 from myxtts.devices.configuration import DeviceError, early_gpu_configuration, plan_devices
@@ -178,7 +179,7 @@ def test_accelerator_and_virtual_devices_come_from_the_environment(machine):
         early_gpu_configuration()
     pytest.raises(DeviceError, devices.plan_for)
     machine(0, MYXTTS_VIRTUAL_DEVICES="2")
-    assert early_gpu_configuration().virtual
+    assert early_gpu_configuration().virtual and api.plan(enable_memory_isolation=True)
     machine(0, MYXTTS_VIRTUAL_DEVICES="two")
     with pytest.raises(DeviceError, match="MYXTTS_VIRTUAL_DEVICES must be a number of devices. Received: two"):
         early_gpu_configuration()

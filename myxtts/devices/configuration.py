@@ -45,7 +45,7 @@ def count_gpus() -> int:
 
 def check_devices(data_gpu: int | None = None, model_gpu: int | None = None, **options) -> None:
     """Checks device options early, as far as possible without importing TensorFlow. Raises `DeviceError`."""
-    request, gpus = _request(data_gpu, model_gpu, **options), _nvml_gpus()
+    request, gpus = device_request(data_gpu, model_gpu, **options), _nvml_gpus()
     if _applied and _applied[0] == request:  # its indices no longer count: only the plan's own GPUs are visible
         return
     if gpus is None and "tensorflow" in sys.modules:
@@ -56,7 +56,9 @@ def check_devices(data_gpu: int | None = None, model_gpu: int | None = None, **o
     plan_devices(num_gpus=num_gpus, **vars(request))
 
 
-def _request(data_gpu, model_gpu, virtual_devices=None, **options):
+def device_request(
+    data_gpu: int | None, model_gpu: int | None, virtual_devices: int | None = None, **options
+) -> DeviceRequest:
     """Creates a `DeviceRequest`. Environment variables set the defaults of `virtual_devices` and `accelerator`."""
     if virtual_devices is None:
         value = os.environ.get(VIRTUAL_DEVICES_VARIABLE, "").strip() or "0"
@@ -77,7 +79,7 @@ def early_gpu_configuration(data_gpu: int | None = None, model_gpu: int | None =
         DeviceError: As in `plan_devices` and `apply_plan`, or another GPU pair was configured in this process before.
     """
     global _applied
-    request = _request(data_gpu, model_gpu, **options)
+    request = device_request(data_gpu, model_gpu, **options)
     if _applied is not None:
         configured, plan = _applied
         mode = "isolated" if request.memory_isolation else "dual"
