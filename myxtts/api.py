@@ -265,9 +265,9 @@ def _requested(config, named, start, is_plan=False) -> XTTSConfig:
     if named.get("sample_languages") is not None and recordings:
         rule = f"--sample-languages is for the sample corpus, and the recordings are in {printable(str(recordings))}"
         raise ConfigError(f"{rule}. Leave it out; --language is the language of recordings.")
-    if start.device_plan and (gpus != (None, None) or start.model_gpus or start.memory_isolation):
-        flags = "--data-gpu, --model-gpu, --model-gpus and --enable-memory-isolation"
-        raise ConfigError(f"--device-plan auto selects the devices. Leave out {flags}, or --device-plan.")
+    if start.device_plan and (gpus != (None, None) or start.model_gpus or start.memory_isolation or training.workers):
+        flags = "--data-gpu, --model-gpu, --model-gpus, --enable-memory-isolation and --workers"
+        raise ConfigError(f"--device-plan auto selects devices for one process. Leave out {flags}, or --device-plan.")
     trained = {training.stage} if training.stage != "all" else {*(training.tune or STAGES)} - {*training.leave_out}
     limits = [stage.max_steps for name, stage in training.stages.items() if name in trained]
     needed = {

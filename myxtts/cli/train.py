@@ -111,9 +111,8 @@ def launch(argv: list[str] | None = None) -> int:
     for flag in ("--workers", "--worker-index"):
         if any(one == flag or one.startswith(f"{flag}=") for one in command):
             raise UserError(f"{flag} is set by myxtts launch itself. Leave it out after --.")
-    if arguments.restarts and "--reset-training" in command:
-        rule = "--reset-training with --restarts would start over after each lost worker"
-        raise UserError(f"{rule}. Leave one of them out, or give another --checkpoint-dir.")
+    rule = "0 with --reset-training, which would start over after each lost worker"
+    require(not arguments.restarts or "--reset-training" not in command, "--restarts", rule, arguments.restarts)
     from myxtts.distributed.workers import launch
 
     return launch(arguments.workers, command, arguments.restarts)

@@ -56,9 +56,7 @@ def check_devices(data_gpu: int | None = None, model_gpu: int | None = None, **o
     plan_devices(num_gpus=num_gpus, **vars(request))
 
 
-def device_request(
-    data_gpu: int | None, model_gpu: int | None, virtual_devices: int | None = None, **options
-) -> DeviceRequest:
+def device_request(data_gpu: int | None, model_gpu: int | None, virtual_devices=None, **options) -> DeviceRequest:
     """Creates a `DeviceRequest`. Environment variables set the defaults of `virtual_devices` and `accelerator`."""
     if virtual_devices is None:
         value = os.environ.get(VIRTUAL_DEVICES_VARIABLE, "").strip() or "0"
@@ -156,9 +154,7 @@ def configure_for_speech(device: str | None = None) -> AbstractContextManager:
     """
     tf = import_sparingly()
     if _applied is None:
-        accelerator, gpus = _accelerator_variable(), tf.config.get_visible_devices("GPU")
-        plan_devices(num_gpus=len(gpus), accelerator=accelerator)
-        _require_build(tf, accelerator)
+        accelerator, gpus = plan_for().accelerator, tf.config.get_visible_devices("GPU")
         with suppress(RuntimeError):  # the devices are in use already, for example in a notebook
             if accelerator == "cpu" and gpus:
                 tf.config.set_visible_devices([], "GPU")

@@ -1,7 +1,6 @@
 """Agenda of a run: which steps of which stages it will train, and how much memory, disk and time they need."""
 
 import logging
-import math
 import shutil
 import time
 from collections.abc import Callable, Sequence
@@ -249,7 +248,7 @@ def find_needs(config: XTTSConfig, works: Sequence[StageWork], dataset: SpeechDa
         with suppress(NVMLUnavailable):
             if sizes := [gpu.memory_mb * BYTES_PER_MB for gpu in list_gpus() if gpu.id in trains]:
                 free, total = min(sizes) - int(RESERVED_GB * BYTES_PER_GB), min(sizes)
-                free = min(free, (plan.model_memory_mb or math.inf) * BYTES_PER_MB)
+                free = min(free, plan.model_memory_mb * BYTES_PER_MB) if plan.model_memory_mb else free
     else:
         ram, own = read_memory(), resident_bytes()
         kept = min(sum(peaks) - max(peaks), MOST_KEPT)  # memory of earlier stages
