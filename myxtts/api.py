@@ -15,6 +15,7 @@ from myxtts.config.data import PATHS
 from myxtts.config.flags import all_flags, start_options, with_named
 from myxtts.config.model import DEFAULT_TEXT_TOKENS
 from myxtts.config.stages import STAGES
+from myxtts.devices.configuration import device_request
 from myxtts.devices.device_plan import plan_devices
 from myxtts.devices.tensorflow_start import import_sparingly, starting_quietly
 
@@ -275,9 +276,9 @@ def _requested(config, named, start, is_plan=False) -> XTTSConfig:
     if named.get("sample_languages") is not None and recordings:
         rule = f"--sample-languages is for the sample corpus, and the recordings are in {printable(str(recordings))}"
         raise ConfigError(f"{rule}. Leave it out; --language is the language of recordings.")
-    if start.device_plan and (gpus != (None, None) or start.model_gpus or start.memory_isolation):
-        flags = "--data-gpu, --model-gpu, --model-gpus and --enable-memory-isolation"
-        raise ConfigError(f"--device-plan auto selects the devices. Leave out {flags}, or --device-plan.")
+    if start.device_plan and (gpus != (None, None) or start.model_gpus or start.memory_isolation or training.workers):
+        flags = "--data-gpu, --model-gpu, --model-gpus, --enable-memory-isolation and --workers"
+        raise ConfigError(f"--device-plan auto selects devices for one process. Leave out {flags}, or --device-plan.")
     trained = {training.stage} if training.stage != "all" else {*(training.tune or STAGES)} - {*training.leave_out}
     limits = [stage.max_steps for name, stage in training.stages.items() if name in trained]
     needed = {
@@ -290,7 +291,7 @@ def _requested(config, named, start, is_plan=False) -> XTTSConfig:
             flag = f"--{name.replace('_', '-')}"
             raise ConfigError(f"{flag} {named[name]} has no effect {hint}, or leave out {flag}.")
     # A plan may be for another machine, with more GPUs; `check_request` counts those of this one.
-    plan_devices(num_gpus=1024, data_gpu=gpus[0], model_gpu=gpus[1], **start.devices)
+    plan_devices(num_gpus=1024, **vars(device_request(*gpus, **start.devices)))
     return config
 
 

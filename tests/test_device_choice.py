@@ -66,6 +66,8 @@ def test_failing_process_is_reported_by_its_last_line():
     config, _ = asked_for()
     found = setup.measure(config, {"virtual_devices": 2, "model_gpus": [7]})
     assert "needs both --data-gpu and --model-gpu" in found
+    config.training.init_from = "missing"  # the model whose shape is measured
+    assert "--init-from" in setup.measure(config, {})
 
 
 @on_logical_devices

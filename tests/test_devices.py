@@ -157,14 +157,14 @@ def test_single_mode_takes_one_gpu_and_lets_it_grow(machine, capsys):
 
 
 @pytest.mark.parametrize(
-    "command", [["evaluate", "base", "--quick"], ["export", "--checkpoint", "base"], ["say", "--text", "Hi."]]
+    "command", ["evaluate base --quick", "export --checkpoint base", "say --text Hi.", "prepare --checkpoint base"]
 )
 def test_every_command_that_speaks_refuses_a_missing_accelerator(command, monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(devices, "_applied", None)
     monkeypatch.setenv("MYXTTS_ACCELERATOR", "cuda")
-    options = ["--output", str(tmp_path / ("out.wav" if command[0] == "say" else "out"))]
-    options += ["--format", "onnx"] if command[0] == "export" else []
-    assert main([*command, *options]) == 2
+    options = ["--output", str(tmp_path / ("out.wav" if command.startswith("say") else "out"))]
+    options += ["--format", "onnx"] if command.startswith("export") else []
+    assert main([*command.split(), *options]) == 2
     assert "MYXTTS_ACCELERATOR=cuda" in capsys.readouterr().err
 
 
@@ -175,8 +175,9 @@ def test_accelerator_and_virtual_devices_come_from_the_environment(machine):
     machine(2, URVC_ACCELERATOR="rocm")
     with pytest.raises(DeviceError, match="built with rocm"):
         early_gpu_configuration()
+    pytest.raises(DeviceError, devices.plan_for)
     machine(0, MYXTTS_VIRTUAL_DEVICES="2")
-    assert early_gpu_configuration().virtual
+    assert early_gpu_configuration().virtual and main(["plan", "--enable-memory-isolation"]) == 0
     machine(0, MYXTTS_VIRTUAL_DEVICES="two")
     with pytest.raises(DeviceError, match="MYXTTS_VIRTUAL_DEVICES must be a number of devices. Received: two"):
         early_gpu_configuration()
@@ -186,6 +187,7 @@ def test_the_same_request_again_is_the_same_plan_and_another_pair_or_limit_is_an
     tensorflow = machine(4)
     plan = early_gpu_configuration(3, 1)
     said = capsys.readouterr().out
+    devices.check_devices(3, 1)
     assert early_gpu_configuration(3, 1) is plan and devices.plan_for() is plan
     assert capsys.readouterr().out == "" and said
     assert (tensorflow().state.soft_placement, tensorflow().state.policy) == (False, "silent")

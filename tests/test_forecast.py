@@ -63,6 +63,8 @@ def test_forecast_includes_checkpoints_of_all_stages_and_a_full_disk_is_refused(
         monkeypatch.setattr(agenda, "plan_for", lambda: plan_devices(num_gpus=2, gpus=cards, **request))
         monkeypatch.setattr(agenda, "list_gpus", lambda: cards)
         assert needs(tmp_path / "run", WORKS[:1]).memory_in_all == memory * GB  # of the GPU that trains
+    cards[0] = GPU("0", "tiny", 1)
+    assert needs(tmp_path / "run", WORKS[:1], optimizations="aggressive"), "auto may choose what needs less memory"
 
 
 def test_plan_estimates_the_time_of_each_stage_and_starts_no_run(tiny_corpus, tmp_path, capsys):

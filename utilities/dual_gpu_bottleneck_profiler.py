@@ -289,11 +289,12 @@ def main(argv=None):
     require_output("--plot", arguments.plot)
     start = start_options(vars(arguments).copy())
     config, plan = set_up(config_from_arguments(arguments), start.download, **start.devices)
+    from myxtts.runs.origin import settle_origin
     from myxtts.training.watching.measurement import open_trainer
 
     with tempfile.TemporaryDirectory() as folder:
-        trainer, dataset = open_trainer(config, plan, folder)
-        what = f"batch size {trainer.stage_config.batch_size}, model {config.model.size}; {plan.describe()}"
+        trainer, dataset = open_trainer(settle_origin(config)[0], plan, folder)
+        what = f"batch size {trainer.stage_config.batch_size}, model {dataset.config.model.size}; {plan.describe()}"
         print(f"Profiling {arguments.num_steps} steps, {what}\n", flush=True)
         profile = DualGPUBottleneckProfiler(trainer, dataset, arguments.num_steps).run()
     print(profile.describe())

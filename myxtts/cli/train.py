@@ -111,6 +111,8 @@ def launch(argv: list[str] | None = None) -> int:
     for flag in ("--workers", "--worker-index"):
         if any(one == flag or one.startswith(f"{flag}=") for one in command):
             raise UserError(f"{flag} is set by myxtts launch itself. Leave it out after --.")
+    rule = "0 with --reset-training, which would start over after each lost worker"
+    require(not arguments.restarts or "--reset-training" not in command, "--restarts", rule, arguments.restarts)
     from myxtts.distributed.workers import launch
 
     return launch(arguments.workers, command, arguments.restarts)
@@ -132,11 +134,13 @@ def prepare(argv: list[str] | None = None) -> int:
 
     folder = local_folder(arguments.checkpoint, arguments.accept_licence)
     import_tensorflow()
+    from myxtts.devices.configuration import configure_for_speech
     from myxtts.devices.machine import device_named
     from myxtts.runs import preparing
     from myxtts.utils.commons import setup_logging
 
     setup_logging()
+    configure_for_speech(arguments.device)
     device = device_named(arguments.device)
     preparing.prepare(folder, arguments.output, arguments.shards, device, arguments.shard, arguments.train_data)
     return 0

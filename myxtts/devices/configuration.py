@@ -32,7 +32,9 @@ def plan_for(data_gpu: int | None = None, model_gpu: int | None = None) -> Devic
         return plan
     if pair != (None, None):
         return early_gpu_configuration(*pair)
-    return plan_devices(num_gpus=len(import_sparingly().config.get_visible_devices("GPU")))
+    tf, accelerator = import_sparingly(), _accelerator_variable()
+    _require_build(tf, accelerator)
+    return plan_devices(num_gpus=len(tf.config.get_visible_devices("GPU")), accelerator=accelerator)
 
 
 def count_gpus() -> int:
@@ -43,7 +45,9 @@ def count_gpus() -> int:
 
 def check_devices(data_gpu: int | None = None, model_gpu: int | None = None, **options) -> None:
     """Checks device options early, as far as possible without importing TensorFlow. Raises `DeviceError`."""
-    request, gpus = _request(data_gpu, model_gpu, **options), _nvml_gpus()
+    request, gpus = device_request(data_gpu, model_gpu, **options), _nvml_gpus()
+    if _applied and _applied[0] == request:  # its indices no longer count: only the plan's own GPUs are visible
+        return
     if gpus is None and "tensorflow" in sys.modules:
         gpus = import_sparingly().config.list_physical_devices("GPU")
     num_gpus = len(gpus or ())
@@ -52,7 +56,7 @@ def check_devices(data_gpu: int | None = None, model_gpu: int | None = None, **o
     plan_devices(num_gpus=num_gpus, **vars(request))
 
 
-def _request(data_gpu, model_gpu, virtual_devices=None, **options):
+def device_request(data_gpu: int | None, model_gpu: int | None, virtual_devices=None, **options) -> DeviceRequest:
     """Creates a `DeviceRequest`. Environment variables set the defaults of `virtual_devices` and `accelerator`."""
     if virtual_devices is None:
         value = os.environ.get(VIRTUAL_DEVICES_VARIABLE, "").strip() or "0"
@@ -73,7 +77,7 @@ def early_gpu_configuration(data_gpu: int | None = None, model_gpu: int | None =
         DeviceError: As in `plan_devices` and `apply_plan`, or another GPU pair was configured in this process before.
     """
     global _applied
-    request = _request(data_gpu, model_gpu, **options)
+    request = device_request(data_gpu, model_gpu, **options)
     if _applied is not None:
         configured, plan = _applied
         mode = "isolated" if request.memory_isolation else "dual"
@@ -143,16 +147,14 @@ def apply_plan(plan: DevicePlan) -> None:
 
 
 def configure_for_speech(device: str | None = None) -> AbstractContextManager:
-    """Configures devices for synthesis: the accelerator named by `MYXTTS_ACCELERATOR`, and memory growth.
+    """Configures devices for synthesis or encoding: the accelerator named by `MYXTTS_ACCELERATOR`, and memory growth.
 
     Returns a `tf.device` scope for `device`; None means the first visible GPU or, without a GPU, the CPU.
     Raises `DeviceError` if the accelerator is not available, and `UserError` if `device` does not exist.
     """
     tf = import_sparingly()
     if _applied is None:
-        accelerator, gpus = _accelerator_variable(), tf.config.get_visible_devices("GPU")
-        plan_devices(num_gpus=len(gpus), accelerator=accelerator)
-        _require_build(tf, accelerator)
+        accelerator, gpus = plan_for().accelerator, tf.config.get_visible_devices("GPU")
         with suppress(RuntimeError):  # the devices are in use already, for example in a notebook
             if accelerator == "cpu" and gpus:
                 tf.config.set_visible_devices([], "GPU")

@@ -17,7 +17,7 @@ from myxtts.config.training import TUNABLE
 from myxtts.data.dataset import SpeechDataset
 from myxtts.devices.configuration import plan_for
 from myxtts.devices.gpu_monitor import BYTES_PER_MB, NVMLUnavailable, list_gpus
-from myxtts.devices.machine import BYTES_PER_GB, read_memory, resident_bytes
+from myxtts.devices.machine import BYTES_PER_GB, choose_precision, read_memory, resident_bytes
 from myxtts.memory.estimates import RESERVED_GB, Shapes
 from myxtts.memory.report import ESTIMATES, requested_optimizations
 from myxtts.runs.origin import tuned_stages
@@ -226,7 +226,10 @@ def find_needs(config: XTTSConfig, works: Sequence[StageWork], dataset: SpeechDa
         require(settings.batch_size % shares == 0, "--batch-size", rule, settings.batch_size)
         batch = 1 if training.automatic_batch_size else -(-settings.batch_size // shares)
         shapes = Shapes.of_data(config.data, batch, longest, settings)
-        found = estimate(config.model, shapes, requested_optimizations(training, work.stage)[0])
+        optimizations, assumed = requested_optimizations(training, work.stage)
+        if "precision" in assumed:
+            optimizations = replace(optimizations, precision=choose_precision("auto", plan.model_device)[0])
+        found = estimate(config.model, shapes, optimizations)
         below = [ESTIMATES[name] for name in STAGES[work.stage].builds_on if name in ESTIMATES]
         frozen = sum(estimate(config.model, shapes).parameters for estimate in below)
         peaks.append(found.peak + frozen * (bool(plan.visible_ids) and plan.data_gpu in plan.model_gpus))
@@ -245,6 +248,7 @@ def find_needs(config: XTTSConfig, works: Sequence[StageWork], dataset: SpeechDa
         with suppress(NVMLUnavailable):
             if sizes := [gpu.memory_mb * BYTES_PER_MB for gpu in list_gpus() if gpu.id in trains]:
                 free, total = min(sizes) - int(RESERVED_GB * BYTES_PER_GB), min(sizes)
+                free = min(free, plan.model_memory_mb * BYTES_PER_MB) if plan.model_memory_mb else free
     else:
         ram, own = read_memory(), resident_bytes()
         kept = min(sum(peaks) - max(peaks), MOST_KEPT)  # memory of earlier stages
@@ -256,7 +260,8 @@ def find_needs(config: XTTSConfig, works: Sequence[StageWork], dataset: SpeechDa
     if needs.disk + max(checkpoints) > needs.disk_free:  # the next checkpoint is written before the oldest is removed
         hint = "Free disk space, lower --keep, or choose a --checkpoint-dir on another disk."
         raise UserError(f"{needs.describe()}: the checkpoints do not fit. {hint}")
-    if needs.memory > needs.memory_in_all:
+    # On a GPU, `auto` may choose XLA, which needs a fraction of the memory; if it does not, batches are split.
+    if needs.memory > needs.memory_in_all and not (plan.visible_ids and assumed):
         hint = "Lower --batch-size, give --batch-size auto, or see `myxtts plan` for ways to save memory."
         raise UserError(f"{needs.describe()}: it does not fit. {hint}")
     return needs

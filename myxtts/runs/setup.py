@@ -22,11 +22,11 @@ from myxtts.config.stages import STAGES
 from myxtts.config.training import SLURM, TUNABLE, TrainingConfig, workers_in, workers_of_slurm
 from myxtts.data.corpora import SUBTITLES, TextsMissing, files_beside, load_corpus
 from myxtts.data.sample_corpus import SENTENCES, make_sample_corpus, unheard_sentences
-from myxtts.devices.configuration import VIRTUAL_DEVICES_VARIABLE, check_devices, count_gpus, early_gpu_configuration
+from myxtts.devices.configuration import check_devices, count_gpus, device_request, early_gpu_configuration
 from myxtts.devices.device_plan import DevicePlan
 from myxtts.distributed.workers import join_workers, leaving_together, require_free_port
 from myxtts.hearing.recognizers import settle_recognizer
-from myxtts.interchange.hub import check_model
+from myxtts.interchange.hub import check_model, local_folder
 from myxtts.storage.base_model import HOMES, is_base, require_kind
 from myxtts.storage.checkpoint import CheckpointStore
 from myxtts.storage.files import digest_bytes, digest_file
@@ -225,8 +225,7 @@ def require_run(config: XTTSConfig) -> None:
 
 def quickest_devices(config: XTTSConfig, options: Mapping[str, object]) -> tuple[XTTSConfig, dict]:
     """Times training steps with each device plan, prints the times, and returns `set_up` arguments for the fastest."""
-    virtual = options.get("virtual_devices")
-    virtual = int(os.environ.get(VIRTUAL_DEVICES_VARIABLE) or 0) if virtual is None else virtual
+    virtual = device_request(None, None, options.get("virtual_devices")).virtual_devices
     count = virtual or count_gpus()
     ways = {
         "single": ({}, {"virtual_devices": 0}),
@@ -240,6 +239,8 @@ def quickest_devices(config: XTTSConfig, options: Mapping[str, object]) -> tuple
     if count < 2:
         say("Device plan auto: there is only one device to train on.")
         return requests["single"]
+    if config.training.init_from:  # a download and its licence are not shown by the processes that measure
+        local_folder(config.training.init_from, config.training.accept_licence, "--init-from")
     note = " on virtual devices, which do not show the speed of GPUs" if virtual else ""
     say(f"Device plan auto: measuring {MEASURED_STEPS} steps of {', '.join(requests)}{note}...")
     best, lines = choose({name: measure(*request) for name, request in requests.items()})
@@ -272,8 +273,10 @@ def measure_here(request: str):
     """Main function of the process that `measure` starts: times training steps. Request and result are JSON."""
     values = json.loads(request)
     config, plan = set_up(config_from_dict(without_adapted(values["config"])), **values["options"])
+    from myxtts.runs.origin import settle_origin
     from myxtts.training.watching.measurement import measure_pipeline, open_trainer
 
+    config, _ = settle_origin(config)
     with tempfile.TemporaryDirectory() as folder:
         times = measure_pipeline(*open_trainer(config, plan, folder), MEASURED_STEPS)
     print(json.dumps({"devices": plan.describe(), "step_seconds": median(times.step_times)}))
