@@ -103,15 +103,18 @@ class VoiceBook:
         """Encodes a voice from an audio file's content, and saves it to the folder as `name`. Call it one at a time.
 
         Raises:
-            ApiError: The voice exists (409), the folder is full (403), or the name or recording is invalid (400).
+            ApiError: The name means a voice or is that of a file (409), the folder is full (403), or the name or
+                recording is invalid (400).
         """
         if not VOICE_NAME.fullmatch(name := composed(name)) or len(name.encode()) > MOST_NAME_BYTES:
             rule = "A voice's name must have letters, digits, spaces, _, - and . only, and begin with a letter or digit"
             raise ApiError(400, f"{rule}; at most 64 characters and {MOST_NAME_BYTES} bytes.", "name")
         with tempfile.TemporaryDirectory() as place:
-            if name.casefold() in map(str.casefold, self.all()):  # the files of some systems ignore case
-                raise ApiError(409, f"The voice {name} already exists. Choose another name.", "name", "voice_exists")
-            sizes = [path.lstat().st_size for path in self.folder.iterdir()]  # a link may have no target
+            files = [*self.folder.iterdir()]
+            taken = {*self._speakers, *self.aliases, *OPENAI_VOICES, *(composed(path.stem) for path in files)}
+            if _KOKORO.fullmatch(name) or name.casefold() in map(str.casefold, taken):  # some systems ignore case
+                raise ApiError(409, f"The name {name} is taken. Choose another one.", "name", "voice_exists")
+            sizes = [path.lstat().st_size for path in files]  # a link may have no target
             if len(sizes) >= MOST_VOICES or sum(sizes) >= MOST_VOICES_BYTES:
                 raise ApiError(403, "The server's voice folder is full. Ask the server's owner.", code="voices_full")
             recording = Path(place) / "recording"
