@@ -9,7 +9,7 @@ import pandas as pd
 from myxtts.apps.studio import parts, processes
 from myxtts.apps.studio.folders import kept_in, named_folder, removable, runs_in, to_trash
 from myxtts.apps.studio.parts import Choices, act
-from myxtts.apps.studio.studio import MOST_CLIPS, Studio
+from myxtts.apps.studio.studio import Studio
 from myxtts.apps.studio.training_form import FLAGS, OWN, XTTS_V2
 from myxtts.config.checks import UserError, printable
 from myxtts.config.config import recipe_names
@@ -88,7 +88,7 @@ def _checked(studio, texts, page_language, chosen):
         visible = [gr.update(visible=bool(of)) for of in (rows, is_own, shown)]
         known = stated if stated in names else None  # a list may have another language
         own = gr.Dropdown(value=known, label=texts["clips_language"], visible=is_own)
-        seen = folder, (rows := rows[:MOST_CLIPS]), stated
+        seen = folder, (rows := rows[:500]), stated
         yield gr.skip(), rows, shown, seen, known or gr.skip(), own, words, *visible
 
     def hear(seen, language, event: gr.SelectData):
