@@ -232,8 +232,7 @@ def _watch(studio, texts, name, now, state, notice):
             return running, *[gr.skip()] * (len(plots) + 4), seen
         words = " · ".join([texts[view.state], *view.facts(texts)])
         words = texts["in_english"].format(parts.PATHS.sub("", view.failed)) if view.failed else words
-        newest = view.samples[0] if view.samples else None
-        fresh = (run, len(view.metrics), newest, view.log[-200:], view.running)
+        fresh = (run, len(view.metrics), view.sample, view.log[-200:], view.running)
         if fresh == seen:
             return running, words, *[gr.skip()] * (len(plots) + 3), seen
         said = "" if seen and seen[0] == run and seen[-1] and not view.running else gr.skip()  # "Stopping" is over
@@ -242,9 +241,9 @@ def _watch(studio, texts, name, now, state, notice):
         for rows in filter(None, lines):  # Gradio draws only the curves that a chart has at first
             rows += [(rows[0][0], None, one) for one in names.values() if one not in {row[2] for row in rows}]
         plot = lambda rows: gr.LinePlot(pd.DataFrame(rows, columns=["step", "loss", "series"]), visible=bool(rows))
-        is_new = seen is None or (seen[0], seen[2]) != (run, newest)
-        label = f"{texts['sample']}: {newest.stem}" if newest else None
-        heard = gr.Audio(newest and str(newest), label=label, visible=bool(newest)) if is_new else gr.skip()
+        is_new = seen is None or (seen[0], seen[2]) != (run, view.sample)
+        label = f"{texts['sample']}: {view.sample.stem}" if view.sample else None
+        heard = gr.Audio(view.sample, label=label, visible=bool(view.sample)) if is_new else gr.skip()
         return running, words, said, *map(plot, lines), heard, gr.Textbox(view.log, visible=bool(view.log)), fresh
 
     outputs = [now, state, notice, *plots, sample, log, seen]

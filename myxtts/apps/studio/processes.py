@@ -210,7 +210,7 @@ class RunView:
         stages: Names of the stages that the run trains, in order.
         metrics: Lines of `metrics.jsonl`, each with `kind`, `stage`, `step` and measurements; `loss` is the main loss.
         log: The end of `train.log`.
-        samples: Audio files of synthesized and resynthesized validation clips, newest first.
+        sample: The newest audio file of a synthesized or resynthesized validation clip; None if there is none.
         checkpoints: Steps at which checkpoints were saved, by stage.
     """
 
@@ -224,7 +224,7 @@ class RunView:
             line["loss"] = next((line[name] for name in MAIN_LOSSES if line.get(name) is not None), None)
         self.log: str = _end_of(folder / "train.log")
         sounds = [path for path in (folder / "samples").glob("*.wav") if not path.name.startswith("recording_")]
-        self.samples: list[Path] = sorted(sounds, key=lambda path: status_of(path).st_mtime, reverse=True)
+        self.sample: Path | None = max(sounds, key=lambda path: status_of(path).st_mtime, default=None)
         stores = {part: CheckpointStore(folder / part) for part in STAGES if (folder / part).is_dir()}
         self.checkpoints: dict[str, list[int]] = {part: store.steps() for part, store in stores.items()}
         newest = lambda stage: (stage in stores and stores[stage].newest_state()) or {}
