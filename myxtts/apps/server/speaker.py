@@ -18,9 +18,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from myxtts.apps.server.gate import ApiError, Model
 from myxtts.config.checks import UserError
-from myxtts.config.config import SamplingConfig
-from myxtts.inference.speech import Voice, silence
-from myxtts.inference.text_front import Piece
+from myxtts.inference.speech import silence
 from myxtts.inference.text_stream import SpeechStream
 
 logger = logging.getLogger(__name__)
@@ -47,16 +45,12 @@ class Metrics(dict):
 class SpeechJob:
     """A text to speak and its state in the queue. The event loop that submits a job receives its audio with `next`."""
 
-    pieces: list[Piece]
-    """Sentences of the text, or parts of long ones; empty if there is nothing to speak."""
     silences: tuple[float, float]
     """Seconds of silence before the first piece and after the last piece."""
-    find_voice: Callable[[], Voice]
-    """Function that loads the voice. It runs in the speaker's thread, because it may have to encode a recording."""
+    make_stream: Callable[[bool], SpeechStream] | None
+    """Function that calls `Synthesizer.stream` with the given `hurry`; None if there is nothing to speak. It runs in
+    the speaker's thread, because it may have to encode a recording."""
     language: str
-    sampling: SamplingConfig
-    seed: int = 0
-    speed: float = 1.0
     hurry: bool = True
     """Whether the client plays the audio while receiving it, so that the first audio should be ready soon."""
     id: str = ""
@@ -146,7 +140,7 @@ class Speaker:
             return len(self._waiting), len(self._running), sum(job.stream.num_rows for job in self._running)
 
     def submit(self, job: SpeechJob) -> None:
-        """Queues a text. Must be called in a running event loop. A job without pieces ends at once, with silence.
+        """Queues a text. Must be called in a running event loop. One without `make_stream` ends at once, with silence.
 
         Raises:
             ApiError: The queue is full (429), or the server is stopping (503).
@@ -155,7 +149,7 @@ class Speaker:
         with self._changed:
             if self._refusing:
                 raise _stopping()
-            if not job.pieces:
+            if not job.make_stream:
                 job.ended = True
                 job.put(silence(sum(job.silences), self.synthesizer.sample_rate))
                 job.put(None)
@@ -249,8 +243,7 @@ class Speaker:
                 hurry = job.hurry and not self._waiting
             job.begun = time.monotonic()
             try:
-                options = job.language, job.sampling, job.seed, job.speed
-                job.stream = self.synthesizer.stream(job.pieces, job.find_voice(), *options, check=False, hurry=hurry)
+                job.stream = job.make_stream(hurry)
                 job.stream.open()
             except Exception as error:
                 self._fail(job, error)
