@@ -16,7 +16,6 @@ from myxtts.storage.speakers import composed
 VOICE_NAME = re.compile(r"[^\W_][\w .-]{0,63}(?<![ .])")
 """Valid names of voices. They begin with a letter or digit, so that no name is a path or a hidden file."""
 MOST_NAME_BYTES = 200
-KEPT_VOICES = 64
 MOST_VOICES, MOST_VOICES_BYTES = 1_000, 2**28
 """Limits of the voice folder in files and bytes. When one is reached, uploads are refused."""
 OPENAI_VOICES = dict.fromkeys("alloy coral nova sage shimmer marin".split(), "f")
@@ -62,7 +61,7 @@ class VoiceBook:
         self.model, self.folder = model, folder
         self.aliases = {composed(name): composed(voice) for name, voice in aliases.items()}
         self._speakers = {name: ServedVoice(name, language=language) for name, language in speakers.items()}
-        self._opened = lru_cache(KEPT_VOICES)(self._open)
+        self._opened = lru_cache(64)(self._open)
         known = self.all()
         for path in sorted(folder.iterdir()) if folder else ():
             if path.suffix.lower() in MEDIA_EXTENSIONS and composed(path.stem) not in known:
@@ -77,9 +76,8 @@ class VoiceBook:
         for path in sorted(self.folder.iterdir()) if self.folder else ():
             name = composed(path.stem)
             is_voice = path.suffix in (VOICE_SUFFIX, *AUDIO_EXTENSIONS) and VOICE_NAME.fullmatch(name)
-            if not is_voice or path.is_symlink() or not path.is_file():
-                continue
-            if name not in found or path.suffix == VOICE_SUFFIX:
+            is_first = name not in found or path.suffix == VOICE_SUFFIX
+            if is_voice and is_first and path.is_file() and not path.is_symlink():
                 status = path.stat()
                 found[name] = ServedVoice(name, path, version=(status.st_mtime_ns, status.st_size))
         return self._speakers | found
