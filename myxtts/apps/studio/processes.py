@@ -31,8 +31,6 @@ FIGURES = ("loss", "avg_ms", "stall", "host_mb", "model_gpu_mb")
 """Measurements in `metrics.jsonl` that the page shows, in order."""
 MAIN_LOSSES = ("mel", "codes", "reconstruction", "speaker")
 """Names of the main losses of the stages in `metrics.jsonl`, which the page plots."""
-MOST_POINTS = 600
-"""Maximum number of points per loss curve; longer curves are thinned out."""
 ENDED = (-signal.SIGTERM, 128 + signal.SIGTERM)
 """Exit codes of a process after SIGTERM: killed by the signal, or ended by its own handler."""
 FOREIGN = re.compile(r"\[src/|\[\d{4}-\d\d-\d\d [\d:.]+\] \[")
@@ -266,5 +264,5 @@ class RunView:
             points += [(line["step"], line["loss"], line["kind"])] * (line["loss"] is not None)
         curves = {}
         for stage, points in ((stage, points) for (stage, _), points in found.items() if points):
-            curves.setdefault(stage, []).extend(points[:: -(-len(points) // MOST_POINTS) or 1])
+            curves.setdefault(stage, []).extend(points[:: -(-len(points) // 600) or 1])  # at most 600
         return curves
