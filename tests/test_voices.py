@@ -105,10 +105,6 @@ def test_unusable_reference_is_refused_and_a_short_one_is_reported(encoder, tmp_
         encoder(tmp_path / "a.wav")
     assert ("The reference lasts" in caplog.text) == (fate == "warned")
     encoder(sound)  # a clip of the training set is heard as it is
-
-
-@pytest.mark.parametrize("scale, reason", [(0, "silent"), (32_768, "absurd level"), (1e300, "absurd level")])
-def test_samples_are_refused_for_the_same_reasons_as_files(encoder, scale, reason):
-    with pytest.raises(AudioError) as error:
-        encoder(voiced(0.7, 150, 1).astype(np.float64) * scale)
-    assert error.value.reason == reason
+    for scale, reason in ((0, "silent"), (32_768, "full scale"), (1e300, "full scale")):
+        with pytest.raises(AudioError, match=reason):
+            encoder(sound.astype(np.float64) * scale)
