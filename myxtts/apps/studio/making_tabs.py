@@ -25,8 +25,7 @@ def data_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
             with gr.Row():
                 name = gr.Textbox("", label=texts["data_name"], elem_id="data_name")
                 language = parts.language_box(texts, "data_language", choices.language)
-            look = dict(type="filepath", height=200, elem_id="data_files")
-            files = gr.File(label=texts["drop"], file_count="multiple", **look)
+            files = gr.File(label=texts["drop"], file_count="multiple", height=200, elem_id="data_files")
         with gr.Column():
             look = dict(info=texts["transcribe_help"], allow_custom_value=True, elem_id="data_recognizer")
             names = [(one or texts["none"], one) for one in ("", *WHISPER_SIZES, "pocketsphinx")]
