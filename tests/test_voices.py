@@ -46,6 +46,7 @@ def test_blend_is_the_weighted_mean():
     half, quarter = Voice.blend([one, other]), Voice.blend([one, other], [3, 1])
     np.testing.assert_allclose(half.latents, (one.latents + other.latents) / 2, atol=1e-6)
     np.testing.assert_allclose(quarter.speaker, 0.75 * one.speaker + 0.25 * other.speaker, atol=1e-6)
+    np.testing.assert_array_equal(Voice.blend([one, other], [1e308, 1e308]).latents, half.latents)
     assert quarter.latents.dtype == quarter.speaker.dtype == np.float32
     for voices, weights in (([], None), ([one], [0]), ([one, other], [1]), ([one, other], [2, -1])):
         with pytest.raises(UserError, match="weight"):
@@ -104,3 +105,6 @@ def test_unusable_reference_is_refused_and_a_short_one_is_reported(encoder, tmp_
         encoder(tmp_path / "a.wav")
     assert ("The reference lasts" in caplog.text) == (fate == "warned")
     encoder(sound)  # a clip of the training set is heard as it is
+    for scale, reason in ((0, "silent"), (32_768, "full scale"), (1e300, "full scale")):
+        with pytest.raises(AudioError, match=reason):
+            encoder(sound.astype(np.float64) * scale)

@@ -104,8 +104,7 @@ def read_audio(path: AnyPath, *, min_seconds: float = 0.1, max_seconds: float = 
         raise AudioError(path, "too short", f"it lasts {seconds:.3g} s; it must last at least {min_seconds:g} s.")
     mono, peak = _mix_to_mono(path, frames)
     samples = _resample(path, mono, original_rate, MODEL_SAMPLE_RATE)
-    if np.ptp(samples) / 2 < SILENT_PEAK:
-        raise AudioError(path, "silent", f"it is silent: it stays below {SILENT_PEAK:g} of full scale.")
+    check_level(path, samples)
     return Recording(samples, original_rate, (*warnings, *_sound_warnings(frames, peak, subtype)))
 
 
@@ -265,6 +264,13 @@ def check_peak(path: AnyPath, frames: np.ndarray) -> float:
     if peak > MAX_PEAK:
         raise AudioError(path, "absurd level", f"its peak is {peak:.3g} times full scale, above {MAX_PEAK:g}.")
     return peak
+
+
+def check_level(path: AnyPath, samples: np.ndarray) -> None:
+    """Raises `AudioError` if the peak of samples `(S,)` is not finite or above `MAX_PEAK`, or if they are silent."""
+    check_peak(path, samples)
+    if np.ptp(samples) / 2 < SILENT_PEAK:
+        raise AudioError(path, "silent", f"it is silent: it stays below {SILENT_PEAK:g} of full scale.")
 
 
 def _read_frames(path, file):

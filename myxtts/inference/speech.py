@@ -63,11 +63,11 @@ class Voice:
     def blend(cls, voices: Sequence[Self], weights: Sequence[float] | None = None) -> Self:
         """Averages voices of one model. `weights` need not sum to 1; None weights all voices equally."""
         shares = np.ones(len(voices)) if weights is None else np.array(weights, np.float64)
-        fits = len(voices) == len(shares) > 0 and shares.min() >= 0 < shares.sum() < np.inf
+        fits = len(voices) == len(shares) > 0 and shares.min() >= 0 < shares.max() < np.inf
         require(fits, "weights", "finite, at least 0 for each voice, not all 0", f"{weights} for {len(voices)} voices")
         if len({(voice.latents.shape, np.shape(voice.speaker)) for voice in voices}) > 1:
             raise UserError("The voices of a blend must be from one model. These have different shapes.")
-        mean = lambda arrays: np.average(list(arrays), axis=0, weights=shares).astype(np.float32)
+        mean = lambda arrays: np.average(list(arrays), axis=0, weights=shares / shares.max()).astype(np.float32)
         speaker = None if voices[0].speaker is None else mean(voice.speaker for voice in voices)
         return cls(mean(voice.latents for voice in voices), speaker)
 

@@ -5,11 +5,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Annotated
 
 import jinja2
 from fastapi import FastAPI, Request
-from fastapi import Path as InPath
 from fastapi.exceptions import RequestValidationError
 from fastapi.middleware.cors import CORSMiddleware
 from prometheus_client import generate_latest
@@ -34,8 +32,8 @@ def make_app(speaker: Speaker, voices: VoiceBook, settings: ServerSettings) -> F
         speaker.stop()
 
     app = FastAPI(title="MyXTTS", version=myxtts.__version__, docs_url=None, redoc_url=None, lifespan=lifespan)
-    for kind in (RequestValidationError, HTTPException, ApiError):
-        app.add_exception_handler(kind, _answer_error)
+    for kind in (RequestValidationError, HTTPException):
+        app.add_exception_handler(kind, _raise_api_error)
     app.add_middleware(Gate, metrics=speaker.metrics, settings=settings)
     if origins := [origin.rstrip("/") for origin in settings.cors]:  # as browsers send them
         app.add_middleware(CORSMiddleware, allow_origins=origins, allow_methods=["*"], allow_headers=["*"])
@@ -104,7 +102,7 @@ def _add_state(app, speaker, voices, settings):
         adding = asyncio.Lock()  # not a lock of threads: uploads that wait would hold the threads that others need
 
         @app.put(f"{VOICES}/{{name}}", status_code=201)
-        async def add_voice(name: Annotated[str, InPath(max_length=200)], request: Request) -> dict:
+        async def add_voice(name: str, request: Request) -> dict:
             """Adds a voice from a recording. The body is a wav, flac, ogg or mp3 file."""
             async with adding:
                 made = await asyncio.to_thread(voices.add, name, await request.body())
@@ -127,15 +125,11 @@ def _add_state(app, speaker, voices, settings):
         return PlainTextResponse(generate_latest(speaker.metrics.registry), media_type="text/plain; version=0.0.4")
 
 
-async def _answer_error(request, error):
-    if isinstance(error, RequestValidationError):
-        first = max(error.errors(), key=lambda one: len(one["loc"]))  # of the two types of a voice, the one meant
-        param = ".".join(map(str, first["loc"][1:2] + first["loc"][3:]))[:100]  # the part between names this type
-        if first["type"] == "json_invalid" or not param:
-            error = ApiError(400, "The body must be a JSON object, sent as application/json.", code="invalid_json")
-        else:
-            error = ApiError(400, f"{param}: {first['msg']}.", param, first["type"])
-    elif isinstance(error, HTTPException):
-        error = ApiError(error.status_code, f"{request.method} {request.url.path[:200]}: {error.detail}.")
-    request.state.speech = {"error": error.code}
-    return error.response()
+async def _raise_api_error(request, error):
+    if isinstance(error, HTTPException):
+        raise ApiError(error.status_code, f"{request.method} {request.url.path[:200]}: {error.detail}.")
+    first = max(error.errors(), key=lambda one: len(one["loc"]))  # of the two types of a voice, the one meant
+    param = ".".join(map(str, first["loc"][1:2] + first["loc"][3:]))[:100]  # the part between names this type
+    if first["type"] == "json_invalid" or not param:
+        raise ApiError(400, "The body must be a JSON object, sent as application/json.", code="invalid_json")
+    raise ApiError(400, f"{param}: {first['msg']}.", param, first["type"])

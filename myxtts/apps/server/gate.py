@@ -124,7 +124,7 @@ class Gate:
                 await as_api_error(error).response()(scope, receive, send_counted)
         finally:
             route = getattr(scope.get("route"), "path", PAGE if scope["path"].startswith(PAGE) else "other")
-            self.metrics.requests.labels(route, sent["status"] or "none").inc()
+            self.metrics["requests"].labels(route, sent["status"] or "none").inc()
             facts = dict(request_id=request.state.request_id, method=request.method, path=scope["path"][:200])
             facts |= sent | dict(seconds=round(time.monotonic() - began, 4))
             log.info("request", extra={"fields": facts | getattr(request.state, "speech", {})})

@@ -5,20 +5,20 @@ import logging
 import math
 import threading
 import time
+import tomllib
 from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from myxtts.apps.server.gate import ApiError, Model
 from myxtts.config.checks import UserError
-from myxtts.config.config import SamplingConfig
-from myxtts.inference.speech import Voice, silence
-from myxtts.inference.text_front import Piece
+from myxtts.inference.speech import silence
 from myxtts.inference.text_stream import SpeechStream
 
 logger = logging.getLogger(__name__)
@@ -26,47 +26,31 @@ _stopping = partial(ApiError, 503, "The server is stopping.", code="stopping", r
 
 MOST_ROWS = 8
 """Maximum number of sentences in the GPT's batch, the same as in `code_engine`; also the default of `most_texts`."""
-SECONDS_OF_A_TEXT = 5.0
-"""Initial value of the average time to speak a text. The header `Retry-After` of rejections depends on this average."""
-FIRST_SOUND_SECONDS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10, 20, 40, 80)
-REAL_TIME_FACTORS = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10)
+METRICS = tomllib.loads(Path(__file__).with_name("metrics.toml").read_text("utf-8"))
 
 
-class Metrics:
-    """Prometheus metrics of one server, in a registry of their own. `load()` returns the numbers of `Speaker.load`."""
+class Metrics(dict):
+    """Prometheus metrics by name, in a registry of their own. `load()` returns the numbers of `Speaker.load`."""
 
     def __init__(self, load: Callable[[], tuple[int, int, int]]):
         self.registry = CollectorRegistry()
-        own = dict(registry=self.registry)
-        self.requests = Counter("myxtts_requests", "HTTP requests answered", ["path", "status"], **own)
-        self.errors = Counter("myxtts_errors", "Texts that failed, by kind of error", ["kind"], **own)
-        self.cancelled = Counter("myxtts_cancelled", "Texts whose client disconnected", **own)
-        self.texts = Counter("myxtts_texts", "Texts spoken completely", **own)
-        self.codes = Counter("myxtts_codes", "Audio codes sampled; their rate is the speed of the model", **own)
-        self.sound = Counter("myxtts_sound_seconds", "Seconds of audio generated", **own)
-        gauges = dict(waiting_texts="Texts in the queue", speaking_texts="Texts being spoken", rows="Sentences sampled")
-        for index, (name, meaning) in enumerate(gauges.items()):
-            Gauge(f"myxtts_{name}", meaning, **own).set_function(lambda index=index: load()[index])
-        first = "Seconds from a request's arrival to its first audio"
-        self.first_sound = Histogram("myxtts_first_sound_seconds", first, buckets=FIRST_SOUND_SECONDS, **own)
-        factor = "Seconds of speaking, without the queue, per second of audio"
-        self.real_time_factor = Histogram("myxtts_real_time_factor", factor, buckets=REAL_TIME_FACTORS, **own)
+        for kind, name in ((Counter, "counter"), (Gauge, "gauge"), (Histogram, "histogram")):
+            for metric, options in METRICS[name].items():
+                self[metric] = kind(f"myxtts_{metric}", registry=self.registry, **options)
+        for index, name in enumerate(METRICS["gauge"]):
+            self[name].set_function(lambda index=index: load()[index])
 
 
 @dataclass(eq=False)
 class SpeechJob:
     """A text to speak and its state in the queue. The event loop that submits a job receives its audio with `next`."""
 
-    pieces: list[Piece]
-    """Sentences of the text, or parts of long ones; empty if there is nothing to speak."""
     silences: tuple[float, float]
     """Seconds of silence before the first piece and after the last piece."""
-    find_voice: Callable[[], Voice]
-    """Function that loads the voice. It runs in the speaker's thread, because it may have to encode a recording."""
+    make_stream: Callable[[bool], SpeechStream] | None
+    """Function that calls `Synthesizer.stream` with the given `hurry`; None if there is nothing to speak. It runs in
+    the speaker's thread, because it may have to encode a recording."""
     language: str
-    sampling: SamplingConfig
-    seed: int = 0
-    speed: float = 1.0
     hurry: bool = True
     """Whether the client plays the audio while receiving it, so that the first audio should be ready soon."""
     id: str = ""
@@ -133,7 +117,7 @@ class Speaker:
         self._running: list[SpeechJob] = []
         self._changed = synthesizer.engine.changed  # the engine's condition, which new codes notify too
         self._refusing, self._ended, self.warmed = False, False, False
-        self._text_seconds = SECONDS_OF_A_TEXT
+        self._text_seconds = 5.0  # average time to speak a text, for the header `Retry-After` of rejections
         self._thread = threading.Thread(target=self._run, name="speaker", daemon=True)
 
     def start(self) -> None:
@@ -156,7 +140,7 @@ class Speaker:
             return len(self._waiting), len(self._running), sum(job.stream.num_rows for job in self._running)
 
     def submit(self, job: SpeechJob) -> None:
-        """Queues a text. Must be called in a running event loop. A job without pieces ends at once, with silence.
+        """Queues a text. Must be called in a running event loop. One without `make_stream` ends at once, with silence.
 
         Raises:
             ApiError: The queue is full (429), or the server is stopping (503).
@@ -165,7 +149,7 @@ class Speaker:
         with self._changed:
             if self._refusing:
                 raise _stopping()
-            if not job.pieces:
+            if not job.make_stream:
                 job.ended = True
                 job.put(silence(sum(job.silences), self.synthesizer.sample_rate))
                 job.put(None)
@@ -184,7 +168,7 @@ class Speaker:
             job.cancelled = not job.ended
             if job in self._waiting:
                 self._waiting.remove(job)
-                self.metrics.cancelled.inc()
+                self.metrics["cancelled"].inc()
             self._changed.notify_all()
 
     def refuse_more(self) -> None:
@@ -259,8 +243,7 @@ class Speaker:
                 hurry = job.hurry and not self._waiting
             job.begun = time.monotonic()
             try:
-                options = job.language, job.sampling, job.seed, job.speed
-                job.stream = self.synthesizer.stream(job.pieces, job.find_voice(), *options, check=False, hurry=hurry)
+                job.stream = job.make_stream(hurry)
                 job.stream.open()
             except Exception as error:
                 self._fail(job, error)
@@ -284,10 +267,10 @@ class Speaker:
             if job.first_sound is None:
                 job.first_sound = time.monotonic()
                 samples = np.concatenate([silence(job.silences[0], self.synthesizer.sample_rate), samples])
-                self.metrics.first_sound.observe(job.first_sound - job.arrived)
+                self.metrics["first_sound_seconds"].observe(job.first_sound - job.arrived)
             job.last_sound = time.monotonic()
             job.num_samples += len(samples)
-            self.metrics.sound.inc(len(samples) / self.synthesizer.sample_rate)
+            self.metrics["sound_seconds"].inc(len(samples) / self.synthesizer.sample_rate)
             job.put(samples)
         if job.stream.finished:
             self._end(job)
@@ -298,23 +281,24 @@ class Speaker:
         with self._changed:
             self._running.remove(job)
             job.ended = True
-        self.metrics.codes.inc(job.num_codes)
+        self.metrics["codes"].inc(job.num_codes)
         if job.cancelled:
-            self.metrics.cancelled.inc()
+            self.metrics["cancelled"].inc()
         elif error is not None:
             self._fail(job, error)
         else:
             seconds = time.monotonic() - job.begun
             self._text_seconds += 0.1 * (seconds - self._text_seconds)
-            self.metrics.texts.inc()
-            self.metrics.real_time_factor.observe(seconds / max(job.num_samples / self.synthesizer.sample_rate, 1e-3))
+            self.metrics["texts"].inc()
+            sound_seconds = max(job.num_samples / self.synthesizer.sample_rate, 1e-3)
+            self.metrics["real_time_factor"].observe(seconds / sound_seconds)
             if job.silences[1]:
                 job.put(silence(job.silences[1], self.synthesizer.sample_rate))
             job.put(None)
 
     def _fail(self, job, error):
         kind = error.code if isinstance(error, ApiError) else type(error).__name__
-        self.metrics.errors.labels(kind or "other").inc()
+        self.metrics["errors"].labels(kind or "other").inc()
         # The message of a UserError may quote the text, which must not be logged.
         unexpected = None if isinstance(error, UserError | ApiError) else error
         logger.warning("A text was not spoken: %s", kind, exc_info=unexpected, extra={"fields": {"request_id": job.id}})

@@ -151,8 +151,9 @@ def make_job(
                 pieces[-1] = pieces[-1]._replace(pause_seconds=after)
     except UserError as error:  # also if the extra of a romanized language is not installed
         raise ApiError(400, str(error)[:500], "input", "cannot_be_spoken") from error
-    options = dict(seed=request.seed, speed=request.speed, hurry=request.is_open, id=id)
-    return SpeechJob(pieces, (lead, after), find, language, sampling, **options)
+    manner = language, sampling, request.seed, request.speed
+    make_stream = lambda hurry: speaker.synthesizer.stream(pieces, find(), *manner, check=False, hurry=hurry)
+    return SpeechJob((lead, after), make_stream if pieces else None, language, request.is_open, id)
 
 
 class SpeechResponse(Response):
@@ -182,6 +183,7 @@ class SpeechResponse(Response):
     async def _speak(self, scope, receive, send):
         started = False
         try:
+            self.speaker.submit(self.job)
             async for content, is_last in self._parts():
                 if not started:
                     kind = "text/event-stream" if self.events else self.media_type or self.sound_type
@@ -203,7 +205,6 @@ class SpeechResponse(Response):
 
     async def _parts(self) -> AsyncIterator[tuple[bytes, bool]]:
         """Yields the body of the response in parts, as (content, whether it is the last part) pairs."""
-        self.speaker.submit(self.job)
         while (samples := await self.job.next()) is not None:
             if content := self.encoder.add(samples):
                 yield self._audio_event(content) if self.events else content, False
@@ -233,7 +234,6 @@ class CaptionedResponse(SpeechResponse):
     media_type = "application/json"
 
     async def _parts(self):
-        self.speaker.submit(self.job)
         model, content, times = self.speaker.synthesizer, b"", []
         lead, received = round(self.job.silences[0] * model.sample_rate), np.zeros(0, np.float32)
         dropped, num_timed = 0, 0  # samples are dropped once the word times of their sentence are known

@@ -16,7 +16,6 @@ from myxtts.storage.speakers import composed
 VOICE_NAME = re.compile(r"[^\W_][\w .-]{0,63}(?<![ .])")
 """Valid names of voices. They begin with a letter or digit, so that no name is a path or a hidden file."""
 MOST_NAME_BYTES = 200
-KEPT_VOICES = 64
 MOST_VOICES, MOST_VOICES_BYTES = 1_000, 2**28
 """Limits of the voice folder in files and bytes. When one is reached, uploads are refused."""
 OPENAI_VOICES = dict.fromkeys("alloy coral nova sage shimmer marin".split(), "f")
@@ -62,7 +61,7 @@ class VoiceBook:
         self.model, self.folder = model, folder
         self.aliases = {composed(name): composed(voice) for name, voice in aliases.items()}
         self._speakers = {name: ServedVoice(name, language=language) for name, language in speakers.items()}
-        self._opened = lru_cache(KEPT_VOICES)(self._open)
+        self._opened = lru_cache(64)(self._open)
         known = self.all()
         for path in sorted(folder.iterdir()) if folder else ():
             if path.suffix.lower() in MEDIA_EXTENSIONS and composed(path.stem) not in known:
@@ -77,9 +76,8 @@ class VoiceBook:
         for path in sorted(self.folder.iterdir()) if self.folder else ():
             name = composed(path.stem)
             is_voice = path.suffix in (VOICE_SUFFIX, *AUDIO_EXTENSIONS) and VOICE_NAME.fullmatch(name)
-            if not is_voice or path.is_symlink() or not path.is_file():
-                continue
-            if name not in found or path.suffix == VOICE_SUFFIX:
+            is_first = name not in found or path.suffix == VOICE_SUFFIX
+            if is_voice and is_first and path.is_file() and not path.is_symlink():
                 status = path.stat()
                 found[name] = ServedVoice(name, path, version=(status.st_mtime_ns, status.st_size))
         return self._speakers | found
@@ -103,15 +101,18 @@ class VoiceBook:
         """Encodes a voice from an audio file's content, and saves it to the folder as `name`. Call it one at a time.
 
         Raises:
-            ApiError: The voice exists (409), the folder is full (403), or the name or recording is invalid (400).
+            ApiError: The name means a voice or is that of a file (409), the folder is full (403), or the name or
+                recording is invalid (400).
         """
         if not VOICE_NAME.fullmatch(name := composed(name)) or len(name.encode()) > MOST_NAME_BYTES:
             rule = "A voice's name must have letters, digits, spaces, _, - and . only, and begin with a letter or digit"
             raise ApiError(400, f"{rule}; at most 64 characters and {MOST_NAME_BYTES} bytes.", "name")
         with tempfile.TemporaryDirectory() as place:
-            if name.casefold() in map(str.casefold, self.all()):  # the files of some systems ignore case
-                raise ApiError(409, f"The voice {name} already exists. Choose another name.", "name", "voice_exists")
-            sizes = [path.lstat().st_size for path in self.folder.iterdir()]  # a link may have no target
+            files = [*self.folder.iterdir()]
+            taken = {*self._speakers, *self.aliases, *OPENAI_VOICES, *(composed(path.stem) for path in files)}
+            if _KOKORO.fullmatch(name) or name.casefold() in map(str.casefold, taken):  # some systems ignore case
+                raise ApiError(409, f"The name {name} is taken. Choose another one.", "name", "voice_exists")
+            sizes = [path.lstat().st_size for path in files]  # a link may have no target
             if len(sizes) >= MOST_VOICES or sum(sizes) >= MOST_VOICES_BYTES:
                 raise ApiError(403, "The server's voice folder is full. Ask the server's owner.", code="voices_full")
             recording = Path(place) / "recording"

@@ -22,15 +22,13 @@ from myxtts.apps.studio.studio import Studio
 from myxtts.apps.studio.texts import PREFIX, TEXTS
 from myxtts.storage.files import digest_bytes
 
-MOST_UPLOAD = "500mb"
-UPLOADS_KEPT_SECONDS = 3600
 TABS = dict(speak=speak_tab, data=data_tab, train=train_tab, compare=compare_tab, models=models_tab)
 
 
 def build_page(studio: Studio, language: str) -> gr.Blocks:
     """Builds the page in one language, `en` or `fa`."""
     texts = TEXTS[language]
-    with gr.Blocks(title=texts["title"], analytics_enabled=False, delete_cache=(UPLOADS_KEPT_SECONDS,) * 2) as page:
+    with gr.Blocks(title=texts["title"], analytics_enabled=False, delete_cache=(3600, 3600)) as page:
         with gr.Column(elem_classes=["rtl"] * (language == "fa")):
             other = "fa" if language == "en" else "en"
             gr.Markdown(f"## {texts['title']} &nbsp; <small>[{texts['other']}]({PREFIX[other]}/)</small>")
@@ -116,7 +114,7 @@ def mount_page(app: FastAPI, studio: Studio, password: str | None, token: str | 
         # Otherwise Gradio accepts any path in a request as an upload, even that of a private key in the home folder.
         page.has_launched = True
         look = dict(css_paths=Path(__file__).with_name("page.css"), ssr_mode=False, footer_links=[], show_error=True)
-        limits = dict(max_file_size=MOST_UPLOAD, allowed_paths=[str(studio.home.resolve())])
+        limits = dict(max_file_size="500mb", allowed_paths=[str(studio.home.resolve())])
         gr.mount_gradio_app(app, page, prefix, auth=_checks_password(password) if password else None, **look, **limits)
 
 

@@ -9,7 +9,7 @@ import pandas as pd
 from myxtts.apps.studio import parts, processes
 from myxtts.apps.studio.folders import kept_in, named_folder, removable, runs_in, to_trash
 from myxtts.apps.studio.parts import Choices, act
-from myxtts.apps.studio.studio import MOST_CLIPS, Studio
+from myxtts.apps.studio.studio import Studio
 from myxtts.apps.studio.training_form import FLAGS, OWN, XTTS_V2
 from myxtts.config.checks import UserError, printable
 from myxtts.config.config import recipe_names
@@ -25,8 +25,7 @@ def data_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
             with gr.Row():
                 name = gr.Textbox("", label=texts["data_name"], elem_id="data_name")
                 language = parts.language_box(texts, "data_language", choices.language)
-            look = dict(type="filepath", height=200, elem_id="data_files")
-            files = gr.File(label=texts["drop"], file_count="multiple", **look)
+            files = gr.File(label=texts["drop"], file_count="multiple", height=200, elem_id="data_files")
         with gr.Column():
             look = dict(info=texts["transcribe_help"], allow_custom_value=True, elem_id="data_recognizer")
             names = [(one or texts["none"], one) for one in ("", *WHISPER_SIZES, "pocketsphinx")]
@@ -88,7 +87,7 @@ def _checked(studio, texts, page_language, chosen):
         visible = [gr.update(visible=bool(of)) for of in (rows, is_own, shown)]
         known = stated if stated in names else None  # a list may have another language
         own = gr.Dropdown(value=known, label=texts["clips_language"], visible=is_own)
-        seen = folder, (rows := rows[:MOST_CLIPS]), stated
+        seen = folder, (rows := rows[:500]), stated
         yield gr.skip(), rows, shown, seen, known or gr.skip(), own, words, *visible
 
     def hear(seen, language, event: gr.SelectData):
@@ -232,8 +231,7 @@ def _watch(studio, texts, name, now, state, notice):
             return running, *[gr.skip()] * (len(plots) + 4), seen
         words = " · ".join([texts[view.state], *view.facts(texts)])
         words = texts["in_english"].format(parts.PATHS.sub("", view.failed)) if view.failed else words
-        newest = view.samples[0] if view.samples else None
-        fresh = (run, len(view.metrics), newest, view.log[-200:], view.running)
+        fresh = (run, len(view.metrics), view.sample, view.log[-200:], view.running)
         if fresh == seen:
             return running, words, *[gr.skip()] * (len(plots) + 3), seen
         said = "" if seen and seen[0] == run and seen[-1] and not view.running else gr.skip()  # "Stopping" is over
@@ -242,9 +240,9 @@ def _watch(studio, texts, name, now, state, notice):
         for rows in filter(None, lines):  # Gradio draws only the curves that a chart has at first
             rows += [(rows[0][0], None, one) for one in names.values() if one not in {row[2] for row in rows}]
         plot = lambda rows: gr.LinePlot(pd.DataFrame(rows, columns=["step", "loss", "series"]), visible=bool(rows))
-        is_new = seen is None or (seen[0], seen[2]) != (run, newest)
-        label = f"{texts['sample']}: {newest.stem}" if newest else None
-        heard = gr.Audio(newest and str(newest), label=label, visible=bool(newest)) if is_new else gr.skip()
+        is_new = seen is None or (seen[0], seen[2]) != (run, view.sample)
+        label = f"{texts['sample']}: {view.sample.stem}" if view.sample else None
+        heard = gr.Audio(view.sample, label=label, visible=bool(view.sample)) if is_new else gr.skip()
         return running, words, said, *map(plot, lines), heard, gr.Textbox(view.log, visible=bool(view.log)), fresh
 
     outputs = [now, state, notice, *plots, sample, log, seen]

@@ -31,8 +31,6 @@ FIGURES = ("loss", "avg_ms", "stall", "host_mb", "model_gpu_mb")
 """Measurements in `metrics.jsonl` that the page shows, in order."""
 MAIN_LOSSES = ("mel", "codes", "reconstruction", "speaker")
 """Names of the main losses of the stages in `metrics.jsonl`, which the page plots."""
-MOST_POINTS = 600
-"""Maximum number of points per loss curve; longer curves are thinned out."""
 ENDED = (-signal.SIGTERM, 128 + signal.SIGTERM)
 """Exit codes of a process after SIGTERM: killed by the signal, or ended by its own handler."""
 FOREIGN = re.compile(r"\[src/|\[\d{4}-\d\d-\d\d [\d:.]+\] \[")
@@ -210,7 +208,7 @@ class RunView:
         stages: Names of the stages that the run trains, in order.
         metrics: Lines of `metrics.jsonl`, each with `kind`, `stage`, `step` and measurements; `loss` is the main loss.
         log: The end of `train.log`.
-        samples: Audio files of synthesized and resynthesized validation clips, newest first.
+        sample: The newest audio file of a synthesized or resynthesized validation clip; None if there is none.
         checkpoints: Steps at which checkpoints were saved, by stage.
     """
 
@@ -224,7 +222,7 @@ class RunView:
             line["loss"] = next((line[name] for name in MAIN_LOSSES if line.get(name) is not None), None)
         self.log: str = _end_of(folder / "train.log")
         sounds = [path for path in (folder / "samples").glob("*.wav") if not path.name.startswith("recording_")]
-        self.samples: list[Path] = sorted(sounds, key=lambda path: status_of(path).st_mtime, reverse=True)
+        self.sample: Path | None = max(sounds, key=lambda path: status_of(path).st_mtime, default=None)
         stores = {part: CheckpointStore(folder / part) for part in STAGES if (folder / part).is_dir()}
         self.checkpoints: dict[str, list[int]] = {part: store.steps() for part, store in stores.items()}
         newest = lambda stage: (stage in stores and stores[stage].newest_state()) or {}
@@ -266,5 +264,5 @@ class RunView:
             points += [(line["step"], line["loss"], line["kind"])] * (line["loss"] is not None)
         curves = {}
         for stage, points in ((stage, points) for (stage, _), points in found.items() if points):
-            curves.setdefault(stage, []).extend(points[:: -(-len(points) // MOST_POINTS) or 1])
+            curves.setdefault(stage, []).extend(points[:: -(-len(points) // 600) or 1])  # at most 600
         return curves

@@ -31,9 +31,6 @@ from myxtts.text.language_guess import OF_A_SENTENCE, guess_language, identify_l
 from myxtts.text.languages import LANGUAGES
 from myxtts.text.tokenizer import with_names
 
-MOST_CLIPS = 500
-"""Maximum number of clips that the page lists when it shows a data set."""
-
 
 class Studio:
     """Actions of the web page on runs, data sets and models. `home` contains the folders of all runs."""

@@ -23,8 +23,6 @@ OWN = "config.json"
 """Recipe name that stands for the settings of the existing run."""
 FINETUNE_BASE, FINETUNE_RELEASE = "finetune_base.yaml", "finetune_xtts_v2.yaml"
 RELEASED_SIZE = "big"
-LOWER_RATE = 5
-"""The GPT learning rate is divided by this number for fine-tuning, as in `finetune_base.yaml`."""
 FLAGS: Mapping[str, Flag] = {
     flag.keywords[0]: flag for flag in all_flags() if flag.field.metadata["page"] and not flag.turns_off
 }
@@ -58,9 +56,9 @@ def preset_for(source: str | None, folder: Path, recipe: str | None = None) -> P
     if recipe != OWN:
         values |= dict(init_from=source or "")
         if source and recipe == FINETUNE_BASE and not is_base(source):
-            # For another model, the stages to tune and the learning rate differ from the recipe.
+            # For another model, the stages to tune and the learning rate (a fifth of that of training) differ.
             size = known.get("size")
-            rate = STAGES["gpt"].learning_rates[size] / LOWER_RATE if size not in (None, config.model.size) else None
+            rate = STAGES["gpt"].learning_rates[size] / 5 if size not in (None, config.model.size) else None
             values |= dict(tune=",".join(TUNABLE) if known.get("stages") == TUNABLE else "", lr=rate)
         if known:
             values |= dict(model_size=known["size"], g2p=",".join(known["g2p"]))

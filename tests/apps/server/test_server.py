@@ -348,10 +348,12 @@ def test_uploaded_voice_is_kept_and_spoken_with(synthesizer, folders, tmp_path, 
     with live_server(synthesizer, folders[0], voices, allow_uploads=True) as live:
         assert live.ask("PUT", "/v1/audio/voices/me", recording)[0] == 201
         assert [path.name for path in voices.iterdir()] == ["me.voice"] and live.speech(voice="me")[0] == 200
-        for name, content, status in [("ME", recording, 409), ("other", b"no sound", 400), ("a%00b", recording, 400)]:
+        (voices / "linked.voice").symlink_to("../outside.voice")
+        for name, content, status in [("other", b"no sound", 400), ("a%00b", recording, 400)] + [
+            (name, recording, 409) for name in ("ME", "emma", "linked", "alloy", "af_heart")
+        ]:
             assert live.ask("PUT", f"/v1/audio/voices/{name}", content)[0] == status, name
-        assert [path.name for path in voices.iterdir()] == ["me.voice"]
-        (voices / "gone.wav").symlink_to("none")
+        assert {path.name for path in tmp_path.rglob("*.voice")} == {"me.voice", "linked.voice"}
         monkeypatch.setattr("myxtts.apps.server.voices.MOST_VOICES", 1)
         assert live.ask("PUT", "/v1/audio/voices/other", recording)[0] == 403
 
