@@ -123,6 +123,8 @@ def test_speakers_csv_sets_speakers_and_languages(tmp_path):
     assert [(u.id, u.speaker, u.language) for u in corpus.utterances] == [("a", "Ann", "en"), ("b", "Böb", "fa")]
     assert reasons(corpus) == [(3, "no speaker")]
     assert "2 lines of speakers.csv" in corpus.notes[0] and "line 4" in corpus.notes[0]
+    (tmp_path / "metadata.csv").rename(tmp_path / "clips.csv")
+    assert load_corpus(tmp_path).utterances == corpus.utterances
     (tmp_path / "speakers.csv").write_text("a,Ann\n")
     with pytest.raises(CorpusError, match="must begin with the line 'id,speaker'"):
         load_corpus(tmp_path)

@@ -156,7 +156,8 @@ def test_each_format_is_recognized_by_its_content_and_its_audio_can_be_read(name
     assert found_in(load_corpus(root, format_name=name)) == expected
     inspection = inspect_corpus(corpus)
     assert len(inspection.accepted) == len(expected) and sorted(root.rglob("*")) == before
-    write_report(inspection, tmp_path / "report.csv")
+    write_report(inspection, root / "doctor.csv", "\ufeff")
+    assert found_in(load_corpus(root)) == expected, "a report on the clips is no list of clips"
 
 
 def test_every_format_has_its_example_and_its_row_in_the_table():
