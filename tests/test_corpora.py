@@ -110,6 +110,11 @@ def test_speakers_without_a_header_are_not_read_as_text(tmp_path):
     other = "".join(f"{name}|Ann|EN|sentence number {name}\n" for name in ids)  # GPT-SoVITS
     with pytest.raises(CorpusError, match=r"column 2 looks like a speaker: 1 values.*id\|speaker\|language\|text"):
         load_corpus(make_corpus(tmp_path, other))
+    many = "".join(f"{name}|sentence number {name}|p{number}\n" for number, name in enumerate(ids))
+    with pytest.raises(CorpusError, match=r"column 3 looks like a speaker: 12 values.*id\|text\|speaker"):
+        load_corpus(make_corpus(tmp_path, many))
+    with pytest.raises(CorpusError, match=r"column 3 looks like numbers.*id\|text\|other'; other is not used"):
+        load_corpus(make_corpus(tmp_path, many.replace("|p", "|1.0")))
     corpus = load_corpus(make_corpus(tmp_path, "id|text|speaker\n" + lines))
     assert {u.speaker for u in corpus.utterances} == {"Ann", "Bob"}
     few_words = "".join(f"{name}|{number % 3}|{('nil', 'one', 'two')[number % 3]}\n" for number, name in enumerate(ids))

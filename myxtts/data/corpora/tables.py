@@ -195,7 +195,7 @@ def content_table(reading: Reading, place: Place, path: Path) -> Table | None:
 def plain_table(reading: Reading, place: Place, path: Path) -> Table:
     """Returns the `Table` of a list without a header: `id|text|normalized text`, perhaps followed by `speaker`.
 
-    Raises `CorpusError` if a column of the texts seems to contain speakers.
+    Raises `CorpusError` if a column of the texts seems to contain speakers or numbers.
     """
     lines = reading.folder.read_lines(path)
     dialect = find_dialect(lines, _guess_separator(lines))
@@ -207,14 +207,22 @@ def plain_table(reading: Reading, place: Place, path: Path) -> Table:
     # Some tools write `id|text|speaker`, `id|speaker|text` or `id|speaker|language|text`.
     full = [[cell.casefold().split() for cell in row] for row in rows if len(row) == size and all(map(str.strip, row))]
     varied = [0, *(len({tuple(row[k]) for row in full}) for k in range(1, size))]
-    text = max(range(1, size), key=lambda k: sum(len(word) for row in full for word in row[k]))
+    letters = [sum(map(str.isalpha, "".join(word for row in full for word in row[k]))) for k in range(size)]
+    text = max(range(1, size), key=letters.__getitem__)
     alike = lambda k: 2 * sum(not set(row[k]).isdisjoint(row[text]) for row in full) > len(full)
-    labels = [k for k in range(1, size) if 4 * varied[k] <= varied[text] and not alike(k)]
-    if varied[text] >= 8 and (2 in labels or 1 in labels and (has_speakers or varied[1] > 1)):
-        looks = f"column {labels[0] + 1} looks like a speaker: {varied[labels[0]]} values in {len(full)} lines"
+    labels = [k for k in range(1, size) if varied[text] >= 8 and 4 * varied[k] <= varied[text] and not alike(k)]
+    # A normalized text is not much shorter than the text, as many speakers, or durations, are.
+    is_short = 4 * letters[2] < letters[1] and 2 * len(full) > len(rows) and varied[2] < 4 * varied[1]
+    if is_short and not alike(2):
+        labels = sorted({2, *labels})
+    if 2 in labels or 1 in labels and (has_speakers or varied[1] > 1):
+        numbers = [k for k in range(1, size) if not letters[k] and any("." in word for row in full for word in row[k])]
+        what = "numbers" if labels[0] in numbers else "a speaker"
+        looks = f"column {labels[0] + 1} looks like {what}: {varied[labels[0]]} values in {len(full)} lines"
         kinds = iter(("speaker", "language")), iter(("text", "normalized"))
-        names = dialect.separator.join(["id", *(next(kinds[k not in labels]) for k in range(1, size))])
-        raise CorpusError(f"{path} has no header, and {looks}. Name the columns above them, as '{names}'.")
+        names = ["other" if k in numbers else next(kinds[k not in labels]) for k in range(1, size)]
+        hint = f"Name the columns above them, as '{dialect.separator.join(['id', *names])}'; other is not used."
+        raise CorpusError(f"{path} has no header, and {looks}. {hint}")
     return _located(reading, place, path, dialect, ("id", "text", "normalized", "speaker")[:size])
 
 
