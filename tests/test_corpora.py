@@ -193,6 +193,11 @@ def test_lists_that_cannot_be_used_give_one_clear_error(tmp_path, content, messa
     assert "metadata.csv" in str(caught.value)
 
 
+def test_a_first_clip_without_audio_and_suffix_is_no_header(tmp_path):
+    corpus = load_corpus(make_corpus(tmp_path, "c1|x\na.wav|x\nb.wav|y\n"))
+    assert reasons(corpus) == [(1, "missing file")] and len(corpus.utterances) == 2
+
+
 def test_limits_on_lists_have_their_errors(tmp_path, monkeypatch):
     root = make_corpus(tmp_path, f"a|x\nb|{'y' * 70_000}\n")
     monkeypatch.setattr(corpus_folder, "MAX_LINES", 1)

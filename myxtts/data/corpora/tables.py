@@ -236,6 +236,8 @@ def _is_header(rows, column, found):
     named, cells = names_to_columns(header), "".join(header)
     if named[column] or len(named) - named.count(None) > 1:
         return True
+    if any(map(str.isdigit, header[column])):
+        return False
     if all(row[column].strip().lower().endswith(MEDIA_EXTENSIONS) for row in others):
         return True
     return len(others) >= 3 and len(cells) <= 80 and not any(c.isdigit() or c in ".!?؟…/\\" for c in cells)
