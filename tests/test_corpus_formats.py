@@ -205,6 +205,8 @@ def test_quoted_texts_before_the_clip_do_not_confuse_training_and_validation(tmp
     text(tmp_path / "val.csv", 'text,file\n"Good day, world",c.wav\n')
     (tmp_path / "._val.csv").write_bytes(b"\0\5\x16\7\xb0")  # metadata of macOS
     assert [u.id for u in load_corpus(tmp_path).utterances] == ["c", "a", "b"]
+    text(tmp_path / "test.csv", "id,text\nb,So\n")  # the same clip without its suffix
+    assert [u.id for u in load_corpus(tmp_path).utterances] == ["c", "a"]
 
 
 def test_commands_in_kaldi_folders_are_never_run_and_segments_are_refused(tmp_path):

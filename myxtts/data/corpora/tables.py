@@ -252,7 +252,7 @@ def _located(reading, place, path, dialect, columns, header_line=None):
 
 
 def read_table(reading: Reading, place: Place, table: Table, left_out: Collection[str] = ()) -> None:
-    """Adds an utterance or a rejection for each line, except the header and the lines of the clips in `left_out`."""
+    """Adds an utterance or a rejection for each line but the header and those of clips whose id is in `left_out`."""
     lines = reading.folder.read_lines(table.path)
     if _first_line(lines) is None or table.header_line == len(lines) - 1:
         example = "such as " + JSON_EXAMPLE if table.dialect is None else "'id|text|normalized text'"
@@ -271,7 +271,7 @@ def read_table(reading: Reading, place: Place, table: Table, left_out: Collectio
     speakers = _read_speakers(reading, table.path.with_name("speakers.csv"))
     for index, line in enumerate(lines):
         name = table.name_of(line)
-        if index == table.header_line or name in left_out:
+        if index == table.header_line or left_out and _to_id(reading, name) in left_out:
             continue
         with reading.clip(name, index + 1, table.path):
             reading.add(place, table.cells_of(line), index + 1, table.audio_places, speakers)
@@ -304,10 +304,11 @@ def read_split(reading: Reading, place: Place, training: Table, validation: Tabl
 
     `others` are test lists. A validation or test list that contains all training clips is ignored.
     """
-    named, kept_back = _clip_names(reading, training), set()
+    ids_of = lambda table: {_to_id(reading, name) for name in _clip_names(reading, table)}
+    named, kept_back = ids_of(training), set()
     relative = reading.folder.relative
     for table in filter(None, (validation, *others)):
-        names = _clip_names(reading, table)
+        names = ids_of(table)
         if named <= names:
             reading.notes.append(f"{relative(table.path)} was ignored: it has all clips of {relative(training.path)}.")
             continue
@@ -329,6 +330,13 @@ def read_parts(reading: Reading, place: Place, parts: dict[str, Path], training:
         reading.notes.append(f"The folder {reading.folder.relative(parts[name])} is not used.")
     for name in filter(None, (validation, training)):
         read(place.below(parts[name], validation=name == validation))
+
+
+def _to_id(reading, name):
+    """Returns the id of the clip that a list calls `name`, so that `c` and `wavs/c.wav` are one; else `name` itself."""
+    with suppress(ClipRefused):
+        return parts_to_id(reading.folder.name_to_parts(name))
+    return name
 
 
 def _clip_names(reading, table):
