@@ -48,14 +48,12 @@ _MAX_CHUNKS = 1_000
 _MAX_OGG_PAGE = 27 + 255 + 255 * 255
 _FIRST_OGG_PAGE, _LATER_OGG_PAGE = re.compile(rb"OggS\0[\2\3\6\7]"), re.compile(rb"OggS\0[\0\1\4\5]")
 _MPEG_HEADER = re.compile(rb"\xff[\xe2-\xe5\xf2-\xf5\xfa-\xfd][\x10-\xef]")
-_LOW_BITRATES = (8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160)
 MPEG_BITRATES = {
-    2: _LOW_BITRATES,
-    4: _LOW_BITRATES,
+    2: (8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160),
     10: (32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320),
     12: (32, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384),
 }
-"""Bitrates in kbit/s of MPEG audio from number 1, by the bits for version and layer in a frame's second byte."""
+"""Bitrates in kbit/s of MPEG audio, from number 1: of version 2, of layer III of version 1, and of its layer II."""
 _UNRECOGNIZED = 1  # libsndfile's SF_ERR_UNRECOGNISED_FORMAT
 # MP4, AIFF, AU, CAF, big-endian WAV, Matroska.
 _KNOWN_UNSUPPORTED = (b"ftyp", b"FORM", b".snd", b"caff", b"RIFX", b"\x1aE\xdf\xa3")
@@ -272,7 +270,8 @@ def _mpeg_seconds(data):
             continue
         rate = (44_100, 48_000, 32_000)[third >> 2 & 3] // {0: 4, 16: 2, 24: 1}[second & 24]
         samples = 576 if kind == 2 else 1152
-        end = start + 125 * samples * MPEG_BITRATES[kind][(third >> 4) - 1] // rate + (third >> 1 & 1)
+        bitrates = MPEG_BITRATES[kind if kind & 8 else 2]
+        end = start + 125 * samples * bitrates[(third >> 4) - 1] // rate + (third >> 1 & 1)
         if _MPEG_HEADER.match(data, end):
             lengths.append(samples / rate)
             position = end
