@@ -311,3 +311,15 @@ def test_mp3_is_decoded_in_order_without_seeks_between_blocks(tmp_path, monkeypa
     np.testing.assert_allclose(load_samples(path), soundfile.read(path, dtype="float32")[0], atol=1e-6)
     (joined := tmp_path / os.fsdecode(b"\xe9.mp3")).write_bytes(2 * path.read_bytes())
     assert refusal(joined) == "broken header"
+    soundfile.write(other := tmp_path / "b.mp3", np.tile(voice(), 8), 44100)
+    joined.write_bytes(path.read_bytes() + other.read_bytes())
+    assert refusal(joined) == "broken header", "frames of another rate also count"
+    joined.write_bytes(path.read_bytes() + np.random.default_rng(0).bytes(2**21))
+    assert len(read_audio(joined).samples) == 8 * len(voice()), "bytes of a cover are no frames"
+
+
+def test_joined_ogg_files_are_refused_even_if_the_first_is_cut(tmp_path):
+    soundfile.write(path := tmp_path / "a.ogg", np.tile(voice(), 4), 22050)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: whole.rindex(b"OggS")] + whole)
+    assert refusal(path) == "unsupported"

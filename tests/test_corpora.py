@@ -110,6 +110,11 @@ def test_speakers_without_a_header_are_not_read_as_text(tmp_path):
     other = "".join(f"{name}|Ann|EN|sentence number {name}\n" for name in ids)  # GPT-SoVITS
     with pytest.raises(CorpusError, match=r"column 2 looks like a speaker: 1 values.*id\|speaker\|language\|text"):
         load_corpus(make_corpus(tmp_path, other))
+    many = "".join(f"{name}|sentence number {name}|p{number}\n" for number, name in enumerate(ids))
+    with pytest.raises(CorpusError, match=r"column 3 looks like a speaker: 12 values.*id\|text\|speaker"):
+        load_corpus(make_corpus(tmp_path, many))
+    with pytest.raises(CorpusError, match=r"column 3 looks like numbers.*id\|text\|other'; other is not used"):
+        load_corpus(make_corpus(tmp_path, many.replace("|p", "|1.0")))
     corpus = load_corpus(make_corpus(tmp_path, "id|text|speaker\n" + lines))
     assert {u.speaker for u in corpus.utterances} == {"Ann", "Bob"}
     few_words = "".join(f"{name}|{number % 3}|{('nil', 'one', 'two')[number % 3]}\n" for number, name in enumerate(ids))
@@ -123,6 +128,8 @@ def test_speakers_csv_sets_speakers_and_languages(tmp_path):
     assert [(u.id, u.speaker, u.language) for u in corpus.utterances] == [("a", "Ann", "en"), ("b", "Böb", "fa")]
     assert reasons(corpus) == [(3, "no speaker")]
     assert "2 lines of speakers.csv" in corpus.notes[0] and "line 4" in corpus.notes[0]
+    (tmp_path / "metadata.csv").rename(tmp_path / "clips.csv")
+    assert load_corpus(tmp_path).utterances == corpus.utterances
     (tmp_path / "speakers.csv").write_text("a,Ann\n")
     with pytest.raises(CorpusError, match="must begin with the line 'id,speaker'"):
         load_corpus(tmp_path)
@@ -184,6 +191,11 @@ def test_lists_that_cannot_be_used_give_one_clear_error(tmp_path, content, messa
     with pytest.raises(CorpusError, match=message) as caught:
         load_corpus(make_corpus(tmp_path, content))
     assert "metadata.csv" in str(caught.value)
+
+
+def test_a_first_clip_without_audio_and_suffix_is_no_header(tmp_path):
+    corpus = load_corpus(make_corpus(tmp_path, "c1|x\na.wav|x\nb.wav|y\n"))
+    assert reasons(corpus) == [(1, "missing file")] and len(corpus.utterances) == 2
 
 
 def test_limits_on_lists_have_their_errors(tmp_path, monkeypatch):

@@ -14,6 +14,7 @@ from test_data_shapes import text
 
 from myxtts.config.checks import UserError
 from myxtts.data.corpora import CorpusError, find_formats, load_corpus
+from myxtts.data.corpora.folder import ClipRefused, CorpusFolder
 from myxtts.data.corpora.tables import find_dialect
 from myxtts.data.doctor import check_data, inspect_corpus, write_report
 
@@ -156,7 +157,8 @@ def test_each_format_is_recognized_by_its_content_and_its_audio_can_be_read(name
     assert found_in(load_corpus(root, format_name=name)) == expected
     inspection = inspect_corpus(corpus)
     assert len(inspection.accepted) == len(expected) and sorted(root.rglob("*")) == before
-    write_report(inspection, tmp_path / "report.csv")
+    write_report(inspection, root / "doctor.csv", "\ufeff")
+    assert found_in(load_corpus(root)) == expected, "a report on the clips is no list of clips"
 
 
 def test_every_format_has_its_example_and_its_row_in_the_table():
@@ -203,6 +205,8 @@ def test_quoted_texts_before_the_clip_do_not_confuse_training_and_validation(tmp
     text(tmp_path / "val.csv", 'text,file\n"Good day, world",c.wav\n')
     (tmp_path / "._val.csv").write_bytes(b"\0\5\x16\7\xb0")  # metadata of macOS
     assert [u.id for u in load_corpus(tmp_path).utterances] == ["c", "a", "b"]
+    text(tmp_path / "test.csv", "id,text\nb,So\n")  # the same clip without its suffix
+    assert [u.id for u in load_corpus(tmp_path).utterances] == ["c", "a"]
 
 
 def test_commands_in_kaldi_folders_are_never_run_and_segments_are_refused(tmp_path):
@@ -271,12 +275,19 @@ def test_links_of_the_user_to_the_users_own_audio_are_followed(tmp_path, monkeyp
     assert [u.id for u in corpus.utterances] == ["a", "b"]
     assert [(r.id, r.reason) for r in corpus.rejections] == [("c", "outside the data set")]
     assert f"{tmp_path}/audio, {tmp_path}/elsewhere" in corpus.notes[0]
+    text(root / "metadata.csv", "a|one\nb|two\nc|three\n/etc/a.wav|x\n" + "/usr/b.wav|x\n" * 3)
+    assert load_corpus(root).notes[0] == corpus.notes[0], "/ is no folder of audio, even if the user is root"
+    text(root / "metadata.csv", "a|one\nb|two\nc|three\n")
     text(tmp_path / "named" / "metadata.csv", f"{tmp_path}/audio/a.wav|one\n{tmp_path}/elsewhere/b.wav|two\n")
     (tmp_path / "named" / "speakers.csv").symlink_to(tmp_path / "elsewhere" / "secret.txt")
     with pytest.raises(CorpusError, match="leads outside"):  # although `tmp_path` is where the named audio is
         load_corpus(tmp_path / "named")
     monkeypatch.setattr(os, "geteuid", lambda: -1)
     assert not load_corpus(root).utterances
+    folder = CorpusFolder(root)
+    folder.allow(tmp_path)  # as for a list that names much audio in it
+    with pytest.raises(ClipRefused, match="outside the data set"):
+        folder.find_audio([root], ["b.wav"])
     allowed = load_corpus(root, audio_roots=[tmp_path / "audio"])
     assert [u.id for u in allowed.utterances] == ["a"] and not allowed.notes
 

@@ -8,7 +8,7 @@ import numpy as np
 import soundfile
 import soxr
 
-from myxtts.audio.files import AudioError, to_int16
+from myxtts.audio.files import MPEG_BITRATES, AudioError, to_int16
 from myxtts.storage.files import AnyPath, write_whole
 
 _OF_SUFFIX = {".wav": ("WAV", "PCM_16"), ".flac": ("FLAC", "PCM_16"), ".mp3": ("MP3", None), ".ogg": ("OGG", "VORBIS")}
@@ -18,7 +18,6 @@ OPEN_LENGTH = 0xFFFFFFFF
 OPEN_FORMATS = ("mp3", "opus", "wav", "pcm")
 """Formats that can be streamed before the length is known. FLAC cannot, because its readers need the length."""
 _BLOCK_SAMPLES = 2**14
-_MPEG2_LAYER3_KBPS = (0, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160)
 
 
 def check_suffix(path: AnyPath) -> str:
@@ -122,7 +121,7 @@ class SoundEncoder:
             if len(content) < 4:
                 return b""
             # Skip the first frame: it has no audio, only the length, which is not yet known.
-            self._given = 72_000 * _MPEG2_LAYER3_KBPS[content[2] >> 4] // self.sample_rate + (content[2] >> 1 & 1)
+            self._given = 72_000 * MPEG_BITRATES[2][(content[2] >> 4) - 1] // self.sample_rate + (content[2] >> 1 & 1)
         new = bytes(content[self._given :])
         self._given += len(new)
         return new

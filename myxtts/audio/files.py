@@ -4,7 +4,6 @@ libsndfile (`soundfile`) decodes WAV (8 to 32 bit, float, mu-law, A-law), FLAC, 
 are checked before memory is allocated. Each error has one of the reasons listed in `AudioError`.
 """
 
-import functools
 import mmap
 import os
 import re
@@ -47,8 +46,14 @@ _STREAM_LENGTH = 0x7FFF_F000  # lengths from here up mean "unknown"; ffmpeg and 
 _SLOPPY_BYTES = 1_024  # some writers include the header in the data length
 _MAX_CHUNKS = 1_000
 _MAX_OGG_PAGE = 27 + 255 + 255 * 255
-_LAST_OGG_PAGE, _FIRST_OGG_PAGE = re.compile(rb"OggS\0[\4-\7]"), re.compile(rb"OggS\0[\2\6]")
+_FIRST_OGG_PAGE, _LATER_OGG_PAGE = re.compile(rb"OggS\0[\2\3\6\7]"), re.compile(rb"OggS\0[\0\1\4\5]")
 _MPEG_HEADER = re.compile(rb"\xff[\xe2-\xe5\xf2-\xf5\xfa-\xfd][\x10-\xef]")
+MPEG_BITRATES = {
+    2: (8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160),
+    10: (32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320),
+    12: (32, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384),
+}
+"""Bitrates in kbit/s of MPEG audio, from number 1: of version 2, of layer III of version 1, and of its layer II."""
 _UNRECOGNIZED = 1  # libsndfile's SF_ERR_UNRECOGNISED_FORMAT
 # MP4, AIFF, AU, CAF, big-endian WAV, Matroska.
 _KNOWN_UNSUPPORTED = (b"ftyp", b"FORM", b".snd", b"caff", b"RIFX", b"\x1aE\xdf\xa3")
@@ -243,17 +248,33 @@ def check_joins(path: AnyPath, file: soundfile.SoundFile) -> None:
     if file.format not in ("MP3", "OGG"):
         return
     with open(path, "rb") as content, mmap.mmap(content.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        last = _LAST_OGG_PAGE.search(data) if file.format == "OGG" else None
-        if last and _FIRST_OGG_PAGE.search(data, last.end()):
-            raise AudioError(path, "unsupported", "it is several Ogg streams, one after the other; re-encode it.")
-        tag = 10 + functools.reduce(lambda size, byte: size << 7 | byte, data[6:10]) if data[:3] == b"ID3" else 0
-        if file.format == "MP3" and (header := _MPEG_HEADER.search(data, tag)):
-            alike = re.compile(re.escape(header[0][:2]) + rb"[\x10-\xef]")
-            found = len(alike.findall(data, header.start()))  # by chance, at most 2 % too many
-            seconds = (found - 8) * (576 if header[0][1] & 14 == 2 else 1152) / file.samplerate  # 8: padding
-            if 0.95 * seconds > file.frames / file.samplerate:
-                detail = f"its header states {file.frames / file.samplerate:.3g} s, but it lasts about {seconds:.3g} s"
-                raise AudioError(path, "broken header", f"{detail}, perhaps as files were joined; re-encode it.")
+        if file.format == "OGG":
+            later = _LATER_OGG_PAGE.search(data)
+            if later and _FIRST_OGG_PAGE.search(data, later.end()):
+                raise AudioError(path, "unsupported", "it is several Ogg streams, one after the other; re-encode it.")
+            return
+        seconds, stated = _mpeg_seconds(data), file.frames / file.samplerate
+    if 0.95 * seconds > stated:
+        detail = f"its header states {stated:.3g} s, but it lasts about {seconds:.3g} s"
+        raise AudioError(path, "broken header", f"{detail}, perhaps as files were joined; re-encode it.")
+
+
+def _mpeg_seconds(data):
+    """Returns the duration of the MPEG frames in `data` that another frame follows, without 8 for padding."""
+    lengths, position = [], 0
+    while header := _MPEG_HEADER.search(data, position):
+        (_, second, third), start = header[0], header.start()
+        kind, position = second & 14, start + 1
+        if third & 12 == 12:  # there is no such sample rate
+            continue
+        rate = (44_100, 48_000, 32_000)[third >> 2 & 3] // {0: 4, 16: 2, 24: 1}[second & 24]
+        samples = 576 if kind == 2 else 1152
+        bitrates = MPEG_BITRATES[kind if kind & 8 else 2]
+        end = start + 125 * samples * bitrates[(third >> 4) - 1] // rate + (third >> 1 & 1)
+        if _MPEG_HEADER.match(data, end):
+            lengths.append(samples / rate)
+            position = end
+    return sum(lengths[8:])
 
 
 def check_peak(path: AnyPath, frames: np.ndarray) -> float:

@@ -95,10 +95,13 @@ def load_corpus(
 
 
 def files_beside(recording: Path, suffixes: Sequence[str]) -> list[Path]:
-    """Returns the files beside a recording that have its name (`talk.srt`, `talk.en.srt`), in order of `suffixes`."""
-    alike = lambda one: recording.stem in (one.stem, one.stem.rpartition(".")[0])
+    """Returns the files beside a recording that have its name (`talk.srt`, `talk.en.srt`), in order of `suffixes`.
+    A file with the whole name of another recording belongs to that one."""
     kind = lambda one: one.suffix.lower()
     paths = [recording.parent / name for name in os.listdir(recording.parent) if name.startswith(recording.stem)]
+    others = {one.stem for one in paths if kind(one) in MEDIA_EXTENSIONS}
+    tagged = lambda one: one.stem not in others and one.stem.rpartition(".")[0] == recording.stem
+    alike = lambda one: one.stem == recording.stem or tagged(one)
     found = [one for one in paths if kind(one) in suffixes and alike(one) and one.is_file()]
     return sorted(found, key=lambda one: (suffixes.index(kind(one)), one.stem != recording.stem, one.name))
 

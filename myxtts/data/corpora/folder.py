@@ -70,14 +70,14 @@ class CorpusFolder:
 
     def allow_named(self, names: Collection[str]):
         """Adds a folder outside the data set to `audio_roots` if at least half of the paths `names` are of audio in it,
-        the user owns the folder, and there are no `audio_roots` yet."""
+        the user owns the folder, it is not `/`, and there are no `audio_roots` yet."""
         away = [name for name in names if (name[:1] == "/" or ".." in name) and name.lower().endswith(AUDIO_EXTENSIONS)]
         paths = [Path(os.path.normpath(self.root / name)) for name in away]
         outside = [path for path in paths if not any(path.is_relative_to(root) for root in self._roots)]
         if self.audio_roots or not outside or 2 * len(outside) < len(names):
             return
         common = Path(os.path.commonpath([path.parent for path in outside]))
-        if common.is_dir() and os.stat(common).st_uid == os.geteuid():
+        if common.is_dir() and common.parent != common and os.stat(common).st_uid == os.geteuid():
             self.allow(common)
             self.linked.add(common)
 
@@ -224,11 +224,11 @@ class CorpusFolder:
         """Raises `ClipRefused` if a symbolic link leads out of the data set and `audio_roots`. If `for_audio`, links to
         audio files and folders are allowed, if the user owns both the links and their target."""
         real = Path(os.path.realpath(path))
-        # A list names audio alone: in a folder that `allow_named` added, links to other files stay refused.
-        roots = self.root, *(self.audio_roots if for_audio else self._given_roots)
+        links = [one for one in (path, *path.parents) if one.is_relative_to(self.root) and one.is_symlink()]
+        # A list names audio alone: the folder that `allow_named` added is for no other files, and not for links.
+        roots = self.root, *(self.audio_roots if for_audio and not links else self._given_roots)
         if any(real.is_relative_to(root) for root in roots):
             return
-        links = [one for one in (path, *path.parents) if one.is_relative_to(self.root) and one.is_symlink()]
         is_audio = for_audio and (real.is_dir() or real.is_file() and real.suffix.lower() in AUDIO_EXTENSIONS)
         if not (is_audio and {one.lstat().st_uid for one in (*links, real)} == {os.geteuid()}):
             detail = "A link leads outside the data set; it was not opened. --audio-root allows its target."

@@ -157,13 +157,16 @@ def read_lists(reading: Reading, place: Place) -> None:
 
 
 def _find_lists(reading, place, folder):
-    """Returns the lists of clips in a folder, as `{path: table}`."""
-    named = [folder / name for name in reading.folder.files(folder) if name.endswith(_LISTS)]
+    """Returns the lists of clips in a folder, as `{path: table}`, without `speakers.csv` and our reports on clips."""
+    names = [name for name in reading.folder.files(folder) if name.endswith(_LISTS) and name != "speakers.csv"]
+    named = [folder / name for name in names]
     if len(named) > _MAX_LISTS:  # many small files are transcripts or metadata of clips
         named = [path for path in named if path.suffix not in (".txt", ".json")]
     found = {}
     for path in named if len(named) <= _MAX_LISTS else ():
         try:
+            if ",verdict,reason,detail," in "".join(reading.folder.read_lines(path)[:1]):
+                continue  # a report on clips, as of `myxtts doctor data`
             found[path] = tables.header_table(reading, place, path) or tables.content_table(reading, place, path)
         except CorpusError:
             if path.suffix not in (".txt", ".json"):  # not a list

@@ -195,7 +195,7 @@ def content_table(reading: Reading, place: Place, path: Path) -> Table | None:
 def plain_table(reading: Reading, place: Place, path: Path) -> Table:
     """Returns the `Table` of a list without a header: `id|text|normalized text`, perhaps followed by `speaker`.
 
-    Raises `CorpusError` if a column of the texts seems to contain speakers.
+    Raises `CorpusError` if a column of the texts seems to contain speakers or numbers.
     """
     lines = reading.folder.read_lines(path)
     dialect = find_dialect(lines, _guess_separator(lines))
@@ -207,14 +207,22 @@ def plain_table(reading: Reading, place: Place, path: Path) -> Table:
     # Some tools write `id|text|speaker`, `id|speaker|text` or `id|speaker|language|text`.
     full = [[cell.casefold().split() for cell in row] for row in rows if len(row) == size and all(map(str.strip, row))]
     varied = [0, *(len({tuple(row[k]) for row in full}) for k in range(1, size))]
-    text = max(range(1, size), key=lambda k: sum(len(word) for row in full for word in row[k]))
+    letters = [sum(map(str.isalpha, "".join(word for row in full for word in row[k]))) for k in range(size)]
+    text = max(range(1, size), key=letters.__getitem__)
     alike = lambda k: 2 * sum(not set(row[k]).isdisjoint(row[text]) for row in full) > len(full)
-    labels = [k for k in range(1, size) if 4 * varied[k] <= varied[text] and not alike(k)]
-    if varied[text] >= 8 and (2 in labels or 1 in labels and (has_speakers or varied[1] > 1)):
-        looks = f"column {labels[0] + 1} looks like a speaker: {varied[labels[0]]} values in {len(full)} lines"
+    labels = [k for k in range(1, size) if varied[text] >= 8 and 4 * varied[k] <= varied[text] and not alike(k)]
+    # A normalized text is not much shorter than the text, as many speakers, or durations, are.
+    is_short = 4 * letters[2] < letters[1] and 2 * len(full) > len(rows) and varied[2] < 4 * varied[1]
+    if is_short and not alike(2):
+        labels = sorted({2, *labels})
+    if 2 in labels or 1 in labels and (has_speakers or varied[1] > 1):
+        numbers = [k for k in range(1, size) if not letters[k] and any("." in word for row in full for word in row[k])]
+        what = "numbers" if labels[0] in numbers else "a speaker"
+        looks = f"column {labels[0] + 1} looks like {what}: {varied[labels[0]]} values in {len(full)} lines"
         kinds = iter(("speaker", "language")), iter(("text", "normalized"))
-        names = dialect.separator.join(["id", *(next(kinds[k not in labels]) for k in range(1, size))])
-        raise CorpusError(f"{path} has no header, and {looks}. Name the columns above them, as '{names}'.")
+        names = ["other" if k in numbers else next(kinds[k not in labels]) for k in range(1, size)]
+        hint = f"Name the columns above them, as '{dialect.separator.join(['id', *names])}'; other is not used."
+        raise CorpusError(f"{path} has no header, and {looks}. {hint}")
     return _located(reading, place, path, dialect, ("id", "text", "normalized", "speaker")[:size])
 
 
@@ -228,6 +236,8 @@ def _is_header(rows, column, found):
     named, cells = names_to_columns(header), "".join(header)
     if named[column] or len(named) - named.count(None) > 1:
         return True
+    if any(map(str.isdigit, header[column])):
+        return False
     if all(row[column].strip().lower().endswith(MEDIA_EXTENSIONS) for row in others):
         return True
     return len(others) >= 3 and len(cells) <= 80 and not any(c.isdigit() or c in ".!?؟…/\\" for c in cells)
@@ -242,7 +252,7 @@ def _located(reading, place, path, dialect, columns, header_line=None):
 
 
 def read_table(reading: Reading, place: Place, table: Table, left_out: Collection[str] = ()) -> None:
-    """Adds an utterance or a rejection for each line, except the header and the lines of the clips in `left_out`."""
+    """Adds an utterance or a rejection for each line but the header and those of clips whose id is in `left_out`."""
     lines = reading.folder.read_lines(table.path)
     if _first_line(lines) is None or table.header_line == len(lines) - 1:
         example = "such as " + JSON_EXAMPLE if table.dialect is None else "'id|text|normalized text'"
@@ -261,7 +271,7 @@ def read_table(reading: Reading, place: Place, table: Table, left_out: Collectio
     speakers = _read_speakers(reading, table.path.with_name("speakers.csv"))
     for index, line in enumerate(lines):
         name = table.name_of(line)
-        if index == table.header_line or name in left_out:
+        if index == table.header_line or left_out and _to_id(reading, name) in left_out:
             continue
         with reading.clip(name, index + 1, table.path):
             reading.add(place, table.cells_of(line), index + 1, table.audio_places, speakers)
@@ -294,10 +304,11 @@ def read_split(reading: Reading, place: Place, training: Table, validation: Tabl
 
     `others` are test lists. A validation or test list that contains all training clips is ignored.
     """
-    named, kept_back = _clip_names(reading, training), set()
+    ids_of = lambda table: {_to_id(reading, name) for name in _clip_names(reading, table)}
+    named, kept_back = ids_of(training), set()
     relative = reading.folder.relative
     for table in filter(None, (validation, *others)):
-        names = _clip_names(reading, table)
+        names = ids_of(table)
         if named <= names:
             reading.notes.append(f"{relative(table.path)} was ignored: it has all clips of {relative(training.path)}.")
             continue
@@ -319,6 +330,13 @@ def read_parts(reading: Reading, place: Place, parts: dict[str, Path], training:
         reading.notes.append(f"The folder {reading.folder.relative(parts[name])} is not used.")
     for name in filter(None, (validation, training)):
         read(place.below(parts[name], validation=name == validation))
+
+
+def _to_id(reading, name):
+    """Returns the id of the clip that a list calls `name`, so that `c` and `wavs/c.wav` are one; else `name` itself."""
+    with suppress(ClipRefused):
+        return parts_to_id(reading.folder.name_to_parts(name))
+    return name
 
 
 def _clip_names(reading, table):
