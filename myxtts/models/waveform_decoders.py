@@ -185,9 +185,6 @@ class HifiganGenerator(WaveformDecoder):
 
 _TAPS = 7
 """Kernel size of all convolutions of `IstftGenerator`."""
-_SYMMETRIC_BLOCKS = 2
-"""Number of blocks of `IstftGenerator` that are not causal."""
-_EXPANSION = 3
 _EPSILON = 1e-6
 MOST_LOG_MAGNITUDE = 6.9
 """Upper limit of predicted log-magnitudes, about log 1000; the magnitude of a full-scale tone is only 256."""
@@ -241,7 +238,7 @@ class IstftGenerator(WaveformDecoder):
         self.hop_length, dtype = hop_length, self.dtype_policy
         self.window = (0.5 - 0.5 * np.cos(2 * np.pi * np.arange(4 * hop_length) / (4 * hop_length))).astype("float32")
         # The first convolution, two overlapping windows on each side, and the blocks.
-        symmetric = min(blocks, _SYMMETRIC_BLOCKS)
+        symmetric = min(blocks, 2)
         self.lookahead_frames = _TAPS // 2 + 2 + symmetric * (_TAPS // 2)
         self.history_frames = self.lookahead_frames + (blocks - symmetric) * (_TAPS - 1)
         self._speaker_scale = speaker_width**0.5  # scales a unit vector to elements of about 1
@@ -249,7 +246,7 @@ class IstftGenerator(WaveformDecoder):
         self.conv_pre = Conv1D(latent_width, width, _TAPS, dtype=dtype, name="conv_pre")
         self.condition = dense(width, speaker_width, "condition", dtype)
         self.norm_pre, self.norm_post = norm("norm_pre"), norm("norm_post")
-        options = dict(inner_width=_EXPANSION * width, scale=1.0 / blocks, dtype=dtype)
+        options = dict(inner_width=3 * width, scale=1.0 / blocks, dtype=dtype)
         causal = [number >= symmetric for number in range(blocks)]
         self.blocks = [ConvNextBlock(width, causal=c, name=f"block_{i}", **options) for i, c in enumerate(causal)]
         # Magnitudes and phases, in float32 because half precision is too coarse for phases.

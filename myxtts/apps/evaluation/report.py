@@ -21,7 +21,6 @@ COLUMNS = ("row", "kind", "group", "metric", "unit", "value", "low", "high", "se
 MOST_SENTENCES, WORST = 40, 10
 """The HTML report plays up to `MOST_SENTENCES` sentences of each source, and each model's `WORST` worst sentences."""
 BAR_WIDTH = 160
-SHOWN_EVERY = 20
 
 
 def evaluate_into(
@@ -39,7 +38,7 @@ def evaluate_into(
             one = row.measured[-1]
             paths[id(one)] = f"{SOUNDS}/{len(paths):05d}.flac"
             write_audio(new / paths[id(one)], one.spoken.samples, one.spoken.sample_rate)
-            if len(row.measured) % SHOWN_EVERY == 1:
+            if len(row.measured) % 20 == 1:
                 print(f"{printable(row.name)}: {len(row.measured)} …", file=sys.stderr, flush=True)
 
         comparison = compare(sources, sentences, measurer, settings, keep)

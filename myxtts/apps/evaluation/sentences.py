@@ -34,7 +34,6 @@ from myxtts.text.languages import get_language
 
 logger = logging.getLogger(__name__)
 
-MOST_TEXT_BYTES = 4 * 2**20
 MOST_SECONDS = 30.0
 """Maximum length of a test recording or reference recording of a data set; longer ones are left out."""
 KNOWN_SHARE = 0.5
@@ -76,7 +75,7 @@ def choose_sentences(
             voices = [by_speaker[name] for name in sorted(by_speaker)]
         if models and not voices:
             raise UserError("--texts needs voices. Give --voices FILE… or --data FOLDER.")
-        content = read_input("--texts", texts, MOST_TEXT_BYTES)
+        content = read_input("--texts", texts, max_bytes=4 * 2**20)
         lines = [line for one in re.split("\r\n|\r|\n", content) if (line := one.strip()) and line[0] != "#"]
         if not lines:
             raise UserError(f"--texts {texts} contains no sentences.")
