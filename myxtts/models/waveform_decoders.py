@@ -42,7 +42,7 @@ class WaveformDecoder(Layer):
 
     def latents_to_frames(self, latents: Tensor) -> Tensor:
         """Interpolates latents `(B, n, width)` to frames `(B, num_frames(n), width)`."""
-        for factor in self.factors():
+        for factor in self.factors:
             latents = interpolate_linearly(latents, factor)
         return latents
 
@@ -58,12 +58,13 @@ class WaveformDecoder(Layer):
 
     def num_frames(self, num_latents: int | Tensor) -> int | Tensor:
         """Returns the number of frames for `num_latents` latents."""
-        for factor in self.factors():
+        for factor in self.factors:
             num_latents = _scaled_length(num_latents, factor)
         return num_latents
 
+    @property
     def factors(self) -> tuple[float, ...]:
-        """Returns the two factors by which `latents_to_frames` interpolates: to frames, and from 22.05 to 24 kHz."""
+        """The two factors by which `latents_to_frames` interpolates: to frames, and from 22.05 to 24 kHz."""
         return self.code_stride / self.hop_length, DECODER_SAMPLE_RATE / MODEL_SAMPLE_RATE
 
 

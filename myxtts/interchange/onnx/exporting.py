@@ -16,10 +16,10 @@ from myxtts.audio.files import AudioError
 from myxtts.audio.mel import CONDITIONING_MEL, SPEAKER_MEL, MelSpectrogram
 from myxtts.config.checks import UserError, is_new_or_empty, require
 from myxtts.config.rates import DECODER_SAMPLE_RATE, MODEL_SAMPLE_RATE, SPEAKER_SAMPLE_RATE
-from myxtts.inference.decoding import window_shape
 from myxtts.inference.speech import Voice
 from myxtts.inference.synthesizer import Synthesizer
 from myxtts.inference.voices import SHORTEST_CHUNK_SAMPLES, stored_voice
+from myxtts.inference.windows import WindowShape
 from myxtts.interchange.onnx import graphs, speak
 from myxtts.interchange.onnx.builder import FLOAT32, INT8, WEIGHTS, import_package
 from myxtts.interchange.onnx.forms import FORMATS, RUNTIME, fetch_package
@@ -148,7 +148,7 @@ def settings(synthesizer: Synthesizer, form: str, weights: str) -> dict:
         "espeak_voices": {one: name for one in tokenizer.languages if (name := espeak_voice(one, tokenizer.g2p))},
         "sampling": {name: getattr(config.sampling, name) for name in SamplingValues._fields},
         "model": {name: getattr(synthesizer.model.config, name) for name in MODEL_NUMBERS},
-        "windows": window_shape(synthesizer.model.decoder)._asdict(),
+        "windows": {name: getattr(synthesizer.model.decoder, name) for name in WindowShape._fields},
         "listening": {
             "sample_rate": MODEL_SAMPLE_RATE,
             "speaker_sample_rate": SPEAKER_SAMPLE_RATE,
