@@ -11,8 +11,6 @@ import numpy as np
 from myxtts.config.checks import needing
 from myxtts.models.layers import shared_array
 
-OPSET = 20
-"""Version of ONNX's standard operators; the first one with `Gelu`."""
 FLOAT32, INT8 = "float32", "int8"
 WEIGHTS = (FLOAT32, INT8)
 """Number formats for the matrices of linear layers."""
@@ -159,7 +157,8 @@ class Builder:
                 stored.append(self.onnx.numpy_helper.from_array(array, name))
         graph = helper.make_graph(self._nodes, self.name, self._inputs, self._outputs, stored)
         domains = {node.domain for node in self._nodes}
-        opsets = [helper.make_opsetid(domain, 1 if domain else OPSET) for domain in sorted(domains)]
+        # Version 20 of the standard operators is the first one with `Gelu`.
+        opsets = [helper.make_opsetid(domain, 1 if domain else 20) for domain in sorted(domains)]
         model = helper.make_model(graph, opset_imports=opsets, ir_version=10, producer_name="myxtts")
         if not outside:  # the checker requires files for arrays outside of the graph
             self.onnx.checker.check_model(model)
