@@ -56,13 +56,18 @@ def model_tensors(config: ModelConfig) -> list[Tensor]:
 def constant_tensors(config: ModelConfig) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """Returns tensors that coqui-tts requires but MyXTTS lacks: one dictionary for `model.pth`, and one for `dvae.pth`.
 
-    `model.pth` needs those of `conversion.speaker_front_end`, too.
+    Those of `model.pth` are counters, and pre-emphasis, window and filterbank of the speaker encoder's spectrogram.
     """
+    from myxtts.audio.mel import SPEAKER_MEL  # imports Keras, which the other direction does not need
+
     names = [re.sub("running_var$", "num_batches_tracked", tensor.names[0]) for tensor in _speaker_encoder(config)]
-    counters = {name: np.zeros((), np.int64) for name in names if name.endswith(".num_batches_tracked")}
+    model = {name: np.zeros((), np.int64) for name in names if name.endswith(".num_batches_tracked")}
+    model[f"{SPEAKER_FRONT_END}.0.filter"] = np.array([[[-SPEAKER_MEL.preemphasis, 1.0]]], np.float32)
+    model[f"{SPEAKER_FRONT_END}.1.spectrogram.window"] = SPEAKER_MEL.window_values()
+    model[f"{SPEAKER_FRONT_END}.1.mel_scale.fb"] = SPEAKER_MEL.filterbank()
     loss = {f"discrete_loss.accumulator_{name}": np.zeros(1, np.int64) for name in ("index", "filled")}
     loss["discrete_loss.accumulator"] = np.zeros((100, config.num_codes), np.float32)
-    return counters, loss
+    return model, loss
 
 
 def our_shape(tensor: Tensor) -> tuple[int, ...]:
