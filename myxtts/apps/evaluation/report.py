@@ -10,7 +10,7 @@ import jinja2
 
 from myxtts.apps.evaluation.command import CSV_FILE, JSON_FILE, PAGE, SOUNDS
 from myxtts.apps.evaluation.comparison import BY_NAME, LEVEL, METRICS, Comparison, Estimate, Metric, compare
-from myxtts.apps.evaluation.sentences import Source
+from myxtts.apps.evaluation.sentences import Row
 from myxtts.audio.encoding import write_audio
 from myxtts.config.checks import counted, printable
 from myxtts.hearing.measuring import Measurer, Sentence, spread
@@ -24,7 +24,7 @@ BAR_WIDTH = 160
 
 
 def evaluate_into(
-    folder: Path, sources: Sequence[Source], sentences: Sequence[Sentence], measurer: Measurer, settings: dict
+    folder: Path, sources: Sequence[Row], sentences: Sequence[Sentence], measurer: Measurer, settings: dict
 ) -> str:
     """Evaluates the sources and writes `evaluation.json`, `evaluation.csv`, and `report.html` with audio files.
 
