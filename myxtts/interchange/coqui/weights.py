@@ -7,19 +7,18 @@ reads spectrograms as (mel, time) in PyTorch and as (time, mel) here. Weight nor
 
 import math
 import re
-import tomllib
 from collections.abc import Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
+from myxtts.config.checks import read_table
 from myxtts.config.model import DECODER_DILATIONS, DECODER_KERNELS, DECODER_UPSAMPLING, SPEAKER_BLOCKS, ModelConfig
 
 SPEAKER_FRONT_END = "hifigan_decoder.speaker_encoder.torch_spec"
 """Name prefix of the constants that the speaker encoder's mel spectrogram is computed with: `.0.filter` (pre-emphasis),
 `.1.spectrogram.window` and `.1.mel_scale.fb` (filterbank)."""
-_TABLES = tomllib.loads(Path(__file__).with_name("weights.toml").read_text("utf-8"))
+_TABLES = read_table(__file__, "weights.toml")
 """Contents of `weights.toml`: layers of each part of XTTS, tensors of each kind of layer, and tensors to skip."""
 
 

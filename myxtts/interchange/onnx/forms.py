@@ -6,14 +6,13 @@ import shutil
 import subprocess
 import tarfile
 import tempfile
-import tomllib
 from pathlib import Path
 from typing import Any
 
-from myxtts.config.checks import UserError, say
+from myxtts.config.checks import UserError, read_table, say
 from myxtts.storage.files import user_cache, write_json
 
-RUNTIME, ESPEAK = tomllib.loads(Path(__file__).with_name("npm.toml").read_text()).values()
+RUNTIME, ESPEAK = read_table(__file__, "npm.toml").values()
 """Packages for the web page, as `npm.toml` describes them."""
 
 
