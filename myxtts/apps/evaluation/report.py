@@ -16,7 +16,6 @@ from myxtts.config.checks import counted, printable
 from myxtts.hearing.measuring import Measurer, Sentence, spread
 from myxtts.storage.files import csv_text, write_json, write_text, write_whole_folder
 
-NOT_AVAILABLE, NOT_JUDGED = "not available", "not judged"
 COLUMNS = ("row", "kind", "group", "metric", "unit", "value", "low", "high", "sentences", "judged")
 MOST_SENTENCES, WORST = 40, 10
 """The HTML report plays up to `MOST_SENTENCES` sentences of each source, and each model's `WORST` worst sentences."""
@@ -100,10 +99,10 @@ def tables(comparison: Comparison) -> list[tuple[str, list[str], list[Line]]]:
         for metric in METRICS:
             estimates = [row[group].get(metric.name) for row in comparison.figures]
             if metric.name in missing:
-                lines.append(Line(metric, [NOT_AVAILABLE] * len(rows), [None] * len(rows)))
+                lines.append(Line(metric, ["not available"] * len(rows), [None] * len(rows)))
             elif any(estimates):
                 off = [metric.name in unjudged and row.kind != "recordings" for row in rows]
-                cells = [NOT_JUDGED if is_off else number(one, metric) for one, is_off in zip(estimates, off)]
+                cells = ["not judged" if is_off else number(one, metric) for one, is_off in zip(estimates, off)]
                 lines.append(Line(metric, cells, [None if is_off else one for one, is_off in zip(estimates, off)]))
         found.append(("" if group == "all" else group, [row.name for row in rows], lines))
     lines, names = [], [f"{row.name} − {comparison.compared[0].name}" for row in comparison.compared[1:]]

@@ -20,7 +20,7 @@ from myxtts.inference.synthesizer import Synthesizer
 from myxtts.inference.voices import SHORTEST_CHUNK_SAMPLES, stored_voice
 from myxtts.inference.windows import WindowShape
 from myxtts.interchange.onnx import graphs, speak
-from myxtts.interchange.onnx.builder import FLOAT32, INT8, WEIGHTS, import_package
+from myxtts.interchange.onnx.builder import FLOAT32, INT8, import_package
 from myxtts.interchange.onnx.forms import FORMATS, RUNTIME, fetch_package
 from myxtts.interchange.onnx.speak import Cache, Speaker, gumbel_noise
 from myxtts.models.gpt import SamplingValues
@@ -72,7 +72,7 @@ def export_model(
     """
     require(form in FORMATS, "--format", f"one of {', '.join(FORMATS)}", form)
     weights = weights or (INT8 if form == "web" else FLOAT32)
-    require(weights in WEIGHTS, "--weights", f"one of {', '.join(WEIGHTS)}", weights)
+    require(weights in LIMITS, "--weights", f"one of {', '.join(LIMITS)}", weights)
     output = Path(output)
     require(is_new_or_empty(output), "--output", "a new or empty folder", output, "Name another, or delete it.")
     import_package("onnx")
