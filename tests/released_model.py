@@ -7,7 +7,6 @@ import numpy as np
 from myxtts.__main__ import main
 from myxtts.config.config import ModelConfig
 from myxtts.interchange.coqui import weights as coqui
-from myxtts.interchange.coqui.conversion import speaker_front_end
 from myxtts.interchange.coqui.torch_checkpoint import write_torch_checkpoint
 from myxtts.models.xtts import PARTS
 from myxtts.storage.checkpoint import CheckpointStore
@@ -30,11 +29,8 @@ def state_dicts(config):
             name: seeded_tensor(name, shape) for tensor in tensors for name, shape in zip(tensor.names, tensor.shapes)
         }
 
-    counters, dvae_constants = coqui.constant_tensors(config)
-    return (
-        drawn(coqui.model_tensors(config)) | counters | speaker_front_end(),
-        drawn(coqui.dvae_tensors(config)) | dvae_constants,
-    )
+    constants, dvae_constants = coqui.constant_tensors(config)
+    return (drawn(coqui.model_tensors(config)) | constants, drawn(coqui.dvae_tensors(config)) | dvae_constants)
 
 
 def write_release(folder, config=MINIMAL, model=None, dvae=True, settings=SETTINGS):

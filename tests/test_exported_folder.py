@@ -187,7 +187,7 @@ def test_package_of_the_page_is_checked_and_is_named_without_a_network(tmp_path,
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("npm_config_registry", f"http://127.0.0.1:{free_port()}")
     monkeypatch.setenv("npm_config_fetch_retries", "0")
-    kept = tmp_path / "myxtts" / "npm" / f"ort-{web.RUNTIME.version}.tgz"
+    kept = tmp_path / "myxtts" / "npm" / f"ort-{web.RUNTIME['version']}.tgz"
     with pytest.raises(UserError) as missing:
         web.fetch_package(web.RUNTIME)
     assert "onnxruntime-web@" in str(missing.value) and str(kept) in str(missing.value)

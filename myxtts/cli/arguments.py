@@ -6,12 +6,10 @@ import math
 import os
 import re
 import sys
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NoReturn
 
-from myxtts.config.checks import UserError, require
+from myxtts.config.checks import UserError, read_table, require
 from myxtts.config.flags import AUTOMATIC, Flag
 from myxtts.config.settings import nearest
 
@@ -19,9 +17,9 @@ GROUPS = ("data", "devices", "training", "optimizations")
 """Headings of the groups of flags in `myxtts train --help`, in order."""
 LICENCE = dict(action="store_true", help="accept the licence of a Hugging Face model without a prompt")
 """Keyword arguments of `add_argument` for `--accept-licence`, a flag of all commands that accept a hub model."""
-EXAMPLES = tomllib.loads(Path(__file__).with_name("examples.toml").read_text("utf-8"))
+EXAMPLES = read_table(__file__, "examples.toml")
 """Texts that commands print, from `examples.toml`. The key `myxtts say` has the examples in that command's help."""
-OPTIONS = tomllib.loads(Path(__file__).with_name("options.toml").read_text("utf-8"))
+OPTIONS = read_table(__file__, "options.toml")
 """Tables of options for `add_options`, by command: `OPTIONS["say"]` has those of `myxtts say`."""
 GROUP_NOTES = {"optimizations": "the effect of each is printed after the first step"}
 

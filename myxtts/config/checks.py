@@ -3,10 +3,11 @@
 import logging
 import re
 import stat
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 """Pattern of control characters, lone surrogates, line separators and bidirectional marks."""
@@ -74,6 +75,11 @@ def brief(value: object) -> str:
 def is_new_or_empty(folder: Path) -> bool:
     """Returns whether a folder does not exist or has no entries; False for a file."""
     return not folder.exists() or folder.is_dir() and not any(folder.iterdir())
+
+
+def read_table(module: str, name: str) -> dict[str, Any]:
+    """Reads the TOML file `name` that lies beside a module of this package, given the module's `__file__`."""
+    return tomllib.loads(Path(module).with_name(name).read_text("utf-8"))
 
 
 def read_bounded(path: Path, max_bytes: int) -> str:

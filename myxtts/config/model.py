@@ -1,13 +1,12 @@
 """`ModelConfig`, the shapes of the model, and the model sizes from `nano` to `big`."""
 
-import tomllib
 from dataclasses import dataclass
-from pathlib import Path
 
+from myxtts.config.checks import read_table
 from myxtts.config.rates import NUM_MELS
 from myxtts.config.settings import Settings, setting
 
-MODEL_SIZES = tomllib.loads(Path(__file__).with_name("model_sizes.toml").read_text("utf-8"))
+MODEL_SIZES = read_table(__file__, "model_sizes.toml")
 """Fields of each model size that differ from the defaults of `ModelConfig`; `big` has the shapes of XTTS v2."""
 DECODER_TYPES = ("istft", "hifigan")
 """Supported types of waveform decoder."""

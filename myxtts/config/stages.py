@@ -3,11 +3,10 @@
 `training/stages/classes.py` has the classes that train the stages; `memory/` estimates the memory of each stage.
 """
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
+from myxtts.config.checks import read_table
 from myxtts.config.model import MODEL_SIZES
 from myxtts.config.settings import Default, Settings, setting
 
@@ -161,5 +160,5 @@ def register_stage(entry: StageEntry) -> StageEntry:
 
 
 _SETTINGS = {"gpt": GPTConfig, "decoder": DecoderConfig}
-for _name, _entry in tomllib.loads(Path(__file__).with_name("stages.toml").read_text("utf-8")).items():
+for _name, _entry in read_table(__file__, "stages.toml").items():
     register_stage(StageEntry(_name, settings=_SETTINGS.get(_name, StageConfig), **_entry))

@@ -3,12 +3,10 @@
 import functools
 import json
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
-from myxtts.config.checks import ConfigError, brief, require
+from myxtts.config.checks import ConfigError, brief, read_table, require
 from myxtts.config.settings import Settings, setting
 from myxtts.config.stages import STAGES, StageConfig
 
@@ -25,7 +23,7 @@ SWITCHES = {
     "ema": 0.0,
 }
 """Switches of `TrainingConfig` that a preset can set, with their defaults."""
-PRESETS = tomllib.loads(Path(__file__).with_name("presets.toml").read_text("utf-8"))
+PRESETS = read_table(__file__, "presets.toml")
 PRESETS["auto"] = PRESETS["balanced"]
 """Switches of each preset. `conservative` changes results at most by rounding. `balanced`, also called `auto`, lowers
 the precision of matrix products where that is faster, and on a GPU uses XLA for stages with many steps per batch shape.

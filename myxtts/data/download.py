@@ -5,13 +5,12 @@ import shutil
 import sys
 import tarfile
 import tempfile
-import tomllib
 from pathlib import Path
 from typing import NamedTuple
 
 import pooch
 
-from myxtts.config.checks import is_new_or_empty
+from myxtts.config.checks import is_new_or_empty, read_table
 from myxtts.data.corpora import CorpusError
 from myxtts.storage.files import lock, write_whole_folder
 
@@ -28,7 +27,7 @@ class Archive(NamedTuple):
     unpacked_bytes: int
 
 
-LJSPEECH = Archive(**tomllib.loads(Path(__file__).with_name("ljspeech.toml").read_text("utf-8")))
+LJSPEECH = Archive(**read_table(__file__, "ljspeech.toml"))
 """LJSpeech 1.1: 13,102 files, 3.8 GB; the checksum is from torchaudio's `LJSPEECH`."""
 
 

@@ -16,7 +16,6 @@ from myxtts.hearing.recognizers import SAMPLE_RATE, at_rate
 from myxtts.interchange.coqui.torch_checkpoint import read_torch_checkpoint
 
 DNSMOS_HINT = 'pip install onnxruntime speechmos, or "myxtts[eval]"'
-DNSMOS_SAMPLES = int(9.01 * SAMPLE_RATE)
 TO_SCORES = {
     "signal": np.poly1d([-0.08397278, 1.22083953, 0.0052439]),
     "background": np.poly1d([-0.13166888, 1.60915514, -0.39604546]),
@@ -67,7 +66,7 @@ class DNSMOS:
     def __call__(self, samples: np.ndarray, sample_rate: int) -> dict[str, float]:
         """Returns the scores `signal`, `background` and `overall` (1 to 5) of the first nine seconds of `(S,)` samples.
         Shorter clips are repeated to nine seconds, as in `speechmos`."""
-        clip = np.resize(at_rate(samples, sample_rate), DNSMOS_SAMPLES)
+        clip = np.resize(at_rate(samples, sample_rate), int(9.01 * SAMPLE_RATE))
         raw = self._session.run(None, {"input_1": clip[None]})[0][0]
         return {name: float(TO_SCORES[name](value)) for name, value in zip(TO_SCORES, raw, strict=True)}
 

@@ -12,8 +12,7 @@ import tensorflow as tf
 from myxtts.audio.mel import log_mel_to_wav
 from myxtts.config.rates import DECODER_SAMPLE_RATE, MODEL_SAMPLE_RATE
 from myxtts.inference.speech import Voice
-from myxtts.inference.windows import NO_SAMPLES, Sounding, Windows, WindowShape, spoken_faster
-from myxtts.models.waveform_decoders import WaveformDecoder
+from myxtts.inference.windows import NO_SAMPLES, Sounding, Windows, spoken_faster
 from myxtts.models.xtts import XTTS
 
 
@@ -39,11 +38,6 @@ class GriffinLim:
         return more
 
 
-def window_shape(decoder: WaveformDecoder) -> WindowShape:
-    """Returns the `WindowShape` of a waveform decoder."""
-    return WindowShape(decoder.factors(), decoder.hop_length, decoder.history_frames, decoder.lookahead_frames)
-
-
 class LatentDecoder:
     """Decodes GPT latents in windows with context; the samples equal those of a single window within 1e-6."""
 
@@ -60,7 +54,7 @@ class LatentDecoder:
     def begin(self, voice: Voice, speed: float = 1.0) -> Sounding:
         """Returns the decoder of one sentence, spoken faster by the factor `speed`."""
         to_samples = lambda latents, start, end: self.to_samples(latents[None], voice.speaker, start, end)[0].numpy()
-        return Windows(window_shape(self.decoder), to_samples, speed)
+        return Windows(self.decoder, to_samples, speed)
 
     def _to_samples(self, latents, speaker, start, end):
         """Decodes the frames `start` to `end` of latents `(1, n, width)` to samples `(1, S)`."""

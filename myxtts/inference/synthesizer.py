@@ -35,8 +35,6 @@ from myxtts.text.tokenizer import XTTSTokenizer
 
 logger = logging.getLogger(__name__)
 
-REMEMBERED_VOICES = 32
-"""Maximum number of encoded voices in the cache of a model that was loaded from a folder."""
 MOST_AHEAD = 64
 """Maximum number of sentences that `batch` queues at a time, to limit the memory for their codes and latents."""
 AnyVoice = Voice | Recording | list[Recording]
@@ -71,7 +69,7 @@ class Synthesizer:
         self.calibration = Calibration.read(folder) if folder else None
         longest = longest_texts(self.rates, config.training.init_from)
         self.text_front = TextFront(tokenizer, config.model.max_text_tokens, longest)
-        self.voice = VoiceEncoder(model, config, REMEMBERED_VOICES if folder else 0, traced)
+        self.voice = VoiceEncoder(model, config, remember=32 if folder else 0, traced=traced)
         self.engine = CodeEngine(TensorflowSteps(model.gpt, config.model, traced=traced), config.model)
         self.read_again, self._mel_of = SecondReading(model.gpt, traced), MelSpectrogram(DVAE_MEL)
         self.engine_name, self.make_steps = "tensorflow", None

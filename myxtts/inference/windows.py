@@ -21,7 +21,7 @@ GPT latents `(n, width)`, one more if `ended`, and returns the next samples `(S,
 
 
 class WindowShape(NamedTuple):
-    """Properties of a waveform decoder that `Windows` needs. `WaveformDecoder` has members of the same names."""
+    """Properties of a waveform decoder that `Windows` needs. A `WaveformDecoder` has them too, and can stand for it."""
 
     factors: Sequence[float]
     hop_length: int

@@ -209,7 +209,7 @@ def attend(
 
 
 class CausalSelfAttention(Layer):
-    """Causal self-attention of GPT-2: one projection to queries, keys and values; the attention; an output projection.
+    """Projections of GPT-2's causal self-attention, to queries, keys and values and to the output of a block.
 
     `dropout` is the dropout rate of the attention probabilities, `site` the dropout site of this layer (see
     `layers.Dropout`), `output_stddev` the standard deviation of the output projection's initial kernel.
@@ -220,25 +220,6 @@ class CausalSelfAttention(Layer):
         self.heads, self.dropout, policy = heads, Dropout(dropout, site), self.dtype_policy
         self.qkv = normal_linear(3 * width, width, "qkv", dtype=policy)
         self.output_projection = normal_linear(width, width, "output_projection", output_stddev, policy)
-
-    def advance(
-        self, x: Tensor, keys: Tensor, values: Tensor, position: Tensor, key_mask: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Computes one more position with a static key-value cache.
-
-        Args:
-            x: Input at the new position, `(B, 1, width)`.
-            keys, values: Cache of S positions, `(B, heads, S, D)`.
-            position: Index of the cache position to write, scalar int32.
-            key_mask: `(B, S)` bool, True for cache positions to attend to; must be True at `position`.
-
-        Returns:
-            Output `(B, 1, width)`, updated keys and updated values.
-        """
-        query, key, value = self.split(self.qkv(x))
-        keys = ops.slice_update(keys, (0, 0, position, 0), key)
-        values = ops.slice_update(values, (0, 0, position, 0), value)
-        return self.output_projection(merge_heads(attention(query, keys, values, key_mask))), keys, values
 
     def split(self, qkv: Tensor) -> list[Tensor]:
         """Splits a projected input `(B, T, 3 width)` into queries, keys and values, `(B, heads, T, D)` each."""
@@ -298,6 +279,19 @@ class TransformerBlock(Layer):
     def advance(
         self, x: Tensor, keys: Tensor, values: Tensor, position: Tensor, key_mask: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Computes one more position with a key-value cache; arguments as in `CausalSelfAttention.advance`."""
-        attended, keys, values = self.attention.advance(self.attention_norm(x), keys, values, position, key_mask)
-        return self._mlp(x + attended), keys, values
+        """Computes one more position with a static key-value cache.
+
+        Args:
+            x: Input at the new position, `(B, 1, width)`.
+            keys, values: Cache of S positions, `(B, heads, S, D)`.
+            position: Index of the cache position to write, scalar int32.
+            key_mask: `(B, S)` bool, True for cache positions to attend to; must be True at `position`.
+
+        Returns:
+            Output `(B, 1, width)`, updated keys and updated values.
+        """
+        query, key, value = self.attention.split(self.attention.qkv(self.attention_norm(x)))
+        keys = ops.slice_update(keys, (0, 0, position, 0), key)
+        values = ops.slice_update(values, (0, 0, position, 0), value)
+        attended = merge_heads(attention(query, keys, values, key_mask))
+        return self._mlp(x + self.attention.output_projection(attended)), keys, values

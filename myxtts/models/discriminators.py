@@ -39,7 +39,6 @@ PERIOD_CHANNELS = (32, 128, 512, 1024, 1024)
 SPECTRUM_CHANNELS = (32, 32, 32, 32, 32)
 FEWEST_CHANNELS = 4
 """Minimum number of channels of a layer, whatever the `divisor` of `Discriminators`."""
-_SLOPE = 0.1
 
 
 class PeriodDiscriminator(Layer):
@@ -91,7 +90,7 @@ def _feature_maps(x, convolutions, score):
     """Returns a list with the output of each convolution after a leaky ReLU; the last element is the score."""
     maps = [x]
     for convolution in convolutions:
-        maps.append(ops.leaky_relu(convolution(maps[-1]), _SLOPE))
+        maps.append(ops.leaky_relu(convolution(maps[-1]), 0.1))
     return [*maps[1:], score(maps[-1])]
 
 

@@ -15,21 +15,17 @@ from myxtts.models.attention import HIDDEN, SITES_PER_BLOCK, STANDARD, MemoryUse
 from myxtts.models.conditioning import ConditioningEncoder, PerceiverResampler
 from myxtts.models.layers import Dropout, Layer, Shape, Tensor, layer_norm, normal, torch_linear
 
-TRAILING_STOPS = 3
-"""Number of stop codes after the first one that count in the training loss."""
-LONGEST_PERIOD = 1000.0
-"""Ratio of the longest to the shortest period of the `sinusoids`."""
-
 
 def sinusoids(shape: Shape, dtype=None) -> Tensor:
     """Keras initializer of position embeddings `(rows, width)`: sinusoids (Vaswani et al. 2017, section 3.5).
 
-    Their RMS is half that of initial token embeddings. With the smaller random values of the reference implementation
-    (standard deviation 0.02), a model learns the alignment of text and audio far more slowly.
+    The longest period is 1,000 times the shortest. The RMS is half that of initial token embeddings. With the smaller
+    random values of the reference implementation (standard deviation 0.02), a model learns the alignment of text and
+    audio far more slowly.
     """
     rows, width = shape
     half = (width + 1) // 2
-    angles = np.arange(rows)[:, None] * LONGEST_PERIOD ** (-np.arange(half) / half)
+    angles = np.arange(rows)[:, None] * 1000.0 ** (-np.arange(half) / half)
     table = np.concatenate([np.sin(angles), np.cos(angles)], axis=1)[:, :width]
     return ops.convert_to_tensor(table * np.sqrt(0.5), dtype or "float32")
 
@@ -71,7 +67,7 @@ def teacher_forcing(
         return inputs, targets, ops.arange(ops.shape(inputs)[1])[None] < lengths + num_stops
 
     text = shifted(text, text_lengths, config.start_text_token, config.stop_text_token, 1)
-    audio = shifted(codes, code_lengths, config.start_audio_token, config.stop_audio_token, TRAILING_STOPS + 1)
+    audio = shifted(codes, code_lengths, config.start_audio_token, config.stop_audio_token, 4)
     text_keys = ops.arange(ops.shape(text[0])[1])[None] <= text_lengths + 1
     return TeacherForcing(*text, *audio, key_mask=ops.concatenate([text_keys, audio[-1]], axis=1))
 
@@ -261,8 +257,6 @@ class GPT(Layer):
 
 SamplingValues = namedtuple("SamplingValues", "temperature top_k top_p repetition_penalty")
 """The fields of `SamplingConfig` as tensors: scalar, or `(B, 1)` with one value for each sentence."""
-_FLOATS_PER_BLOCK = 8
-"""Number of 32-bit values per output block of a Philox generator, whose counter is the number of the block."""
 
 
 def penalize_repetition(logits: Tensor, seen: Tensor, penalty: Tensor) -> Tensor:
@@ -314,7 +308,7 @@ def gumbel_noise(seed: int, sentence: int, first: int, count: int, num_scores: i
     The noise depends only on seed, sentence number and code number, which set the key and counter of a Philox generator
     (Salmon et al. 2011). Random numbers of TensorFlow would differ between plain and compiled graphs.
     """
-    blocks = -(-num_scores // _FLOATS_PER_BLOCK)
+    blocks = -(-num_scores // 8)  # a Philox block, which the counter counts, has eight 32-bit values
     key = np.array([int(seed) % 2**64, sentence % 2**64], np.uint64)
     bits = np.random.Philox(key=key, counter=first * blocks).random_raw(4 * blocks * count).view(np.uint32)
     # Midpoints of 2^23 intervals of (0, 1): exact in float32, and never 0 or 1.

@@ -42,7 +42,7 @@ class WaveformDecoder(Layer):
 
     def latents_to_frames(self, latents: Tensor) -> Tensor:
         """Interpolates latents `(B, n, width)` to frames `(B, num_frames(n), width)`."""
-        for factor in self.factors():
+        for factor in self.factors:
             latents = interpolate_linearly(latents, factor)
         return latents
 
@@ -58,12 +58,13 @@ class WaveformDecoder(Layer):
 
     def num_frames(self, num_latents: int | Tensor) -> int | Tensor:
         """Returns the number of frames for `num_latents` latents."""
-        for factor in self.factors():
+        for factor in self.factors:
             num_latents = _scaled_length(num_latents, factor)
         return num_latents
 
+    @property
     def factors(self) -> tuple[float, ...]:
-        """Returns the two factors by which `latents_to_frames` interpolates: to frames, and from 22.05 to 24 kHz."""
+        """The two factors by which `latents_to_frames` interpolates: to frames, and from 22.05 to 24 kHz."""
         return self.code_stride / self.hop_length, DECODER_SAMPLE_RATE / MODEL_SAMPLE_RATE
 
 
@@ -185,9 +186,6 @@ class HifiganGenerator(WaveformDecoder):
 
 _TAPS = 7
 """Kernel size of all convolutions of `IstftGenerator`."""
-_SYMMETRIC_BLOCKS = 2
-"""Number of blocks of `IstftGenerator` that are not causal."""
-_EXPANSION = 3
 _EPSILON = 1e-6
 MOST_LOG_MAGNITUDE = 6.9
 """Upper limit of predicted log-magnitudes, about log 1000; the magnitude of a full-scale tone is only 256."""
@@ -241,7 +239,7 @@ class IstftGenerator(WaveformDecoder):
         self.hop_length, dtype = hop_length, self.dtype_policy
         self.window = (0.5 - 0.5 * np.cos(2 * np.pi * np.arange(4 * hop_length) / (4 * hop_length))).astype("float32")
         # The first convolution, two overlapping windows on each side, and the blocks.
-        symmetric = min(blocks, _SYMMETRIC_BLOCKS)
+        symmetric = min(blocks, 2)
         self.lookahead_frames = _TAPS // 2 + 2 + symmetric * (_TAPS // 2)
         self.history_frames = self.lookahead_frames + (blocks - symmetric) * (_TAPS - 1)
         self._speaker_scale = speaker_width**0.5  # scales a unit vector to elements of about 1
@@ -249,7 +247,7 @@ class IstftGenerator(WaveformDecoder):
         self.conv_pre = Conv1D(latent_width, width, _TAPS, dtype=dtype, name="conv_pre")
         self.condition = dense(width, speaker_width, "condition", dtype)
         self.norm_pre, self.norm_post = norm("norm_pre"), norm("norm_post")
-        options = dict(inner_width=_EXPANSION * width, scale=1.0 / blocks, dtype=dtype)
+        options = dict(inner_width=3 * width, scale=1.0 / blocks, dtype=dtype)
         causal = [number >= symmetric for number in range(blocks)]
         self.blocks = [ConvNextBlock(width, causal=c, name=f"block_{i}", **options) for i, c in enumerate(causal)]
         # Magnitudes and phases, in float32 because half precision is too coarse for phases.

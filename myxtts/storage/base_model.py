@@ -1,16 +1,16 @@
 """Kinds of model folders and how to recognize them, and the location of the bundled model."""
 
 import os
-import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
+from myxtts.config.checks import read_table
 from myxtts.storage.files import AnyPath, CheckpointError
 
 BASE_NAME = "base"
 """Name of the bundled model in options that take a model folder; `./base` is an ordinary folder."""
 BASE_FOLDER: Path = Path(__file__).resolve().parents[1] / "bundled" / "base"
-_READ = tomllib.loads(Path(__file__).with_name("kinds.toml").read_text("utf-8"))
+_READ = read_table(__file__, "kinds.toml")
 KINDS: dict[str, str] = {kind["mark"]: kind["text"] for kind in _READ.values()}
 """Error text for each kind of path. A folder's kind is the first glob pattern that matches in it, see `kinds.toml`."""
 _marks = lambda names: [_READ[name]["mark"] for name in names.split()]

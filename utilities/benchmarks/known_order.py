@@ -19,7 +19,7 @@ import numpy as np
 from myxtts.apps.evaluation.command import subjects
 from myxtts.apps.evaluation.comparison import METRICS, compare
 from myxtts.apps.evaluation.report import as_csv
-from myxtts.apps.evaluation.sentences import Source, choose_sentences, rows_to_speak
+from myxtts.apps.evaluation.sentences import Row, choose_sentences, rows_to_speak
 from myxtts.hearing.measuring import Measurer, Sentence, Spoken
 from myxtts.hearing.networks import DNSMOS, find_encoder
 from myxtts.hearing.recognizers import open_recognizer
@@ -63,7 +63,7 @@ BROKEN = {
 """Functions that damage speech, by the name of the damage."""
 
 
-def with_broken(source: Source) -> Iterator[Source]:
+def with_broken(source: Row) -> Iterator[Row]:
     """Yields the source, which must speak first, then a copy for each of `BROKEN`, which damages the source's audio."""
     said: list[Spoken] = []
 
@@ -72,9 +72,9 @@ def with_broken(source: Source) -> Iterator[Source]:
             said.append(one)
             yield one
 
-    yield replace(source, speak=speak)
+    yield replace(source, speak=speak, measured=[])
     for name, change in BROKEN.items():
-        yield Source(f"{source.name}, {name}", "copy", lambda change=change: change(said))
+        yield Row(f"{source.name}, {name}", "copy", lambda change=change: change(said))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

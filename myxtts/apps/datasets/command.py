@@ -2,7 +2,6 @@
 
 import os
 import sys
-import tomllib
 from argparse import Namespace
 from collections.abc import Sequence
 from contextlib import suppress
@@ -11,11 +10,11 @@ from pathlib import Path
 from myxtts.api import naming_arguments
 from myxtts.cli.arguments import PlainParser, add_options, keywords
 from myxtts.cli.errors import exits_with_sentence, language_code
-from myxtts.config.checks import UserError, counted, printable, require
+from myxtts.config.checks import UserError, counted, printable, read_table, require
 from myxtts.data.corpora import TextsMissing, refuse_other_kinds
 from myxtts.storage.files import AnyPath
 
-COMMAND = tomllib.loads(Path(__file__).with_name("options.toml").read_text("utf-8"))
+COMMAND = read_table(__file__, "options.toml")
 """Description and options of the command."""
 
 

@@ -3,7 +3,6 @@
 import argparse
 import os
 import tempfile
-import tomllib
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any, NamedTuple
 from myxtts.api import naming_arguments
 from myxtts.cli.arguments import LICENCE, PlainParser, add_options, keywords
 from myxtts.cli.errors import exits_with_sentence, language_code, require_output
-from myxtts.config.checks import UserError, counted, printable, require
+from myxtts.config.checks import UserError, counted, printable, read_table, require
 from myxtts.devices.machine import check_device
 from myxtts.devices.tensorflow_start import import_tensorflow
 from myxtts.hearing.recognizers import open_recognizer, settle_recognizer
@@ -25,7 +24,7 @@ from myxtts.utils.commons import setup_logging
 JSON_FILE, CSV_FILE, PAGE, SOUNDS = "evaluation.json", "evaluation.csv", "report.html", "sounds"
 WHICH = ("best", "last")
 QUICK_SENTENCES, MOST_SENTENCES = 30, 10_000
-OPTIONS = tomllib.loads(Path(__file__).with_name("options.toml").read_text("utf-8"))["options"]
+OPTIONS = read_table(__file__, "options.toml")["options"]
 
 
 class Subject(NamedTuple):

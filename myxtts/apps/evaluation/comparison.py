@@ -4,7 +4,7 @@ The statistics treat sentences as independent, and syntheses of the same sentenc
 """
 
 import math
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.stats import binomtest, bootstrap, norm, t
 
-from myxtts.apps.evaluation.sentences import Source
+from myxtts.apps.evaluation.sentences import Row
 from myxtts.config.checks import UserError, counted
 from myxtts.hearing import measuring, networks
 from myxtts.hearing.measuring import Measured, Measurer, Sentence, ends_well, is_usable, pooled
@@ -158,38 +158,6 @@ def _bootstrapped(statistic, *columns) -> Estimate:
 
 
 @dataclass
-class Row:
-    """Results of one source of speech: its name, its kind (see `Source.kind`) and its measured sentences."""
-
-    name: str
-    kind: str
-    measured: list[Measured] = field(default_factory=list)
-
-    def parts(self, metric: str, ids: Collection[str] | None = None) -> dict[str, np.ndarray]:
-        """Returns `{id: (numerator, denominator)}` of a metric, summed over seeds, for sentences `ids` (None: all)."""
-        sums: dict[str, np.ndarray] = {}
-        for one in self.measured:
-            key = one.spoken.sentence.id
-            if metric in one.parts and (ids is None or key in ids):
-                sums[key] = sums.get(key, 0.0) + np.array(one.parts[metric], np.float64)
-        return sums
-
-    @property
-    def first_times(self) -> dict[str, Measured]:
-        """The first seed's measurement of each sentence, by sentence id. The report plays one sample per sentence."""
-        return {one.spoken.sentence.id: one for one in reversed(self.measured)}
-
-    def worst(self, count: int) -> list[Measured]:
-        """Returns the `count` worst sentences, by low confidence, then by CER or MCD; [] if no model spoke them."""
-
-        def badness(one):
-            part, whole = one.parts.get("cer", one.parts.get("mcd", (0.0, 1.0)))
-            return bool(one.spoken.doubts), part / max(whole, 1e-9)
-
-        return sorted(self.measured, key=badness, reverse=True)[:count] if self.kind == "model" else []
-
-
-@dataclass
 class Comparison:
     """The results of an evaluation: a row for each source of speech, and statistics that compare the rows."""
 
@@ -308,7 +276,7 @@ class Comparison:
 
 
 def compare(
-    sources: Iterable[Source],
+    sources: Sequence[Row],
     sentences: Sequence[Sentence],
     measurer: Measurer,
     settings: dict,
@@ -319,22 +287,20 @@ def compare(
     Later ones that fail, or can speak none of the sentences, are left out, so that no results are lost.
     After each measurement, calls `on_measured(row)`, which may save the audio of `row.measured[-1]`; then drops it.
     """
-    rows, failed, left_out = [], [], {}
-    for source in sources:
-        row = Row(source.name, source.kind)
+    rows, left_out = [], {}
+    for row in sources:
         try:
-            for spoken in source.speak():
+            for spoken in row.speak():
                 row.measured.append(one := measurer(spoken))
                 one.parts |= {each.name: found for each in METRICS if each.measure and (found := each.measure(one))}
                 on_measured(row)
                 row.measured[-1].spoken = replace(spoken, samples=spoken.samples[:0])  # saves about 1 MB per sentence
             if row.measured:
                 rows.append(row)
-            elif source.kind in COMPARED:
-                raise UserError(f"{source.name} can speak none of the {counted(len(sentences), 'sentence')}.")
+            elif row.kind in COMPARED:
+                raise UserError(f"{row.name} can speak none of the {counted(len(sentences), 'sentence')}.")
         except UserError as error:
             if not any(one.kind in COMPARED for one in rows):
                 raise
-            failed.append(row)  # until the end, so that no other measurement has the same `id`
-            left_out[source.name] = str(error)
+            left_out[row.name] = str(error)
     return Comparison(rows, list(sentences), measurer, measurer.similarity_of_strangers(sentences), settings, left_out)

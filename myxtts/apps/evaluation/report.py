@@ -10,22 +10,20 @@ import jinja2
 
 from myxtts.apps.evaluation.command import CSV_FILE, JSON_FILE, PAGE, SOUNDS
 from myxtts.apps.evaluation.comparison import BY_NAME, LEVEL, METRICS, Comparison, Estimate, Metric, compare
-from myxtts.apps.evaluation.sentences import Source
+from myxtts.apps.evaluation.sentences import Row
 from myxtts.audio.encoding import write_audio
 from myxtts.config.checks import counted, printable
 from myxtts.hearing.measuring import Measurer, Sentence, spread
 from myxtts.storage.files import csv_text, write_json, write_text, write_whole_folder
 
-NOT_AVAILABLE, NOT_JUDGED = "not available", "not judged"
 COLUMNS = ("row", "kind", "group", "metric", "unit", "value", "low", "high", "sentences", "judged")
 MOST_SENTENCES, WORST = 40, 10
 """The HTML report plays up to `MOST_SENTENCES` sentences of each source, and each model's `WORST` worst sentences."""
 BAR_WIDTH = 160
-SHOWN_EVERY = 20
 
 
 def evaluate_into(
-    folder: Path, sources: Sequence[Source], sentences: Sequence[Sentence], measurer: Measurer, settings: dict
+    folder: Path, sources: Sequence[Row], sentences: Sequence[Sentence], measurer: Measurer, settings: dict
 ) -> str:
     """Evaluates the sources and writes `evaluation.json`, `evaluation.csv`, and `report.html` with audio files.
 
@@ -39,7 +37,7 @@ def evaluate_into(
             one = row.measured[-1]
             paths[id(one)] = f"{SOUNDS}/{len(paths):05d}.flac"
             write_audio(new / paths[id(one)], one.spoken.samples, one.spoken.sample_rate)
-            if len(row.measured) % SHOWN_EVERY == 1:
+            if len(row.measured) % 20 == 1:
                 print(f"{printable(row.name)}: {len(row.measured)} …", file=sys.stderr, flush=True)
 
         comparison = compare(sources, sentences, measurer, settings, keep)
@@ -101,10 +99,10 @@ def tables(comparison: Comparison) -> list[tuple[str, list[str], list[Line]]]:
         for metric in METRICS:
             estimates = [row[group].get(metric.name) for row in comparison.figures]
             if metric.name in missing:
-                lines.append(Line(metric, [NOT_AVAILABLE] * len(rows), [None] * len(rows)))
+                lines.append(Line(metric, ["not available"] * len(rows), [None] * len(rows)))
             elif any(estimates):
                 off = [metric.name in unjudged and row.kind != "recordings" for row in rows]
-                cells = [NOT_JUDGED if is_off else number(one, metric) for one, is_off in zip(estimates, off)]
+                cells = ["not judged" if is_off else number(one, metric) for one, is_off in zip(estimates, off)]
                 lines.append(Line(metric, cells, [None if is_off else one for one, is_off in zip(estimates, off)]))
         found.append(("" if group == "all" else group, [row.name for row in rows], lines))
     lines, names = [], [f"{row.name} − {comparison.compared[0].name}" for row in comparison.compared[1:]]

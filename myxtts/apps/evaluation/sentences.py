@@ -3,9 +3,9 @@
 import csv
 import logging
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from itertools import islice
 from pathlib import Path
@@ -24,7 +24,7 @@ from myxtts.data.corpora import Utterance, load_corpus
 from myxtts.data.dataset import trained_on
 from myxtts.data.doctor import id_hash
 from myxtts.data.sample_corpus import VOICES, Clip, speak_clips, unheard_sentences
-from myxtts.hearing.measuring import Sentence, Spoken, speak_all, spread, voice_of
+from myxtts.hearing.measuring import Measured, Sentence, Spoken, speak_all, spread, voice_of
 from myxtts.inference.code_engine import mark_text
 from myxtts.inference.synthesizer import SpeechError, Synthesizer
 from myxtts.inference.voices import Voice
@@ -34,7 +34,6 @@ from myxtts.text.languages import get_language
 
 logger = logging.getLogger(__name__)
 
-MOST_TEXT_BYTES = 4 * 2**20
 MOST_SECONDS = 30.0
 """Maximum length of a test recording or reference recording of a data set; longer ones are left out."""
 KNOWN_SHARE = 0.5
@@ -76,7 +75,7 @@ def choose_sentences(
             voices = [by_speaker[name] for name in sorted(by_speaker)]
         if models and not voices:
             raise UserError("--texts needs voices. Give --voices FILE… or --data FOLDER.")
-        content = read_input("--texts", texts, MOST_TEXT_BYTES)
+        content = read_input("--texts", texts, max_bytes=4 * 2**20)
         lines = [line for one in re.split("\r\n|\r|\n", content) if (line := one.strip()) and line[0] != "#"]
         if not lines:
             raise UserError(f"--texts {texts} contains no sentences.")
@@ -191,33 +190,58 @@ def _in_voices(sentences, voices):
     ]
 
 
-@dataclass(frozen=True)
-class Source:
-    """Source of speech to evaluate: a model, recordings, their resynthesis by a model, or a folder of audio files."""
+@dataclass
+class Row:
+    """A row of the report: a source of speech (a model, recordings, their resynthesis by a model, or a folder of audio
+    files) and its measured sentences."""
 
     name: str
     kind: str
     """`recordings`, `copy` (resynthesis), `model` or `files`."""
     speak: Callable[[], Iterator[Spoken]]
     """Function that yields the audio of the sentences. Sentences that the source lacks or cannot speak are left out."""
+    measured: list[Measured] = field(default_factory=list)
+
+    def parts(self, metric: str, ids: Collection[str] | None = None) -> dict[str, np.ndarray]:
+        """Returns `{id: (numerator, denominator)}` of a metric, summed over seeds, for sentences `ids` (None: all)."""
+        sums: dict[str, np.ndarray] = {}
+        for one in self.measured:
+            key = one.spoken.sentence.id
+            if metric in one.parts and (ids is None or key in ids):
+                sums[key] = sums.get(key, 0.0) + np.array(one.parts[metric], np.float64)
+        return sums
+
+    @property
+    def first_times(self) -> dict[str, Measured]:
+        """The first seed's measurement of each sentence, by sentence id. The report plays one sample per sentence."""
+        return {one.spoken.sentence.id: one for one in reversed(self.measured)}
+
+    def worst(self, count: int) -> list[Measured]:
+        """Returns the `count` worst sentences, by low confidence, then by CER or MCD; [] if no model spoke them."""
+
+        def badness(one):
+            part, whole = one.parts.get("cer", one.parts.get("mcd", (0.0, 1.0)))
+            return bool(one.spoken.doubts), part / max(whole, 1e-9)
+
+        return sorted(self.measured, key=badness, reverse=True)[:count] if self.kind == "model" else []
 
 
 def rows_to_speak(
     judged: Sequence[Subject], sentences: Sequence[Sentence], seeds: Sequence[int], decoder: str | None = None
-) -> list[Source]:
+) -> list[Row]:
     """Returns the sources of speech in the order of the report's rows. First come the recordings of the sentences. Each
     model in `judged` adds its resynthesis of the recordings and its speech; each folder adds its audio files."""
     recorded = [one for one in sentences if one.recording]
     read = lambda: (Spoken(one, 0, load_samples(one.recording), MODEL_SAMPLE_RATE) for one in recorded)
-    found = [Source("recordings", "recordings", read)] if recorded else []
+    found = [Row("recordings", "recordings", read)] if recorded else []
     for one in judged:
         if not one.is_model:
             found.append(_files(one.name, one.folder, sentences))
             continue
         synthesizer = cache(partial(Synthesizer.load, one.folder, one.which, decoder=decoder))  # loads once
         if recorded:
-            found.append(Source(f"{one.name}, copy", "copy", partial(_copies, synthesizer, recorded)))
-        found.append(Source(one.name, "model", partial(_speech, synthesizer, sentences, seeds)))
+            found.append(Row(f"{one.name}, copy", "copy", partial(_copies, synthesizer, recorded)))
+        found.append(Row(one.name, "model", partial(_speech, synthesizer, sentences, seeds)))
     return found
 
 
@@ -262,8 +286,8 @@ def copy_speech(
     return synthesizer.to_waveform.begin(voice)(codes.tolist(), latents, True), codes
 
 
-def _files(name: str, folder: Path, sentences: Sequence[Sentence]) -> Source:
-    """Creates a `Source` of a folder's audio files. A sentence's file is found by id or, if there is none, by text."""
+def _files(name: str, folder: Path, sentences: Sequence[Sentence]) -> Row:
+    """Creates the `Row` of a folder's audio files. A sentence's file is found by id or, if there is none, by text."""
     utterances = load_corpus(folder).utterances
     by_id = {one.id: one.wav_path for one in utterances}
     by_text = {" ".join(one.text.split()): one.wav_path for one in reversed(utterances)}
@@ -280,4 +304,4 @@ def _files(name: str, folder: Path, sentences: Sequence[Sentence]) -> Source:
             except AudioError as error:
                 logger.warning("%s It is left out.", error)
 
-    return Source(name, "files", speak)
+    return Row(name, "files", speak)

@@ -4,9 +4,7 @@ import asyncio
 import base64
 import json
 import re
-import tomllib
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Annotated, Literal
 
 import numpy as np
@@ -18,7 +16,7 @@ from myxtts.apps.server.gate import ApiError, ServerSettings, as_api_error
 from myxtts.apps.server.speaker import Speaker, SpeechJob
 from myxtts.apps.server.voices import VoiceBook
 from myxtts.audio.encoding import OPEN_FORMATS, SoundEncoder
-from myxtts.config.checks import UNPRINTABLE, UserError
+from myxtts.config.checks import UNPRINTABLE, UserError, read_table
 from myxtts.inference.speech import word_times
 from myxtts.text.g2p import ESPEAK
 from myxtts.text.language_guess import guess_language, language_to_read
@@ -76,7 +74,7 @@ def _sentence(parts):
     return text + "." * text[-1:].isalnum()
 
 
-_MARKUP = tomllib.loads(Path(__file__).with_name("markup.toml").read_text("utf-8"))
+_MARKUP = read_table(__file__, "markup.toml")
 
 
 def plain_text(text: str) -> str:

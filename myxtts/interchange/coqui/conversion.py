@@ -287,8 +287,8 @@ def export_coqui(folder: str | os.PathLike, output: str | os.PathLike, which: st
     dvae, weights = parts["dvae"], parts["gpt"] | parts["speaker"] | parts["decoder"]
     if dvae:  # else the GPT's checkpoint holds `mel_stats`
         weights[MEL_STATS] = dvae.pop(MEL_STATS)
-    counters, dvae_constants = coqui.constant_tensors(config.model)
-    model = _released(coqui.model_tensors(config.model), weights, folder) | counters | speaker_front_end()
+    constants, dvae_constants = coqui.constant_tensors(config.model)
+    model = _released(coqui.model_tensors(config.model), weights, folder) | constants
     files = {output.name: {"model": model}, "mel_stats.pth": np.asarray(weights[MEL_STATS], np.float32)}
     if dvae:
         files["dvae.pth"] = _released(coqui.dvae_tensors(config.model), dvae, folder) | dvae_constants
@@ -324,18 +324,6 @@ def _voices(folder, which):
             print(f"{name} is not in speakers_xtts.pth. {error}", file=sys.stderr)
         else:
             yield name, {"gpt_cond_latent": voice.latents, "speaker_embedding": voice.speaker[..., np.newaxis]}
-
-
-def speaker_front_end() -> dict[str, np.ndarray]:
-    """Returns constants of the speaker encoder's mel spectrogram by Coqui's names: pre-emphasis, window, filterbank."""
-    from myxtts.audio.mel import SPEAKER_MEL  # imports Keras, which `import_coqui` does not need
-
-    root = coqui.SPEAKER_FRONT_END
-    return {
-        f"{root}.0.filter": np.array([[[-SPEAKER_MEL.preemphasis, 1.0]]], np.float32),
-        f"{root}.1.spectrogram.window": SPEAKER_MEL.window_values(),
-        f"{root}.1.mel_scale.fb": SPEAKER_MEL.filterbank(),
-    }
 
 
 def _read_part(folder, part, which):

@@ -7,19 +7,18 @@ reads spectrograms as (mel, time) in PyTorch and as (time, mel) here. Weight nor
 
 import math
 import re
-import tomllib
 from collections.abc import Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
+from myxtts.config.checks import read_table
 from myxtts.config.model import DECODER_DILATIONS, DECODER_KERNELS, DECODER_UPSAMPLING, SPEAKER_BLOCKS, ModelConfig
 
 SPEAKER_FRONT_END = "hifigan_decoder.speaker_encoder.torch_spec"
 """Name prefix of the constants that the speaker encoder's mel spectrogram is computed with: `.0.filter` (pre-emphasis),
 `.1.spectrogram.window` and `.1.mel_scale.fb` (filterbank)."""
-_TABLES = tomllib.loads(Path(__file__).with_name("weights.toml").read_text("utf-8"))
+_TABLES = read_table(__file__, "weights.toml")
 """Contents of `weights.toml`: layers of each part of XTTS, tensors of each kind of layer, and tensors to skip."""
 
 
@@ -56,13 +55,18 @@ def model_tensors(config: ModelConfig) -> list[Tensor]:
 def constant_tensors(config: ModelConfig) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """Returns tensors that coqui-tts requires but MyXTTS lacks: one dictionary for `model.pth`, and one for `dvae.pth`.
 
-    `model.pth` needs those of `conversion.speaker_front_end`, too.
+    Those of `model.pth` are counters, and pre-emphasis, window and filterbank of the speaker encoder's spectrogram.
     """
+    from myxtts.audio.mel import SPEAKER_MEL  # imports Keras, which the other direction does not need
+
     names = [re.sub("running_var$", "num_batches_tracked", tensor.names[0]) for tensor in _speaker_encoder(config)]
-    counters = {name: np.zeros((), np.int64) for name in names if name.endswith(".num_batches_tracked")}
+    model = {name: np.zeros((), np.int64) for name in names if name.endswith(".num_batches_tracked")}
+    model[f"{SPEAKER_FRONT_END}.0.filter"] = np.array([[[-SPEAKER_MEL.preemphasis, 1.0]]], np.float32)
+    model[f"{SPEAKER_FRONT_END}.1.spectrogram.window"] = SPEAKER_MEL.window_values()
+    model[f"{SPEAKER_FRONT_END}.1.mel_scale.fb"] = SPEAKER_MEL.filterbank()
     loss = {f"discrete_loss.accumulator_{name}": np.zeros(1, np.int64) for name in ("index", "filled")}
     loss["discrete_loss.accumulator"] = np.zeros((100, config.num_codes), np.float32)
-    return counters, loss
+    return model, loss
 
 
 def our_shape(tensor: Tensor) -> tuple[int, ...]:

@@ -11,15 +11,10 @@ import numpy as np
 from myxtts.config.checks import needing
 from myxtts.models.layers import shared_array
 
-OPSET = 20
-"""Version of ONNX's standard operators; the first one with `Gelu`."""
 FLOAT32, INT8 = "float32", "int8"
-WEIGHTS = (FLOAT32, INT8)
 """Number formats for the matrices of linear layers."""
 BLOCK = 32
 """Number of int8 weights in a block, which share a scale. Rounding errors are at most 0.4 % of the block's maximum."""
-LARGE_BYTES = 4096
-"""`Builder.session` keeps arrays of at least this many bytes out of the graph, so that optimization skips them."""
 
 
 def import_package(name: str) -> ModuleType:
@@ -74,7 +69,7 @@ class Tensor:
 
 
 class Builder:
-    """Builds one graph, node by node. `weights`, one of `WEIGHTS`, is the number format of the matrices in `linear`."""
+    """Builds one graph, node by node. `weights`, `FLOAT32` or `INT8`, is the format of the matrices in `linear`."""
 
     def __init__(self, name: str, weights: str = FLOAT32):
         self.name, self.weights, self.onnx = name, weights, import_package("onnx")
@@ -159,7 +154,8 @@ class Builder:
                 stored.append(self.onnx.numpy_helper.from_array(array, name))
         graph = helper.make_graph(self._nodes, self.name, self._inputs, self._outputs, stored)
         domains = {node.domain for node in self._nodes}
-        opsets = [helper.make_opsetid(domain, 1 if domain else OPSET) for domain in sorted(domains)]
+        # Version 20 of the standard operators is the first one with `Gelu`.
+        opsets = [helper.make_opsetid(domain, 1 if domain else 20) for domain in sorted(domains)]
         model = helper.make_model(graph, opset_imports=opsets, ir_version=10, producer_name="myxtts")
         if not outside:  # the checker requires files for arrays outside of the graph
             self.onnx.checker.check_model(model)
@@ -176,7 +172,8 @@ class Builder:
         onnxruntime = import_package("onnxruntime")
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
-        large = {name: array for name, array in self._arrays.items() if array.nbytes >= LARGE_BYTES}
+        # Arrays of 4 kB and more stay out of the graph, so that optimization skips them.
+        large = {name: array for name, array in self._arrays.items() if array.nbytes >= 4096}
         values = [onnxruntime.OrtValue.ortvalue_from_numpy(array) for array in large.values()]
         options.add_external_initializers([*large], values)
         content = self.model(large).SerializeToString()

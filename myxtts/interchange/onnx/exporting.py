@@ -7,7 +7,6 @@ from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from tokenizers import Tokenizer
@@ -16,12 +15,12 @@ from myxtts.audio.files import AudioError
 from myxtts.audio.mel import CONDITIONING_MEL, SPEAKER_MEL, MelSpectrogram
 from myxtts.config.checks import UserError, is_new_or_empty, require
 from myxtts.config.rates import DECODER_SAMPLE_RATE, MODEL_SAMPLE_RATE, SPEAKER_SAMPLE_RATE
-from myxtts.inference.decoding import window_shape
 from myxtts.inference.speech import Voice
 from myxtts.inference.synthesizer import Synthesizer
 from myxtts.inference.voices import SHORTEST_CHUNK_SAMPLES, stored_voice
+from myxtts.inference.windows import WindowShape
 from myxtts.interchange.onnx import graphs, speak
-from myxtts.interchange.onnx.builder import FLOAT32, INT8, WEIGHTS, import_package
+from myxtts.interchange.onnx.builder import FLOAT32, INT8, import_package
 from myxtts.interchange.onnx.forms import FORMATS, RUNTIME, fetch_package
 from myxtts.interchange.onnx.speak import Cache, Speaker, gumbel_noise
 from myxtts.models.gpt import SamplingValues
@@ -51,24 +50,13 @@ LONG_TEXTS, LACKING = 2.2, 0.4
 speaks at once. `LACKING` is the largest fraction of the original model's audio that may be missing."""
 
 
-class Finding(NamedTuple):
-    """Result of comparing a graph with the model: what was compared, the relative difference, and its limit."""
-
-    what: str
-    value: float
-    limit: float
-
-    def __str__(self) -> str:
-        return f"{self.what}: differs by {self.value:.2g} (at most {self.limit:.2g})"
-
-
 def export_model(
     folder: str | Path,
     output: str | Path,
     form: str = "onnx",
     weights: str | None = None,
     which: str = "best",
-    tell: Callable[[Finding], None] = lambda finding: None,
+    tell: Callable[[str], None] = lambda finding: None,
 ) -> None:
     """Exports a model: graphs, vocabulary, voices, `config.json`, and `speak.py` with its modules. Tests the graphs.
 
@@ -78,13 +66,13 @@ def export_model(
         form: One of `FORMATS`.
         weights: Number format of the GPT's matrices, `float32` or `int8`; None uses `int8` for `web`, else `float32`.
         which: Checkpoint to export, `best` or `last`.
-        tell: Function that is called with each result of the comparison.
+        tell: Function that is called with a line about each result of the comparison.
 
     Raises `UserError` if the model cannot be exported, a package is missing, or a graph differs from the model.
     """
     require(form in FORMATS, "--format", f"one of {', '.join(FORMATS)}", form)
     weights = weights or (INT8 if form == "web" else FLOAT32)
-    require(weights in WEIGHTS, "--weights", f"one of {', '.join(WEIGHTS)}", weights)
+    require(weights in LIMITS, "--weights", f"one of {', '.join(LIMITS)}", weights)
     output = Path(output)
     require(is_new_or_empty(output), "--output", "a new or empty folder", output, "Name another, or delete it.")
     import_package("onnx")
@@ -112,10 +100,11 @@ def export_model(
         FORMATS[form][1](new, voices, described)
         speaker, random, wrong = Speaker(new), np.random.default_rng(0), []
         for compare in (_other_graphs, _sentences, _long_text):
-            for finding in compare(speaker, synthesizer, random):
+            for what, value, limit in compare(speaker, synthesizer, random):
+                finding = f"{what}: differs by {value:.2g} (at most {limit:.2g})"
                 tell(finding)
-                if not finding.value <= finding.limit:  # NaN is wrong, too
-                    wrong.append(str(finding))
+                if not value <= limit:  # NaN is wrong, too
+                    wrong.append(finding)
         if wrong:
             raise UserError(f"Not exported: the graphs differ from the model. {'; '.join(wrong)}.")
 
@@ -148,7 +137,7 @@ def settings(synthesizer: Synthesizer, form: str, weights: str) -> dict:
         "espeak_voices": {one: name for one in tokenizer.languages if (name := espeak_voice(one, tokenizer.g2p))},
         "sampling": {name: getattr(config.sampling, name) for name in SamplingValues._fields},
         "model": {name: getattr(synthesizer.model.config, name) for name in MODEL_NUMBERS},
-        "windows": window_shape(synthesizer.model.decoder)._asdict(),
+        "windows": {name: getattr(synthesizer.model.decoder, name) for name in WindowShape._fields},
         "listening": {
             "sample_rate": MODEL_SAMPLE_RATE,
             "speaker_sample_rate": SPEAKER_SAMPLE_RATE,
@@ -194,7 +183,10 @@ def _normal(random, *shape):
 
 
 def _other_graphs(speaker, synthesizer, random):
-    """Yields `Finding`s that compare the exported encoders and waveform decoder with the model, on random input."""
+    """Compares the exported encoders and waveform decoder with the model, on random input.
+
+    Yields what was compared, the relative difference, and the largest difference allowed.
+    """
     model, wav = synthesizer.model, 0.1 * _normal(random, 1, 44_100)
     noises = 1 + ROUNDING * np.random.default_rng(1).standard_normal((3, *wav.shape))
     to_latents = lambda mel: model.gpt.mel_to_latents(model.normalize_mel(mel))
@@ -204,20 +196,20 @@ def _other_graphs(speaker, synthesizer, random):
         expected = encode(to_mel(wav))
         rounding = max(_difference(encode(to_mel(wav * noise.astype(np.float32))), expected) for noise in noises)
         found = speaker.run(what, wav=wav)[output]
-        yield Finding(what, _difference(found, expected), max(LIMITS[FLOAT32], ROUNDINGS * rounding))
+        yield what, _difference(found, expected), max(LIMITS[FLOAT32], ROUNDINGS * rounding)
     config = model.config
     latents, vector = _normal(random, 1, 29, config.width), _normal(random, 1, config.speaker_width)
     vector /= config.speaker_width**0.5
     whole = _difference(speaker.sound(latents[0], vector[0]), model.decoder(latents, vector)[0])
-    yield Finding("decoder, whole", whole, LIMITS[FLOAT32])
+    yield "decoder, whole", whole, LIMITS[FLOAT32]
     window = dict(start=np.array([11]), end=np.array([60]))
     expected = model.decoder.frames_to_samples(model.decoder.latents_to_frames(latents)[:, 11:60], vector)
     found = speaker.run("decoder", latents=latents, speaker=vector, **window)["samples"]
-    yield Finding("decoder, window", _difference(found, expected), LIMITS[FLOAT32])
+    yield "decoder, window", _difference(found, expected), LIMITS[FLOAT32]
 
 
 def _sentences(speaker, synthesizer, random):
-    """Yields `Finding`s on token ids, GPT states and codes of random sentences, half of them decoded greedily."""
+    """Compares token ids, GPT states and codes of random sentences, half of them decoded greedily; yields as above."""
     tokenizer, config, sampling = synthesizer.tokenizer, synthesizer.model.config, synthesizer.config.sampling
     voices = [one[None] for one, _ in speaker.voices.values()] or [_normal(random, 1, config.num_latents, config.width)]
     reference = Tokenizer.from_str(tokenizer.to_json())
@@ -230,7 +222,7 @@ def _sentences(speaker, synthesizer, random):
         drawn = replace(sampling, temperature=0.0) if number % 2 else sampling
         latents = voices[number % len(voices)]
         streams.append(synthesizer.engine.open(ids[: config.max_text_tokens], latents, drawn, 0, number, MOST_CODES))
-    yield Finding("text to ids", np.mean(ids_differ), 0.0)
+    yield "text to ids", np.mean(ids_differ), 0.0
     synthesizer.engine.finish(streams)
     states, expected, codes_differ, model = [], [], [], speaker.model
     for stream in streams:
@@ -250,12 +242,12 @@ def _sentences(speaker, synthesizer, random):
             seen[0, code] = True
         expected.append(stream.latents()[: number + 1])
     differs = _difference(np.concatenate(states), np.concatenate(expected))
-    yield Finding("gpt, states", differs, LIMITS[speaker.config["weights"]])
-    yield Finding("codes", float(np.mean(codes_differ)), MOST_OTHER_CODES)
+    yield "gpt, states", differs, LIMITS[speaker.config["weights"]]
+    yield "codes", float(np.mean(codes_differ)), MOST_OTHER_CODES
 
 
 def _long_text(speaker, synthesizer, random):
-    """Yields `Finding`s on a text too long to speak at once: whether pieces differ, and how much audio is missing."""
+    """Speaks a text too long to speak at once; yields whether pieces differ and how much audio is missing, as above."""
     settings, config = speaker.config, synthesizer.model.config
     language = min(settings["languages"], key=lambda code: code != "en")
     tokens = [synthesizer.tokenizer.decode([number]) for number in range(synthesizer.tokenizer.num_tokens)]
@@ -268,7 +260,7 @@ def _long_text(speaker, synthesizer, random):
         text += f"{' '.join(words)}. "
     # The letters of a vocabulary of phonemes may not be those of the language, so no check of letters is involved.
     pieces, found = synthesizer.text_front.pieces(text, language), speaker.sentences(text, language)
-    yield Finding("a long text, pieces", float(found != pieces), 0.0)
+    yield "a long text, pieces", float(found != pieces), 0.0
     voice = next((one for name, one in speaker.voices.items() if speaker.voice_languages[name] == language), None)
     voice = voice or (_normal(random, config.num_latents, config.width), _normal(random, config.speaker_width))
     ids = [speaker.text_ids(piece, language) for piece, _ in found]
@@ -277,4 +269,4 @@ def _long_text(speaker, synthesizer, random):
     with redirect_stderr(io.StringIO()) as unread, redirect_stdout(unread):  # hides warnings about meaningless speech
         stream = synthesizer.stream(pieces, Voice(*(part[None] for part in voice)), language, check=False)
         expected = sum(map(len, stream)) - pauses
-    yield Finding("a long text, missing audio", max(0.0, 1 - spoken / expected), LACKING)
+    yield "a long text, missing audio", max(0.0, 1 - spoken / expected), LACKING

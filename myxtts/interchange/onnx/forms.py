@@ -6,37 +6,26 @@ import shutil
 import subprocess
 import tarfile
 import tempfile
-import tomllib
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
-from myxtts.config.checks import UserError, say
+from myxtts.config.checks import UserError, read_table, say
 from myxtts.storage.files import user_cache, write_json
 
-
-class Package(NamedTuple):
-    """An npm package for the web page: `files` are copied to `folder`; `integrity` is the archive's SHA-512, base64."""
-
-    name: str
-    version: str
-    integrity: str
-    licence: str
-    folder: str
-    files: list[str]
+RUNTIME, ESPEAK = read_table(__file__, "npm.toml").values()
+"""Packages for the web page, as `npm.toml` describes them."""
 
 
-RUNTIME, ESPEAK = (Package(**one) for one in tomllib.loads(Path(__file__).with_name("npm.toml").read_text()).values())
-
-
-def fetch_package(package: Package) -> Path:
+def fetch_package(package: dict[str, Any]) -> Path:
     """Returns the path of an npm package's archive in the user's cache, and downloads the archive if necessary.
 
     Raises `UserError` if `npm` cannot download it, or if its digest is wrong.
     """
     cache = user_cache() / "npm"
-    path, release = cache / f"{package.folder}-{package.version}.tgz", f"{package.name}@{package.version}"
+    path = cache / f"{package['folder']}-{package['version']}.tgz"
+    release = f"{package['name']}@{package['version']}"
     if not path.is_file():
-        say(f"Downloading {release} ({package.licence}) from npm")
+        say(f"Downloading {release} ({package['licence']}) from npm")
         try:
             cache.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(dir=cache) as folder:
@@ -49,7 +38,7 @@ def fetch_package(package: Package) -> Path:
             raise UserError(f"{release}, which the page needs, cannot be downloaded: {reason}. {hint}.") from error
     with open(path, "rb") as file:
         digest = base64.b64encode(hashlib.file_digest(file, "sha512").digest()).decode()
-    if digest != package.integrity:
+    if digest != package["integrity"]:
         raise UserError(f"{path} is not {release} as published. Delete it and repeat the command.")
     return path
 
@@ -59,10 +48,10 @@ def write_page(folder: Path, voices: dict, settings: dict) -> None:
     for file in (Path(__file__).parent / "web").iterdir():
         shutil.copy(file, folder)
     for package in (RUNTIME, ESPEAK) if settings["espeak_voices"] else (RUNTIME,):
-        target = folder / package.folder
+        target = folder / package["folder"]
         target.mkdir()
         with tarfile.open(fetch_package(package)) as archive:
-            for name in package.files:
+            for name in package["files"]:
                 with archive.extractfile(f"package/{name}") as packed, open(target / Path(name).name, "wb") as file:
                     shutil.copyfileobj(packed, file)
     encode = lambda array: base64.b64encode(array.astype("<f4").tobytes()).decode()

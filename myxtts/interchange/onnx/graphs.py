@@ -214,7 +214,7 @@ def build_decoder(model: XTTS) -> Builder:
     speaker = graph.input("speaker", np.float32, "rows", config.speaker_width)
     start, end = (graph.input(name, np.int64, 1) for name in ("start", "end"))
     x = latents
-    for factor in decoder.factors():  # as in `WaveformDecoder.latents_to_frames`
+    for factor in decoder.factors:  # as in `WaveformDecoder.latents_to_frames`
         size = graph.op("Floor", x.length(1).cast(np.float64) * graph.constant(factor, np.float64)).cast(np.int64)
         place = graph.op("Max", (graph.count(size).cast(np.float32) + 0.5) * (1 / factor) - 0.5, 0.0)
         last = x.length(1) - [1]

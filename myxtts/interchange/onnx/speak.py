@@ -27,8 +27,6 @@ from pathlib import Path
 import numpy as np
 
 FADE_SECONDS = 0.005
-SMALL_BYTES = 10**8
-"""File size of the GPT below which one thread is faster than several."""
 CACHE_ROWS = 64
 """The key-value cache grows to the next multiple of this number of positions."""
 RULES = {
@@ -93,7 +91,7 @@ class Speaker:
         self.runtime, self.sessions, self.options = onnxruntime, {}, onnxruntime.SessionOptions()
         self.loading = threading.Lock()
         self.found = {path.stem: path.stat().st_mtime_ns for path in folder.glob("*.onnx")}
-        is_small = sum(path.stat().st_size for path in folder.glob("gpt.*")) < SMALL_BYTES
+        is_small = sum(path.stat().st_size for path in folder.glob("gpt.*")) < 10**8  # one thread is faster then
         self.options.intra_op_num_threads = int(is_small) if threads is None else threads
         try:
             self.config = json.loads((path := folder / "config.json").read_text(encoding="utf-8"))

@@ -15,9 +15,9 @@ from tiny import WORDS, make_tiny_corpus, tiny_run_config, write_run
 
 from myxtts.__main__ import main
 from myxtts.apps.evaluation import comparison as comparing
-from myxtts.apps.evaluation.comparison import Comparison, Row
+from myxtts.apps.evaluation.comparison import Comparison
 from myxtts.apps.evaluation.report import as_text
-from myxtts.apps.evaluation.sentences import sentences_of_data
+from myxtts.apps.evaluation.sentences import Row, sentences_of_data
 from myxtts.data.corpora import load_corpus
 from myxtts.data.doctor import id_hash, split_by_hash
 from myxtts.hearing import networks
@@ -178,7 +178,7 @@ def comparison(**rows):
     for name, parts in rows.items():
         generator = np.random.default_rng(len(made))
         kind = "recordings" if name == "recordings" else "model"
-        made.append(Row(name, kind, [judged(one, 0, **parts(generator)) for one in sentences]))
+        made.append(Row(name, kind, iter, [judged(one, 0, **parts(generator)) for one in sentences]))
     return Comparison(made, sentences, Measurer(recognizer=object()))
 
 
