@@ -100,7 +100,9 @@ def keywords(parser: argparse.ArgumentParser, named: Mapping[str, Any]) -> argpa
         choices = known[name].choices or [value]
         require(value in choices, name, f"one of {', '.join(map(str, choices))}", value)
         if value is not None:
-            given[known[name].dest] = os.fspath(value) if isinstance(value, os.PathLike) else value
+            values = [value] if isinstance(value, (str, os.PathLike)) or not known[name].nargs else value
+            plain = [os.fspath(one) if isinstance(one, os.PathLike) else one for one in values]
+            given[known[name].dest] = plain if known[name].nargs else plain[0]
     if missing := [name for name, action in known.items() if action.required and name not in named]:
         raise UserError(f"{parser.prog} needs {missing[0]}=.")
     return argparse.Namespace(**{action.dest: action.default for action in actions} | given)

@@ -49,9 +49,7 @@ def make_dataset(recordings: AnyPath | Sequence[AnyPath], output: AnyPath, **opt
     Raises:
         UserError: A recording, text or option is unusable. A note gives the Python names of flags in the message.
     """
-    several = [recordings] if isinstance(recordings, (str, os.PathLike)) else recordings
-    named = {"recordings": [os.fspath(one) for one in several], "output": os.fspath(output), **options}
-    print(_make(keywords(build_parser(), named)))
+    print(_make(keywords(build_parser(), {"recordings": recordings, "output": output, **options})))
     return Path(output)
 
 

@@ -86,13 +86,13 @@ def build_parser() -> argparse.ArgumentParser:
 
 @exits_with_sentence
 def main(argv: list[str] | None = None) -> int:
-    """Runs `myxtts evaluate`. All options are checked before TensorFlow is imported."""
+    """Runs `myxtts evaluate`; returns 1 if it left out a model. Options are checked before TensorFlow is imported."""
     arguments = build_parser().parse_args(argv)
     judged = _check(arguments)
     import_tensorflow()
     setup_logging()
     _evaluate(arguments, judged)
-    return 0
+    return 1 if read_json(Path(arguments.output) / JSON_FILE)["left_out"] else 0
 
 
 @naming_arguments(build_parser)
@@ -106,7 +106,7 @@ def evaluate(*folders: str | os.PathLike, **options) -> dict[str, Any]:
     Raises:
         UserError: An option, file or package is unusable. A note gives the Python names of flags in the message.
     """
-    arguments = keywords(build_parser(), {"folders": [os.fspath(one) for one in folders], **options})
+    arguments = keywords(build_parser(), {"folders": folders, **options})
     _evaluate(arguments, _check(arguments))
     return read_json(Path(arguments.output) / JSON_FILE)
 
