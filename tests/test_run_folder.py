@@ -147,5 +147,5 @@ def test_resume_of_a_copy_without_a_whole_checkpoint_is_refused_and_changes_noth
     assert with_own_data(config).data.train_data == str(tmp_path / "sample_corpus")
     write_json(tmp_path / "config.json", tiny_run_config("gone").to_dict())
     for config.training.reset_training in (False, True):
-        with pytest.raises(UserError, match="--train-data must be given: that of the run, gone, does not exist"):
+        with pytest.raises(UserError, match=f"that of the run, {Path.cwd()}/gone, does not exist"):
             with_own_data(config)

@@ -140,9 +140,10 @@ def with_own_data(config: XTTSConfig) -> XTTSConfig:
     is_sample = place.name == SAMPLE_CORPUS.name and ((place / MANIFEST_FILE).is_file() or not place.exists())
     if not own.train_data or is_sample:
         return config
+    shown = printable(str(place.absolute()))
     if not place.exists():
-        raise ConfigError(f"--train-data must be given: that of the run, {printable(own.train_data)}, does not exist.")
-    say(f"No --train-data given: continuing with that of the run, {printable(own.train_data)}")
+        raise ConfigError(f"--train-data must be given: that of the run, {shown}, does not exist.")
+    say(f"No --train-data given: continuing with that of the run, {shown}")
     names = ["train_data", "val_data", "format", "audio_roots", "language"]
     is_there = lambda folder: folder and not is_reset and ("://" in folder or Path(folder).is_dir())
     names += ["prepared"] if is_there(own.prepared) else []
