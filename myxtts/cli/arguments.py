@@ -23,7 +23,6 @@ EXAMPLES = tomllib.loads(Path(__file__).with_name("examples.toml").read_text("ut
 """Texts that commands print, from `examples.toml`. The key `myxtts say` has the examples in that command's help."""
 OPTIONS = tomllib.loads(Path(__file__).with_name("options.toml").read_text("utf-8"))
 """Tables of options for `add_options`, by command: `OPTIONS["say"]` has those of `myxtts say`."""
-GROUP_NOTES = {"optimizations": "the effect of each is printed after the first step"}
 
 
 class PlainParser(argparse.ArgumentParser):
@@ -164,21 +163,21 @@ def add_options(
 
 def add_flags(parser: argparse.ArgumentParser, flags: Iterable[Flag]) -> None:
     """Adds the flags of settings under the headings of their groups. The value of a flag that is not given is None."""
-    groups = {name: parser.add_argument_group(name, GROUP_NOTES.get(name)) for name in GROUPS}
-    rivals = {}
-    for flag in sorted(flags, key=lambda flag: GROUPS.index(flag.group)):
-        place, rival = groups[flag.group], flag.field.metadata["rival"]
-        if rival and rival not in rivals:
-            rivals[rival] = place.add_mutually_exclusive_group()
-        rivals.get(rival, place).add_argument(*flag.names, help=flag.help.replace("%", "%%"), **_options(flag))
+    options = {group: {} for group in GROUPS}
+    for flag in flags:
+        options[flag.group][" ".join(flag.names)] = _options(flag)
+    groups = add_options(parser, options)
+    groups["optimizations"].description = "the effect of each is printed after the first step"
 
 
 def _options(flag):
-    """Returns the keyword arguments of `add_argument` for a flag."""
+    """Returns the entry of a flag in a table for `add_options`."""
     metadata = flag.field.metadata
+    options = dict(help=flag.help.replace("%", "%%"), rival=metadata["rival"])
     if flag.kind is bool:
-        return dict(action=argparse.BooleanOptionalAction if flag.field.default is None else "store_true", default=None)
-    options = dict(default=None if flag.settings else flag.field.default, metavar=metadata["metavar"])
+        action = argparse.BooleanOptionalAction if flag.field.default is None else "store_true"
+        return options | dict(action=action, default=None)
+    options |= dict(default=None if flag.settings else flag.field.default, metavar=metadata["metavar"])
     options |= dict(const=metadata["alone"], nargs=None if metadata["alone"] is None else "?")
     options["action"] = "append" if flag.repeats else "store"
     if flag.takes_list:

@@ -16,16 +16,9 @@ PRECISIONS = ("float32", "mixed_float16", "mixed_bfloat16")
 """Keras dtype policies for training."""
 ATTENTIONS = ("standard", "memory-efficient")
 """Attention implementations; `--attention auto` selects the one that is faster at the model's longest sequence."""
-SWITCHES = {
-    "precision": "float32",
-    "tf32": "auto",
-    "gradient_checkpointing": False,
-    "attention": "standard",
-    "xla": False,
-    "ema": 0.0,
-}
-"""Switches of `TrainingConfig` that a preset can set, with their defaults."""
 PRESETS = tomllib.loads(Path(__file__).with_name("presets.toml").read_text("utf-8"))
+SWITCHES = PRESETS.pop("default")
+"""Switches of `TrainingConfig` that a preset can set, with their defaults."""
 PRESETS["auto"] = PRESETS["balanced"]
 """Switches of each preset. `conservative` changes results at most by rounding. `balanced`, also called `auto`, lowers
 the precision of matrix products where that is faster, and on a GPU uses XLA for stages with many steps per batch shape.
