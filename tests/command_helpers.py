@@ -2,16 +2,6 @@
 
 import re
 
-from myxtts.api import configure
-from myxtts.cli import train
-from myxtts.config.flags import start_options
-
-
-def settings_of(*flags):
-    """Returns the configuration for a command line of `myxtts train`."""
-    named = train._given(train.build_parser().parse_args([str(flag) for flag in flags]))
-    return configure(start_options(named).config, **named)
-
 
 def sentence_of(capsys, main, *argv):
     """Runs a command that must fail with an error that a user can fix; returns its one-line message."""

@@ -12,7 +12,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from command_helpers import sentence_of, settings_of
+from command_helpers import sentence_of
 
 from myxtts import __main__ as myxtts_command
 from myxtts.audio.encoding import write_audio
@@ -22,6 +22,11 @@ from myxtts.cli.errors import exits_with_sentence
 pytestmark = pytest.mark.usefixtures("devices_as_before")
 
 ROOT = Path(__file__).resolve().parents[1]
+
+
+def settings_of(*flags):
+    """Returns the configuration for a command line."""
+    return train.config_from_arguments(train.build_parser().parse_args([str(flag) for flag in flags]))
 
 
 @pytest.fixture

@@ -6,12 +6,12 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
-from command_helpers import settings_of
 from tiny import tiny_run_config, untraced
 
 import myxtts
 from myxtts import __main__ as command
 from myxtts.api import configure
+from myxtts.cli.train import build_parser, config_from_arguments
 from myxtts.config.checks import ConfigError, UserError
 from myxtts.config.config import DataConfig, XTTSConfig
 
@@ -38,11 +38,11 @@ def test_version_is_reported(capsys):
 
 def test_keywords_mean_what_the_flags_mean():
     flags = "--train-data x --model-size nano --max-steps 9 --lr 0.1 --batch-size 5 --enable-static-shapes --data-gpu 0"
-    by_flags = settings_of(*flags.split())
+    by_flags = config_from_arguments(build_parser().parse_args(flags.split()))
     keywords = dict(train_data=Path("x"), model_size="nano", max_steps=9, lr=0.1, batch_size=5, data_gpu=0)
     assert configure(**keywords, enable_static_shapes=True) == by_flags
     assert configure(**keywords, disable_static_shapes=False) == by_flags
-    assert configure(train_data="x") == settings_of("--train-data", "x")
+    assert configure(train_data="x") == config_from_arguments(build_parser().parse_args(["--train-data", "x"]))
     assert configure(train_data="x", batch_size="auto").training.automatic_batch_size
 
 

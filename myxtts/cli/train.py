@@ -2,14 +2,15 @@
 
 import argparse
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from myxtts import api
 from myxtts.cli.arguments import EXAMPLES, LICENCE, OPTIONS, PlainParser, add_flags, add_options
 from myxtts.cli.errors import exits_with_sentence, require_output
 from myxtts.config.checks import UserError, printable, require
-from myxtts.config.flags import all_flags
+from myxtts.config.config import XTTSConfig
+from myxtts.config.flags import Flag, all_flags
 from myxtts.config.model import DEFAULT_TEXT_TOKENS
 from myxtts.devices.tensorflow_start import filter_native_errors, import_tensorflow
 from myxtts.storage.files import write_json
@@ -27,9 +28,14 @@ def build_parser(prog: str = "myxtts train") -> argparse.ArgumentParser:
     return parser
 
 
-def _given(arguments) -> dict[str, Any]:
-    """Returns the values of the flags of `myxtts train` that were given, as keyword arguments of `myxtts.api`."""
-    names = {name for flag in all_flags() for name in flag.keywords}
+def config_from_arguments(arguments: argparse.Namespace) -> XTTSConfig:
+    """Returns the settings in the file of --config, overridden by the other flags that were given."""
+    return api.configure(arguments.config, **_given(arguments, (flag for flag in all_flags() if flag.settings)))
+
+
+def _given(arguments, flags: Iterable[Flag]) -> dict[str, Any]:
+    """Returns the values of those `flags` that were given, as keyword arguments of `myxtts.api`."""
+    names = {name for flag in flags for name in flag.keywords}
     given = {name: value for name, value in vars(arguments).items() if name in names and value is not None}
     if arguments.folder is None:
         return given
@@ -44,7 +50,7 @@ def main(argv: list[str] | None = None) -> int:
     """Starts or resumes training; returns the exit code. Without `argv`, runs as `train_main.py`, with `sys.argv`."""
     arguments = (build_parser("train_main.py") if argv is None else build_parser()).parse_args(argv)
     filter_native_errors()
-    run = api.open_run(**_given(arguments))
+    run = api.open_run(**_given(arguments, all_flags()))
     from myxtts.distributed.workers import end_process
     from myxtts.runs.run import stops_on_signals
 
@@ -77,7 +83,7 @@ def plan(argv: Sequence[str] | None = None) -> int:
     given = {name: getattr(arguments, name) for name in ("clip_seconds", "text_tokens", "gpu_memory", "time")}
     if arguments.time:
         filter_native_errors()
-    report = api.plan(**_given(arguments), **given, show=print)
+    report = api.plan(**_given(arguments, all_flags()), **given, show=print)
     if arguments.time:
         print(report.describe_time())
     if arguments.json:
