@@ -10,7 +10,7 @@ setup(
     package_dir={RECIPES: "configs"},
     package_data={
         RECIPES: ["*.yaml"],
-        "myxtts": ["py.typed"],
+        "myxtts": ["py.typed", "*.pyi"],
         "myxtts.bundled": ["*/*.json", "*/*.md", "*/*.safetensors", "*/*/*/*"],
         "myxtts.cli": ["*.toml"],
         "myxtts.config": ["*.toml"],

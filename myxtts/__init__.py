@@ -1,4 +1,3 @@
-# ruff: noqa: F401
 """MyXTTS: train, fine-tune and speak with XTTS in TensorFlow and Keras.
 
     import myxtts
@@ -9,23 +8,11 @@
 Public names are imported when first used, so importing the package loads neither TensorFlow nor Keras.
 """
 
+import ast
 import importlib
 import os
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:  # for editors and type checkers; `_HOMES` has the same names
-    from myxtts.api import from_preset, load, plan, train
-    from myxtts.apps.datasets.command import make_dataset
-    from myxtts.apps.evaluation.command import evaluate
-    from myxtts.config.checks import UserError
-    from myxtts.config.config import DataConfig, ModelConfig, SamplingConfig, TrainingConfig, XTTSConfig
-    from myxtts.inference.loading import save_to_preset
-    from myxtts.inference.synthesizer import Synthesizer
-    from myxtts.interchange.hub import push
-    from myxtts.models.xtts import XTTS
-    from myxtts.runs.run import Run
-    from myxtts.training.memory_isolated_trainer import MemoryIsolatedDualGPUTrainer
-    from myxtts.training.trainer import XTTSTrainer
+from pathlib import Path
+from typing import Any
 
 __version__ = "0.1.0"
 
@@ -33,22 +20,9 @@ __version__ = "0.1.0"
 # oneDNN makes training steps 1.3 to 2 times as fast too (two cores, docs/experiments.md).
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 
-_NAMES = {
-    "myxtts.api": ("train", "load", "plan", "from_preset"),
-    "myxtts.apps.evaluation.command": ("evaluate",),
-    "myxtts.apps.datasets.command": ("make_dataset",),
-    "myxtts.runs.run": ("Run",),
-    "myxtts.models.xtts": ("XTTS",),
-    "myxtts.training.trainer": ("XTTSTrainer",),
-    "myxtts.training.memory_isolated_trainer": ("MemoryIsolatedDualGPUTrainer",),
-    "myxtts.inference.loading": ("save_to_preset",),
-    "myxtts.inference.synthesizer": ("Synthesizer",),
-    "myxtts.interchange.hub": ("push",),
-    "myxtts.config.config": ("XTTSConfig", "DataConfig", "ModelConfig", "TrainingConfig", "SamplingConfig"),
-    "myxtts.config.checks": ("UserError",),
-}
-"""Public names of the package, by the module that defines them."""
-_HOMES = {name: module for module, names in _NAMES.items() for name in names}
+_STUB = ast.parse(Path(__file__).with_suffix(".pyi").read_text("utf-8"))
+_HOMES = {one.name: home.module for home in _STUB.body if isinstance(home, ast.ImportFrom) for one in home.names}
+"""Public names of the package, each with the module that defines it, from the stub, which editors also read."""
 __all__ = ["__version__", *_HOMES]
 
 

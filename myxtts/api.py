@@ -256,10 +256,15 @@ def _requested(config, named, start, is_plan=False) -> XTTSConfig:
         from myxtts.storage.run_folder import read_config
 
         own = config if start.download or is_plan else with_own_data(config)
-        if is_bare and own is not config and not training.reset_training:  # not the recipe of the sample corpus
+        if is_bare and own is not config:  # not the recipe of the sample corpus
             values = without_adapted(read_config(Path(training.checkpoint_dir)).to_dict())
             values["data"] |= {name: getattr(own.data, name) for name in PATHS}
-            values["training"] |= {"workers": (), "worker_index": 0}  # those of an earlier start
+            # Not those of an earlier start, perhaps in another place.
+            values["training"] |= {"checkpoint_dir": training.checkpoint_dir, "workers": (), "worker_index": 0}
+            if training.reset_training:
+                values["training"]["stage"] = training.stage
+                if config.model.size != values["model"]["size"] and named.get("model_size"):
+                    del values["model"]
             own = config_from_dict(with_named(values, named))
         config = own
         check_settings(config)

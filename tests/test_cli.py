@@ -200,3 +200,9 @@ run_to_exit(main)
     ended = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert (ended.returncode, ended.stdout) == (code, "done\nput away\n")
     assert ended.stderr == ""
+
+
+def test_closed_standard_streams_are_empty():
+    script = "import sys; from myxtts.devices.tensorflow_start import run_to_exit as run\n"
+    script += "run(lambda: sys.stdout.flush() or len(sys.stdin.read()))"
+    assert subprocess.run(["sh", "-c", '"$@" <&- >&-', "sh", sys.executable, "-c", script], cwd=ROOT).returncode == 0

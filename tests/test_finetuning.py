@@ -227,6 +227,10 @@ def test_init_from_is_refused_for_a_run_with_another_start(tmp_path):
         began["scratch"](str(tmp_path / "source"))
     with pytest.raises(ConfigError, match="init_from.*must be .*source.*Received: .*elsewhere"):
         began["tuned"](str(tmp_path / "elsewhere"))
+    # Stopped before its settings were written.
+    CheckpointStore(tmp_path / "stopped/gpt").write(0, {}, {"finished": False, "taken_from": str(tmp_path / "source")})
+    with pytest.raises(ConfigError, match="init_from.*must be .*source, whose weights .*Received: none"):
+        settle_origin(tiny_run_config(None, tmp_path / "stopped"))
 
 
 def test_folder_of_weights_without_a_run_cannot_be_trained_in(source, tmp_path):

@@ -83,6 +83,11 @@ def test_trainer_trains_the_model_that_it_is_given(tiny_corpus, tmp_path):
     assert (tmp_path / "tuned/vocab.json").read_text() == (tmp_path / "preset/vocab.json").read_text()
     with pytest.raises(UserError, match="save_to_preset"):
         read.save_to_preset(tmp_path / "preset")
+    with pytest.raises(UserError, match="/proc/x cannot be written"):
+        read.save_to_preset("/proc/x")
+    read.mel_stats.assign(np.full_like(read.mel_stats, np.nan))
+    with pytest.raises(UserError, match="NaN or infinity"):
+        read.save_to_preset(tmp_path / "bad")
 
 
 def test_dvae_trained_by_hand_measures_its_mel_scale(tiny_corpus, tmp_path):

@@ -140,6 +140,12 @@ def test_resume_of_a_copy_without_a_whole_checkpoint_is_refused_and_changes_noth
     assert with_own_data(config).data.val_data == "held"
     continued = _requested(None, {"checkpoint_dir": str(tmp_path)}, StartOptions())  # not with sample.yaml
     assert continued.recipe() == config.recipe() and continued.data.val_data == "held"
+    reset = _requested(None, {"checkpoint_dir": str(tmp_path), "reset_training": True}, StartOptions())
+    assert reset.recipe() == config.recipe()
+    (tmp_path / "sample_corpus").mkdir()  # recordings of the user's own
+    write_json(tmp_path / "config.json", tiny_run_config(tmp_path / "sample_corpus").to_dict())
+    assert with_own_data(config).data.train_data == str(tmp_path / "sample_corpus")
     write_json(tmp_path / "config.json", tiny_run_config("gone").to_dict())
-    with pytest.raises(UserError, match="--train-data must be given: that of the run, gone, does not exist"):
-        with_own_data(config)
+    for config.training.reset_training in (False, True):
+        with pytest.raises(UserError, match=f"that of the run, {Path.cwd()}/gone, does not exist"):
+            with_own_data(config)

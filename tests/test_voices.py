@@ -39,6 +39,10 @@ def test_file_without_a_voice_is_named(tmp_path):
     for name in ("a.voice", "nobody.voice"):
         with pytest.raises(CheckpointError, match=name):
             Voice.load(tmp_path / name)
+    (tmp_path / "folder.voice").mkdir()
+    for name in ("folder.voice", "missing/a.voice"):
+        with pytest.raises(UserError, match=f"{name} cannot be written"):
+            drawn(0).save(tmp_path / name)
 
 
 def test_blend_is_the_weighted_mean():

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
-from myxtts.config.checks import UserError, read_table, require
+from myxtts.config.checks import UserError, read_toml, require
 from myxtts.config.flags import AUTOMATIC, Flag
 from myxtts.config.settings import nearest
 
@@ -17,11 +17,10 @@ GROUPS = ("data", "devices", "training", "optimizations")
 """Headings of the groups of flags in `myxtts train --help`, in order."""
 LICENCE = dict(action="store_true", help="accept the licence of a Hugging Face model without a prompt")
 """Keyword arguments of `add_argument` for `--accept-licence`, a flag of all commands that accept a hub model."""
-EXAMPLES = read_table(__file__, "examples.toml")
+EXAMPLES = read_toml(__file__, "examples.toml")
 """Texts that commands print, from `examples.toml`. The key `myxtts say` has the examples in that command's help."""
-OPTIONS = read_table(__file__, "options.toml")
+OPTIONS = read_toml(__file__, "options.toml")
 """Tables of options for `add_options`, by command: `OPTIONS["say"]` has those of `myxtts say`."""
-GROUP_NOTES = {"optimizations": "the effect of each is printed after the first step"}
 
 
 class PlainParser(argparse.ArgumentParser):
@@ -98,7 +97,9 @@ def keywords(parser: argparse.ArgumentParser, named: Mapping[str, Any]) -> argpa
         choices = known[name].choices or [value]
         require(value in choices, name, f"one of {', '.join(map(str, choices))}", value)
         if value is not None:
-            given[known[name].dest] = os.fspath(value) if isinstance(value, os.PathLike) else value
+            values = [value] if isinstance(value, (str, os.PathLike)) or not known[name].nargs else value
+            plain = [os.fspath(one) if isinstance(one, os.PathLike) else one for one in values]
+            given[known[name].dest] = plain if known[name].nargs else plain[0]
     if missing := [name for name, action in known.items() if action.required and name not in named]:
         raise UserError(f"{parser.prog} needs {missing[0]}=.")
     return argparse.Namespace(**{action.dest: action.default for action in actions} | given)
@@ -160,21 +161,21 @@ def add_options(
 
 def add_flags(parser: argparse.ArgumentParser, flags: Iterable[Flag]) -> None:
     """Adds the flags of settings under the headings of their groups. The value of a flag that is not given is None."""
-    groups = {name: parser.add_argument_group(name, GROUP_NOTES.get(name)) for name in GROUPS}
-    rivals = {}
-    for flag in sorted(flags, key=lambda flag: GROUPS.index(flag.group)):
-        place, rival = groups[flag.group], flag.field.metadata["rival"]
-        if rival and rival not in rivals:
-            rivals[rival] = place.add_mutually_exclusive_group()
-        rivals.get(rival, place).add_argument(*flag.names, help=flag.help.replace("%", "%%"), **_options(flag))
+    options = {group: {} for group in GROUPS}
+    for flag in flags:
+        options[flag.group][" ".join(flag.names)] = _options(flag)
+    groups = add_options(parser, options)
+    groups["optimizations"].description = "the effect of each is printed after the first step"
 
 
 def _options(flag):
-    """Returns the keyword arguments of `add_argument` for a flag."""
+    """Returns the entry of a flag in a table for `add_options`."""
     metadata = flag.field.metadata
+    options = dict(help=flag.help.replace("%", "%%"), rival=metadata["rival"])
     if flag.kind is bool:
-        return dict(action=argparse.BooleanOptionalAction if flag.field.default is None else "store_true", default=None)
-    options = dict(default=None if flag.settings else flag.field.default, metavar=metadata["metavar"])
+        action = argparse.BooleanOptionalAction if flag.field.default is None else "store_true"
+        return options | dict(action=action, default=None)
+    options |= dict(default=None if flag.settings else flag.field.default, metavar=metadata["metavar"])
     options |= dict(const=metadata["alone"], nargs=None if metadata["alone"] is None else "?")
     options["action"] = "append" if flag.repeats else "store"
     if flag.takes_list:

@@ -13,12 +13,7 @@ from myxtts.storage.files import write_json
 MAX_SECONDS = 3600
 MAX_PROBED_FILES = 400
 """Maximum number of recordings that are read to measure the speed of a disk."""
-MEASURING = ("model_size", "batch_size", "precision", "seconds", "checkpoint_dir", "json")
-UNUSED = {
-    "data is": (*MEASURING, "train_data", "workers", "worker_index"),
-    "workers are": MEASURING,
-    "the machine is": ("worker_index",),
-}
+UNUSED = OPTIONS["unused in doctor"]
 """Options that each check rejects, because it does not use them. The error is "must be left out when KEY checked"."""
 
 

@@ -77,7 +77,7 @@ def is_new_or_empty(folder: Path) -> bool:
     return not folder.exists() or folder.is_dir() and not any(folder.iterdir())
 
 
-def read_table(module: str, name: str) -> dict[str, Any]:
+def read_toml(module: str, name: str) -> dict[str, Any]:
     """Reads the TOML file `name` that lies beside a module of this package, given the module's `__file__`."""
     return tomllib.loads(Path(module).with_name(name).read_text("utf-8"))
 

@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass
 
-from myxtts.config.checks import read_table
+from myxtts.config.checks import read_toml
 from myxtts.config.rates import NUM_MELS
 from myxtts.config.settings import Settings, setting
 
-MODEL_SIZES = read_table(__file__, "model_sizes.toml")
+MODEL_SIZES = read_toml(__file__, "model_sizes.toml")
 """Fields of each model size that differ from the defaults of `ModelConfig`; `big` has the shapes of XTTS v2."""
 DECODER_TYPES = ("istft", "hifigan")
 """Supported types of waveform decoder."""

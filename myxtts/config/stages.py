@@ -6,7 +6,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from myxtts.config.checks import read_table
+from myxtts.config.checks import read_toml
 from myxtts.config.model import MODEL_SIZES
 from myxtts.config.settings import Default, Settings, setting
 
@@ -160,5 +160,5 @@ def register_stage(entry: StageEntry) -> StageEntry:
 
 
 _SETTINGS = {"gpt": GPTConfig, "decoder": DecoderConfig}
-for _name, _entry in read_table(__file__, "stages.toml").items():
+for _name, _entry in read_toml(__file__, "stages.toml").items():
     register_stage(StageEntry(_name, settings=_SETTINGS.get(_name, StageConfig), **_entry))

@@ -6,29 +6,17 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from myxtts.config.checks import ConfigError, brief, read_table, require
+from myxtts.config.checks import ConfigError, brief, read_toml, require
 from myxtts.config.settings import Settings, setting
 from myxtts.config.stages import STAGES, StageConfig
 
-PRECISIONS = ("float32", "mixed_float16", "mixed_bfloat16")
-"""Keras dtype policies for training."""
-ATTENTIONS = ("standard", "memory-efficient")
-"""Attention implementations; `--attention auto` selects the one that is faster at the model's longest sequence."""
-SWITCHES = {
-    "precision": "float32",
-    "tf32": "auto",
-    "gradient_checkpointing": False,
-    "attention": "standard",
-    "xla": False,
-    "ema": 0.0,
-}
+PRESETS = read_toml(__file__, "presets.toml")
+SWITCHES = PRESETS.pop("default")
 """Switches of `TrainingConfig` that a preset can set, with their defaults."""
-PRESETS = read_table(__file__, "presets.toml")
 PRESETS["auto"] = PRESETS["balanced"]
 """Switches of each preset. `conservative` changes results at most by rounding. `balanced`, also called `auto`, lowers
 the precision of matrix products where that is faster, and on a GPU uses XLA for stages with many steps per batch shape.
 `aggressive` also saves memory, and uses XLA for every stage on a GPU."""
-LARGEST_PORT = 65535
 FIRST_SLURM_PORT, SLURM_PORTS = 23000, 8000
 """First port and number of ports for Slurm workers. The job id selects a port, so that jobs do not conflict."""
 SLURM = ("slurm",)
@@ -112,13 +100,13 @@ class TrainingConfig(Settings):
     """Batches per optimizer step."""
     optimizations: str = setting("none", one_of=PRESETS, flag="--optimizations", page="more", group="optimizations")
     """Preset of the switches below; a switch that is given overrides the preset. See docs/optimizations.md."""
-    precision: str | None = _switch(one_of=(*PRECISIONS, "auto"), flag="--precision")
+    precision: str | None = _switch(one_of=("float32", "mixed_float16", "mixed_bfloat16", "auto"), flag="--precision")
     """Keras dtype policy; `auto` selects one for the hardware (default: by preset)."""
     tf32: bool | None = _switch(flag="--tf32")
     """Use TF32 for float32 matrix products, on Ampere GPUs and newer (default: on where supported)."""
     gradient_checkpointing: bool | None = _switch(flag="--gradient-checkpointing")
     """GPT: recompute activations in the backward pass, to save memory (default: by preset)."""
-    attention: str | None = _switch(one_of=(*ATTENTIONS, "auto"), flag="--attention")
+    attention: str | None = _switch(one_of=("standard", "memory-efficient", "auto"), flag="--attention")
     """GPT: attention implementation; `auto` measures both and selects the faster one (default: by preset)."""
     xla: bool | None = _switch(flag="--xla")
     """Compile the train step (GPT on a GPU: only its blocks) with XLA, once per batch shape (default: by preset)."""
@@ -211,8 +199,8 @@ class TrainingConfig(Settings):
             named, count, seen = self.name_of("workers"), len(self.workers), ",".join(self.workers)
             for address in self.workers:
                 match = _ADDRESS.fullmatch(address)
-                rule = f"host:port,… with ports from 1 to {LARGEST_PORT}"
-                require(match is not None and 0 < int(match[1]) <= LARGEST_PORT, named, rule, brief(address))
+                rule = "host:port,… with ports from 1 to 65535"
+                require(match is not None and 0 < int(match[1]) <= 65535, named, rule, brief(address))
             require(len(set(self.workers)) == count, named, "different addresses", seen, "Give each its own port.")
             rule = f"from 0 to {count - 1}, the index of this worker in --workers" if count else "0 without --workers"
             self.check("worker_index", 0 <= self.worker_index < max(1, count), rule)

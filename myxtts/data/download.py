@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pooch
 
-from myxtts.config.checks import is_new_or_empty, read_table
+from myxtts.config.checks import is_new_or_empty, read_toml
 from myxtts.data.corpora import CorpusError
 from myxtts.storage.files import lock, write_whole_folder
 
@@ -27,7 +27,7 @@ class Archive(NamedTuple):
     unpacked_bytes: int
 
 
-LJSPEECH = Archive(**read_table(__file__, "ljspeech.toml"))
+LJSPEECH = Archive(**read_toml(__file__, "ljspeech.toml"))
 """LJSpeech 1.1: 13,102 files, 3.8 GB; the checksum is from torchaudio's `LJSPEECH`."""
 
 

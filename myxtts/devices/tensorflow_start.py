@@ -111,6 +111,9 @@ class AbandonedThread(threading.Thread):
 
 def run_to_exit(command: Callable[[], int | None]) -> NoReturn:
     """Runs a command and ends the process with the command's exit code, even if an `AbandonedThread` still runs."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:  # closed, as by `myxtts say <&-`
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))
     try:
         code = command()
     except SystemExit as error:

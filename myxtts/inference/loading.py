@@ -13,7 +13,7 @@ from myxtts.models.layers import blank_weights, shared_array
 from myxtts.models.xtts import PARTS, XTTS
 from myxtts.storage.base_model import require_kind
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore, assign_by_name
-from myxtts.storage.files import write_json, write_whole_folder
+from myxtts.storage.files import refusing_unwritable, write_json, write_whole_folder
 from myxtts.storage.run_folder import MEL_STATS, chosen_step, stores_in
 from myxtts.storage.speakers import SPEAKERS_FILE
 from myxtts.text.speech_rates import SPEECH_RATES, read_rates, write_rates
@@ -71,6 +71,10 @@ def load_model(folder: str | PathLike, which: str = "best", only_speech: bool = 
 def _assign(weights, arrays, where):
     """Assigns arrays to weights by name. Raises `CheckpointError` if one does not fit or is not finite."""
     assign_by_name(weights, arrays, where)
+    _check_finite(weights, where)
+
+
+def _check_finite(weights, where):
     if bad := [name for name, variable in weights.items() if not np.isfinite(shared_array(variable)).all()]:
         hint = "Load another checkpoint with --which, or train it again."
         raise CheckpointError(f"{where} contains NaN or infinity in {len(bad)} weights, such as {bad[0]}. {hint}")
@@ -79,7 +83,8 @@ def _assign(weights, arrays, where):
 def save_to_preset(model: XTTS, folder: str | PathLike) -> None:
     """Saves a model, its tokenizer and the voices in `SPEAKERS_FILE` to a folder that `local_folder` accepts.
 
-    Raises `UserError` if the model has no `preset`, or if the folder is not empty.
+    Raises `UserError` if the model has no `preset` or weights that are not finite, or if the folder is not empty or
+    cannot be written.
     """
     folder = Path(folder)
     if model.preset is None:
@@ -89,7 +94,9 @@ def save_to_preset(model: XTTS, folder: str | PathLike) -> None:
     tokenizer, config = model.preset[0], replace(model.preset[1], model=model.config)
     rates = read_rates(model.origin) if model.origin else {}
     holder = "dvae" if "dvae" in model.parts else "gpt"  # of the mel statistics
-    with write_whole_folder(folder) as new:
+    for weights in ({MEL_STATS: model.mel_stats}, *map(model.part_weights, model.parts)):
+        _check_finite(weights, "The model")
+    with refusing_unwritable(folder), write_whole_folder(folder) as new:
         tokenizer.save(new / "vocab.json")
         write_json(new / "config.json", config.to_dict())
         if model.origin and (voices := Path(model.origin, SPEAKERS_FILE)).is_file():

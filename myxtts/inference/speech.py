@@ -16,7 +16,7 @@ from myxtts.config.checks import UserError, require
 from myxtts.config.config import SamplingConfig
 from myxtts.config.rates import DECODER_SAMPLE_RATE
 from myxtts.storage.checkpoint import StoredTensors, write_tensors
-from myxtts.storage.files import CheckpointError
+from myxtts.storage.files import CheckpointError, refusing_unwritable
 
 VOICE_SUFFIX = ".voice"
 """Suffix of files that `Voice.save` writes."""
@@ -36,9 +36,10 @@ class Voice:
     """Speaker vector for the waveform decoder, `(1, speaker_width)` float32; None without a speaker encoder."""
 
     def save(self, path: str | Path) -> None:
-        """Saves the voice to a file, whose suffix must be `VOICE_SUFFIX`."""
+        """Saves the voice to a file. Raises `UserError` if its suffix is not `VOICE_SUFFIX` or it cannot be written."""
         require(Path(path).suffix == VOICE_SUFFIX, "A file for a voice", f"named *{VOICE_SUFFIX}", path)
-        write_tensors(path, {"latents": self.latents} | ({} if self.speaker is None else {"speaker": self.speaker}))
+        with refusing_unwritable(path):
+            write_tensors(path, {"latents": self.latents} | ({} if self.speaker is None else {"speaker": self.speaker}))
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
@@ -200,10 +201,8 @@ class Speech(Spoken):
 
         Raises `UserError` if the suffix is unknown or the file cannot be written.
         """
-        try:
+        with refusing_unwritable(path):
             write_audio(path, self.samples, self.sample_rate)
-        except OSError as error:
-            raise UserError(f"{path} cannot be written: {error.strerror}. Choose another folder.") from error
 
 
 def _clock(seconds):

@@ -20,7 +20,7 @@ from typing import Any
 import yaml
 
 import myxtts
-from myxtts.config.checks import UserError, needing, printable, read_table
+from myxtts.config.checks import UserError, needing, printable, read_toml
 from myxtts.config.config import XTTSConfig
 from myxtts.config.data import PATHS
 from myxtts.config.stages import STAGES
@@ -35,7 +35,7 @@ _OWN_FILES = ["config.json", "vocab.json", SPEAKERS_FILE, *(f"{part}/step_*/*" f
 _RELEASED_FILES = [RELEASE, *RELEASED_NAMES.values()]
 TERMS = ["README.md", "LICENSE*", "LICENCE*"]
 """Patterns of the files that state the licence. They are downloaded before the user is asked to accept the licence."""
-_MESSAGES = read_table(__file__, "hub.toml")
+_MESSAGES = read_toml(__file__, "hub.toml")
 _NAME = re.compile(r"hf://([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@([\w./-]+))?")
 _FOUND: dict[str, Path] = {}
 """Folders of the models used so far, by hub name, so that a process never mixes two commits of a model."""

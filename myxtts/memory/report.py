@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
-from myxtts.config.checks import read_table, require
+from myxtts.config.checks import read_toml, require
 from myxtts.config.config import ModelConfig, TrainingConfig, XTTSConfig
 from myxtts.config.stages import STAGES
 from myxtts.config.training import SWITCHES, requested_switches
@@ -27,7 +27,7 @@ ESTIMATES: dict[str, Callable] = {
     "decoder": parts.estimate_decoder,
 }
 """Functions that estimate a stage's memory, by stage; all have the same arguments as `estimates.estimate_gpt`."""
-SHOWN: dict[str, dict[str, Any]] = read_table(__file__, "report.toml")
+SHOWN: dict[str, dict[str, Any]] = read_toml(__file__, "report.toml")
 """Rows of the report: `Optimizations` fields that each changes. Rows without effect on the stage are left out."""
 TERMS = "parameters slots averages accumulators gradients activations working peak".split()
 """Columns of the report: fields of `MemoryEstimate`."""

@@ -20,7 +20,7 @@ from myxtts.interchange.hub import is_hub_name, local_folder
 from myxtts.memory.report import check_claims
 from myxtts.runs.setup import TUNE, check_tuning, run_in, with_shape
 from myxtts.storage import run_folder
-from myxtts.storage.base_model import is_base
+from myxtts.storage.base_model import is_base, model_name
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
 from myxtts.storage.files import write_whole
 from myxtts.storage.speakers import SPEAKER_CLIPS, SPEAKERS_FILE, read_clips, write_speaker_clips
@@ -48,11 +48,24 @@ def settle_origin(config: XTTSConfig) -> tuple[XTTSConfig, XTTSConfig | None]:
     if began is not None:
         return _continued(config, began), began
     check_tuning(training, True)
+    if not training.reset_training:
+        _refuse_other_origin(config)
     if source is None:
         return config, None
     if not tune and is_base(source) and training.stage == "all" and not training.gpt.lora_rank:
         config = replace(config, training=replace(config.training, tune=TUNABLE))
     return adopt(config), None
+
+
+def _refuse_other_origin(config):
+    """Raises `ConfigError` if a start that was stopped copied weights into the run's folder from another model."""
+    home, given = Path(config.training.checkpoint_dir), config.training.init_from
+    for store in run_folder.stores_in(home).values():
+        origin = (store.newest_state() or {}).get(run_folder.TAKEN_FROM)
+        rule = f"{model_name(origin or '')}, whose weights an interrupted start copied into {home}"
+        is_same = origin is None or (given and str(_source(config)) == origin)
+        hint = "Give another --checkpoint-dir, or --reset-training to start over."
+        require(is_same, "training.init_from (--init-from)", rule, given or "none", hint)
 
 
 def reset_parts(training: TrainingConfig) -> list[str]:

@@ -21,7 +21,7 @@ from myxtts.config.settings import Default
 from myxtts.config.stages import STAGES
 from myxtts.config.training import SLURM, TUNABLE, TrainingConfig, workers_in, workers_of_slurm
 from myxtts.data.corpora import SUBTITLES, TextsMissing, files_beside, load_corpus
-from myxtts.data.sample_corpus import SENTENCES, make_sample_corpus, unheard_sentences
+from myxtts.data.sample_corpus import MANIFEST_FILE, SENTENCES, make_sample_corpus, unheard_sentences
 from myxtts.devices.configuration import check_devices, count_gpus, device_request, early_gpu_configuration
 from myxtts.devices.device_plan import DevicePlan
 from myxtts.distributed.workers import join_workers, leaving_together, require_free_port
@@ -136,12 +136,14 @@ def with_own_data(config: XTTSConfig) -> XTTSConfig:
         own = read_config(home).data
     except UserError:  # reported later, unless a reset sets them aside
         return config
-    is_gone = is_reset and not Path(own.train_data or "").exists()
-    if not own.train_data or Path(own.train_data).name == SAMPLE_CORPUS.name or is_gone:
+    place = Path(own.train_data or "")
+    is_sample = place.name == SAMPLE_CORPUS.name and ((place / MANIFEST_FILE).is_file() or not place.exists())
+    if not own.train_data or is_sample:
         return config
-    if not Path(own.train_data).exists():
-        raise ConfigError(f"--train-data must be given: that of the run, {printable(own.train_data)}, does not exist.")
-    say(f"No --train-data given: continuing with that of the run, {printable(own.train_data)}")
+    shown = printable(str(place.absolute()))
+    if not place.exists():
+        raise ConfigError(f"--train-data must be given: that of the run, {shown}, does not exist.")
+    say(f"No --train-data given: continuing with that of the run, {shown}")
     names = ["train_data", "val_data", "format", "audio_roots", "language"]
     is_there = lambda folder: folder and not is_reset and ("://" in folder or Path(folder).is_dir())
     names += ["prepared"] if is_there(own.prepared) else []

@@ -4,13 +4,13 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from myxtts.config.checks import read_table
+from myxtts.config.checks import read_toml
 from myxtts.storage.files import AnyPath, CheckpointError
 
 BASE_NAME = "base"
 """Name of the bundled model in options that take a model folder; `./base` is an ordinary folder."""
 BASE_FOLDER: Path = Path(__file__).resolve().parents[1] / "bundled" / "base"
-_READ = read_table(__file__, "kinds.toml")
+_READ = read_toml(__file__, "kinds.toml")
 KINDS: dict[str, str] = {kind["mark"]: kind["text"] for kind in _READ.values()}
 """Error text for each kind of path. A folder's kind is the first glob pattern that matches in it, see `kinds.toml`."""
 _marks = lambda names: [_READ[name]["mark"] for name in names.split()]

@@ -100,6 +100,15 @@ def _named(path, temporary=None):
 
 
 @contextmanager
+def refusing_unwritable(path: AnyPath) -> Iterator[None]:
+    """Converts an `OSError` in a `with` block, which writes to `path`, to a `UserError`."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"{path} cannot be written: {error.strerror}. Choose another folder.") from error
+
+
+@contextmanager
 def write_whole_folder(path: AnyPath, sync: bool = True, replaced_name: str | None = None) -> Iterator[Path]:
     """Yields an empty temporary folder, which replaces `path` when the block ends without an error.
 

@@ -10,11 +10,11 @@ from pathlib import Path
 from myxtts.api import naming_arguments
 from myxtts.cli.arguments import PlainParser, add_options, keywords
 from myxtts.cli.errors import exits_with_sentence, language_code
-from myxtts.config.checks import UserError, counted, printable, read_table, require
+from myxtts.config.checks import UserError, counted, printable, read_toml, require
 from myxtts.data.corpora import TextsMissing, refuse_other_kinds
 from myxtts.storage.files import AnyPath
 
-COMMAND = read_table(__file__, "options.toml")
+COMMAND = read_toml(__file__, "options.toml")
 """Description and options of the command."""
 
 
@@ -48,9 +48,7 @@ def make_dataset(recordings: AnyPath | Sequence[AnyPath], output: AnyPath, **opt
     Raises:
         UserError: A recording, text or option is unusable. A note gives the Python names of flags in the message.
     """
-    several = [recordings] if isinstance(recordings, (str, os.PathLike)) else recordings
-    named = {"recordings": [os.fspath(one) for one in several], "output": os.fspath(output), **options}
-    print(_make(keywords(build_parser(), named)))
+    print(_make(keywords(build_parser(), {"recordings": recordings, "output": output, **options})))
     return Path(output)
 
 

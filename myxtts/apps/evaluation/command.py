@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from myxtts.api import naming_arguments
 from myxtts.cli.arguments import LICENCE, PlainParser, add_options, keywords
 from myxtts.cli.errors import exits_with_sentence, language_code, require_output
-from myxtts.config.checks import UserError, counted, printable, read_table, require
+from myxtts.config.checks import UserError, counted, printable, read_toml, require
 from myxtts.devices.machine import check_device
 from myxtts.devices.tensorflow_start import import_tensorflow
 from myxtts.hearing.recognizers import open_recognizer, settle_recognizer
@@ -24,7 +24,7 @@ from myxtts.utils.commons import setup_logging
 JSON_FILE, CSV_FILE, PAGE, SOUNDS = "evaluation.json", "evaluation.csv", "report.html", "sounds"
 WHICH = ("best", "last")
 QUICK_SENTENCES, MOST_SENTENCES = 30, 10_000
-OPTIONS = read_table(__file__, "options.toml")["options"]
+OPTIONS = read_toml(__file__, "options.toml")["options"]
 
 
 class Subject(NamedTuple):
@@ -85,13 +85,13 @@ def build_parser() -> argparse.ArgumentParser:
 
 @exits_with_sentence
 def main(argv: list[str] | None = None) -> int:
-    """Runs `myxtts evaluate`. All options are checked before TensorFlow is imported."""
+    """Runs `myxtts evaluate`; returns 1 if it left out a model. Options are checked before TensorFlow is imported."""
     arguments = build_parser().parse_args(argv)
     judged = _check(arguments)
     import_tensorflow()
     setup_logging()
     _evaluate(arguments, judged)
-    return 0
+    return 1 if read_json(Path(arguments.output) / JSON_FILE)["left_out"] else 0
 
 
 @naming_arguments(build_parser)
@@ -105,7 +105,7 @@ def evaluate(*folders: str | os.PathLike, **options) -> dict[str, Any]:
     Raises:
         UserError: An option, file or package is unusable. A note gives the Python names of flags in the message.
     """
-    arguments = keywords(build_parser(), {"folders": [os.fspath(one) for one in folders], **options})
+    arguments = keywords(build_parser(), {"folders": folders, **options})
     _evaluate(arguments, _check(arguments))
     return read_json(Path(arguments.output) / JSON_FILE)
 

@@ -30,6 +30,7 @@ from myxtts.inference.synthesizer import SpeechError, Synthesizer
 from myxtts.inference.voices import Voice
 from myxtts.storage.base_model import is_base, model_name
 from myxtts.storage.run_folder import read_config
+from myxtts.storage.speakers import language_of
 from myxtts.text.languages import get_language
 
 logger = logging.getLogger(__name__)
@@ -58,7 +59,7 @@ def choose_sentences(
         texts: Text file with one sentence per line, used instead of the data set.
         voices: Reference recordings, assigned to the sentences in turn.
         language: Language of `texts` and unlabeled clips. The default is the language of a run. If no run has one,
-            `texts` are taken as English, and the language of clips is detected.
+            `texts` are taken as in the language of a run's speakers, else English, and that of clips is detected.
         folder: Empty folder for recordings by eSpeak NG, which are the default test data of the bundled model.
 
     Raises:
@@ -79,7 +80,8 @@ def choose_sentences(
         lines = [line for one in re.split("\r\n|\r|\n", content) if (line := one.strip()) and line[0] != "#"]
         if not lines:
             raise UserError(f"--texts {texts} contains no sentences.")
-        code, chosen = get_language(language or "en").code, enumerate(spread(lines, count), 1)
+        language = language or next(filter(None, map(language_of, models)), "en")
+        code, chosen = get_language(language).code, enumerate(spread(lines, count), 1)
         found = [Sentence(f"text_{number:03d}", text, code) for number, text in chosen]
         return _in_voices(found, voices) if voices else found
     if not data and folder and any(map(is_base, models)):

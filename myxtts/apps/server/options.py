@@ -7,14 +7,14 @@ from pathlib import Path
 
 from myxtts.cli.arguments import PlainParser, add_model, add_options
 from myxtts.cli.errors import read_input
-from myxtts.config.checks import UserError, read_table, require
+from myxtts.config.checks import UserError, read_toml, require
 from myxtts.devices.machine import check_device
 from myxtts.inference.choices import add_choices
 from myxtts.interchange.hub import check_model
 from myxtts.storage.base_model import BASE_NAME, EXPORT, FILE, KINDS, MODELS, require_kind
 
 KEY_VARIABLE = "MYXTTS_API_KEY"
-COMMAND = read_table(__file__, "options.toml")
+COMMAND = read_toml(__file__, "options.toml")
 """Description and options of the command; `ranges` maps numeric flags to their minimum and maximum."""
 
 

@@ -5,19 +5,17 @@ import logging
 import math
 import threading
 import time
-import tomllib
 from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from myxtts.apps.server.gate import ApiError, Model
-from myxtts.config.checks import UserError
+from myxtts.config.checks import UserError, read_toml
 from myxtts.inference.speech import silence
 from myxtts.inference.text_stream import SpeechStream
 
@@ -26,7 +24,7 @@ _stopping = partial(ApiError, 503, "The server is stopping.", code="stopping", r
 
 MOST_ROWS = 8
 """Maximum number of sentences in the GPT's batch, the same as in `code_engine`; also the default of `most_texts`."""
-METRICS = tomllib.loads(Path(__file__).with_name("metrics.toml").read_text("utf-8"))
+METRICS = read_toml(__file__, "metrics.toml")
 
 
 class Metrics(dict):

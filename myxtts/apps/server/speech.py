@@ -16,7 +16,7 @@ from myxtts.apps.server.gate import ApiError, ServerSettings, as_api_error
 from myxtts.apps.server.speaker import Speaker, SpeechJob
 from myxtts.apps.server.voices import VoiceBook
 from myxtts.audio.encoding import OPEN_FORMATS, SoundEncoder
-from myxtts.config.checks import UNPRINTABLE, UserError, read_table
+from myxtts.config.checks import UNPRINTABLE, UserError, read_toml
 from myxtts.inference.speech import word_times
 from myxtts.text.g2p import ESPEAK
 from myxtts.text.language_guess import guess_language, language_to_read
@@ -74,7 +74,7 @@ def _sentence(parts):
     return text + "." * text[-1:].isalnum()
 
 
-_MARKUP = read_table(__file__, "markup.toml")
+_MARKUP = read_toml(__file__, "markup.toml")
 
 
 def plain_text(text: str) -> str:

@@ -121,7 +121,10 @@ class VoiceBook:
                 voice = self.model.as_voice(recording)
             except UserError as error:
                 raise ApiError(400, str(error).replace(str(recording), "The recording"), "recording") from error
-            voice.save(self.folder / f"{name}{VOICE_SUFFIX}")
+            try:
+                voice.save(self.folder / f"{name}{VOICE_SUFFIX}")
+            except UserError as error:  # not the client's
+                raise OSError(str(error)) from error
         return self.all()[name]
 
     def _open(self, served):

@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from myxtts.audio.files import AUDIO_EXTENSIONS, MEDIA_EXTENSIONS
-from myxtts.config.checks import counted, printable, read_table, require
+from myxtts.config.checks import counted, printable, read_toml, require
 from myxtts.data.corpora.base import Corpus, CorpusFormat, Finding, Place, Reading, Utterance
 from myxtts.data.corpora.folder import CONVERT, ClipRefused, CorpusError, CorpusFolder, TextsMissing, file_key
 from myxtts.storage.base_model import EXPORT, KINDS, MODEL, RELEASE, RUNS, SETTINGS, STAGE, TRAINER, kind_of
@@ -26,7 +26,7 @@ from myxtts.text.languages import DEFAULT_LANGUAGE, LANGUAGES, get_language
 
 TEXTS = (".txt", ".csv", ".tsv", ".json", ".jsonl", ".xlsx", ".ods", ".lab")
 SUBTITLES = (".srt", ".vtt", ".ass", ".ssa")
-_NOT_DATA = read_table(__file__, "not_data.toml")
+_NOT_DATA = read_toml(__file__, "not_data.toml")
 _SUFFIXES = {**_NOT_DATA["suffixes"], "recording": MEDIA_EXTENSIONS}
 _TABLES = (*_SUFFIXES["sheet"], *_SUFFIXES["parquet"])
 _MOST_MISLABELED = 0.1

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from myxtts.audio.files import MEDIA_EXTENSIONS
-from myxtts.config.checks import counted, printable, read_table
+from myxtts.config.checks import counted, printable, read_toml
 from myxtts.data.corpora.base import Place, Reading
 from myxtts.data.corpora.folder import ClipRefused, CorpusError, parts_to_id
 from myxtts.text.languages.with_functions import normalize_persian
@@ -20,7 +20,7 @@ JSON_EXAMPLE = '{"file_name": "a.wav", "text": "Good morning."}'
 _SAMPLE_LINES = 100
 VALIDATION = ("validation", "valid", "val", "dev", "eval", "test")
 """Names of splits that can be used for validation, in order of preference."""
-_NAMES_OF_COLUMN = read_table(__file__, "columns.toml")
+_NAMES_OF_COLUMN = read_toml(__file__, "columns.toml")
 """Known names of each column in a header, in order of preference: `{column: names separated by white space}`."""
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from myxtts.config.checks import brief, read_table
+from myxtts.config.checks import brief, read_toml
 from myxtts.config.config import DataConfig, ModelConfig, SamplingConfig, XTTSConfig
 from myxtts.config.model import MODEL_SIZES, SPEAKER_BLOCKS
 from myxtts.config.rates import CODE_STRIDE_SAMPLES, DECODER_SAMPLE_RATE, MODEL_SAMPLE_RATE
@@ -18,7 +18,7 @@ from myxtts.text.tokenizer import XTTSTokenizer
 
 _HEAD_WIDTH = 64
 """Width of an attention head in the GPT of XTTS v2, and in every perceiver resampler of coqui-tts."""
-_TABLES = read_table(__file__, "settings.toml")
+_TABLES = read_toml(__file__, "settings.toml")
 RELEASED_NAMES: dict[str, str] = _TABLES["files"]
 """File names in Coqui's releases of XTTS, by field of `conversion.CoquiFiles`."""
 _RELEASED: dict[str, Any] = _TABLES["sampling"] | _TABLES["conditioning"] | {"model_args": {}}

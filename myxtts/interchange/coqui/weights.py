@@ -12,13 +12,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from myxtts.config.checks import read_table
+from myxtts.config.checks import read_toml
 from myxtts.config.model import DECODER_DILATIONS, DECODER_KERNELS, DECODER_UPSAMPLING, SPEAKER_BLOCKS, ModelConfig
 
 SPEAKER_FRONT_END = "hifigan_decoder.speaker_encoder.torch_spec"
 """Name prefix of the constants that the speaker encoder's mel spectrogram is computed with: `.0.filter` (pre-emphasis),
 `.1.spectrogram.window` and `.1.mel_scale.fb` (filterbank)."""
-_TABLES = read_table(__file__, "weights.toml")
+_TABLES = read_toml(__file__, "weights.toml")
 """Contents of `weights.toml`: layers of each part of XTTS, tensors of each kind of layer, and tensors to skip."""
 
 

@@ -9,10 +9,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from myxtts.config.checks import UserError, read_table, say
+from myxtts.config.checks import UserError, read_toml, say
 from myxtts.storage.files import user_cache, write_json
 
-RUNTIME, ESPEAK = read_table(__file__, "npm.toml").values()
+RUNTIME, ESPEAK = read_toml(__file__, "npm.toml").values()
 """Packages for the web page, as `npm.toml` describes them."""
 
 

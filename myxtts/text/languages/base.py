@@ -10,7 +10,7 @@ from operator import methodcaller
 from types import ModuleType
 from typing import Any, Literal
 
-from myxtts.config.checks import needing, read_table
+from myxtts.config.checks import needing, read_toml
 from myxtts.text.numbers import REFUSALS, Num2Words, SpelledNumbers, number_to_words, spell_number
 
 
@@ -88,7 +88,7 @@ def import_extra(module: str, purpose: str) -> ModuleType:
         return importlib.import_module(module)
 
 
-DESCRIPTIONS, _READINGS, MARKS = (read_table(__file__, f"{name}.toml") for name in ("languages", "readings", "marks"))
+DESCRIPTIONS, _READINGS, MARKS = (read_toml(__file__, f"{name}.toml") for name in ("languages", "readings", "marks"))
 """Parsed TOML: `Language` fields by language; rules for `Language.write_out`; typographic variants by ASCII mark."""
 _MARKED_NUMBER = r"⟦(\w+)((?: \w+=\w+)*)(\.?\w*) ([0-9]{1,36})⟧"
 _compiled = cache(re.compile)  # the cache of the `re` module is too small for the rules of all languages

@@ -15,15 +15,17 @@ from tiny import WORDS, make_tiny_corpus, tiny_run_config, write_run
 
 from myxtts.__main__ import main
 from myxtts.apps.evaluation import comparison as comparing
+from myxtts.apps.evaluation.command import subjects
 from myxtts.apps.evaluation.comparison import Comparison
 from myxtts.apps.evaluation.report import as_text
-from myxtts.apps.evaluation.sentences import Row, sentences_of_data
+from myxtts.apps.evaluation.sentences import Row, choose_sentences, sentences_of_data
 from myxtts.data.corpora import load_corpus
 from myxtts.data.doctor import id_hash, split_by_hash
 from myxtts.hearing import networks
 from myxtts.hearing.measuring import Measured, Measurer, Sentence, Spoken
 from myxtts.storage.base_model import BASE_FOLDER
 from myxtts.storage.checkpoint import CheckpointStore
+from myxtts.storage.speakers import write_speaker_clips
 
 HEARS_ONE = f"{sys.executable} -S -c \"print('One.')\" {{wav}}"
 
@@ -97,7 +99,7 @@ def test_run_and_audio_files_are_compared(run, tiny_corpus, tmp_path, capsys, by
     output, broken = tmp_path / "judged", shutil.copytree(run, tmp_path / "broken")
     shutil.rmtree(broken / "gpt")
     flags = ["--data", str(tiny_corpus), "--sentences", "2", "--seeds", "2", "--output", str(output)]
-    assert main(["evaluate", str(run), str(others), str(broken), *flags, "--recognizer", HEARS_ONE]) == 0
+    assert main(["evaluate", str(run), str(others), str(broken), *flags, "--recognizer", HEARS_ONE]) == 1
     reported = capsys.readouterr().out
     assert "broken is left out: " in reported and "no trained gpt" in reported
     written = json.loads((output / "evaluation.json").read_text())
@@ -130,6 +132,9 @@ def test_texts_are_spoken_in_given_voices(run, tiny_corpus, tmp_path, capsys, by
     reported = capsys.readouterr().out
     assert "2 sentences" in reported and "speaker similarity" in reported
     assert "mel-cepstral distortion" in reported and "--data" in reported  # not available, and how to get it
+    write_speaker_clips(german := shutil.copytree(run, tmp_path / "german"), {"a": (b"", "de", ())})
+    found = choose_sentences(subjects([str(german)], "best"), None, str(texts), [voice], None, 2)
+    assert {one.language for one in found} == {"de"}
 
 
 @pytest.fixture
