@@ -11,6 +11,7 @@ from collections import namedtuple
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from tiny import full_disk
 
 from myxtts.data import download
 from myxtts.data.corpora import CorpusError
@@ -164,12 +165,8 @@ def test_archive_with_parent_paths_writes_nothing_outside(tmp_path, server):
 
 def test_full_disk_keeps_the_archive(tmp_path, server, monkeypatch):
     known = archive(server, tarred(CORPUS))
-
-    def full(*_, **__):
-        raise OSError(28, "No space left on device")
-
     with monkeypatch.context() as patch, pytest.raises(CorpusError, match="No space left.*is kept in"):
-        patch.setattr(tarfile.TarFile, "extractall", full)
+        patch.setattr(tarfile.TarFile, "extractall", full_disk)
         download_ljspeech(tmp_path / "data", known)
     assert names(tmp_path) == {PART}
     download_ljspeech(tmp_path / "data", known)

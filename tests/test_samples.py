@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import soundfile
 import tensorflow as tf
-from tiny import stage_of, tiny_run_config, untraced
+from tiny import full_disk, stage_of, tiny_run_config, untraced
 
 from myxtts.config.rates import CODE_STRIDE_SAMPLES
 from myxtts.data.corpora import Utterance
@@ -99,11 +99,8 @@ def test_attention_is_from_the_block_that_follows_the_text_most_evenly():
 
 
 def test_samples_that_cannot_be_written_stop_nothing(speaking, monkeypatch, caplog):
-    def full(*arguments):
-        raise OSError(28, "No space left on device")
-
     speaker, _, _ = speaking
-    monkeypatch.setattr("myxtts.runs.samples.write_audio", full)
+    monkeypatch.setattr("myxtts.runs.samples.write_audio", full_disk)
     with untraced():
         speaker.on_sample(1)
     assert "sentences of step 1 could not" in caplog.text and "No space left" in caplog.text

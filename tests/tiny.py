@@ -100,6 +100,11 @@ def write_run(folder, model, tokenizer, config):
     return folder
 
 
+def full_disk(*_, **__):
+    """Fails like an operation on a file of a full disk."""
+    raise OSError(28, "No space left on device")
+
+
 @contextlib.contextmanager
 def untraced():
     """Runs traced functions as plain Python in the block, because tracing takes most of the time of a few steps."""
