@@ -12,7 +12,7 @@ from tiny import tiny_run_config, untraced
 
 from myxtts.config.checks import UserError
 from myxtts.config.model import MODEL_SIZES
-from myxtts.config.stages import STAGES, StageConfig, StageEntry, register_stage
+from myxtts.config.stages import STAGES, StageConfig, StageEntry
 from myxtts.data.dataset import SpeechDataset
 from myxtts.runs.agenda import describe_works, make_agenda
 from myxtts.runs.console import RunConsole
@@ -114,21 +114,17 @@ def test_named_stage_with_dependents_is_refused_before_anything_is_changed(tiny_
 # ---- any number of stages, by what they build on
 
 
-UNTAKEN = dict(takes_init_from=False, nothing_to_learn=lambda dataset: None)
+def add_stage(monkeypatch, name, below, **settings):
+    monkeypatch.setitem(STAGES, name, StageEntry(name, below, dict.fromkeys(MODEL_SIZES, 1e-3), **settings))
+    untaken = SimpleNamespace(takes_init_from=False, nothing_to_learn=lambda dataset: None)
+    monkeypatch.setitem(STAGE_CLASSES, name, untaken)
 
 
 @pytest.fixture
 def four_stages(monkeypatch):
-    """Adds two stages: `speaker` depends on no other, `decoder` on the other three."""
-    rates = dict.fromkeys(MODEL_SIZES, 1e-3)
-    made = []
+    """Adds two stages: `voice` depends on no other, `sound` on the other three."""
     for name, below in {"voice": (), "sound": ("dvae", "gpt", "voice")}.items():
-        register_stage(StageEntry(name, below, rates))
-        monkeypatch.setitem(STAGE_CLASSES, name, SimpleNamespace(**UNTAKEN))
-        made.append(name)
-    yield
-    for name in made:
-        del STAGES[name]
+        add_stage(monkeypatch, name, below)
 
 
 def write_stages(folder, steps, finished=True):
@@ -200,9 +196,7 @@ def test_named_stage_is_refused_with_the_names_of_all_dependents(four_stages, tm
 
 
 def test_following_stage_does_not_block_and_continues_afterwards(tmp_path, monkeypatch):
-    rates = dict.fromkeys(MODEL_SIZES, 1e-3)
-    monkeypatch.setitem(STAGE_CLASSES, "sound", SimpleNamespace(**UNTAKEN))
-    monkeypatch.setitem(STAGES, "sound", StageEntry("sound", ("dvae", "gpt"), rates, follows=("gpt",)))
+    add_stage(monkeypatch, "sound", ("dvae", "gpt"), follows=("gpt",))
     write_stages(tmp_path, {"dvae": 5, "gpt": 5, "sound": 5})
     assert trained(tmp_path, 9) == ["gpt", "sound"]
     assert "continue with gpt and sound" in describe_works(agenda(tmp_path, 5))
