@@ -8,7 +8,6 @@ from tiny import tiny_run_config
 
 from myxtts.config.checks import ConfigError
 from myxtts.config.config import TrainingConfig
-from myxtts.config.training import PRESETS, SWITCHES, requested_switches
 from myxtts.devices import machine
 from myxtts.devices.machine import Processor
 from myxtts.models.xtts import XTTS
@@ -113,16 +112,6 @@ def test_precision_is_chosen_for_the_gpu_that_trains_and_not_for_an_older_one_be
     )
     chosen = [machine.choose_precision("auto", device)[0] for device in ("/GPU:0", "/GPU:1")]
     assert chosen == ["float32", "mixed_bfloat16"]
-
-
-def test_explicit_switch_wins_over_the_preset_and_the_preset_over_the_default():
-    training = TrainingConfig(optimizations="aggressive", xla=False)
-    found = requested_switches(training)
-    assert found["xla"] == (False, "given") and found["precision"] == ("auto", "preset aggressive")
-    assert found["ema"] == (0.0, "default")
-    assert set(found) == set(SWITCHES)
-    for preset in PRESETS.values():
-        assert preset.keys() <= SWITCHES.keys()
 
 
 @pytest.mark.parametrize("tf32, allowed", [(None, True), (True, True), (False, False)])
