@@ -53,17 +53,14 @@ def test_run_backs_off_when_memory_runs_out_and_loses_nothing(tiny_corpus, tmp_p
         dataset = open_run(tiny_corpus, tmp_path, **SETTINGS)
         trainer = dvae_trainer(dataset)
         recorder = Recorder(trainer, stop_after)
+        callbacks = [recorder]
         if stop_after:
-            after_one = types.MethodType(
-                lambda self, step: step == 1 and out_of_memory_above(monkeypatch, trainer.train_step, 2), recorder
-            )
-            monkeypatch.setattr(
-                recorder, "on_log", lambda step, *rest: (Recorder.on_log(recorder, step, *rest), after_one(step))
-            )
+            after_one = lambda step, *_: step == 1 and out_of_memory_above(monkeypatch, trainer.train_step, 2)
+            callbacks.append(types.SimpleNamespace(on_log=after_one))
         else:
             assert trainer.batching.parts == 2
         with caplog.at_level(logging.WARNING, "myxtts"):
-            trainer.train(dataset, [recorder])
+            trainer.train(dataset, callbacks)
         losses.update(recorder.losses)
     said = [line for line in caplog.messages if "Memory ran out" in line]
     assert len(said) == 1
