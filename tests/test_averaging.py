@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 from test_train_step import BATCH, quadratic_step
-from test_trainer import Recorder, dvae_trainer, open_run
+from test_trainer import trained_dvae
 
 from myxtts.storage.checkpoint import assign_by_name
 from myxtts.training.trainer import XTTSTrainer
@@ -46,10 +46,7 @@ def test_weights_are_restored_after_a_swap_with_averages():
 @pytest.fixture(scope="module")
 def unbroken(tiny_corpus, tmp_path_factory):
     """A DVAE run of six steps with averages: its dataset, trainer and recorder."""
-    dataset = open_run(tiny_corpus, tmp_path_factory.mktemp("averaged"), **SETTINGS)
-    trainer, recorder = dvae_trainer(dataset), Recorder()
-    trainer.train(dataset, [recorder])
-    return dataset, trainer, recorder
+    return trained_dvae(tiny_corpus, tmp_path_factory.mktemp("averaged"), **SETTINGS)
 
 
 def test_averages_are_validated_and_are_in_the_model_file(unbroken):
@@ -73,10 +70,7 @@ def test_averages_are_validated_and_are_in_the_model_file(unbroken):
 def test_resumed_run_with_averages_equals_an_uninterrupted_one(tiny_corpus, tmp_path, unbroken):
     losses, validation = {}, {}
     for stop_after in (3, None):
-        dataset = open_run(tiny_corpus, tmp_path, **SETTINGS)
-        trainer = dvae_trainer(dataset)
-        recorder = Recorder(trainer, stop_after)
-        trainer.train(dataset, [recorder])
+        _, trainer, recorder = trained_dvae(tiny_corpus, tmp_path, stop_after, **SETTINGS)
         losses.update(recorder.losses)
         validation.update(recorder.validation)
     assert losses == unbroken[2].losses and validation == unbroken[2].validation

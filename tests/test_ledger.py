@@ -3,7 +3,7 @@
 import pytest
 import tensorflow as tf
 from test_stages import dvae_batch, gpt_batch
-from test_trainer import Recorder, dvae_trainer, open_run
+from test_trainer import trained_dvae
 from tiny import tiny_run_config
 
 from myxtts.config.checks import ConfigError
@@ -22,12 +22,9 @@ FLOAT32 = XTTS
 
 
 def ledger_of(corpus, folder, **training):
-    """A trainer after two DVAE steps."""
-    dataset = open_run(
-        corpus, folder, dvae={"max_steps": 2, "crop_seconds": 0.4}, training={"validate_every_steps": 9, **training}
-    )
-    trainer, recorder = dvae_trainer(dataset), Recorder()
-    trainer.train(dataset, [recorder])
+    """A trainer after two DVAE steps, and its recorder."""
+    training = {"validate_every_steps": 9, **training}
+    _, trainer, recorder = trained_dvae(corpus, folder, dvae={"max_steps": 2, "crop_seconds": 0.4}, training=training)
     return trainer, recorder
 
 

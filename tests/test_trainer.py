@@ -64,6 +64,15 @@ def dvae_trainer(dataset):
     return XTTSTrainer(dataset.config, stage="dvae")
 
 
+def trained_dvae(corpus, folder, stop_after=None, **sections):
+    """Trains a DVAE to the end or to a stop; returns its dataset, trainer and recorder."""
+    dataset = open_run(corpus, folder, **sections)
+    trainer = dvae_trainer(dataset)
+    recorder = Recorder(trainer, stop_after)
+    trainer.train(dataset, [recorder])
+    return dataset, trainer, recorder
+
+
 def frozen_dvae(config):
     """A DVAE whose codebook has its encoder's outputs, so that codes differ."""
     keras.utils.set_random_seed(2)
@@ -78,10 +87,7 @@ def frozen_dvae(config):
 @pytest.fixture(scope="module")
 def dvae_run(tiny_corpus, tmp_path_factory):
     """An uninterrupted DVAE run of six steps: its dataset, trainer and recorder."""
-    dataset = open_run(tiny_corpus, tmp_path_factory.mktemp("dvae_run"), dvae={"max_steps": 6, "crop_seconds": 0.4})
-    trainer, recorder = dvae_trainer(dataset), Recorder()
-    trainer.train(dataset, [recorder])
-    return dataset, trainer, recorder
+    return trained_dvae(tiny_corpus, tmp_path_factory.mktemp("dvae_run"), dvae={"max_steps": 6, "crop_seconds": 0.4})
 
 
 @pytest.fixture(scope="module")
