@@ -7,7 +7,7 @@ import time
 import keras
 import numpy as np
 import pytest
-from tiny import tiny_run_config, voiced
+from tiny import spread, tiny_run_config, voiced
 
 from myxtts.config.config import SamplingConfig
 from myxtts.inference.advancing import TensorflowSteps
@@ -30,11 +30,8 @@ def make_synthesizer(tokenizer, decoder_type, parts=("gpt", "speaker", "decoder"
     settings |= dict(decoder_type=decoder_type)
     config = tiny_run_config(model=settings)
     model = XTTS(config.model, parts=parts)
-    random = np.random.default_rng(0)
     for part in parts:
-        for variable in model.part_weights(part).values():
-            noise = random.standard_normal(variable.shape).astype("float32")
-            variable.assign(variable + (0.05 if part == "decoder" else 0.1) * noise)
+        spread(model.part_weights(part).values(), 0.05 if part == "decoder" else 0.1)
     stop = np.arange(config.model.num_audio_tokens) == config.model.stop_audio_token
     model.gpt.audio_head.bias.assign(np.where(stop, -3.0, 0.0))
     return Synthesizer(model, tokenizer, config, **options)

@@ -117,6 +117,13 @@ def untraced():
         tf.config.run_functions_eagerly(False)
 
 
+def spread(variables, scale):
+    """Adds noise to weights, because initial values, of which many are zero or one, hide errors."""
+    random = np.random.default_rng(0)
+    for variable in variables:
+        variable.assign(variable + scale * random.standard_normal(variable.shape).astype("float32"))
+
+
 def train_step_of(objective, strategy, settings, *arguments, **options):
     """Returns a `TrainStep` with one update."""
     from myxtts.training.loop.step import TrainStep
