@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from crash_points import contents
 from tiny import tiny_model_config, tiny_run_config, untraced, write_run
 
 from myxtts.api import open_run
@@ -117,7 +118,7 @@ def test_dropout_of_adapters_only_changes_their_output():
 @pytest.mark.parametrize("rank", [0, 2])
 def test_fine_tuning_takes_over_model_and_tokenizer_and_leaves_the_source_alone(source, tiny_corpus, tmp_path, rank):
     folder, model, _ = source
-    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    before = contents(folder)
     config = tiny_run_config(
         tiny_corpus,
         tmp_path / "run",
@@ -128,7 +129,7 @@ def test_fine_tuning_takes_over_model_and_tokenizer_and_leaves_the_source_alone(
     config.training.precision = "mixed_bfloat16" if rank else None
     with untraced():
         assert Run(config, plan_devices(num_gpus=0)).train()
-    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+    assert contents(folder) == before
     store = CheckpointStore(tmp_path / "run" / "gpt")
     tensors, state = store.read(store.steps()[-1], ["model"])
     assert {value.dtype.name for value in tensors["model"].values()} == {"float32"}
