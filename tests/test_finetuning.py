@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from crash_points import contents
-from tiny import tiny_model_config, tiny_run_config, untraced, write_run
+from tiny import random_model, tiny_model_config, tiny_run_config, untraced, write_run
 
 from myxtts.api import open_run
 from myxtts.config.checks import ConfigError
@@ -25,16 +25,11 @@ from myxtts.training.resuming import load_foundations
 from myxtts.training.stages.base import arrays_of
 from myxtts.training.stages.gpt import add_lora
 
-TEXTS = [("one two three four five six", "en")]
-
 
 @pytest.fixture
-def source(tmp_path):
+def source(tokenizer, tmp_path):
     """A run of a random tiny model, and the model."""
-    keras.utils.set_random_seed(3)
-    tokenizer = XTTSTokenizer.train(TEXTS, vocab_size=24)
-    config = tiny_run_config(model={"num_text_tokens": tokenizer.num_tokens})
-    model = XTTS(config.model)
+    model, config = random_model(tokenizer)
     return write_run(tmp_path / "source", model, tokenizer, config), model, config
 
 

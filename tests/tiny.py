@@ -88,6 +88,17 @@ def make_tiny_corpus(folder, sample_rate=MODEL_SAMPLE_RATE):
     return folder
 
 
+def random_model(tokenizer, parts=("dvae", "gpt"), **settings):
+    """Returns a random `XTTS` with the parts, for a tokenizer, and its `XTTSConfig`; `settings` are of the model."""
+    import keras
+
+    from myxtts.models.xtts import XTTS
+
+    keras.utils.set_random_seed(0)
+    config = tiny_run_config(model={"num_text_tokens": tokenizer.num_tokens, **settings})
+    return XTTS(config.model, parts=parts), config
+
+
 def write_run(folder, model, tokenizer, config):
     """Writes the files of a training run: settings, vocabulary, and a finished checkpoint per part."""
     folder = Path(folder)
