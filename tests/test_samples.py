@@ -17,13 +17,11 @@ from myxtts.inference.self_check import SecondReading
 from myxtts.inference.synthesizer import Synthesizer
 from myxtts.models.xtts import XTTS
 from myxtts.runs.samples import Copier, SampleSpeaker
-from myxtts.text.tokenizer import XTTSTokenizer
 
 
 @pytest.fixture
-def speaking(tiny_corpus, tmp_path):
+def speaking(tiny_corpus, tokenizer, tmp_path):
     """A `SampleSpeaker` of two clips whose ids differ only after a period, its GPT, and the folder."""
-    tokenizer = XTTSTokenizer.train([("one two", "en")])
     config = tiny_run_config(model={"num_text_tokens": tokenizer.num_tokens, "layers": 1}, training={"num_samples": 2})
     keras.utils.set_random_seed(0)
     models = [XTTS(config.model, parts=(part,)) for part in ("dvae", "gpt")]
