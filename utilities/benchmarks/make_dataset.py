@@ -217,8 +217,8 @@ def digests(folder: Path) -> dict[Path, str]:
     return {path.relative_to(folder): digest_file(path) for path in folder.rglob("*") if path.is_file()}
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Measures `myxtts make-dataset` on each corpus of `--sets`; returns 0."""
+def main(argv: Sequence[str] | None = None) -> None:
+    """Measures `myxtts make-dataset` on each corpus of `--sets`."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--sets", nargs="+", default=["ljspeech_mini", "kerstin_de_mini", "vctk_mini", "fsdd"])
@@ -233,7 +233,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name in arguments.sets:
         with tempfile.TemporaryDirectory() as folder:
             measure(name, Path(folder), arguments)
-    return 0
 
 
 def measure(name: str, folder: Path, arguments: argparse.Namespace) -> None:
@@ -265,4 +264,4 @@ def measure(name: str, folder: Path, arguments: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
