@@ -88,6 +88,16 @@ def make_tiny_corpus(folder, sample_rate=MODEL_SAMPLE_RATE):
     return folder
 
 
+def recorded(folder, corpus, texts):
+    """Makes a corpus in the new `folder`: the clips of the tiny corpus with other texts, in turn; returns it."""
+    folder.mkdir()
+    (folder / "wavs").symlink_to(corpus / "wavs", target_is_directory=True)
+    names = sorted(path.stem for path in (corpus / "wavs").glob("*.wav"))
+    lines = [f"{name}|{text}|{text}" for name, text in zip(names, len(names) * texts)]
+    (folder / "metadata.csv").write_text("\n".join(lines), encoding="utf-8")
+    return folder
+
+
 def random_model(tokenizer, parts=("dvae", "gpt"), **settings):
     """Returns a random `XTTS` with the parts, for a tokenizer, and its `XTTSConfig`; `settings` are of the model."""
     import keras
