@@ -1,6 +1,5 @@
 """Requests for more training: which stages are trained, kept or refused, and that this is reported in advance."""
 
-import dataclasses
 import re
 import shutil
 from pathlib import Path
@@ -8,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 from test_run import PLAN
-from tiny import tiny_run_config, untraced
+from tiny import tiny_run_config, untraced, with_training
 
 from myxtts.config.checks import UserError
 from myxtts.config.model import MODEL_SIZES
@@ -95,8 +94,7 @@ def test_more_epochs_are_more_steps(tiny_corpus, home):
     assert [work.trains for work in make_agenda(config, dataset)] == [False, True]
     batches = dataset.order("gpt").batches_per_epoch
     assert make_agenda(config, dataset)[1].total == 3 * batches > 1
-    two_at_a_time = dataclasses.replace(config.training, gradient_accumulation=2)
-    halved = make_agenda(dataclasses.replace(config, training=two_at_a_time), dataset)[1].total
+    halved = make_agenda(with_training(config, gradient_accumulation=2), dataset)[1].total
     assert halved == 3 * batches // 2
 
 
@@ -138,9 +136,7 @@ def write_stages(folder, steps, finished=True):
 
 def agenda_config(folder, steps, stage="all", **training):
     stages = {name: StageConfig(max_steps=steps) for name in STAGES}
-    config = tiny_run_config(None, folder)
-    training = dataclasses.replace(config.training, stages=stages, stage=stage, **training)
-    return dataclasses.replace(config, training=training)
+    return with_training(tiny_run_config(None, folder), stages=stages, stage=stage, **training)
 
 
 def agenda(folder, steps, **options):

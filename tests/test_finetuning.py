@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from crash_points import contents
-from tiny import random_model, tiny_model_config, tiny_run_config, untraced, write_run
+from tiny import random_model, tiny_model_config, tiny_run_config, untraced, with_training, write_run
 
 from myxtts.api import open_run
 from myxtts.config.checks import ConfigError
@@ -177,10 +177,9 @@ def test_source_and_run_must_differ(source, tiny_corpus):
 def test_gpt_stage_refuses_a_dvae_that_is_not_trained_to_the_end(source, tmp_path):
     _, model, config = source
     weights = {name: variable.numpy() for name, variable in model.part_weights("dvae").items()}
-    training = dataclasses.replace(config.training, checkpoint_dir=str(tmp_path / "run"))
     CheckpointStore(tmp_path / "run/dvae").write(3, {"model": weights}, {"finished": False})
     with pytest.raises(CheckpointError, match="step 3.*--stage dvae --max-steps 3"):
-        load_foundations(dataclasses.replace(config, training=training), "gpt", "CPU:0")
+        load_foundations(with_training(config, checkpoint_dir=str(tmp_path / "run")), "gpt", "CPU:0")
     with pytest.raises(CheckpointError, match="trained to the end"):  # before the recordings are looked for
         open_run(train_data="none", checkpoint_dir=tmp_path / "run", stage="gpt")
 
@@ -250,6 +249,6 @@ def test_tuned_stages_start_from_the_source_and_resume_without_the_flag(source, 
     adapters = dataclasses.replace(config.training.gpt, lora_rank=2)
     wrong = {"tune.*must be dvae,gpt,decoder": {"tune": ("gpt",)}, "lora_rank.*must be none": {"gpt": adapters}}
     for message, change in wrong.items():
-        other = dataclasses.replace(config, training=dataclasses.replace(config.training, **change))
+        other = with_training(config, **change)
         with pytest.raises(ConfigError, match=message):
             settle_origin(other)

@@ -4,7 +4,7 @@ import dataclasses
 import json
 
 import pytest
-from tiny import random_model, tiny_run_config, write_run
+from tiny import random_model, tiny_run_config, with_training, write_run
 
 from myxtts.config.checks import ConfigError
 from myxtts.data.dataset import SpeechDataset
@@ -88,7 +88,7 @@ def test_checkpoint_without_settings_uses_the_files_of_the_run(made, tmp_path):
 
 def test_changed_config_file_does_not_change_the_resumed_model(run, made):
     change_config(run, heads=4)
-    config = dataclasses.replace(made[2], training=dataclasses.replace(made[2].training, checkpoint_dir=str(run)))
+    config = with_training(made[2], checkpoint_dir=str(run))
     check_same_model(run_in(run).model, config)
     other = dataclasses.replace(config, model=dataclasses.replace(config.model, heads=4))
     for reset in (), ("speaker", "decoder"):

@@ -1,6 +1,5 @@
 """Whole runs on a tiny corpus: both stages, resuming, checkpoints, validation, overfitting."""
 
-import dataclasses
 import shutil
 from collections import Counter
 from types import SimpleNamespace
@@ -8,7 +7,7 @@ from types import SimpleNamespace
 import keras
 import numpy as np
 import pytest
-from tiny import tiny_run_config
+from tiny import tiny_run_config, with_training
 
 from myxtts.data.dataset import SpeechDataset
 from myxtts.models.xtts import XTTS
@@ -184,8 +183,7 @@ def test_damaged_newest_checkpoint_is_set_aside_and_the_previous_one_resumed(gpt
     shutil.copytree(trainer.store.folder, tmp_path / "gpt")
     model_file = tmp_path / "gpt/step_00000006/model.safetensors"
     model_file.write_bytes(model_file.read_bytes()[:-7])
-    training = dataclasses.replace(dataset.config.training, checkpoint_dir=str(tmp_path))
-    config = dataclasses.replace(dataset.config, training=training)
+    config = with_training(dataset.config, checkpoint_dir=str(tmp_path))
     resumed = XTTSTrainer(config, foundations={"dvae": dvae_run[1].model})
     assert resumed.step == 4
     assert (tmp_path / "gpt/damaged_step_00000006").is_dir()

@@ -1,6 +1,7 @@
 """Tiny models and data: small enough to be trained in tests, and large enough not to be trivial."""
 
 import contextlib
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -56,6 +57,11 @@ def tiny_run_config(
     model = tiny_model_config(**{"decoder_type": "istft", "decoder_blocks": 1, "decoder_width": 8, **(model or {})})
     training |= {name: stage for name, stage in stages.items() if name in STAGES}
     return XTTSConfig(model=model, data=DataConfig(**data), training=TrainingConfig(**training))
+
+
+def with_training(config, **settings):
+    """Returns a copy of an `XTTSConfig` with other `training` settings."""
+    return replace(config, training=replace(config.training, **settings))
 
 
 def voiced(seconds, pitch_hz, color, seed=0, sample_rate=MODEL_SAMPLE_RATE):
