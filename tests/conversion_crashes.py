@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 import numpy as np
-from crash_points import crash_everywhere, digests
+from crash_points import contents, crash_everywhere
 
 from myxtts.interchange.coqui import conversion
 from myxtts.interchange.coqui.conversion import CoquiFiles, export_coqui, import_coqui
@@ -42,7 +42,7 @@ def crash_conversion(monkeypatch, work: Path, released: Path, direction: str, ev
         assert marker.exists() or isinstance(outcome, BaseException | str), "what was returned is there"
         remove_leftovers(folder)
         remove_leftovers(folder / "model")
-        found = digests(folder)
+        found = contents(folder)
         if marker.exists():
             assert found == expected
         elif direction == "in":
@@ -59,5 +59,5 @@ def crash_conversion(monkeypatch, work: Path, released: Path, direction: str, ev
     monkeypatch.setattr(conversion, "_released", lambda *_: {"one": np.ones(3, np.float32)})
     first = make()
     convert(first)
-    expected = digests(first)
+    expected = contents(first)
     return crash_everywhere(monkeypatch, make, convert, check, every=every)

@@ -246,7 +246,7 @@ def crash_everywhere(
                 disk.cut_power(mode, seed=at)
                 outcome = "power cut"
             if folder is None:
-                left = {(re.sub(RANDOM, "", name), content) for name, content in digests(prepared).items()}
+                left = {(re.sub(RANDOM, "", name), content) for name, content in contents(prepared).items()}
                 state = outcome if isinstance(outcome, bool | str) else type(outcome), frozenset(left)
                 if state in checked:
                     continue
@@ -259,6 +259,6 @@ def crash_everywhere(
     return points.count
 
 
-def digests(folder: Path) -> dict:
+def contents(folder: Path) -> dict:
     """Returns the content of each file in a folder, by relative path; False for each folder in it."""
     return {str(path.relative_to(folder)): path.is_file() and path.read_bytes() for path in folder.rglob("*")}

@@ -6,7 +6,6 @@ import io
 import json
 import pickle
 import struct
-import tarfile
 import tempfile
 import zipfile
 from pathlib import Path
@@ -14,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import soundfile
 from hypothesis import strategies as st
+from test_download import tarred
 
 from myxtts.audio.files import read_audio
 from myxtts.config.checks import UNPRINTABLE
@@ -266,17 +266,7 @@ def read_released_settings(folder):
     read_settings(folder / "config.json", None)
 
 
-def _archive_of(members):
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as tar:
-        for name, content in members.items():
-            entry = tarfile.TarInfo(name)
-            entry.size = len(content)
-            tar.addfile(entry, io.BytesIO(content))
-    return buffer.getvalue()
-
-
-TARRED = _archive_of({"LJ/metadata.csv": b"a|b|c\n", f"LJ/wavs/{'a' * 120}é.wav": bytes(600), "LJ/b": b""})
+TARRED = tarred({"LJ/metadata.csv": b"a|b|c\n", f"LJ/wavs/{'a' * 120}é.wav": bytes(600), "LJ/b": b""}, "w")
 
 
 def read_archive(folder):

@@ -5,6 +5,7 @@ import json
 import keras
 import numpy as np
 import tensorflow as tf
+from tiny import spread
 
 from myxtts.models.xtts import named_weights
 
@@ -42,7 +43,7 @@ def check_layer(
     layer = make_layer()
     layer(*inputs, **call_kwargs)
     assert bool(layer.trainable_variables) == trainable, f"trainable weights: {[*named_weights(layer)]}"
-    _move_weights(layer)
+    spread(layer.trainable_variables, 0.1)
     outputs = _to_numpy(layer(*inputs, **call_kwargs))
     _check_serialization(layer, inputs, call_kwargs, outputs)
     _check_symbolic_shapes(make_layer, inputs, call_kwargs, outputs, dynamic_axes or _default_dynamic_axes(inputs))
@@ -110,12 +111,6 @@ def _check_mixed_precision(make_layer, inputs, call_kwargs, policy, mixed_output
         if keras.backend.is_float_dtype(dtype):
             assert dtype == (mixed_output_dtype or layer.compute_dtype), f"{policy}: output dtype {dtype}"
             assert np.isfinite(tf.cast(output, "float32").numpy()).all(), f"{policy}: output is not finite"
-
-
-def _move_weights(layer):
-    random = np.random.default_rng(1)
-    for variable in layer.trainable_variables:
-        variable.assign(variable + 0.1 * random.standard_normal(variable.shape).astype("float32"))
 
 
 def _default_dynamic_axes(inputs):

@@ -1,6 +1,5 @@
 """Requests for more training: which stages are trained, kept or refused, and that this is reported in advance."""
 
-import dataclasses
 import re
 import shutil
 from pathlib import Path
@@ -8,11 +7,11 @@ from types import SimpleNamespace
 
 import pytest
 from test_run import PLAN
-from tiny import tiny_run_config, untraced
+from tiny import tiny_run_config, untraced, with_training
 
 from myxtts.config.checks import UserError
 from myxtts.config.model import MODEL_SIZES
-from myxtts.config.stages import STAGES, StageConfig, StageEntry, register_stage
+from myxtts.config.stages import STAGES, StageConfig, StageEntry
 from myxtts.data.dataset import SpeechDataset
 from myxtts.runs.agenda import describe_works, make_agenda
 from myxtts.runs.console import RunConsole
@@ -95,8 +94,7 @@ def test_more_epochs_are_more_steps(tiny_corpus, home):
     assert [work.trains for work in make_agenda(config, dataset)] == [False, True]
     batches = dataset.order("gpt").batches_per_epoch
     assert make_agenda(config, dataset)[1].total == 3 * batches > 1
-    two_at_a_time = dataclasses.replace(config.training, gradient_accumulation=2)
-    halved = make_agenda(dataclasses.replace(config, training=two_at_a_time), dataset)[1].total
+    halved = make_agenda(with_training(config, gradient_accumulation=2), dataset)[1].total
     assert halved == 3 * batches // 2
 
 
@@ -114,21 +112,17 @@ def test_named_stage_with_dependents_is_refused_before_anything_is_changed(tiny_
 # ---- any number of stages, by what they build on
 
 
-UNTAKEN = dict(takes_init_from=False, nothing_to_learn=lambda dataset: None)
+def add_stage(monkeypatch, name, below, **settings):
+    monkeypatch.setitem(STAGES, name, StageEntry(name, below, dict.fromkeys(MODEL_SIZES, 1e-3), **settings))
+    untaken = SimpleNamespace(takes_init_from=False, nothing_to_learn=lambda dataset: None)
+    monkeypatch.setitem(STAGE_CLASSES, name, untaken)
 
 
 @pytest.fixture
 def four_stages(monkeypatch):
-    """Adds two stages: `speaker` depends on no other, `decoder` on the other three."""
-    rates = dict.fromkeys(MODEL_SIZES, 1e-3)
-    made = []
+    """Adds two stages: `voice` depends on no other, `sound` on the other three."""
     for name, below in {"voice": (), "sound": ("dvae", "gpt", "voice")}.items():
-        register_stage(StageEntry(name, below, rates))
-        monkeypatch.setitem(STAGE_CLASSES, name, SimpleNamespace(**UNTAKEN))
-        made.append(name)
-    yield
-    for name in made:
-        del STAGES[name]
+        add_stage(monkeypatch, name, below)
 
 
 def write_stages(folder, steps, finished=True):
@@ -142,9 +136,7 @@ def write_stages(folder, steps, finished=True):
 
 def agenda_config(folder, steps, stage="all", **training):
     stages = {name: StageConfig(max_steps=steps) for name in STAGES}
-    config = tiny_run_config(None, folder)
-    training = dataclasses.replace(config.training, stages=stages, stage=stage, **training)
-    return dataclasses.replace(config, training=training)
+    return with_training(tiny_run_config(None, folder), stages=stages, stage=stage, **training)
 
 
 def agenda(folder, steps, **options):
@@ -200,9 +192,7 @@ def test_named_stage_is_refused_with_the_names_of_all_dependents(four_stages, tm
 
 
 def test_following_stage_does_not_block_and_continues_afterwards(tmp_path, monkeypatch):
-    rates = dict.fromkeys(MODEL_SIZES, 1e-3)
-    monkeypatch.setitem(STAGE_CLASSES, "sound", SimpleNamespace(**UNTAKEN))
-    monkeypatch.setitem(STAGES, "sound", StageEntry("sound", ("dvae", "gpt"), rates, follows=("gpt",)))
+    add_stage(monkeypatch, "sound", ("dvae", "gpt"), follows=("gpt",))
     write_stages(tmp_path, {"dvae": 5, "gpt": 5, "sound": 5})
     assert trained(tmp_path, 9) == ["gpt", "sound"]
     assert "continue with gpt and sound" in describe_works(agenda(tmp_path, 5))

@@ -1,12 +1,11 @@
 """Weight averages: their values, their swap with the weights, and their use in validation and checkpoints."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
 from test_train_step import BATCH, quadratic_step
-from test_trainer import Recorder, dvae_trainer, open_run
+from test_trainer import trained_dvae
+from tiny import with_training
 
 from myxtts.storage.checkpoint import assign_by_name
 from myxtts.training.trainer import XTTSTrainer
@@ -46,10 +45,7 @@ def test_weights_are_restored_after_a_swap_with_averages():
 @pytest.fixture(scope="module")
 def unbroken(tiny_corpus, tmp_path_factory):
     """A DVAE run of six steps with averages: its dataset, trainer and recorder."""
-    dataset = open_run(tiny_corpus, tmp_path_factory.mktemp("averaged"), **SETTINGS)
-    trainer, recorder = dvae_trainer(dataset), Recorder()
-    trainer.train(dataset, [recorder])
-    return dataset, trainer, recorder
+    return trained_dvae(tiny_corpus, tmp_path_factory.mktemp("averaged"), **SETTINGS)
 
 
 def test_averages_are_validated_and_are_in_the_model_file(unbroken):
@@ -61,8 +57,8 @@ def test_averages_are_validated_and_are_in_the_model_file(unbroken):
         np.testing.assert_array_equal(trained[name], variable.numpy())
         assert not np.array_equal(averages[f"dvae/{name}"], trained[name]), name
     assert all(variable.device.endswith("CPU:0") for variable in trainer.train_step.averages.values())
-    plain = dataclasses.replace(dataset.config.training, ema=0.0, checkpoint_dir=str(folder / "nothing_there"))
-    other = XTTSTrainer(dataclasses.replace(dataset.config, training=plain), stage="dvae")
+    plain = with_training(dataset.config, ema=0.0, checkpoint_dir=str(folder / "nothing_there"))
+    other = XTTSTrainer(plain, stage="dvae")
     assign_by_name(other.model.part_weights("dvae"), averages, "the averages")
     with_averages = other.watch.evaluate(dataset.validation_loader("dvae"))
     assign_by_name(other.train_step.trainable, trained, "the weights")
@@ -73,10 +69,7 @@ def test_averages_are_validated_and_are_in_the_model_file(unbroken):
 def test_resumed_run_with_averages_equals_an_uninterrupted_one(tiny_corpus, tmp_path, unbroken):
     losses, validation = {}, {}
     for stop_after in (3, None):
-        dataset = open_run(tiny_corpus, tmp_path, **SETTINGS)
-        trainer = dvae_trainer(dataset)
-        recorder = Recorder(trainer, stop_after)
-        trainer.train(dataset, [recorder])
+        _, trainer, recorder = trained_dvae(tiny_corpus, tmp_path, stop_after, **SETTINGS)
         losses.update(recorder.losses)
         validation.update(recorder.validation)
     assert losses == unbroken[2].losses and validation == unbroken[2].validation
@@ -86,8 +79,7 @@ def test_resumed_run_with_averages_equals_an_uninterrupted_one(tiny_corpus, tmp_
 
 def test_run_continues_from_the_trained_weights_when_averages_are_turned_off(unbroken):
     dataset, trainer, _ = unbroken
-    off = dataclasses.replace(dataset.config.training, ema=0.0)
-    without = XTTSTrainer(dataclasses.replace(dataset.config, training=off), stage="dvae")
+    without = XTTSTrainer(with_training(dataset.config, ema=0.0), stage="dvae")
     for name, variable in without.train_step.trainable.items():
         np.testing.assert_array_equal(variable.numpy(), trainer.train_step.trainable[name].numpy())
     assert not without.train_step.averages and without.step == 6

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from logical_devices import on_logical_devices, plan_of
-from test_trainer import Recorder, dvae_trainer, open_run
+from test_trainer import Recorder, dvae_trainer, open_run, trained_dvae
 
 from myxtts.cli import train
 from myxtts.config.checks import ConfigError, UserError
@@ -17,7 +17,6 @@ from myxtts.devices.device_plan import plan_devices
 from myxtts.training.loop import batching
 from myxtts.training.loop.batching import Batching, fit_batch_size
 from myxtts.training.loop.device_pipeline import Replicas
-from myxtts.training.trainer import XTTSTrainer
 
 pytestmark = pytest.mark.usefixtures("eagerly")
 
@@ -41,9 +40,7 @@ def out_of_memory_above(monkeypatch, step, clips):
 @pytest.fixture(scope="module")
 def unbroken(tiny_corpus, tmp_path_factory):
     """Losses and weights of a run with enough memory."""
-    dataset = open_run(tiny_corpus, tmp_path_factory.mktemp("enough"), **SETTINGS)
-    trainer, recorder = dvae_trainer(dataset), Recorder()
-    trainer.train(dataset, [recorder])
+    _, trainer, recorder = trained_dvae(tiny_corpus, tmp_path_factory.mktemp("enough"), **SETTINGS)
     return recorder.losses, {name: v.numpy() for name, v in trainer.train_step.trainable.items()}
 
 
@@ -53,17 +50,14 @@ def test_run_backs_off_when_memory_runs_out_and_loses_nothing(tiny_corpus, tmp_p
         dataset = open_run(tiny_corpus, tmp_path, **SETTINGS)
         trainer = dvae_trainer(dataset)
         recorder = Recorder(trainer, stop_after)
+        callbacks = [recorder]
         if stop_after:
-            after_one = types.MethodType(
-                lambda self, step: step == 1 and out_of_memory_above(monkeypatch, trainer.train_step, 2), recorder
-            )
-            monkeypatch.setattr(
-                recorder, "on_log", lambda step, *rest: (Recorder.on_log(recorder, step, *rest), after_one(step))
-            )
+            after_one = lambda step, *_: step == 1 and out_of_memory_above(monkeypatch, trainer.train_step, 2)
+            callbacks.append(types.SimpleNamespace(on_log=after_one))
         else:
             assert trainer.batching.parts == 2
         with caplog.at_level(logging.WARNING, "myxtts"):
-            trainer.train(dataset, [recorder])
+            trainer.train(dataset, callbacks)
         losses.update(recorder.losses)
     said = [line for line in caplog.messages if "Memory ran out" in line]
     assert len(said) == 1
@@ -163,20 +157,18 @@ def test_automatic_batch_size_is_the_largest_that_fits_and_trials_leave_no_trace
     assert trainer.train_step.traces == 0 and trainer.step == 0
 
     # A run with this batch size as a setting is the same run, with the same losses.
-    by_hand = open_run(
+    *_, by_hand = trained_dvae(
         tiny_corpus,
         tmp_path / "by_hand",
         dvae={**SETTINGS["dvae"], "batch_size": 2},
         training={**SETTINGS["training"], "gradient_accumulation": 2},
     )
-    recorders = Recorder(trainer, 2), Recorder(), Recorder()
     monkeypatch.setattr("myxtts.training.stage_trainer.fit_batch_size", lambda *_: fitted)
-    trainer.train(dataset, [recorders[0]])
-    again = open_run(tiny_corpus, tmp_path, **settings)
-    dvae_trainer(again).train(again, [recorders[1]])
-    XTTSTrainer(by_hand.config, stage="dvae").train(by_hand, [recorders[2]])
-    assert {**recorders[0].losses, **recorders[1].losses} == recorders[2].losses
-    assert recorders[1].ledgers[0]["batch size"].effective == "2 x 2"
+    stopped = Recorder(trainer, 2)
+    trainer.train(dataset, [stopped])
+    *_, resumed = trained_dvae(tiny_corpus, tmp_path, **settings)
+    assert {**stopped.losses, **resumed.losses} == by_hand.losses
+    assert resumed.ledgers[0]["batch size"].effective == "2 x 2"
 
 
 @pytest.mark.parametrize(

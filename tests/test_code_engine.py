@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import pytest
 from logical_devices import on_logical_devices
-from tiny import tiny_model_config
+from tiny import spread, tiny_model_config
 
 from myxtts.config.config import SamplingConfig
 from myxtts.inference import code_engine
@@ -32,9 +32,7 @@ def engine_of(gpt, by_block=None):
 def make_gpt():
     keras.utils.set_random_seed(0)
     gpt = XTTS(CONFIG, parts=("gpt",)).gpt
-    random = np.random.default_rng(0)
-    for variable in gpt.trainable_variables:
-        variable.assign(variable + 0.25 * random.standard_normal(variable.shape).astype("float32"))
+    spread(gpt.trainable_variables, 0.25)
     return gpt
 
 

@@ -18,7 +18,7 @@ from myxtts.config.flags import DeviceOptions
 from myxtts.config.model import MODEL_SIZES
 from myxtts.config.settings import REMOVED
 from myxtts.config.stages import STAGES, StageConfig, StageEntry, register_stage
-from myxtts.config.training import requested_switches
+from myxtts.config.training import PRESETS, SWITCHES, requested_switches
 from myxtts.memory.estimates import MemoryEstimate
 from myxtts.memory.report import ESTIMATES
 
@@ -121,12 +121,14 @@ def test_run_settings_are_exactly_those_that_leave_the_losses_as_they_are():
     assert every - recipe.keys() == expected
 
 
-def test_auto_and_balanced_are_one_preset():
+def test_a_given_switch_wins_over_the_preset_and_the_preset_over_the_default_and_auto_is_balanced():
     auto, balanced = (requested_switches(TrainingConfig(optimizations=name)) for name in ("auto", "balanced"))
     assert {name: value for name, (value, _) in auto.items()} == {name: value for name, (value, _) in balanced.items()}
     assert auto["precision"] == ("auto", "preset auto") and auto["ema"] == (0.0, "default")
-    given = requested_switches(TrainingConfig(optimizations="auto", precision="float32"))
+    given = requested_switches(TrainingConfig(optimizations="auto", precision="float32", xla=False))
     assert given["precision"] == ("float32", "given") and given["attention"] == ("auto", "preset auto")
+    assert given["xla"] == (False, "given") and set(given) == set(SWITCHES)
+    assert all(preset.keys() <= SWITCHES.keys() for preset in PRESETS.values())
 
 
 @pytest.fixture

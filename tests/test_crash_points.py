@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from conversion_crashes import crash_conversion
-from crash_points import crash_everywhere, digests
+from crash_points import contents, crash_everywhere
 from tiny import tiny_run_config
 
 from myxtts.audio.encoding import write_audio
@@ -183,7 +183,7 @@ def test_the_sample_corpus_is_complete_or_recreated_after_a_crash_anywhere(tmp_p
             Path(job.path).write_bytes(job.text.encode())
 
     monkeypatch.setattr(sample_corpus, "speak_to_files", speak)
-    expected = digests(make_sample_corpus(tmp_path / "expected", num_clips=3))
+    expected = contents(make_sample_corpus(tmp_path / "expected", num_clips=3))
 
     def make():
         folder = folders() / "corpus"
@@ -192,11 +192,11 @@ def test_the_sample_corpus_is_complete_or_recreated_after_a_crash_anywhere(tmp_p
 
     def check(folder, outcome):
         if isinstance(outcome, type(folder)):
-            assert digests(folder) == expected
+            assert contents(folder) == expected
         remove_leftovers(folder.parent)
         assert {one.name for one in folder.parent.iterdir()} <= {folder.name}
         make_sample_corpus(folder, num_clips=3)
-        assert digests(folder) == expected
+        assert contents(folder) == expected
         shutil.rmtree(folder.parent)
 
     act = lambda folder: make_sample_corpus(folder, num_clips=3)

@@ -6,6 +6,7 @@ import re
 import numpy as np
 import pytest
 from test_trainer import Recorder, frozen_dvae, open_run
+from tiny import full_disk
 
 from myxtts.training.trainer import XTTSTrainer
 from myxtts.training.watching.watch import DivergenceGuard, TrainingDiverged
@@ -108,12 +109,9 @@ def test_run_without_a_good_checkpoint_stops(tiny_corpus, tmp_path):
 
 
 def test_unwritable_divergence_report_goes_to_the_log(tiny_corpus, tmp_path, monkeypatch, caplog):
-    def full(*_):
-        raise OSError("disk full")
-
-    monkeypatch.setattr("myxtts.training.watching.watch.write_json", full)
+    monkeypatch.setattr("myxtts.training.watching.watch.write_json", full_disk)
     trainer, dataset = trainer_that_breaks(tiny_corpus, tmp_path, set(range(9)))
     with pytest.raises(TrainingDiverged, match="The log"):
         trainer.train(dataset)
-    for words in ("disk full", "'clips': ['", "'learning_rate': ", "'weights_not_finite': ["):
+    for words in ("No space left on device", "'clips': ['", "'learning_rate': ", "'weights_not_finite': ["):
         assert words in caplog.text

@@ -11,6 +11,8 @@ from collections import namedtuple
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from test_files import names
+from tiny import full_disk
 
 from myxtts.data import download
 from myxtts.data.corpora import CorpusError
@@ -53,10 +55,10 @@ def server():
         server.shutdown()
 
 
-def tarred(members):
-    """A `.tar.bz2` of `{name: content}`. A tuple is a link and its target."""
+def tarred(members, mode="w:bz2"):
+    """A `.tar.bz2`, or an archive of another `mode`, of `{name: content}`. A tuple is a link and its target."""
     content = io.BytesIO()
-    with tarfile.open(fileobj=content, mode="w:bz2") as tar:
+    with tarfile.open(fileobj=content, mode=mode) as tar:
         for name, value in members.items():
             entry = tarfile.TarInfo(name)
             if isinstance(value, tuple):
@@ -68,20 +70,26 @@ def tarred(members):
     return content.getvalue()
 
 
-def archive(server, content, **overrides):
+def archive(server, content):
     """Sets the content of the server; returns its `Archive`."""
     server.content = content
     url = f"http://127.0.0.1:{server.server_port}/a.tar.bz2"
-    known = Archive("a.tar.bz2", url, hashlib.sha256(content).hexdigest(), len(content), 200_000)
-    return known._replace(**overrides)
+    return Archive("a.tar.bz2", url, hashlib.sha256(content).hexdigest(), len(content), 200_000)
 
 
-def names(folder):
-    return {path.name for path in folder.iterdir()}
+@pytest.fixture
+def known(server):
+    """The `Archive` of a server that has `CORPUS`."""
+    return archive(server, tarred(CORPUS))
 
 
-def test_corpus_is_unpacked_into_the_folder_and_reused(tmp_path, server):
-    known, folder = archive(server, tarred(CORPUS)), tmp_path / "data"
+def refused(folder, known, words):
+    with pytest.raises(CorpusError, match=words):
+        download_ljspeech(folder, known)
+
+
+def test_corpus_is_unpacked_into_the_folder_and_reused(tmp_path, server, known):
+    folder = tmp_path / "data"
     for _ in range(2):
         assert download_ljspeech(folder, known) == folder
     assert (folder / "wavs" / "a.wav").read_bytes() == CORPUS["LJSpeech-1.1/wavs/a.wav"]
@@ -90,12 +98,10 @@ def test_corpus_is_unpacked_into_the_folder_and_reused(tmp_path, server):
 
 @pytest.mark.parametrize("cut", [64, 100, -1])
 @pytest.mark.parametrize("ranges", [True, False])
-def test_interrupted_download_is_resumed(tmp_path, server, monkeypatch, cut, ranges):
+def test_interrupted_download_is_resumed(tmp_path, server, known, monkeypatch, cut, ranges):
     monkeypatch.setattr(download, "_CHUNK_BYTES", 32)  # the incomplete last chunk is lost
-    known = archive(server, tarred(CORPUS))
     server.cut, server.ranges = cut, ranges
-    with pytest.raises(CorpusError, match="partial download .* again"):
-        download_ljspeech(tmp_path / "data", known)
+    refused(tmp_path / "data", known, "partial download .* again")
     assert names(tmp_path) == {PART}
     had = (tmp_path / PART).stat().st_size
     assert (tmp_path / PART).read_bytes() == server.content[:had] and 0 < had < len(server.content)
@@ -104,91 +110,71 @@ def test_interrupted_download_is_resumed(tmp_path, server, monkeypatch, cut, ran
     assert names(tmp_path) == {"data"} and names(tmp_path / "data") == {"metadata.csv", "wavs"}
 
 
-def test_archive_with_another_checksum_is_deleted(tmp_path, server):
-    known = archive(server, tarred(CORPUS))
+def test_archive_with_another_checksum_is_deleted(tmp_path, server, known):
     server.content = bytes(known.num_bytes)
-    with pytest.raises(CorpusError, match="its SHA-256"):
-        download_ljspeech(tmp_path / "data", known)
+    refused(tmp_path / "data", known, "its SHA-256")
     assert names(tmp_path) == set()
 
 
-def test_partial_download_of_another_file_is_deleted(tmp_path, server):
-    known = archive(server, tarred(CORPUS))
+def test_partial_download_of_another_file_is_deleted(tmp_path, known):
     (tmp_path / PART).write_bytes(b"x" * 50)
-    with pytest.raises(CorpusError, match="SHA-256"):
-        download_ljspeech(tmp_path / "data", known)
+    refused(tmp_path / "data", known, "SHA-256")
     download_ljspeech(tmp_path / "data", known)
 
 
-def test_error_of_the_server_keeps_the_partial_download(tmp_path, server):
-    known = archive(server, tarred(CORPUS))
+def test_error_of_the_server_keeps_the_partial_download(tmp_path, server, known):
     server.status = 503
-    with pytest.raises(CorpusError, match="503"):
-        download_ljspeech(tmp_path / "data", known)
+    refused(tmp_path / "data", known, "503")
     assert names(tmp_path) == set()
     (tmp_path / PART).write_bytes(server.content[:50])
-    with pytest.raises(CorpusError, match="503"):
-        download_ljspeech(tmp_path / "data", known)
+    refused(tmp_path / "data", known, "503")
     assert (tmp_path / PART).read_bytes() == server.content[:50]
 
 
-def test_disk_space_is_checked_first(tmp_path, server, monkeypatch):
-    known = archive(server, tarred(CORPUS))
+def test_disk_space_is_checked_first(tmp_path, server, known, monkeypatch):
     monkeypatch.setattr(download.shutil, "disk_usage", lambda path: namedtuple("Usage", "free")(200_000))
-    with pytest.raises(CorpusError, match="0.0 GB free, but 0.0 GB are needed"):
-        download_ljspeech(tmp_path / "data", known)
+    refused(tmp_path / "data", known, "0.0 GB free, but 0.0 GB are needed")
     assert server.asked == () and names(tmp_path) == set()
 
 
-def test_simultaneous_downloads_exclude_each_other_and_a_link_is_not_followed(tmp_path, server):
-    known = archive(server, tarred(CORPUS))
+def test_simultaneous_downloads_exclude_each_other_and_a_link_is_not_followed(tmp_path, server, known):
     with open(tmp_path / PART, "wb") as file:
         file.write(b"1234")
         file.flush()
         fcntl.flock(file, fcntl.LOCK_EX)
-        with pytest.raises(CorpusError, match="another process is downloading it"):
-            download_ljspeech(tmp_path / "data", known)
+        refused(tmp_path / "data", known, "another process is downloading it")
     (tmp_path / PART).rename(tmp_path / "mine")
     (tmp_path / PART).symlink_to(tmp_path / "mine")
-    with pytest.raises(CorpusError, match="symbolic link"):
-        download_ljspeech(tmp_path / "data", known)
+    refused(tmp_path / "data", known, "symbolic link")
     assert (tmp_path / "mine").read_bytes() == b"1234" and server.asked == ()
 
 
 def test_archive_with_parent_paths_writes_nothing_outside(tmp_path, server):
     content = tarred({"LJ/metadata.csv": b"a", "../outside": b"x"})
-    with pytest.raises(CorpusError, match="outside"):
-        download_ljspeech(tmp_path / "data", archive(server, content))
+    refused(tmp_path / "data", archive(server, content), "outside")
     assert names(tmp_path) == set()
 
 
-def test_full_disk_keeps_the_archive(tmp_path, server, monkeypatch):
-    known = archive(server, tarred(CORPUS))
-
-    def full(*_, **__):
-        raise OSError(28, "No space left on device")
-
+def test_full_disk_keeps_the_archive(tmp_path, server, known, monkeypatch):
     with monkeypatch.context() as patch, pytest.raises(CorpusError, match="No space left.*is kept in"):
-        patch.setattr(tarfile.TarFile, "extractall", full)
+        patch.setattr(tarfile.TarFile, "extractall", full_disk)
         download_ljspeech(tmp_path / "data", known)
     assert names(tmp_path) == {PART}
     download_ljspeech(tmp_path / "data", known)
     assert server.asked == (None,) and names(tmp_path) == {"data"}
 
 
-def test_file_put_there_during_the_download_is_kept(tmp_path, server, monkeypatch):
-    known = archive(server, tarred(CORPUS))
+def test_file_put_there_during_the_download_is_kept(tmp_path, known, monkeypatch):
     (tmp_path / "data").mkdir()
     move = shutil.move
     put = lambda: (tmp_path / "data" / "mine").write_text("x")
     monkeypatch.setattr(download.shutil, "move", lambda *given: (move(*given), put()))
-    with pytest.raises(CorpusError, match="not empty"):
-        download_ljspeech(tmp_path / "data", known)
+    refused(tmp_path / "data", known, "not empty")
     assert {path.name for path in tmp_path.rglob("*")} == {"data", "mine", PART}
 
 
-def test_link_to_an_empty_folder_is_followed(tmp_path, server):
+def test_link_to_an_empty_folder_is_followed(tmp_path, known):
     (tmp_path / "disk").mkdir()
     (tmp_path / "data").symlink_to(tmp_path / "disk")
-    download_ljspeech(tmp_path / "data", archive(server, tarred(CORPUS)))
+    download_ljspeech(tmp_path / "data", known)
     assert (tmp_path / "data").is_symlink() and (tmp_path / "disk" / "wavs" / "a.wav").is_file()

@@ -26,14 +26,11 @@ import myxtts.storage.checkpoint  # noqa: E402, F401
 from myxtts.cli.train import main  # noqa: E402
 from myxtts.config.config import DataConfig, XTTSConfig  # noqa: E402
 from myxtts.devices.configuration import early_gpu_configuration, require_placement  # noqa: E402
+from myxtts.devices.machine import short_name  # noqa: E402
 
 ACCUMULATION = 2
 STEPS = 2
 TRAINING = {"gradient_accumulation": ACCUMULATION, "reset_training": True, "validate_every_steps": 100}
-
-
-def short_name(device):
-    return "/" + device.rsplit("device:", 1)[-1]
 
 
 def operations_by_device(metadata):

@@ -18,7 +18,7 @@ import keras
 import numpy as np
 import pytest
 import soundfile
-from tiny import WORDS, tiny_model_config, tiny_run_config, voiced
+from tiny import WORDS, random_model, spread, tiny_model_config, voiced
 from tokenizers import Tokenizer
 
 pytest.importorskip("onnx", reason="the extra export is not installed")
@@ -51,12 +51,8 @@ GREEDY = dict(temperature=0.0, top_k=0, top_p=1.0, repetition_penalty=1.0)
 
 @pytest.fixture(scope="module")
 def synthesizer(tokenizer):
-    keras.utils.set_random_seed(0)
-    config = tiny_run_config(model={"num_text_tokens": tokenizer.num_tokens, "layers": 1})  # tracing takes longest
-    model = XTTS(config.model, parts=("gpt", "speaker", "decoder"))
-    random = np.random.default_rng(0)
-    for variable in model.trainable_variables:  # far from initial values, which are often zero or one
-        variable.assign(variable + 0.2 * random.standard_normal(variable.shape).astype("float32"))
+    model, config = random_model(tokenizer, ("gpt", "speaker", "decoder"), layers=1)  # tracing takes longest
+    spread(model.trainable_variables, 0.2)
     model.mel_stats.assign(np.full(80, 3.0, "float32"))
     return Synthesizer(model, tokenizer, config)
 

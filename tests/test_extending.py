@@ -201,9 +201,9 @@ def trained_gpt():
 
     from myxtts.devices.tensorflow_start import import_sparingly
 
-    tf = import_sparingly()
+    import_sparingly()
     import keras
-    from tiny import make_tiny_corpus, tiny_run_config
+    from tiny import make_tiny_corpus, tiny_run_config, untraced
 
     from myxtts.data.dataset import SpeechDataset
     from myxtts.models.xtts import XTTS
@@ -213,8 +213,7 @@ def trained_gpt():
     logged = {}
     recorder = Callback()
     recorder.on_log = lambda step, losses, timing: logged.update({step: losses})
-    tf.config.run_functions_eagerly(True)  # tracing is most of the time that two steps take
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, untraced():
         training = dict(freeze_voice=True, log_every_steps=1)
         stage = dict(max_steps=2, optimizer="lion", schedule="inverse_sqrt", log_partition_weight=0.01)
         config = tiny_run_config(make_tiny_corpus(f"{folder}/corpus"), f"{folder}/run", training=training, gpt=stage)
@@ -224,7 +223,6 @@ def trained_gpt():
         trainer = XTTSTrainer(dataset.config, foundations=foundations)
         before = {name: v.numpy() for name, v in trainer.model.part_weights("gpt").items()}
         trainer.train(dataset, [recorder])
-    tf.config.run_functions_eagerly(False)
     return trainer, logged, before
 
 

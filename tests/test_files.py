@@ -8,6 +8,7 @@ import stat
 import threading
 
 import pytest
+from tiny import full_disk
 
 from myxtts.storage import files
 from myxtts.storage.files import (
@@ -31,10 +32,6 @@ def test_no_cell_of_a_csv_is_a_formula_or_controls_a_terminal():
     assert cells == ["'=1+1", "-3.5", "'-a", "\\x1b[2J", "' @a", "'+44 1", "7", "", "a,b", "'\\t=1"]
 
 
-def fail(*arguments, **keywords):
-    raise OSError(28, "No space left on device")
-
-
 def names(folder):
     return {entry.name for entry in folder.iterdir()}
 
@@ -56,7 +53,7 @@ def test_a_failed_write_leaves_the_old_content_and_no_temporary_file(tmp_path, m
     if before is not None:
         path.write_text(before)
     if failing in ("fsync", "replace"):
-        monkeypatch.setattr(os, failing, fail)
+        monkeypatch.setattr(os, failing, full_disk)
     with pytest.raises(KeyboardInterrupt if failing == "interrupt" else OSError), write_whole(path) as temporary:
         temporary.write_text("half")
         if failing in ("block", "interrupt"):
@@ -174,17 +171,17 @@ def test_a_failed_folder_leaves_the_old_one_and_no_other(tmp_path, monkeypatch, 
     def replace_or_fail(source, target):
         calls.append(target)
         if len(calls) == (2 if failing.startswith("second") and before else 1):
-            fail()
+            full_disk()
         replace(source, target)
 
     if failing == "fsync":
-        monkeypatch.setattr(os, "fsync", fail)
+        monkeypatch.setattr(os, "fsync", full_disk)
     elif failing != "block":
         monkeypatch.setattr(os, "replace", replace_or_fail)
     with pytest.raises(OSError, match=f"No space.*{path.name}"), write_whole_folder(path) as new:
         (new / "new").write_text("")
         if failing == "block":
-            fail()
+            full_disk()
     assert names(tmp_path) == ({"folder"} if before else set())
     assert not before or names(path) == {"old"}
 

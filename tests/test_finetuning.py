@@ -7,7 +7,8 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from tiny import tiny_model_config, tiny_run_config, untraced, write_run
+from crash_points import contents
+from tiny import random_model, tiny_model_config, tiny_run_config, untraced, with_training, write_run
 
 from myxtts.api import open_run
 from myxtts.config.checks import ConfigError
@@ -24,16 +25,11 @@ from myxtts.training.resuming import load_foundations
 from myxtts.training.stages.base import arrays_of
 from myxtts.training.stages.gpt import add_lora
 
-TEXTS = [("one two three four five six", "en")]
-
 
 @pytest.fixture
-def source(tmp_path):
+def source(tokenizer, tmp_path):
     """A run of a random tiny model, and the model."""
-    keras.utils.set_random_seed(3)
-    tokenizer = XTTSTokenizer.train(TEXTS, vocab_size=24)
-    config = tiny_run_config(model={"num_text_tokens": tokenizer.num_tokens})
-    model = XTTS(config.model)
+    model, config = random_model(tokenizer)
     return write_run(tmp_path / "source", model, tokenizer, config), model, config
 
 
@@ -117,7 +113,7 @@ def test_dropout_of_adapters_only_changes_their_output():
 @pytest.mark.parametrize("rank", [0, 2])
 def test_fine_tuning_takes_over_model_and_tokenizer_and_leaves_the_source_alone(source, tiny_corpus, tmp_path, rank):
     folder, model, _ = source
-    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    before = contents(folder)
     config = tiny_run_config(
         tiny_corpus,
         tmp_path / "run",
@@ -128,7 +124,7 @@ def test_fine_tuning_takes_over_model_and_tokenizer_and_leaves_the_source_alone(
     config.training.precision = "mixed_bfloat16" if rank else None
     with untraced():
         assert Run(config, plan_devices(num_gpus=0)).train()
-    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+    assert contents(folder) == before
     store = CheckpointStore(tmp_path / "run" / "gpt")
     tensors, state = store.read(store.steps()[-1], ["model"])
     assert {value.dtype.name for value in tensors["model"].values()} == {"float32"}
@@ -185,10 +181,9 @@ def test_source_and_run_must_differ(source, tiny_corpus):
 def test_gpt_stage_refuses_a_dvae_that_is_not_trained_to_the_end(source, tmp_path):
     _, model, config = source
     weights = {name: variable.numpy() for name, variable in model.part_weights("dvae").items()}
-    training = dataclasses.replace(config.training, checkpoint_dir=str(tmp_path / "run"))
     CheckpointStore(tmp_path / "run/dvae").write(3, {"model": weights}, {"finished": False})
     with pytest.raises(CheckpointError, match="step 3.*--stage dvae --max-steps 3"):
-        load_foundations(dataclasses.replace(config, training=training), "gpt", "CPU:0")
+        load_foundations(with_training(config, checkpoint_dir=str(tmp_path / "run")), "gpt", "CPU:0")
     with pytest.raises(CheckpointError, match="trained to the end"):  # before the recordings are looked for
         open_run(train_data="none", checkpoint_dir=tmp_path / "run", stage="gpt")
 
@@ -262,6 +257,6 @@ def test_tuned_stages_start_from_the_source_and_resume_without_the_flag(source, 
     adapters = dataclasses.replace(config.training.gpt, lora_rank=2)
     wrong = {"tune.*must be dvae,gpt,decoder": {"tune": ("gpt",)}, "lora_rank.*must be none": {"gpt": adapters}}
     for message, change in wrong.items():
-        other = dataclasses.replace(config, training=dataclasses.replace(config.training, **change))
+        other = with_training(config, **change)
         with pytest.raises(ConfigError, match=message):
             settle_origin(other)

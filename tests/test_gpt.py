@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 from keras.ops import convert_to_numpy as to_numpy
-from tiny import tiny_model_config
+from tiny import spread, tiny_model_config
 
 from myxtts.models.gpt import teacher_forcing
 from myxtts.models.xtts import XTTS
@@ -19,9 +19,7 @@ def gpt():
     """A GPT whose weights cannot hide errors: none is zero or one, and position embeddings are not small."""
     keras.utils.set_random_seed(0)
     gpt = XTTS(CONFIG, parts=("gpt",)).gpt
-    random = np.random.default_rng(0)
-    for variable in gpt.trainable_variables:
-        variable.assign(variable + 0.3 * random.standard_normal(variable.shape).astype("float32"))
+    spread(gpt.trainable_variables, 0.3)
     return gpt
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from logical_devices import on_logical_devices
+from tiny import untraced
 
 from utilities import gpu_acceptance
 from utilities.gpu_acceptance import cases, judge, main
@@ -74,8 +75,6 @@ def test_overlap_is_judged_only_where_there_is_data_work_to_hide():
 @on_logical_devices
 def accepted(corpus, config, folder):
     """Runs a case of the table with the profiler itself on virtual devices; returns exit code and report."""
-    import tensorflow as tf
-
     from utilities.dual_gpu_bottleneck_profiler import main as profile
 
     dual = cases()[0]
@@ -85,13 +84,11 @@ def accepted(corpus, config, folder):
         assert profile([*flags, *case.flags, "--num-steps", str(steps), "--json", str(result)]) == 0
         return json.loads(result.read_text())
 
-    tf.config.run_functions_eagerly(True)  # tracing is most of the time that two steps take
-    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()):
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()), untraced():
         patch.setattr(gpu_acceptance, "cases", lambda: [dual])
         patch.setattr(gpu_acceptance, "run_case", profiled)
         argv = ["--virtual-devices", "2", "--train-data", corpus, "--config", config, "--report", folder]
         code = main([*argv, "--steps", "2"])
-    tf.config.run_functions_eagerly(False)
     return code, json.loads(Path(folder, "gpu_report.json").read_text())
 
 

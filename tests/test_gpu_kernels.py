@@ -17,7 +17,6 @@ from myxtts.devices import machine
 from myxtts.inference.synthesizer import Synthesizer
 from myxtts.models.speaker_encoder import SpeakerEncoder
 from myxtts.models.xtts import PARTS, XTTS
-from myxtts.text.tokenizer import XTTSTokenizer
 from myxtts.training.loop.device_pipeline import equal_parts
 from myxtts.training.loop.step import TrainStep
 from myxtts.training.loop.switches import nodes, settle_switches
@@ -135,8 +134,7 @@ def test_batches_are_divided_and_inspected_by_kernels():
 
 
 @pytest.mark.parametrize("decoder", ["istft", "hifigan"])
-def test_speaking_has_kernels(decoder):
-    tokenizer = XTTSTokenizer.train([("one two", "en")])
+def test_speaking_has_kernels(decoder, tokenizer):
     config = smallest_config(decoder=decoder, num_text_tokens=tokenizer.num_tokens)
     synthesizer = Synthesizer(XTTS(config.model, parts=PARTS), tokenizer, config)
     engine, voices = synthesizer.engine, (synthesizer.voice._to_latents, synthesizer.voice._to_speaker)

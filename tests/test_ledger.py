@@ -3,12 +3,11 @@
 import pytest
 import tensorflow as tf
 from test_stages import dvae_batch, gpt_batch
-from test_trainer import Recorder, dvae_trainer, open_run
+from test_trainer import trained_dvae
 from tiny import tiny_run_config
 
 from myxtts.config.checks import ConfigError
 from myxtts.config.config import TrainingConfig
-from myxtts.config.training import PRESETS, SWITCHES, requested_switches
 from myxtts.devices import machine
 from myxtts.devices.machine import Processor
 from myxtts.models.xtts import XTTS
@@ -23,12 +22,9 @@ FLOAT32 = XTTS
 
 
 def ledger_of(corpus, folder, **training):
-    """A trainer after two DVAE steps."""
-    dataset = open_run(
-        corpus, folder, dvae={"max_steps": 2, "crop_seconds": 0.4}, training={"validate_every_steps": 9, **training}
-    )
-    trainer, recorder = dvae_trainer(dataset), Recorder()
-    trainer.train(dataset, [recorder])
+    """A trainer after two DVAE steps, and its recorder."""
+    training = {"validate_every_steps": 9, **training}
+    _, trainer, recorder = trained_dvae(corpus, folder, dvae={"max_steps": 2, "crop_seconds": 0.4}, training=training)
     return trainer, recorder
 
 
@@ -113,16 +109,6 @@ def test_precision_is_chosen_for_the_gpu_that_trains_and_not_for_an_older_one_be
     )
     chosen = [machine.choose_precision("auto", device)[0] for device in ("/GPU:0", "/GPU:1")]
     assert chosen == ["float32", "mixed_bfloat16"]
-
-
-def test_explicit_switch_wins_over_the_preset_and_the_preset_over_the_default():
-    training = TrainingConfig(optimizations="aggressive", xla=False)
-    found = requested_switches(training)
-    assert found["xla"] == (False, "given") and found["precision"] == ("auto", "preset aggressive")
-    assert found["ema"] == (0.0, "default")
-    assert set(found) == set(SWITCHES)
-    for preset in PRESETS.values():
-        assert preset.keys() <= SWITCHES.keys()
 
 
 @pytest.mark.parametrize("tf32, allowed", [(None, True), (True, True), (False, False)])

@@ -179,14 +179,17 @@ def test_dataset_yields_the_requested_batches_in_order(clips, workers, at_once):
     assert wave_dataset(read, 0, 1, 8).options().threading.private_threadpool_size == 8, "as given, not adapted"
 
 
-def test_batch_that_breaks_the_contract_is_refused(clips):
-    batch = make_loader(clips)(0)
+def test_batch_that_breaks_the_contract_is_refused():
+    batch = noise_batch(2, 2048, 3, 0, 9, targets=True)
     for change, words in [
         ({"wav": batch.wav.astype(np.float64)}, "WaveBatch.wav must be float32"),
-        ({"text_lengths": batch.text_lengths[:2]}, "WaveBatch.text_lengths"),
+        ({"text_lengths": batch.text_lengths[:1]}, "WaveBatch.text_lengths"),
         ({"wav": batch.wav[:, :-1]}, "multiple of 1024"),
         ({"wav_lengths": batch.wav_lengths * 0}, "within 1"),
         ({"text_lengths": batch.text_lengths + 100}, "within 1"),
+        ({"target_wav": batch.target_wav[:, :-256]}, "target_wav must have 2304 samples or none"),
+        ({"target_lengths": batch.target_lengths * 0}, "within 1"),
+        ({"speaker": batch.speaker.astype(np.int64)}, "WaveBatch.speaker must be int32"),
     ]:
         with pytest.raises(ValueError, match=words):
             check_wave_batch(batch._replace(**change))

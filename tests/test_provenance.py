@@ -3,14 +3,12 @@
 import dataclasses
 import json
 
-import keras
 import pytest
-from tiny import tiny_run_config, write_run
+from tiny import random_model, tiny_run_config, with_training, write_run
 
 from myxtts.config.checks import ConfigError
 from myxtts.data.dataset import SpeechDataset
 from myxtts.inference.loading import load_model
-from myxtts.models.xtts import XTTS
 from myxtts.runs.opening import check_same_model
 from myxtts.runs.origin import adopt, run_in, settle_origin
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
@@ -18,15 +16,11 @@ from myxtts.storage.files import read_json, write_json
 from myxtts.storage.run_folder import read_config, vocabulary_path
 from myxtts.text.tokenizer import XTTSTokenizer
 
-TEXTS = [("one two three four five six", "en")]
-
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    keras.utils.set_random_seed(3)
-    tokenizer = XTTSTokenizer.train(TEXTS, vocab_size=24)
-    config = tiny_run_config(model={"num_text_tokens": tokenizer.num_tokens, "layers": 1})
-    return XTTS(config.model), tokenizer, config
+def made(tokenizer):
+    model, config = random_model(tokenizer, layers=1)
+    return model, tokenizer, config
 
 
 @pytest.fixture
@@ -94,7 +88,7 @@ def test_checkpoint_without_settings_uses_the_files_of_the_run(made, tmp_path):
 
 def test_changed_config_file_does_not_change_the_resumed_model(run, made):
     change_config(run, heads=4)
-    config = dataclasses.replace(made[2], training=dataclasses.replace(made[2].training, checkpoint_dir=str(run)))
+    config = with_training(made[2], checkpoint_dir=str(run))
     check_same_model(run_in(run).model, config)
     other = dataclasses.replace(config, model=dataclasses.replace(config.model, heads=4))
     for reset in (), ("speaker", "decoder"):

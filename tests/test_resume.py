@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from logical_devices import on_logical_devices, plan_of
 from test_trainer import Recorder, frozen_dvae, open_run
-from tiny import untraced
+from tiny import untraced, with_training
 
 from myxtts.training.resuming import data_digest
 from myxtts.training.trainer import XTTSTrainer
@@ -82,9 +82,7 @@ def resumed(stopped, folder, **training):
     """Returns a trainer that resumes a copy of the stopped run with some settings changed."""
     dataset, trainer = stopped
     shutil.copytree(trainer.store.folder, Path(folder) / "gpt")
-    config = dataclasses.replace(
-        dataset.config, training=dataclasses.replace(dataset.config.training, checkpoint_dir=str(folder), **training)
-    )
+    config = with_training(dataset.config, checkpoint_dir=str(folder), **training)
     return XTTSTrainer(config, foundations=trainer.stage.foundations)
 
 
@@ -129,8 +127,8 @@ def test_resumed_run_keeps_the_attention_that_was_measured(stopped, tmp_path, mo
     monkeypatch.setattr("myxtts.training.loop.switches.choose_attention", lambda *_: other)
     trainer = resumed(stopped, tmp_path, attention="auto")
     assert trainer.switches.attention == "standard" and "checkpoint" in trainer.switches.reasons["attention"]
-    training = dataclasses.replace(trainer.config.training, checkpoint_dir=str(tmp_path / "new"))
-    fresh = XTTSTrainer(dataclasses.replace(trainer.config, training=training), foundations=trainer.stage.foundations)
+    config = with_training(trainer.config, checkpoint_dir=str(tmp_path / "new"))
+    fresh = XTTSTrainer(config, foundations=trainer.stage.foundations)
     assert fresh.switches.attention == "memory-efficient"
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tiny import tiny_run_config
+from tiny import full_disk, tiny_run_config
 
 from myxtts.api import _requested
 from myxtts.config.checks import UserError
@@ -117,11 +117,7 @@ def test_unwritable_folder_is_one_error_message(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("x")
     with pytest.raises(CheckpointError, match="--checkpoint-dir .*file is a file"), own_run_folder(tmp_path / "file"):
         pass
-
-    def full(**arguments):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("tempfile.TemporaryFile", full)
+    monkeypatch.setattr("tempfile.TemporaryFile", full_disk)
     with pytest.raises(CheckpointError, match="No space left on device"), own_run_folder(tmp_path / "run"):
         pass
 

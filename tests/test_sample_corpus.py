@@ -1,10 +1,12 @@
 """The sample corpus: its plan and its audio."""
 
+import shutil
 from collections import Counter
 
 import numpy as np
 import pytest
 import soundfile
+from crash_points import contents
 
 from myxtts.config.checks import UserError
 from myxtts.data.corpora import load_corpus
@@ -18,10 +20,6 @@ from myxtts.data.sample_corpus import (
 )
 from myxtts.storage.base_model import BASE_FOLDER
 from myxtts.storage.speakers import speaker_names
-
-
-def file_contents(root):
-    return {path.relative_to(root).as_posix(): path.read_bytes() for path in root.rglob("*") if path.is_file()}
 
 
 @pytest.fixture(scope="module")
@@ -87,19 +85,19 @@ def test_clips_are_short_audible_16_bit_mono_at_22050_hz(corpus):
 
 def test_two_corpora_are_equal_byte_for_byte(corpus, tmp_path):
     again = make_sample_corpus(tmp_path / "corpus", num_clips=8)
-    assert file_contents(again) == file_contents(corpus)
+    assert contents(again) == contents(corpus)
     assert [path.name for path in tmp_path.iterdir()] == ["corpus"], "a scratch folder was left behind"
 
 
 def test_complete_corpus_is_reused_and_a_damaged_one_recreated(corpus, monkeypatch):
-    before = file_contents(corpus)
+    before = contents(corpus)
     with monkeypatch.context() as without_voices:
         without_voices.setattr("myxtts.data.sample_corpus.speak_to_files", None)
         assert make_sample_corpus(corpus, num_clips=8) == corpus
     victim = next((corpus / "wavs").iterdir())
     victim.write_bytes(victim.read_bytes()[:-100])
     make_sample_corpus(corpus, num_clips=8)
-    assert file_contents(corpus) == before
+    assert contents(corpus) == before
 
 
 @pytest.mark.parametrize("content", ['{"plan": ', '{"plan": "x"}', '["mine"]', "null", b"\xff"])
@@ -113,13 +111,11 @@ def test_folder_with_other_files_is_refused_and_untouched(tmp_path):
     (tmp_path / "metadata.csv").write_text("a|mine|mine\n")
     with pytest.raises(UserError, match="metadata.csv"):
         make_sample_corpus(tmp_path, num_clips=8)
-    assert file_contents(tmp_path) == {"metadata.csv": b"a|mine|mine\n"}
+    assert contents(tmp_path) == {"metadata.csv": b"a|mine|mine\n"}
 
 
 def test_file_added_to_a_damaged_corpus_is_not_deleted(corpus, tmp_path):
-    for name, content in file_contents(corpus).items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_bytes(content)
+    shutil.copytree(corpus, tmp_path, dirs_exist_ok=True)
     (tmp_path / "README.md").unlink()
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(UserError, match="notes.txt"):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import soundfile
 import tensorflow as tf
-from tiny import stage_of, tiny_run_config, untraced
+from tiny import full_disk, stage_of, tiny_run_config, untraced
 
 from myxtts.config.rates import CODE_STRIDE_SAMPLES
 from myxtts.data.corpora import Utterance
@@ -17,13 +17,11 @@ from myxtts.inference.self_check import SecondReading
 from myxtts.inference.synthesizer import Synthesizer
 from myxtts.models.xtts import XTTS
 from myxtts.runs.samples import Copier, SampleSpeaker
-from myxtts.text.tokenizer import XTTSTokenizer
 
 
 @pytest.fixture
-def speaking(tiny_corpus, tmp_path):
+def speaking(tiny_corpus, tokenizer, tmp_path):
     """A `SampleSpeaker` of two clips whose ids differ only after a period, its GPT, and the folder."""
-    tokenizer = XTTSTokenizer.train([("one two", "en")])
     config = tiny_run_config(model={"num_text_tokens": tokenizer.num_tokens, "layers": 1}, training={"num_samples": 2})
     keras.utils.set_random_seed(0)
     models = [XTTS(config.model, parts=(part,)) for part in ("dvae", "gpt")]
@@ -99,11 +97,8 @@ def test_attention_is_from_the_block_that_follows_the_text_most_evenly():
 
 
 def test_samples_that_cannot_be_written_stop_nothing(speaking, monkeypatch, caplog):
-    def full(*arguments):
-        raise OSError(28, "No space left on device")
-
     speaker, _, _ = speaking
-    monkeypatch.setattr("myxtts.runs.samples.write_audio", full)
+    monkeypatch.setattr("myxtts.runs.samples.write_audio", full_disk)
     with untraced():
         speaker.on_sample(1)
         monkeypatch.setattr("myxtts.runs.samples.reference_of", lambda *_: "gone.wav")

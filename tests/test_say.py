@@ -10,12 +10,11 @@ from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
-import keras
 import numpy as np
 import pytest
 import soundfile
 from command_helpers import sentence_of
-from tiny import tiny_run_config, voiced, write_run
+from tiny import random_model, voiced, write_run
 
 from myxtts.audio.encoding import write_audio
 from myxtts.audio.files import read_audio
@@ -24,7 +23,6 @@ from myxtts.cli.say import play, read_lines
 from myxtts.inference.synthesizer import Synthesizer
 from myxtts.inference.text_front import open_text_front
 from myxtts.inference.voices import Voice
-from myxtts.models.xtts import XTTS
 from myxtts.storage.base_model import base_folder
 from myxtts.storage.checkpoint import CheckpointStore
 
@@ -34,9 +32,8 @@ pytestmark = pytest.mark.usefixtures("without_griffin_lim")
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory, tokenizer):
     """A model that speaks by Griffin-Lim, and a recording."""
-    keras.utils.set_random_seed(0)
-    config = tiny_run_config(model={"num_text_tokens": tokenizer.num_tokens})
-    folder = write_run(tmp_path_factory.mktemp("say") / "run", XTTS(config.model), tokenizer, config)
+    model, config = random_model(tokenizer)
+    folder = write_run(tmp_path_factory.mktemp("say") / "run", model, tokenizer, config)
     write_audio(folder.parent / "me.wav", voiced(1.0, 150, 1), 22050)
     return folder
 

@@ -19,7 +19,7 @@ from myxtts.interchange.coqui import weights as coqui
 from myxtts.models.gpt import filter_logits, penalize_repetition
 from myxtts.training.stages.dvae import DVAEObjective
 from utilities.parity.seeded_model import seeded_model
-from utilities.parity.seeded_weights import STOP_BIAS, sampled_positions, seeded_integers, seeded_values
+from utilities.parity.seeded_weights import STOP_BIAS, sampled, seeded_integers, seeded_values
 
 RELEASED = dict(conditioning_blocks=6, perceiver_heads=8, decoder_channels=512, speaker_channels=(32, 64, 128, 256))
 SMALL = dict(num_text_tokens=60, max_text_tokens=30, max_audio_tokens=120, layers=2, width=64, heads=2)
@@ -77,13 +77,6 @@ def logits_of(objective, batch):
 def text_inputs(batch, config):
     """Returns the first row with `[START]` and `[STOP]`."""
     return tf.constant([[config.start_text_token, *batch.text.numpy()[0], config.stop_text_token]])
-
-
-def sampled(array):
-    values = np.zeros(16, np.float32)
-    positions = sampled_positions(array.size)
-    values[: len(positions)] = np.ascontiguousarray(array).reshape(-1)[positions]
-    return values
 
 
 def in_order_of_names(tensors, ours):

@@ -5,7 +5,7 @@ import re
 import keras
 import numpy as np
 import pytest
-from tiny import tiny_model_config, tiny_run_config, voiced
+from tiny import random_model, tiny_model_config, tiny_run_config, voiced
 
 from myxtts.config.config import SamplingConfig
 from myxtts.data.corpora import Utterance
@@ -200,9 +200,8 @@ def test_speech_rates_are_stored_with_the_weights_and_a_damaged_file_is_ignored(
 
 
 def test_flagged_sentence_is_sampled_again_and_the_highest_confidence_wins(without_griffin_lim, tokenizer, monkeypatch):
-    keras.utils.set_random_seed(0)
-    config = tiny_run_config(model={"num_text_tokens": tokenizer.num_tokens})
-    synthesizer = speaking.Synthesizer(XTTS(config.model), tokenizer, config)
+    model, config = random_model(tokenizer)
+    synthesizer = speaking.Synthesizer(model, tokenizer, config)
     voice, sampling, judged = synthesizer.voice(voiced(0.5, 150, 1)), SamplingConfig(), []
 
     def judge(text, codes, stopped, rate, reading, wrong_share, *rest):

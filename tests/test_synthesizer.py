@@ -4,11 +4,10 @@ import dataclasses
 import json
 import logging
 
-import keras
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
-from tiny import tiny_model_config, tiny_run_config, voiced, write_run
+from tiny import random_model, spread, tiny_model_config, tiny_run_config, voiced, write_run
 
 from myxtts.audio.mel import log_mel_to_wav
 from myxtts.config.checks import UserError
@@ -30,12 +29,8 @@ GREEDY = SamplingConfig(temperature=0.0, repetition_penalty=1.0)
 
 @pytest.fixture(scope="module")
 def synthesizer(tokenizer):
-    keras.utils.set_random_seed(0)
-    config = tiny_run_config(model={"num_text_tokens": tokenizer.num_tokens})
-    model = XTTS(config.model)
-    random = np.random.default_rng(0)
-    for variable in model.gpt.trainable_variables:
-        variable.assign(variable + 0.2 * random.standard_normal(variable.shape).astype("float32"))
+    model, config = random_model(tokenizer)
+    spread(model.gpt.trainable_variables, 0.2)
     model.mel_stats.assign(np.full(80, 3.0, "float32"))
     model.dvae.decoder_output.bias.assign(np.full(80, -2.0, "float32"))
     return Synthesizer(model, tokenizer, config)

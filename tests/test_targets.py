@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 import soundfile
 import soxr
+from test_pipeline import make_loader
 from tiny import make_tiny_corpus, tiny_run_config, voiced
 
 from myxtts.config.rates import DECODER_SAMPLE_RATE, MODEL_SAMPLE_RATE
 from myxtts.config.stages import STAGES
-from myxtts.data.batch import BatchOrder, SequentialOrder, check_wave_batch, noise_batch, target_width
+from myxtts.data.batch import target_width
 from myxtts.data.corpora import Utterance
 from myxtts.data.dataset import MAX_SHIFT_SAMPLES, SpeechDataset
-from myxtts.data.pipeline import BatchLoader, SampleCache
 
 SOURCE_RATES = (24000, 48000, 8000)
 
@@ -31,15 +31,6 @@ def clips(tmp_path_factory):
         length = round(len(sound) * MODEL_SAMPLE_RATE / rate)
         made.append(Utterance(str(index), str(path), "", "ab"[index % 2], "en", num_samples=length, tokens=(1, 2)))
     return made
-
-
-def make_loader(clips, training=True, crop_samples=None, **arguments):
-    lengths, tokens = [min(clip.num_samples, crop_samples or clip.num_samples) for clip in clips], [2] * len(clips)
-    order = SequentialOrder(lengths, tokens, 3)
-    if training:
-        order = BatchOrder(lengths, tokens, 3, 1, 5, extra_samples=MAX_SHIFT_SAMPLES)
-    options = dict(crop_samples=crop_samples, max_shift=MAX_SHIFT_SAMPLES, training=training)
-    return BatchLoader(clips, order, SampleCache(8), 5, **options, **arguments)
 
 
 def test_target_is_the_recording_and_begins_with_the_model_input(clips):
@@ -112,15 +103,3 @@ def test_a_stage_requests_targets_by_its_entry_and_static_shapes_include_them(tm
         ]
     assert dataset.validation_loader("gpt")(0).target_lengths.min() > 0
     assert dataset.train_loader("dvae")(0).target_wav.shape[1] == 0
-
-
-def test_targets_that_break_the_contract_are_refused():
-    batch = noise_batch(2, 2048, 3, 0, 9, targets=True)
-    assert check_wave_batch(batch) is batch
-    for change, words in [
-        ({"target_wav": batch.target_wav[:, :-256]}, "target_wav must have 2304 samples or none"),
-        ({"target_lengths": batch.target_lengths * 0}, "within 1"),
-        ({"speaker": batch.speaker.astype(np.int64)}, "WaveBatch.speaker must be int32"),
-    ]:
-        with pytest.raises(ValueError, match=words):
-            check_wave_batch(batch._replace(**change))

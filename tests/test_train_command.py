@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import soundfile
 from command_helpers import sentence_of
-from crash_points import digests
+from crash_points import contents
 from tiny import make_tiny_corpus, untraced
 
 from myxtts.cli import say, train
@@ -109,7 +109,7 @@ def test_stage_whose_finished_checkpoint_is_damaged_is_not_finished(trained, tin
 
 
 def test_folder_of_recordings_is_not_changed_by_a_run(trained, tiny_corpus, tmp_path):
-    assert digests(tiny_corpus) == digests(make_tiny_corpus(tmp_path / "fresh"))
+    assert contents(tiny_corpus) == contents(make_tiny_corpus(tmp_path / "fresh"))
 
 
 def test_first_signal_requests_a_stop_and_the_second_stops_at_once(monkeypatch):

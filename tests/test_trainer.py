@@ -1,6 +1,5 @@
 """Whole runs on a tiny corpus: both stages, resuming, checkpoints, validation, overfitting."""
 
-import dataclasses
 import shutil
 from collections import Counter
 from types import SimpleNamespace
@@ -8,7 +7,7 @@ from types import SimpleNamespace
 import keras
 import numpy as np
 import pytest
-from tiny import tiny_run_config
+from tiny import tiny_run_config, with_training
 
 from myxtts.data.dataset import SpeechDataset
 from myxtts.models.xtts import XTTS
@@ -64,6 +63,15 @@ def dvae_trainer(dataset):
     return XTTSTrainer(dataset.config, stage="dvae")
 
 
+def trained_dvae(corpus, folder, stop_after=None, **sections):
+    """Trains a DVAE to the end or to a stop; returns its dataset, trainer and recorder."""
+    dataset = open_run(corpus, folder, **sections)
+    trainer = dvae_trainer(dataset)
+    recorder = Recorder(trainer, stop_after)
+    trainer.train(dataset, [recorder])
+    return dataset, trainer, recorder
+
+
 def frozen_dvae(config):
     """A DVAE whose codebook has its encoder's outputs, so that codes differ."""
     keras.utils.set_random_seed(2)
@@ -78,10 +86,7 @@ def frozen_dvae(config):
 @pytest.fixture(scope="module")
 def dvae_run(tiny_corpus, tmp_path_factory):
     """An uninterrupted DVAE run of six steps: its dataset, trainer and recorder."""
-    dataset = open_run(tiny_corpus, tmp_path_factory.mktemp("dvae_run"), dvae={"max_steps": 6, "crop_seconds": 0.4})
-    trainer, recorder = dvae_trainer(dataset), Recorder()
-    trainer.train(dataset, [recorder])
-    return dataset, trainer, recorder
+    return trained_dvae(tiny_corpus, tmp_path_factory.mktemp("dvae_run"), dvae={"max_steps": 6, "crop_seconds": 0.4})
 
 
 @pytest.fixture(scope="module")
@@ -178,8 +183,7 @@ def test_damaged_newest_checkpoint_is_set_aside_and_the_previous_one_resumed(gpt
     shutil.copytree(trainer.store.folder, tmp_path / "gpt")
     model_file = tmp_path / "gpt/step_00000006/model.safetensors"
     model_file.write_bytes(model_file.read_bytes()[:-7])
-    training = dataclasses.replace(dataset.config.training, checkpoint_dir=str(tmp_path))
-    config = dataclasses.replace(dataset.config, training=training)
+    config = with_training(dataset.config, checkpoint_dir=str(tmp_path))
     resumed = XTTSTrainer(config, foundations={"dvae": dvae_run[1].model})
     assert resumed.step == 4
     assert (tmp_path / "gpt/damaged_step_00000006").is_dir()

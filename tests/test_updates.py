@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from logical_devices import on_logical_devices, plan_of
+from test_train_step import numpy_adamw
 
 from myxtts.config.stages import StageConfig
 from myxtts.training.loop.step import TrainStep
@@ -74,35 +75,26 @@ def pair_step(strategy=None, precision="float32", ema=0.0):
         return pair, TrainStep(updates, strategy, SETTINGS, precision, ema=ema)
 
 
-class Adam:
-    """Adam in NumPy (Kingma and Ba 2015, algorithm 1), with the betas and the clipping of `SETTINGS`."""
-
-    def __init__(self, weight):
-        self.weight, self.betas, self.time = weight.astype("float64"), SETTINGS.betas, 0
-        self.first, self.second = np.zeros(2), np.zeros(2)
-
-    def update(self, gradient, rate):
-        norm = np.sqrt((gradient**2).sum())
-        gradient = gradient * min(1.0, SETTINGS.gradient_clip / (norm + 1e-6))
-        self.time += 1
-        self.first = self.betas[0] * self.first + (1 - self.betas[0]) * gradient
-        self.second = self.betas[1] * self.second + (1 - self.betas[1]) * gradient**2
-        first, second = (m / (1 - b**self.time) for m, b in zip((self.first, self.second), self.betas))
-        self.weight -= rate * first / (np.sqrt(second) + 1e-8)
-        return norm
+def clipped(gradient):
+    """Returns the gradient, at most as long as in `SETTINGS`, and its norm before."""
+    norm = np.sqrt((gradient**2).sum())
+    return gradient * min(1.0, SETTINGS.gradient_clip / (norm + 1e-6)), norm
 
 
 def numpy_pair(steps, rate):
     """Trains in NumPy: first the discriminator, then the generator against the updated discriminator."""
-    shift, weight = Adam(np.zeros(2)), Adam(np.array([0.3, -0.2]))
-    rows = ROWS.astype("float64")
-    for _ in range(steps):
-        made = 0.5 * rows + shift.weight
-        real, false = rows @ weight.weight - 1, made @ weight.weight
-        weight.update(2 * (real @ rows + false @ made) / len(rows), rate)
-        score = (0.5 * rows + shift.weight) @ weight.weight - 1
-        norm = shift.update(2 * score.mean() * weight.weight, rate)
-    return shift.weight, weight.weight, norm
+    shift, weight = np.zeros(2), np.array([0.3, -0.2])
+    rows, of_shift, of_weight = ROWS.astype("float64"), [], []
+    for step in range(1, steps + 1):
+        made = 0.5 * rows + shift
+        real, false = rows @ weight - 1, made @ weight
+        of_weight.append(clipped(2 * (real @ rows + false @ made) / len(rows))[0])
+        weight = numpy_adamw(np.array([0.3, -0.2]), of_weight, [rate] * step, 0.0, SETTINGS.betas)
+        score = (0.5 * rows + shift) @ weight - 1
+        gradient, norm = clipped(2 * score.mean() * weight)
+        of_shift.append(gradient)
+        shift = numpy_adamw(np.zeros(2), of_shift, [rate] * step, 0.0, SETTINGS.betas)
+    return shift, weight, norm
 
 
 @pytest.mark.parametrize("accumulation", [1, 4])

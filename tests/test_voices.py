@@ -3,18 +3,16 @@
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
-import keras
 import numpy as np
 import pytest
 import soundfile
 import tensorflow as tf
-from tiny import tiny_run_config, voiced
+from tiny import random_model, tiny_run_config, voiced
 
 from myxtts.audio.files import AudioError
 from myxtts.config.checks import UserError
 from myxtts.config.rates import MODEL_SAMPLE_RATE
 from myxtts.inference.voices import Voice, VoiceEncoder
-from myxtts.models.xtts import XTTS
 from myxtts.storage.files import CheckpointError
 
 
@@ -61,9 +59,8 @@ def test_blend_is_the_weighted_mean():
 
 
 def test_voice_is_cached_by_the_content_of_its_recordings(tmp_path, tokenizer, monkeypatch):
-    keras.utils.set_random_seed(0)
-    config = tiny_run_config(model={"num_text_tokens": tokenizer.num_tokens})
-    listen, made = VoiceEncoder(XTTS(config.model, parts=("gpt",)), config, remember=2), []
+    model, config = random_model(tokenizer, parts=("gpt",))
+    listen, made = VoiceEncoder(model, config, remember=2), []
     encode = listen._encode
     monkeypatch.setattr(listen, "_encode", lambda recordings: made.append(1) or encode(recordings))
     sounds = [voiced(0.6, pitch_hz, 1) for pitch_hz in (100, 150, 200)]

@@ -1,6 +1,7 @@
 """Tiny models and data: small enough to be trained in tests, and large enough not to be trivial."""
 
 import contextlib
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -58,6 +59,11 @@ def tiny_run_config(
     return XTTSConfig(model=model, data=DataConfig(**data), training=TrainingConfig(**training))
 
 
+def with_training(config, **settings):
+    """Returns a copy of an `XTTSConfig` with other `training` settings."""
+    return replace(config, training=replace(config.training, **settings))
+
+
 def voiced(seconds, pitch_hz, color, seed=0, sample_rate=MODEL_SAMPLE_RATE):
     """Returns a buzz with a moving formant, `(S,)` float32: it has pitch and a changing timbre like speech."""
     time = np.arange(int(seconds * sample_rate)) / sample_rate
@@ -88,6 +94,27 @@ def make_tiny_corpus(folder, sample_rate=MODEL_SAMPLE_RATE):
     return folder
 
 
+def recorded(folder, corpus, texts):
+    """Makes a corpus in the new `folder`: the clips of the tiny corpus with other texts, in turn; returns it."""
+    folder.mkdir()
+    (folder / "wavs").symlink_to(corpus / "wavs", target_is_directory=True)
+    names = sorted(path.stem for path in (corpus / "wavs").glob("*.wav"))
+    lines = [f"{name}|{text}|{text}" for name, text in zip(names, len(names) * texts)]
+    (folder / "metadata.csv").write_text("\n".join(lines), encoding="utf-8")
+    return folder
+
+
+def random_model(tokenizer, parts=("dvae", "gpt"), **settings):
+    """Returns a random `XTTS` with the parts, for a tokenizer, and its `XTTSConfig`; `settings` are of the model."""
+    import keras
+
+    from myxtts.models.xtts import XTTS
+
+    keras.utils.set_random_seed(0)
+    config = tiny_run_config(model={"num_text_tokens": tokenizer.num_tokens, **settings})
+    return XTTS(config.model, parts=parts), config
+
+
 def write_run(folder, model, tokenizer, config):
     """Writes the files of a training run: settings, vocabulary, and a finished checkpoint per part."""
     folder = Path(folder)
@@ -100,6 +127,11 @@ def write_run(folder, model, tokenizer, config):
     return folder
 
 
+def full_disk(*_, **__):
+    """Fails like an operation on a file of a full disk."""
+    raise OSError(28, "No space left on device")
+
+
 @contextlib.contextmanager
 def untraced():
     """Runs traced functions as plain Python in the block, because tracing takes most of the time of a few steps."""
@@ -110,6 +142,13 @@ def untraced():
         yield
     finally:
         tf.config.run_functions_eagerly(False)
+
+
+def spread(variables, scale):
+    """Adds noise to weights, because initial values, of which many are zero or one, hide errors."""
+    random = np.random.default_rng(0)
+    for variable in variables:
+        variable.assign(variable + scale * random.standard_normal(variable.shape).astype("float32"))
 
 
 def train_step_of(objective, strategy, settings, *arguments, **options):

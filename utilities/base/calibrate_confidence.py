@@ -9,7 +9,6 @@ fitted to the other half. The measurements are stored in `--work` and reused by 
 """
 
 import argparse
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -124,7 +123,7 @@ def tables(rows: list[dict]) -> str:
     return "\n".join(lines)
 
 
-def main() -> int:
+def main() -> None:
     """Measures speech, or reads earlier measurements from `--work`; writes the coefficients and prints the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--recognizer", required=True, help="Whisper size base or larger, or another recognizer")
@@ -136,8 +135,7 @@ def main() -> int:
     rows = read_json(arguments.work)
     write_json(BASE_FOLDER / CONFIDENCE_FILE, with_threshold(fitted(rows), rows)._asdict())
     print(tables(rows))
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

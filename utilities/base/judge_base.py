@@ -70,7 +70,7 @@ def losses(synthesizer: Synthesizer, language: str) -> tuple[float, float]:
     return sums[0] / sums[2], sums[1] / sums[2]
 
 
-def main() -> int:
+def main() -> None:
     """Prints a row of results for each language; writes the rows and all transcriptions to `--output`."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--checkpoint", type=Path, default=BASE_FOLDER)
@@ -86,7 +86,7 @@ def main() -> int:
         synthesizer = Synthesizer.load(arguments.checkpoint)
         for language in LANGUAGES:
             print(language, *(f"{loss:.2f}" for loss in losses(synthesizer, language)), flush=True)
-        return 0
+        return
     kinds = (("grammar", lambda language: held_out(language, SENTENCES)), ("free", free_sentences))
     languages = JUDGED
     if arguments.texts:
@@ -115,8 +115,7 @@ def main() -> int:
     listed = ["", "| language | errors | asked for | understood |", "|" + "---|" * 4, *sentences]
     if arguments.output:
         arguments.output.write_text("\n".join([*rows, *listed]) + "\n", encoding="utf-8")
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -77,8 +77,8 @@ def with_broken(source: Row) -> Iterator[Row]:
         yield Row(f"{source.name}, {name}", "copy", lambda change=change: change(said))
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Evaluates the original and damaged audio, and prints a line of metrics for each kind; returns 0."""
+def main(argv: Sequence[str] | None = None) -> None:
+    """Evaluates the original and damaged audio, and prints a line of metrics for each kind."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--run", required=True)
     parser.add_argument("--data", required=True)
@@ -112,8 +112,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(comparison.not_judged() or "judged", comparison.strangers)
     if arguments.output:
         write_text(arguments.output, as_csv(comparison))
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -14,7 +14,7 @@ import importlib.metadata
 
 import numpy as np
 import torch
-from seeded_weights import STOP_BIAS, sampled_positions, seeded_integers, seeded_tensor, seeded_values
+from seeded_weights import STOP_BIAS, sampled, seeded_integers, seeded_tensor, seeded_values
 from transformers import (
     LogitsProcessorList,
     RepetitionPenaltyLogitsProcessor,
@@ -89,13 +89,6 @@ def sampled_gradients(named_parameters):
         gradient = parameter.grad.numpy()
         rows.append([np.abs(gradient).max(), *sampled(gradient)])
     return np.array(rows, np.float32)
-
-
-def sampled(array):
-    values = np.zeros(16, np.float32)
-    positions = sampled_positions(array.size)
-    values[: len(positions)] = array.reshape(-1)[positions]
-    return values
 
 
 def gpt_batch(prefix, text_lengths, wav_lengths, num_text, num_codes, frames):

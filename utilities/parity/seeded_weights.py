@@ -57,6 +57,9 @@ def seeded_tensor(name, shape):
     return values * np.float32(gain / np.sqrt(fan_in))
 
 
-def sampled_positions(size):
-    """Returns up to 16 evenly spaced indices, first and last included, into a flat tensor of `size` values."""
-    return np.unique(np.linspace(0, size - 1, 16).astype(np.int64))
+def sampled(array):
+    """Returns 16 evenly spaced values, first and last included; all values and zeros of an array with fewer."""
+    values = np.zeros(16, np.float32)
+    positions = np.unique(np.linspace(0, array.size - 1, 16).astype(np.int64))
+    values[: len(positions)] = np.ravel(array)[positions]
+    return values

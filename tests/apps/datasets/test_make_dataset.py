@@ -12,6 +12,7 @@ from unittest import mock
 import numpy as np
 import pytest
 import soundfile
+from crash_points import contents
 from planted_talk import RATE, HearsPlanted, plant, syllables
 from tiny import voiced
 
@@ -40,10 +41,6 @@ def options_with(**models):
 def read_segments(folder):
     with open(folder / "segments.csv", encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
-
-
-def contents(folder):
-    return {path.relative_to(folder): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
 def clip_bounds(folder):

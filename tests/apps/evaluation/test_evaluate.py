@@ -11,7 +11,7 @@ import keras
 import numpy as np
 import pytest
 import soundfile
-from tiny import WORDS, make_tiny_corpus, tiny_run_config, write_run
+from tiny import make_tiny_corpus, tiny_run_config, write_run
 
 from myxtts.__main__ import main
 from myxtts.apps.evaluation import comparison as comparing
@@ -36,13 +36,11 @@ def quick_intervals(monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def run(tiny_corpus, tmp_path_factory):
+def run(tiny_corpus, tokenizer, tmp_path_factory):
     """Folder of an untrained run on `tiny_corpus`, whose list of clips has ten of the twelve."""
     from myxtts.models.xtts import XTTS
-    from myxtts.text.tokenizer import XTTSTokenizer
 
     folder = tmp_path_factory.mktemp("runs") / "mine"
-    tokenizer = XTTSTokenizer.train([(word, "en") for word in WORDS])
     model = {"num_text_tokens": tokenizer.num_tokens, "layers": 1, "max_audio_tokens": 28}
     config = tiny_run_config(tiny_corpus, folder, model=model, data={"max_seconds": 1.15})
     keras.utils.set_random_seed(0)

@@ -12,7 +12,7 @@ from released_model import write_release
 from small_hub import SmallHub
 from test_convert_export import RELEASED_SHAPE
 from test_hub import use_hub
-from tiny import untraced
+from tiny import recorded, untraced
 
 from myxtts.__main__ import main
 from myxtts.config.config import find_recipe
@@ -33,11 +33,7 @@ def commands(page):
 def home(tiny_corpus, tmp_path, monkeypatch):
     """A folder with the files that the page assumes: recordings, a voice, a release, and a recipe for a tiny model."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "recordings").mkdir()
-    (tmp_path / "recordings/wavs").symlink_to(tiny_corpus / "wavs", target_is_directory=True)
-    names = sorted(path.stem for path in (tiny_corpus / "wavs").glob("*.wav"))
-    lines = [f"{name}|{word}|{word}" for name, word in zip(names, 3 * ("سلام،", "حال شما", "چطور", "است؟"))]
-    (tmp_path / "recordings/metadata.csv").write_text("\n".join(lines), encoding="utf-8")
+    recorded(tmp_path / "recordings", tiny_corpus, ("سلام،", "حال شما", "چطور", "است؟"))
     (tmp_path / "voice.wav").write_bytes((tiny_corpus / "wavs/low_six.wav").read_bytes())
     known = XTTSTokenizer.from_file(write_release(tmp_path / "XTTS-v2") / "vocab.json").num_tokens
     release = write_release(tmp_path / "XTTS-v2", replace(RELEASED_SHAPE, num_text_tokens=known))

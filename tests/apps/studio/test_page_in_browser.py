@@ -5,13 +5,10 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-import numpy as np
 import pytest
 from page_browser import CHROMIUM, DRIVER, Page, chromium, free_port, page_server
+from planted_talk import plant
 from released_model import write_release
-from tiny import voiced
-
-from myxtts.audio.encoding import write_audio
 
 MISSING = [name for name in ("gradio", "selenium") if find_spec(name) is None]
 MISSING += [path for path in (CHROMIUM, DRIVER) if not Path(path).exists()]
@@ -35,17 +32,6 @@ def browser(tiny_corpus):
     driver = chromium(["--use-fake-ui-for-media-stream", "--use-fake-device-for-media-stream", heard])
     yield driver
     driver.quit()
-
-
-def sentences_of_buzzes(count, rate):
-    """Returns sentences of 2.6 s with pauses between them and a level that varies like speech, `(S,)`."""
-    hush = lambda seconds: 3e-4 * np.random.default_rng(0).standard_normal(int(seconds * rate))
-    parts = [hush(0.7)]
-    for number in range(count):
-        sound = voiced(0.6, 120, number, number, rate)
-        word = sound * (0.1 + 0.9 * np.abs(np.cos(2 * np.pi * 4.5 * np.arange(len(sound)) / rate)))
-        parts += [word, hush(0.06)] * 4 + [hush(0.7)]
-    return np.concatenate(parts).astype(np.float32)
 
 
 def test_page_opens_with_sound_and_fits_a_laptop_and_a_phone(served, browser):
@@ -116,7 +102,7 @@ def test_recordings_become_a_data_set_and_a_voice_is_recorded_spoken_and_exporte
 def test_recording_without_text_is_transcribed_corrected_and_moved_to_the_trash(served, browser, tmp_path):
     (home, port), hears = served, tmp_path / "hears.py"
     hears.write_text("print('what was heard of this sentence')")
-    write_audio(tmp_path / "talk.wav", sentences_of_buzzes(4, 16_000), 16_000)
+    plant(tmp_path / "talk.wav", count=4)
     from selenium.webdriver.common.action_chains import ActionChains
     from selenium.webdriver.common.keys import Keys
 

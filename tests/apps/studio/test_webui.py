@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from unittest.mock import Mock
 
 import pytest
+from tiny import recorded
 
 from myxtts.apps.studio import processes
 from myxtts.apps.studio.folders import DataSets, add_vote, count_votes, named_folder, runs_in
@@ -201,16 +202,6 @@ def test_command_is_followed_cancelled_and_fails_with_its_message(monkeypatch):
     with pytest.raises(UserError, match="Cancelled"):
         list(following)
     assert not known.cancel("a")
-
-
-def recorded(folder, corpus, texts):
-    """The tiny corpus with other texts."""
-    folder.mkdir()
-    (folder / "wavs").symlink_to(corpus / "wavs", target_is_directory=True)
-    names = sorted(path.stem for path in (corpus / "wavs").glob("*.wav"))
-    lines = [f"{name}|{text}|{text}" for name, text in zip(names, len(names) * texts)]
-    (folder / "metadata.csv").write_text("\n".join(lines), encoding="utf-8")
-    return folder
 
 
 def steps_and_rates(config):
