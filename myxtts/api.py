@@ -15,7 +15,6 @@ from myxtts.config.data import PATHS
 from myxtts.config.flags import all_flags, start_options, with_named
 from myxtts.config.model import DEFAULT_TEXT_TOKENS
 from myxtts.config.stages import STAGES
-from myxtts.devices.configuration import device_request
 from myxtts.devices.device_plan import plan_devices
 from myxtts.devices.tensorflow_start import import_sparingly, starting_quietly
 
@@ -295,6 +294,8 @@ def _requested(config, named, start, is_plan=False) -> XTTSConfig:
         if named.get(name) and not holds:
             flag = f"--{name.replace('_', '-')}"
             raise ConfigError(f"{flag} {named[name]} has no effect {hint}, or leave out {flag}.")
+    from myxtts.devices.configuration import device_request  # imports psutil
+
     # A plan may be for another machine, with more GPUs; `check_request` counts those of this one.
     plan_devices(num_gpus=1024, **vars(device_request(*gpus, **start.devices)))
     return config
