@@ -114,7 +114,7 @@ def test_named_stage_with_dependents_is_refused_before_anything_is_changed(tiny_
 # ---- any number of stages, by what they build on
 
 
-UNTAKEN = dict(takes_init_from=False, nothing_to_learn=lambda dataset: None)
+LEARNING = SimpleNamespace(nothing_to_learn=lambda dataset: None)
 
 
 @pytest.fixture
@@ -124,7 +124,7 @@ def four_stages(monkeypatch):
     made = []
     for name, below in {"voice": (), "sound": ("dvae", "gpt", "voice")}.items():
         register_stage(StageEntry(name, below, rates))
-        monkeypatch.setitem(STAGE_CLASSES, name, SimpleNamespace(**UNTAKEN))
+        monkeypatch.setitem(STAGE_CLASSES, name, LEARNING)
         made.append(name)
     yield
     for name in made:
@@ -201,7 +201,7 @@ def test_named_stage_is_refused_with_the_names_of_all_dependents(four_stages, tm
 
 def test_following_stage_does_not_block_and_continues_afterwards(tmp_path, monkeypatch):
     rates = dict.fromkeys(MODEL_SIZES, 1e-3)
-    monkeypatch.setitem(STAGE_CLASSES, "sound", SimpleNamespace(**UNTAKEN))
+    monkeypatch.setitem(STAGE_CLASSES, "sound", LEARNING)
     monkeypatch.setitem(STAGES, "sound", StageEntry("sound", ("dvae", "gpt"), rates, follows=("gpt",)))
     write_stages(tmp_path, {"dvae": 5, "gpt": 5, "sound": 5})
     assert trained(tmp_path, 9) == ["gpt", "sound"]

@@ -285,7 +285,7 @@ def try_run(works: Sequence[StageWork], dataset: SpeechDataset, needs: Needs, no
     tried, times = {stage: found for stage, found in tried.items() if found is not None}, {}
     for stage, (alone, each) in tried.items():
         step, stops = each * training.gradient_accumulation, steps[stage] / training.validate_every_steps
-        ends = bool(training.sample_every_steps) and STAGE_CLASSES[stage].speaks
+        ends = bool(training.sample_every_steps) and STAGES[stage].speaks
         rest = share * (STOP_SECONDS * stops + CLOSING_SECONDS * ends)
         times[stage] = step, step * steps[stage] + OPENING * alone + rest
     return times

@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from myxtts.config.checks import UserError, counted
+from myxtts.config.stages import STAGES
 from myxtts.devices.configuration import require_placement
 from myxtts.devices.gpu_monitor import BYTES_PER_MB, GPUMonitor
 from myxtts.devices.machine import resident_bytes
@@ -128,7 +129,7 @@ class Watch:
 
     def __init__(self, trainer: "StageTrainer"):
         training = trainer.config.training
-        self.trainer = trainer
+        self.trainer, self.main_loss = trainer, STAGES[trainer.stage.name].main_loss
         self.divergence = DivergenceGuard(training.max_bad_steps)
         self.overtraining = OvertrainingDetector(training.overtraining_patience)
         self.speech_judge: Callable[[int], dict] | None = None
@@ -195,7 +196,7 @@ class Watch:
             losses = {name: float(value) for name, value in tensors.items()}
             self._recent.append(losses)
             self.divergence.record(step, clips, losses)
-            main_loss = losses.get(self.trainer.stage.main_loss)  # None in phases without the main update
+            main_loss = losses.get(self.main_loss)  # None in phases without the main update
             if losses["finite"] and main_loss is not None:
                 self.overtraining.record(main_loss)
         self._unread.clear()
@@ -250,7 +251,7 @@ class Watch:
         trainer, state = self.trainer, self.trainer.state
         with trainer.clock.paused(), trainer.train_step.averaged_weights():
             losses = self.evaluate(loader)
-            main = losses[trainer.stage.main_loss]
+            main = losses[self.main_loss]
             is_best = state.improves("loss", main)
             state.history.append({"step": state.step, **losses})
             for line in trainer.stage.advise(self.evaluate.metrics):
