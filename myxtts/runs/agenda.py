@@ -215,7 +215,7 @@ def find_needs(config: XTTSConfig, works: Sequence[StageWork], dataset: SpeechDa
     """Estimates the memory and disk space to train the stages; returns None if no stage is to be trained. Raises
     `UserError` if the run does not fit into the free disk space or the total memory."""
     training, plan = config.training, plan_for()
-    shares = max(1, len(training.workers)) * plan.num_replicas
+    shares = max(1, len(training.workers)) * len(plan.model_devices)
     longest = max((clip.num_samples for clip in dataset.train), default=config.max_samples) / MODEL_SAMPLE_RATE
     peaks, extras, checkpoints, disk = [], [], [], 0
     for work in works:
