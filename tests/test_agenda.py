@@ -114,8 +114,7 @@ def test_named_stage_with_dependents_is_refused_before_anything_is_changed(tiny_
 
 def add_stage(monkeypatch, name, below, **settings):
     monkeypatch.setitem(STAGES, name, StageEntry(name, below, dict.fromkeys(MODEL_SIZES, 1e-3), **settings))
-    untaken = SimpleNamespace(takes_init_from=False, nothing_to_learn=lambda dataset: None)
-    monkeypatch.setitem(STAGE_CLASSES, name, untaken)
+    monkeypatch.setitem(STAGE_CLASSES, name, SimpleNamespace(nothing_to_learn=lambda dataset: None))
 
 
 @pytest.fixture

@@ -33,8 +33,8 @@ def end_of(stage="gpt", timing=TIMING, loss_scale=None):
 def test_log_line_has_the_text_of_the_contract():
     assert timing_lines(TIMING) == ["Avg: 125.0ms, Std: 10.0ms", "Throughput: 8.00 steps/sec", "Variation: 8.0%"]
     assert timing_lines({}) == []
-    assert losses_text(LOSSES) == "loss 3.1234 | text 1.2000 | codes 3.1000 | gradient_norm 0.5000 | lr 1.0e-03"
-    assert losses_text({"skipped_steps": 3}) == "skipped 3"
+    shown = "loss 3.1234 | text 1.2000 | codes 3.1000 | gradient_norm 0.5000 | lr 1.0e-03 | skipped 3"
+    assert losses_text(LOSSES | {"skipped_steps": 3}) == shown
 
 
 def test_console_without_a_terminal_prints_plain_lines(capsys):
@@ -52,6 +52,7 @@ def test_console_without_a_terminal_prints_plain_lines(capsys):
         "Placement audit",
         "Batch size: 16 x 4 accumulated",
         "step 10/100",
+        "lr 1.0e-03 | Avg: 125.0ms",
         "stall 1.5% | buffer 3/3",
         "00:11 left | Host memory: 812MB",
         "00:07 left in this stage | 01:35 left in the run | Host memory: 812MB",

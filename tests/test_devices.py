@@ -33,13 +33,13 @@ def test_default_is_single_mode_on_the_first_gpu_or_the_cpu():
     for num_gpus, device in ((2, "/GPU:0"), (0, "/CPU:0")):
         plan = plan_devices(num_gpus=num_gpus)
         assert (plan.mode, plan.data_device, plan.model_devices) == ("single", device, (device,))
-        assert not plan.is_dual and plan.num_replicas == 1
+        assert not plan.is_dual and len(plan.model_devices) == 1
 
 
 def test_several_model_gpus_are_replicas_that_one_data_gpu_feeds():
     plan = plan_devices(data_gpu=0, model_gpus=[3, 1, 2], num_gpus=4)
     assert plan.model_devices == ("/GPU:1", "/GPU:2", "/GPU:3")
-    assert plan.visible == (0, 3, 1, 2) and plan.num_replicas == 3
+    assert plan.visible == (0, 3, 1, 2) and len(plan.model_devices) == 3
     assert plan.gpu_roles == ("data", "model", "model", "model")
 
 

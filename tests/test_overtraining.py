@@ -7,7 +7,7 @@ import pytest
 from test_trainer import Recorder, dvae_trainer, open_run
 
 from myxtts.training.trainer import XTTSTrainer
-from myxtts.training.watching.watch import WARN_AFTER, OvertrainingDetector, Watch
+from myxtts.training.watching.watch import WARN_AFTER, Evaluator, OvertrainingDetector
 
 pytestmark = pytest.mark.usefixtures("eagerly")
 
@@ -73,9 +73,8 @@ def test_detector_restored_from_json_equals_an_uninterrupted_one(cut):
 
 def test_overtrained_stage_ends_at_its_best_and_stays_ended(tiny_corpus, tmp_path, monkeypatch, caplog):
     course = {1: 3.0, 2: 2.0, 3: 2.5, 4: 2.6, 5: 2.7}
-    monkeypatch.setattr(
-        Watch, "evaluate", lambda watch, loader: {"reconstruction": course[watch.trainer.step], "commitment": 0.0}
-    )
+    losses = lambda evaluator, loader: {"reconstruction": course[evaluator.trainer.step], "commitment": 0.0}
+    monkeypatch.setattr(Evaluator, "__call__", losses)
     settings = dict(
         dvae={"max_steps": 9, "crop_seconds": 0.4, "learning_rate": 1e-5},
         training={"validate_every_steps": 1, "checkpoint_every_steps": 4, "overtraining_patience": 3},

@@ -231,8 +231,10 @@ def validated(mode):
     replicas, stage = Replicas(plan), Scored()
     with replicas.scope():
         objective = Regression()
-    evaluator = Evaluator(stage, [objective], replicas)
-    twice = [evaluator(Loader(), lambda wave: wave, 9) for _ in range(2)]
+    config = SimpleNamespace(training=SimpleNamespace(max_validation_batches=9))
+    parts = dict(stage=stage, replicas=replicas, workers=replicas.workers, preparation=lambda wave: wave)
+    evaluator = Evaluator(SimpleNamespace(config=config, **parts), [objective])
+    twice = [evaluator(Loader()) for _ in range(2)]
     return twice, stage.seen, plan.model_devices, evaluator._traced.experimental_get_tracing_count()
 
 

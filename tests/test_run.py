@@ -6,12 +6,14 @@ import logging
 import re
 import sys
 import threading
+from dataclasses import replace
 
 import pytest
 from crash_points import crash_everywhere
 from tiny import tiny_run_config
 
 import myxtts
+from myxtts.config.stages import STAGES
 from myxtts.devices.configuration import plan_devices
 from myxtts.runs.opening import open_run
 from myxtts.runs.run import Run, RunListener
@@ -19,7 +21,6 @@ from myxtts.runs.setup import holds_run
 from myxtts.storage.checkpoint import CheckpointStore
 from myxtts.storage.files import write_text
 from myxtts.storage.run_folder import own_run_folder
-from myxtts.training.stages.classes import STAGE_CLASSES
 
 pytestmark = pytest.mark.usefixtures("eagerly")
 
@@ -87,7 +88,7 @@ def test_front_end_starts_follows_stops_and_resumes_a_run(tiny_corpus, tmp_path,
 def test_repeated_run_speaks_the_last_sentences_that_a_stop_has_prevented(tiny_corpus, tmp_path, monkeypatch, caplog):
     config, spoken = dvae_config(tiny_corpus, tmp_path, 1, gradient_accumulation=3), []
     assert Run(config, PLAN).train() and re.search("12 clips.* 10", caplog.text)
-    monkeypatch.setattr(STAGE_CLASSES["dvae"], "speaks", True)
+    monkeypatch.setitem(STAGES, "dvae", replace(STAGES["dvae"], speaks=True))
     monkeypatch.setattr("myxtts.runs.samples.speak_last_words", lambda *_: spoken.append(1))
     config.training.sample_every_steps = 1
     assert Run(config, PLAN).train() and spoken

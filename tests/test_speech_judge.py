@@ -1,5 +1,7 @@
 """Evaluation during training: what is measured, which checkpoint becomes the best, and when a stage ends early."""
 
+from dataclasses import replace
+
 import pytest
 from test_trainer import Recorder, dvae_trainer, frozen_dvae, open_run
 from test_workers import together
@@ -8,14 +10,14 @@ from tiny import write_run
 from myxtts.audio.files import load_samples
 from myxtts.config.checks import UserError
 from myxtts.config.rates import MODEL_SAMPLE_RATE
+from myxtts.config.stages import STAGES
 from myxtts.devices.configuration import plan_for
 from myxtts.hearing.measuring import Spoken
 from myxtts.runs.opening import open_stage
 from myxtts.runs.samples import SpeechJudge
 from myxtts.training.resuming import TrainingState
-from myxtts.training.stages.classes import STAGE_CLASSES
 from myxtts.training.trainer import XTTSTrainer
-from myxtts.training.watching.watch import Watch
+from myxtts.training.watching.watch import Evaluator
 
 pytestmark = pytest.mark.usefixtures("eagerly")
 
@@ -31,9 +33,9 @@ def test_best_checkpoint_by_evaluation_and_the_end_of_a_stage_that_no_longer_imp
     tiny_corpus, tmp_path, monkeypatch, caplog
 ):
     # The DVAE stands in for the GPT, which takes longer to train.
-    monkeypatch.setattr(STAGE_CLASSES["dvae"], "speaks", True)
-    losses = lambda watch, loader: {"reconstruction": 9.0 - watch.trainer.step, "commitment": 0.0}
-    monkeypatch.setattr(Watch, "evaluate", losses)
+    monkeypatch.setitem(STAGES, "dvae", replace(STAGES["dvae"], speaks=True))
+    losses = lambda evaluator, loader: {"reconstruction": 9.0 - evaluator.trainer.step, "commitment": 0.0}
+    monkeypatch.setattr(Evaluator, "__call__", losses)
     training = {"evaluate_every_steps": 1, "best_by": "evaluation", "evaluation_patience": 2}
     every, steps = {"validate_every_steps": 1, "checkpoint_every_steps": 50}, {"max_steps": 9, "crop_seconds": 0.4}
     dataset = open_run(tiny_corpus, tmp_path, dvae=steps, training={**training, **every})

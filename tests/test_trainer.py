@@ -15,6 +15,7 @@ from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
 from myxtts.training.loop.device_pipeline import StepClock
 from myxtts.training.trainer import XTTSTrainer
 from myxtts.training.watching.callbacks import Callback
+from myxtts.training.watching.watch import Evaluator
 
 
 class Recorder(Callback):
@@ -172,7 +173,7 @@ def test_best_is_the_lowest_finite_validation_loss(gpt_run, monkeypatch):
     trainer.state.best, found = None, []
     monkeypatch.setattr(gpt_run[2], "validation", {})  # it hears of these, too
     for loss in (np.nan, 3.0, np.inf, 2.0, np.nan, 2.5):
-        monkeypatch.setattr(trainer.watch, "evaluate", lambda loader: {"codes": loss})
+        monkeypatch.setattr(Evaluator, "__call__", lambda evaluator, loader: {"codes": loss})
         found.append(trainer.watch.validate([])[1])
     assert found == [False, True, False, True, False, False]
     trainer.state.best, trainer.state.history = kept

@@ -123,7 +123,7 @@ def _reads_faster(data):
 def _trains_more(plan):
     if not plan.is_dual:
         return "Give the data work a device of its own: --data-gpu 0 --model-gpu 1."
-    if plan.num_replicas > 1:
+    if len(plan.model_devices) > 1:
         return "Use fewer --model-gpus, which one data device can feed, or a larger --model-size."
     if plan.data_gpu in plan.model_gpus:
         return "One GPU prepares and trains: use the idle time for a larger --batch-size or --model-size."

@@ -122,6 +122,14 @@ class StageEntry:
     """Default peak learning rate by model size."""
     settings: type[StageConfig] = StageConfig
     """Class of the stage's settings."""
+    main_loss: str = "loss"
+    """Name of the validation loss that selects the best checkpoint."""
+    speaks: bool = False
+    """Whether the model can synthesize speech during the stage, for samples and evaluations."""
+    takes_init_from: bool = False
+    """Whether a new run can load the part's weights from another run (`--init-from`)."""
+    tuned_with_all: bool = True
+    """Whether `--init-from` fine-tunes the part by default in a run of all stages. If False, it stays unchanged."""
     defaults: Mapping[str, object] = field(default_factory=dict)
     """Default values that differ from those of the class in `settings`, by field name, such as `max_steps`."""
     can_crop: bool = False

@@ -122,7 +122,7 @@ def apply_plan(plan: DevicePlan) -> None:
             _configure_gpus(tf, plan, narrowed)
         elif tf.config.get_visible_devices("GPU"):
             tf.config.set_visible_devices([], "GPU")
-        cpu, count = tf.config.list_physical_devices("CPU")[0], 1 + plan.num_replicas
+        cpu, count = tf.config.list_physical_devices("CPU")[0], 1 + len(plan.model_devices)
         # A process that already has enough logical devices (a notebook, a test run) keeps them.
         if plan.virtual and len(tf.config.get_logical_device_configuration(cpu) or ()) < count:
             tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * count)

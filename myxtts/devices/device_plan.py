@@ -59,11 +59,6 @@ class DevicePlan:
         return self.model_devices[0]
 
     @property
-    def num_replicas(self) -> int:
-        """Number of model devices, each of which trains one replica."""
-        return len(self.model_devices)
-
-    @property
     def is_dual(self) -> bool:
         """Whether data and model have separate devices (Multi-GPU Mode)."""
         return self.data_device not in self.model_devices

@@ -215,7 +215,7 @@ def find_needs(config: XTTSConfig, works: Sequence[StageWork], dataset: SpeechDa
     """Estimates the memory and disk space to train the stages; returns None if no stage is to be trained. Raises
     `UserError` if the run does not fit into the free disk space or the total memory."""
     training, plan = config.training, plan_for()
-    shares = max(1, len(training.workers)) * plan.num_replicas
+    shares = max(1, len(training.workers)) * len(plan.model_devices)
     longest = max((clip.num_samples for clip in dataset.train), default=config.max_samples) / MODEL_SAMPLE_RATE
     peaks, extras, checkpoints, disk = [], [], [], 0
     for work in works:
@@ -285,7 +285,7 @@ def try_run(works: Sequence[StageWork], dataset: SpeechDataset, needs: Needs, no
     tried, times = {stage: found for stage, found in tried.items() if found is not None}, {}
     for stage, (alone, each) in tried.items():
         step, stops = each * training.gradient_accumulation, steps[stage] / training.validate_every_steps
-        ends = bool(training.sample_every_steps) and STAGE_CLASSES[stage].speaks
+        ends = bool(training.sample_every_steps) and STAGES[stage].speaks
         rest = share * (STOP_SECONDS * stops + CLOSING_SECONDS * ends)
         times[stage] = step, step * steps[stage] + OPENING * alone + rest
     return times

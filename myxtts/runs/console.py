@@ -16,6 +16,7 @@ from myxtts.config.checks import UNPRINTABLE, counted, printable
 from myxtts.config.config import XTTSConfig
 from myxtts.config.model import ModelConfig
 from myxtts.config.rates import MODEL_SAMPLE_RATE
+from myxtts.config.stages import STAGES
 from myxtts.devices.device_plan import DevicePlan
 from myxtts.devices.machine import BYTES_PER_GB, peak_resident_bytes
 from myxtts.runs.agenda import StageWork, describe_works, listed
@@ -24,7 +25,6 @@ from myxtts.runs.run import Run, RunListener
 from myxtts.runs.samples import held_out_voice
 from myxtts.storage.base_model import is_base, model_name
 from myxtts.training.loop.device_pipeline import prefetch_depth
-from myxtts.training.stages.classes import STAGE_CLASSES
 from myxtts.training.watching.callbacks import ConsoleProgress
 from myxtts.utils.commons import folded_on_terminal, progress_bar
 
@@ -147,7 +147,7 @@ class RunConsole(ConsoleProgress, RunListener):
             lines.append(f"Pictures:     {home}/samples/*.png, mel spectrograms of samples and recordings")
         if (home / "curves.png").is_file():
             lines.append(f"Loss curves:  {home}/curves.png")
-        if any(STAGE_CLASSES[stage].speaks for stage in trained) and dataset.validation:
+        if any(STAGES[stage].speaks for stage in trained) and dataset.validation:
             clip = dataset.validation[0]
             voice = " ".join(_quoted(one.wav_path) for one in held_out_voice(dataset, clip.language))
             voice = f"--reference-audio {voice} --language {_quoted(clip.language)}"
@@ -173,16 +173,16 @@ class RunConsole(ConsoleProgress, RunListener):
 
     def _result(self, stage):
         """Returns text with a stage's steps, time and validation losses, and a hint if the loss was still falling."""
-        kind, best = STAGE_CLASSES[stage], self.run.best.get(stage)
+        entry, best = STAGES[stage], self.run.best.get(stage)
         result = f"Stage {stage}: " + (f"step {step}" if (step := self.run.last_steps[stage]) else "used as it is")
         if stage in self._seconds:
             result += f", {tqdm.format_interval(self._seconds[stage])} in this run"
-        by_step = {one["step"]: one[kind.main_loss] for one in self.run.history[stage]}
+        by_step = {one["step"]: one[entry.main_loss] for one in self.run.history[stage]}
         if best in by_step:
             last = max(by_step)
-            result += f"; validation {kind.main_loss} {by_step[last]:.4f} at the end"
-            result += f", {by_step[best]:.4f} at its best, step {best}" + ", which speaks" * kind.speaks
-            if best == last and len(by_step) > 1 and kind.speaks:
+            result += f"; validation {entry.main_loss} {by_step[last]:.4f} at the end"
+            result += f", {by_step[best]:.4f} at its best, step {best}" + ", which speaks" * entry.speaks
+            if best == last and len(by_step) > 1 and entry.speaks:
                 result += f".\n  It was still falling: --stage {stage} and a larger --max-steps continue the training"
         return result
 

@@ -149,7 +149,7 @@ def check_same_model(before: ModelConfig, config: XTTSConfig, reset: Sequence[st
 
 def open_stage(stage: str, plan: DevicePlan, dataset: SpeechDataset) -> tuple[StageTrainer, list]:
     """Returns the trainer of a stage, and its callbacks that write logs and samples; only the chief has callbacks."""
-    kind, config, settings = STAGE_CLASSES[stage], dataset.config, dataset.config.training
+    speaks, config, settings = STAGES[stage].speaks, dataset.config, dataset.config.training
     foundations, lineage = load_foundations(config, stage, plan.data_device)
     trainer = StageTrainer(config, stage, plan, foundations, lineage)
 
@@ -158,7 +158,7 @@ def open_stage(stage: str, plan: DevicePlan, dataset: SpeechDataset) -> tuple[St
         model = XTTS.assemble(trainer.config.model, *foundations.values(), trainer.model)
         return Synthesizer(model, dataset.tokenizer, trainer.config)
 
-    if kind.speaks and settings.evaluate_every_steps:
+    if speaks and settings.evaluate_every_steps:
         trainer.watch.speech_judge = SpeechJudge(dataset, synthesizer, trainer.model_device)
     if not trainer.workers.is_chief:
         return trainer, []
@@ -170,7 +170,7 @@ def open_stage(stage: str, plan: DevicePlan, dataset: SpeechDataset) -> tuple[St
     folders = home / "samples", logs / "samples"
     if settings.sample_every_steps:
         callbacks.append(Copier(dataset, trainer, *folders))
-    if kind.speaks:
+    if speaks:
         callbacks.append(SampleSpeaker(dataset, synthesizer, trainer.model_device, *folders))
     return trainer, callbacks
 

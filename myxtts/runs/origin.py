@@ -26,7 +26,6 @@ from myxtts.storage.files import write_whole
 from myxtts.storage.speakers import SPEAKER_CLIPS, SPEAKERS_FILE, read_clips, write_speaker_clips
 from myxtts.text.g2p import ESPEAK
 from myxtts.text.tokenizer import XTTSTokenizer
-from myxtts.training.stages.classes import STAGE_CLASSES
 
 MOST_CLIP_BYTES = 8 * 2**20
 TEXT_WEIGHTS = ("gpt/text_embedding", "gpt/text_head/kernel", "gpt/text_head/bias")
@@ -79,9 +78,9 @@ def tuned_stages(config: XTTSConfig) -> list[str]:
     training = config.training
     if training.tune:
         return [name for name in STAGES if name in training.tune]
-    if training.stage != "all" and STAGE_CLASSES[training.stage].takes_init_from:
+    if training.stage != "all" and STAGES[training.stage].takes_init_from:
         return [training.stage]
-    return [name for name, kind in STAGE_CLASSES.items() if kind.takes_init_from and kind.tuned_with_all]
+    return [name for name, entry in STAGES.items() if entry.takes_init_from and entry.tuned_with_all]
 
 
 def taken_parts(config: XTTSConfig) -> list[str]:

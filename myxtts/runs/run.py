@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from myxtts.config.checks import UserError
 from myxtts.config.config import XTTSConfig
+from myxtts.config.stages import STAGES
 from myxtts.devices.device_plan import DevicePlan
 from myxtts.devices.gpu_monitor import GPUMonitor
 from myxtts.distributed.workers import current_workers, leaving_together
@@ -186,7 +187,6 @@ class Run:
         from myxtts.runs.agenda import TimeLeft
         from myxtts.runs.opening import open_together
         from myxtts.runs.samples import speak_last_words, write_curves
-        from myxtts.training.stages.classes import STAGE_CLASSES
 
         self.time_left = TimeLeft(self.config)
         self._notify("on_pipeline", self.config, self.plan)
@@ -204,7 +204,7 @@ class Run:
         if stopped_in is not None:
             self._notify("on_stopped", stopped_in)
             return False
-        speaks = any(STAGE_CLASSES[name].speaks for name in self.history)
+        speaks = any(STAGES[name].speaks for name in self.history)
         is_new = stages or not any(self.folder.glob("samples/final_*.wav"))  # none after a stop in the last step
         if is_new and speaks and self.config.training.sample_every_steps and workers.is_chief:
             self.trainer = None  # frees the memory of its model

@@ -20,6 +20,7 @@ from myxtts.audio.mel import DVAE_MEL, MelSpectrogram, log_mel_to_wav, resample
 from myxtts.config.checks import UserError
 from myxtts.config.config import XTTSConfig
 from myxtts.config.rates import DECODER_SAMPLE_RATE, MEL_FRAMES_PER_CODE, MODEL_SAMPLE_RATE
+from myxtts.config.stages import STAGES
 from myxtts.data.corpora import Utterance
 from myxtts.data.dataset import SpeechDataset
 from myxtts.distributed.workers import Workers, current_workers
@@ -32,7 +33,6 @@ from myxtts.storage.run_folder import METRICS, read_metrics
 from myxtts.training.loop.batching import with_batch
 from myxtts.training.loop.device_pipeline import copy_to
 from myxtts.training.stage_trainer import StageTrainer
-from myxtts.training.stages.classes import STAGE_CLASSES
 from myxtts.training.watching.callbacks import Callback, EventFile
 
 logger = logging.getLogger(__name__)
@@ -84,7 +84,7 @@ def write_curves(folder: str | Path, history: dict[str, list[dict[str, float]]])
     `Run.history`), and training losses from `metrics.jsonl`. Logs write errors."""
     path, curves, metrics = Path(folder, "curves.png"), {}, read_metrics(folder)
     for stage, validations in history.items():
-        main, training = STAGE_CLASSES[stage].main_loss, {}
+        main, training = STAGES[stage].main_loss, {}
         for line in metrics:
             if line["stage"] == stage and line["kind"] == "training":
                 while training and next(reversed(training)) >= line["step"]:  # the run returned to an earlier step

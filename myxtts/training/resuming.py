@@ -258,7 +258,7 @@ class Checkpointer:
             if self.workers.is_chief:
                 best = self.state.best is not None and self.state.best[1] == self.state.step
                 write = self.writer.write_last if last else self.writer.start
-                write(self.state.step, *self.snapshot(), best, self.companions if self.stage.speaks else {})
+                write(self.state.step, *self.snapshot(), best, self.companions)
             if last:
                 self.workers.gather()  # the next stage may read it
 

@@ -75,7 +75,7 @@ class StageTrainer:
         self.clock, self.watch = StepClock(), Watch(self)
         parts = {"divergence": self.watch.divergence, "overtraining": self.watch.overtraining}
         parts["micro_batches"] = self.batching
-        best_by = config.training.best_by if self.stage.speaks else "loss"
+        best_by = config.training.best_by if STAGES[stage].speaks else "loss"
         self.state = TrainingState(lineage or {}, STAGES[stage].follows, best_by=best_by, parts=parts)
         self.checkpointer = Checkpointer(self)
         if resumed is not None:
@@ -164,7 +164,8 @@ class StageTrainer:
         if self.step == 0:
             self.stage.measure(dataset)
             self.train_step.restart_averages()
-        self.checkpointer.companions = dataset.what_speaking_needs()
+        if STAGES[self.stage.name].speaks:
+            self.checkpointer.companions = dataset.what_speaking_needs()
         if self.step >= total and not self.state.finished:
             # A run that is resumed with a smaller number of steps than it has taken is finished.
             self.checkpointer.save(last=True, finished=True)

@@ -29,8 +29,6 @@ ENDING_SECONDS = 60.0
 """Maximum time that a new training run waits for the process of the previous one to exit."""
 FIGURES = ("loss", "avg_ms", "stall", "host_mb", "model_gpu_mb")
 """Measurements in `metrics.jsonl` that the page shows, in order."""
-MAIN_LOSSES = ("mel", "codes", "reconstruction", "speaker")
-"""Names of the main losses of the stages in `metrics.jsonl`, which the page plots."""
 ENDED = (-signal.SIGTERM, 128 + signal.SIGTERM)
 """Exit codes of a process after SIGTERM: killed by the signal, or ended by its own handler."""
 FOREIGN = re.compile(r"\[src/|\[\d{4}-\d\d-\d\d [\d:.]+\] \[")
@@ -219,7 +217,7 @@ class RunView:
         self.stages: list[str] = [row[0] for row in stages_of(config, values_of(config))] if config else []
         self.metrics: list[dict] = read_metrics(folder)
         for line in self.metrics:
-            line["loss"] = next((line[name] for name in MAIN_LOSSES if line.get(name) is not None), None)
+            line["loss"] = line.get(STAGES[line["stage"]].main_loss) if line["stage"] in STAGES else None
         self.log: str = _end_of(folder / "train.log")
         sounds = [path for path in (folder / "samples").glob("*.wav") if not path.name.startswith("recording_")]
         self.sample: Path | None = max(sounds, key=lambda path: status_of(path).st_mtime, default=None)

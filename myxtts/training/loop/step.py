@@ -47,6 +47,7 @@ class TrainStep:
         """Moving averages of the weights by name; empty if there are none."""
         self.state_variables = self._of_rules(lambda rule: rule.state_variables)
         """Variables, other than weights, that checkpoints contain, such as the optimizer's, by name."""
+        self.restart_averages()
         self.phase, self.micro_batches = "", 0
         """`phase` is the stage's phase in the next step; `micro_batches` is the number of batches in the last step."""
         self.on_micro_batch: Callable[[int, int], None] = lambda done, count: None
@@ -97,19 +98,29 @@ class TrainStep:
         return self._of_rules(lambda rule: {f"accumulator/{name}": v for name, v in zip(rule.trainable, rule.sums)})
 
     def restart_averages(self) -> None:
-        for rule in self.rules:
-            rule.restart_averages()
+        """Sets the averages to the current weights."""
+
+        def restart():
+            for average, weight in zip(self.averages.values(), self.averaged.values()):
+                average.assign(weight.value)
+
+        self.strategy.run(restart)
 
     @contextmanager
     def averaged_weights(self) -> Iterator[None]:
-        """Replaces the weights by their averages, if there are any, in a `with` block for validation or synthesis."""
-        for rule in self.rules:
-            rule.exchange_averages()
+        """Swaps the weights and their averages, if there are any, in a `with` block for validation or synthesis."""
+
+        def exchange():
+            for average, weight in zip(self.averages.values(), self.averaged.values()):
+                held = tf.identity(weight.value)
+                weight.assign(average.read_value())
+                average.assign(held)
+
+        self.strategy.run(exchange)
         try:
             yield
         finally:
-            for rule in self.rules:
-                rule.exchange_averages()
+            self.strategy.run(exchange)
 
     @property
     def bad_steps(self) -> int:

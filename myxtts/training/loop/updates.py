@@ -52,7 +52,6 @@ class UpdateRule:
         zeros = lambda weight: tf.Variable(tf.zeros(weight.shape), trainable=False, name="average")
         self.averages: dict[str, tf.Variable] = {f"average/{name}": zeros(weight) for name, weight in named}
         """Exponential moving averages of the weights by name, on every replica; empty without weight averaging."""
-        self.restart_averages()
         self.clip_factor = None
         """Factor in (0, 1] by which the last gradients were clipped; None before the first step."""
         self.sums = []
@@ -160,26 +159,6 @@ class UpdateRule:
         rate = 1.0 - tf.minimum(self.ema, (1.0 + step) / (10.0 + step))
         for average, weight in zip(self.averages.values(), self.variables):
             average.assign_add((weight.value - average) * rate)
-
-    def restart_averages(self) -> None:
-        """Sets the averages to the current weights."""
-
-        def restart():
-            for average, weight in zip(self.averages.values(), self.variables):
-                average.assign(weight.value)
-
-        self.strategy.run(restart)
-
-    def exchange_averages(self) -> None:
-        """Swaps the weights and their averages; a second call swaps them back."""
-
-        def exchange():
-            for average, weight in zip(self.averages.values(), self.variables):
-                held = tf.identity(weight.value)
-                weight.assign(average.read_value())
-                average.assign(held)
-
-        self.strategy.run(exchange)
 
 
 def make_optimizer(settings: StageConfig, trainable: dict) -> keras.optimizers.Optimizer:

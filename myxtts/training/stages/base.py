@@ -82,16 +82,8 @@ class Stage(ABC):
     """Key in `config.stages.STAGES`."""
     part: str
     """Part of `XTTS` that the stage trains and saves."""
-    main_loss: str
-    """Name of the validation loss that selects the best checkpoint."""
     switches: tuple[str, ...] = ("precision", "tf32", "xla", "ema")
     """Names of the training switches (`config.training.SWITCHES`) that apply to the stage."""
-    speaks = False
-    """Whether the model can synthesize speech during the stage, for samples and evaluations."""
-    takes_init_from = False
-    """Whether a new run can load the part's weights from another run (`--init-from`)."""
-    tuned_with_all = True
-    """Whether `--init-from` fine-tunes the part by default in a run of all stages. If False, it stays unchanged."""
 
     def __init__(self, config: XTTSConfig, foundations: dict[str, XTTS]):
         missing = [name for name in STAGES[self.name].builds_on if name not in foundations]

@@ -52,10 +52,7 @@ class DecoderStage(Stage):
     """Trains the waveform decoder to reconstruct recordings from the GPT latents of their codes (docs/decoder.md)."""
 
     name = part = "decoder"
-    main_loss = "mel"
     periods, resolutions = PERIODS, RESOLUTIONS
-    takes_init_from = True
-    tuned_with_all = False
 
     def __init__(self, config, foundations):
         super().__init__(config, foundations)

@@ -26,7 +26,6 @@ class DVAEStage(Stage):
     """Trains the DVAE to reconstruct mel spectrograms through a codebook, whose codes the GPT predicts."""
 
     name = part = "dvae"
-    main_loss = "reconstruction"
     _strategy: tf.distribute.Strategy = tf.distribute.get_strategy()
 
     def measure(self, dataset):

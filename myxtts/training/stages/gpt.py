@@ -29,10 +29,7 @@ class GPTStage(Stage):
     """Trains the GPT to predict audio codes from text and a conditioning clip (Casanova et al. 2024)."""
 
     name = part = "gpt"
-    main_loss = "codes"
     switches = ("precision", "tf32", "gradient_checkpointing", "attention", "xla", "ema")
-    speaks = True
-    takes_init_from = True
 
     def build(self, model, switches, starting):
         super().build(model, switches, starting)

@@ -42,7 +42,6 @@ class SpeakerStage(Stage):
     """
 
     name = part = "speaker"
-    main_loss = "speaker"
 
     def build(self, model, switches, starting):
         super().build(model, switches, starting)

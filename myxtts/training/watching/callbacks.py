@@ -92,8 +92,7 @@ class Callback:
 def losses_text(losses: dict[str, float]) -> str:
     """Formats losses as `loss 3.1234 | text 1.2000 | lr 1.0e-03`."""
     formats = {"learning_rate": "lr {:.1e}", "skipped_steps": "skipped {:d}"}
-    shown = {name: value for name, value in losses.items() if value or name != "skipped_steps"}
-    return " | ".join(formats.get(name, name + " {:.4f}").format(value) for name, value in shown.items())
+    return " | ".join(formats.get(name, name + " {:.4f}").format(value) for name, value in losses.items())
 
 
 def timing_lines(timing: dict[str, float]) -> list[str]:
@@ -193,7 +192,7 @@ class ConsoleProgress(Callback):
         if self._bar is not None:
             self._bar.set_postfix_str(losses_text({name: losses[name] for name in list(losses)[:3]}))
         total, lines = self._start.total_steps, timing_lines(timing)
-        # Losses of an update that is not part of the current phase are zero.
+        # Losses of an update that is not part of the current phase are zero, as are most counts of skipped steps.
         always = ("loss", "gradient_norm", "learning_rate")
         seen = {name: value for name, value in losses.items() if value or name in always}
         parts = [f"{self._start.stage} step {step}/{total}", losses_text(seen), *lines]

@@ -11,13 +11,14 @@ import numpy as np
 import tensorflow as tf
 
 from myxtts.config.checks import UserError, counted
+from myxtts.config.stages import STAGES
 from myxtts.devices.configuration import require_placement
 from myxtts.devices.gpu_monitor import BYTES_PER_MB, GPUMonitor
 from myxtts.devices.machine import resident_bytes
 from myxtts.storage.files import write_json
-from myxtts.training.loop.device_pipeline import Replicas, copy_to, timing_of_all
+from myxtts.training.loop.device_pipeline import copy_to, timing_of_all
 from myxtts.training.loop.switches import LedgerKeeper
-from myxtts.training.stages.base import Objective, Stage
+from myxtts.training.stages.base import Objective
 from myxtts.training.watching.callbacks import StageEnd, StageStart
 
 if TYPE_CHECKING:
@@ -128,7 +129,7 @@ class Watch:
 
     def __init__(self, trainer: "StageTrainer"):
         training = trainer.config.training
-        self.trainer = trainer
+        self.trainer, self.main_loss = trainer, STAGES[trainer.stage.name].main_loss
         self.divergence = DivergenceGuard(training.max_bad_steps)
         self.overtraining = OvertrainingDetector(training.overtraining_patience)
         self.speech_judge: Callable[[int], dict] | None = None
@@ -138,7 +139,7 @@ class Watch:
         self.ledger_keeper: LedgerKeeper | None = None
         """Creates the `Ledger`. Must be set before the first step, to see how this step changes the weight averages."""
         objectives = trainer.stage.validated([rule.objective for rule in trainer.train_step.rules])
-        self._evaluator = Evaluator(trainer.stage, objectives, trainer.replicas)
+        self.evaluate = Evaluator(trainer, objectives)
         self._callbacks, self._unread, self._recent = [], [], []
 
     def call(self, method: str, *arguments) -> None:
@@ -195,7 +196,7 @@ class Watch:
             losses = {name: float(value) for name, value in tensors.items()}
             self._recent.append(losses)
             self.divergence.record(step, clips, losses)
-            main_loss = losses.get(self.trainer.stage.main_loss)  # None in phases without the main update
+            main_loss = losses.get(self.main_loss)  # None in phases without the main update
             if losses["finite"] and main_loss is not None:
                 self.overtraining.record(main_loss)
         self._unread.clear()
@@ -245,20 +246,15 @@ class Watch:
         gpus = self.monitor.report().figures(self.trainer.plan.gpu_roles) if self.monitor else {}
         return {"host_mb": resident_bytes() / BYTES_PER_MB, **gpus}
 
-    def evaluate(self, loader) -> dict[str, float]:
-        """Validates the weights on at most `training.max_validation_batches` batches; returns losses and metrics."""
-        trainer = self.trainer
-        return self._evaluator(loader, trainer.preparation, trainer.config.training.max_validation_batches)
-
     def validate(self, loader) -> tuple[dict[str, float], bool]:
         """Validates the averaged weights; returns the losses, and whether this step is the best so far."""
         trainer, state = self.trainer, self.trainer.state
         with trainer.clock.paused(), trainer.train_step.averaged_weights():
             losses = self.evaluate(loader)
-            main = losses[trainer.stage.main_loss]
+            main = losses[self.main_loss]
             is_best = state.improves("loss", main)
             state.history.append({"step": state.step, **losses})
-            for line in trainer.stage.advise(self._evaluator.metrics):
+            for line in trainer.stage.advise(self.evaluate.metrics):
                 logger.warning("%s", line)
             self.call("on_validation", state.step, losses, is_best)
         self.read()
@@ -284,55 +280,55 @@ class Watch:
 
 
 class Evaluator:
-    """Computes the validation losses of a stage's objectives, without dropout, and the metrics of `Stage.score`.
+    """Computes the validation losses of `objectives`, without dropout, and the metrics of `Stage.score`.
 
     The batches are divided among the workers and their replicas.
     """
 
-    def __init__(self, stage: Stage, objectives: list[Objective], replicas: Replicas):
-        self.stage, self.objectives, self.replicas, self._traced = stage, objectives, replicas, None
+    def __init__(self, trainer: "StageTrainer", objectives: list[Objective]):
+        self.trainer, self.objectives, self._traced = trainer, objectives, None
         self.metrics: dict[str, float] = {}
         """Metrics of `Stage.score`, from the last call."""
 
-    def __call__(self, loader, prepare: Callable, max_batches: int) -> dict[str, float]:
-        """Returns losses (means over items, NaN without items) and metrics by name. `prepare` is a `Preparation`.
+    def __call__(self, loader) -> dict[str, float]:
+        """Returns losses (means over items, NaN without items) and metrics by name, for the weights as they are.
 
-        Takes at most `max_batches` batches, evenly spaced, so that clips of all lengths are included.
+        Takes at most `training.max_validation_batches`, evenly spaced, so that clips of all lengths are included.
         """
-        batches = loader.order.batches_per_epoch
+        batches, most = loader.order.batches_per_epoch, self.trainer.config.training.max_validation_batches
         totals, counts, outputs, examined = Counter(), Counter(), [], []
-        positions = np.linspace(0, batches - 1, min(batches, max_batches)).round().astype(int)
-        workers, at_once = self.replicas.workers, len(self.replicas.devices)
+        positions = np.linspace(0, batches - 1, min(batches, most)).round().astype(int)
+        workers, at_once = self.trainer.workers, len(self.trainer.replicas.devices)
         own = positions[workers.index :: workers.count]
         for first in range(0, len(own), at_once):
-            examined += self._examine([loader(one) for one in own[first : first + at_once]], prepare)
+            examined += self._examine([loader(one) for one in own[first : first + at_once]])
         # In the order of the batches, so that sums are rounded as in one process.
         rounds = zip_longest(*workers.gather(examined))
         for sums, number, arrays in filter(None, chain.from_iterable(rounds)):
             totals.update(sums)
             counts.update(number)
             outputs.append(arrays and tuple(np.asarray(*array) for array in arrays))
-        self.metrics = self.stage.score(outputs)
+        self.metrics = self.trainer.stage.score(outputs)
         return {name: totals[name] / (counts[name] or math.nan) for name in totals} | self.metrics
 
-    def _examine(self, waves, prepare):
+    def _examine(self, waves):
         """Evaluates at most one batch per replica; returns `(loss sums, item counts, outputs to score)` of each."""
-        devices = self.replicas.devices
-        prepared = [prepare(tf.nest.map_structure(tf.constant, wave)) for wave in waves]
+        replicas, devices = self.trainer.replicas, self.trainer.replicas.devices
+        prepared = [self.trainer.preparation(tf.nest.map_structure(tf.constant, wave)) for wave in waves]
         # If there are fewer batches than replicas, the last one is repeated, without using the repeated results.
         prepared += prepared[-1:] * (len(devices) - len(waves))
         batches = [copy_to(batch, device) for batch, device in zip(prepared, devices)]
-        together = self.replicas.distribute(batches)
+        together = replicas.distribute(batches)
         if self._traced is None:
             signature = [type(together)(*map(_of_any_size, together))]
-            run = lambda batch: self.replicas.strategy.run(self._sums, (batch,))
+            run = lambda batch: replicas.strategy.run(self._sums, (batch,))
             self._traced = tf.function(run, input_signature=signature, autograph=False)
         with tf.device(devices[0]):
             sums, counts = self._traced(together)
-        examined, local = [], self.replicas.strategy.experimental_local_results
+        examined, local = [], replicas.strategy.experimental_local_results
         for batch, device, *results in zip(batches[: len(waves)], devices, local(sums), local(counts)):
             with tf.device(device):
-                output = self.stage.outputs_to_score(batch)
+                output = self.trainer.stage.outputs_to_score(batch)
             losses, number = ({name: float(value) for name, value in values.items()} for values in results)
             examined.append((losses, number, output and [(array.tolist(), array.dtype.name) for array in output]))
         return examined
