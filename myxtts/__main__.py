@@ -15,8 +15,6 @@ from myxtts.devices.tensorflow_start import run_to_exit
 TEXTS = tomllib.loads((Path(__file__).parent / "cli/commands.toml").read_text("utf-8"))
 COMMANDS = {name: entry for group in TEXTS["groups"].values() for name, entry in group.items()}
 """Each subcommand with the function to call and a one-line summary."""
-END_SECONDS = 1.0
-"""Seconds after which SIGTERM is repeated if the process has not ended yet."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -54,7 +52,7 @@ def _end(number, frame):
     """Raises SystemExit on SIGTERM, so that cleanup code runs. A timer repeats the signal until the process ends."""
     # The exception can be lost where native code calls Python, for example during an import.
     signal.signal(signal.SIGALRM, lambda alarm, frame: signal.raise_signal(number))
-    signal.setitimer(signal.ITIMER_REAL, END_SECONDS)
+    signal.setitimer(signal.ITIMER_REAL, 1.0)  # repeats SIGTERM if the process has not ended
     if not isinstance(sys.exc_info()[1], SystemExit):  # otherwise the process already ends
         sys.exit(128 + number)
 

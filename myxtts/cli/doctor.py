@@ -11,8 +11,6 @@ from myxtts.config.model import MODEL_SIZES
 from myxtts.storage.files import write_json
 
 MAX_SECONDS = 3600
-MAX_PROBED_FILES = 400
-"""Maximum number of recordings that are read to measure the speed of a disk."""
 UNUSED = OPTIONS["unused in doctor"]
 """Options that each check rejects, because it does not use them. The error is "must be left out when KEY checked"."""
 
@@ -64,7 +62,7 @@ def main(argv: list[str] | None = None) -> int:
     if arguments.train_data:
         from myxtts.data.corpora import load_corpus
 
-        files = [clip.wav_path for clip in load_corpus(arguments.train_data).utterances[:MAX_PROBED_FILES]]
+        files = [clip.wav_path for clip in load_corpus(arguments.train_data).utterances[:400]]
     found = examine(config, arguments.seconds, home, files)
     print(describe(found))
     if arguments.json:

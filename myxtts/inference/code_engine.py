@@ -19,8 +19,6 @@ MOST_ROWS = 8
 """Maximum number of sentences in a batch; larger batches need more memory and are slower per code."""
 FIRST_STEPS = 4
 """Codes per call while a sentence with `hurry` has fewer than `FIRST_CODES` codes; few, so its audio starts early."""
-IDLE_SECONDS = 0.2
-"""Seconds without a sentence after which the engine's thread ends; the next sentence starts a new thread."""
 CACHE_SIZES = (64, 128, 192, 256, 384, 512, 640, 768, 1024)
 """Sizes of the key-value cache, in positions; above 1024, multiples of 256. XLA compiles once for each size."""
 
@@ -160,7 +158,7 @@ class CodeEngine:
     def _run(self):
         while True:
             with self.changed:
-                if not self.changed.wait_for(lambda: self._waiting or self._rows, IDLE_SECONDS):
+                if not self.changed.wait_for(lambda: self._waiting or self._rows, 0.2):
                     self._thread = None
                     return
             try:

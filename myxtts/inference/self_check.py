@@ -35,8 +35,6 @@ DISTORTION = 0.8, 1.2
 first, 0.5 at the second. `base` has 0.6; when a recognizer understood half of the sentences, a spoilt one had 1.4."""
 UNLIKELY_CODES = 8
 """Number of codes in a row, 0.4 s, whose mean log-probability is the feature `unlikely`."""
-LEAST_FOLLOWING = 0.5
-"""Minimum evenness and minimum sharpness (see `features`) for the checks that are based on attention."""
 Listener = Callable[[np.ndarray, int, str, str], float]
 """Speech recognizer that scores audio: `(samples (S,), sample rate in Hz, text, language) -> CER`, 0 to 1."""
 
@@ -154,7 +152,7 @@ def _reading_scores(reading, stopped):
     if stopped:
         yield _score(reading.logs[-1], -1.5, -4.0), "may be cut off"
     attention, found, tokens = reading.attention, features(reading), reading.attention.shape[1]
-    if len(attention) < 3 or min(found["evenness"], found["sharpness"]) < LEAST_FOLLOWING:
+    if len(attention) < 3 or min(found["evenness"], found["sharpness"]) < 0.5:  # attention does not follow the text
         return
     # The furthest token attended to up to each code; the median drops single codes that look ahead.
     top = np.pad(attention.argmax(axis=1), 1, mode="edge")

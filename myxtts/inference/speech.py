@@ -228,8 +228,6 @@ def silence(seconds: float, sample_rate: int) -> np.ndarray:
     return np.zeros(int(seconds * sample_rate), np.float32)
 
 
-SILENT = 0.05
-"""Maximum RMS of silence before and after a sentence, as a fraction of the RMS of the loudest frame."""
 WORD_GAP, COMMA_PAUSE = 0.6, 3.0
 """Durations of a word boundary and of a pause at punctuation, as multiples of the duration of a phoneme or letter."""
 
@@ -260,7 +258,7 @@ def word_times(
     level = np.sqrt((frames.astype(np.float64) ** 2).mean(axis=1))
     if not words or not level.any():
         return []
-    loud = np.flatnonzero(level > SILENT * level.max()) * size / sample_rate
+    loud = np.flatnonzero(level > 0.05 * level.max()) * size / sample_rate
     is_pronounced = lambda word: unicodedata.category(word[-1])[0] in "LMN" or length(word[-1])  # M: vowel signs
     pauses = [*(0.0 if is_pronounced(word) else COMMA_PAUSE for word in words[:-1]), 0.0]
     lengths = np.array([[length(word) + WORD_GAP, pause] for word, pause in zip(words, pauses)]).ravel()

@@ -20,8 +20,6 @@ DIVISORS = {"nano": 8, "tiny": 4, "small": 2}
 """Divisor of the discriminators' numbers of channels, by model size; 1 for sizes not listed."""
 KEPT_MAPS = 1.94
 """Measured ratio of the feature maps' peak memory to their size, if the discriminators run one after another."""
-SPECTRAL_NUMBERS = 36
-"""Measured number of float32 values that the spectral losses keep per audio sample."""
 CONTEXT_FRAMES = {"istft": 34, "hifigan": 26}
 """Frames around a slice that affect its audio, by decoder type. For `istft`, each block beyond four adds 6."""
 
@@ -148,7 +146,7 @@ def estimate_decoder(model: ModelConfig, shapes: Shapes, optimizations=Optimizat
     context += 6 * max(0, model.decoder_blocks - 4) * (model.decoder_type == "istft")
     samples = shapes.slice_frames * MEL_HOP_SAMPLES
     maps = sum(outputs * positions for _, _, outputs, positions in _discriminator_layers(model, samples))
-    spectra = SPECTRAL_NUMBERS * samples * FLOAT
+    spectra = 36 * samples * FLOAT  # measured
     kept = maps * KEPT_MAPS * number + spectra + _decoder_activations(model, shapes.slice_frames + context, number)
     activations = math.ceil(shapes.batch * kept) + trained * optimizations.cast_bytes
     estimate = with_optimizer(trained, 0, optimizations, activations=activations, working=0)

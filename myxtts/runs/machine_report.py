@@ -28,12 +28,8 @@ PACKAGES = ("myxtts", "tensorflow", "keras", "numpy", "soundfile", "tokenizers",
 CLIP_SECONDS = 6.0
 """Clip length in seconds for timing training steps; about the mean of read-speech corpora."""
 TRAINING_INSTRUCTIONS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "bf16")
-SLOW_DISK = 20 * 2**20
-"""Bytes per second below which a disk is reported as slow. A GPU trains on about 4 MB (100 s of audio) per second."""
 SUMS_MB, REPEATS, MESSAGES = (1, 4, 16, 64, 256), 5, 50
 """Sizes in MB of the all-reduces that `examine_workers` times, repetitions of each, and number of messages to time."""
-TEXT_TOKENS = 5000
-"""Vocabulary size of a GPT, assumed when `_sums` estimates the time to sum its gradients."""
 
 
 def examine(config: XTTSConfig, seconds: float, folder: str, data_files: Sequence[str] = ()) -> dict[str, Any]:
@@ -166,7 +162,7 @@ def _verdict(found):
     elif not found["tensorflow"]["gpus"]:
         yield "There is no GPU to train on. A CPU can train `nano` and `tiny`."
     for disk in found["disks"]:
-        if (speed := disk["read_per_second"]) is not None and speed < SLOW_DISK:
+        if (speed := disk["read_per_second"]) is not None and speed < 20 * 2**20:  # a GPU trains on about 4 MB/s
             slow = f"The disk of {disk['folder']} reads {speed / 2**20:.0f} MB/s"
             yield f"{slow}: training will wait for recordings that do not fit into data.cache_mb."
 
@@ -212,6 +208,6 @@ def _sums(workers, timeout_seconds):
         yield f"Sum of {size} MB over all: {1000 * seconds:.1f} ms, {rate:.0f} MB/s through each worker"
     workers.watch(None)
     for name in MODEL_SIZES:  # at the speed of the largest sum
-        megabytes = 4 * count_gpt(ModelConfig(size=name, num_text_tokens=TEXT_TOKENS)) / BYTES_PER_MB
+        megabytes = 4 * count_gpt(ModelConfig(size=name, num_text_tokens=5000)) / BYTES_PER_MB
         milliseconds = 1000 * seconds * megabytes / SUMS_MB[-1]
         yield f"Gradients of the GPT, {name}: {megabytes:.0f} MB, {milliseconds:.0f} ms to sum"

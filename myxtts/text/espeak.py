@@ -15,8 +15,6 @@ from myxtts.config.checks import needing
 # From espeak-ng/speak_lib.h, version 1.52.
 AUDIO_OUTPUT_SYNCHRONOUS, INITIALIZE_DONT_EXIT = 2, 0x8000
 CHARS_UTF8, IPA = 1, 2
-MAX_DATA_PATH_BYTES = 159
-"""Longest path in bytes that eSpeak NG accepts for its data folder; longer ones are replaced by a symbolic link."""
 WITHIN_WORDS = " '’\u200c\u200d"
 LOCK = threading.Lock()
 """Protects the global state of eSpeak NG; hold it during `load_library` and all calls of the library."""
@@ -70,7 +68,7 @@ def load_library() -> ctypes.CDLL:
     library.espeak_TextToPhonemes.restype = ctypes.c_char_p
     library.espeak_GetCurrentVoice.restype = ctypes.POINTER(ctypes.c_char_p * 3)  # name, languages, file
     library.espeak_TextToPhonemes.argtypes = [ctypes.POINTER(ctypes.c_void_p), ctypes.c_int, ctypes.c_int]
-    if len(os.fsencode(data)) > MAX_DATA_PATH_BYTES:
+    if len(os.fsencode(data)) > 159:  # eSpeak NG accepts no longer ones
         library.short = tempfile.TemporaryDirectory()  # lives as long as the library, which reads from it
         (short := Path(library.short.name, "data")).symlink_to(data, target_is_directory=True)
         data = short

@@ -20,10 +20,6 @@ from myxtts.hearing.recognizers import Recognizer
 from myxtts.inference.speech import Word
 from myxtts.storage.files import append_line, digest_bytes
 
-LEAST_VOICE_CHANGE = 0.70
-"""Minimum speaker similarity (Resemblyzer) between two parts of a clip; below it, the voice is considered to change."""
-LEAST_OWN_VOICE = 0.80
-"""Minimum speaker similarity of a clip to the other clips of its recording. Below it, the clip is dropped."""
 _STEADY = "its level varies by only {:.1f} dB, like music or noise."
 _LEAST_CLIPS_FOR_VOICE = 4
 _LEAST_ALIKE, _DOUBTFUL_ALIKE = 0.75, 0.9
@@ -264,7 +260,7 @@ def _compare_voices(parts):
         alike = (float(unit(a.mean(axis=0)) @ unit(b.mean(axis=0))) for a, b in sides)
         change, own = min(alike, default=None), float(mean @ usual)
         clip.facts.voice_change = None if change is None else round(change, 3)
-        if change is not None and change < LEAST_VOICE_CHANGE:
+        if change is not None and change < 0.7:
             clip.drop("several voices", f"speaker similarity of its parts: {change:.2f}.")
-        elif len(means) >= _LEAST_CLIPS_FOR_VOICE and own < LEAST_OWN_VOICE:
+        elif len(means) >= _LEAST_CLIPS_FOR_VOICE and own < 0.8:
             clip.drop("another voice", f"speaker similarity to the other clips: {own:.2f}.")

@@ -9,10 +9,6 @@ from scipy.ndimage import binary_dilation, binary_propagation, uniform_filter1d
 
 SILENCE_DB = -90.0
 """Level of silence in dBFS, about the amplitude of one step in 16-bit audio. Lower levels are raised to this value."""
-MIN_PAUSE_SECONDS = 0.2
-"""Minimum length of a pause. Shorter silences are ignored, because every plosive begins with a silence."""
-MIN_SPEECH_SECONDS = 0.08
-"""Minimum length of a segment of speech. Shorter sounds are considered clicks."""
 
 _WINDOW_SECONDS, _WINDOW_STEP_SECONDS = 30.0, 1.0
 _FLOOR_PERCENTILE, _SPEECH_PERCENTILE = 10, 95
@@ -93,10 +89,10 @@ def find_speech(levels_db: np.ndarray, probabilities: np.ndarray | None, frame_s
 def to_stretches(speech: np.ndarray, frame_seconds: float) -> np.ndarray:
     """Converts voice activity `(F,)` to segments of speech, `(N, 2)` start and end frames; drops clicks."""
     runs = np.flatnonzero(np.diff(np.concatenate([[0], speech.astype(np.int8), [0]]))).reshape(-1, 2)
-    is_pause = (runs[1:, 0] - runs[:-1, 1]) * frame_seconds >= MIN_PAUSE_SECONDS
+    is_pause = (runs[1:, 0] - runs[:-1, 1]) * frame_seconds >= 0.2  # every plosive begins with a shorter silence
     starts, ends = runs[:1, 0], runs[-1:, 1]
     segments = np.stack([np.append(starts, runs[1:, 0][is_pause]), np.append(runs[:-1, 1][is_pause], ends)], axis=1)
-    return segments[(segments[:, 1] - segments[:, 0]) * frame_seconds >= MIN_SPEECH_SECONDS]
+    return segments[(segments[:, 1] - segments[:, 0]) * frame_seconds >= 0.08]  # shorter sounds are clicks
 
 
 def _hysteresis(values, begins, ends):

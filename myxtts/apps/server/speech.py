@@ -24,8 +24,6 @@ from myxtts.text.languages import get_language
 
 ALIASES = ("tts-1", "tts-1-hd", "gpt-4o-mini-tts", "kokoro")
 """Model names that clients of OpenAI and Kokoro-FastAPI send by default. All of them select the served model."""
-SOUND_RATE = 24_000
-"""Sample rate of all responses in Hz, which OpenAI's clients expect for PCM."""
 MEDIA_TYPES = {"mp3": "audio/mpeg", "opus": "audio/ogg", "flac": "audio/flac", "wav": "audio/wav", "pcm": "audio/pcm"}
 SEND_SECONDS = 30.0
 """Time limit for a client to receive one part of a response. Slower clients are disconnected."""
@@ -162,7 +160,7 @@ class SpeechResponse(Response):
         self.sound_type = MEDIA_TYPES[request.response_format]
         self.events = request.stream_format == "sse" and self.media_type is None
         from_rate = speaker.synthesizer.sample_rate
-        self.encoder = SoundEncoder(request.response_format, SOUND_RATE, request.is_open, from_rate)
+        self.encoder = SoundEncoder(request.response_format, 24_000, request.is_open, from_rate)
 
     async def __call__(self, scope, receive, send):
         speaking = asyncio.create_task(self._speak(scope, receive, send))

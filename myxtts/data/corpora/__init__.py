@@ -29,8 +29,6 @@ SUBTITLES = (".srt", ".vtt", ".ass", ".ssa")
 _NOT_DATA = read_toml(__file__, "not_data.toml")
 _SUFFIXES = {**_NOT_DATA["suffixes"], "recording": MEDIA_EXTENSIONS}
 _TABLES = (*_SUFFIXES["sheet"], *_SUFFIXES["parquet"])
-_MOST_MISLABELED = 0.1
-"""Maximum share of clips that `_refuse_letters` rejects. If more are in a wrong script, the data set is refused."""
 
 __all__ = ["Corpus", "CorpusError", "Finding", "TextsMissing", "Utterance", "files_beside", "load_corpus"]
 
@@ -188,7 +186,7 @@ def _refuse_letters(reading, language, group):
     if language != reading.language:
         note += " The list names the language: correct it there."
     wrong = {clip.id: clip for clip in group if guess_language([clip.text], language)[1]}
-    if len(wrong) > _MOST_MISLABELED * len(reading.utterances):
+    if len(wrong) > 0.1 * len(reading.utterances):
         raise CorpusError(f"{counted(len(wrong), 'clip')} cannot be read. {note}")
     reading.utterances[:] = [clip for clip in reading.utterances if clip.id not in wrong]
     for clip in wrong.values():

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-FREE_SHARE = 0.5
-"""Default memory budget for the batch-size search on a CPU, as a share of the free memory."""
 MB = 2**20
 
 
@@ -133,7 +131,7 @@ def _largest_that_fits(trainer, dataset, effective):
     trials, reason, base, budget = {}, "", resident_bytes(), math.inf
     if runs_on_cpu(trainer.model_device):
         megabytes = trainer.config.training.memory_budget_mb
-        budget = FREE_SHARE * read_memory().usable if megabytes is None else megabytes * MB
+        budget = 0.5 * read_memory().usable if megabytes is None else megabytes * MB
     for size in sizes:
         if trials and size < 2 * max(trials):
             continue

@@ -23,8 +23,6 @@ from myxtts.models.layers import Dropout
 if TYPE_CHECKING:
     from myxtts.training.stage_trainer import StageTrainer
 
-SLOWER_BY = 1.05
-"""Memory-efficient attention is chosen if its time is at most this multiple of the time of standard attention."""
 STEPS_PER_PROGRAM = 2000
 """Number of steps after which compiling a batch shape with XLA pays off, except in tiny models. Measured for the GPT on
 an H100: a shape takes 65 to 100 s to compile, and saves 0.1 s per step (0.01 s with the model size nano)."""
@@ -133,7 +131,7 @@ def choose_attention(model_config: ModelConfig, precision: str, device: str) -> 
         seconds = {form: _seconds(form, tensors, model_config.dropout) for form in (STANDARD, MEMORY_EFFICIENT)}
     ratio = seconds[MEMORY_EFFICIENT] / seconds[STANDARD]
     reason = f"memory-efficient attention takes {ratio:.2f} times as long as standard at {longest} tokens"
-    return STANDARD if ratio > SLOWER_BY else MEMORY_EFFICIENT, reason
+    return STANDARD if ratio > 1.05 else MEMORY_EFFICIENT, reason  # memory-efficient attention takes less memory
 
 
 def _seconds(form, tensors, dropout_rate):
@@ -194,8 +192,6 @@ def weights_first(function: Callable) -> Callable:
 
 PRODUCTS = ("MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum", "Conv2D")
 """Names of the operations that mixed precision applies to: matrix products and convolutions."""
-WATCHED_AVERAGES = 8
-"""`LedgerKeeper` checks that the first step changes the weight averages. It compares this many, the smallest ones."""
 
 _RECOMPUTED = re.compile(rf"(?:^|/){RECOMPUTED}((?:conditioning_)?block_\d+)(?:_\d+)?/")
 _ATTENTION = re.compile(rf"^(?:replica_\d+/)?(.*?)({'|'.join(ATTENTION_SCOPES.values())})(?:_\d+)?/")
@@ -235,7 +231,7 @@ class LedgerKeeper:
     def __init__(self, trainer: "StageTrainer"):
         self.trainer, self.step, self.switches = trainer, trainer.train_step, trainer.switches
         averages = sorted(self.step.averages.values(), key=lambda v: v.shape.num_elements())
-        self._before = [(v, v.numpy()) for v in averages[:WATCHED_AVERAGES]]
+        self._before = [(v, v.numpy()) for v in averages[:8]]
 
     def ledger(self, figures: dict) -> Ledger:
         """Returns the `Ledger`. `figures` are losses and gradient norms of the first step that changed the weights."""

@@ -18,20 +18,12 @@ from myxtts.training.stages.base import Objective, Stage, Update
 from myxtts.training.stages.gpt import GPTPreparation
 from myxtts.training.stages.speaker import repeated
 
-DISCRIMINATORS = "discriminators"
-"""Name of the checkpoint file with the discriminators' weights."""
 SPECTRAL, JUDGING, ADVERSARIAL = "spectral", "judging", "adversarial"
 """Phases of training: the decoder with spectral losses; the discriminators alone; both against each other."""
-SILENCE = 1e-3
-"""Root mean square (-60 dBFS) below which a slice of a clip counts as silent, and another one is sampled instead."""
 VOICE_SAMPLES = int(1.2 * MODEL_SAMPLE_RATE)
 """Length in samples of the segment that a speaker vector is computed from in training. Longer segments hardly help."""
 CHANCE = {"hifigan": 0.5, "istft": 2.0}
 """Loss of a discriminator that cannot tell recordings from generated audio, by decoder type."""
-WON_SHARE = 0.05
-"""If the discriminators' loss is below this share of `CHANCE`, a warning is logged: the decoder then learns little."""
-COLLAPSE_FACTOR = 1.5
-"""If the log-mel distance exceeds its minimum so far by this factor, a warning is logged: the decoder may collapse."""
 Maps = list[list[tf.Tensor]]
 """List of feature maps for each discriminator, each `(B, ...)`; the last map of a discriminator is its score."""
 BANDWIDTH_SHARE = 0.46
@@ -95,21 +87,21 @@ class DecoderStage(Stage):
     def advise(self, figures):
         chance = CHANCE[self.config.model.decoder_type] * len(self.discriminators.parts)
         loss, mel = figures.get("discriminator/loss"), figures.get("mel")
-        if loss and loss < WON_SHARE * chance:
+        if loss and loss < 0.05 * chance:
             yield (
                 f"The discriminators' loss is {loss:.3f} (guessing: {chance:g}): the decoder learns little from them. "
                 "Raise training.decoder.feature_weight or training.decoder.spectral_share, or lower --lr."
             )
         if mel:
             lowest = self._lowest_mel = min(mel, self._lowest_mel or mel)
-            if mel > COLLAPSE_FACTOR * lowest:
+            if mel > 1.5 * lowest:
                 yield (
                     f"The decoder's log-mel distance rose from {lowest:.3f} to {mel:.3f}. If it stays high, lower --lr "
                     "or training.decoder.adversarial_weight; the best checkpoint is kept."
                 )
 
     def helpers(self):
-        return {DISCRIMINATORS: named_weights(self.discriminators)}
+        return {"discriminators": named_weights(self.discriminators)}
 
     def all_weights(self):
         encoder = named_weights(self.speaker_encoder, "speaker_encoder/") if self.speaker_encoder else {}
@@ -262,7 +254,7 @@ class DecoderPreparation(GPTPreparation):
         energy = tf.cumsum(tf.reduce_sum(tf.reshape(target, (tf.shape(target)[0], -1, hop)) ** 2, axis=-1), axis=1)
         energy = tf.pad(energy, [[0, 0], [1, 0]])
         ends = (tf.gather(energy, first + count, batch_dims=1) for count in (self.crop, 0))
-        return tf.where(tf.math.subtract(*ends) / (self.crop * hop) > SILENCE**2, first, second)
+        return tf.where(tf.math.subtract(*ends) / (self.crop * hop) > 0.001**2, first, second)  # -60 dBFS
 
 
 def log_mel_distance(real: tf.Tensor, made: tf.Tensor, source_rate: tf.Tensor) -> tf.Tensor:

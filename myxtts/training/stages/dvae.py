@@ -14,8 +14,6 @@ from myxtts.distributed.workers import current_workers
 from myxtts.models.xtts import XTTS
 from myxtts.training.stages.base import Objective, Preparation, Stage, Update, masked_squared_error
 
-DEAD_CODE_SHARE = 0.03
-"""Usage below which a code counts as dead, as a share of the average usage of all codes."""
 REVIVE_EVERY_STEPS = 50
 """Interval in steps at which dead codes are replaced by vectors of a batch."""
 SMALLEST_MEL_SCALE = 1.0
@@ -72,7 +70,7 @@ class DVAEStage(Stage):
         average = tf.reduce_sum(quantizer.cluster_size) / quantizer.num_codes
         # The step will skip a batch with NaN, so its vectors must not enter the codebook here.
         candidates = tf.where(tf.math.is_finite(candidates), candidates, quantizer.codebook)
-        quantizer.revive(candidates, tf.maximum(DEAD_CODE_SHARE * average, 1e-4))
+        quantizer.revive(candidates, tf.maximum(0.03 * average, 1e-4))
 
     def report(self):
         """Returns the share of codes in use and the perplexity of the codebook, from its moving averages."""

@@ -18,9 +18,6 @@ from myxtts.training.loop.compiled import CompiledBlocks
 from myxtts.training.loop.switches import LedgerRow, attention_forms, on_or_off, recompute, recomputed_blocks
 from myxtts.training.stages.base import Objective, Preparation, Stage, Update, arrays_of, masked_cross_entropy
 
-LEAST_VOICE_SPREAD = 1e-4
-"""Spread of the conditioning latents (`voice_spread`) below which a warning is logged. Usually it is 0.3 or more for
-several voices, and 0.01 or more for one."""
 TEXT_WEIGHTS = ("text_embedding", "text_head/kernel", "text_head/bias")
 """Names of the weights that are trained besides the LoRA adapters, because the vocabulary may have grown."""
 
@@ -58,7 +55,7 @@ class GPTStage(Stage):
         return {"voice_spread": float(latents.std(axis=0).mean() / np.abs(latents).mean())}
 
     def advise(self, figures):
-        if figures.get("voice_spread", 1.0) < LEAST_VOICE_SPREAD:
+        if figures.get("voice_spread", 1.0) < 1e-4:  # usual are 0.3 for several voices, 0.01 for one
             yield (
                 "All recordings have nearly the same conditioning latents: the GPT ignores the voice. Train it again "
                 "with --stage gpt --reset-training, and if that does not help, with a lower --lr."

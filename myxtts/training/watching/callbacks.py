@@ -18,12 +18,8 @@ from myxtts.config.config import XTTSConfig
 from myxtts.storage.files import AnyPath
 from myxtts.utils.commons import folded, folded_on_terminal, shows_bars, tqdm
 
-VARIATION_WARNING = 0.30
-"""Variation (std / mean) of the step time above which a run warns of a bottleneck."""
 STALL_WARNING = 0.05
 """Share of time spent waiting for data above which data, not computing, is reported as the bottleneck."""
-STEP_WIDTH = 80
-"""Width to which log lines of steps are wrapped on a terminal, in characters."""
 MINUTE = 60.0
 """Interval of progress lines if there is no progress bar. A stage reports its bottleneck after this time, too."""
 TRIAL_SECONDS = 10.0
@@ -179,7 +175,7 @@ class ConsoleProgress(Callback):
     def _say(self, text):
         """Prints a text, above the progress bar if there is one, and logs it."""
         is_step = "\n" not in text and " | " in text
-        shown = folded(text, STEP_WIDTH) if is_step else folded_on_terminal(text, sys.stdout)
+        shown = folded(text, 80) if is_step else folded_on_terminal(text, sys.stdout)
         with suppress(OSError):  # the disk of a log is full, or Ctrl-C has ended `tee`: training continues
             if self._bar is not None:
                 self._bar.write(shown)
@@ -206,7 +202,7 @@ class ConsoleProgress(Callback):
         self._say(" | ".join(filter(None, [*parts, *machine_lines(timing)])))
         # Step times on a CPU vary with the load of its cores, so they are ignored unless data is the bottleneck.
         varies = "model_gpu_mb" in timing or timing.get("stall", 0.0) > STALL_WARNING
-        if lines and timing["variation"] > VARIATION_WARNING and varies and not self._is_warned:
+        if lines and timing["variation"] > 0.3 and varies and not self._is_warned:
             self._is_warned = True
             self._say(
                 "High timing variation - possible bottleneck! Try --enable-static-shapes, a larger --buffer-size "

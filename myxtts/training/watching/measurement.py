@@ -29,8 +29,6 @@ PHASE_STEPS = 20
 """Number of evenly spaced steps for which `try_stage` looks up the phase, to estimate each phase's share of a stage."""
 COMPILED_SHARES = 0.3, 0.5
 """Compiled time as a share of eager time, for preparation and train step; fitted to five runs (docs/benchmarks.md)."""
-ONE_CORE = 1.8
-"""Factor by which `COMPILED_SHARES` are larger on one core, where nothing runs in parallel; fitted to three runs."""
 WARMUP_STEPS = 5
 """Number of steps at the start of a measurement that are not counted, because they trace graphs and fill caches."""
 PRODUCT_SIZE = 1024
@@ -166,7 +164,7 @@ def try_stage(dataset: SpeechDataset, stage: str, plan: DevicePlan) -> tuple[flo
     clips = trainer.stage_config.batch_size
     some = min(clips, max(4, clips // 4)) if clips > 1 else 2
     cpu = read_processor()
-    scale = ONE_CORE if min(cpu.cores, cpu.quota or cpu.cores) <= 1 else 1.0
+    scale = 1.8 if min(cpu.cores, cpu.quota or cpu.cores) <= 1 else 1.0  # fitted; on one core nothing runs in parallel
     was_eager = tf.config.functions_run_eagerly()
     tf.config.run_functions_eagerly(True)
     try:
