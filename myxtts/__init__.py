@@ -21,7 +21,7 @@ __version__ = "0.1.0"
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 
 _STUB = ast.parse(Path(__file__).with_suffix(".pyi").read_text("utf-8"))
-_HOMES = {one.name: home.module for home in _STUB.body if isinstance(home, ast.ImportFrom) for one in home.names}
+_HOMES = {one.name: str(home.module) for home in _STUB.body if isinstance(home, ast.ImportFrom) for one in home.names}
 """Public names of the package, each with the module that defines it, from the stub, which editors also read."""
 __all__ = ["__version__", *_HOMES]
 
