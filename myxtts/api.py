@@ -257,13 +257,12 @@ def _requested(config, named, start, is_plan=False) -> XTTSConfig:
         own = config if start.download or is_plan else with_own_data(config)
         if is_bare and own is not config:  # not the recipe of the sample corpus
             values = without_adapted(read_config(Path(training.checkpoint_dir)).to_dict())
-            values["data"] |= {name: getattr(own.data, name) for name in PATHS}
-            # Not those of an earlier start, perhaps in another place.
-            values["training"] |= {"checkpoint_dir": training.checkpoint_dir, "workers": (), "worker_index": 0}
-            if training.reset_training:
-                values["training"]["stage"] = training.stage
-                if config.model.size != values["model"]["size"] and named.get("model_size"):
-                    del values["model"]
+            # Place, devices and stages are those of this start.
+            values["data"] |= {name: getattr(own.data, name) for name in (*PATHS, "data_gpu", "model_gpu")}
+            here = ("checkpoint_dir", "workers", "worker_index", "stage", "tune")
+            values["training"] |= {name: getattr(training, name) for name in here}
+            if training.reset_training and named.get("model_size") not in (None, values["model"]["size"]):
+                del values["model"]
             own = config_from_dict(with_named(values, named))
         config = own
         check_settings(config)

@@ -15,7 +15,6 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 TESTS = Path(__file__).resolve().parent
-TIMEOUT_SECONDS = 240
 _in_helper = False
 
 
@@ -26,7 +25,7 @@ def on_logical_devices(test):
     def run(*arguments, **keywords):
         if _in_helper:
             return test(*arguments, **keywords)
-        return _helper().submit(_call, test.__module__, test.__qualname__, arguments, keywords).result(TIMEOUT_SECONDS)
+        return _helper().submit(_call, test.__module__, test.__qualname__, arguments, keywords).result(240)
 
     return run
 

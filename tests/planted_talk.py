@@ -10,7 +10,6 @@ from tiny import voiced
 from myxtts.inference.speech import Word
 
 RATE = 16_000
-LETTERS_PER_SECOND = 14
 
 
 @dataclass
@@ -67,7 +66,7 @@ def plant(path, count=24, seed=0, extra=None):
             if word < words - 1:
                 hush(0.06)
         spoken.append((start, position / RATE))
-        letters = max(4, round(LETTERS_PER_SECOND * (spoken[-1][1] - start)))
+        letters = max(4, round(14 * (spoken[-1][1] - start)))
         texts.append(f"{''.join(random.choice(list('abcdefghij'), letters))}{index}.".capitalize())
         hush(random.uniform(0.3, 1.0))
     soundfile.write(path, np.concatenate(parts), RATE, subtype="PCM_16")

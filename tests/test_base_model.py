@@ -30,7 +30,6 @@ from myxtts.storage.speakers import default_speaker, language_of, speaker_names,
 from myxtts.text.speech_rates import read_rates
 from myxtts.training.stages.gpt import GPTObjective
 
-MOST_BYTES = 40 * 10**6
 LANGUAGES = ("am", "de", "en", "es", "fa", "fr")
 
 
@@ -127,7 +126,7 @@ def test_run_with_one_speaker_speaks_in_that_voice_by_default(tmp_path):
 
 def test_files_are_half_precision_small_and_without_local_paths():
     files = [path for path in BASE_FOLDER.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
-    assert sum(path.stat().st_size for path in files) <= MOST_BYTES
+    assert sum(path.stat().st_size for path in files) <= 40 * 10**6
     for part in STAGES:
         store = CheckpointStore(BASE_FOLDER / part)
         arrays = store.read(chosen_step(store, part), ["model"])[0]["model"].values()

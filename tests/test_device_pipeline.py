@@ -13,11 +13,9 @@ import pytest
 from myxtts.training.loop import device_pipeline
 from myxtts.training.loop.device_pipeline import DevicePipeline
 
-PRODUCER = "myxtts-data-device"
-
 
 def producers():
-    return [thread for thread in threading.enumerate() if thread.name == PRODUCER]
+    return [thread for thread in threading.enumerate() if thread.name == "myxtts-data-device"]
 
 
 def unchanged(batch):

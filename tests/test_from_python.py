@@ -31,7 +31,7 @@ def bare_config(corpus, folder, **training):
 def trained(tiny_corpus, tmp_path_factory):
     """A trainer created from a configuration only, after training."""
     trainer = XTTSTrainer(bare_config(tiny_corpus, tmp_path_factory.mktemp("bare")))
-    assert trainer.train().keys() == {"text", "codes"}
+    assert trainer.train().keys() >= {"text", "codes"}
     return trainer
 
 

@@ -60,9 +60,8 @@ except UserError as error:
 
 DOUBLED = b"N" + b"2\x86" * 60
 """Sixty nested tuples, each with the previous one twice: 2^60 values in 121 bytes."""
-AS_KEY = b"\x80\x02}" + DOUBLED + b"Ns."
 HOSTILE_PICKLES = {
-    "doubled_key": (AS_KEY, "repeats its values"),
+    "doubled_key": (b"\x80\x02}" + DOUBLED + b"Ns.", "repeats its values"),
     "doubled_set": (b"\x80\x04\x8f(" + DOUBLED + b"\x90.", "repeats its values"),
     "doubled_pairs": (b"\x80\x02ccollections\nOrderedDict\n](" + DOUBLED + b"N\x86e\x85R.", "repeats its values"),
     "deep_key": (b"\x80\x02}" + b"N" + b"\x85" * 200_000 + b"Ns.", "nested more than 100"),

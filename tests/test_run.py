@@ -25,7 +25,6 @@ from myxtts.storage.run_folder import own_run_folder
 pytestmark = pytest.mark.usefixtures("eagerly")
 
 PLAN = plan_devices(num_gpus=0)
-NUM_TRAINED = 10
 """Clips of the tiny corpus that are not held out."""
 
 
@@ -74,7 +73,7 @@ def test_front_end_starts_follows_stops_and_resumes_a_run(tiny_corpus, tmp_path,
     page.thread.join(60)
     assert not page.thread.is_alive()
     (last, loss), end = page.shown[-2:]
-    assert page.shown[0] == NUM_TRAINED and 0 < last < 1000 and loss > 0 and end == "dvae stopped"
+    assert page.shown[0] == 10 and 0 < last < 1000 and loss > 0 and end == "dvae stopped"
     assert page.run.history == {"dvae": []} and page.run.best == {}
 
     again = Page(dvae_config(tiny_corpus, tmp_path, last + 1))

@@ -37,7 +37,7 @@ def run(tmp_path):
 
 def test_clips_near_the_usual_length_are_kept_in_sequence_and_cut_to_twelve_seconds(run, tmp_path):
     clips = make_clips(tmp_path, "emma", [1.0, 5.5, 11.0, 6.0, 4.0]) + make_clips(tmp_path, "noah", [0.5, 0.6], "de")
-    assert keep_speakers(run, clips) == []
+    keep_speakers(run, clips)
     speakers = read_speakers(run)
     assert [*speakers] == ["emma", "noah"] and [s.language for s in speakers.values()] == ["en", "de"]
     assert [one.split()[0] for one in speakers["emma"].sources] == ["emma_3", "emma_1", "emma_4"]
@@ -83,7 +83,8 @@ def test_a_run_that_starts_from_another_takes_its_speakers_but_no_links(run, tmp
 def test_speakers_with_the_most_speech_are_kept(run, tmp_path, monkeypatch):
     monkeypatch.setattr(dataset, "MOST_SPEAKERS", 1)
     clips = make_clips(tmp_path, "emma", [0.5]) + make_clips(tmp_path, "noah", [0.4, 0.4])
-    assert keep_speakers(run, clips) == ["emma"] and [*read_speakers(run)] == ["noah"]
+    keep_speakers(run, clips)
+    assert [*read_speakers(run)] == ["noah"]
 
 
 def test_recorded_and_converted_voices_are_found_by_name(run, tmp_path):

@@ -9,13 +9,13 @@ import pytest
 from safetensors.numpy import save_file
 from tiny import random_model, spread, tiny_model_config, tiny_run_config, voiced, write_run
 
-from myxtts.audio.mel import log_mel_to_wav
+from myxtts.audio.mel import log_mel_to_wav, resample
 from myxtts.config.checks import UserError
 from myxtts.config.config import SamplingConfig
 from myxtts.config.rates import MODEL_SAMPLE_RATE
-from myxtts.inference import code_engine
+from myxtts.inference import code_engine, self_check
 from myxtts.inference.loading import load_model, save_to_preset
-from myxtts.inference.self_check import DISTORTION
+from myxtts.inference.self_check import DISTORTION, judge
 from myxtts.inference.synthesizer import SpeechError, Synthesizer
 from myxtts.inference.voices import Voice
 from myxtts.memory.report import check_claims
@@ -298,11 +298,15 @@ def test_decoder_speaks_at_its_own_rate_with_the_codes_of_griffin_lim(with_decod
     np.testing.assert_array_equal(by_griffin_lim.codes, speech.codes)
 
 
-def test_speech_that_does_not_follow_its_codes_is_flagged(synthesizer, with_decoder, voice):
-    codes = np.array([3, 1, 4, 1, 5, 9, 2, 6], np.int32)
-    samples = log_mel_to_wav(synthesizer.codes_to_mel(codes))
-    noise = np.random.default_rng(0).normal(0, 0.3, len(samples)).astype("float32")
-    assert synthesizer.distortion(codes, samples) < DISTORTION[0] < DISTORTION[1] < synthesizer.distortion(codes, noise)
+def test_speech_that_does_not_follow_its_codes_is_flagged(with_decoder, synthesizer, monkeypatch):
+    voice, found = with_decoder.voice(voiced(0.7, 150, 1)), []
+    monkeypatch.setattr(self_check, "judge", lambda *heard: found.append(heard[-1]) or judge(*heard))
+    for speed in (1.0, 2.0):
+        (speech,) = with_decoder.batch(["one"], [voice], ["en"], GREEDY, max_codes=6, speed=speed)
+    assert found[1] == 0.0, "not at another speed"
+    own = resample(log_mel_to_wav(with_decoder.codes_to_mel(speech.codes))[None], 22050, 24000)[0].numpy()
+    assert with_decoder.distortion(speech.codes, own) < DISTORTION[0] < DISTORTION[1] < found[0]  # untrained
+    assert synthesizer.distortion(speech.codes, 0.1 * own) == 0.0  # Griffin-Lim
 
 
 def test_decoder_needs_its_speaker_encoder_and_griffin_lim_does_not(with_decoder, tokenizer, tmp_path):

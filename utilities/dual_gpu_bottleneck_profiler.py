@@ -293,7 +293,8 @@ def main(argv=None):
     from myxtts.training.watching.measurement import open_trainer
 
     with tempfile.TemporaryDirectory() as folder:
-        trainer, dataset = open_trainer(settle_origin(config)[0], plan, folder)
+        config = settle_origin(config)[0] if config.training.init_from else config
+        trainer, dataset = open_trainer(config, plan, folder)
         what = f"batch size {trainer.stage_config.batch_size}, model {dataset.config.model.size}; {plan.describe()}"
         print(f"Profiling {arguments.num_steps} steps, {what}\n", flush=True)
         profile = DualGPUBottleneckProfiler(trainer, dataset, arguments.num_steps).run()

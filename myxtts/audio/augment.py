@@ -14,11 +14,7 @@ SPEED_RANGE = 0.05
 """Speed factors are from exp(-SPEED_RANGE) to exp(SPEED_RANGE). A speed change also shifts pitch and formants."""
 GAIN_NEPERS = 0.7
 """Maximum random gain. `draw_change` adds the gain to log power (3 dB), and `disturb` to log amplitude (6 dB)."""
-EQUALIZER_NEPERS = 0.25
-"""Maximum amplitude (1.1 dB) of a random cosine over the mel bands. `draw_change` adds several to log power."""
 EQUALIZER_CURVES = 4
-MICROPHONE_NEPERS = 0.4
-"""Maximum amplitude (3.5 dB) of a random cosine over frequency. `disturb` adds several to log amplitude."""
 NOISE_DECIBELS = (5.0, 40.0)
 """Range of the signal-to-noise ratio that `disturb` produces, in dB."""
 
@@ -56,7 +52,7 @@ def draw_change(rows: int, num_mels: int, seed: Any, position: Any, on: Any, sha
     numbers = draw_rows(draw, (rows, 2 + EQUALIZER_CURVES), [seed, position], share=share)
     band = (tf.range(num_mels, dtype=tf.float32) + 0.5) / num_mels
     curves = tf.cos(math.pi * band[None] * tf.range(1.0, EQUALIZER_CURVES + 1.0)[:, None])
-    offset = GAIN_NEPERS * numbers[:, 1:2] + EQUALIZER_NEPERS * tf.matmul(numbers[:, 2:], curves)
+    offset = GAIN_NEPERS * numbers[:, 1:2] + 0.25 * tf.matmul(numbers[:, 2:], curves)
     return Change(numbers[:, 0], offset[:, None])
 
 
@@ -114,7 +110,7 @@ def disturb(wav: tf.Tensor, seed: Any, position: Any, share: tuple[int, int] = (
     curves = tf.cos(math.pi * frequencies[None] * tf.range(1.0, EQUALIZER_CURVES + 1.0)[:, None])
 
     def equalize(wav, weights):
-        curve = tf.exp(MICROPHONE_NEPERS * tf.matmul(weights, curves))[:, :bins]
+        curve = tf.exp(0.4 * tf.matmul(weights, curves))[:, :bins]  # at most 3.5 dB each
         shaped = tf.signal.irfft(tf.signal.rfft(wav) * tf.cast(curve, tf.complex64), [size])
         # Not `reduce_mean`, whose rounding depends on the number of rows.
         power = tf.einsum("bs,bs->b", shaped, shaped)[:, None] / tf.cast(size, tf.float32)

@@ -44,7 +44,6 @@ _CLIPPED_MIN_PEAK = 0.05  # below this peak, quantization alone causes flat runs
 _COARSE_SUBTYPES = ("PCM_U8", "PCM_S8", "ULAW", "ALAW", "IMA_ADPCM", "MS_ADPCM")
 _STREAM_LENGTH = 0x7FFF_F000  # lengths from here up mean "unknown"; ffmpeg and sox write them into pipes
 _SLOPPY_BYTES = 1_024  # some writers include the header in the data length
-_MAX_CHUNKS = 1_000
 _MAX_OGG_PAGE = 27 + 255 + 255 * 255
 _FIRST_OGG_PAGE, _LATER_OGG_PAGE = re.compile(rb"OggS\0[\2\3\6\7]"), re.compile(rb"OggS\0[\0\1\4\5]")
 _MPEG_HEADER = re.compile(rb"\xff[\xe2-\xe5\xf2-\xf5\xfa-\xfd][\x10-\xef]")
@@ -53,7 +52,8 @@ MPEG_BITRATES = {
     10: (32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320),
     12: (32, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384),
 }
-"""Bitrates in kbit/s of MPEG audio, from number 1: of version 2, of layer III of version 1, and of its layer II."""
+"""Bitrates in kbit/s of MPEG audio, by version and layer bits of the header: 2 is MPEG-2, 10 MPEG-1 layer III, 12
+MPEG-1 layer II."""
 _UNRECOGNIZED = 1  # libsndfile's SF_ERR_UNRECOGNISED_FORMAT
 # MP4, AIFF, AU, CAF, big-endian WAV, Matroska.
 _KNOWN_UNSUPPORTED = (b"ftyp", b"FORM", b".snd", b"caff", b"RIFX", b"\x1aE\xdf\xa3")
@@ -182,7 +182,7 @@ def check_container(path: AnyPath) -> tuple[str, ...]:
 def _check_chunks(path, file, size):
     """Checks the header of a WAV file, because libsndfile reads a truncated file without an error; returns warnings."""
     position = 12
-    for _ in range(_MAX_CHUNKS):
+    for _ in range(1_000):
         file.seek(position)
         header = file.read(8)
         if len(header) < 8:
@@ -260,7 +260,7 @@ def check_joins(path: AnyPath, file: soundfile.SoundFile) -> None:
 
 
 def _mpeg_seconds(data):
-    """Returns the duration of the MPEG frames in `data` that another frame follows, without 8 for padding."""
+    """Returns the duration of the MPEG frames in `data` that are followed by another one, minus 8 for padding."""
     lengths, position = [], 0
     while header := _MPEG_HEADER.search(data, position):
         (_, second, third), start = header[0], header.start()

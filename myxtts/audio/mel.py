@@ -88,7 +88,6 @@ CHUNK_FRAMES = 600
 """Maximum number of frames that `in_chunks` processes at a time. Such a chunk takes 5 MB; smaller ones are slower."""
 _LOWPASS_WIDTH = 6  # zero crossings of the sinc on each side
 _ROLLOFF = 0.99  # cutoff as a fraction of the lower Nyquist frequency
-_INVERSION_ITERATIONS = 20
 _MOMENTUM = np.float32(0.99)  # weight of the last change of the spectrum; 0 is plain Griffin-Lim, above 1 may diverge
 _TINY = np.float32(1e-10)
 
@@ -233,7 +232,7 @@ def log_mel_to_wav(log_mel: Any, num_iterations: int = 60) -> np.ndarray:
     mean_power = mel / filters.sum(axis=0)
     # Bins outside all filters keep zero power.
     power = mean_power @ filters.T / np.maximum(filters.sum(axis=1), _TINY)
-    for _ in range(_INVERSION_ITERATIONS):
+    for _ in range(20):
         power = _pooling_to(mel, filters, power)
     magnitude = np.sqrt(power)
     phase = np.random.default_rng(0).random(magnitude.shape, dtype="float32") * np.float32(2 * np.pi)

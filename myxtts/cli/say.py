@@ -324,15 +324,16 @@ def say_lines(lines: list[Line], synthesizer, voice, arguments, options: dict, c
         wanted[name_of(line)] = digest_bytes(repr((line.text, language, settings)).encode() + own.latents.tobytes())
     is_spoken = lambda name: digests.get(name) == wanted[name] and (folder / name).is_file()
     waiting = [request for request in requests if not is_spoken(name_of(request[0]))]
-    if done := len(requests) - len(waiting):
+    new, done = len(waiting), len(requests) - len(waiting)
+    if done:
         print(f"{done} of {len(requests)} texts were already spoken, in {printable(str(folder))}", flush=True)
     folder.mkdir(parents=True, exist_ok=True)
     started = time.monotonic()
-    while done < len(requests):
-        rest = waiting[done - len(requests) :][:BATCH_SIZE]
-        sizes = itertools.accumulate(len(line.text) for line, *_ in rest)
+    while waiting:
+        sizes = itertools.accumulate(len(line.text) for line, *_ in waiting[:BATCH_SIZE])
         count = max(1, sum(size <= BATCH_CHARACTERS for size in sizes))
-        some, voices, languages = zip(*rest[:count])
+        some, voices, languages = zip(*waiting[:count])
+        waiting = waiting[count:]
         speeches = synthesizer.batch([line.text for line in some], voices, languages, **options, **check)
         for line, speech in zip(some, speeches):
             speech = speech.resampled(arguments.sample_rate) if arguments.sample_rate else speech
@@ -342,7 +343,7 @@ def say_lines(lines: list[Line], synthesizer, voice, arguments, options: dict, c
             doubts = "".join(f"; low confidence: {'; '.join(why)}" for why in speech.doubts.values())
             print(f"[{done}/{len(requests)}] {name_of(line)}: {speech.seconds:.2f} s{doubts}", flush=True)
         write_json(file, digests)
-    print(f"Wrote {counted(len(waiting), 'file')} to {printable(str(folder))} in {time.monotonic() - started:.0f} s")
+    print(f"Wrote {counted(new, 'file')} to {printable(str(folder))} in {time.monotonic() - started:.0f} s")
     return 0
 
 

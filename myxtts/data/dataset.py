@@ -42,8 +42,6 @@ MAX_SHIFT_SAMPLES = CODE_STRIDE_SAMPLES - 1
 """Maximum random silence before a training clip, in samples, so that codes begin at various points of the audio."""
 KEPT_SAMPLES = 12 * MODEL_SAMPLE_RATE
 """Maximum length of a speaker's stored recording in samples, twice the default maximum length of conditioning clips."""
-USUAL_SAMPLES = 6 * MODEL_SAMPLE_RATE
-"""Preferred length in samples of a speaker's stored clips: longer clips have pauses, shorter ones often just a word."""
 MOST_CLIPS = 24
 MOST_SPEAKERS = 200
 """Maximum number of speakers with a stored recording, about 50 MB in total."""
@@ -307,7 +305,7 @@ def keep_speakers(folder: Path, clips: Sequence[Utterance]) -> None:
     most_first = sorted(by_speaker, key=lambda name: (-sum(clip.num_samples for clip in by_speaker[name]), name))
     known, missing = read_speakers(folder), {}
     for name in most_first[:MOST_SPEAKERS]:
-        nearest = sorted(by_speaker[name], key=lambda clip: (abs(clip.num_samples - USUAL_SAMPLES), clip.id))
+        nearest = sorted(by_speaker[name], key=lambda clip: (abs(clip.num_samples - 6 * MODEL_SAMPLE_RATE), clip.id))
         before = itertools.accumulate((clip.num_samples for clip in nearest[:MOST_CLIPS]), initial=0)
         chosen = [clip for clip, length in zip(nearest[:MOST_CLIPS], before) if length < KEPT_SAMPLES]
         # A stored recording is out of date if these digests have changed.

@@ -158,7 +158,7 @@ class CodeEngine:
     def _run(self):
         while True:
             with self.changed:
-                if not self.changed.wait_for(lambda: self._waiting or self._rows, 0.2):
+                if not self.changed.wait_for(lambda: self._waiting or self._rows, 0.2):  # idle for 0.2 s
                     self._thread = None
                     return
             try:

@@ -26,7 +26,7 @@ def load_model(folder: str | PathLike, which: str = "best", only_speech: bool = 
     Args:
         folder: Folder of a run or of `myxtts convert`.
         which: Checkpoint of the GPT and the waveform decoder, `best` or `last`; other parts always load their last one.
-        only_speech: Whether to leave out the DVAE of XTTS v2, which is large and only needed by the self-check.
+        only_speech: Whether to leave out the DVAE, if the waveform decoder is that of XTTS, which speaks without it.
 
     Raises `UserError` if the model lacks a part that it needs to speak, or if a file is missing or damaged.
     """
@@ -81,7 +81,7 @@ def _check_finite(weights, where):
 
 
 def save_to_preset(model: XTTS, folder: str | PathLike) -> None:
-    """Saves a model, its tokenizer and the voices in `SPEAKERS_FILE` to a folder that `local_folder` accepts.
+    """Saves a model, its tokenizer and the voices in `SPEAKERS_FILE` to a folder for `myxtts.load` and `--checkpoint`.
 
     Raises `UserError` if the model has no `preset` or weights that are not finite, or if the folder is not empty or
     cannot be written.

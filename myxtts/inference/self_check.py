@@ -32,7 +32,8 @@ BEYOND_BAND = 1.0, 1.05
 """Factors by which a duration is outside its usual range: the score is 1 up to the first factor, 0.5 at the second."""
 DISTORTION = 0.8, 1.2
 """Difference in nats between the log-mels of a sentence's audio and of its codes, averaged: the score is 1 up to the
-first, 0.5 at the second. `base` has 0.6; when a recognizer understood half of the sentences, a spoilt one had 1.4."""
+first, 0.5 at the second. `base` has 0.6, and 1.4 with so much noise on the decoder's weights that a recognizer
+understands half of its sentences."""
 UNLIKELY_CODES = 8
 """Number of codes in a row, 0.4 s, whose mean log-probability is the feature `unlikely`."""
 Listener = Callable[[np.ndarray, int, str, str], float]

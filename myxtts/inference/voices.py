@@ -49,15 +49,15 @@ class VoiceEncoder:
     def __call__(self, references: Recording | list[Recording]) -> Voice:
         """Encodes one or more recordings of a speaker.
 
-        Raises `AudioError` if a file cannot be read, if samples are not finite, too loud or silent, or if files are
-        shorter than `SHORTEST_CHUNK_SAMPLES` in all.
+        Raises `AudioError` if a file cannot be read, if samples are too loud or silent, or if files are shorter than
+        `SHORTEST_CHUNK_SAMPLES` in all.
         """
         recordings, files = [], []
         for one in references if isinstance(references, list | tuple) and references else [references]:
             is_array = isinstance(one, np.ndarray)
             is_mono = is_array and one.ndim == 1 and one.dtype.kind == "f" and len(one) >= MODEL_SAMPLE_RATE // 10
-            fits = is_mono if is_array else isinstance(one, Recording)
-            require(fits, "voice", "a name, file, float samples of 0.1 s or more, or a list", brief(one))
+            fits = is_mono and np.isfinite(one).all() if is_array else isinstance(one, Recording)
+            require(fits, "voice", "a name, file, finite float samples of 0.1 s or more, or a list", brief(one))
             if is_array:
                 check_level("The array", one)
             else:

@@ -18,8 +18,6 @@ FEWEST_CHANNELS = 4
 """Minimum number of channels in a discriminator's layers. This and the constants above are as in `models`."""
 DIVISORS = {"nano": 8, "tiny": 4, "small": 2}
 """Divisor of the discriminators' numbers of channels, by model size; 1 for sizes not listed."""
-KEPT_MAPS = 1.94
-"""Measured ratio of the feature maps' peak memory to their size, if the discriminators run one after another."""
 CONTEXT_FRAMES = {"istft": 34, "hifigan": 26}
 """Frames around a slice that affect its audio, by decoder type. For `istft`, each block beyond four adds 6."""
 
@@ -147,7 +145,7 @@ def estimate_decoder(model: ModelConfig, shapes: Shapes, optimizations=Optimizat
     samples = shapes.slice_frames * MEL_HOP_SAMPLES
     maps = sum(outputs * positions for _, _, outputs, positions in _discriminator_layers(model, samples))
     spectra = 36 * samples * FLOAT  # measured
-    kept = maps * KEPT_MAPS * number + spectra + _decoder_activations(model, shapes.slice_frames + context, number)
+    kept = maps * 1.94 * number + spectra + _decoder_activations(model, shapes.slice_frames + context, number)
     activations = math.ceil(shapes.batch * kept) + trained * optimizations.cast_bytes
     estimate = with_optimizer(trained, 0, optimizations, activations=activations, working=0)
     return replace(estimate, averages=FLOAT * decoder * optimizations.ema)  # discriminators have no averages

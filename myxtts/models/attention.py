@@ -209,7 +209,7 @@ def attend(
 
 
 class CausalSelfAttention(Layer):
-    """Projections of GPT-2's causal self-attention, to queries, keys and values and to the output of a block.
+    """Linear layers of GPT-2's causal self-attention: to queries, keys and values, and the output projection.
 
     `dropout` is the dropout rate of the attention probabilities, `site` the dropout site of this layer (see
     `layers.Dropout`), `output_stddev` the standard deviation of the output projection's initial kernel.

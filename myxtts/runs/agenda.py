@@ -217,7 +217,7 @@ def find_needs(config: XTTSConfig, works: Sequence[StageWork], dataset: SpeechDa
     training, plan = config.training, plan_for()
     shares = max(1, len(training.workers)) * len(plan.model_devices)
     longest = max((clip.num_samples for clip in dataset.train), default=config.max_samples) / MODEL_SAMPLE_RATE
-    peaks, extras, checkpoints, disk = [], [], [], 0
+    peaks, extras, checkpoints, disk, may_use_xla = [], [], [], 0, False
     for work in works:
         estimate, settings = ESTIMATES.get(work.stage), config.stage(work.stage)
         if not work.trains or estimate is None:
@@ -227,6 +227,7 @@ def find_needs(config: XTTSConfig, works: Sequence[StageWork], dataset: SpeechDa
         batch = 1 if training.automatic_batch_size else -(-settings.batch_size // shares)
         shapes = Shapes.of_data(config.data, batch, longest, settings)
         optimizations, assumed = requested_optimizations(training, work.stage)
+        may_use_xla |= "xla" in assumed
         if "precision" in assumed:
             optimizations = replace(optimizations, precision=choose_precision("auto", plan.model_device)[0])
         found = estimate(config.model, shapes, optimizations)
@@ -261,7 +262,7 @@ def find_needs(config: XTTSConfig, works: Sequence[StageWork], dataset: SpeechDa
         hint = "Free disk space, lower --keep, or choose a --checkpoint-dir on another disk."
         raise UserError(f"{needs.describe()}: the checkpoints do not fit. {hint}")
     # On a GPU, `auto` may choose XLA, which needs a fraction of the memory; if it does not, batches are split.
-    if needs.memory > needs.memory_in_all and not (plan.visible_ids and assumed):
+    if needs.memory > needs.memory_in_all and not (plan.visible_ids and may_use_xla):
         hint = "Lower --batch-size, give --batch-size auto, or see `myxtts plan` for ways to save memory."
         raise UserError(f"{needs.describe()}: it does not fit. {hint}")
     return needs

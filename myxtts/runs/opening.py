@@ -71,7 +71,8 @@ def open_run(
     Args:
         config: Settings as requested.
         notify: Function that is called with the name and the arguments of each `RunListener` event. Before `on_trial`
-            and during it, the folder changes in only two ways: reports are written, and damaged checkpoints renamed.
+            and during it, the folder changes in only three ways: reports are written, damaged checkpoints renamed, and
+            the vocabulary of a start without a checkpoint is removed.
         is_plan: Whether to return after the estimates (`on_trial`), and to write no reports.
 
     Returns:
@@ -85,7 +86,8 @@ def open_run(
     training, home = config.training, Path(config.training.checkpoint_dir)
     if began is None and not is_plan and not holds_run(home) and (home / "config.json").is_file():
         # Left by a start that was stopped before its first checkpoint, perhaps on other recordings.
-        (home / VOCABULARY).unlink(missing_ok=True)
+        if not config.data.vocabulary:
+            (home / VOCABULARY).unlink(missing_ok=True)
     dataset = SpeechDataset.open(config, lambda done, total: notify("on_inspection", done, total), not is_plan)
     is_created, reset = bool(training.init_from) and began is None, reset_parts(training)
     with suppress(CheckpointError):  # damaged settings of a run that is reset

@@ -208,7 +208,7 @@ def adopt(config: XTTSConfig) -> XTTSConfig:
     vocabulary = run_folder.vocabulary_path(source)
     if data.vocabulary and "gpt" in theirs and vocabulary.is_file():
         extends = XTTSTokenizer.from_file(data.vocabulary).extends(XTTSTokenizer.from_file(vocabulary))
-        rule, hint = "the vocabulary of --init-from, or extend it", "Otherwise, tokens would get weights of others."
+        rule, hint = "the vocabulary of --init-from, or extend it", "Tokens would get the weights of other tokens."
         require(extends, "--vocabulary", rule, printable(data.vocabulary), f"{hint} Leave it out.")
     data = replace(data, vocabulary=data.vocabulary or str(vocabulary), g2p=reads if requested is None else requested)
     return with_shape(replace(config, data=data), stored)

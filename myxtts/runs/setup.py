@@ -20,7 +20,7 @@ from myxtts.config.rates import CODE_STRIDE_SAMPLES, MODEL_SAMPLE_RATE
 from myxtts.config.settings import Default
 from myxtts.config.stages import STAGES
 from myxtts.config.training import SLURM, TUNABLE, TrainingConfig, workers_in, workers_of_slurm
-from myxtts.data.corpora import SUBTITLES, TextsMissing, files_beside, load_corpus
+from myxtts.data.corpora import SUBTITLES, TextsMissing, files_beside, load_corpus, text_beside
 from myxtts.data.sample_corpus import MANIFEST_FILE, SENTENCES, make_sample_corpus, unheard_sentences
 from myxtts.devices.configuration import check_devices, count_gpus, device_request, early_gpu_configuration
 from myxtts.devices.device_plan import DevicePlan
@@ -105,8 +105,8 @@ def check_tuning(training: TrainingConfig, is_new: bool) -> None:
 
 
 def with_shape(config: XTTSConfig, stored: XTTSConfig) -> XTTSConfig:
-    """Returns `config` with the model and sampling settings of `stored`, except dropout, sampling settings that are not
-    the defaults and, for `base`, all sampling settings.
+    """Returns `config` with the model and sampling settings of `stored`, but its own dropout, sampling settings that
+    are not the defaults and, for `base`, all sampling settings.
 
     Lowers default clip lengths to the model's limits. If the user set one above them, `XTTSConfig` raises an error.
     """
@@ -300,9 +300,10 @@ def transcribe(config: XTTSConfig, missing: TextsMissing, quiet: bool = False) -
     data, home, root = config.data, Path(config.training.checkpoint_dir), missing.root
     outside = not home.resolve().is_relative_to(root.resolve())
     require(outside, "--checkpoint-dir", "a folder outside of the recordings", printable(str(home)))
-    has_texts = all(files_beside(path, SUBTITLES) for path in missing.recordings)
-    recognizer = config.training.evaluation_recognizer or ("" if has_texts else "base")
     language = data.language or "en"
+    texts = [text_beside(path, language) for path in missing.recordings]
+    has_texts = all(text and text.suffix.lower() in SUBTITLES for text in texts)
+    recognizer = config.training.evaluation_recognizer or ("" if has_texts else "base")
     files = [file for path in missing.recordings for file in (path, *files_beside(path, SUBTITLES))]
     contents = [[file.name, digest_file(file) if file.is_file() else ""] for file in files]
     folder = home / "dataset" / digest_bytes(json.dumps([contents, language, recognizer]).encode(), 4)

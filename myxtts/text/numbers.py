@@ -30,7 +30,6 @@ REFUSALS = (NotImplementedError, TypeError, ArithmeticError, LookupError, Recurs
 # Longer numbers are codes, not quantities; `int` rejects very long ones.
 _MAX_CARDINAL_DIGITS = 36
 # Decimals and amounts of money become floats, which cannot represent more digits.
-_MAX_FLOAT_DIGITS = 15
 # num2words is not thread-safe: its converters store the current number.
 _num2words_lock = threading.Lock()
 
@@ -93,7 +92,7 @@ class Num2Words:
 
 
 def _to_float(written: str) -> float:
-    if len(written.partition(".")[0].lstrip("0")) > _MAX_FLOAT_DIGITS:
+    if len(written.partition(".")[0].lstrip("0")) > 15:
         raise OverflowError(f"{written} has more digits than a float holds.")
     return float(written)
 
@@ -114,7 +113,6 @@ _POINT_DECIMAL = re.compile(r"(?<![0-9])([0-9]++)\.([0-9]+)")
 _LETTER = r"[^\W\d_\u0900-\u0963]|[\u0900-\u0963]"
 _LETTER_THEN_DIGIT = re.compile(rf"(?<={_LETTER})(?=[0-9])|(?<=\u200c)(?=[0-9])")
 # More digits than any `max_integer` has; `int` rejects very long numbers.
-_MAX_SPELLED_DIGITS = 18
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,7 +155,7 @@ class SpelledNumbers:
         return _INTEGER.sub(lambda match: self._read_integer(match.group()), text)
 
     def _has_words_for(self, digits: str) -> bool:
-        is_code = len(digits) > _MAX_SPELLED_DIGITS or digits[0] == "0" and len(digits) > 4
+        is_code = len(digits) > 18 or digits[0] == "0" and len(digits) > 4
         return not is_code and int(digits) <= self.max_integer
 
     def _read_integer(self, digits: str) -> str:

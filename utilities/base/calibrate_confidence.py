@@ -133,8 +133,8 @@ def main() -> None:
         listener = Listening(open_recognizer(arguments.recognizer))
         write_json(arguments.work, list(measured(Synthesizer.load(BASE_FOLDER), listener)))
     rows = read_json(arguments.work)
-    write_json(BASE_FOLDER / CONFIDENCE_FILE, with_threshold(fitted(rows), rows)._asdict())
     print(tables(rows))
+    write_json(BASE_FOLDER / CONFIDENCE_FILE, with_threshold(fitted(rows), rows)._asdict())
 
 
 if __name__ == "__main__":

@@ -14,11 +14,11 @@ from myxtts.apps.datasets.checks import Segment, cached, judge, listen, measure_
 from myxtts.apps.datasets.recording import LongAudio, Survey, survey
 from myxtts.apps.datasets.set_folder import PAUSE, WAVS, clips_of, describe, open_set, source_id, write_report
 from myxtts.apps.datasets.speech import Atom, choose_clips, find_edges, force_cuts, to_stretches
-from myxtts.apps.datasets.texts import Piece, count_letters, is_subtitles, read_text, synchronize, text_beside
+from myxtts.apps.datasets.texts import Piece, count_letters, is_subtitles, read_text, synchronize
 from myxtts.audio.encoding import write_audio
 from myxtts.audio.files import MEDIA_EXTENSIONS
 from myxtts.config.checks import UserError, counted
-from myxtts.data.corpora import TEXTS
+from myxtts.data.corpora import TEXTS, text_beside
 from myxtts.storage.files import digest_file, read_json, write_whole_folder
 
 _HIGHEST_PEAK = 10 ** (-1 / 20)  # -1 dB of full scale

@@ -13,13 +13,10 @@ from scipy.signal import correlate, find_peaks
 from scipy.stats import theilslopes
 
 from myxtts.config.checks import UserError, needing, read_bounded
-from myxtts.data.corpora import SUBTITLES, files_beside
-from myxtts.data.corpora.base import to_code
+from myxtts.data.corpora import SUBTITLES
 from myxtts.text.cleaners import split_sentences
-from myxtts.text.languages import LANGUAGES
 
 _MAX_TEXT_BYTES = 64 * 2**20
-_LONG_PIECE_CHARACTERS = 80
 _TAGS = re.compile(r"<[^<>]{0,200}>|\{[^{}]{0,200}\}|\[[^\[\]]{0,200}\]|【[^【】]{0,200}】")
 _ASIDE = re.compile(r"[(（][^()（）]{0,200}[)）]")
 _DASH = re.compile(r"^\s*(?:>>|[-‐–—])\s*(?=\S)")
@@ -35,9 +32,7 @@ _RATE = 20  # Hz, of the correlated signals
 _WINDOW_SECONDS, _MAX_WINDOWS = 240.0, 14
 _MAX_OFFSET_SECONDS = 600.0
 _MAX_DRIFT = 0.006
-_PEAKS = 4  # offset hypotheses per window
 _NEAR_SECONDS = 0.2
-_MOST_SLOPES = 400  # maximum number of cues in the robust fit
 _TELLING_CUES = 10
 
 
@@ -65,15 +60,6 @@ def is_subtitles(path: Path) -> bool:
     return path.suffix.lower() in SUBTITLES
 
 
-def text_beside(recording: Path, language: str) -> Path | None:
-    """Returns the text file next to a recording, preferably subtitles whose name contains `language` (`talk.en.srt`,
-    `talk.en-US.srt`). A file of another language is not used."""
-    found = files_beside(recording, (*SUBTITLES, ".txt", ".lab"))
-    codes = {path: to_code(path.stem.removeprefix(recording.stem).strip(".")) for path in found}
-    fitting = [path for path in found if codes[path] == language or codes[path] not in LANGUAGES]
-    return max(fitting, key=lambda path: (is_subtitles(path), codes[path] == language), default=None)
-
-
 def read_text(recording: Path, text: Path | None, options: Namespace) -> list[Piece]:
     """Reads the text file of a recording. If `text` is None, returns [], and a recognizer must transcribe the audio.
 
@@ -81,7 +67,7 @@ def read_text(recording: Path, text: Path | None, options: Namespace) -> list[Pi
     """
     if text is None:
         if options.recognizer is None:
-            hint = "Put subtitles named like it next to it, or give --recognizer"
+            hint = "Put subtitles of the same name next to it, or give their --language or a --recognizer"
             raise UserError(f"{recording} has no text in {options.language}. {hint}.")
         return []
     if is_subtitles(text):
@@ -167,7 +153,7 @@ def read_transcript(path: Path, language: str) -> list[Piece]:
     pieces, text = [], _read_text(path).strip()
     for paragraph in re.split(r"\n\s*\n" if re.search(r"\n\s*\n", text) else r"\n", text):
         for sentence in split_sentences(one_line(paragraph), language):
-            clauses = _CLAUSE_END.split(sentence) if len(sentence) > _LONG_PIECE_CHARACTERS else [sentence]
+            clauses = _CLAUSE_END.split(sentence) if len(sentence) > 80 else [sentence]
             pieces += [Piece(one, ends_sentence=one is clauses[-1]) for one in clauses]
     joined: list[Piece] = []
     for piece in pieces:
@@ -276,7 +262,7 @@ def _peaks(times, speech):
         total = sum(one / (one.std() or 1.0) for one in found)
         offsets = (first + np.arange(len(total)) - (len(own[0]) - 1)) / _RATE - origin
         peaks = find_peaks(total, height=0.0, distance=_RATE // 2)[0]
-        for best in peaks[np.argsort(-total[peaks])[:_PEAKS]]:
+        for best in peaks[np.argsort(-total[peaks])[:4]]:  # offset hypotheses per window
             yield part.mean(), offsets[best], total[best] ** 2
 
 
@@ -292,7 +278,7 @@ def _fit_line(times, starts, offset, drift):
         x, y = cues[used], late[used]
         slope = 0.0
         if len(x) >= _TELLING_CUES and np.ptp(x) > 0:
-            few = np.linspace(0, len(x) - 1, min(len(x), _MOST_SLOPES)).astype(int)
+            few = np.linspace(0, len(x) - 1, min(len(x), 400)).astype(int)
             slope = theilslopes(y[few], x[few]).slope
         offset, drift = offset + np.median(y - slope * x), drift + slope
     late = late_by()

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
@@ -85,13 +86,12 @@ def build_parser() -> argparse.ArgumentParser:
 
 @exits_with_sentence
 def main(argv: list[str] | None = None) -> int:
-    """Runs `myxtts evaluate`; returns 1 if it left out a model. Options are checked before TensorFlow is imported."""
+    """Runs `myxtts evaluate`; returns 3 if it left out a model. Options are checked before TensorFlow is imported."""
     arguments = build_parser().parse_args(argv)
     judged = _check(arguments)
     import_tensorflow()
     setup_logging()
-    _evaluate(arguments, judged)
-    return 1 if read_json(Path(arguments.output) / JSON_FILE)["left_out"] else 0
+    return 3 if _evaluate(arguments, judged).left_out else 0
 
 
 @naming_arguments(build_parser)
@@ -132,8 +132,9 @@ def _check(arguments):
 
 
 def _evaluate(arguments, judged):
-    """Synthesizes and measures speech, writes the reports, and prints the results and the path of the HTML report."""
-    from myxtts.apps.evaluation.report import evaluate_into
+    """Synthesizes and measures speech, writes the reports, prints the results and the path of the HTML report, and
+    returns the `Comparison`."""
+    from myxtts.apps.evaluation.report import as_text, evaluate_into
     from myxtts.apps.evaluation.sentences import choose_sentences, rows_to_speak
     from myxtts.devices.configuration import configure_for_speech
     from myxtts.hearing.measuring import Measurer
@@ -155,5 +156,7 @@ def _evaluate(arguments, judged):
             **{name: getattr(arguments, name) for name in ("seed", "data", "texts", "recognizer", "decoder")},
         }
         print(f"{counted(len(sentences), 'sentence')}, {', '.join(source.name for source in sources)}", flush=True)
-        table = evaluate_into(Path(arguments.output), sources, sentences, measurer, settings)
+        comparison = evaluate_into(Path(arguments.output), sources, sentences, measurer, settings)
+        table = as_text(comparison, shutil.get_terminal_size((120, 24)).columns)
         print(f"\n{table}\n\nWrote {printable(str(Path(arguments.output).resolve() / PAGE))}")
+    return comparison

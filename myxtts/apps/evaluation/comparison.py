@@ -76,8 +76,6 @@ METRICS = (
     Metric("doubtful", "low confidence", "%", "low", 1, meaning="flagged by the self-check", is_share=True),
 )
 BY_NAME = {metric.name: metric for metric in METRICS}
-MIN_SIMILARITY = 0.7
-"""Speaker similarity that the best model must reach, on a scale from 0 (different speakers) to 1 (recordings)."""
 COMPARED = ("model", "files")
 DECIDING = ("cer", "mcd", "similarity", "dnsmos_overall", "doubtful")
 """Metrics that decide which model is the best, in order of priority."""
@@ -272,7 +270,7 @@ class Comparison:
         own, same = self.value(row, "similarity"), self.recordings and self.value(self.recordings, "similarity")
         if own is None or same is None or self.strangers is None or same <= self.strangers:
             return True
-        return (own - self.strangers) / (same - self.strangers) >= MIN_SIMILARITY
+        return (own - self.strangers) / (same - self.strangers) >= 0.7
 
 
 def compare(

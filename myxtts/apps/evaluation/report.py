@@ -1,6 +1,5 @@
 """Reports of an evaluation: text for a terminal, JSON, CSV, and `report.html` with tables, bars and audio players."""
 
-import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -24,10 +23,10 @@ BAR_WIDTH = 160
 
 def evaluate_into(
     folder: Path, sources: Sequence[Row], sentences: Sequence[Sentence], measurer: Measurer, settings: dict
-) -> str:
+) -> Comparison:
     """Evaluates the sources and writes `evaluation.json`, `evaluation.csv`, and `report.html` with audio files.
 
-    Returns the results as text for a terminal. An existing folder is replaced only when all files are complete.
+    An existing folder is replaced only when all files are complete.
     """
     with write_whole_folder(folder, sync=False) as new:
         (new / SOUNDS).mkdir()
@@ -50,7 +49,7 @@ def evaluate_into(
         write_text(new / PAGE, _page(comparison, kept))
         write_text(new / CSV_FILE, as_csv(comparison))
         write_json(new / JSON_FILE, as_json(comparison, kept))
-    return as_text(comparison, shutil.get_terminal_size((120, 24)).columns)
+    return comparison
 
 
 def _page(comparison: Comparison, sounds: Mapping[int, str]) -> str:

@@ -59,7 +59,7 @@ def choose_sentences(
         texts: Text file with one sentence per line, used instead of the data set.
         voices: Reference recordings, assigned to the sentences in turn.
         language: Language of `texts` and unlabeled clips. The default is the language of a run. If no run has one,
-            `texts` are taken as in the language of a run's speakers, else English, and that of clips is detected.
+            `texts` are in that of a run's speakers, else in English; the language of clips is detected.
         folder: Empty folder for recordings by eSpeak NG, which are the default test data of the bundled model.
 
     Raises:
@@ -158,7 +158,7 @@ def clips_of_run(run: Path, utterances: Sequence[Utterance], folder: Path) -> tu
         rows = {re.sub("^'(?=[=+@-])", "", row["id"]): row for row in csv.DictReader(file)}
     known = [one for one in utterances if one.id in rows]
     some = [(_usable_seconds(one), float(rows[one.id].get("seconds") or 0)) for one in spread(known, 20)]
-    others = [found for found, listed in some if abs(found - listed) > 0.1 * listed > 0]
+    others = [found for found, listed in some if found and abs(found - listed) > 0.1 * listed > 0]
     is_known = len(known) >= max(1, KNOWN_SHARE * min(len(ids), len(rows))) and 2 * len(others) <= len(some)
     if name == "train" and not (is_trained or is_known):
         return set(), set()

@@ -3,6 +3,7 @@
 import secrets
 import signal
 import sys
+import threading
 from pathlib import Path
 
 from myxtts.apps.server.options import build_parser, check_options
@@ -32,7 +33,9 @@ def main(argv: list[str] | None = None) -> int:
         host = f"[{arguments.host.strip('[]')}]" if ":" in arguments.host else arguments.host
         _mount_page(app, Path(arguments.ui), key, f"http://{host}:{listening.getsockname()[1]}")
     serving = Serving(app, speaker, arguments.max_connections, arguments.grace_seconds, wyoming)
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # after the shutdown: a warm-up would crash if Python itself ended
+    if threading.current_thread() is threading.main_thread():
+        # After the shutdown, Ctrl-C ends the process without Python's cleanup, which crashes during a warm-up.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     serving.run([listening])
     return 0 if serving.started else 1
 

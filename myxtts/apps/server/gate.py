@@ -26,7 +26,6 @@ PAGE = "/ui"
 """Path prefix of the web UI (`--ui`), which has its own size limits and password."""
 OPEN_PATHS = ("/", "/docs", "/openapi.json", "/health", "/ready")
 """Paths that need no API key, because they reveal nothing private, such as documentation and the server's load."""
-MOST_UPLOAD_BYTES = 20 * 2**20
 _LOCAL_HOST = re.compile(r"(localhost|127(\.\d{1,3}){3}|\[::1\])(:\d+)?")
 _REQUEST_ID = re.compile(r"[\w.-]{1,80}", re.ASCII)
 log = logging.getLogger("myxtts.apps.server.access")
@@ -112,7 +111,7 @@ class Gate:
             if request.method == "POST" and not path.startswith(PAGE):
                 most = 12 * self.settings.max_characters + 2**16  # JSON may escape each UTF-16 unit as six bytes
             elif self.settings.allow_uploads and request.method == "PUT" and path.startswith(f"{VOICES}/"):
-                most = MOST_UPLOAD_BYTES
+                most = 20 * 2**20
             if most:
                 receive = await self._read_body(request, most)
             await self.app(scope, receive, send_counted)

@@ -61,8 +61,10 @@ def open_model(arguments: argparse.Namespace, key: str | None) -> tuple[FastAPI,
 def _open_exported(run, arguments):
     """Returns an exported model, its voices `{name: language}`, its training speakers, and options for `Speaker`."""
     for name in ("decoder", "engine", "device", "which"):
-        if getattr(arguments, name) not in (None, "best"):  # an export has only one checkpoint
-            raise UserError(f"--{name} is not for exported models: {run} runs in ONNX Runtime on the CPU.")
+        if getattr(arguments, name) not in (None, "best"):
+            raise UserError(
+                f"--{name} is not for exported models: {run} has one checkpoint, for ONNX Runtime on the CPU."
+            )
     model = ExportedModel(run, arguments.warm)
     trained = [name for name, is_own in model.exported.trained.items() if is_own]
     most = min(MOST_IN_TURNS, max(2, MOST_CACHE_BYTES // model.cache_bytes))

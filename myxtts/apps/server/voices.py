@@ -12,6 +12,7 @@ from myxtts.audio.files import AUDIO_EXTENSIONS, MEDIA_EXTENSIONS
 from myxtts.config.checks import UserError
 from myxtts.inference.speech import VOICE_SUFFIX, Voice
 from myxtts.storage.speakers import composed
+from myxtts.text.languages import LANGUAGES
 
 VOICE_NAME = re.compile(r"[^\W_][\w .-]{0,63}(?<![ .])")
 """Valid names of voices. They begin with a letter or digit, so that no name is a path or a hidden file."""
@@ -98,11 +99,11 @@ class VoiceBook:
         return voices[name], lambda: self._opened(voices[name])
 
     def add(self, name: str, content: bytes) -> ServedVoice:
-        """Encodes a voice from an audio file's content, and saves it to the folder as `name`. Call it one at a time.
+        """Encodes a voice from an audio file's content, and saves it to the folder as `name`. Not thread-safe.
 
         Raises:
-            ApiError: The name means a voice or is that of a file (409), the folder is full (403), or the name or
-                recording is invalid (400).
+            ApiError: `name` is the name of a voice or of a file in the folder (409), the folder is full (403), or the
+                name or recording is invalid (400).
         """
         if not VOICE_NAME.fullmatch(name := composed(name)) or len(name.encode()) > MOST_NAME_BYTES:
             rule = "A voice's name must have letters, digits, spaces, _, - and . only, and begin with a letter or digit"
@@ -110,7 +111,8 @@ class VoiceBook:
         with tempfile.TemporaryDirectory() as place:
             files = [*self.folder.iterdir()]
             taken = {*self._speakers, *self.aliases, *OPENAI_VOICES, *(composed(path.stem) for path in files)}
-            if _KOKORO.fullmatch(name) or name.casefold() in map(str.casefold, taken):  # some systems ignore case
+            is_kokoro = _KOKORO.fullmatch(name) and name[:2] not in LANGUAGES
+            if is_kokoro or name.casefold() in map(str.casefold, taken):  # some systems ignore case
                 raise ApiError(409, f"The name {name} is taken. Choose another one.", "name", "voice_exists")
             sizes = [path.lstat().st_size for path in files]  # a link may have no target
             if len(sizes) >= MOST_VOICES or sum(sizes) >= MOST_VOICES_BYTES:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from myxtts.audio.files import AUDIO_EXTENSIONS, MEDIA_EXTENSIONS
 from myxtts.config.checks import counted, printable, read_toml, require
-from myxtts.data.corpora.base import Corpus, CorpusFormat, Finding, Place, Reading, Utterance
+from myxtts.data.corpora.base import Corpus, CorpusFormat, Finding, Place, Reading, Utterance, to_code
 from myxtts.data.corpora.folder import CONVERT, ClipRefused, CorpusError, CorpusFolder, TextsMissing, file_key
 from myxtts.storage.base_model import EXPORT, KINDS, MODEL, RELEASE, RUNS, SETTINGS, STAGE, TRAINER, kind_of
 from myxtts.text.language_guess import guess_language, identify_language
@@ -101,6 +101,15 @@ def files_beside(recording: Path, suffixes: Sequence[str]) -> list[Path]:
     alike = lambda one: one.stem == recording.stem or tagged(one)
     found = [one for one in paths if kind(one) in suffixes and alike(one) and one.is_file()]
     return sorted(found, key=lambda one: (suffixes.index(kind(one)), one.stem != recording.stem, one.name))
+
+
+def text_beside(recording: Path, language: str) -> Path | None:
+    """Returns the text file next to a recording, preferably subtitles whose name contains `language` (`talk.en.srt`,
+    `talk.en-US.srt`). A file of another language is not used."""
+    found = files_beside(recording, (*SUBTITLES, ".txt", ".lab"))
+    codes = {path: to_code(path.stem.removeprefix(recording.stem).strip(".")) for path in found}
+    fitting = [path for path in found if codes[path] == language or codes[path] not in LANGUAGES]
+    return max(fitting, key=lambda path: (path.suffix.lower() in SUBTITLES, codes[path] == language), default=None)
 
 
 def _other_kind(root):

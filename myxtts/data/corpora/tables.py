@@ -17,7 +17,6 @@ from myxtts.data.corpora.folder import ClipRefused, CorpusError, parts_to_id
 from myxtts.text.languages.with_functions import normalize_persian
 
 JSON_EXAMPLE = '{"file_name": "a.wav", "text": "Good morning."}'
-_SAMPLE_LINES = 100
 VALIDATION = ("validation", "valid", "val", "dev", "eval", "test")
 """Names of splits that can be used for validation, in order of preference."""
 _NAMES_OF_COLUMN = read_toml(__file__, "columns.toml")
@@ -158,7 +157,7 @@ def content_table(reading: Reading, place: Place, path: Path) -> Table | None:
     is the clip column.
     """
     lines = reading.folder.read_lines(path)
-    sample = [line for line in lines[:_SAMPLE_LINES] if line.strip()]
+    sample = [line for line in lines[:100] if line.strip()]
     places = place.path / "wavs", place.path, *reading.folder.subfolders(path.parent)
     best, most = None, 0
     for separator in "|\t,;":
@@ -215,12 +214,14 @@ def plain_table(reading: Reading, place: Place, path: Path) -> Table:
     if is_short and not alike(2):
         labels = sorted({2, *labels})
     if 2 in labels or 1 in labels and (has_speakers or varied[1] > 1):
-        numbers = [k for k in range(1, size) if not letters[k] and any("." in word for row in full for word in row[k])]
+        has_points = lambda k: any("." in word for row in full for word in row[k])
+        numbers = [k for k in range(1, size) if not letters[k] and (has_points(k) or 2 * varied[k] > len(full))]
         what = "numbers" if labels[0] in numbers else "a speaker"
         looks = f"column {labels[0] + 1} looks like {what}: {varied[labels[0]]} values in {len(full)} lines"
         kinds = iter(("speaker", "language")), iter(("text", "normalized"))
         names = ["other" if k in numbers else next(kinds[k not in labels]) for k in range(1, size)]
-        hint = f"Name the columns above them, as '{dialect.separator.join(['id', *names])}'; other is not used."
+        note = "; other is not used" if "other" in names else ""
+        hint = f"Name the columns above them, as '{dialect.separator.join(['id', *names])}'{note}."
         raise CorpusError(f"{path} has no header, and {looks}. {hint}")
     return _located(reading, place, path, dialect, ("id", "text", "normalized", "speaker")[:size])
 

@@ -188,7 +188,8 @@ class AdamW(keras.optimizers.AdamW):
     """
 
     rate_factors: Sequence[float] = ()
-    """Factor of the learning rate for each variable, in the order of `build`; empty means 1 for all."""
+    """Factor of the learning rate for each variable, in the order of `build`; empty means 1 for all. Weight decay uses
+    the whole rate."""
 
     def update_step(self, gradient: tf.Tensor, variable: tf.Variable, learning_rate: tf.Tensor) -> None:
         dtype = variable.dtype

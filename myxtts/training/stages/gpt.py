@@ -52,6 +52,8 @@ class GPTStage(Stage):
     def score(self, outputs):
         """Returns `voice_spread`, the spread of the conditioning latents over the clips, relative to their size."""
         latents = np.concatenate([array for (array,) in outputs])
+        if len(latents) < 2:
+            return {}
         return {"voice_spread": float(latents.std(axis=0).mean() / np.abs(latents).mean())}
 
     def advise(self, figures):
@@ -106,7 +108,7 @@ class GPTObjective(Objective):
 
     highest_rates = dict.fromkeys(("conditioning_encoder", "perceiver"), 1.5e-4)
     """The perceiver's last norm takes away the scale of its latents. At high rates they grew without limit until all
-    voices had the same (docs/experiments.md)."""
+    voices had the same latents (docs/experiments.md)."""
 
     def __init__(self, model: XTTS, config: XTTSConfig, compiles_blocks: bool = False):
         self.gpt, self.config, self.compiles_blocks = model.gpt, config, compiles_blocks

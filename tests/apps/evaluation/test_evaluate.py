@@ -97,7 +97,7 @@ def test_run_and_audio_files_are_compared(run, tiny_corpus, tmp_path, capsys, by
     output, broken = tmp_path / "judged", shutil.copytree(run, tmp_path / "broken")
     shutil.rmtree(broken / "gpt")
     flags = ["--data", str(tiny_corpus), "--sentences", "2", "--seeds", "2", "--output", str(output)]
-    assert main(["evaluate", str(run), str(others), str(broken), *flags, "--recognizer", HEARS_ONE]) == 1
+    assert main(["evaluate", str(run), str(others), str(broken), *flags, "--recognizer", HEARS_ONE]) == 3
     reported = capsys.readouterr().out
     assert "broken is left out: " in reported and "no trained gpt" in reported
     written = json.loads((output / "evaluation.json").read_text())
@@ -149,11 +149,11 @@ def test_bundled_model_needs_no_data_and_is_called_base(spoken, monkeypatch, cap
     assert main(["evaluate", "base", "--language", "ja"]) == 2
     assert "en, de" in capsys.readouterr().err
     kept = []
-    keep = lambda folder, sources, sentences, *rest: kept.append((sources, [*map(seconds_of, sentences)], *rest)) or ""
     seconds_of = lambda one: soundfile.info(one.recording).duration if one.voice != one.recording else 0
+    keep = lambda *given: kept.append((given, [*map(seconds_of, given[2])])) or Comparison([], [], given[3])
     monkeypatch.setattr("myxtts.apps.evaluation.report.evaluate_into", keep)
     assert main(["evaluate", "base", "base", "base@last", "--sentences", "3"]) == 0
-    sources, seconds, _, settings = kept[0]
+    (_, sources, _, _, settings), seconds = kept[0]
     assert [one.name for one in sources if one.kind == "model"] == ["base", "base (2)", "base@last"]
     assert len(seconds) == 3 and min(seconds) > 0.8
     assert set(settings["folders"].values()) == {"base"}

