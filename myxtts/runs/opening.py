@@ -70,9 +70,8 @@ def open_run(
 
     Args:
         config: Settings as requested.
-        notify: Function that is called with the name and the arguments of each `RunListener` event. Before `on_trial`
-            and during it, the folder changes in only three ways: reports are written, damaged checkpoints renamed, and
-            the vocabulary of a start without a checkpoint is removed.
+        notify: Function that is called with the name and the arguments of each `RunListener` event. Until `on_trial`,
+            only reports, damaged checkpoints (renamed) and the vocabulary of a start without a checkpoint change.
         is_plan: Whether to return after the estimates (`on_trial`), and to write no reports.
 
     Returns:
@@ -84,10 +83,10 @@ def open_run(
     """
     config, began = settle_origin(config)
     training, home = config.training, Path(config.training.checkpoint_dir)
-    if began is None and not is_plan and not holds_run(home) and (home / "config.json").is_file():
+    is_left = began is None and not holds_run(home) and (home / "config.json").is_file()
+    if is_left and not is_plan and not config.data.vocabulary:
         # Left by a start that was stopped before its first checkpoint, perhaps on other recordings.
-        if not config.data.vocabulary:
-            (home / VOCABULARY).unlink(missing_ok=True)
+        (home / VOCABULARY).unlink(missing_ok=True)
     dataset = SpeechDataset.open(config, lambda done, total: notify("on_inspection", done, total), not is_plan)
     is_created, reset = bool(training.init_from) and began is None, reset_parts(training)
     with suppress(CheckpointError):  # damaged settings of a run that is reset
