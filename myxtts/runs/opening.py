@@ -83,10 +83,9 @@ def open_run(
     """
     config, began = settle_origin(config)
     training, home = config.training, Path(config.training.checkpoint_dir)
-    is_left = began is None and not holds_run(home) and (home / "config.json").is_file()
-    if is_left and not is_plan and not config.data.vocabulary:
-        # Left by a start that was stopped before its first checkpoint, perhaps on other recordings.
-        (home / VOCABULARY).unlink(missing_ok=True)
+    stopped_early = began is None and not holds_run(home) and (home / "config.json").is_file()  # without a checkpoint
+    if stopped_early and not is_plan and not config.data.vocabulary:
+        (home / VOCABULARY).unlink(missing_ok=True)  # perhaps of other recordings
     dataset = SpeechDataset.open(config, lambda done, total: notify("on_inspection", done, total), not is_plan)
     is_created, reset = bool(training.init_from) and began is None, reset_parts(training)
     with suppress(CheckpointError):  # damaged settings of a run that is reset
