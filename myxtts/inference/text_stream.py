@@ -74,8 +74,9 @@ class Sentence:
             if samples is not None and self.manner.speed == 1:
                 distortion = synthesizer.distortion(stream.codes, samples)
         unspoken = synthesizer.tokenizer.unspoken_share(text, language)
-        heard = reading, wrong_share, unspoken, calibration, distortion
-        self.verdict = judge(text, stream.codes, stream.stopped, rate, *heard)
+        self.verdict = judge(
+            text, stream.codes, stream.stopped, rate, reading, wrong_share, unspoken, calibration, distortion
+        )
         return self.verdict
 
     def best(self, retries: int, listener: "Listener | None") -> np.ndarray:

@@ -67,7 +67,7 @@ def teacher_forcing(
         return inputs, targets, ops.arange(ops.shape(inputs)[1])[None] < lengths + num_stops
 
     text = shifted(text, text_lengths, config.start_text_token, config.stop_text_token, 1)
-    audio = shifted(codes, code_lengths, config.start_audio_token, config.stop_audio_token, 4)  # as in XTTS
+    audio = shifted(codes, code_lengths, config.start_audio_token, config.stop_audio_token, 4)  # stops in the loss
     text_keys = ops.arange(ops.shape(text[0])[1])[None] <= text_lengths + 1
     return TeacherForcing(*text, *audio, key_mask=ops.concatenate([text_keys, audio[-1]], axis=1))
 

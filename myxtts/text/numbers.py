@@ -29,7 +29,6 @@ _CURRENCIES = tuple(
 REFUSALS = (NotImplementedError, TypeError, ArithmeticError, LookupError, RecursionError, ValueError)
 # Longer numbers are codes, not quantities; `int` rejects very long ones.
 _MAX_CARDINAL_DIGITS = 36
-# Decimals and amounts of money become floats, which cannot represent more digits.
 # num2words is not thread-safe: its converters store the current number.
 _num2words_lock = threading.Lock()
 
@@ -92,7 +91,7 @@ class Num2Words:
 
 
 def _to_float(written: str) -> float:
-    if len(written.partition(".")[0].lstrip("0")) > 15:
+    if len(written.partition(".")[0].lstrip("0")) > 15:  # a float cannot represent more digits
         raise OverflowError(f"{written} has more digits than a float holds.")
     return float(written)
 
@@ -112,7 +111,6 @@ _POINT_DECIMAL = re.compile(r"(?<![0-9])([0-9]++)\.([0-9]+)")
 # The `re` module does not count Devanagari vowel signs as letters.
 _LETTER = r"[^\W\d_\u0900-\u0963]|[\u0900-\u0963]"
 _LETTER_THEN_DIGIT = re.compile(rf"(?<={_LETTER})(?=[0-9])|(?<=\u200c)(?=[0-9])")
-# More digits than any `max_integer` has; `int` rejects very long numbers.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,6 +153,7 @@ class SpelledNumbers:
         return _INTEGER.sub(lambda match: self._read_integer(match.group()), text)
 
     def _has_words_for(self, digits: str) -> bool:
+        # More than 18 digits are more than any `max_integer` has, and `int` rejects very long numbers.
         is_code = len(digits) > 18 or digits[0] == "0" and len(digits) > 4
         return not is_code and int(digits) <= self.max_integer
 
