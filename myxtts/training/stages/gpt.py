@@ -57,7 +57,7 @@ class GPTStage(Stage):
         return {"voice_spread": float(latents.std(axis=0).mean() / np.abs(latents).mean())}
 
     def advise(self, figures):
-        if figures.get("voice_spread", 1.0) < 1e-4:  # usual are 0.3 for several voices, 0.01 for one
+        if figures.get("voice_spread", 1.0) < 1e-4:  # collapsed, it was 1e-5 and then 5e-8
             yield (
                 "All recordings have nearly the same conditioning latents: the GPT ignores the voice. Train it again "
                 "with --stage gpt --reset-training, and if that does not help, with a lower --lr."
