@@ -111,10 +111,7 @@ class StageTrainer:
             name, precision = model.dtype_policy.name, switches.precision
             require(precision == name, "training.precision", f"{name}, as in the given model", precision)
             self.replicas.adopt(model)
-        starting = None
-        if is_start(before):
-            tensors, _ = resumed.read(before["step"], ["model"])
-            starting = tensors["model"]
+        starting = resumed.open(before["step"]) if is_start(before) else None
         self.switches = switches
         # Seeded per stage, so that its initial weights do not depend on the stages before it.
         keras.utils.set_random_seed(config.seed)
