@@ -350,8 +350,16 @@ def last_good_step(store: CheckpointStore) -> int | None:
     return None
 
 
-def load_foundations(config: XTTSConfig, stage: str, device: str) -> tuple[dict[str, XTTS], dict[str, str]]:
-    """Loads the models on which a stage depends: reads them from the run's folder, and places them on `device`.
+def untrained_foundations(config: XTTSConfig, stage: str, device: str) -> dict[str, XTTS]:
+    """Creates the models on which a stage depends on `device`, with random weights; returns them by stage name."""
+    with tf.device(device):
+        return {name: XTTS(config.model, parts=(STAGE_CLASSES[name].part,)) for name in STAGES[stage].builds_on}
+
+
+def load_foundations(
+    config: XTTSConfig, stage: str, device: str, models: dict[str, XTTS] | None = None
+) -> tuple[dict[str, XTTS], dict[str, str]]:
+    """Loads the models on which a stage depends from the run's folder, into `models` or new ones on `device`.
 
     Returns:
         The models, and the digests of their weights, both by the name of the stage that trained the model.
@@ -360,16 +368,14 @@ def load_foundations(config: XTTSConfig, stage: str, device: str) -> tuple[dict[
         CheckpointError: A model is missing or not trained to the end.
         UserError: The codes in `data.prepared` were computed by another DVAE.
     """
-    models, lineage = {}, {}
-    for name in STAGES[stage].builds_on:
+    models, lineage = models or untrained_foundations(config, stage, device), {}
+    for name, model in models.items():
         store = CheckpointStore(Path(config.training.checkpoint_dir) / name)
         store.newest_sound(logger.warning)  # puts damaged ones away
         require_trained(store.folder, f"The {stage} stage")
         part = STAGE_CLASSES[name].part
         step = chosen_step(store, part)  # the best checkpoint is the stage's result
-        with tf.device(device):
-            models[name] = XTTS(config.model, parts=(part,))
-            assign_by_name(models[name].part_weights(part), store.open(step), str(store.path(step)))
+        assign_by_name(model.part_weights(part), store.open(step), str(store.path(step)))
         lineage[name] = store.digest(step)
     if STAGES[stage].codes and not config.data.augment:
         for folder, flag in ((config.data.prepared, "--prepared"), (config.data.val_prepared, "--val-prepared")):

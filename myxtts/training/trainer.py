@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import tensorflow as tf
 
 from myxtts.config.checks import require
 from myxtts.config.config import XTTSConfig
@@ -18,9 +17,9 @@ from myxtts.devices.machine import device_named
 from myxtts.models.xtts import XTTS
 from myxtts.runs.opening import write_settings
 from myxtts.runs.setup import holds_run
-from myxtts.storage.checkpoint import CheckpointStore, assign_by_name
+from myxtts.storage.checkpoint import CheckpointStore
 from myxtts.storage.run_folder import VOCABULARY, own_run_folder
-from myxtts.training.resuming import load_foundations
+from myxtts.training.resuming import load_foundations, untrained_foundations
 from myxtts.training.stage_trainer import StageTrainer
 from myxtts.training.stages.base import arrays_of
 from myxtts.training.stages.classes import STAGE_CLASSES
@@ -77,9 +76,7 @@ class XTTSTrainer(StageTrainer):
                 if last is None or not store.read_state(last)["finished"]:
                     self._missing.append(name)
             if self._missing:  # all are random until `train`
-                with tf.device(plan.data_device):
-                    parts = {name: (STAGE_CLASSES[name].part,) for name in STAGES[stage].builds_on}
-                    options["foundations"] = {name: XTTS(config.model, parts=part) for name, part in parts.items()}
+                options["foundations"] = untrained_foundations(config, stage, plan.data_device)
             else:
                 options["foundations"], options["lineage"] = load_foundations(config, stage, plan.data_device)
         super().__init__(config, stage, plan, model=model, resume_checkpoint=resume_checkpoint, **options)
@@ -144,10 +141,6 @@ class XTTSTrainer(StageTrainer):
             if self.stop_requested.is_set():
                 return False
         if self._missing:
-            loaded, self.state.lineage = load_foundations(config, self.stage.name, device)
-            for name, trained in loaded.items():
-                part = STAGE_CLASSES[name].part
-                foundation = self.stage.foundations[name].part_weights(part)
-                assign_by_name(foundation, arrays_of(trained.part_weights(part)), name)
+            _, self.state.lineage = load_foundations(config, self.stage.name, device, self.stage.foundations)
             self._missing = []
         return True

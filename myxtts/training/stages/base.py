@@ -108,11 +108,9 @@ class Stage(ABC):
         """Computes validation metrics other than losses, by name, from the `outputs_to_score` of all batches."""
         return {}
 
-    def resynthesize(self, batch: NamedTuple) -> tuple[tf.Tensor, tf.Tensor] | None:
-        """Returns the recordings of a prepared validation batch, and their resyntheses; None if the stage makes none.
-
-        Both are log-mels `(B, T, num_mels)` or audio at 24 000 Hz, `(B, S)`. Called on the model device.
-        """
+    def resynthesize(self, batch: NamedTuple) -> tf.Tensor | None:
+        """Returns resyntheses of the recordings in a prepared validation batch; None if the stage makes none. They are
+        log-mels `(B, T, num_mels)` or audio at 24 000 Hz, `(B, S)`. Called on the model device."""
 
     def build(self, model: XTTS | None, switches: Switches, starting: dict[str, np.ndarray] | None) -> None:
         """Creates the model, unless it is given; called in the strategy's scope, on the model device.

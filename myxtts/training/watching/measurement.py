@@ -14,16 +14,14 @@ import tensorflow as tf
 
 from myxtts.config.config import XTTSConfig
 from myxtts.config.rates import CODE_STRIDE_SAMPLES, MODEL_SAMPLE_RATE
-from myxtts.config.stages import STAGES
 from myxtts.data.batch import WaveBatch, noise_batch
 from myxtts.data.dataset import SpeechDataset
 from myxtts.devices.device_plan import DevicePlan
 from myxtts.devices.machine import read_processor
 from myxtts.memory.estimates import TOKENS_PER_SECOND
-from myxtts.models.xtts import XTTS
 from myxtts.training.loop.device_pipeline import StepClock
+from myxtts.training.resuming import untrained_foundations
 from myxtts.training.stage_trainer import StageTrainer
-from myxtts.training.stages.classes import STAGE_CLASSES
 
 PHASE_STEPS = 20
 """Number of evenly spaced steps for which `try_stage` looks up the phase, to estimate each phase's share of a stage."""
@@ -75,8 +73,7 @@ def _fresh(config, folder):
 
 def noise_trainer(config: XTTSConfig, plan: DevicePlan, folder: PathLike, stage: str = "gpt") -> StageTrainer:
     """Creates a trainer for timing a stage, with untrained models of earlier stages and the run folder `folder`."""
-    with tf.device(plan.data_device):
-        below = {name: XTTS(config.model, parts=(STAGE_CLASSES[name].part,)) for name in STAGES[stage].builds_on}
+    below = untrained_foundations(config, stage, plan.data_device)
     return StageTrainer(_fresh(config, folder), stage, plan, below)
 
 
