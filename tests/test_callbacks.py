@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from myxtts.config.config import XTTSConfig
 from myxtts.runs.console import RunConsole, losses_text, timing_lines
-from myxtts.training.watching.callbacks import StageEnd, StageStart, TensorBoardWriter
+from myxtts.training.watching.callbacks import MetricsWriter, StageEnd, StageStart
 
 TIMING = dict(avg_ms=125.04, std_ms=10.0, steps_per_second=7.997, variation=0.08, stall=0.015, reading=0.2)
 TIMING |= dict(preparing=0.5, copying=0.01, buffer=2.6, buffer_capacity=3, host_mb=812.4)
@@ -140,7 +140,7 @@ def test_quiet_console_prints_nothing_and_logs_every_line(capsys, caplog):
 
 
 def test_tensorboard_holds_losses_timing_validation_and_settings(tmp_path):
-    writer = TensorBoardWriter(str(tmp_path), XTTSConfig())
+    writer = MetricsWriter(tmp_path, tmp_path, XTTSConfig())
     writer.on_start(start_of())
     writer.on_log(10, LOSSES, TIMING)
     writer.on_log(20, LOSSES, {})

@@ -20,14 +20,14 @@ from myxtts.inference.synthesizer import Synthesizer
 from myxtts.models.xtts import PARTS, XTTS
 from myxtts.runs.agenda import StageWork, find_needs, make_agenda, try_run
 from myxtts.runs.origin import bring_in, reset_parts, settle_origin, source_parts, taken_parts
-from myxtts.runs.samples import Copier, MetricsFile, SampleSpeaker, SpeechJudge
+from myxtts.runs.samples import Copier, SampleSpeaker, SpeechJudge
 from myxtts.runs.setup import holds_run, run_in
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
 from myxtts.storage.files import digest_file, write_json
 from myxtts.storage.run_folder import RUN_FILES, VOCABULARY, set_aside, shape_settings, stores_in
 from myxtts.training.resuming import data_digest, load_foundations
 from myxtts.training.stage_trainer import StageTrainer
-from myxtts.training.watching.callbacks import TensorBoardWriter
+from myxtts.training.watching.callbacks import Callback, MetricsWriter
 
 logger = logging.getLogger(__name__)
 
@@ -158,9 +158,9 @@ def open_stage(stage: str, plan: DevicePlan, dataset: SpeechDataset) -> tuple[St
         return trainer, []
     home = Path(settings.checkpoint_dir)
     logs = Path(settings.tensorboard_log_dir or home / "tensorboard")
-    with suppress(OSError):  # `TensorBoardWriter` logs the error, and training continues
+    with suppress(OSError):  # `MetricsWriter` logs the error, and training continues
         logs.mkdir(parents=settings.tensorboard_log_dir is not None, exist_ok=True)
-    callbacks = [TensorBoardWriter(logs, config), MetricsFile(home)]
+    callbacks: list[Callback] = [MetricsWriter(home, logs, config)]
     folders = home / "samples", logs / "samples"
     if settings.sample_every_steps:
         callbacks.append(Copier(dataset, trainer, *folders))

@@ -1,8 +1,6 @@
-"""Results of a training run: metrics, loss curves, audio samples, speech evaluations, speech of the final model."""
+"""Results of a training run: loss curves, audio samples, speech evaluations, speech of the final model."""
 
-import json
 import logging
-import math
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -28,8 +26,8 @@ from myxtts.hearing.measuring import Measurer, Sentence, Spoken, ends_well, is_u
 from myxtts.hearing.networks import find_encoder
 from myxtts.hearing.recognizers import open_recognizer
 from myxtts.inference.synthesizer import Synthesizer
-from myxtts.storage.files import AnyPath, append_line, write_whole
-from myxtts.storage.run_folder import METRICS, read_metrics
+from myxtts.storage.files import AnyPath, write_whole
+from myxtts.storage.run_folder import read_metrics
 from myxtts.training.loop.batching import with_batch
 from myxtts.training.loop.device_pipeline import copy_to
 from myxtts.training.stage_trainer import StageTrainer
@@ -46,37 +44,6 @@ FIGURES = (*FROM_RECOGNIZER, "similarity", "mcd", "f0_rmse", "length", "limit", 
 """Names of the metrics that `SpeechJudge` returns if it can compute them, see `hearing.measuring`."""
 UNENDED_SCORE = 100.0
 """Penalty added to the score (lower is better) of a model that rambles on or stops early, see `ends_well`."""
-
-
-class MetricsFile(Callback):
-    """Appends losses, timings, validations, evaluations and stage starts to `metrics.jsonl`; logs the first error."""
-
-    def __init__(self, folder: str | Path):
-        self.path: Path = Path(folder, METRICS)
-        self._stage, self._failed = {}, False
-
-    def on_start(self, start):
-        self._stage = {"stage": start.stage, "total_steps": start.total_steps}
-        self._add("start", start.step, {})
-
-    def on_log(self, step, losses, timing):
-        self._add("training", step, {**losses, **timing})
-
-    def on_validation(self, step, losses, is_best):
-        self._add("validation", step, {**losses, "is_best": is_best})
-
-    def on_evaluation(self, step, figures, is_best):
-        self._add("evaluation", step, {**figures, "is_best": is_best})
-
-    def _add(self, kind, step, figures):
-        finite = {name: value if math.isfinite(value) else None for name, value in figures.items()}
-        line = json.dumps({**self._stage, "step": step, "kind": kind, **finite}, default=float)
-        try:
-            append_line(self.path, line)
-        except OSError as error:
-            if not self._failed:
-                logger.error("%s cannot be written to: %s. Training continues.", self.path, error.strerror)
-            self._failed = True
 
 
 def write_curves(folder: str | Path, history: dict[str, list[dict[str, float]]]) -> None:

@@ -1,7 +1,8 @@
-"""Callbacks of the trainer: what it tells them about a stage, and the one that writes TensorBoard files."""
+"""Callbacks of the trainer: what it tells them about a stage, and the one that writes metrics and TensorBoard files."""
 
 import json
 import logging
+import math
 import re
 import tempfile
 from collections.abc import Callable
@@ -11,7 +12,8 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from myxtts.config.config import XTTSConfig
-from myxtts.storage.files import AnyPath
+from myxtts.storage.files import AnyPath, append_line
+from myxtts.storage.run_folder import METRICS
 
 logger = logging.getLogger(__name__)
 
@@ -99,30 +101,49 @@ class EventFile:
             self._has_failed = True
 
 
-class TensorBoardWriter(Callback):
-    """Writes losses, learning rate, timing and the settings to TensorBoard, in a folder per stage."""
+class MetricsWriter(Callback):
+    """Writes losses, timing, validations and evaluations to `metrics.jsonl` in a run's folder, and to TensorBoard.
 
-    def __init__(self, folder: AnyPath, config: XTTSConfig):
-        self.folder: Path = Path(folder)
+    TensorBoard has a folder for each stage in `logs`, with the settings. Only the first error of each is logged.
+    """
+
+    def __init__(self, home: AnyPath, logs: AnyPath, config: XTTSConfig):
+        self.path, self.logs = Path(home, METRICS), Path(logs)
         self._settings = f"```\n{json.dumps(config.to_dict(), indent=1, ensure_ascii=False)}\n```"
+        self._has_failed = False
 
     def on_start(self, start):
-        self._file = EventFile(self.folder / start.stage)
-        self._file.write(start.step, lambda: tf.summary.text("settings", self._settings))
-
-    def _write(self, step, values, group):
-        def write():
-            for name, value in values.items():
-                tf.summary.scalar(f"{group}/{name}", value)
-
-        self._file.write(step, write)
+        self._stage = {"stage": start.stage, "total_steps": start.total_steps}
+        self._add("start", start.step, {})
+        self._events = EventFile(self.logs / start.stage)
+        self._events.write(start.step, lambda: tf.summary.text("settings", self._settings))
 
     def on_log(self, step, losses, timing):
-        self._write(step, losses, "train")
-        self._write(step, timing, "timing")
+        self._add("training", step, {**losses, **timing})
+        self._show(step, train=losses, timing=timing)
 
     def on_validation(self, step, losses, is_best):
-        self._write(step, losses, "validation")
+        self._add("validation", step, {**losses, "is_best": is_best})
+        self._show(step, validation=losses)
 
     def on_evaluation(self, step, figures, is_best):
-        self._write(step, figures, "evaluation")
+        self._add("evaluation", step, {**figures, "is_best": is_best})
+        self._show(step, evaluation=figures)
+
+    def _add(self, kind, step, figures):
+        finite = {name: value if math.isfinite(value) else None for name, value in figures.items()}
+        line = json.dumps({**self._stage, "step": step, "kind": kind, **finite}, default=float)
+        try:
+            append_line(self.path, line)
+        except OSError as error:
+            if not self._has_failed:
+                logger.error("%s cannot be written to: %s. Training continues.", self.path, error.strerror)
+            self._has_failed = True
+
+    def _show(self, step, **groups):
+        def write():
+            for group, figures in groups.items():
+                for name, value in figures.items():
+                    tf.summary.scalar(f"{group}/{name}", value)
+
+        self._events.write(step, write)

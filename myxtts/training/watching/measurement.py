@@ -35,19 +35,16 @@ PRODUCT_SIZE = 1024
 
 def open_trainer(config: XTTSConfig, plan: DevicePlan, folder: PathLike) -> tuple[StageTrainer, SpeechDataset]:
     """Returns a GPT trainer for timing, with an untrained DVAE and the run folder `folder`, and the opened data set."""
-    dataset = SpeechDataset.open(_fresh(config, folder))
+    training = replace(config.training, checkpoint_dir=str(folder), reset_training=True)
+    dataset = SpeechDataset.open(replace(config, training=training))
     return noise_trainer(dataset.config, plan, folder), dataset
-
-
-def _fresh(config, folder):
-    training = replace(config.training, checkpoint_dir=str(folder), reset_training=True, gradient_accumulation=1)
-    return replace(config, training=training)
 
 
 def noise_trainer(config: XTTSConfig, plan: DevicePlan, folder: PathLike, stage: str = "gpt") -> StageTrainer:
     """Creates a trainer for timing a stage, with untrained models of earlier stages and the run folder `folder`."""
     below = untrained_foundations(config, stage, plan.data_device)
-    return StageTrainer(_fresh(config, folder), stage, plan, below)
+    training = replace(config.training, checkpoint_dir=str(folder), reset_training=True, gradient_accumulation=1)
+    return StageTrainer(replace(config, training=training), stage, plan, below)
 
 
 def measure_pipeline(
