@@ -115,14 +115,15 @@ class Stage(ABC):
     def build(self, model: XTTS | None, switches: Switches, starting: dict[str, np.ndarray] | None) -> None:
         """Creates the model, unless it is given; called in the strategy's scope, on the model device.
 
-        `starting` are pretrained weights by name; None starts from random weights.
+        `starting` are pretrained weights by name; None starts from random weights. `foundations` may be trained later.
         """
         self.model = model or XTTS(self.config.model, parts=(self.part,), precision=switches.precision)
         if starting is not None:
             assign_by_name(self.model.part_weights(self.part), starting, "--init-from")
 
     def measure(self, dataset: SpeechDataset) -> None:
-        """Sets weights that are statistics of the recordings, unless they were loaded. All workers set equal values."""
+        """Sets weights that are statistics of the recordings, unless they were loaded, and those that are copies of
+        `foundations`. Called before the first step. All workers set equal values."""
 
     @abstractmethod
     def updates(self) -> list[Update]:
