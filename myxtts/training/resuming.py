@@ -268,16 +268,16 @@ class Checkpointer:
             tensors[CLIPS], saved["order"] = self.state.clips.record(self.state.position)
         return tensors, saved
 
-    def resume(self, store: CheckpointStore, is_required: bool) -> None:
+    def resume(self, store: CheckpointStore) -> None:
         """Loads the newest intact checkpoint of the stage in `store`, unless it has only starting weights (step 0).
 
-        Raises `CheckpointError` if the checkpoint does not fit, or if there is none and it `is_required`.
+        Raises `CheckpointError` if the checkpoint does not fit, or if there is none and `store` is not the trainer's.
         """
         step = self.workers.ask(lambda: store.newest_sound(logger.warning))
         if step is not None and not is_start(store.read_state(step)):
             self._restore(store, step)
             logger.info("Resumed the %s stage at step %d from %s", self.stage.name, step, store.path(step))
-        elif is_required:
+        elif store is not self.store:
             run = store.folder.parent
             raise CheckpointError(f"{run} has no checkpoint of the {self.stage.name} stage to resume from.")
 

@@ -79,7 +79,7 @@ class StageTrainer:
         self.state = TrainingState(lineage or {}, STAGES[stage].follows, best_by=best_by, parts=parts)
         self.checkpointer = Checkpointer(self)
         if resumed is not None:
-            self.checkpointer.resume(resumed, is_required=resumed is not self.store)
+            self.checkpointer.resume(resumed)
         self.adopt_batching()
         self.preparation = self.stage.make_preparation(self.data_device)
         self.stop_requested = threading.Event()
