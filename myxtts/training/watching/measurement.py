@@ -55,7 +55,7 @@ def measure_pipeline(
     If `trainer.enable_async_pipeline`, data preparation overlaps. `watch(phase, call)` is that of
     `StageTrainer.pipeline`, also for the phase `train`.
     """
-    clock, step = StepClock(WARMUP_STEPS), watch("train", _finished_step)
+    clock, step = StepClock(WARMUP_STEPS), watch("train", take_step)
     with trainer.pipeline(dataset, start, start + WARMUP_STEPS + num_steps, watch) as batches:
         batches.wait_until_filled()
         clock.start(batches)
@@ -65,14 +65,11 @@ def measure_pipeline(
     return clock
 
 
-def _finished_step(trainer, batch, position):
-    take_step(trainer, batch, position)
-    tf.test.experimental.sync_devices()  # a GPU only queues the work
-
-
 def take_step(trainer: StageTrainer, batch: tuple, position: int) -> dict[str, tf.Tensor]:
-    """Runs the train step on one batch, for timing, at a negligible learning rate; returns its losses."""
-    return trainer.train_step([batch], 1e-6, (0, position))
+    """Takes a step on one batch, for timing, at a negligible learning rate; waits for it and returns its losses."""
+    losses = trainer.train_step([batch], 1e-6, (0, position))
+    tf.test.experimental.sync_devices()  # a GPU only queues the work
+    return losses
 
 
 def timed(times: list[float], call: Callable, *arguments) -> Any:
