@@ -24,7 +24,7 @@ from myxtts.interchange.coqui.settings import read_settings
 from myxtts.interchange.coqui.torch_checkpoint import read_torch_checkpoint, write_torch_checkpoint
 from myxtts.storage.checkpoint import CheckpointStore, StoredTensors, write_manifest
 from myxtts.storage.files import read_json
-from myxtts.storage.speakers import read_speaker, speaker_names, write_speakers
+from myxtts.storage.speakers import read_speaker, read_speakers, write_speakers
 from myxtts.text.cleaners import split_sentences
 from myxtts.text.languages import LANGUAGES
 from myxtts.text.tokenizer import XTTSTokenizer
@@ -197,7 +197,7 @@ def tensor_files(draw):
 
 
 def read_voices(folder):
-    for name in speaker_names(folder):
+    for name in read_speakers(folder):
         read_speaker(folder, name)
     dict(StoredTensors(folder / "speakers.safetensors"))
 

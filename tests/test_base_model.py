@@ -26,7 +26,7 @@ from myxtts.storage import base_model
 from myxtts.storage.base_model import BASE_FOLDER
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
 from myxtts.storage.run_folder import MEL_STATS, chosen_step, is_start, read_config, vocabulary_path
-from myxtts.storage.speakers import default_speaker, language_of, speaker_names, write_speaker_clips
+from myxtts.storage.speakers import default_speaker, language_of, read_speakers, write_speaker_clips
 from myxtts.text.speech_rates import read_rates
 from myxtts.training.stages.gpt import GPTObjective
 
@@ -102,7 +102,7 @@ def test_python_uses_the_same_default_voice_as_say(base):
     short = SamplingConfig(temperature=0.0)
     spoken = base.batch(["Guten Tag."], [None], ["de"], short, max_codes=8)[0]
     assert len(spoken.codes) and base.speak("Hi.").seconds > 0.2
-    names = [*speaker_names(BASE_FOLDER)]
+    names = [*read_speakers(BASE_FOLDER)]
     assert [default_speaker(BASE_FOLDER, language)[:2] for language in LANGUAGES] == list(LANGUAGES)
     assert default_speaker(BASE_FOLDER, "ja") == names[0]
 

@@ -1,24 +1,26 @@
 """Output of a run: the text that users and `utilities/compare_logs.py` look for, and TensorBoard."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import tensorflow as tf
 
 from myxtts.config.config import XTTSConfig
-from myxtts.training.watching.callbacks import (
-    ConsoleProgress,
-    StageEnd,
-    StageStart,
-    TensorBoardWriter,
-    losses_text,
-    timing_lines,
-)
+from myxtts.runs.console import RunConsole, losses_text, timing_lines
+from myxtts.training.watching.callbacks import MetricsWriter, StageEnd, StageStart
 
 TIMING = dict(avg_ms=125.04, std_ms=10.0, steps_per_second=7.997, variation=0.08, stall=0.015, reading=0.2)
 TIMING |= dict(preparing=0.5, copying=0.01, buffer=2.6, buffer_capacity=3, host_mb=812.4)
 GPUS = {"data_gpu_mb": 1024.0, "model_gpu_mb": 9000.0, "model_gpu_percent": 83.0}
 LOSSES = {"loss": 3.1234, "text": 1.2, "codes": 3.1, "gradient_norm": 0.5, "learning_rate": 1e-3, "skipped_steps": 0}
+
+
+def console(quiet=False):
+    """Returns the console of a run with two stages and no estimate of the time left."""
+    run = SimpleNamespace(time_left=SimpleNamespace(seconds_left=lambda step: None), best={})
+    run.last_steps, run.history = dict.fromkeys(("dvae", "gpt"), 100), {"dvae": [], "gpt": []}
+    return RunConsole(run, quiet)
 
 
 def start_of(stage="gpt", total_steps=100, accumulation=1):
@@ -38,7 +40,7 @@ def test_log_line_has_the_text_of_the_contract():
 
 
 def test_console_without_a_terminal_prints_plain_lines(capsys):
-    progress = ConsoleProgress()
+    progress = console()
     progress.on_start(start_of(accumulation=4))
     progress.on_step(10)
     progress.on_log(10, LOSSES, TIMING)
@@ -66,7 +68,7 @@ def test_console_without_a_terminal_prints_plain_lines(capsys):
 
 
 def test_long_accumulated_step_tells_its_time_once(capsys, monkeypatch):
-    progress, now = ConsoleProgress(), iter(range(0, 10_000, 4))
+    progress, now = console(), iter(range(0, 10_000, 4))
     progress.on_start(start_of(accumulation=9))
     monkeypatch.setattr("time.monotonic", lambda: float(next(now)))
     for what, done in [(what, done) for what in ("read", "computed") for done in range(1, 10)] * 2:
@@ -75,7 +77,7 @@ def test_long_accumulated_step_tells_its_time_once(capsys, monkeypatch):
 
 
 def test_high_variation_is_reported_once_with_advice_if_steps_wait_for_data(capsys):
-    progress = ConsoleProgress()
+    progress = console()
     progress.on_start(start_of())
     progress.on_log(10, LOSSES, {**TIMING, "variation": 0.31, "stall": 0.04})
     assert "High timing variation" not in capsys.readouterr().out, "a CPU's steps vary with what else runs"
@@ -89,7 +91,7 @@ def test_compare_logs_reads_what_the_console_shows(capsys, monkeypatch, tmp_path
     import compare_logs
 
     for stage in ("dvae", "gpt"):
-        progress = ConsoleProgress()
+        progress = console()
         progress.on_start(start_of(stage))
         progress.on_log(100, {**LOSSES, "loss": 9.0 if stage == "dvae" else 3.1234}, TIMING | GPUS)
         progress.on_end(end_of(stage, TIMING | GPUS))
@@ -117,7 +119,7 @@ def test_compare_logs_reads_what_the_console_shows(capsys, monkeypatch, tmp_path
 def test_run_reports_its_bottleneck_after_a_minute_and_at_its_end(capsys, monkeypatch, stall, phases, bound):
     now = [0.0]
     monkeypatch.setattr("time.monotonic", lambda: now[0])
-    progress, timing = ConsoleProgress(), TIMING | phases | {"stall": stall}
+    progress, timing = console(), TIMING | phases | {"stall": stall}
     progress.on_start(start_of())
     for seconds, said in ((59.0, 0), (2.0, 1), (100.0, 0)):
         now[0] += seconds
@@ -130,7 +132,7 @@ def test_run_reports_its_bottleneck_after_a_minute_and_at_its_end(capsys, monkey
 
 
 def test_quiet_console_prints_nothing_and_logs_every_line(capsys, caplog):
-    progress = ConsoleProgress(quiet=True)
+    progress = console(quiet=True)
     with caplog.at_level("INFO", "myxtts.console"):
         progress.on_start(start_of())
         progress.on_log(10, LOSSES, TIMING)
@@ -138,7 +140,7 @@ def test_quiet_console_prints_nothing_and_logs_every_line(capsys, caplog):
 
 
 def test_tensorboard_holds_losses_timing_validation_and_settings(tmp_path):
-    writer = TensorBoardWriter(str(tmp_path), XTTSConfig())
+    writer = MetricsWriter(tmp_path, tmp_path, XTTSConfig())
     writer.on_start(start_of())
     writer.on_log(10, LOSSES, TIMING)
     writer.on_log(20, LOSSES, {})

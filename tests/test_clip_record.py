@@ -11,7 +11,7 @@ from myxtts.data.batch import BatchOrder, EpochStart
 from myxtts.data.corpora import Utterance
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
 from myxtts.storage.files import write_json
-from myxtts.training.resuming import ClipRecord, OrderedClips
+from myxtts.training.resuming import OrderedClips, checked_record
 
 BATCH = 4
 
@@ -30,11 +30,6 @@ def heard(names, start, positions):
     return Counter(names[index] for position in positions for index in order.batch(position).indices)
 
 
-def stored(record):
-    """Returns a record as it is read from a checkpoint."""
-    return ClipRecord.restore(*record.saved(), record.cut.position, "here")
-
-
 OLD = [f"clip_{number}" for number in range(26)]
 NEW = [name for name in OLD if name not in ("clip_3", "clip_7", "clip_11")] + [f"more_{number}" for number in range(6)]
 
@@ -44,7 +39,7 @@ def test_changed_clips_are_used_once_in_the_current_epoch(cut):
     per_epoch = len(OLD) // BATCH
     position = per_epoch + cut
     before = heard(OLD, None, range(per_epoch, position))
-    start, reported = ordered(NEW).continuing(stored(ordered(OLD).record(position)))
+    start, reported = ordered(NEW).continuing(ordered(OLD).record(position))
     assert "6 clips are new, and 3 are gone" in reported
     left = (len(NEW) - len([name for name in NEW if name in before])) // BATCH
     after = heard(NEW, start, range(position, position + left))
@@ -53,16 +48,16 @@ def test_changed_clips_are_used_once_in_the_current_epoch(cut):
     assert len(set(NEW) - before.keys() - after.keys()) < BATCH
     following = heard(NEW, start, range(position + left, position + left + len(NEW) // BATCH))
     assert set(following.values()) == {1} and len(following) == len(NEW) // BATCH * BATCH
-    _, reported = ordered([f"other_{number}" for number in range(9)]).continuing(stored(ordered(OLD).record(3)))
+    _, reported = ordered([f"other_{number}" for number in range(9)]).continuing(ordered(OLD).record(3))
     assert "9 clips are new, and 26 are gone" in reported
 
 
 def test_run_with_changed_clips_can_be_resumed_at_any_step():
     position = len(OLD) // BATCH + 2
-    start, _ = ordered(NEW).continuing(stored(ordered(OLD).record(position)))
+    start, _ = ordered(NEW).continuing(ordered(OLD).record(position))
     unbroken = ordered(NEW, start)
     for cut in range(position, position + 14):
-        again, reported = ordered(NEW).continuing(stored(unbroken.record(cut)))
+        again, reported = ordered(NEW).continuing(unbroken.record(cut))
         resumed = ordered(NEW, again).order
         assert reported is None
         for place in range(cut, cut + 8):
@@ -73,8 +68,8 @@ def test_run_with_changed_clips_can_be_resumed_at_any_step():
 
 def test_clips_that_change_twice_in_an_epoch_are_used_once():
     third = NEW[2:] + ["last"]
-    first, _ = ordered(NEW).continuing(stored(ordered(OLD).record(2)))
-    second, _ = ordered(third).continuing(stored(ordered(NEW, first).record(4)))
+    first, _ = ordered(NEW).continuing(ordered(OLD).record(2))
+    second, _ = ordered(third).continuing(ordered(NEW, first).record(4))
     count = heard(OLD, None, range(2)) + heard(NEW, first, range(2, 4))
     left = len([name for name in third if name not in count]) // BATCH
     count += heard(third, second, range(4, 4 + left))
@@ -82,7 +77,7 @@ def test_clips_that_change_twice_in_an_epoch_are_used_once():
 
 
 def test_another_batch_size_continues_with_the_unused_clips_of_the_epoch():
-    start, reported = ordered(OLD, batch_size=2).continuing(stored(ordered(OLD).record(3)))
+    start, reported = ordered(OLD, batch_size=2).continuing(ordered(OLD).record(3))
     assert "0 clips are new, and 0 are gone" in reported and "14 of 26 clips" in reported
     order = ordered(OLD, start, batch_size=2).order
     after = [OLD[index] for position in range(3, 10) for index in order.batch(position).indices]
@@ -104,16 +99,16 @@ def test_another_batch_size_continues_with_the_unused_clips_of_the_epoch():
     ],
 )
 def test_invalid_record_is_refused(arrays, state):
-    whole = ordered(OLD[:8]).record(1).saved()
+    whole = checked_record(ordered(OLD[:8]).record(1), 1, "here")
     with pytest.raises(CheckpointError, match="here is damaged"):
-        ClipRecord.restore(whole[0] | arrays, whole[1] | state, 1, "here")
+        checked_record((whole[0] | arrays, whole[1] | state), 1, "here")
 
 
 def test_trained_clip_never_becomes_a_validation_clip_while_there_are_others(tmp_path, caplog):
     corpus, run = make_tiny_corpus(tmp_path / "corpus"), tmp_path / "run"
     opened = lambda: open_run(corpus, run, data={"validation_share": 1e-6})
     dataset = opened()
-    clips = OrderedClips(dataset.train, dataset.order("dvae")).record(2).saved()[0]
+    clips = OrderedClips(dataset.train, dataset.order("dvae")).record(2)[0]
     CheckpointStore(run / "dvae").write(2, {"clips": clips}, {})
     assert opened().validation == dataset.validation
     write_json(run / "config.json", dataset.config.to_dict())

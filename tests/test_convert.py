@@ -24,7 +24,7 @@ from myxtts.interchange.coqui.torch_checkpoint import read_torch_checkpoint, wri
 from myxtts.models.xtts import PARTS, XTTS
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore, assign_by_name
 from myxtts.storage.files import read_json
-from myxtts.storage.speakers import read_speaker, speaker_names
+from myxtts.storage.speakers import read_speaker, read_speakers
 from myxtts.text.tokenizer import XTTSTokenizer
 from utilities.parity.seeded_weights import seeded_values
 
@@ -192,7 +192,7 @@ def test_a_model_without_dvae_speaks_with_its_mel_scale(tmp_path, capsys, monkey
 
 
 def test_a_named_voice_is_read(converted):
-    assert [*speaker_names(converted)] == ["Ana Ruiz", "Bo/Li"]
+    assert [*read_speakers(converted)] == ["Ana Ruiz", "Bo/Li"]
     latents, vector = read_speaker(converted, "Bo/Li")
     np.testing.assert_array_equal(latents, seeded_values("voice", (1, 4, 16)))
     np.testing.assert_array_equal(vector, seeded_values("voice", (1, 6, 1))[..., 0])

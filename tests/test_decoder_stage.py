@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
+from types import SimpleNamespace
 
 import keras
 import numpy as np
@@ -235,6 +236,16 @@ def test_fine_tuning_trains_the_discriminators_alone_first():
     assert [stage.phase(step, 10) for step in (0, 4, 5)] == ["judging", "judging", "adversarial"]
     config.training.decoder.spectral_share = 1.0
     assert [stage.phase(step, 10) for step in (0, 5, 10)] == ["spectral"] * 3
+
+
+def test_speaker_loss_has_the_encoder_that_was_trained_after_the_stage_was_built(foundations):
+    config = run_config(decoder={"speaker_weight": 9.0, "frames": 94})
+    encoder = XTTS(config.model, parts=("speaker",)).speaker_encoder
+    stage = DecoderStage(config, foundations | {"speaker": SimpleNamespace(speaker_encoder=encoder)})
+    stage.build(None, SimpleNamespace(precision="float32"), None)
+    encoder.weights[0].assign(encoder.weights[0] + 1.0)
+    stage.measure(None)
+    np.testing.assert_array_equal(stage.speaker_encoder.weights[0], encoder.weights[0])
 
 
 def test_settings_that_do_not_fit_are_refused():

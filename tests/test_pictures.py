@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 
 from myxtts.audio.mel import DVAE_MEL
+from myxtts.config.config import XTTSConfig
 from myxtts.runs import samples
 from myxtts.storage.files import append_line
+from myxtts.training.watching.callbacks import MetricsWriter
 
 TIMING = {"avg_ms": 12.0}
 
@@ -47,7 +49,7 @@ def test_picture_of_a_text_with_dollar_signs_and_letters_of_many_scripts(tmp_pat
 
 
 def test_metrics_hold_every_figure_and_curves_those_of_the_last_way_to_the_end(tmp_path, drawn):
-    metrics = samples.MetricsFile(tmp_path)
+    metrics = MetricsWriter(tmp_path, tmp_path, XTTSConfig())
     metrics.on_start(SimpleNamespace(stage="gpt", step=0, total_steps=30))
     for step, loss in ((10, 5.0), (20, 4.0), (30, float("nan")), (20, 3.0)):  # it went back to step 10
         metrics.on_log(step, {"codes": loss, "text": 1.0}, TIMING)
@@ -71,7 +73,8 @@ def test_line_truncated_by_a_kill_loses_only_that_line(tmp_path):
 
 
 def test_disk_that_rejects_figures_is_reported_once(tmp_path, caplog):
-    metrics = samples.MetricsFile(tmp_path / "gone")
+    metrics = MetricsWriter(tmp_path / "gone", tmp_path, XTTSConfig())
+    metrics.on_start(SimpleNamespace(stage="gpt", step=0, total_steps=30))
     for step in (1, 2):
         metrics.on_log(step, {"loss": 1.0}, {})
     assert caplog.text.count("Training continues.") == 1

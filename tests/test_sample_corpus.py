@@ -19,7 +19,7 @@ from myxtts.data.sample_corpus import (
     unheard_sentences,
 )
 from myxtts.storage.base_model import BASE_FOLDER
-from myxtts.storage.speakers import speaker_names
+from myxtts.storage.speakers import read_speakers
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ def test_corpus_is_in_the_requested_languages_or_english():
 
 
 def test_bundled_model_was_trained_on_every_voice():
-    known = set(speaker_names(BASE_FOLDER))
+    known = set(read_speakers(BASE_FOLDER))
     assert {f"{voice.language}_{voice.variant}" for voice in VOICES} <= known
 
 

@@ -18,6 +18,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
+from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -30,11 +31,12 @@ TRAIN_LIMIT = 0.50
 VARIATION_LIMIT = 0.30
 """Limits as fractions of the step time: `judge` reports training below its limit, other bottlenecks above theirs."""
 PLOTTED_STEPS = 12
+LANES = {"preprocess": (1, "tab:blue"), "transfer": (1, "tab:orange"), "train": (0, "tab:green")}
+"""Row and color of each phase of the pipeline in the figure."""
 TITLES = {"load": "Data loading", "preprocess": "Preprocessing", "transfer": "Transfer", "train": "Training"}
 
 
-@dataclass(frozen=True)
-class Verdict:
+class Verdict(NamedTuple):
     """A bottleneck with a recommendation."""
 
     bottleneck: str
@@ -58,8 +60,7 @@ def measure_phases(trainer, dataset, num_steps):
     from myxtts.training.watching.measurement import WARMUP_STEPS, take_step, timed
 
     times, kept = {"preprocess": [], "transfer": [], "train": []}, []
-    for _ in trainer.stream(dataset, 0, WARMUP_STEPS):
-        pass  # the first reads import the decoders
+    list(trainer.stream(dataset, 0, WARMUP_STEPS))  # the first reads import the decoders
     # Readers work in parallel and ahead of the steps, so the time per step is the mean over many reads.
     began = time.perf_counter()
     for wave in trainer.stream(dataset, WARMUP_STEPS, WARMUP_STEPS + num_steps):
@@ -133,29 +134,36 @@ def _trains_more(plan):
 
 @dataclass(frozen=True)
 class Profile:
-    """Result of profiling: `XTTSConfig`, `DevicePlan`, seconds by phase, `PipelineTimes`, `GPUReport`, verdicts."""
+    """Result of profiling with an `XTTSConfig` on a `DevicePlan`: seconds by phase, the whole pipeline, `GPUReport`."""
 
     config: object
     plan: object
     phases: dict[str, float]
-    pipeline: object
+    step_times: list[float]
+    timing: dict[str, float]
+    """Timing of the pipeline's steps, see `StepClock.report`."""
+    spans: list[tuple[str, float, float]]
+    """Phase, start and end of each call of a phase in `LANES`, in seconds since the start of the first timed step."""
     gpus: object
-    verdicts: list[Verdict]
+
+    @property
+    def verdicts(self):
+        return judge(self.phases, self.timing["variation"], self.config, self.plan)
 
     @property
     def efficiency(self):
         """Overlap efficiency: the longer of data work and training, divided by the measured step time. 1 is ideal."""
-        return max(data_seconds(self.phases), self.phases["train"]) / self.pipeline.mean
+        return 1e3 * max(data_seconds(self.phases), self.phases["train"]) / self.timing["avg_ms"]
 
     @property
     def speedup(self):
         """Speed-up by overlap: the time of a step without overlap, divided by the measured step time."""
-        return sum(self.phases.values()) / self.pipeline.mean
+        return 1e3 * sum(self.phases.values()) / self.timing["avg_ms"]
 
     @property
     def busy(self):
         """Fraction of time in which the data device prepared or copied batches, and fraction in which training ran."""
-        return self.pipeline.busy({"preprocess", "transfer"}), self.pipeline.busy({"train"})
+        return min(1.0, self.timing["preparing"] + self.timing["copying"]), 1.0 - self.timing["stall"]
 
     def as_dict(self):
         """Returns the profile as JSON types, with times in milliseconds."""
@@ -166,33 +174,31 @@ class Profile:
             "cpu_count": os.cpu_count(),
             "model_size": self.config.model.size,
             "batch_size": self.config.stage("gpt").batch_size,
-            "steps": len(self.pipeline.step_times),
+            "steps": len(self.step_times),
             "phases_ms": {phase: 1e3 * seconds for phase, seconds in self.phases.items()},
             "sum_of_phases_ms": 1e3 * sum(self.phases.values()),
-            "step_ms": 1e3 * self.pipeline.mean,
-            "variation": self.pipeline.variation,
-            "stall": self.pipeline.stall,
-            "steps_per_second": 1.0 / self.pipeline.mean,
+            "step_ms": self.timing["avg_ms"],
+            **{name: self.timing[name] for name in ("variation", "stall", "steps_per_second")},
             "overlap_efficiency": self.efficiency,
             "speedup": self.speedup,
             "ceiling": self.speedup / self.efficiency,
             "data_device_busy": self.busy[0],
             "model_device_busy": self.busy[1],
             "gpu": {"available": bool(gpus), "reason": self.gpus.unavailable_reason, "gpus": gpus},
-            "verdicts": [dataclasses.asdict(verdict) for verdict in self.verdicts],
+            "verdicts": [verdict._asdict() for verdict in self.verdicts],
         }
 
     def describe(self):
         """Returns the report as text: timing, GPU utilization, bottlenecks and recommendations."""
-        total, pipeline, whole = sum(self.phases.values()), self.pipeline, 1e3 * self.pipeline.mean
+        total, timing = sum(self.phases.values()), self.timing
         lines = ["TIMING BREAKDOWN:"]
         shown = ((title, self.phases[phase]) for phase, title in TITLES.items())
         lines += [f"  {title + ':':<20}{1e3 * seconds:9.2f} ms  {seconds / total:6.1%}" for title, seconds in shown]
-        spread = f"std {pipeline.variation * whole:.2f} ms, variation {pipeline.variation:.1%}"
+        spread = f"std {timing['std_ms']:.2f} ms, variation {timing['variation']:.1%}"
         lines += [
             f"  {'Sum of the phases:':<20}{1e3 * total:9.2f} ms  a step without overlap",
-            f"  {'Pipeline step:':<20}{whole:9.2f} ms  measured; {spread}",
-            f"  Throughput: {1.0 / pipeline.mean:.2f} steps/sec",
+            f"  {'Pipeline step:':<20}{timing['avg_ms']:9.2f} ms  measured; {spread}",
+            f"  Throughput: {timing['steps_per_second']:.2f} steps/sec",
             f"  Overlap efficiency: {self.efficiency:.2f} (longer of data work and training / pipeline step)",
             f"  Speed-up by overlap: {self.speedup:.2f} (ceiling {self.speedup / self.efficiency:.2f})",
         ]
@@ -200,7 +206,7 @@ class Profile:
             lines.append("  Unreliable: both are more than is possible. Measure longer, on an idle machine.")
         (data, model), models = self.busy, ", ".join(self.plan.model_devices)
         busy = f"Data device {self.plan.data_device} busy {data:.0%}, model device {models} busy {model:.0%}"
-        lines += ["", "GPU UTILIZATION:", f"  {busy}; waited for data {pipeline.stall:.0%}"]
+        lines += ["", "GPU UTILIZATION:", f"  {busy}; waited for data {timing['stall']:.0%}"]
         for gpu in self.gpus.gpus:
             mean, greatest = gpu.mean_utilization, gpu.max_utilization
             busy = "not reported" if mean is None else f"mean {mean:.0f}%, max {greatest:.0f}%"
@@ -216,30 +222,22 @@ class Profile:
 
     def plot(self, path):
         """Draws when each device was busy during the first steps, and saves the figure."""
-        import matplotlib
-        import numpy as np
+        from matplotlib.figure import Figure
 
-        matplotlib.use("Agg")
-        from matplotlib import pyplot
-
-        lanes = {"preprocess": (1, "tab:blue"), "transfer": (1, "tab:orange"), "train": (0, "tab:green")}
-        shown = sum(self.pipeline.step_times[:PLOTTED_STEPS])
-        figure, axes = pyplot.subplots(figsize=(10, 2.6), dpi=100)
-        for phase, (lane, color) in lanes.items():
-            spans = [(start, end - start) for name, start, end in self.pipeline.spans if name == phase]
-            bars = 1e3 * np.array(spans).reshape(-1, 2)
+        shown, figure = sum(self.step_times[:PLOTTED_STEPS]), Figure(figsize=(10, 2.6), dpi=100)
+        axes = figure.subplots()
+        for phase, (lane, color) in LANES.items():
+            bars = [(1e3 * start, 1e3 * (end - start)) for name, start, end in self.spans if name == phase]
             axes.broken_barh(bars, (lane - 0.35, 0.7), facecolors=color, edgecolor="white", label=phase)
         axes.set(
             yticks=(0, 1),
             yticklabels=(f"model {self.plan.model_device}", f"data {self.plan.data_device}"),
             xlabel="milliseconds",
             xlim=(0, 1e3 * shown),
-            title=f"{self.plan.describe()}; overlap efficiency {self.efficiency:.2f}",
         )
-        axes.title.set_fontsize(9)
+        axes.set_title(f"{self.plan.describe()}; overlap efficiency {self.efficiency:.2f}", fontsize=9)
         axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.25), ncols=3, frameon=False)
         figure.savefig(path, bbox_inches="tight")
-        pyplot.close(figure)
 
 
 class DualGPUBottleneckProfiler:
@@ -249,23 +247,32 @@ class DualGPUBottleneckProfiler:
         trainer: `XTTSTrainer` of any stage, without gradient accumulation.
         dataset: `SpeechDataset`.
         num_steps: Steps of each of the two measurements: first phase by phase, then the whole pipeline.
-        monitor: `GPUMonitor` of the pipeline measurement (default: a new one for the trainer's GPUs).
     """
 
-    def __init__(self, trainer, dataset, num_steps=100, monitor=None):
+    def __init__(self, trainer, dataset, num_steps=100):
         self.trainer, self.dataset, self.num_steps = trainer, dataset, num_steps
-        self.monitor = monitor or GPUMonitor(trainer.plan.visible_ids, interval_seconds=0.1)
 
     def run(self):
         """Measures the phases, then the pipeline; returns a `Profile`."""
-        from myxtts.training.watching.measurement import measure_pipeline
+        from myxtts.training.watching.measurement import WARMUP_STEPS, measure_pipeline
 
-        phases = measure_phases(self.trainer, self.dataset, self.num_steps)
-        with self.monitor:
-            pipeline = measure_pipeline(self.trainer, self.dataset, self.num_steps, start=self.num_steps)
-        config, plan = self.trainer.config, self.trainer.plan
-        verdicts = judge(phases, pipeline.variation, config, plan)
-        return Profile(config, plan, phases, pipeline, self.monitor.report(), verdicts)
+        phases, spans = measure_phases(self.trainer, self.dataset, self.num_steps), []
+
+        def watch(phase, call):
+            def recorded(*arguments):
+                began = time.perf_counter()
+                result = call(*arguments)
+                spans.append((phase, began, time.perf_counter()))
+                return result
+
+            return recorded
+
+        with GPUMonitor(self.trainer.plan.visible_ids, interval_seconds=0.1) as monitor:
+            clock = measure_pipeline(self.trainer, self.dataset, self.num_steps, self.num_steps, watch)
+        first = [end for phase, _, end in spans if phase == "train"][WARMUP_STEPS - 1]
+        spans = [(phase, start - first, end - first) for phase, start, end in spans]
+        times = clock.step_times, clock.report(), spans
+        return Profile(self.trainer.config, self.trainer.plan, phases, *times, monitor.report())
 
 
 @exits_with_sentence

@@ -380,8 +380,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     }
     write_json(folder / "gpu_report.json", report)
     write_text(folder / "gpu_report.md", page(report))
-    failed = sum(row.verdict == "fail" for row in rows)
-    passed = sum(row.verdict == "pass" for row in rows)
+    failed, passed = (sum(row.verdict == one for row in rows) for one in ("fail", "pass"))
     print(f"{passed} targets met, {failed} missed, {len(rows) - passed - failed} not judged: {folder}/gpu_report.md")
     return 1 if failed else 0
 

@@ -51,14 +51,6 @@ _RULES = {"at_least": operator.ge, "above": operator.gt, "at_most": operator.le,
 _TYPE_NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 
 
-def _rule_in_words(at_least=None, above=None, at_most=None, below=None):
-    """Returns the rule of a number in words that follow "must be" in an error message."""
-    upper = f"below {below}" if below is not None else f"at most {at_most}" if at_most is not None else ""
-    if above is not None:
-        return f"above {above}" + (f" and {upper}" if upper else "")
-    return f"from {at_least} to {upper.removeprefix('at most ')}" if upper else f"{at_least} or more"
-
-
 def plain_type(kind: Any) -> Any:
     """Returns a type without its None part: `int` for `int | None`."""
     return next(part for part in get_args(kind) if part is not NoneType) if NoneType in get_args(kind) else kind
@@ -127,9 +119,10 @@ class Settings:
                 words = f"one {'or more ' if isinstance(value, tuple) else ''}of {', '.join(allowed)}"
                 require(all(part in allowed for part in values), name, words, ",".join(map(str, values)), hint)
                 continue
+            words = " and ".join(f"{kind.replace('_', ' ')} {bound}" for kind, bound in rule.items())
             for number in values:
                 holds = all(_RULES[kind](number, bound) for kind, bound in rule.items())
-                require(holds, name, _rule_in_words(**rule), brief(number), hint)
+                require(holds, name, words, brief(number), hint)
                 if isinstance(number, (int, float)) and "at_most" not in rule:
                     require(abs(number) <= MAX_NUMBER, name, f"a number of at most {MAX_NUMBER:,}", brief(number))
 

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from myxtts.config.checks import read_toml
-from myxtts.config.model import MODEL_SIZES
 from myxtts.config.settings import Default, Settings, setting
 
 LORA_TARGETS = ("qkv", "output_projection", "mlp_in", "mlp_out")
@@ -150,23 +149,9 @@ class StageEntry:
     """Stages in `builds_on` that may be trained further after this one, which then resumes with their new weights."""
 
 
-STAGES: dict[str, StageEntry] = {}
-"""All stages by name, in training order: a stage depends only on stages before it."""
-
-
-def register_stage(entry: StageEntry) -> StageEntry:
-    """Adds a stage after the existing ones, to settings, `--stage`, `myxtts plan` and training. Returns `entry`.
-
-    Raises `ValueError` if the stage depends on an unknown one, or lacks the learning rate of a model size.
-    """
-    faults = [f"builds on {name}, which is not a stage" for name in entry.builds_on if name not in STAGES]
-    faults += [f"lacks a learning rate for {size}" for size in MODEL_SIZES if size not in entry.learning_rates]
-    if faults:
-        raise ValueError(f"The stage {entry.name} {faults[0]}.")
-    STAGES[entry.name] = entry
-    return entry
-
-
 _SETTINGS = {"gpt": GPTConfig, "decoder": DecoderConfig}
-for _name, _entry in read_toml(__file__, "stages.toml").items():
-    register_stage(StageEntry(_name, settings=_SETTINGS.get(_name, StageConfig), **_entry))
+STAGES: dict[str, StageEntry] = {
+    name: StageEntry(name, settings=_SETTINGS.get(name, StageConfig), **entry)
+    for name, entry in read_toml(__file__, "stages.toml").items()
+}
+"""All stages by name, in training order: a stage depends only on stages before it."""

@@ -234,7 +234,6 @@ def _stage_config(name, given):
     entry = STAGES.get(name)
     if entry is None or isinstance(given, entry.settings):
         return given
-    if isinstance(given, StageConfig):
-        return entry.settings(**vars(given))
-    require(isinstance(given or {}, dict), f"training.{name}", "a StageConfig or a mapping of settings", repr(given))
-    return entry.settings(**{**entry.defaults, **(given or {})})
+    values = vars(given) if isinstance(given, StageConfig) else given or {}
+    require(isinstance(values, dict), f"training.{name}", "a StageConfig or a mapping of settings", repr(given))
+    return entry.settings(**{**entry.defaults, **values})

@@ -37,7 +37,7 @@ from myxtts.text.tokenizer import XTTSTokenizer
 logger = logging.getLogger(__name__)
 
 CLIPS = "clips"
-"""Name, without suffix, of the checkpoint file that lists the training clips of a stage; see `ClipRecord`."""
+"""Name, without suffix, of the checkpoint file that lists the training clips of a stage; see `OrderedClips`."""
 MAX_SHIFT_SAMPLES = CODE_STRIDE_SAMPLES - 1
 """Maximum random silence before a training clip, in samples, so that codes begin at various points of the audio."""
 KEPT_SAMPLES = 12 * MODEL_SAMPLE_RATE

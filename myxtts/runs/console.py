@@ -6,13 +6,12 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import psutil
-from tqdm import tqdm
 
-from myxtts.config.checks import UNPRINTABLE, counted, printable
+from myxtts.config.checks import UNPRINTABLE, console_log, counted, printable
 from myxtts.config.config import XTTSConfig
 from myxtts.config.model import ModelConfig
 from myxtts.config.rates import MODEL_SAMPLE_RATE
@@ -25,20 +24,84 @@ from myxtts.runs.run import Run, RunListener
 from myxtts.runs.samples import held_out_voice
 from myxtts.storage.base_model import is_base, model_name
 from myxtts.training.loop.device_pipeline import prefetch_depth
-from myxtts.training.watching.callbacks import ConsoleProgress
-from myxtts.utils.commons import folded_on_terminal, progress_bar
+from myxtts.utils.commons import folded, folded_on_terminal, progress_bar, shows_bars, tqdm
+
+STALL_WARNING = 0.05
+"""Share of time spent waiting for data above which data, not computing, is reported as the bottleneck."""
+MINUTE = 60.0
+"""Interval of progress lines if there is no progress bar. A stage reports its bottleneck after this time, too."""
+TRIAL_SECONDS = 10.0
+"""With gradient accumulation, the expected duration of a step is printed once if it exceeds this number of seconds."""
+HINTS = {
+    "computing": "Data is ready in time. Faster: --optimizations auto or, with enough clips, a larger --batch-size.",
+    "reading": "Raise --num-workers, use a faster disk, or read the samples of `myxtts prepare` (--prepared).",
+    "preparing": "Prepare codes once (`myxtts prepare`), or give data work a GPU of its own (--data-gpu, --model-gpu).",
+    "copying": "Choose two GPUs with a faster link: `nvidia-smi topo -m` shows it.",
+}
+"""Advice for the user, by bottleneck: computing, or a phase of the data pipeline."""
 
 
-class RunConsole(ConsoleProgress, RunListener):
-    """Callback that prints the events of a run and the progress of its stages; with `quiet`, only logs them."""
+def losses_text(losses: dict[str, float]) -> str:
+    """Formats losses as `loss 3.1234 | text 1.2000 | lr 1.0e-03`."""
+    formats = {"learning_rate": "lr {:.1e}", "skipped_steps": "skipped {:d}"}
+    return " | ".join(formats.get(name, name + " {:.4f}").format(value) for name, value in losses.items())
+
+
+def timing_lines(timing: dict[str, float]) -> list[str]:
+    """Returns lines with step time, throughput and variation; none before the first timed step."""
+    if "avg_ms" not in timing:
+        return []
+    return [
+        f"Avg: {timing['avg_ms']:.1f}ms, Std: {timing['std_ms']:.1f}ms",
+        f"Throughput: {timing['steps_per_second']:.2f} steps/sec",
+        f"Variation: {100 * timing['variation']:.1f}%",
+    ]
+
+
+def machine_lines(timing: dict[str, float]) -> list[str]:
+    """Returns lines with memory and GPU utilization, in the format that `utilities/compare_logs.py` reads."""
+    lines = [f"Host memory: {timing['host_mb']:.0f}MB"] if "host_mb" in timing else []
+    if roles := [role for role in ("data", "model") if f"{role}_gpu_mb" in timing]:
+        busy = {role: timing.get(f"{role}_gpu_percent") for role in roles}
+        shown = ", ".join(f"{role} {'n/a' if percent is None else f'{percent:.0f}%'}" for role, percent in busy.items())
+        memory = ", ".join(f"{role} {timing[f'{role}_gpu_mb']:.0f}MB" for role in roles)
+        lines += [f"GPU util: {shown}", f"GPU memory: {memory}"]
+    return lines
+
+
+def verdict(timing: dict[str, float]) -> str:
+    """Returns sentences with the bottleneck of the run, the share of time spent waiting for data, and advice."""
+    stall, bound = timing["stall"], "computing"
+    seen = f"the model device waited for data {100 * stall:.1f}% of the time"
+    if stall > STALL_WARNING:
+        bound = max(("reading", "preparing", "copying"), key=timing.get)
+        seen += f", and {bound} batches took {100 * timing[bound]:.0f}% of it"
+    return f"Bound by {bound}: {seen}. {HINTS[bound]}"
+
+
+class RunConsole(RunListener):
+    """Callback that prints and logs the events of a run and the progress of its stages, with a progress bar on a
+    terminal. With `quiet`, it only logs them."""
 
     def __init__(self, run: Run, quiet: bool = False):
-        super().__init__(quiet)
         self.run: Run = run
+        self.quiet, self._bar, self._shown_at = quiet, None, 0.0
         self._inspection, self._clip_bar = ExitStack(), None
         self._began, self._seconds, self._needs, self._expected = 0.0, {}, None, None
         self._process = psutil.Process()
         psutil.cpu_percent(), self._process.cpu_percent()  # later calls return the CPU use since this one
+
+    def _say(self, text):
+        """Prints a text, above the progress bar if there is one, and logs it."""
+        is_step = "\n" not in text and " | " in text
+        shown = folded(text, 80) if is_step else folded_on_terminal(text, sys.stdout)
+        with suppress(OSError):  # the disk of a log is full, or Ctrl-C has ended `tee`: training continues
+            if self._bar is not None:
+                self._bar.write(shown)
+            elif not self.quiet:
+                print(shown, flush=True)
+        console_log.info("%s", text.lstrip("\n"))
+        self._shown_at = time.monotonic()
 
     def on_pipeline(self, config: XTTSConfig, plan: DevicePlan):
         stage = "gpt" if config.training.stage == "all" else config.training.stage
@@ -90,11 +153,6 @@ class RunConsole(ConsoleProgress, RunListener):
     def on_trial(self, times):
         self._expect(sum(whole for _, whole in times.values()), f" (by a trial of {listed([*times])})")
 
-    def on_step(self, step: int):
-        super().on_step(step)
-        if self._expected is None and (left := self.run.time_left.seconds_left(step)) is not None:
-            self._expect(left)
-
     def _expect(self, left, how=""):
         self._expected = left, time.monotonic()
         ends = time.strftime("%H:%M", time.localtime(time.time() + left))
@@ -108,8 +166,99 @@ class RunConsole(ConsoleProgress, RunListener):
         shapes = counted(len(order.shapes), "shape")
         self._say(f"Padding: {100 * order.padding_share():.1f}% of the batches' samples, {shapes}")
 
+    def on_start(self, start):
+        self._start, self._verdict_at = start, time.monotonic() + MINUTE
+        self._told = self._is_warned = False
+        done = f"{counted(start.total_steps, 'step')}, {start.step} done"
+        self._say(f"Stage {start.stage}: {done}, model {start.model_size}, {start.num_weights:,} weights")
+        self._say(start.placement)
+        accumulated = f" x {start.accumulation} accumulated" if start.accumulation > 1 else ""
+        wait = ". The first step takes longer than the others" * (start.step < start.total_steps)
+        self._say(f"Batch size: {start.batch_size}{accumulated}{wait}")
+        if shows_bars() and not self.quiet and start.step < start.total_steps:
+            look = dict(unit="step", dynamic_ncols=True, smoothing=0.05)
+            self._bar = tqdm(total=start.total_steps, initial=start.step, desc=start.stage, **look)
+
+    def on_waiting(self, seconds):
+        self._say(f"Multi-GPU Mode: Waiting {seconds}s for data pipeline to warm up...")
+
+    def on_running(self):
+        self._say("Model training starting now")
+
+    def on_ledger(self, ledger):
+        start = self._start
+        self._say(f"{start.stage} optimizations (preset {start.preset}), as seen in the first step:\n{ledger}")
+
+    def on_micro_batch(self, what, done, count):
+        now = time.monotonic()
+        if done == 1:
+            self._first_at = now  # the first batch includes tracing
+        elif what == "computed" and not self._told and (done == count or now - self._first_at > TRIAL_SECONDS):
+            self._told, seconds = True, (now - self._first_at) / (done - 1) * count
+            if seconds > TRIAL_SECONDS:
+                self._say(f"Computing a step of {count} batches takes about {tqdm.format_interval(seconds)}")
+        if now - self._shown_at > (MINUTE if self._bar is None else 1.0):
+            self._shown_at = now
+            show = self._say if self._bar is None else self._bar.set_postfix_str
+            show(f"batches {what}: {done} of {count}")
+
+    def on_step(self, step):
+        if self._bar is not None:
+            self._bar.update(step - self._bar.n)  # negative after a return to an earlier checkpoint
+            self._shown_at = time.monotonic()
+        elif time.monotonic() - self._shown_at > MINUTE:
+            self._say(f"{self._start.stage} step {step}/{self._start.total_steps}")
+        if self._expected is None and (left := self.run.time_left.seconds_left(step)) is not None:
+            self._expect(left)
+
+    def on_log(self, step, losses, timing):
+        if self._bar is not None:
+            self._bar.set_postfix_str(losses_text({name: losses[name] for name in list(losses)[:3]}))
+        total, lines = self._start.total_steps, timing_lines(timing)
+        # Losses of an update that is not part of the current phase are zero, as are most counts of skipped steps.
+        always = ("loss", "gradient_norm", "learning_rate")
+        seen = {name: value for name, value in losses.items() if value or name in always}
+        parts = [f"{self._start.stage} step {step}/{total}", losses_text(seen), *lines]
+        if lines:
+            parts.append(f"stall {100 * timing['stall']:.1f}%")
+            parts.append(f"buffer {timing['buffer']:.0f}/{timing['buffer_capacity']}")
+            left = timing.get("stage_seconds_left", (total - step) / timing["steps_per_second"])
+            times = {" in this stage": left, " in the run": timing.get("seconds_left", left)}
+            times = times if times[" in the run"] >= left + 1 else {"": left}
+            parts += [f"{tqdm.format_interval(seconds)} left{where}" for where, seconds in times.items()]
+        self._say(" | ".join(filter(None, [*parts, *machine_lines(timing)])))
+        # Step times on a CPU vary with the load of its cores, so they are ignored unless data is the bottleneck.
+        varies = "model_gpu_mb" in timing or timing.get("stall", 0.0) > STALL_WARNING
+        if lines and timing["variation"] > 0.3 and varies and not self._is_warned:
+            self._is_warned = True
+            self._say(
+                "High timing variation - possible bottleneck! Try --enable-static-shapes, a larger --buffer-size "
+                "or more --num-workers; utilities/dual_gpu_bottleneck_profiler.py names the phase."
+            )
+        if lines and time.monotonic() > self._verdict_at:
+            self._verdict_at = float("inf")
+            self._say(verdict(timing))
+
+    def on_validation(self, step, losses, is_best, kind="validation"):
+        best = " (best so far)" if is_best else ""
+        self._say(f"{self._start.stage} {kind} at step {step}: {losses_text(losses)}{best}")
+
+    def on_evaluation(self, step, figures, is_best):
+        self.on_validation(step, figures, is_best, "speech")
+
     def on_end(self, end):
-        super().on_end(end)
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None
+        timing, lines = end.timing, timing_lines(end.timing)
+        if lines:
+            lines.append(f"Stall: {100 * timing['stall']:.1f}%")
+            lines.append(f"Buffer: {timing['buffer']:.1f} of {timing['buffer_capacity']} batches ready on average")
+            lines.append(verdict(timing))
+        lines.append(f"Traces of the train step: {end.traces}")
+        if end.loss_scale is not None:
+            lines.append(f"Loss scale: {end.loss_scale:g}, steps skipped: {end.skipped_steps}")
+        self._say("\n  ".join([f"FINAL REPORT, stage {end.stage}", *lines, *machine_lines(timing)]))
         self._seconds[end.stage] = time.monotonic() - self._began
         self._say(self._result(end.stage))
 

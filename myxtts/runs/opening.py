@@ -1,18 +1,14 @@
 """Opens a run: reads recordings, decides which stages to train, creates or continues the folder, creates trainers."""
 
 import logging
-import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import tensorflow as tf
-
-from myxtts.config.checks import ConfigError, require
+from myxtts.config.checks import ConfigError
 from myxtts.config.config import XTTSConfig, config_from_dict
 from myxtts.config.data import PATHS
 from myxtts.config.model import ModelConfig
@@ -24,16 +20,14 @@ from myxtts.inference.synthesizer import Synthesizer
 from myxtts.models.xtts import PARTS, XTTS
 from myxtts.runs.agenda import StageWork, find_needs, make_agenda, try_run
 from myxtts.runs.origin import bring_in, reset_parts, settle_origin, source_parts, taken_parts
-from myxtts.runs.samples import Copier, MetricsFile, SampleSpeaker, SpeechJudge
+from myxtts.runs.samples import Copier, SampleSpeaker, SpeechJudge
 from myxtts.runs.setup import holds_run, run_in
-from myxtts.storage.checkpoint import CheckpointError, CheckpointStore, assign_by_name
+from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
 from myxtts.storage.files import digest_file, write_json
 from myxtts.storage.run_folder import RUN_FILES, VOCABULARY, set_aside, shape_settings, stores_in
 from myxtts.training.resuming import data_digest, load_foundations
 from myxtts.training.stage_trainer import StageTrainer
-from myxtts.training.stages.base import arrays_of
-from myxtts.training.stages.classes import STAGE_CLASSES
-from myxtts.training.watching.callbacks import TensorBoardWriter
+from myxtts.training.watching.callbacks import Callback, MetricsWriter
 
 logger = logging.getLogger(__name__)
 
@@ -164,92 +158,12 @@ def open_stage(stage: str, plan: DevicePlan, dataset: SpeechDataset) -> tuple[St
         return trainer, []
     home = Path(settings.checkpoint_dir)
     logs = Path(settings.tensorboard_log_dir or home / "tensorboard")
-    with suppress(OSError):  # `TensorBoardWriter` logs the error, and training continues
+    with suppress(OSError):  # `MetricsWriter` logs the error, and training continues
         logs.mkdir(parents=settings.tensorboard_log_dir is not None, exist_ok=True)
-    callbacks = [TensorBoardWriter(logs, config), MetricsFile(home)]
+    callbacks: list[Callback] = [MetricsWriter(home, logs, config)]
     folders = home / "samples", logs / "samples"
     if settings.sample_every_steps:
         callbacks.append(Copier(dataset, trainer, *folders))
     if speaks:
         callbacks.append(SampleSpeaker(dataset, synthesizer, trainer.model_device, *folders))
     return trainer, callbacks
-
-
-class StageAlone:
-    """Loads recordings for the trainer of a single stage, and loads or trains the models that the stage depends on.
-
-    `config` names the recordings in `data.train_data`. `model` is the model to train, which determines the shape and
-    vocabulary of the run; None creates a new one. Raises `ConfigError` if there are no recordings, the model does not
-    fit them, `init_from` is set, or a run would be reset.
-    """
-
-    def __init__(self, config: XTTSConfig, stage: str, plan: DevicePlan, model: XTTS | None):
-        self._stage, self._plan, self._model = stage, plan, model
-        self._home, training = Path(config.training.checkpoint_dir), config.training
-        hint = "myxtts.train() makes a sample corpus without one."
-        require(config.data.train_data is not None, "data.train_data", "a training set", None, hint)
-        rule, hint = "None in a trainer of one stage", "Use myxtts.train(config), or XTTS.from_preset and model=."
-        require(training.init_from is None, "training.init_from", rule, training.init_from, hint)
-        is_reset, rule = training.reset_training and holds_run(self._home), f"False, because {self._home} has a run"
-        hint = "Use myxtts.train(config), or another training.checkpoint_dir."
-        require(not is_reset, "training.reset_training", rule, True, hint)
-        if model is not None:
-            config = replace(config, model=model.config)
-            if model.preset is not None and not (self._home / VOCABULARY).is_file():
-                self._home.mkdir(parents=True, exist_ok=True)
-                model.preset[0].save(self._home / VOCABULARY)
-        self.dataset: SpeechDataset = SpeechDataset.open(config)
-        """Data set, whose `config` has the complete settings of the run."""
-        if model is not None:
-            rows, needed = model.config.num_text_tokens, self.dataset.config.model.num_text_tokens
-            hint = f"Make the model with ModelConfig(num_text_tokens={needed}), or lower data.vocabulary_size."
-            require(needed <= rows, "The vocabulary", f"at most {rows} tokens, as in the model", needed, hint)
-            shape = replace(self.dataset.config.model, num_text_tokens=rows)  # the model may have more rows than tokens
-            self.dataset.config = replace(self.dataset.config, model=shape)
-        self._missing = []
-        for name in STAGES[stage].builds_on:
-            store = CheckpointStore(self._home / name)
-            last = store.newest_sound(logger.warning)
-            if last is None or not store.read_state(last)["finished"]:
-                self._missing.append(name)
-        self.foundations: dict[str, XTTS] = {}
-        """Models that the stage depends on, by stage. If any is untrained, all are random until `train_missing`."""
-        self.lineage: dict[str, str] = {}
-        """Digests of the weights of `foundations`, by stage."""
-        if not self._missing:
-            self.foundations, self.lineage = load_foundations(self.dataset.config, stage, plan.data_device)
-            return
-        with tf.device(plan.data_device):
-            for name in STAGES[stage].builds_on:
-                self.foundations[name] = XTTS(self.dataset.config.model, parts=(STAGE_CLASSES[name].part,))
-
-    def train_missing(self, callbacks: Iterable, stop_requested: threading.Event) -> bool:
-        """Trains the missing stages and loads them into `foundations`. Returns False if the training was stopped."""
-        config, device = self.dataset.config, self._plan.data_device
-        write_settings(self.dataset)
-        for name in self._missing:
-            part = STAGE_CLASSES[name].part
-            model = self._model if self._model is not None and part in self._model.parts else None
-            # Parts of a preset are trained, and so is a DVAE whose mel scale was measured.
-            if model is not None and (model.preset or (part == "dvae" and np.any(model.mel_stats.numpy() != 1))):
-                weights = {"model": arrays_of(model.part_weights(part))}
-                CheckpointStore(self._home / name).write(0, weights, {"finished": True}, best=True)
-                continue
-            logger.info("Training the %s first, because the %s stage depends on it.", name, self._stage)
-            trainer = StageTrainer(config, name, self._plan, *load_foundations(config, name, device), model=model)
-            trainer.stop_requested = stop_requested
-            trainer.train(self.dataset, callbacks)
-            if stop_requested.is_set():
-                return False
-        if self._missing:
-            loaded, self.lineage = load_foundations(config, self._stage, device)
-            for name, trained in loaded.items():
-                part = STAGE_CLASSES[name].part
-                assign_by_name(self.foundations[name].part_weights(part), arrays_of(trained.part_weights(part)), name)
-            self._missing = []
-        return True
-
-    def hand_over(self, config: XTTSConfig) -> None:
-        """Gives the constructor's model, if any, what `save_to_preset` needs: tokenizer, `config`, the run's folder."""
-        if self._model is not None:
-            self._model.preset, self._model.origin = (self.dataset.tokenizer, config), str(self._home)

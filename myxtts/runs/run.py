@@ -160,8 +160,6 @@ class Run:
     def stop(self):
         """Makes `train`, running in another thread, finish the current step, write a checkpoint and return."""
         self._stop.set()
-        if trainer := self.trainer:
-            trainer.stop_requested.set()
 
     def train(self, guard: Callable[..., AbstractContextManager] = nullcontext) -> bool:
         """Trains the stages in `training.stage`, or continues after a stop. Returns False if it was stopped.
@@ -219,16 +217,14 @@ class Run:
         self._notify("on_stage", stage, dataset.order(stage))
         self.trainer = None  # frees the memory of its model
         self.trainer, writers = open_stage(stage, self.plan, dataset)
-        if self._stop.is_set():
-            self.trainer.stop_requested.set()
-        self.trainer.watch.monitor = self.monitor
+        self.trainer.stop_requested, self.trainer.watch.monitor = self._stop, self.monitor
         callbacks = [self.time_left, *self.callbacks, *writers] if workers.is_chief else []
         with guard(self.trainer):
             self.trainer.train(dataset, callbacks)
-        if self.trainer.stop_requested.is_set() and not self.trainer.under_way:
+        if self._stop.is_set() and not self.trainer.under_way:
             workers.leave("was stopped before its first step", 0)
             return False
-        return not workers.agree(self.trainer.stop_requested)
+        return not workers.agree(self._stop)
 
     def _notify(self, event, *facts):
         for callback in (self.time_left, *self.callbacks) if current_workers().is_chief else ():

@@ -1,10 +1,8 @@
-"""Results of a training run: metrics, loss curves, audio samples, speech evaluations, speech of the final model."""
+"""Results of a training run: loss curves, audio samples, speech evaluations, speech of the final model."""
 
-import json
 import logging
-import math
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import chain, cycle
 from pathlib import Path
@@ -28,8 +26,8 @@ from myxtts.hearing.measuring import Measurer, Sentence, Spoken, ends_well, is_u
 from myxtts.hearing.networks import find_encoder
 from myxtts.hearing.recognizers import open_recognizer
 from myxtts.inference.synthesizer import Synthesizer
-from myxtts.storage.files import AnyPath, append_line, write_whole
-from myxtts.storage.run_folder import METRICS, read_metrics
+from myxtts.storage.files import AnyPath, write_whole
+from myxtts.storage.run_folder import read_metrics
 from myxtts.training.loop.batching import with_batch
 from myxtts.training.loop.device_pipeline import copy_to
 from myxtts.training.stage_trainer import StageTrainer
@@ -46,37 +44,6 @@ FIGURES = (*FROM_RECOGNIZER, "similarity", "mcd", "f0_rmse", "length", "limit", 
 """Names of the metrics that `SpeechJudge` returns if it can compute them, see `hearing.measuring`."""
 UNENDED_SCORE = 100.0
 """Penalty added to the score (lower is better) of a model that rambles on or stops early, see `ends_well`."""
-
-
-class MetricsFile(Callback):
-    """Appends losses, timings, validations, evaluations and stage starts to `metrics.jsonl`; logs the first error."""
-
-    def __init__(self, folder: str | Path):
-        self.path: Path = Path(folder, METRICS)
-        self._stage, self._failed = {}, False
-
-    def on_start(self, start):
-        self._stage = {"stage": start.stage, "total_steps": start.total_steps}
-        self._add("start", start.step, {})
-
-    def on_log(self, step, losses, timing):
-        self._add("training", step, {**losses, **timing})
-
-    def on_validation(self, step, losses, is_best):
-        self._add("validation", step, {**losses, "is_best": is_best})
-
-    def on_evaluation(self, step, figures, is_best):
-        self._add("evaluation", step, {**figures, "is_best": is_best})
-
-    def _add(self, kind, step, figures):
-        finite = {name: value if math.isfinite(value) else None for name, value in figures.items()}
-        line = json.dumps({**self._stage, "step": step, "kind": kind, **finite}, default=float)
-        try:
-            append_line(self.path, line)
-        except OSError as error:
-            if not self._failed:
-                logger.error("%s cannot be written to: %s. Training continues.", self.path, error.strerror)
-            self._failed = True
 
 
 def write_curves(folder: str | Path, history: dict[str, list[dict[str, float]]]) -> None:
@@ -166,7 +133,8 @@ class Sample(NamedTuple):
 class SampleWriter(Callback):
     """Base class of callbacks that write generated samples: WAV files, pictures and TensorBoard summaries.
 
-    `kind` is a prefix of file names, `title` the name of the samples in TensorBoard and log messages.
+    `kind` is a prefix of file names, `title` the name of the samples in TensorBoard and log messages. Subclasses define
+    `make()`, which returns a `Sample` for each clip in `clips`.
     """
 
     def __init__(self, dataset: SpeechDataset, folder: Path, log_folder: Path, kind: str, title: str):
@@ -174,11 +142,11 @@ class SampleWriter(Callback):
         self._events, self._shown = EventFile(log_folder), set()
         self.clips: list[Utterance] = spread(dataset.validation, dataset.config.training.num_samples)
 
-    def keep(self, step: int, samples: Iterable[Sample]) -> None:
-        """Writes the samples, one per clip in `self.clips`, and the recordings of these clips. Logs their errors."""
+    def write(self, step: int) -> None:
+        """Makes the samples, and writes them and the recordings of their clips. Logs errors."""
         try:
-            self._folder.mkdir(exist_ok=True)  # without parents: the run's folder may have been moved
-            for clip, sample in zip(self.clips, samples):
+            for clip, sample in zip(self.clips, self.make()):
+                self._folder.mkdir(exist_ok=True)  # without parents: the run's folder may have been moved
                 name, is_first = clip.id.replace("/", "_"), clip.id not in self._shown
                 stem, path = self._folder / f"{self._kind}_{step:06d}_{name}", self._folder / f"recording_{name}.wav"
                 if is_first or not path.is_file():
@@ -197,7 +165,7 @@ class SampleWriter(Callback):
 
                 self._events.write(step, show)
                 self._shown.add(clip.id)
-        except (OSError, UserError) as error:  # UserError: audio that is not finite or cannot be read
+        except (OSError, UserError) as error:  # UserError: audio that is not finite, cannot be read or is too short
             message = "The %s of step %d could not be written to %s: %s. Training continues."
             logger.error(message, self._title, step, self._folder, error)
 
@@ -213,10 +181,9 @@ class SampleSpeaker(SampleWriter):
         self._device, self._make_synthesizer, self._seed = device, make_synthesizer, dataset.config.training.seed
 
     def on_sample(self, step: int):
-        self.keep(step, self._spoken())
+        self.write(step)
 
-    def _spoken(self):
-        """Yields the samples, so that `keep` logs the error of a recording that is gone or too short for a voice."""
+    def make(self):
         speaking, samples = self._make_synthesizer(), []
         texts = [clip.text for clip in self.clips]
         with tf.device(self._device):
@@ -226,7 +193,7 @@ class SampleSpeaker(SampleWriter):
                 mels = {"recording": mel_of(load_samples(clip.wav_path)), "spoken": speech.mel}
                 attention = speaking.attention(speech, voice, clip.language)
                 samples.append(Sample(speech.samples, speech.sample_rate, mels, attention))
-        yield from samples
+        return samples
 
 
 class Copier(SampleWriter):
@@ -241,20 +208,23 @@ class Copier(SampleWriter):
         self._positions = [places[clip.id] for clip in self.clips]
 
     def on_validation(self, step: int, losses: dict, is_best: bool):
-        samples, device = [], self._trainer.model_device
-        for position in self._positions:
+        self.write(step)
+
+    def make(self):
+        device = self._trainer.model_device
+        for clip, position in zip(self.clips, self._positions):
             batch = self._trainer.preparation(tf.nest.map_structure(tf.constant, self._loader(position)))
             with tf.device(device):
                 if (copies := self._stage.resynthesize(copy_to(batch, device))) is None:
                     return
-                original, copy = (np.array(one[0], np.float32) for one in copies)
-                if original.ndim == 2:
-                    mels, rate, wav = (original, copy), MODEL_SAMPLE_RATE, log_mel_to_wav(copy)
+                copy = np.array(copies[0], np.float32)
+                if copy.ndim == 2:
+                    mel, rate, wav = copy, MODEL_SAMPLE_RATE, log_mel_to_wav(copy)
                 else:
-                    lower = lambda one: resample(one[None], DECODER_SAMPLE_RATE, MODEL_SAMPLE_RATE)[0]
-                    mels, rate, wav = (mel_of(lower(original)), mel_of(lower(copy))), DECODER_SAMPLE_RATE, copy
-            samples.append(Sample(wav, rate, dict(zip(("recording", "copy"), mels))))
-        self.keep(step, samples)
+                    mel = mel_of(resample(copy[None], DECODER_SAMPLE_RATE, MODEL_SAMPLE_RATE)[0])
+                    rate, wav = DECODER_SAMPLE_RATE, copy
+                mels = {"recording": mel_of(load_samples(clip.wav_path)), "copy": mel}
+            yield Sample(wav, rate, mels)
 
 
 def mel_of(samples: np.ndarray) -> np.ndarray:

@@ -280,8 +280,8 @@ def measure_here(request: str):
 
     config, _ = settle_origin(config)
     with tempfile.TemporaryDirectory() as folder:
-        times = measure_pipeline(*open_trainer(config, plan, folder), MEASURED_STEPS)
-    print(json.dumps({"devices": plan.describe(), "step_seconds": median(times.step_times)}))
+        clock = measure_pipeline(*open_trainer(config, plan, folder), MEASURED_STEPS)
+    print(json.dumps({"devices": plan.describe(), "step_seconds": median(clock.step_times)}))
 
 
 def transcribe(config: XTTSConfig, missing: TextsMissing, quiet: bool = False) -> XTTSConfig:

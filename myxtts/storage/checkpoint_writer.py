@@ -27,19 +27,18 @@ class CheckpointWriter:
         self.store = store
         home = store.folder.parent
         self._home = home.stat() if home.exists() else None
-        self._thread = self._job = self._step = self._error = None
-        self._last_good = store.steps()[-1:]
-        self._failures = 0
+        self._thread = self._step = self._error = None
+        self._last_good, self._failures = store.steps()[-1:], 0
 
-    def start(self, step: int, tensors: dict[str, dict], state: dict, best: bool = False, copies=None) -> None:
+    def start(self, step: int, *content) -> None:
         """Waits for the current write, then starts the next one with the arguments of `CheckpointStore.write`.
 
         Arrays and state must not change until it ends. Raises `CheckpointError` after `SAVE_TRIES` failures in a row.
         """
         self.wait()
-        self._step, self._job = step, (step, tensors, state, best, copies)
+        self._step = step
         # A daemon, for which Python does not wait, because a second Ctrl-C must end the process at once.
-        self._thread = threading.Thread(target=self._run, name="myxtts-checkpoint", daemon=True)
+        self._thread = threading.Thread(target=self._run, args=content, name="myxtts-checkpoint", daemon=True)
         self._thread.start()
 
     def poll(self) -> None:
@@ -50,7 +49,7 @@ class CheckpointWriter:
     def wait(self) -> None:
         """Waits for the current write, if any, and reports its error. Raises like `start`."""
         self._join()
-        error, self._error, self._job = self._error, None, None
+        error, self._error = self._error, None
         if error is None:
             return
         if not isinstance(error, OSError):
@@ -62,26 +61,26 @@ class CheckpointWriter:
             raise CheckpointError(f"{self._describe(error)} This was {tried} {hint}") from error
         logger.error("%s Training continues; %s", self._describe(error), tried)
 
-    def write_last(self, step: int, tensors: dict[str, dict], state: dict, best: bool = False, copies=None) -> None:
+    def write_last(self, step: int, *content) -> None:
         """Writes a run's last checkpoint, in up to `SAVE_TRIES` attempts. Raises `CheckpointError` if all fail."""
-        self.start(step, tensors, state, best, copies)
+        self.start(step, *content)
         self._join()
         for number in range(1, SAVE_TRIES):
             if not isinstance(self._error, OSError):
                 break
             logger.error("%s This was attempt %d of %d.", self._describe(self._error), number, SAVE_TRIES)
             time.sleep(LAST_TRY_PAUSE_SECONDS)
-            self._run()
+            self._run(*content)
         self._failures = SAVE_TRIES - 1
         self.wait()
 
-    def _run(self):
+    def _run(self, *content):
         try:
             home = self.store.folder.parent
             # If the run's folder was moved, writing would create an incomplete run or change another one.
             if self._home and not (home.exists() and os.path.samestat(home.stat(), self._home)):
                 raise FileNotFoundError(f"the run's folder {home} was moved or replaced; move it back")
-            self.store.write(*self._job)
+            self.store.write(self._step, *content)
             self._failures, self._last_good, self._error = 0, [self._step], None
         except BaseException as error:  # `wait` raises it in the training loop
             self._error = error

@@ -5,7 +5,7 @@ import re
 import unicodedata
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -39,6 +39,8 @@ class StoredSpeaker:
     """Language of `clip`. Without a clip, the prefix of the voice's name (`fr_f2`) if the model knows it, else None."""
     sources: tuple[str, ...] = ()
     """Training clips that `clip` consists of, each as a string of its id and the first digits of its file's digest."""
+    stored_name: str | None = None
+    """Name of the latents in `SPEAKERS_FILE`, which may be decomposed; None for a recording."""
 
 
 def write_speakers(folder: AnyPath, speakers: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> None:
@@ -47,24 +49,18 @@ def write_speakers(folder: AnyPath, speakers: Mapping[str, tuple[np.ndarray, np.
     write_tensors(Path(folder) / SPEAKERS_FILE, arrays)
 
 
-def speaker_names(folder: AnyPath) -> dict[str, str]:
-    """Returns the voices in `SPEAKERS_FILE` as `{composed name: name in the file}`, sorted; {} without such a file."""
-    path = Path(folder) / SPEAKERS_FILE
-    names = StoredTensors(path) if path.is_file() else ()
-    stored = [name.removesuffix(_LATENTS) for name in names if name.endswith(_LATENTS)]
-    return {composed(name): name for name in sorted(stored)}
-
-
 def read_speakers(folder: AnyPath) -> dict[str, StoredSpeaker]:
     """Returns all stored voices of a model, sorted by name. Raises `CheckpointError` if a file is damaged."""
-    names, found, vocabulary = speaker_names(folder), {}, ""
+    path, found, vocabulary = Path(folder) / SPEAKERS_FILE, {}, ""
+    arrays = StoredTensors(path) if path.is_file() else ()
+    names = sorted(name.removesuffix(_LATENTS) for name in arrays if name.endswith(_LATENTS))
     if names:
         with suppress(ValueError, OSError):  # loading the tokenizer reports them
             vocabulary = read_bounded(Path(folder) / "vocab.json", files.MAX_JSON_BYTES)
     for name in names:
         prefix = re.match("([a-z]{2})_", name)
         is_language = prefix and f'"[{prefix[1]}]"' in vocabulary
-        found[name] = StoredSpeaker(language=prefix[1] if is_language else None)
+        found[composed(name)] = StoredSpeaker(language=prefix[1] if is_language else None, stored_name=name)
     return dict(sorted((found | read_clips(Path(folder) / SPEAKER_CLIPS)).items()))
 
 
@@ -103,13 +99,12 @@ def default_speaker(folder: AnyPath, language: str) -> str | None:
 
 def read_speaker(folder: AnyPath, name: str) -> tuple[np.ndarray, np.ndarray]:
     """Returns latents and vector of a voice (as in `write_speakers`). Raises `CheckpointError` if it has no latents."""
-    if (known := speaker_names(folder).get(composed(name))) is None:
-        find_speaker(folder, name)
+    if (known := find_speaker(folder, name).stored_name) is None:
         raise CheckpointError(f"The voice {name} in {folder} is a recording; it has no latents in {SPEAKERS_FILE}.")
-    stored, name = StoredTensors(Path(folder) / SPEAKERS_FILE), known
-    if name + _VECTOR not in stored.shapes:
-        raise CheckpointError(f"{stored.path} is damaged: it has no {name}{_VECTOR}.")
-    return stored[name + _LATENTS], stored[name + _VECTOR]
+    stored = StoredTensors(Path(folder) / SPEAKERS_FILE)
+    if known + _VECTOR not in stored.shapes:
+        raise CheckpointError(f"{stored.path} is damaged: it has no {known}{_VECTOR}.")
+    return stored[known + _LATENTS], stored[known + _VECTOR]
 
 
 def write_speaker_clips(folder: AnyPath, clips: Mapping[str, tuple[bytes, str, tuple[str, ...]]]) -> None:
@@ -123,8 +118,8 @@ def write_speaker_clips(folder: AnyPath, clips: Mapping[str, tuple[bytes, str, t
             with files.write_whole(path) as temporary:
                 temporary.write_bytes(content)
         speakers[name] = StoredSpeaker(path, language, tuple(sources))
-    entries = {name: asdict(speaker) | {"clip": speaker.clip.name} for name, speaker in sorted(speakers.items())}
-    files.write_json(home / _INDEX, entries)
+    listed = lambda one: {"clip": one.clip.name, "language": one.language, "sources": one.sources}
+    files.write_json(home / _INDEX, {name: listed(one) for name, one in sorted(speakers.items())})
     for stale in set(home.glob("*.flac")) - {speaker.clip for speaker in speakers.values()}:
         if _CLIP_NAME.fullmatch(stale.name):
             stale.unlink()

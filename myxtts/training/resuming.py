@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+ClipRecord = tuple[dict[str, np.ndarray], dict]
+"""Training clips and the order of their batches, as saved in a checkpoint, see `OrderedClips.record`."""
 _ARRAYS = {"identity": ("uint64", 1), "heard_at_start": ("uint8", 1), "heard": ("uint8", 1)}
 
 
@@ -58,7 +60,7 @@ class TrainingState:
     """Number of batches used so far, which is the position in the batch order."""
     clips: "OrderedClips | None" = None
     """Training clips and the order of their batches; None before training begins."""
-    record: "ClipRecord | None" = None
+    record: ClipRecord | None = None
     """Clips and batch order that the resumed checkpoint was trained with; None if it has no such record."""
     validation: str | None = None
     """Digest (`data_digest`) of the validation clips with which `best` was computed; None before training begins."""
@@ -165,68 +167,55 @@ def differences(saved: dict, config: XTTSConfig, where: str) -> Iterator[str]:
         yield f"The checkpoint was {used}: losses may round differently."
 
 
-@dataclass(frozen=True, eq=False)
-class ClipRecord:
-    """Training clips and the order of their batches, as saved in a checkpoint."""
-
-    identities: np.ndarray
-    """Digest of each clip's id, `(N,)` uint64."""
-    digest: str
-    """Digest of the clips and of the settings that order them. With equal `digest` and `start`, batches are equal."""
-    start: EpochStart
-    """For resuming with the same clips: start of the checkpoint's epoch, from which the same batches are rebuilt."""
-    cut: EpochStart
-    """For resuming with other clips: position of the checkpoint in its epoch, and clips used before in that epoch."""
-
-    def saved(self) -> tuple[dict[str, np.ndarray], dict]:
-        """Converts the record to tensors for the checkpoint file `CLIPS`, and JSON values for the state file."""
-        heard_at_start, heard = np.zeros((2, len(self.identities)), np.uint8)
-        heard_at_start[self.start.heard] = 1
-        heard[self.cut.heard] = 1
-        arrays = {"identity": self.identities, "heard_at_start": heard_at_start, "heard": heard}
-        start, cut = ([place.position, place.epoch, place.offset] for place in (self.start, self.cut))
-        return arrays, {"digest": self.digest, "start": start, "cut": cut}
-
-    @classmethod
-    def restore(cls, arrays: dict[str, np.ndarray], state: dict, position: int, where: str) -> "ClipRecord":
-        """Recreates a saved record. Raises `CheckpointError` if it is damaged or of another `position`."""
-        start, cut = state.get("start"), state.get("cut")
-        is_place = lambda found: isinstance(found, list) and len(found) == 3 and all(map(is_count, found))
-        kinds = {name: (array.dtype.name, array.ndim) for name, array in arrays.items()}
-        has_arrays = kinds == _ARRAYS and len({array.size for array in arrays.values()}) == 1
-        has_places = is_place(start) and is_place(cut)
-        if not (has_arrays and has_places and start[0] <= cut[0] == position):
-            raise CheckpointError(f"{where} is damaged: its record of clips is not valid.")
-        start = EpochStart(*start, np.flatnonzero(arrays["heard_at_start"]))
-        cut = EpochStart(*cut, np.flatnonzero(arrays["heard"]))
-        return cls(arrays["identity"], state.get("digest"), start, cut)
-
-
 class OrderedClips:
     """Training clips of a run, and the batch order of a stage, whose batches are indices into `clips`."""
 
     def __init__(self, clips: Sequence[Utterance], order: BatchOrder):
         self.clips, self.order = clips, order
         self.identities = np.array([id_hash(clip.id) for clip in clips], np.uint64)
+        # With an equal digest and `start`, batches are equal.
         self._digest = digest_bytes(self.identities.tobytes() + order.digest().encode())
 
     def record(self, position: int) -> ClipRecord:
-        """Returns the `ClipRecord` of a checkpoint after `position` batches, so that a resumed run can continue."""
-        return ClipRecord(self.identities, self._digest, self.order.start_at(position), self.order.cut(position))
+        """Returns the record of a checkpoint after `position` batches: tensors for its file `CLIPS`, and JSON values.
+
+        `start` is where a run with the same clips continues, the start of the checkpoint's epoch, from which the same
+        batches are rebuilt; `cut`, where a run with other clips does, is the position itself. `heard_at_start` and
+        `heard`, `(N,)` uint8, mark the clips that the epoch has used before. `identity` has the clips' ids as digests.
+        """
+        start, cut = self.order.start_at(position), self.order.cut(position)
+        heard_at_start, heard = np.zeros((2, len(self.identities)), np.uint8)
+        heard_at_start[start.heard] = heard[cut.heard] = 1
+        arrays = {"identity": self.identities, "heard_at_start": heard_at_start, "heard": heard}
+        places = {"start": start, "cut": cut}.items()
+        state = {name: [place.position, place.epoch, place.offset] for name, place in places}
+        return arrays, {"digest": self._digest, **state}
 
     def continuing(self, record: ClipRecord) -> tuple[EpochStart, str | None]:
         """Returns where the order starts to continue `record`, and a warning if clips or batches changed, else None."""
-        if record.digest == self._digest:
-            return record.start, None
-        heard = np.flatnonzero(np.isin(self.identities, record.identities[record.cut.heard]))
-        start = replace(record.cut, heard=heard)
-        new = np.isin(self.identities, record.identities, invert=True).sum()
-        gone = np.isin(record.identities, self.identities, invert=True).sum()
-        count = len(self.identities)
-        return start, (
+        arrays, state = record
+        if state.get("digest") == self._digest:
+            return EpochStart(*state["start"], np.flatnonzero(arrays["heard_at_start"])), None
+        before, count = arrays["identity"], len(self.identities)
+        heard = np.flatnonzero(np.isin(self.identities, before[arrays["heard"] > 0]))
+        new = np.isin(self.identities, before, invert=True).sum()
+        gone = np.isin(before, self.identities, invert=True).sum()
+        return EpochStart(*state["cut"], heard), (
             f"The training set or its batches changed since the checkpoint: {new} clips are new, and {gone} are gone. "
             f"The epoch continues with the {count - len(heard)} of {count} clips that it has not used yet."
         )
+
+
+def checked_record(record: ClipRecord, position: int, where: str) -> ClipRecord:
+    """Returns a record as read from a checkpoint. Raises `CheckpointError` if it is invalid or of another position."""
+    arrays, state = record
+    start, cut = state.get("start"), state.get("cut")
+    is_place = lambda found: isinstance(found, list) and len(found) == 3 and all(map(is_count, found))
+    kinds = {name: (array.dtype.name, array.ndim) for name, array in arrays.items()}
+    has_arrays = kinds == _ARRAYS and len({array.size for array in arrays.values()}) == 1
+    if not (has_arrays and is_place(start) and is_place(cut) and start[0] <= cut[0] == position):
+        raise CheckpointError(f"{where} is damaged: its record of clips is not valid.")
+    return record
 
 
 TRAINED = "trained"
@@ -276,41 +265,37 @@ class Checkpointer:
         ledger = [row._asdict() for row in trainer.ledger.values()] if trainer.ledger else None
         saved |= {"ledger": ledger, "switches": trainer.switches.applied(), "config": trainer.config.to_dict()}
         if self.state.clips is not None:
-            tensors[CLIPS], saved["order"] = self.state.clips.record(self.state.position).saved()
+            tensors[CLIPS], saved["order"] = self.state.clips.record(self.state.position)
         return tensors, saved
 
-    def resume(self, store: CheckpointStore, is_required: bool) -> None:
+    def resume(self, store: CheckpointStore) -> None:
         """Loads the newest intact checkpoint of the stage in `store`, unless it has only starting weights (step 0).
 
-        Raises `CheckpointError` if the checkpoint does not fit, or if there is none and it `is_required`.
+        Raises `CheckpointError` if the checkpoint does not fit, or if there is none and `store` is not the trainer's.
         """
         step = self.workers.ask(lambda: store.newest_sound(logger.warning))
         if step is not None and not is_start(store.read_state(step)):
             self._restore(store, step)
             logger.info("Resumed the %s stage at step %d from %s", self.stage.name, step, store.path(step))
-        elif is_required:
+        elif store is not self.store:
             run = store.folder.parent
             raise CheckpointError(f"{run} has no checkpoint of the {self.stage.name} stage to resume from.")
 
     def _restore(self, store, step):
         saved, where = store.read_state(step), str(store.path(step))
         self.state.restore(step, saved, where)
-        files = [*self.stage.weight_files(), "optimizer"]
-        if saved.get("averaged"):
-            files.append(TRAINED)
-        if "order" in saved:
-            files.append(CLIPS)
-        tensors, _ = store.read(step, files)
         self.state.record = None
-        if CLIPS in tensors:
-            self.state.record = ClipRecord.restore(tensors[CLIPS], saved["order"], self.state.position, where)
-        self.stage.assign_weights(tensors, where)
-        assign_by_name(self.train_step.state_variables, tensors["optimizer"], where)
+        if "order" in saved:
+            record = dict(store.open(step, CLIPS)), saved["order"]
+            self.state.record = checked_record(record, self.state.position, where)
+        self.stage.assign_weights({name: store.open(step, name) for name in self.stage.weight_files()}, where)
+        assign_by_name(self.train_step.state_variables, store.open(step, "optimizer"), where)
         self.train_step.restart_averages()
-        if TRAINED in tensors:
+        if saved.get("averaged"):
+            trained = store.open(step, TRAINED)
             # Averages may be turned off in the resumed run.
-            averaged = {name: v for name, v in self.train_step.trainable.items() if name in tensors[TRAINED]}
-            assign_by_name(averaged, tensors[TRAINED], where)
+            averaged = {name: v for name, v in self.train_step.trainable.items() if name in trained}
+            assign_by_name(averaged, trained, where)
         for line in differences(saved, self.trainer.config, where):
             logger.info("%s", line)
 
@@ -354,23 +339,27 @@ class Checkpointer:
 
 def last_good_step(store: CheckpointStore) -> int | None:
     """Returns the step of the newest intact checkpoint with finite losses, or None; sets newer checkpoints aside."""
-    for step in reversed(store.steps()):
-        try:
-            store.verify(step)
-            state = store.read_state(step)
-            if is_start(state):
-                return None
-            if state["bad_steps_in_row"] == 0:
-                return step
-        except CheckpointError as damage:
-            logger.warning("%s", damage)
+    while (step := store.newest_sound(logger.warning)) is not None:
+        state = store.read_state(step)
+        if is_start(state):
+            return None
+        if state.get("bad_steps_in_row") == 0:
+            return step
         aside = store.put_away(step, "diverged")
         logger.warning("The checkpoint of step %d cannot be used and was renamed to %s", step, aside)
     return None
 
 
-def load_foundations(config: XTTSConfig, stage: str, device: str) -> tuple[dict[str, XTTS], dict[str, str]]:
-    """Loads the models on which a stage depends: reads them from the run's folder, and places them on `device`.
+def untrained_foundations(config: XTTSConfig, stage: str, device: str) -> dict[str, XTTS]:
+    """Creates the models on which a stage depends on `device`, with random weights; returns them by stage name."""
+    with tf.device(device):
+        return {name: XTTS(config.model, parts=(STAGE_CLASSES[name].part,)) for name in STAGES[stage].builds_on}
+
+
+def load_foundations(
+    config: XTTSConfig, stage: str, device: str, models: dict[str, XTTS] | None = None
+) -> tuple[dict[str, XTTS], dict[str, str]]:
+    """Loads the models on which a stage depends from the run's folder, into `models` or new ones on `device`.
 
     Returns:
         The models, and the digests of their weights, both by the name of the stage that trained the model.
@@ -379,17 +368,14 @@ def load_foundations(config: XTTSConfig, stage: str, device: str) -> tuple[dict[
         CheckpointError: A model is missing or not trained to the end.
         UserError: The codes in `data.prepared` were computed by another DVAE.
     """
-    models, lineage = {}, {}
-    for name in STAGES[stage].builds_on:
+    models, lineage = models or untrained_foundations(config, stage, device), {}
+    for name, model in models.items():
         store = CheckpointStore(Path(config.training.checkpoint_dir) / name)
         store.newest_sound(logger.warning)  # puts damaged ones away
         require_trained(store.folder, f"The {stage} stage")
         part = STAGE_CLASSES[name].part
         step = chosen_step(store, part)  # the best checkpoint is the stage's result
-        tensors, _ = store.read(step, ["model"])
-        with tf.device(device):
-            models[name] = XTTS(config.model, parts=(part,))
-            assign_by_name(models[name].part_weights(part), tensors["model"], str(store.path(step)))
+        assign_by_name(model.part_weights(part), store.open(step), str(store.path(step)))
         lineage[name] = store.digest(step)
     if STAGES[stage].codes and not config.data.augment:
         for folder, flag in ((config.data.prepared, "--prepared"), (config.data.val_prepared, "--val-prepared")):

@@ -79,7 +79,7 @@ class StageTrainer:
         self.state = TrainingState(lineage or {}, STAGES[stage].follows, best_by=best_by, parts=parts)
         self.checkpointer = Checkpointer(self)
         if resumed is not None:
-            self.checkpointer.resume(resumed, is_required=resumed is not self.store)
+            self.checkpointer.resume(resumed)
         self.adopt_batching()
         self.preparation = self.stage.make_preparation(self.data_device)
         self.stop_requested = threading.Event()
@@ -111,10 +111,7 @@ class StageTrainer:
             name, precision = model.dtype_policy.name, switches.precision
             require(precision == name, "training.precision", f"{name}, as in the given model", precision)
             self.replicas.adopt(model)
-        starting = None
-        if is_start(before):
-            tensors, _ = resumed.read(before["step"], ["model"])
-            starting = tensors["model"]
+        starting = resumed.open(before["step"]) if is_start(before) else None
         self.switches = switches
         # Seeded per stage, so that its initial weights do not depend on the stages before it.
         keras.utils.set_random_seed(config.seed)

@@ -22,12 +22,13 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
 
 from base_corpus import LANGUAGES, PITCHES, WORDS_PER_MINUTE, random_sentences  # noqa: E402
-from first_words import NOISE, error_rate, held_out  # noqa: E402
+from first_words import NOISE, error_rate  # noqa: E402
 
 from myxtts.audio.files import load_samples  # noqa: E402
 from myxtts.audio.mel import DVAE_MEL, MelSpectrogram  # noqa: E402
 from myxtts.config.rates import MODEL_SAMPLE_RATE  # noqa: E402
-from myxtts.data.sample_corpus import SpeechJob, speak_to_files  # noqa: E402
+from myxtts.data.sample_corpus import SpeechJob, speak_to_files, unheard_sentences  # noqa: E402
+from myxtts.hearing.measuring import spread  # noqa: E402
 from myxtts.hearing.recognizers import open_recognizer  # noqa: E402
 from myxtts.inference.synthesizer import Synthesizer  # noqa: E402
 from myxtts.storage.base_model import BASE_FOLDER  # noqa: E402
@@ -87,7 +88,7 @@ def main() -> None:
         for language in LANGUAGES:
             print(language, *(f"{loss:.2f}" for loss in losses(synthesizer, language)), flush=True)
         return
-    kinds = (("grammar", lambda language: held_out(language, SENTENCES)), ("free", free_sentences))
+    kinds = (("grammar", lambda language: spread(unheard_sentences(language), SENTENCES)), ("free", free_sentences))
     languages = JUDGED
     if arguments.texts:
         given = [line for line in arguments.texts.read_text(encoding="utf-8").splitlines() if line.strip()]

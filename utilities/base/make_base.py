@@ -67,9 +67,8 @@ def pack(folder: Path, corpus: Path, output: Path) -> int:
     with write_whole_folder(output) as temporary:
         for part in STAGES:
             store = CheckpointStore(folder / part)
-            files, _ = store.read(chosen_step(store, part), ["model"])
             half = lambda array: array.astype(np.float16) if array.dtype == np.float32 else array
-            weights = {name: half(array) for name, array in files["model"].items()}
+            weights = {name: half(array) for name, array in store.open(chosen_step(store, part)).items()}
             copies = {VOCABULARY: vocabulary, SPEECH_RATES: write_rates(rates)} if part == "gpt" else {}
             state = {"finished": True, "config": config.to_dict()}
             CheckpointStore(temporary / part).write(0, {"model": weights}, state, copies=copies)

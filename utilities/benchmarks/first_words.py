@@ -16,6 +16,7 @@ from myxtts.audio.files import load_samples
 from myxtts.config.rates import MODEL_SAMPLE_RATE
 from myxtts.data.corpora import load_corpus
 from myxtts.data.sample_corpus import unheard_sentences
+from myxtts.hearing.measuring import spread
 from myxtts.hearing.recognizers import character_errors, open_recognizer
 from myxtts.inference.synthesizer import Synthesizer
 
@@ -23,12 +24,6 @@ SENTENCES = 32
 GOAL = 0.15
 NOISE = 0.1
 """RMS of the added noise, relative to full scale."""
-
-
-def held_out(language: str, count: int) -> list[str]:
-    """Returns held-out sentences of the sample corpus, evenly spaced."""
-    unheard = unheard_sentences(language)
-    return [unheard[round(place)] for place in np.linspace(0, len(unheard) - 1, count)]
 
 
 def error_rate(expected: Sequence[str], found: Sequence[str], language: str = "en") -> float:
@@ -50,7 +45,7 @@ def main() -> int:
     whisper, rng = open_recognizer(arguments.recognizer), np.random.default_rng(0)
     recognize = lambda samples, sample_rate: whisper(samples, sample_rate, "en")
     recordings = {one.speaker: one for one in load_corpus(arguments.corpus).utterances if one.language == "en"}
-    texts = held_out("en", SENTENCES)
+    texts = spread(unheard_sentences("en"), SENTENCES)
     synthesizer = Synthesizer.load(arguments.checkpoint, decoder=arguments.decoder)
     voices = [synthesizer.voice(str(recording.wav_path)) for recording in recordings.values()]
     voices = [voices[number % len(voices)] for number in range(len(texts))]

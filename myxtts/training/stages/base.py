@@ -108,23 +108,22 @@ class Stage(ABC):
         """Computes validation metrics other than losses, by name, from the `outputs_to_score` of all batches."""
         return {}
 
-    def resynthesize(self, batch: NamedTuple) -> tuple[tf.Tensor, tf.Tensor] | None:
-        """Returns the recordings of a prepared validation batch, and their resyntheses; None if the stage makes none.
-
-        Both are log-mels `(B, T, num_mels)` or audio at 24 000 Hz, `(B, S)`. Called on the model device.
-        """
+    def resynthesize(self, batch: NamedTuple) -> tf.Tensor | None:
+        """Returns resyntheses of the recordings in a prepared validation batch; None if the stage makes none. They are
+        log-mels `(B, T, num_mels)` or audio at 24 000 Hz, `(B, S)`. Called on the model device."""
 
     def build(self, model: XTTS | None, switches: Switches, starting: dict[str, np.ndarray] | None) -> None:
         """Creates the model, unless it is given; called in the strategy's scope, on the model device.
 
-        `starting` are pretrained weights by name; None starts from random weights.
+        `starting` are pretrained weights by name; None starts from random weights. `foundations` may be trained later.
         """
         self.model = model or XTTS(self.config.model, parts=(self.part,), precision=switches.precision)
         if starting is not None:
             assign_by_name(self.model.part_weights(self.part), starting, "--init-from")
 
     def measure(self, dataset: SpeechDataset) -> None:
-        """Sets weights that are statistics of the recordings, unless they were loaded. All workers set equal values."""
+        """Sets weights that are statistics of the recordings, unless they were loaded, and those that are copies of
+        `foundations`. Called before the first step. All workers set equal values."""
 
     @abstractmethod
     def updates(self) -> list[Update]:

@@ -58,6 +58,11 @@ class DecoderStage(Stage):
         self.speaker_encoder = None
         if self.config.training.decoder.speaker_weight:
             self.speaker_encoder = make_speaker_encoder(self.config.model)
+            self.measure(None)
+
+    def measure(self, dataset):
+        """Copies the speaker encoder of the speaker loss, which `XTTSTrainer` may have trained after `build`."""
+        if self.speaker_encoder:
             self.speaker_encoder.set_weights(self.foundations["speaker"].speaker_encoder.get_weights())
 
     def updates(self):
@@ -82,7 +87,7 @@ class DecoderStage(Stage):
         return DecoderPreparation(self.foundations, device, self.config, self.model.decoder)
 
     def resynthesize(self, batch):
-        return batch.target, resynthesis(self.model.decoder, batch)
+        return resynthesis(self.model.decoder, batch)
 
     def advise(self, figures):
         chance = CHANCE[self.config.model.decoder_type] * len(self.discriminators.parts)

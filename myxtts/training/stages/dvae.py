@@ -48,7 +48,7 @@ class DVAEStage(Stage):
         return DVAEPreparation(self.front, device, self.config.data.augment, self.config.training.seed)
 
     def resynthesize(self, batch):
-        return tuple(map(self.model.denormalize_mel, (batch.mel, self.model.dvae(batch.mel)["reconstruction"])))
+        return self.model.denormalize_mel(self.model.dvae(batch.mel)["reconstruction"])
 
     def prepare_step(self, batch, step, seed):
         """Replaces dead codes by vectors of the batch, every `REVIVE_EVERY_STEPS` steps."""

@@ -4,26 +4,24 @@ import tempfile
 import time
 import timeit
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from os import PathLike
-from statistics import fmean, median, median_low, pstdev
-from typing import Any, NamedTuple
+from statistics import fmean, median, median_low
+from typing import Any
 
 import tensorflow as tf
 
 from myxtts.config.config import XTTSConfig
 from myxtts.config.rates import CODE_STRIDE_SAMPLES, MODEL_SAMPLE_RATE
-from myxtts.config.stages import STAGES
 from myxtts.data.batch import WaveBatch, noise_batch
 from myxtts.data.dataset import SpeechDataset
 from myxtts.devices.device_plan import DevicePlan
 from myxtts.devices.machine import read_processor
 from myxtts.memory.estimates import TOKENS_PER_SECOND
-from myxtts.models.xtts import XTTS
 from myxtts.training.loop.device_pipeline import StepClock
+from myxtts.training.resuming import untrained_foundations
 from myxtts.training.stage_trainer import StageTrainer
-from myxtts.training.stages.classes import STAGE_CLASSES
 
 PHASE_STEPS = 20
 """Number of evenly spaced steps for which `try_stage` looks up the phase, to estimate each phase's share of a stage."""
@@ -35,81 +33,43 @@ PRODUCT_SIZE = 1024
 """Number of rows and columns of the matrices that `product_rates` multiplies."""
 
 
-class PipelineTimes(NamedTuple):
-    """Timing of the whole pipeline: the seconds of each step, and the time that the model device waited for data.
-
-    `stall` is that waiting time as a share of the whole time. `spans` has a `(phase, start, end)` in seconds for each
-    call of the phases `preprocess`, `transfer` and `train`, relative to the start of the first timed step.
-    """
-
-    step_times: list[float]
-    stall: float
-    spans: list[tuple[str, float, float]]
-
-    @property
-    def mean(self) -> float:
-        return fmean(self.step_times)
-
-    @property
-    def variation(self) -> float:
-        """Standard deviation of the step times divided by their mean."""
-        return pstdev(self.step_times) / self.mean
-
-    def busy(self, phases: Sequence[str]) -> float:
-        """Returns the time spent in calls of `phases`, as a share of the total time."""
-        whole = sum(self.step_times)
-        spans = ((max(start, 0.0), min(end, whole)) for phase, start, end in self.spans if phase in phases)
-        return sum(max(0.0, end - start) for start, end in spans) / whole
-
-
 def open_trainer(config: XTTSConfig, plan: DevicePlan, folder: PathLike) -> tuple[StageTrainer, SpeechDataset]:
     """Returns a GPT trainer for timing, with an untrained DVAE and the run folder `folder`, and the opened data set."""
-    dataset = SpeechDataset.open(_fresh(config, folder))
+    training = replace(config.training, checkpoint_dir=str(folder), reset_training=True)
+    dataset = SpeechDataset.open(replace(config, training=training))
     return noise_trainer(dataset.config, plan, folder), dataset
-
-
-def _fresh(config, folder):
-    training = replace(config.training, checkpoint_dir=str(folder), reset_training=True, gradient_accumulation=1)
-    return replace(config, training=training)
 
 
 def noise_trainer(config: XTTSConfig, plan: DevicePlan, folder: PathLike, stage: str = "gpt") -> StageTrainer:
     """Creates a trainer for timing a stage, with untrained models of earlier stages and the run folder `folder`."""
-    with tf.device(plan.data_device):
-        below = {name: XTTS(config.model, parts=(STAGE_CLASSES[name].part,)) for name in STAGES[stage].builds_on}
-    return StageTrainer(_fresh(config, folder), stage, plan, below)
+    below = untrained_foundations(config, stage, plan.data_device)
+    training = replace(config.training, checkpoint_dir=str(folder), reset_training=True, gradient_accumulation=1)
+    return StageTrainer(replace(config, training=training), stage, plan, below)
 
 
-def measure_pipeline(trainer: StageTrainer, dataset: SpeechDataset, num_steps: int, start: int = 0) -> PipelineTimes:
-    """Times `num_steps` steps. If `trainer.enable_async_pipeline`, data preparation overlaps. Changes the weights."""
-    spans, clock = [], StepClock(WARMUP_STEPS)
+def measure_pipeline(
+    trainer: StageTrainer, dataset: SpeechDataset, num_steps: int, start: int = 0, watch=lambda phase, call: call
+) -> StepClock:
+    """Takes `WARMUP_STEPS` and then `num_steps` steps; returns the clock that timed the latter. Changes the weights.
 
-    def recorded(phase, call):
-        def run(*arguments):
-            began = time.perf_counter()
-            result = call(*arguments)
-            spans.append((phase, began, time.perf_counter()))
-            return result
-
-        return run
-
-    step = recorded("train", take_step)
-    with trainer.pipeline(dataset, start, start + WARMUP_STEPS + num_steps, recorded) as batches:
+    If `trainer.enable_async_pipeline`, data preparation overlaps. `watch(phase, call)` is that of
+    `StageTrainer.pipeline`, also for the phase `train`.
+    """
+    clock, step = StepClock(WARMUP_STEPS), watch("train", take_step)
+    with trainer.pipeline(dataset, start, start + WARMUP_STEPS + num_steps, watch) as batches:
         batches.wait_until_filled()
         clock.start(batches)
         for position, batch in enumerate(batches):
             step(trainer, batch, position)
-            tf.test.experimental.sync_devices()
             clock.tick()
-            if position == WARMUP_STEPS - 1:
-                first = time.perf_counter()
-    spans = [(phase, start - first, end - first) for phase, start, end in spans]
-    return PipelineTimes(clock.step_times, clock.report()["stall"], spans)
+    return clock
 
 
 def take_step(trainer: StageTrainer, batch: tuple, position: int) -> dict[str, tf.Tensor]:
-    """Runs the train step on one batch, for timing, at a negligible learning rate; returns its losses."""
-    return trainer.train_step([batch], 1e-6, (0, position))
+    """Takes a step on one batch, for timing, at a negligible learning rate; waits for it and returns its losses."""
+    losses = trainer.train_step([batch], 1e-6, (0, position))
+    tf.test.experimental.sync_devices()  # a GPU only queues the work
+    return losses
 
 
 def timed(times: list[float], call: Callable, *arguments) -> Any:
