@@ -250,8 +250,10 @@ def _requested(config, named, start, is_plan=False) -> XTTSConfig:
     config = configure(config, **named)
     data, training = config.data, config.training
     has_run = (Path(training.checkpoint_dir) / "config.json").is_file()
-    if has_run or data.train_data or data.val_data or data.language or training.tune or training.gpt.lora_rank:
-        from myxtts.runs.setup import check_settings, with_own_data  # imports NumPy, which other plans do not need
+    is_checked = has_run or data.train_data or data.val_data or data.language or training.tune or training.gpt.lora_rank
+    if is_checked or not is_plan:
+        # It imports NumPy, which other plans do not need.
+        from myxtts.runs.setup import check_settings, with_own_data, with_workers
         from myxtts.storage.run_folder import read_config
 
         own = config if start.download or is_plan else with_own_data(config)
@@ -264,7 +266,7 @@ def _requested(config, named, start, is_plan=False) -> XTTSConfig:
             if training.reset_training and named.get("model_size") not in (None, values["model"]["size"]):
                 del values["model"]
             own = config_from_dict(with_named(values, named))
-        config = own
+        config = own if is_plan else with_workers(own)
         check_settings(config)
     data, training = config.data, config.training
     recordings, gpus = data.train_data, (data.data_gpu, data.model_gpu)
@@ -280,7 +282,7 @@ def _requested(config, named, start, is_plan=False) -> XTTSConfig:
         rule = f"--sample-languages is for the sample corpus, and the recordings are in {printable(str(recordings))}"
         raise ConfigError(f"{rule}. Leave it out; --language is the language of recordings.")
     if start.device_plan and (gpus != (None, None) or start.model_gpus or start.memory_isolation or training.workers):
-        flags = "--data-gpu, --model-gpu, --model-gpus, --enable-memory-isolation and --workers"
+        flags = "--data-gpu, --model-gpu, --model-gpus, --enable-memory-isolation and --workers (or TF_CONFIG)"
         raise ConfigError(f"--device-plan auto selects devices for one process. Leave out {flags}, or --device-plan.")
     trained = {training.stage} if training.stage != "all" else {*(training.tune or STAGES)} - {*training.leave_out}
     limits = [stage.max_steps for name, stage in training.stages.items() if name in trained]

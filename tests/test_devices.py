@@ -140,9 +140,37 @@ def test_tensorflow_that_cannot_use_the_gpu_is_reported_by_default(machine, monk
 
 def test_without_nvml_tensorflow_counts_the_gpus(machine):
     tensorflow = machine(3, nvml=False)
-    assert devices.count_gpus() == 3
+    assert len(devices.visible_gpus()) == 3
     early_gpu_configuration(1, 2)
     assert tensorflow().boards() == ["1", "2"]
+
+
+WORKERS = {
+    "its own GPUs": ({"num_gpus": 4}, "", ["PCI_BUS_ID 0,1", "PCI_BUS_ID 2,3"]),
+    "equally many": ({"num_gpus": 3}, "--data-gpu 0 --model-gpu 0", ["PCI_BUS_ID 0", "PCI_BUS_ID 1"]),
+    "MIG and UUID": ({"num_gpus": 2, "CUDA_VISIBLE_DEVICES": "MIG-b,GPU-a"}, "", [" MIG-b", " GPU-a"]),
+    "without NVML": ({"num_gpus": 4, "nvml": False, "CUDA_VISIBLE_DEVICES": "3, 1,2,0"}, "", [" 3,1", " 2,0"]),
+    "no GPU": ({"num_gpus": 0}, "", [" unset", " unset"]),
+    "CPU": ({"num_gpus": 1, "MYXTTS_ACCELERATOR": "cpu"}, "", [" unset", " unset"]),
+    "virtual devices": ({"num_gpus": 1}, "--virtual-devices 2", [" unset", " unset"]),
+}
+
+
+@pytest.mark.parametrize("machine_, flags, seen", WORKERS.values(), ids=WORKERS)
+def test_each_launched_worker_sees(machine_, flags, seen, machine, monkeypatch, tmp_path, capfd):
+    (worker := tmp_path / "python").write_text('#!/bin/sh\necho "$CUDA_DEVICE_ORDER ${CUDA_VISIBLE_DEVICES-unset}"\n')
+    worker.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(worker))
+    machine(**machine_)
+    assert main(["launch", "--workers", "2", "--", "train", *flags.split()]) == 0
+    lines = capfd.readouterr().out.splitlines()
+    assert {f"[{index}] {own}" for index, own in enumerate(seen)} <= {*lines}
+
+
+def test_more_workers_than_gpus_are_refused(machine, capsys):
+    machine(1)
+    assert main(["launch", "--workers", "2", "--", "train"]) == 2
+    assert "--workers must be at most 1, the number of GPUs" in capsys.readouterr().err
 
 
 def test_single_mode_takes_one_gpu_and_lets_it_grow(machine, capsys):

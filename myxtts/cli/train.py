@@ -108,14 +108,17 @@ def launch(argv: list[str] | None = None) -> int:
     require(arguments.restarts >= 0, "--restarts", "0 or more", arguments.restarts)
     example = "train, as in myxtts launch --workers 2 -- train …"
     require(command[:1] == ["train"], "The command after --", example, " ".join(command[:1]) or "nothing")
-    for flag in ("--workers", "--worker-index"):
-        if any(one == flag or one.startswith(f"{flag}=") for one in command):
+    given = build_parser().parse_args(command[1:])
+    for flag, value in (("--workers", given.workers), ("--worker-index", given.worker_index)):
+        if value is not None:
             raise UserError(f"{flag} is set by myxtts launch itself. Leave it out after --.")
-    rule = "0 with --reset-training, which would start over after each lost worker"
-    require(not arguments.restarts or "--reset-training" not in command, "--restarts", rule, arguments.restarts)
+    starts_over = config_from_arguments(given).training.reset_training and not given.resume
+    rule = "0 with --reset-training (training.reset_training), which would start over after each lost worker"
+    require(not (arguments.restarts and starts_over), "--restarts", rule, arguments.restarts)
+    from myxtts.devices.configuration import divide_gpus
     from myxtts.distributed.workers import launch
 
-    return launch(arguments.workers, command, arguments.restarts)
+    return launch(command, divide_gpus(arguments.workers, given.virtual_devices), arguments.restarts)
 
 
 def prepare_parser() -> PlainParser:

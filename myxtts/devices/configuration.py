@@ -6,13 +6,13 @@ imports TensorFlow.
 
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 
 from myxtts.config.checks import counted, say
 from myxtts.devices.device_plan import ACCELERATOR_VARIABLES, DeviceError, DevicePlan, DeviceRequest, plan_devices
-from myxtts.devices.gpu_monitor import NVMLUnavailable, list_gpus
+from myxtts.devices.gpu_monitor import GPU, NVMLUnavailable, list_gpus
 from myxtts.devices.machine import device_named, short_name
 from myxtts.devices.tensorflow_start import GPU_DRIVER_PLACES, import_sparingly
 
@@ -37,23 +37,40 @@ def plan_for(data_gpu: int | None = None, model_gpu: int | None = None) -> Devic
     return plan_devices(num_gpus=len(tf.config.get_visible_devices("GPU")), accelerator=accelerator)
 
 
-def count_gpus() -> int:
-    """Counts the GPUs that this process can see, by NVML or, if NVML cannot be read, by TensorFlow."""
-    gpus = _nvml_gpus()
-    return len(import_sparingly().config.list_physical_devices("GPU") if gpus is None else gpus)
-
-
 def check_devices(data_gpu: int | None = None, model_gpu: int | None = None, **options) -> None:
     """Checks device options early, as far as possible without importing TensorFlow. Raises `DeviceError`."""
-    request, gpus = device_request(data_gpu, model_gpu, **options), _nvml_gpus()
+    request = device_request(data_gpu, model_gpu, **options)
     if _applied and _applied[0] == request:  # its indices no longer count: only the plan's own GPUs are visible
         return
-    if gpus is None and "tensorflow" in sys.modules:
-        gpus = import_sparingly().config.list_physical_devices("GPU")
-    num_gpus = len(gpus or ())
-    if gpus is None and any(map(os.path.exists, GPU_DRIVER_PLACES)):  # only TensorFlow can count them
-        num_gpus = max(data_gpu or 0, *request.models, 0) + 2
+    gpus = visible_gpus() if "tensorflow" in sys.modules else _nvml_gpus()
+    # If only TensorFlow can count the GPUs, there may be enough.
+    num_gpus = max(data_gpu or 0, *request.models, 0) + 2 if gpus is None else len(gpus)
     plan_devices(num_gpus=num_gpus, **vars(request))
+
+
+def visible_gpus() -> Sequence[GPU]:
+    """Returns the GPUs that this process can see, by NVML or, if NVML cannot be read, by TensorFlow."""
+    gpus = _nvml_gpus()
+    return _tensorflow_gpus() if gpus is None else gpus
+
+
+def divide_gpus(count: int, virtual_devices: int | None = None) -> list[dict[str, str]]:
+    """Divides the GPUs that this process sees equally among `count` workers; returns environment variables for each.
+
+    No variables are needed if the workers use no GPU. Raises `DeviceError` if there are fewer GPUs than workers.
+    """
+    request = device_request(None, None, virtual_devices)
+    gpus = () if request.virtual_devices or request.accelerator == "cpu" else visible_gpus()
+    if not gpus:
+        return [{}] * count
+    if not (share := len(gpus) // count):
+        rule = f"--workers must be at most {len(gpus)}, the number of GPUs that this process sees. Received: {count}"
+        raise DeviceError(f"{rule}. Check CUDA_VISIBLE_DEVICES, or set {ACCELERATOR_VARIABLES[0]}=cpu.")
+    ids = [",".join(gpu.id for gpu in gpus[share * n : share * (n + 1)]) for n in range(count)]
+    say(f"CUDA_VISIBLE_DEVICES of each worker: {' | '.join(ids)}")
+    # The order of NVML and nvidia-smi. A list set by the user refers to the user's own order.
+    order = {} if "CUDA_VISIBLE_DEVICES" in os.environ else {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    return [order | {"CUDA_VISIBLE_DEVICES": own} for own in ids]
 
 
 def device_request(data_gpu: int | None, model_gpu: int | None, virtual_devices=None, **options) -> DeviceRequest:
@@ -86,15 +103,14 @@ def early_gpu_configuration(data_gpu: int | None = None, model_gpu: int | None =
             return plan
         if plan.is_dual and not plan.virtual:
             raise DeviceError(f"Devices are already configured ({plan.describe()}). Start a new process to use others.")
-    gpus, num_gpus = _nvml_gpus(), 0
-    if gpus is not None and not request.virtual_devices and (data_gpu is not None or request.models):
-        num_gpus = len(gpus)  # TensorFlow is not imported, so that CUDA_VISIBLE_DEVICES can still be set
-    elif not request.virtual_devices:
-        num_gpus = len(import_sparingly().config.list_physical_devices("GPU"))
-    known = _as_numbered(gpus) if gpus is not None and len(gpus) == num_gpus else None
-    plan = plan_devices(num_gpus=num_gpus, gpus=known, **vars(request))
-    if gpus and plan.num_gpus == 0 and not plan.virtual and plan.accelerator == "auto":
-        seen = f"Using the CPU: NVML sees {counted(len(gpus), 'GPU')}, but this TensorFlow can use none."
+    listed, gpus = _nvml_gpus(), ()
+    if not request.virtual_devices:
+        # TensorFlow is not imported for a pair, so that CUDA_VISIBLE_DEVICES can still be set.
+        is_known = listed is not None and (data_gpu is not None or request.models)
+        gpus = _as_numbered(listed) if is_known else _tensorflow_gpus(listed)
+    plan = plan_devices(num_gpus=len(gpus), gpus=gpus, **vars(request))
+    if listed and plan.num_gpus == 0 and not plan.virtual and plan.accelerator == "auto":
+        seen = f"Using the CPU: NVML sees {counted(len(listed), 'GPU')}, but this TensorFlow can use none."
         plan = replace(plan, notes=(f"{seen} pip install 'tensorflow[and-cuda]' installs the CUDA libraries.",))
     apply_plan(plan)
     _applied = request, plan
@@ -220,9 +236,20 @@ def _importers_of_tensorflow():
 
 
 def _nvml_gpus():
-    """Returns the GPUs that NVML lists, or None if NVML cannot be read."""
+    """Returns the GPUs that NVML lists; () without a GPU driver; None if only TensorFlow can list them."""
     with suppress(NVMLUnavailable):
         return list_gpus()
+    return None if any(map(os.path.exists, GPU_DRIVER_PLACES)) else ()
+
+
+def _tensorflow_gpus(listed=None):
+    """Returns the GPUs that TensorFlow sees, in its order; name and memory are known only of GPUs in NVML's list."""
+    physical = import_sparingly().config.list_physical_devices("GPU")
+    if listed and len(listed) == len(physical):
+        return _as_numbered(listed)
+    entries = os.environ.get("CUDA_VISIBLE_DEVICES")
+    ids = map(str, range(len(physical))) if entries is None else entries.split(",")
+    return [GPU(one.strip(), "", sys.maxsize) for one, _ in zip(ids, physical)]
 
 
 def _as_numbered(gpus):

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NoReturn
@@ -260,8 +260,9 @@ LOST_PATIENCE_SECONDS = 15.0
 """Seconds after the loss of a worker until `launch` kills the other workers, which may hang."""
 
 
-def launch(count: int, arguments: Sequence[str], restarts: int = 0) -> int:
-    """Runs `count` processes of `myxtts ARGUMENTS --workers … --worker-index N` and prints their output.
+def launch(arguments: Sequence[str], environments: Sequence[Mapping[str, str]], restarts: int = 0) -> int:
+    """Runs `myxtts ARGUMENTS --workers … --worker-index N` once for each of `environments`, the environment variables
+    to add, and prints the output of all.
 
     Ctrl-C and SIGTERM are forwarded to all workers. If a worker is lost, all workers end and are restarted, up to
     `restarts` times; the run resumes from the last checkpoint.
@@ -284,9 +285,10 @@ def launch(count: int, arguments: Sequence[str], restarts: int = 0) -> int:
     before = {number: signal.signal(number, forward) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         for attempt in range(restarts + 1):
-            command = [sys.executable, "-u", "-m", "myxtts", *arguments, "--workers", ",".join(free_addresses(count))]
-            commands = ([*command, "--worker-index", str(index)] for index in range(count))
-            workers[:] = [subprocess.Popen(one, **options) for one in commands]
+            addresses = ",".join(free_addresses(len(environments)))
+            command = [sys.executable, "-u", "-m", "myxtts", *arguments, "--workers", addresses, "--worker-index"]
+            started = enumerate(environments)
+            workers[:] = [subprocess.Popen([*command, str(n)], env=os.environ | own, **options) for n, own in started]
             if is_stopped.is_set():  # while they were started
                 _signal(workers, signal.SIGTERM)
             code = _follow(workers)
