@@ -149,7 +149,7 @@ WORKERS = {
     "its own GPUs": ({"num_gpus": 4}, "", ["PCI_BUS_ID 0,1", "PCI_BUS_ID 2,3"]),
     "equally many": ({"num_gpus": 3}, "--data-gpu 0 --model-gpu 0", ["PCI_BUS_ID 0", "PCI_BUS_ID 1"]),
     "MIG and UUID": ({"num_gpus": 2, "CUDA_VISIBLE_DEVICES": "MIG-b,GPU-a"}, "", [" MIG-b", " GPU-a"]),
-    "without NVML": ({"num_gpus": 4, "nvml": False, "CUDA_VISIBLE_DEVICES": "3, 1,2,0"}, "", [" 3,1", " 2,0"]),
+    "without NVML": ({"num_gpus": 4, "nvml": False, "CUDA_VISIBLE_DEVICES": "3,1,2,0"}, "", [" 3,1", " 2,0"]),
     "no GPU": ({"num_gpus": 0}, "", [" unset", " unset"]),
     "CPU": ({"num_gpus": 1, "MYXTTS_ACCELERATOR": "cpu"}, "", [" unset", " unset"]),
     "virtual devices": ({"num_gpus": 1}, "--virtual-devices 2", [" unset", " unset"]),

@@ -323,7 +323,8 @@ def _follow(workers):
     def show(index, worker):
         for line in worker.stdout:
             with suppress(OSError, UnicodeError):  # the worker must not wait until its output is read
-                print(f"[{index}] {line.decode(errors='replace').rstrip()}", flush=True)
+                # Text and line break in one call: the readers of all workers print at the same time.
+                print(f"[{index}] {line.decode(errors='replace').rstrip()}\n", end="", flush=True)
 
     readers = [threading.Thread(target=show, args=pair, daemon=True) for pair in enumerate(workers)]
     for reader in readers:
