@@ -181,7 +181,7 @@ def test_single_mode_takes_one_gpu_and_lets_it_grow(machine, capsys):
     assert capsys.readouterr().out == "Devices: single: data and model on /GPU:0\n"
     pytest.raises(DeviceError, devices.plan_for, 0, 0)  # a pair is never one device in silence
     tensorflow().config.experimental.get_device_details = lambda gpu: {"device_name": "ba"[int(gpu.board)]}
-    assert [gpu.id for gpu in devices._as_numbered([GPU("0", "a", 1), GPU("1", "b", 1)])] == ["1", "0"]
+    assert [gpu.id for gpu in devices._tensorflow_gpus([GPU("0", "a", 1), GPU("1", "b", 1)])] == ["1", "0"]
 
 
 @pytest.mark.parametrize(

@@ -105,11 +105,11 @@ def early_gpu_configuration(data_gpu: int | None = None, model_gpu: int | None =
             raise DeviceError(f"Devices are already configured ({plan.describe()}). Start a new process to use others.")
     listed, gpus = _nvml_gpus(), ()
     if not request.virtual_devices:
-        # TensorFlow is not imported for a pair, so that CUDA_VISIBLE_DEVICES can still be set.
-        is_known = listed is not None and (data_gpu is not None or request.models)
-        gpus = _as_numbered(listed) if is_known else _tensorflow_gpus(listed)
+        # For a pair, TensorFlow is not imported if NVML lists the GPUs, so that CUDA_VISIBLE_DEVICES can still be set.
+        waits = listed is not None and "tensorflow" not in sys.modules and (data_gpu is not None or request.models)
+        gpus = listed if waits else _tensorflow_gpus(listed)
     plan = plan_devices(num_gpus=len(gpus), gpus=gpus, **vars(request))
-    if listed and plan.num_gpus == 0 and not plan.virtual and plan.accelerator == "auto":
+    if listed and not (gpus or request.virtual_devices) and plan.accelerator == "auto":
         seen = f"Using the CPU: NVML sees {counted(len(listed), 'GPU')}, but this TensorFlow can use none."
         plan = replace(plan, notes=(f"{seen} pip install 'tensorflow[and-cuda]' installs the CUDA libraries.",))
     apply_plan(plan)
@@ -210,9 +210,8 @@ def _narrow_environment(plan):
 def _configure_gpus(tf, plan, narrowed):
     """Makes only the plan's GPUs visible, with memory growth or limits. If `narrowed`, others are hidden already."""
     physical = tf.config.list_physical_devices("GPU")
-    expected = len(plan.visible) if narrowed else plan.num_gpus
-    if len(physical) != expected:
-        rule = f"TensorFlow must see {counted(expected, 'GPU')} for this plan ({plan.describe()})"
+    if narrowed and len(physical) != len(plan.visible):
+        rule = f"TensorFlow must see {counted(len(plan.visible), 'GPU')} for this plan ({plan.describe()})"
         hint = "Check CUDA_VISIBLE_DEVICES and pip install 'tensorflow[and-cuda]'."
         raise DeviceError(f"{rule}. It sees {len(physical)}. {hint}")
     chosen = physical if narrowed else [physical[index] for index in plan.visible]
@@ -243,22 +242,17 @@ def _nvml_gpus():
 
 
 def _tensorflow_gpus(listed=None):
-    """Returns the GPUs that TensorFlow sees, in its order; name and memory are known only of GPUs in NVML's list."""
-    physical = import_sparingly().config.list_physical_devices("GPU")
-    if listed and len(listed) == len(physical):
-        return _as_numbered(listed)
-    entries = os.environ.get("CUDA_VISIBLE_DEVICES")
-    ids = map(str, range(len(physical))) if entries is None else entries.split(",")
-    return [GPU(one.strip(), "", sys.maxsize) for one, _ in zip(ids, physical)]
-
-
-def _as_numbered(gpus):
-    """Sorts NVML's GPUs as TensorFlow numbers them: CUDA's default order is fastest first, NVML's is by slot."""
-    config = sys.modules["tensorflow"].config if "tensorflow" in sys.modules else None
-    details = map(config.experimental.get_device_details, config.list_physical_devices("GPU")) if config else ()
-    names, listed = [one.get("device_name") for one in details], [gpu.name for gpu in gpus]
-    is_other = names != listed and {*names} == {*listed}
-    return sorted(gpus, key=lambda gpu: names.index(gpu.name)) if is_other else gpus
+    """Returns the GPUs that TensorFlow sees, in its order. Names and memory are from NVML's list, if it has as many."""
+    config = import_sparingly().config
+    physical = config.list_physical_devices("GPU")
+    if not listed or len(listed) != len(physical):
+        entries = os.environ.get("CUDA_VISIBLE_DEVICES")
+        ids = map(str, range(len(physical))) if entries is None else entries.split(",")
+        return [GPU(one.strip(), "", sys.maxsize) for one, _ in zip(ids, physical)]
+    # CUDA's default order is fastest first, NVML's is by slot.
+    names = [config.experimental.get_device_details(one).get("device_name") for one in physical]
+    own = [gpu.name for gpu in listed]
+    return sorted(listed, key=lambda gpu: names.index(gpu.name)) if names != own and {*names} == {*own} else listed
 
 
 def _accelerator_variable():

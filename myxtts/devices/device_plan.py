@@ -48,8 +48,6 @@ class DevicePlan:
     """Whether the devices are logical CPU devices in place of GPUs."""
     accelerator: str = "auto"
     """Device type that the user demands, one of `ACCELERATORS`; `auto` allows any."""
-    num_gpus: int = 0
-    """Number of GPUs visible to the process when the plan was made."""
     notes: tuple[str, ...] = ()
     """Remarks on the plan that are printed for the user."""
 
@@ -109,7 +107,6 @@ def plan_devices(*, num_gpus: int, gpus: Sequence[GPU] | None = None, **request)
     data_gpu, models, isolation = wanted.data_gpu, wanted.models, wanted.memory_isolation
     virtual, accelerator = bool(wanted.virtual_devices), wanted.accelerator
     count, kind = (wanted.virtual_devices, "virtual device") if virtual else (num_gpus, "GPU")
-    common = {"accelerator": accelerator, "num_gpus": num_gpus}
     ids = [gpu.id for gpu in gpus] if gpus else [str(index) for index in range(num_gpus)]
     if data_gpu is None and virtual:
         data_gpu, models = 0, tuple(range(1, count))
@@ -118,8 +115,8 @@ def plan_devices(*, num_gpus: int, gpus: Sequence[GPU] | None = None, **request)
         demand = f"{ACCELERATOR_VARIABLES[0]}={accelerator} demands a GPU, but this process sees none."
         _require(has_accelerator, f"{demand} Check the driver and CUDA_VISIBLE_DEVICES, or set it to auto or cpu.")
         if accelerator == "cpu" or num_gpus == 0:
-            return DevicePlan("single", "/CPU:0", ("/CPU:0",), **common)
-        return DevicePlan("single", "/GPU:0", ("/GPU:0",), 0, (0,), (0,), (ids[0],), **common)
+            return DevicePlan("single", "/CPU:0", ("/CPU:0",), accelerator=accelerator)
+        return DevicePlan("single", "/GPU:0", ("/GPU:0",), 0, (0,), (0,), (ids[0],), accelerator=accelerator)
     _check_indices(data_gpu, models, isolation, count, kind)
     data_limit = model_limit = None
     if isolation and not virtual:
@@ -136,9 +133,10 @@ def plan_devices(*, num_gpus: int, gpus: Sequence[GPU] | None = None, **request)
     mode = "isolated" if isolation else "dual"
     devices = names["data", data_gpu], tuple(names["model", gpu] for gpu in models)
     visible_ids = () if virtual else tuple(ids[gpu] for gpu in visible)
-    limits = {"data_memory_mb": data_limit, "model_memory_mb": model_limit}
-    common["notes"] = VIRTUAL_NOTES[: 1 + isolation] if virtual else ISOLATION_NOTES[:isolation]
-    return DevicePlan(mode, *devices, data_gpu, models, visible, visible_ids, virtual=virtual, **limits, **common)
+    notes = VIRTUAL_NOTES[: 1 + isolation] if virtual else ISOLATION_NOTES[:isolation]
+    return DevicePlan(
+        mode, *devices, data_gpu, models, visible, visible_ids, data_limit, model_limit, virtual, accelerator, notes
+    )
 
 
 def _require(holds, message):

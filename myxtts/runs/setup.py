@@ -46,7 +46,6 @@ def check_request(config: XTTSConfig, download: bool = False, **devices) -> None
 
     Raises `TextsMissing`, for recordings without texts, only if there is no other error.
     """
-    config = with_workers(config)
     data, training = config.data, config.training
     require_free_port(training)
     check_devices(data.data_gpu, data.model_gpu, **devices)
