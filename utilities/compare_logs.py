@@ -35,6 +35,7 @@ PATTERNS = {name: re.compile(pattern, re.IGNORECASE | re.MULTILINE) for name, *_
 STEP = re.compile(r"\bstep +(\d+)(?:/\d+)? *\|", re.IGNORECASE)
 STAGE = re.compile(r"\bStage (\w+): \d+ steps?, \d+ done\b")
 BATCH_SIZE = re.compile(r"\bBatch size: *(\d+)(?: x (\d+) accumulated)?")  # the capital excludes "Effective batch size"
+NAMED_SIZE = re.compile(r"batch[_-]?(?:size[_-]?)?(\d+)()", re.IGNORECASE)
 FINAL_REPORT = re.compile(r"\bFINAL REPORT\b")
 OUT_OF_MEMORY = re.compile(r"ResourceExhaustedError|RESOURCE_EXHAUSTED|OOM when|CUDA_ERROR_OUT_OF_MEMORY|Error: Memory")
 TERMINAL_CODES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -45,7 +46,7 @@ class LogError(ValueError):
 
 
 def read_logs(paths, stage=None, allow_out_of_memory=False):
-    """Reads training logs.
+    """Reads training logs. A batch size that a log lacks is taken from its file name, such as `test_batch_16.log`.
 
     Args:
         paths: The files.
@@ -65,7 +66,7 @@ def read_logs(paths, stage=None, allow_out_of_memory=False):
     found = [[run["stage"] for run in runs] for runs in named]
     shared = [one for one in ([stage] if stage else found[0] if found else []) if all(one in each for each in found)]
     if named and not shared:
-        each = "; ".join(f"{runs[0]['path']} has {', '.join(dict.fromkeys(s))}" for runs, s in zip(named, found))
+        each = "; ".join(f"{runs[0]['path']} has {', '.join(filter(None, s))}" for runs, s in zip(named, found))
         raise LogError(f"The logs must all have {f'the stage {stage}' if stage else 'a common stage'}: {each}.")
     return [next((run for run in reversed(runs) if run["stage"] in shared[-1:]), runs[-1]) for runs in logs]
 
@@ -120,7 +121,7 @@ def _read_run(path, stage, lines):
     steps, report = [_figures(line) for line in step_lines], _figures("\n".join(lines[final:]))
     run = dict.fromkeys(name for name, *_ in FIGURES) | _summarize(steps) | report
     run |= {"path": str(path), "stage": stage, "accumulation": 1, "out_of_memory": bool(OUT_OF_MEMORY.search(text))}
-    if batch := BATCH_SIZE.search(text):
+    if batch := BATCH_SIZE.search(text) or NAMED_SIZE.search(Path(path).name):
         run["accumulation"] = int(batch[2] or 1)
         run["batch_size"] = int(batch[1]) * run["accumulation"]  # clips per step
     if step_lines:
@@ -148,14 +149,14 @@ def _summarize(steps):
     columns = {name: [step[name] for step in steps if name in step] for name in PATTERNS}
     summary = {name: sum(values) / len(values) for name, values in columns.items() if values}
     means, stds = columns["mean_step_ms"], columns["std_step_ms"]
+    # What can be computed from the mean is left out: a mean of rates, for example, would weight fast lines more.
     if means and len(means) == len(stds):
         # Law of total variance: the variance within lines plus the variance between them.
-        center = summary["mean_step_ms"]
-        summary["std_step_ms"] = math.sqrt(sum(s**2 + (m - center) ** 2 for m, s in zip(means, stds)) / len(means))
-        if center:
-            summary["variation_percent"] = 100 * summary["std_step_ms"] / center
-    if means and summary["mean_step_ms"] > 0 and len(means) == len(columns["steps_per_second"]):
-        summary["steps_per_second"] = 1000 / summary["mean_step_ms"]  # a mean of rates would weight fast lines more
+        squares = (s**2 + (m - summary["mean_step_ms"]) ** 2 for m, s in zip(means, stds))
+        summary["std_step_ms"] = math.sqrt(sum(squares) / len(means))
+        summary.pop("variation_percent", None)
+    if means and len(means) == len(columns["steps_per_second"]):
+        del summary["steps_per_second"]
     for name in ("data_memory_mb", "host_memory_mb", "model_memory_mb"):
         if columns[name]:
             summary[name] = max(columns[name])
@@ -217,29 +218,32 @@ def comparison(baseline, optimized):
     return "\n".join(lines)
 
 
-def add_options(parser):
-    """Adds the options that `compare_logs.py` and `analyze_batch_scaling.py` share."""
+def compared(options):
+    """Compares the logs in parsed `options`; returns the result as JSON types and as text."""
+    baseline, optimized = read_logs([options.baseline, options.optimized], options.stage)
+    found = {"baseline": json_ready(baseline), "optimized": json_ready(optimized)}
+    return found | {"speed_up": speed_up(baseline, optimized)[0]}, comparison(baseline, optimized)
+
+
+def print_result(parser, arguments, examine):
+    """Parses `arguments`, prints the result of `examine(options)` as text or JSON, and returns the exit code."""
     parser.add_argument("--stage", help="stage to compare (default: the last one that all logs have)")
     parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
+    options = parser.parse_args(arguments)
+    try:
+        found, text = examine(options)
+    except LogError as error:
+        print(error, file=sys.stderr)
+        return 2
+    print(json.dumps(found, indent=2) if options.json else text)
+    return 0
 
 
 def main(arguments=None):
     parser = argparse.ArgumentParser(description="Compare two training logs.")
     parser.add_argument("baseline", help="log of the run to compare with")
     parser.add_argument("optimized", help="log of the run that should be better")
-    add_options(parser)
-    options = parser.parse_args(arguments)
-    try:
-        baseline, optimized = read_logs([options.baseline, options.optimized], options.stage)
-    except LogError as error:
-        print(error, file=sys.stderr)
-        return 2
-    if options.json:
-        found = {"baseline": json_ready(baseline), "optimized": json_ready(optimized)}
-        print(json.dumps(found | {"speed_up": speed_up(baseline, optimized)[0]}, indent=2))
-    else:
-        print(comparison(baseline, optimized))
-    return 0
+    return print_result(parser, arguments, compared)
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ def plan_for(data_gpu: int | None = None, model_gpu: int | None = None) -> Devic
         return plan
     if pair != (None, None):
         return early_gpu_configuration(*pair)
-    tf, accelerator = import_sparingly(), _accelerator_variable()
+    tf, accelerator = import_sparingly(), device_request(None, None, 0).accelerator
     _require_build(tf, accelerator)
     return plan_devices(num_gpus=len(tf.config.get_visible_devices("GPU")), accelerator=accelerator)
 
@@ -80,7 +80,8 @@ def device_request(data_gpu: int | None, model_gpu: int | None, virtual_devices=
         if not value.isdecimal():
             raise DeviceError(f"{VIRTUAL_DEVICES_VARIABLE} must be a number of devices. Received: {value}.")
         virtual_devices = int(value)
-    options.setdefault("accelerator", _accelerator_variable())
+    demanded = (os.environ[name].strip().lower() for name in ACCELERATOR_VARIABLES if os.environ.get(name))
+    options.setdefault("accelerator", next(demanded, "auto"))
     return DeviceRequest(data_gpu=data_gpu, model_gpu=model_gpu, virtual_devices=virtual_devices, **options)
 
 
@@ -150,8 +151,7 @@ def apply_plan(plan: DevicePlan) -> None:
             f"{_importers_of_tensorflow()}. Call early_gpu_configuration before that code. TensorFlow: {error}."
         ) from error
     if plan.is_dual:
-        names = " and ".join(f"GPU {index}" for index in plan.visible)
-        say(f"Set visible devices: {names}{' (virtual)' * plan.virtual}")
+        say(f"Set visible devices: GPU {' and GPU '.join(map(str, plan.visible))}{' (virtual)' * plan.virtual}")
         if plan.visible_ids:
             for role, limit in (("data", plan.data_memory_mb), ("model", plan.model_memory_mb)):
                 growth_or_limit = f"limit for {role} GPU: {limit} MB" if limit else f"growth for {role} GPU"
@@ -253,10 +253,6 @@ def _tensorflow_gpus(listed=None):
     names = [config.experimental.get_device_details(one).get("device_name") for one in physical]
     own = [gpu.name for gpu in listed]
     return sorted(listed, key=lambda gpu: names.index(gpu.name)) if names != own and {*names} == {*own} else listed
-
-
-def _accelerator_variable():
-    return next((os.environ[name].strip().lower() for name in ACCELERATOR_VARIABLES if os.environ.get(name)), "auto")
 
 
 def require_placement(named_variables: Iterable[tuple[str, object]], plan: DevicePlan) -> str:

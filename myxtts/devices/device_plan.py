@@ -128,10 +128,9 @@ def plan_devices(*, num_gpus: int, gpus: Sequence[GPU] | None = None, **request)
     # TensorFlow numbers the logical devices GPU by GPU. The data GPU is the first visible GPU, and the data device is
     # the first logical device on it.
     visible = tuple(dict.fromkeys((data_gpu, *models)))
-    roles = [("data", data_gpu), *(("model", gpu) for gpu in visible if gpu in models)]
-    names = {role: f"/{'CPU' if virtual else 'GPU'}:{number}" for number, role in enumerate(roles)}
-    mode = "isolated" if isolation else "dual"
-    devices = names["data", data_gpu], tuple(names["model", gpu] for gpu in models)
+    mode, unit = "isolated" if isolation else "dual", "CPU" if virtual else "GPU"
+    trained = [gpu for gpu in visible if gpu in models]
+    devices = f"/{unit}:0", tuple(f"/{unit}:{1 + trained.index(gpu)}" for gpu in models)
     visible_ids = () if virtual else tuple(ids[gpu] for gpu in visible)
     notes = VIRTUAL_NOTES[: 1 + isolation] if virtual else ISOLATION_NOTES[:isolation]
     return DevicePlan(

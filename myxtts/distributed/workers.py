@@ -37,6 +37,8 @@ REFUSED_EXIT_CODE = 2
 """Exit code of a worker that cannot run with its settings; `launch` does not restart it."""
 FAREWELL_SECONDS = 5.0
 """Seconds that worker 0 waits for the others if one ended early, and `launch` if one refused its settings."""
+LOST_PATIENCE_SECONDS = 15.0
+"""Seconds after the loss of a worker until `launch` kills the other workers, which may hang."""
 RESUME = "The same command resumes from the last checkpoint"
 _END = "myxtts/end"
 """Key in `Cluster` under which a worker reports that all must end: who ended first, why, and with which exit code."""
@@ -254,10 +256,6 @@ def end_process(code: int = 0, seconds: float = LOST_SECONDS) -> NoReturn:
     while time.monotonic() < deadline and not all(_current._cluster.failure(peer, 1.0) for peer in others):
         time.sleep(0.1)
     os._exit(code)
-
-
-LOST_PATIENCE_SECONDS = 15.0
-"""Seconds after the loss of a worker until `launch` kills the other workers, which may hang."""
 
 
 def launch(arguments: Sequence[str], environments: Sequence[Mapping[str, str]], restarts: int = 0) -> int:

@@ -172,9 +172,8 @@ def set_up(config: XTTSConfig, download=False, **devices) -> tuple[XTTSConfig, D
 
 def with_workers(config: XTTSConfig) -> XTTSConfig:
     """Fills in the workers' addresses: from Slurm if --workers is `slurm`, from `TF_CONFIG` if it is not given."""
-    if config.training.workers and config.training.workers != SLURM:
-        return config
-    found = workers_of_slurm(os.environ) if config.training.workers else workers_in(os.environ)
+    given = config.training.workers
+    found = workers_of_slurm(os.environ) if given == SLURM else None if given else workers_in(os.environ)
     if found is None:
         return config
     return replace(config, training=replace(config.training, workers=found[0], worker_index=found[1]))

@@ -27,9 +27,12 @@ STEPS_PER_PROGRAM = 2000
 """Number of steps after which compiling a batch shape with XLA pays off, except in tiny models. Measured for the GPT on
 an H100: a shape takes 65 to 100 s to compile, and saves 0.1 s per step (0.01 s with the model size nano)."""
 RESUMED = "as in the resumed checkpoint"
-REPEATS = 3
 RECOMPUTED = "recomputed_"
 """Prefix of the name scopes of recomputed operations, followed by the name of the block."""
+PRODUCTS = ("MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum", "Conv2D")
+"""Names of the operations that mixed precision applies to: matrix products and convolutions."""
+_RECOMPUTED = re.compile(rf"(?:^|/){RECOMPUTED}((?:conditioning_)?block_\d+)(?:_\d+)?/")
+_ATTENTION = re.compile(rf"^(?:replica_\d+/)?(.*?)({'|'.join(ATTENTION_SCOPES.values())})(?:_\d+)?/")
 
 
 class Switches(SimpleNamespace):
@@ -145,7 +148,7 @@ def _seconds(form, tensors, dropout_rate):
         return tape.gradient(output, (query, key, value))
 
     run = lambda: forward_and_backward(*tensors)[0][0, 0, 0, 0].numpy()  # reading a value waits for the device
-    return min(timeit.repeat(run, number=1, repeat=REPEATS + 1)[1:])  # the first call traces
+    return min(timeit.repeat(run, number=1, repeat=4)[1:])  # the first call traces
 
 
 def recompute(segment: Callable, block: str) -> Callable:
@@ -188,13 +191,6 @@ def weights_first(function: Callable) -> Callable:
         return result, gradient
 
     return gated
-
-
-PRODUCTS = ("MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum", "Conv2D")
-"""Names of the operations that mixed precision applies to: matrix products and convolutions."""
-
-_RECOMPUTED = re.compile(rf"(?:^|/){RECOMPUTED}((?:conditioning_)?block_\d+)(?:_\d+)?/")
-_ATTENTION = re.compile(rf"^(?:replica_\d+/)?(.*?)({'|'.join(ATTENTION_SCOPES.values())})(?:_\d+)?/")
 
 
 class LedgerRow(NamedTuple):

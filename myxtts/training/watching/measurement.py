@@ -184,10 +184,10 @@ def try_stage(dataset: SpeechDataset, stage: str, plan: DevicePlan) -> tuple[flo
                 taken[size] = []  # seconds of preparation and of training
                 batch = timed(taken[size], trainer.noise, dataset, size, median_low)
                 timed(taken[size], take_step, trainer, batch, 0)
-            most, one = max(taken), taken[1]
-            per_clip = [max(0.0, more - less) / (most - 1) for less, more in zip(one, taken[most])] if most > 1 else one
-            alone.append(sum(one))
-            each += [scale * clips * sum(share * seconds for share, seconds in zip(COMPILED_SHARES, per_clip))] * count
+            alone.append(sum(taken[1]))
+            most, one = max(taken), taken[1] if len(taken) > 1 else (0.0, 0.0)
+            more = sum(share * max(0.0, b - a) for share, a, b in zip(COMPILED_SHARES, one, taken[most]))
+            each += [scale * more * clips / (most - (len(taken) > 1))] * count
     finally:
         tf.config.run_functions_eagerly(was_eager)
     return fmean(alone), fmean(each)
