@@ -28,7 +28,7 @@ __all__ = ["configure", "from_preset", "load", "open_run", "plan", "train"]
 Configuration = XTTSConfig | str | os.PathLike | None
 """Settings: an `XTTSConfig`, the path of a YAML file, the name of a bundled recipe, or None (see `train`)."""
 PLANNED_GPUS_GB = (8, 12, 16, 24, 48, 80)
-MOST_SECONDS = 3600
+MOST_SECONDS, MANY_GPUS = 3600, 1024
 PLANNED_STAGE = "gpt"
 """Stage whose memory `plan` reports if all stages are to be trained: the GPT needs the most memory."""
 
@@ -160,6 +160,7 @@ def plan(
     Returns:
         A dictionary of JSON types; `print` shows it as tables.
     """
+    from myxtts.devices.configuration import device_request
     from myxtts.memory.estimates import RESERVED_GB
     from myxtts.memory.report import memory_report
 
@@ -181,7 +182,10 @@ def plan(
         say(f"{name} is not downloaded, so the plan is for --model-size {config.model.size}; XTTS v2 has size big.")
     model = replace(config.model, num_text_tokens=text_tokens)
     stage = PLANNED_STAGE if config.training.stage == "all" else config.training.stage
-    report = memory_report(replace(config, model=model), stage, clip_seconds, gpus)
+    pair = config.data.data_gpu, config.data.model_gpu
+    devices = plan_devices(num_gpus=MANY_GPUS, **vars(device_request(*pair, **start.devices))).model_devices
+    shares = len(devices) * max(1, len(config.training.workers))
+    report = memory_report(replace(config, model=model), stage, clip_seconds, gpus, shares)
     if show:
         show(report)
     if time:
@@ -301,7 +305,7 @@ def _requested(config, named, start, is_plan=False) -> XTTSConfig:
     from myxtts.devices.configuration import device_request  # imports psutil
 
     # A plan may be for another machine, with more GPUs; `check_request` counts those of this one.
-    plan_devices(num_gpus=1024, **vars(device_request(*gpus, **start.devices)))
+    plan_devices(num_gpus=MANY_GPUS, **vars(device_request(*gpus, **start.devices)))
     return config
 
 

@@ -105,10 +105,12 @@ def test_a_pair_outside_the_users_visible_devices_is_out_of_range(machine):
         early_gpu_configuration(4, 5)
 
 
-def test_an_ascending_pair_works_when_tensorflow_is_imported_already(machine):
-    tensorflow = machine(4)
-    import tensorflow as _  # noqa: F401
-
+@pytest.mark.parametrize("nvml", [True, False])
+def test_an_ascending_pair_works_when_tensorflow_is_imported_already_or_has_to_count_the_gpus(machine, nvml):
+    tensorflow = machine(4, nvml=nvml)
+    if nvml:
+        import tensorflow as _  # noqa: F401
+    assert len(devices.visible_gpus()) == 4
     early_gpu_configuration(2, 3)
     assert tensorflow().boards() == ["2", "3"] and tensorflow().state.growth == ["2", "3"]
 
@@ -134,13 +136,6 @@ def test_tensorflow_that_cannot_use_the_gpu_is_reported_by_default(machine, monk
     monkeypatch.setattr(devices, "list_gpus", lambda: (GPU("0", "a", 1),))
     assert early_gpu_configuration().model_device == "/CPU:0"
     assert "NVML sees 1 GPU" in capsys.readouterr().out
-
-
-def test_without_nvml_tensorflow_counts_the_gpus(machine):
-    tensorflow = machine(3, nvml=False)
-    assert len(devices.visible_gpus()) == 3
-    early_gpu_configuration(1, 2)
-    assert tensorflow().boards() == ["1", "2"]
 
 
 WORKERS = {

@@ -198,9 +198,8 @@ class PhysicalNumbersTest(unittest.TestCase):
 
     def test_memory_isolation_limits_instead_of_growth_and_can_share_one_gpu(self):
         with stand_in_machine(4) as machine:
-            lines, tensorflow = configured(
-                machine, 3, 3, memory_isolation=True, data_gpu_memory=3000, model_gpu_memory=9000
-            )
+            limits = dict(data_gpu_memory=3000, model_gpu_memory=9000)
+            lines, tensorflow = configured(machine, 3, 3, memory_isolation=True, **limits)
             self.assertEqual(tensorflow.boards(), ["3", "3"])
             self.assertEqual(list(tensorflow.state.limits.values()), [[3000, 9000]])
             self.assertEqual(tensorflow.state.growth, [])

@@ -102,9 +102,17 @@ def test_recommendations_name_the_flag_and_the_value(monkeypatch):
 
 
 def test_busy_counts_each_device_within_the_measured_time():
-    spans = [("preprocess", -0.5, 0.5), ("transfer", 0.5, 0.6), ("preprocess", 1.8, 2.7)]
-    spans += [("train", 0.0, 0.9), ("train", 1.1, 1.9)]
-    profile = profile_of(phases(), pipeline([1.0, 1.0], spans))
+    whole = pipeline(
+        [1.0, 1.0],
+        spans=[
+            ("preprocess", -0.5, 0.5),
+            ("transfer", 0.5, 0.6),
+            ("train", 0.0, 0.9),
+            ("train", 1.1, 1.9),
+            ("preprocess", 1.8, 2.7),
+        ],
+    )
+    profile = profile_of(phases(), whole)
     assert profile.busy == pytest.approx(((0.5 + 0.1 + 0.2) / 2, 1.7 / 2))
 
 

@@ -170,14 +170,11 @@ def test_decay_groups_of_the_model_by_their_real_names():
     assert decayed == {name for name in names if name.endswith("kernel")} | {"perceiver/latents", "perceiver/gamma"}
 
 
-def make_step(stage, dropout=0.0, learning_rate=1e-2):
+def make_step(stage):
     keras.utils.set_random_seed(4)
-    config = tiny_run_config(
-        model={"dropout": dropout}, gpt={"learning_rate": learning_rate}, dvae={"learning_rate": learning_rate}
-    )
+    config = tiny_run_config(model={"dropout": 0.0}, **{stage: {"learning_rate": 1e-2}})
     trained = stage_of(stage, config)
-    settings = config.stage(stage)
-    return trained, TrainStep(trained.updates(), strategy(), settings)
+    return trained, TrainStep(trained.updates(), strategy(), config.stage(stage))
 
 
 def rows(batch, start, stop):
