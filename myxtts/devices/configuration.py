@@ -107,8 +107,8 @@ def early_gpu_configuration(data_gpu: int | None = None, model_gpu: int | None =
     listed, gpus = _nvml_gpus(), ()
     if not request.virtual_devices:
         # For a pair, TensorFlow is not imported if NVML lists the GPUs, so that CUDA_VISIBLE_DEVICES can still be set.
-        waits = listed is not None and "tensorflow" not in sys.modules and (data_gpu is not None or request.models)
-        gpus = listed if waits else _tensorflow_gpus(listed)
+        is_early = listed is not None and "tensorflow" not in sys.modules and (data_gpu is not None or request.models)
+        gpus = listed if is_early else _tensorflow_gpus(listed)
     plan = plan_devices(num_gpus=len(gpus), gpus=gpus, **vars(request))
     if listed and not (gpus or request.virtual_devices) and plan.accelerator == "auto":
         seen = f"Using the CPU: NVML sees {counted(len(listed), 'GPU')}, but this TensorFlow can use none."
