@@ -117,7 +117,17 @@ def plan_devices(*, num_gpus: int, gpus: Sequence[GPU] | None = None, **request)
         if accelerator == "cpu" or num_gpus == 0:
             return DevicePlan("single", "/CPU:0", ("/CPU:0",), accelerator=accelerator)
         return DevicePlan("single", "/GPU:0", ("/GPU:0",), 0, (0,), (0,), (ids[0],), accelerator=accelerator)
-    _check_indices(data_gpu, models, isolation, count, kind)
+    rule = f"--data-gpu and --model-gpu must name two {kind}s. Received: {data_gpu} for both."
+    _require(isolation or data_gpu not in models, f"{rule} Leave both out, or add --enable-memory-isolation.")
+    needed, flag = len({data_gpu, *models}), f"--model-gpu{'s' * (len(models) > 1)}"
+    named = f"--data-gpu {data_gpu} with {flag} {','.join(map(str, models))} (data.data_gpu, data.model_gpu)"
+    hint = "Leave the flags out to train on one device, check CUDA_VISIBLE_DEVICES, or try --virtual-devices 2."
+    hint = hint if kind == "GPU" else f"Raise --virtual-devices to {needed}."
+    rule = f"Insufficient GPUs for Multi-GPU Mode: {named} needs {needed} {kind}s and this process sees {count}."
+    _require(needed <= count, f"{rule} {hint}")
+    for name, index in [("--data-gpu", data_gpu), *((flag, model) for model in models)]:
+        sees = f"this process sees {counted(count, kind)}, so the valid range is 0 to {count - 1}"
+        _require(0 <= index < count, f"{name} {index} is out of range: {sees}.")
     data_limit = model_limit = None
     if isolation and not virtual:
         data_limit, model_limit = wanted.data_gpu_memory, wanted.model_gpu_memory
@@ -168,21 +178,3 @@ def _check_request(request):
     are_given = not all(isinstance(one, Default) for one in (request.data_gpu_memory, request.model_gpu_memory))
     rule = "--data-gpu-memory and --model-gpu-memory are limits of --enable-memory-isolation"
     _require(request.memory_isolation or not are_given, f"{rule}. Add it, or leave them out.")
-
-
-def _check_indices(data_gpu, models, isolation, count, noun):
-    """Checks the indices of the data and the model GPUs; raises `DeviceError` if one is not below `count`.
-
-    Without `isolation`, the data GPU must not be a model GPU. `noun` (`GPU` or `virtual device`) is for messages.
-    """
-    rule = f"--data-gpu and --model-gpu must name two {noun}s. Received: {data_gpu} for both."
-    _require(isolation or data_gpu not in models, f"{rule} Leave both out, or add --enable-memory-isolation.")
-    needed, flag = len({data_gpu, *models}), f"--model-gpu{'s' * (len(models) > 1)}"
-    named = f"--data-gpu {data_gpu} with {flag} {','.join(map(str, models))} (data.data_gpu, data.model_gpu)"
-    hint = "Leave the flags out to train on one device, check CUDA_VISIBLE_DEVICES, or try --virtual-devices 2."
-    hint = hint if noun == "GPU" else f"Raise --virtual-devices to {needed}."
-    rule = f"Insufficient GPUs for Multi-GPU Mode: {named} needs {needed} {noun}s and this process sees {count}."
-    _require(needed <= count, f"{rule} {hint}")
-    for name, index in [("--data-gpu", data_gpu), *((flag, model) for model in models)]:
-        sees = f"this process sees {counted(count, noun)}, so the valid range is 0 to {count - 1}"
-        _require(0 <= index < count, f"{name} {index} is out of range: {sees}.")
