@@ -206,11 +206,9 @@ def comparison(baseline, optimized):
             better = "" if abs(percent) < 0.05 else (" better" if (percent > 0) == more_is_better else " worse")
             change = f"{percent:+.1f}%{better}"
         rows.append([title, shown(before, form), shown(after, form), change])
-    named = (("Baseline: ", baseline), ("Optimized:", optimized))
-    lines = [*(f"{name} {run['path']} ({run['source']})" for name, run in named), ""]
-    if stage := baseline["stage"] or optimized["stage"]:
-        lines[:0] = [f"Stage:     {stage}"]
-    lines += table(["", "baseline", "optimized", "change"], rows)
+    found = ("Baseline: ", baseline), ("Optimized:", optimized)
+    lines = [f"{name} {run['path']} ({run['stage'] or 'any stage'}, {run['source']})" for name, run in found]
+    lines += ["", *table(["", "baseline", "optimized", "change"], rows)]
     ratio, unit = speed_up(baseline, optimized)
     lines += ["", f"Speed-up: {shown(ratio, '{:.2f}x')} ({unit})"]
     if baseline["batch_size"] != optimized["batch_size"]:

@@ -233,7 +233,7 @@ class LedgerKeeper:
         """Returns the `Ledger`. `figures` are losses and gradient norms of the first step that changed the weights."""
         rows = [self._precision(), self._tf32(), self._loss_scaling()]
         rows += self.trainer.stage.ledger_rows(self.step, self.switches)
-        rows += [self._xla(), self._determinism(), self._averages(), self._accumulation(), self._batch_size()]
+        rows += [self._xla(), self._determinism(), self._averages(), *self._batches()]
         rows += [self._clipping(rule, figures) for rule in self.step.rules]
         return Ledger({row.optimization: row for row in rows})
 
@@ -289,19 +289,16 @@ class LedgerKeeper:
         reason = f"{len(self.step.averages)} averages, {seen}"
         return LedgerRow("weight averages", requested, effective, reason, moved and set(kept) == {value})
 
-    def _accumulation(self):
+    def _batches(self):
         batching, times = self.trainer.batching, self.step.micro_batches
         why = f"; memory ran out with {batching.batch_size} clips at once" if batching.parts > 1 else ""
         reason = f"batches in the last update: {times}, accumulators: {len(self.step.accumulators())}{why}"
-        as_requested = batching.accumulation == times
-        return LedgerRow("gradient accumulation", str(batching.accumulation), str(times), reason, as_requested)
-
-    def _batch_size(self):
-        batching, times = self.trainer.batching, self.step.micro_batches
+        numbers = str(batching.accumulation), str(times)
+        yield LedgerRow("gradient accumulation", *numbers, reason, batching.accumulation == times)
         wanted, found = batching.batch_size * batching.accumulation, batching.clips * times
         requested = f"{wanted} per update" + (", auto at once" if batching.automatic else "")
         reason = f"{batching.clips} clips at once, {found} per update"
-        return LedgerRow("batch size", requested, f"{batching.clips} x {times}", reason, wanted == found)
+        yield LedgerRow("batch size", requested, f"{batching.clips} x {times}", reason, wanted == found)
 
     @staticmethod
     def _clipping(rule, figures):
