@@ -256,11 +256,8 @@ def _requested(config, named, start, is_plan=False) -> XTTSConfig:
     has_run = (Path(training.checkpoint_dir) / "config.json").is_file()
     is_checked = has_run or data.train_data or data.val_data or data.language or training.tune or training.gpt.lora_rank
     if is_checked or not is_plan:
-        from myxtts.runs.setup import (
-            check_settings,
-            with_own_data,
-            with_workers,
-        )  # NumPy, which other plans do not need
+        # They import NumPy, which other plans do not need.
+        from myxtts.runs.setup import check_settings, with_own_data, with_workers
         from myxtts.storage.run_folder import read_config
 
         own = config if start.download or is_plan else with_own_data(config)
