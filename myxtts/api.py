@@ -28,7 +28,7 @@ __all__ = ["configure", "from_preset", "load", "open_run", "plan", "train"]
 Configuration = XTTSConfig | str | os.PathLike | None
 """Settings: an `XTTSConfig`, the path of a YAML file, the name of a bundled recipe, or None (see `train`)."""
 PLANNED_GPUS_GB = (8, 12, 16, 24, 48, 80)
-MOST_SECONDS = 3600
+MOST_SECONDS, MANY_GPUS = 3600, 1024
 PLANNED_STAGE = "gpt"
 """Stage whose memory `plan` reports if all stages are to be trained: the GPT needs the most memory."""
 
@@ -160,6 +160,7 @@ def plan(
     Returns:
         A dictionary of JSON types; `print` shows it as tables.
     """
+    from myxtts.devices.configuration import device_request
     from myxtts.memory.estimates import RESERVED_GB
     from myxtts.memory.report import memory_report
 
@@ -181,7 +182,10 @@ def plan(
         say(f"{name} is not downloaded, so the plan is for --model-size {config.model.size}; XTTS v2 has size big.")
     model = replace(config.model, num_text_tokens=text_tokens)
     stage = PLANNED_STAGE if config.training.stage == "all" else config.training.stage
-    report = memory_report(replace(config, model=model), stage, clip_seconds, gpus)
+    pair = config.data.data_gpu, config.data.model_gpu
+    devices = plan_devices(num_gpus=MANY_GPUS, **vars(device_request(*pair, **start.devices))).model_devices
+    shares = len(devices) * max(1, len(config.training.workers))
+    report = memory_report(replace(config, model=model), stage, clip_seconds, gpus, shares)
     if show:
         show(report)
     if time:
@@ -250,8 +254,10 @@ def _requested(config, named, start, is_plan=False) -> XTTSConfig:
     config = configure(config, **named)
     data, training = config.data, config.training
     has_run = (Path(training.checkpoint_dir) / "config.json").is_file()
-    if has_run or data.train_data or data.val_data or data.language or training.tune or training.gpt.lora_rank:
-        from myxtts.runs.setup import check_settings, with_own_data  # imports NumPy, which other plans do not need
+    is_checked = has_run or data.train_data or data.val_data or data.language or training.tune or training.gpt.lora_rank
+    if is_checked or not is_plan:
+        # They import NumPy, which other plans do not need.
+        from myxtts.runs.setup import check_settings, with_own_data, with_workers
         from myxtts.storage.run_folder import read_config
 
         own = config if start.download or is_plan else with_own_data(config)
@@ -264,7 +270,7 @@ def _requested(config, named, start, is_plan=False) -> XTTSConfig:
             if training.reset_training and named.get("model_size") not in (None, values["model"]["size"]):
                 del values["model"]
             own = config_from_dict(with_named(values, named))
-        config = own
+        config = own if is_plan else with_workers(own)
         check_settings(config)
     data, training = config.data, config.training
     recordings, gpus = data.train_data, (data.data_gpu, data.model_gpu)
@@ -280,7 +286,7 @@ def _requested(config, named, start, is_plan=False) -> XTTSConfig:
         rule = f"--sample-languages is for the sample corpus, and the recordings are in {printable(str(recordings))}"
         raise ConfigError(f"{rule}. Leave it out; --language is the language of recordings.")
     if start.device_plan and (gpus != (None, None) or start.model_gpus or start.memory_isolation or training.workers):
-        flags = "--data-gpu, --model-gpu, --model-gpus, --enable-memory-isolation and --workers"
+        flags = "--data-gpu, --model-gpu, --model-gpus, --enable-memory-isolation and --workers (or TF_CONFIG)"
         raise ConfigError(f"--device-plan auto selects devices for one process. Leave out {flags}, or --device-plan.")
     trained = {training.stage} if training.stage != "all" else {*(training.tune or STAGES)} - {*training.leave_out}
     limits = [stage.max_steps for name, stage in training.stages.items() if name in trained]
@@ -296,7 +302,7 @@ def _requested(config, named, start, is_plan=False) -> XTTSConfig:
     from myxtts.devices.configuration import device_request  # imports psutil
 
     # A plan may be for another machine, with more GPUs; `check_request` counts those of this one.
-    plan_devices(num_gpus=1024, **vars(device_request(*gpus, **start.devices)))
+    plan_devices(num_gpus=MANY_GPUS, **vars(device_request(*gpus, **start.devices)))
     return config
 
 

@@ -94,6 +94,7 @@ def stand_in_machine(num_gpus, nvml=True, memory_mb=24000, **environment):
         mock.patch.object(sys, "path", [folder, *sys.path]),
         mock.patch.object(devices, "_applied", None),
         mock.patch.object(devices, "list_gpus", list_gpus),
+        mock.patch.object(devices, "GPU_DRIVER_PLACES", [folder]),
     ):
         package = Path(folder) / "tensorflow"
         package.mkdir()

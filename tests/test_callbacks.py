@@ -103,7 +103,7 @@ def test_compare_logs_reads_what_the_console_shows(capsys, monkeypatch, tmp_path
     expected |= dict(model_memory_mb=9000, model_utilization_percent=83, data_utilization_percent=None)
     for text in (said, said.rpartition("FINAL REPORT")[0]):
         log.write_text(text)
-        run = compare_logs.read_log(log)
+        run = compare_logs.read_logs([log])[0]
         assert {name: run[name] for name in expected} == expected
 
 

@@ -10,7 +10,7 @@ from logical_devices import on_logical_devices
 from stand_in_machine import stand_in_machine
 from tiny import tiny_run_config, untraced
 
-from myxtts.cli.train import build_parser, config_from_arguments
+from myxtts.cli.train import build_parser, config_from_arguments, main
 from myxtts.config.checks import UserError
 from myxtts.config.flags import start_options
 from myxtts.devices.device_plan import plan_devices
@@ -60,6 +60,14 @@ def test_one_device_needs_no_measurement(monkeypatch, capsys):
     with stand_in_machine(1):
         assert quickest_devices(config, options) == (config, {**options, "virtual_devices": 0})
     assert "only one device" in capsys.readouterr().out
+
+
+def test_workers_of_tf_config_are_refused_before_they_are_measured_as_one_process(monkeypatch, capsys):
+    cluster = {"cluster": {"worker": ["127.0.0.1:23999", "b:1"]}, "task": {"type": "worker", "index": 0}}
+    monkeypatch.setenv("TF_CONFIG", json.dumps(cluster))
+    monkeypatch.setattr(setup, "measure", None)
+    assert main(["--virtual-devices", "2", "--device-plan", "auto"]) == 2
+    assert "or TF_CONFIG" in capsys.readouterr().err
 
 
 def test_failing_process_is_reported_by_its_last_line():

@@ -127,10 +127,7 @@ def test_training_waits_for_the_filled_buffer():
         assert not waiting.is_alive() and pipeline.fill() == 2
 
 
-@pytest.mark.parametrize(
-    "stage",
-    ["reading a batch on the host", "preparing a batch on the data device", "copying a batch to the model device"],
-)
+@pytest.mark.parametrize("stage", device_pipeline.PHASES.values())
 def test_buffer_that_does_not_fill_names_the_stuck_stage(stage):
     release = threading.Event()
 

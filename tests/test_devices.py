@@ -65,8 +65,6 @@ def test_virtual_devices_are_logical_cpus_and_reported():
 @pytest.mark.parametrize(
     "request_, words",
     [
-        ({"data_gpu": 0, "model_gpu": 5}, ["--model-gpu 5 is out of range", "sees 4 GPUs", "0 to 3"]),
-        ({"data_gpu": 0, "model_gpus": [1, 4]}, ["--model-gpus 4 is out of range", "0 to 3"]),
         ({"virtual_devices": 2, "accelerator": "cuda"}, ["demands a GPU"]),
         ({"data_gpu": 0, "model_gpu": 1, "accelerator": "cpu"}, ["=cpu forbids"]),
         ({"accelerator": "tpu"}, ["auto, cpu, cuda, rocm", "tpu"]),
@@ -107,10 +105,12 @@ def test_a_pair_outside_the_users_visible_devices_is_out_of_range(machine):
         early_gpu_configuration(4, 5)
 
 
-def test_an_ascending_pair_works_when_tensorflow_is_imported_already(machine):
-    tensorflow = machine(4)
-    import tensorflow as _  # noqa: F401
-
+@pytest.mark.parametrize("nvml", [True, False])
+def test_an_ascending_pair_works_when_tensorflow_is_imported_already_or_has_to_count_the_gpus(machine, nvml):
+    tensorflow = machine(4, nvml=nvml)
+    if nvml:
+        import tensorflow as _  # noqa: F401
+    assert len(devices.visible_gpus()) == 4
     early_gpu_configuration(2, 3)
     assert tensorflow().boards() == ["2", "3"] and tensorflow().state.growth == ["2", "3"]
 
@@ -138,11 +138,32 @@ def test_tensorflow_that_cannot_use_the_gpu_is_reported_by_default(machine, monk
     assert "NVML sees 1 GPU" in capsys.readouterr().out
 
 
-def test_without_nvml_tensorflow_counts_the_gpus(machine):
-    tensorflow = machine(3, nvml=False)
-    assert devices.count_gpus() == 3
-    early_gpu_configuration(1, 2)
-    assert tensorflow().boards() == ["1", "2"]
+WORKERS = {
+    "its own GPUs": ({"num_gpus": 4}, "", ["PCI_BUS_ID 0,1", "PCI_BUS_ID 2,3"]),
+    "equally many": ({"num_gpus": 3}, "--data-gpu 0 --model-gpu 0", ["PCI_BUS_ID 0", "PCI_BUS_ID 1"]),
+    "MIG and UUID": ({"num_gpus": 2, "CUDA_VISIBLE_DEVICES": "MIG-b,GPU-a"}, "", [" MIG-b", " GPU-a"]),
+    "without NVML": ({"num_gpus": 4, "nvml": False, "CUDA_VISIBLE_DEVICES": "3,1,2,0"}, "", [" 3,1", " 2,0"]),
+    "no GPU": ({"num_gpus": 0}, "", [" unset", " unset"]),
+    "CPU": ({"num_gpus": 1, "MYXTTS_ACCELERATOR": "cpu"}, "", [" unset", " unset"]),
+    "virtual devices": ({"num_gpus": 1}, "--virtual-devices 2", [" unset", " unset"]),
+}
+
+
+@pytest.mark.parametrize("machine_, flags, seen", WORKERS.values(), ids=WORKERS)
+def test_each_launched_worker_sees(machine_, flags, seen, machine, monkeypatch, tmp_path, capfd):
+    (worker := tmp_path / "python").write_text('#!/bin/sh\necho "$CUDA_DEVICE_ORDER ${CUDA_VISIBLE_DEVICES-unset}"\n')
+    worker.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(worker))
+    machine(**machine_)
+    assert main(["launch", "--workers", "2", "--", "train", *flags.split()]) == 0
+    lines = capfd.readouterr().out.splitlines()
+    assert {f"[{index}] {own}" for index, own in enumerate(seen)} <= {*lines}
+
+
+def test_more_workers_than_gpus_are_refused(machine, capsys):
+    machine(1)
+    assert main(["launch", "--workers", "2", "--", "train"]) == 2
+    assert "--workers must be at most 1, the number of GPUs" in capsys.readouterr().err
 
 
 def test_single_mode_takes_one_gpu_and_lets_it_grow(machine, capsys):
@@ -153,7 +174,7 @@ def test_single_mode_takes_one_gpu_and_lets_it_grow(machine, capsys):
     assert capsys.readouterr().out == "Devices: single: data and model on /GPU:0\n"
     pytest.raises(DeviceError, devices.plan_for, 0, 0)  # a pair is never one device in silence
     tensorflow().config.experimental.get_device_details = lambda gpu: {"device_name": "ba"[int(gpu.board)]}
-    assert [gpu.id for gpu in devices._as_numbered([GPU("0", "a", 1), GPU("1", "b", 1)])] == ["1", "0"]
+    assert [gpu.id for gpu in devices._tensorflow_gpus([GPU("0", "a", 1), GPU("1", "b", 1)])] == ["1", "0"]
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from myxtts.runs import agenda
 from myxtts.runs.agenda import StageWork
 from myxtts.runs.console import RunConsole
 from myxtts.runs.run import Run
+from myxtts.training.watching import measurement
 from myxtts.training.watching.measurement import try_stage
 
 GB = 2**30
@@ -139,9 +140,14 @@ def test_time_of_a_run_is_estimated_from_a_trial_of_its_stages(tmp_path, monkeyp
     assert "Took:         00:00 (expected 01:" in said and "0.1 GB of disk (expected 0.2)" in said
 
 
-def test_trial_of_a_stage_leaves_no_trace(tiny_corpus, tmp_path):
+def test_trial_of_a_stage_leaves_no_trace_and_is_one_step_if_it_is_slow(tiny_corpus, tmp_path, monkeypatch):
     dataset = SpeechDataset.open(tiny_run_config(tiny_corpus, tmp_path))
     files = {*tmp_path.rglob("*")}
     times = [try_stage(dataset, stage, plan_devices(num_gpus=0)) for stage in ("dvae", "gpt")]
     assert all(alone > 0 and each >= 0 for alone, each in times) and {*tmp_path.rglob("*")} == files
     assert not tf.config.functions_run_eagerly()
+    steps = []
+    monkeypatch.setattr(measurement, "PHASE_SECONDS", 0.0)
+    monkeypatch.setattr(measurement, "take_step", lambda *step: steps.append(step))
+    alone, each = try_stage(dataset, "dvae", plan_devices(num_gpus=0))
+    assert len(steps) == 1 and 0 < each < dataset.config.stage("dvae").batch_size * alone * 2

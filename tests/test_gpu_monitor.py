@@ -127,30 +127,24 @@ def test_a_gpu_without_utilization_reports_memory_only(nvml):
 
 
 @pytest.mark.parametrize(
-    "count, indices, reason",
+    "count, indices, lost, reason",
     [
-        (None, None, "no NVIDIA driver: Driver Not Loaded"),
-        (0, None, "no GPU is visible to this process"),
-        (2, [0, 5], "NVML finds no GPU 5"),
-        (2, (), "this run uses no GPU"),
+        (None, None, False, "no NVIDIA driver: Driver Not Loaded"),
+        (0, None, False, "no GPU is visible to this process"),
+        (2, [0, 5], False, "NVML finds no GPU 5"),
+        (2, (), False, "this run uses no GPU"),
+        (2, None, True, "NVML stopped answering: GPU is lost"),
     ],
 )
-def test_without_a_gpu_the_report_is_not_available_rather_than_zero(nvml, count, indices, reason):
-    nvml(count)
+def test_without_a_gpu_the_report_is_not_available_rather_than_zero(nvml, count, indices, lost, reason):
+    stand_in = nvml(count)
+    stand_in.lost = lost
     threads = threading.active_count()
     with GPUMonitor(indices) as monitor:
         assert threading.active_count() == threads
     report = monitor.report()
     assert report.gpus == () and report.unavailable_reason == reason
-    assert report.figures(()) == {}
-
-
-def test_a_gpu_that_is_lost_before_the_start_is_a_reason_not_a_crash(nvml):
-    stand_in = nvml()
-    stand_in.lost = True
-    with GPUMonitor() as monitor:
-        assert monitor.report().unavailable_reason == "NVML stopped answering: GPU is lost"
-    assert stand_in.open == 0
+    assert report.figures(()) == {} and stand_in.open == 0
 
 
 def test_missing_nvml_package_is_named(nvml, monkeypatch):

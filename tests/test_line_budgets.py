@@ -15,7 +15,7 @@ BUDGETS = {
     "cli": 1065,
     "config": 1345,
     "data": 3150,
-    "devices": 1025,
+    "devices": 1035,
     "distributed": 455,
     "hearing": 730,
     "inference": 1965,

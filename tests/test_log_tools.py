@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -68,7 +69,7 @@ def read(write, monkeypatch):
     monkeypatch.syspath_prepend(str(UTILITIES))
     import compare_logs
 
-    return lambda text: SimpleNamespace(**compare_logs.read_log(write("a.log", text)))
+    return lambda text: SimpleNamespace(**compare_logs.read_logs([write("a.log", text)])[0])
 
 
 def test_the_final_report_gives_the_figures(read):
@@ -117,6 +118,23 @@ def test_compare_shows_both_runs_the_change_and_the_speed_up(write):
     assert rows["Model GPU utilization, %"].endswith("90 90 +0.0%")
     assert "Speed-up: 2.00x (samples/s)" in out and "sizes differ" not in out
     assert json.loads(run("compare_logs", slow, fast, "--json")[1])["speed_up"] == 2.0
+
+
+@pytest.mark.parametrize("tool", ["compare_logs", "analyze_batch_scaling"])
+def test_only_the_same_stage_of_runs_is_compared(write, tool):
+    stage = lambda name, **figures: f"Stage {name}: 300 steps, 0 done, model tiny, 9 weights\n{run_log(**figures)}"
+    whole = write(
+        "whole.log", stage("dvae", avg=20.0, rate=50.0) + stage("gpt") + stage("decoder", avg=500.0, rate=2.0)
+    )
+    stopped = write("stopped.log", stage("dvae", avg=10.0, rate=100.0) + stage("gpt", avg=62.5, rate=16.0))
+    rates = lambda *flags: sorted(
+        re.findall(r'"steps_per_second": ([0-9.]+)', run(tool, whole, stopped, *flags, "--json")[1])
+    )
+    assert rates() == ["16.0", "8.0"] and rates("--stage", "dvae") == ["100.0", "50.0"]
+    alone = write("alone.log", stage("decoder"))
+    code, out, err = run(tool, stopped, alone)
+    assert (code, out) == (2, "") and "stopped.log has dvae, gpt; " in err and "alone.log has decoder." in err
+    assert run(tool, whole, stopped, "--stage", "decoder")[2].startswith("The logs must all have the stage decoder:")
 
 
 def test_compare_marks_missing_values_and_different_batch_sizes(write):

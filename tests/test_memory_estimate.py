@@ -217,6 +217,16 @@ def test_command_shows_the_switches_of_the_dvae_and_its_crops(capsys, tmp_path):
     assert json.loads(path.read_text())["longest_clip"] == {"codes": 11}
 
 
+@pytest.mark.parametrize(
+    "flags, clips", [("", 12), ("--data-gpu 0 --model-gpus 1,2", 6), ("--virtual-devices 3 --workers a:1,b:1", 3)]
+)
+def test_batch_of_the_plan_is_the_share_of_each_device_that_trains(capsys, tmp_path, flags, clips):
+    argv = ["--model-size", "nano", "--batch-size", "12", "--json", str(tmp_path / "plan.json"), *flags.split()]
+    code, text, _ = printed(capsys, *argv)
+    assert code == 0 and (f"Each of {12 // clips} devices has" in text) == (clips < 12)
+    assert json.loads((tmp_path / "plan.json").read_text())["variants"]["as asked"]["batch"] == clips
+
+
 def test_auto_is_planned_as_the_larger_choice_and_reported(capsys):
     _, text, _ = printed(capsys, "--model-size", "nano", "--optimizations", "balanced")
     assert "Note: precision auto is planned as float32" in text and "Note: xla auto is planned as off" in text

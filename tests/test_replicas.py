@@ -23,6 +23,11 @@ STEPS = 4
 CLIP = 0.5
 
 
+class Rows(NamedTuple):
+    values: tf.Tensor
+    lengths: tf.Tensor
+
+
 def batches(num, bad_at=None):
     """Returns `num` global batches: rows of numbers, and how many numbers of each row count, few in one half."""
     random = np.random.default_rng(0)
@@ -32,7 +37,7 @@ def batches(num, bad_at=None):
         lengths = np.concatenate([random.integers(1, 3, ROWS // 2), random.integers(3, WIDTH + 1, ROWS // 2)])
         if index == bad_at:
             values[-1, 0] = np.inf  # in the last row, so on the last replica alone
-        made.append((values, lengths.astype("int32")))
+        made.append(Rows(values, lengths.astype("int32")))
     return made
 
 
@@ -70,29 +75,15 @@ def train(num_replicas, precision, accumulation, bad_at=None):
 
     It computes in float32 under either policy: `mixed_float16` turns the loss scaling on; the comparison stays exact.
     """
-    devices = plan_of("mirrored").model_devices[:num_replicas]
-    strategy = (
-        tf.distribute.OneDeviceStrategy(devices[0])
-        if num_replicas == 1
-        else tf.distribute.MirroredStrategy(devices, tf.distribute.ReductionToOneDevice())
-    )
-    with strategy.scope():
+    replicas = Replicas(plan_of("single" if num_replicas == 1 else "mirrored"))
+    strategy = replicas.strategy
+    with replicas.scope():
         objective = Regression()
         settings = StageConfig(learning_rate=0.05, gradient_clip=CLIP, weight_decay=0.1)
         step = train_step_of(objective, strategy, settings, precision, ema=0.5)
-
-    def placed(batch):
-        if num_replicas == 1:
-            return tuple(map(tf.constant, batch))
-        return strategy.experimental_distribute_values_from_function(
-            lambda context: tuple(
-                tf.constant(np.split(field, num_replicas)[context.replica_id_in_sync_group]) for field in batch
-            )
-        )
-
     feed, losses = iter(batches(STEPS * accumulation, bad_at)), []
     for number in range(STEPS):
-        taken = step([placed(next(feed)) for _ in range(accumulation)], 0.05, (0, number))
+        taken = step([replicas.transfer(next(feed)) for _ in range(accumulation)], 0.05, (0, number))
         losses.append({name: float(value) for name, value in taken.items()})
     local = strategy.experimental_local_results
     weights = {name: [part.numpy() for part in local(v.value)] for name, v in objective.weights.items()}
@@ -209,11 +200,6 @@ class Scored:
         return {"rows": sum(len(lengths) for (lengths,) in outputs)}
 
 
-class Rows(NamedTuple):
-    values: tf.Tensor
-    lengths: tf.Tensor
-
-
 class Loader:
     """Five batches of different sizes."""
 
@@ -262,8 +248,7 @@ def normalized(rows):
             loss = tf.reduce_sum(outputs**3)
         return outputs, tape.gradient(loss, inputs)
 
-    halves = iter(tf.split(tf.constant(rows), 2))
-    given = replicas.strategy.experimental_distribute_values_from_function(lambda context: next(halves))
+    given = replicas.distribute(tf.split(tf.constant(rows), 2))
     run = tf.function(lambda: replicas.strategy.run(on_each, (given,)))
     outputs, gradients = (np.concatenate([part.numpy() for part in one.values]) for one in run())
     return outputs, model.layers[0].moving_variance.numpy(), gradients

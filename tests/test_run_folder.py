@@ -134,8 +134,10 @@ def test_resume_of_a_copy_without_a_whole_checkpoint_is_refused_and_changes_noth
     assert sorted(tmp_path.rglob("*")) == before
     write_json(tmp_path / "config.json", tiny_run_config(ROOT, data={"val_data": "held"}).to_dict())
     assert with_own_data(config).data.val_data == "held"
-    continued = _requested(None, {"checkpoint_dir": str(tmp_path)}, StartOptions())  # not with sample.yaml
-    assert continued.recipe() == config.recipe() and continued.data.val_data == "held"
+    for workers in {}, {"workers": ("a:1", "b:1"), "worker_index": 1}:
+        continued = _requested(None, {"checkpoint_dir": str(tmp_path), **workers}, StartOptions())  # not sample.yaml
+        assert continued.recipe() == config.recipe() and continued.data.val_data == "held"
+    assert continued.training.worker_index == 1
     reset = _requested(None, {"checkpoint_dir": str(tmp_path), "reset_training": True}, StartOptions())
     assert reset.recipe() == config.recipe()
     (tmp_path / "sample_corpus").mkdir()  # recordings of the user's own

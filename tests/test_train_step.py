@@ -157,13 +157,11 @@ def test_loss_scale_halves_at_a_bad_step_and_does_not_change_the_update():
 
 def test_loss_scale_grows_after_good_steps_up_to_its_limit():
     objective, step = quadratic_step(precision="mixed_float16")
-    step.rules[0].good_steps.assign(1999)
-    step([BATCH], 0.1, (0, 0))
-    assert float(step.rules[0].loss_scale) == 2.0**16 and int(step.rules[0].good_steps) == 0
-    step.rules[0].loss_scale.assign(2.0**24)
-    step.rules[0].good_steps.assign(1999)
-    step([BATCH], 0.1, (0, 0))
-    assert float(step.rules[0].loss_scale) == 2.0**24
+    for scale, grown in ((2.0**15, 2.0**16), (2.0**24, 2.0**24)):
+        step.rules[0].loss_scale.assign(scale)
+        step.rules[0].good_steps.assign(1999)
+        step([BATCH], 0.1, (0, 0))
+        assert float(step.rules[0].loss_scale) == grown and int(step.rules[0].good_steps) == 0
 
 
 def test_decay_groups_of_the_model_by_their_real_names():
@@ -172,14 +170,11 @@ def test_decay_groups_of_the_model_by_their_real_names():
     assert decayed == {name for name in names if name.endswith("kernel")} | {"perceiver/latents", "perceiver/gamma"}
 
 
-def make_step(stage, dropout=0.0, learning_rate=1e-2):
+def make_step(stage):
     keras.utils.set_random_seed(4)
-    config = tiny_run_config(
-        model={"dropout": dropout}, gpt={"learning_rate": learning_rate}, dvae={"learning_rate": learning_rate}
-    )
+    config = tiny_run_config(model={"dropout": 0.0}, **{stage: {"learning_rate": 1e-2}})
     trained = stage_of(stage, config)
-    settings = config.stage(stage)
-    return trained, TrainStep(trained.updates(), strategy(), settings)
+    return trained, TrainStep(trained.updates(), strategy(), config.stage(stage))
 
 
 def rows(batch, start, stop):
@@ -253,13 +248,8 @@ def test_compiled_step_equals_the_plain_one():
         for number, rows in enumerate((2, 3, 2)):
             batches = [BATCH[:1].repeat(rows, 0) * (part + 1) for part in range(accumulation)]
             losses.append({name: float(value) for name, value in step(batches, 0.1, (0, number)).items()})
-        found.append(
-            (
-                losses,
-                [v.numpy() for v in (*step.rules[0].variables, *step.averages.values())],
-                float(objective.statistics),
-            )
-        )
+        variables = [v.numpy() for v in (*step.rules[0].variables, *step.averages.values())]
+        found.append((losses, variables, float(objective.statistics)))
     for one, other in zip(*(losses for losses, _, _ in found)):
         assert one == pytest.approx(other, rel=1e-5)
     for one, other in zip(*(variables for _, variables, _ in found)):

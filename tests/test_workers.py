@@ -254,7 +254,7 @@ def test_a_taken_port_ends_all_workers_at_once_with_an_error_message(monkeypatch
         port = taken.getsockname()[1]
         addresses = f"127.0.0.1:{port}", *free_addresses(1)
         monkeypatch.setattr(launching, "free_addresses", lambda count: addresses)
-        assert launching.launch(2, ["train", "--checkpoint-dir", "run"]) == 2
+        assert launching.launch(["train", "--checkpoint-dir", "run"], [{}, {}]) == 2
     assert f"[0] Error: Worker 0 (127.0.0.1:{port}) cannot listen on its port: Address already in use. Give" in (
         capfd.readouterr().out
     )
@@ -300,7 +300,7 @@ def test_two_workers_have_the_losses_of_one_process(tiny_corpus, tmp_path, two_s
     settings["training"] |= {"checkpoint_dir": str(tmp_path / "two"), "leave_out": ["speaker", "decoder"]}
     path.write_text(json.dumps(settings))  # JSON is YAML
     monkeypatch.setenv("TF_NUM_INTRAOP_THREADS", "1")
-    assert launching.launch(2, ["train", "--config", str(path)]) == 0
+    assert launching.launch(["train", "--config", str(path)], [{}, {}]) == 0
 
     together = Run(tiny_run_config(tiny_corpus, tmp_path / "two", **made_of), alone.plan)
     assert together.history.keys() == alone.history.keys() == {"dvae", "gpt"}

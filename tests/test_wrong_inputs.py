@@ -27,6 +27,7 @@ FILES = {
     "section.yaml": b"trainin: {seed: 1}",
     "setting.yaml": b"training: {sed: 1}",
     "kind.yaml": b"training: {seed: one}",
+    "reset.yaml": b"training: {reset_training: true}",
     "circle.yaml": b"include: circle.yaml",
     "gone.yaml": b"include: missing.yaml",
     "five.yaml": b"include: 5",

@@ -1,18 +1,15 @@
 """Tabulates training logs at several batch sizes and recommends a size.
 
-    python utilities/analyze_batch_scaling.py test_batch_*.log [--json]
+    python utilities/analyze_batch_scaling.py test_batch_*.log [--stage NAME] [--json]
 
-Logs are read as in `compare_logs.py`. Runs that ran out of memory are listed too. The exit code is 2 if a log cannot be
-read or has no values, or if neither the log nor its file name states a batch size.
+Logs are read as in `compare_logs.py`, all of one stage. Runs that ran out of memory are listed too. The exit code is 2
+also if neither a log nor its file name states a batch size.
 """
 
 import argparse
-import json
-import re
 import sys
-from pathlib import Path
 
-from compare_logs import LogError, json_ready, read_log, shown, table
+from compare_logs import LogError, json_ready, print_result, read_logs, shown, table
 
 ENOUGH = 0.95
 """Fraction of the best throughput that a smaller batch must reach to be recommended, since it needs less memory."""
@@ -34,34 +31,26 @@ COLUMNS = (  # figure of `compare_logs.FIGURES`, title, format
 )
 
 
-def read_runs(paths):
-    """Reads logs; returns one dictionary per log, as `read_log` does, sorted by the number of clips per step.
+def read_runs(paths, stage=None):
+    """Reads logs; returns one dictionary per log, as `read_logs` does, sorted by the number of clips per step.
 
-    A batch size that a log lacks is taken from its file name. Each run gets `batch`, its clips per micro-batch, and
-    `efficiency_percent`: throughput relative to linear scaling from the run with the fewest clips per step.
+    Each run gets `batch`, its clips per micro-batch, and `efficiency_percent`: throughput relative to linear scaling
+    from the run with the fewest clips per step.
 
     Raises:
-        LogError: A log cannot be read, or neither log nor name has a batch size.
+        LogError: As in `read_logs`, or neither log nor name has a batch size.
     """
-    runs = []
-    for path in paths:
-        run = read_log(path, allow_out_of_memory=True)
-        if run["batch_size"] is None:
-            named = re.search(r"batch[_-]?(?:size[_-]?)?(\d+)", Path(path).name, re.IGNORECASE)
-            if named is None:
-                rule = "expected a line 'Batch size: 16' or a name such as test_batch_16.log"
-                raise LogError(f"{path} does not state a batch size: {rule}.")
-            run["batch_size"] = int(named[1])
-            run["samples_per_second"] = run["steps_per_second"] and run["batch_size"] * run["steps_per_second"]
-        run["batch"] = run["batch_size"] // run["accumulation"]
-        runs.append(run)
-    runs.sort(key=lambda run: (run["batch_size"], run["batch"]))
-    measured = [run for run in runs if run["samples_per_second"]]
+    runs = read_logs(paths, stage, allow_out_of_memory=True)
     for run in runs:
-        run["efficiency_percent"] = None
-        if run in measured:
-            expected = measured[0]["samples_per_second"] * run["batch_size"] / measured[0]["batch_size"]
-            run["efficiency_percent"] = 100 * run["samples_per_second"] / expected
+        if run["batch_size"] is None:
+            rule = "expected a line 'Batch size: 16' or a name such as test_batch_16.log"
+            raise LogError(f"{run['path']} does not state a batch size: {rule}.")
+        run["batch"] = run["batch_size"] // run["accumulation"]
+    runs.sort(key=lambda run: (run["batch_size"], run["batch"]))
+    base = next((run for run in runs if run["samples_per_second"]), None)
+    for run in runs:
+        linear = base and base["samples_per_second"] * run["batch_size"] / base["batch_size"]
+        run["efficiency_percent"] = 100 * run["samples_per_second"] / linear if run["samples_per_second"] else None
     return runs
 
 
@@ -93,24 +82,19 @@ def report(runs):
     return "\n".join(lines)
 
 
+def analyzed(options):
+    """Reads the logs in parsed `options`; returns the result as JSON types and as text."""
+    runs = read_runs(options.logs, options.stage)
+    chosen, best = recommended(runs)
+    found = {"runs": list(map(json_ready, runs)), "recommended_batch_size": chosen and chosen["batch"]}
+    found |= {"recommended_accumulation": chosen and chosen["accumulation"]}
+    return found | {"best_batch_size": best and best["batch"]}, report(runs)
+
+
 def main(arguments=None):
     parser = argparse.ArgumentParser(description="Tabulate training logs at several batch sizes.")
     parser.add_argument("logs", nargs="+", help="one log per batch size")
-    parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
-    options = parser.parse_args(arguments)
-    try:
-        runs = read_runs(options.logs)
-    except LogError as error:
-        print(error, file=sys.stderr)
-        return 2
-    if options.json:
-        chosen, best = recommended(runs)
-        found = {"runs": list(map(json_ready, runs)), "recommended_batch_size": chosen and chosen["batch"]}
-        found |= {"recommended_accumulation": chosen and chosen["accumulation"]}
-        print(json.dumps(found | {"best_batch_size": best and best["batch"]}, indent=2))
-    else:
-        print(report(runs))
-    return 0
+    return print_result(parser, arguments, analyzed)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
 """Compares two training logs: step time, spread, throughput, utilization, memory.
 
-    python utilities/compare_logs.py baseline.log optimized.log [--json]
+    python utilities/compare_logs.py baseline.log optimized.log [--stage NAME] [--json]
 
 A log is the output of `train_main.py`. Values come from its final report, or from its step lines if the run ended
-before the report. If a file has several runs, the last one with values counts. The exit code is 2 if a log cannot be
-read or has no values.
+before the report. The last stage that both logs have is compared (or --stage), in the last run with values of it. The
+exit code is 2 if a log cannot be read or has no values, or if the logs have no stage in common.
 """
 
 import argparse
@@ -33,7 +33,9 @@ FIGURES = (  # name, title, format, whether more is better (None: neither), patt
 )
 PATTERNS = {name: re.compile(pattern, re.IGNORECASE | re.MULTILINE) for name, *_, pattern in FIGURES if pattern}
 STEP = re.compile(r"\bstep +(\d+)(?:/\d+)? *\|", re.IGNORECASE)
+STAGE = re.compile(r"\bStage (\w+): \d+ steps?, \d+ done\b")
 BATCH_SIZE = re.compile(r"\bBatch size: *(\d+)(?: x (\d+) accumulated)?")  # the capital excludes "Effective batch size"
+NAMED_SIZE = re.compile(r"batch[_-]?(?:size[_-]?)?(\d+)()", re.IGNORECASE)
 FINAL_REPORT = re.compile(r"\bFINAL REPORT\b")
 OUT_OF_MEMORY = re.compile(r"ResourceExhaustedError|RESOURCE_EXHAUSTED|OOM when|CUDA_ERROR_OUT_OF_MEMORY|Error: Memory")
 TERMINAL_CODES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -43,20 +45,34 @@ class LogError(ValueError):
     """Error for a log that cannot be read, or that has no values to compare."""
 
 
-def read_log(path, allow_out_of_memory=False):
-    """Reads one training log.
+def read_logs(paths, stage=None, allow_out_of_memory=False):
+    """Reads training logs. A batch size that a log lacks is taken from its file name, such as `test_batch_16.log`.
 
     Args:
-        path: The file.
-        allow_out_of_memory: Whether to accept a run that ran out of memory before its first measurement.
+        paths: The files.
+        stage: Name of the stage; None for the last one that all logs have. A log without stage names has any stage.
+        allow_out_of_memory: Whether to accept runs that ran out of memory before their first measurement.
 
     Returns:
-        A dictionary with `path`, `source` (final report or step lines), `out_of_memory`, `accumulation` (batches per
-        step) and the values in `FIGURES`, None for those that the log lacks. Percentages are 0 to 100, memory is in MB.
+        For each log, a dictionary of its last run of the stage with `path`, `stage`, `source` (final report or step
+        lines), `out_of_memory`, `accumulation` (batches per step) and the values in `FIGURES`, None for those that the
+        log lacks. Percentages are 0 to 100, memory is in MB.
 
     Raises:
-        LogError: The file cannot be read, is empty, or has no values to compare.
+        LogError: A file cannot be read, is empty, or has no values; or the logs have no stage in common.
     """
+    logs = [_read_runs(path, allow_out_of_memory) for path in paths]
+    named = [runs for runs in logs if any(run["stage"] for run in runs)]
+    found = [[run["stage"] for run in runs] for runs in named]
+    shared = [one for one in ([stage] if stage else found[0] if found else []) if all(one in each for each in found)]
+    if named and not shared:
+        each = "; ".join(f"{runs[0]['path']} has {', '.join(filter(None, s))}" for runs, s in zip(named, found))
+        raise LogError(f"The logs must all have {f'the stage {stage}' if stage else 'a common stage'}: {each}.")
+    return [next((run for run in reversed(runs) if run["stage"] in shared[-1:]), runs[-1]) for runs in logs]
+
+
+def _read_runs(path, allow_out_of_memory):
+    """Reads the runs with values in a log, at least one; arguments and errors as in `read_logs`."""
     try:
         text = Path(path).read_text(encoding="utf-8", errors="replace")
     except OSError as error:
@@ -65,11 +81,10 @@ def read_log(path, allow_out_of_memory=False):
     lines = _unfolded(line for line in TERMINAL_CODES.sub("", text).replace("\r", "\n").split("\n") if line.strip())
     if not lines:
         raise LogError(f"{path} is empty.")
-    runs = [_read_run(path, run_lines) for run_lines in _split_runs(lines)]
-    for run in reversed(runs):
-        has_figures = run["mean_step_ms"] is not None or run["steps_per_second"] is not None
-        if has_figures or (run["out_of_memory"] and allow_out_of_memory):
-            return run
+    runs = [_read_run(path, *part) for part in _split_runs(lines)]
+    is_timed = lambda run: run["mean_step_ms"] is not None or run["steps_per_second"] is not None
+    if found := [run for run in runs if is_timed(run) or (run["out_of_memory"] and allow_out_of_memory)]:
+        return found
     if any(run["out_of_memory"] for run in runs):
         raise LogError(f"{path} holds no training step: the run was out of memory.")
     rule = "expected lines with 'Avg: …ms, Std: …ms' and 'Throughput: … steps/sec'"
@@ -88,23 +103,25 @@ def _unfolded(lines):
 
 
 def _split_runs(lines):
-    """Splits a log's lines at batch sizes into runs. A part without a step or memory error joins the run before."""
+    """Splits a log at batch sizes into runs, `(stage, lines)`. Parts without step or memory error join others."""
     starts = [i for i, line in enumerate(lines) if BATCH_SIZE.search(line)]
     bounds = [0]
     for start, end in zip(starts, [*starts[1:], None]):
         if start > 0 and any(STEP.search(line) or OUT_OF_MEMORY.search(line) for line in lines[start:end]):
             bounds.append(start)
-    return [lines[start:end] for start, end in zip(bounds, [*bounds[1:], None])]
+    for start, end in zip(bounds, [*bounds[1:], None]):
+        named = STAGE.findall("\n".join(lines[:start]))
+        yield named[-1] if named else None, lines[start:end]
 
 
-def _read_run(path, lines):
-    """Reads the lines of one run; returns a dictionary as `read_log` does."""
+def _read_run(path, stage, lines):
+    """Reads the lines of one run; returns a dictionary as `read_logs` does."""
     final = next((i for i, line in enumerate(lines) if FINAL_REPORT.search(line)), len(lines))
     step_lines, text = [line for line in lines[:final] if STEP.search(line)], "\n".join(lines)
     steps, report = [_figures(line) for line in step_lines], _figures("\n".join(lines[final:]))
     run = dict.fromkeys(name for name, *_ in FIGURES) | _summarize(steps) | report
-    run |= {"path": str(path), "accumulation": 1, "out_of_memory": bool(OUT_OF_MEMORY.search(text))}
-    if batch := BATCH_SIZE.search(text):
+    run |= {"path": str(path), "stage": stage, "accumulation": 1, "out_of_memory": bool(OUT_OF_MEMORY.search(text))}
+    if batch := BATCH_SIZE.search(text) or NAMED_SIZE.search(Path(path).name):
         run["accumulation"] = int(batch[2] or 1)
         run["batch_size"] = int(batch[1]) * run["accumulation"]  # clips per step
     if step_lines:
@@ -132,14 +149,14 @@ def _summarize(steps):
     columns = {name: [step[name] for step in steps if name in step] for name in PATTERNS}
     summary = {name: sum(values) / len(values) for name, values in columns.items() if values}
     means, stds = columns["mean_step_ms"], columns["std_step_ms"]
+    # What can be computed from the mean is left out: a mean of rates, for example, would weight fast lines more.
     if means and len(means) == len(stds):
         # Law of total variance: the variance within lines plus the variance between them.
-        center = summary["mean_step_ms"]
-        summary["std_step_ms"] = math.sqrt(sum(s**2 + (m - center) ** 2 for m, s in zip(means, stds)) / len(means))
-        if center:
-            summary["variation_percent"] = 100 * summary["std_step_ms"] / center
-    if means and summary["mean_step_ms"] > 0 and len(means) == len(columns["steps_per_second"]):
-        summary["steps_per_second"] = 1000 / summary["mean_step_ms"]  # a mean of rates would weight fast lines more
+        squares = (s**2 + (m - summary["mean_step_ms"]) ** 2 for m, s in zip(means, stds))
+        summary["std_step_ms"] = math.sqrt(sum(squares) / len(means))
+        summary.pop("variation_percent", None)
+    if means and len(means) == len(columns["steps_per_second"]):
+        del summary["steps_per_second"]
     for name in ("data_memory_mb", "host_memory_mb", "model_memory_mb"):
         if columns[name]:
             summary[name] = max(columns[name])
@@ -179,7 +196,7 @@ def table(header, rows):
 
 
 def comparison(baseline, optimized):
-    """Returns the comparison of two results of `read_log` as text."""
+    """Returns the comparison of two results of `read_logs` as text."""
     rows = []
     for field, title, form, more_is_better, _ in FIGURES:
         before, after = baseline[field], optimized[field]
@@ -189,9 +206,9 @@ def comparison(baseline, optimized):
             better = "" if abs(percent) < 0.05 else (" better" if (percent > 0) == more_is_better else " worse")
             change = f"{percent:+.1f}%{better}"
         rows.append([title, shown(before, form), shown(after, form), change])
-    named = (("Baseline: ", baseline), ("Optimized:", optimized))
-    lines = [*(f"{name} {run['path']} ({run['source']})" for name, run in named), ""]
-    lines += table(["", "baseline", "optimized", "change"], rows)
+    found = ("Baseline: ", baseline), ("Optimized:", optimized)
+    lines = [f"{name} {run['path']} ({run['stage'] or 'any stage'}, {run['source']})" for name, run in found]
+    lines += ["", *table(["", "baseline", "optimized", "change"], rows)]
     ratio, unit = speed_up(baseline, optimized)
     lines += ["", f"Speed-up: {shown(ratio, '{:.2f}x')} ({unit})"]
     if baseline["batch_size"] != optimized["batch_size"]:
@@ -199,23 +216,32 @@ def comparison(baseline, optimized):
     return "\n".join(lines)
 
 
+def compared(options):
+    """Compares the logs in parsed `options`; returns the result as JSON types and as text."""
+    baseline, optimized = read_logs([options.baseline, options.optimized], options.stage)
+    found = {"baseline": json_ready(baseline), "optimized": json_ready(optimized)}
+    return found | {"speed_up": speed_up(baseline, optimized)[0]}, comparison(baseline, optimized)
+
+
+def print_result(parser, arguments, examine):
+    """Parses `arguments`, prints the result of `examine(options)` as text or JSON, and returns the exit code."""
+    parser.add_argument("--stage", help="stage to compare (default: the last one that all logs have)")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
+    options = parser.parse_args(arguments)
+    try:
+        found, text = examine(options)
+    except LogError as error:
+        print(error, file=sys.stderr)
+        return 2
+    print(json.dumps(found, indent=2) if options.json else text)
+    return 0
+
+
 def main(arguments=None):
     parser = argparse.ArgumentParser(description="Compare two training logs.")
     parser.add_argument("baseline", help="log of the run to compare with")
     parser.add_argument("optimized", help="log of the run that should be better")
-    parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
-    options = parser.parse_args(arguments)
-    try:
-        baseline, optimized = read_log(options.baseline), read_log(options.optimized)
-    except LogError as error:
-        print(error, file=sys.stderr)
-        return 2
-    if options.json:
-        found = {"baseline": json_ready(baseline), "optimized": json_ready(optimized)}
-        print(json.dumps(found | {"speed_up": speed_up(baseline, optimized)[0]}, indent=2))
-    else:
-        print(comparison(baseline, optimized))
-    return 0
+    return print_result(parser, arguments, compared)
 
 
 if __name__ == "__main__":

@@ -89,7 +89,12 @@ def judge(phases, variation, config, plan):
     shares, found = {phase: seconds / sum(phases.values()) for phase, seconds in phases.items()}, []
     if (share := shares["load"]) > LOAD_LIMIT:
         finding = f"Data loading takes {share:.0%} of the step (limit {LOAD_LIMIT:.0%}): the host is the bottleneck."
-        found.append(Verdict("data loading", finding, _reads_faster(config.data)))
+        cores, workers = os.cpu_count(), config.data.num_workers
+        fix = f"Read with more workers: --num-workers {min(cores, 2 * workers)} (now {workers})."
+        if workers >= cores:
+            cache = f"Keep decoded clips: data.cache_mb: {4 * max(config.data.cache_mb, 512)} in --config"
+            fix = f"All {cores} cores read already. {cache}, or store the recordings as 22 050 Hz 16-bit WAV."
+        found.append(Verdict("data loading", finding, fix))
     if (share := shares["transfer"]) > TRANSFER_LIMIT:
         finding = f"Transfer takes {share:.0%} of the step (limit {TRANSFER_LIMIT:.0%}): the copy is the bottleneck."
         pair = f"GPU {plan.model_gpus[0] if plan.model_gpus else 0}"
@@ -111,14 +116,6 @@ def judge(phases, variation, config, plan):
             fix = f"Buffer more: --buffer-size {2 * size} (now {size}) and {deeper}."
         found.append(Verdict("variation", finding, fix))
     return found
-
-
-def _reads_faster(data):
-    cores, workers = os.cpu_count(), data.num_workers
-    if workers < cores:
-        return f"Read with more workers: --num-workers {min(cores, 2 * workers)} (now {workers})."
-    cache = f"Keep decoded clips: data.cache_mb: {4 * max(data.cache_mb, 512)} in --config"
-    return f"All {cores} cores read already. {cache}, or store the recordings as 22 050 Hz 16-bit WAV."
 
 
 def _trains_more(plan):

@@ -31,11 +31,9 @@ sys.path.insert(0, str(ROOT))
 from myxtts.cli.errors import exits_with_sentence  # noqa: E402  the repository must be on the path first
 from myxtts.config.checks import ConfigError, require  # noqa: E402
 
-PROFILER = "utilities/dual_gpu_bottleneck_profiler.py"
 BATCHES = (8, 16, 24, 32, 48)
 BEYOND = (64, 96, 128, 192, 256)
 """Batch sizes above those in `BATCHES`, without targets. They are tried in this order until one fails."""
-LIMITS_GB = (12, 16, 24)
 SWITCHES = {
     "bfloat16": ("--precision", "mixed_bfloat16"),
     "float16": ("--precision", "mixed_float16"),
@@ -81,7 +79,7 @@ def cases() -> list[Case]:
     found += [Case("batch", str(size), ("--batch-size", str(size))) for size in BATCHES]
     found += [Case("switch", name, flags) for name, flags in SWITCHES.items()]
     found.append(Case("soak", "long run", tool="soak"))
-    limits = {gb: ("--enable-memory-isolation", "--model-gpu-memory", str(1024 * gb)) for gb in LIMITS_GB}
+    limits = {gb: ("--enable-memory-isolation", "--model-gpu-memory", str(1024 * gb)) for gb in (12, 16, 24)}
     found += [Case("memory", f"{gb} GB", flags) for gb, flags in limits.items()]
     found += [Case("workers", str(number), ("--num-workers", str(number))) for number in (1, 2, 4, 8, 16)]
     found += [Case("prefetch", str(depth), ("--buffer-size", str(depth))) for depth in (2, 4, 8, 16)]
@@ -102,7 +100,8 @@ def run_case(case: Case, flags: Sequence[str], steps: int, seconds: float) -> di
             if case.tool != "profile":
                 return (_resumed if case.tool == "resume" else _soaked)(flags, Path(folder), seconds)
             result = Path(folder, "result.json")
-            error = _run([PROFILER, *flags, "--num-steps", str(steps), "--json", str(result)], 2 * seconds + 600)
+            command = ["utilities/dual_gpu_bottleneck_profiler.py", *flags, "--num-steps", str(steps), "--json", result]
+            error = _run(command, 2 * seconds + 600)
             return json.loads(result.read_text()) if result.is_file() else {"error": error or "it wrote no figures"}
     except Exception as error:  # the report keeps the figures of the other cases
         return {"error": f"{type(error).__name__}: {error}"}
@@ -167,14 +166,11 @@ def _run(command, timeout):
 
 def _without_pair(flags):
     """Returns the flags except those that select two devices and their memory limits."""
-    given, kept = iter(flags), []
-    for flag in given:
-        name, _, value = flag.partition("=")
-        if name in PAIR and not value:
-            next(given, None)
-        elif name not in (*PAIR, "--enable-memory-isolation"):
-            kept.append(flag)
-    return kept
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--enable-memory-isolation", action="store_true")
+    for name in PAIR:
+        parser.add_argument(name)
+    return parser.parse_known_args(flags)[1]
 
 
 def measure_all(flags: Sequence[str], minutes: float, steps: int, groups: Sequence[str]) -> dict[str, dict[str, dict]]:
@@ -228,6 +224,8 @@ def judge(found: dict[str, dict[str, dict]], is_virtual: bool) -> list[Judgement
     dual, everything = of("profile", "dual"), of("switch", "all")
     variation = lambda f: (f"{f['variation']:.0%}", f["variation"] < 0.3)
     alone = lambda f: (f"{f['speedup']:.2f} x the speed of the phases one by one", f["speedup"] >= 0.95)
+    faster = lambda f: _ratio(_rate(f), "step_ms" in dual and _rate(dual), lambda ratio: ratio >= 2.0)
+    smaller = lambda f: _ratio(_memory(f), _memory(dual), lambda ratio: ratio <= 0.5)
     overlap = "dual device 1.5 to 2 x synchronous, where data work is comparable (ceiling 1.65)"
     batch = "batch {} runs without running out of memory (24 GB)"
     rows = [
@@ -236,8 +234,8 @@ def judge(found: dict[str, dict[str, dict]], is_virtual: bool) -> list[Judgement
         _judged("step-time variation under 30 % (stretch 20 %)", dual, variation),
         _judged(overlap, dual, _overlap),
         _judged("single-GPU mode: the pipeline costs no time", of("profile", "single"), alone),
-        _judged("all training optimisations, against none: 2 x speed", everything, lambda f: _faster(f, dual)),
-        _judged("all training optimisations, against none: half the memory", everything, lambda f: _smaller(f, dual)),
+        _judged("all training optimisations, against none: 2 x speed", everything, faster),
+        _judged("all training optimisations, against none: half the memory", everything, smaller),
         *(_judged(batch.format(n), of("batch", str(n)), lambda f: (_short(f), True)) for n in BATCHES),
     ]
     if is_virtual:
@@ -269,16 +267,9 @@ def _overlap(figures):
     return measured, figures["speedup"] >= 1.5 if figures["ceiling"] >= 1.65 else None
 
 
-def _faster(figures, plain):
-    if "step_ms" not in plain:
-        return "nothing to compare with", None
-    gain = _rate(figures) / _rate(plain)
-    return f"{gain:.2f} x", gain >= 2.0
-
-
-def _smaller(figures, plain):
-    own, other = _memory(figures), _memory(plain)
-    return (f"{own / other:.2f} x", own <= 0.5 * other) if own and other else ("not known", None)
+def _ratio(own, other, holds):
+    """Returns the ratio as text, and `holds(ratio)`; None instead if one of the two is not known."""
+    return (f"{own / other:.2f} x", holds(own / other)) if own and other else ("not known", None)
 
 
 def without_paths(text: str, given: Sequence[str]) -> str:

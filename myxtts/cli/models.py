@@ -18,8 +18,9 @@ from myxtts.storage.run_folder import read_config
 _flag = lambda option: f"--{option.replace('_', '-')}"
 
 
-def convert_parser() -> PlainParser:
-    """Returns the argument parser of `myxtts convert`."""
+@exits_with_sentence
+def convert(argv: Sequence[str] | None = None) -> int:
+    """Converts released XTTS checkpoints to model folders, or back; returns the exit code."""
     defaults = f"By default, these files are read from the folder of model.pth:\n{', '.join(RELEASED_NAMES.values())}."
     parser = PlainParser(prog="myxtts convert", description=EXAMPLES["about convert"], epilog=defaults)
     direction = parser.add_mutually_exclusive_group(required=True)
@@ -31,13 +32,7 @@ def convert_parser() -> PlainParser:
         released.add_argument(_flag(option), metavar=name, type=Path, help=EXAMPLES["released contents"][option])
     parser.add_argument("--which", choices=("best", "last"), default="best", help=EXAMPLES["which to convert"])
     parser.add_argument("--accept-licence", **LICENCE)
-    return parser
-
-
-@exits_with_sentence
-def convert(argv: Sequence[str] | None = None) -> int:
-    """Converts released XTTS checkpoints to model folders, or back; returns the exit code."""
-    arguments = convert_parser().parse_args(argv)
+    arguments = parser.parse_args(argv)
     require_output("--output", arguments.output, makes_folders=True)
     filter_native_errors()
     given = {option: getattr(arguments, option) for option in RELEASED_NAMES}
@@ -102,18 +97,13 @@ def export(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def push_parser() -> PlainParser:
-    """Returns the argument parser of `myxtts push`."""
-    parser = PlainParser(prog="myxtts push", description=EXAMPLES["about push"])
-    add_model(parser, name="folder")
-    add_options(parser, OPTIONS["push"])
-    return parser
-
-
 @exits_with_sentence
 def push(argv: Sequence[str] | None = None) -> int:
     """Uploads a model with its model card, or prints only the card with --card; returns the exit code."""
-    arguments = push_parser().parse_args(argv)
+    parser = PlainParser(prog="myxtts push", description=EXAMPLES["about push"])
+    add_model(parser, name="folder")
+    add_options(parser, OPTIONS["push"])
+    arguments = parser.parse_args(argv)
     repository, _ = parse_hub_name(arguments.target)
     folder = local_folder(arguments.folder, arguments.accept_licence, "FOLDER")
     config = read_config(folder)

@@ -59,24 +59,15 @@ def main(argv: list[str] | None = None) -> int:
     return 0
 
 
-def plan_parser() -> argparse.ArgumentParser:
-    """Returns the argument parser of `myxtts plan`, which has all flags of `myxtts train`."""
-    parser = build_parser("myxtts plan")
-    parser.description = EXAMPLES["about plan"].format(stage=api.PLANNED_STAGE)
-    add = parser.add_argument_group("plan").add_argument
-    add("--clip-seconds", type=float, help=EXAMPLES["longest clip"])
-    add("--text-tokens", type=int, default=DEFAULT_TEXT_TOKENS, help="size of the vocabulary")
-    gpus = f"memory of a GPU; can be repeated (default: {', '.join(map(str, api.PLANNED_GPUS_GB))})"
-    add("--gpu-memory", type=float, action="append", metavar="GB", help=gpus)
-    add("--time", action="store_true", help="also estimate the time of a new run, by some steps of each stage")
-    add("--json", metavar="FILE", help="also write the figures to this file")
-    return parser
-
-
 @exits_with_sentence
 def plan(argv: Sequence[str] | None = None) -> int:
     """Estimates and prints the memory that training would need; returns the exit code."""
-    arguments = plan_parser().parse_args(argv)
+    parser = build_parser("myxtts plan")
+    parser.description = EXAMPLES["about plan"].format(stage=api.PLANNED_STAGE)
+    gpus = f"memory of a GPU; can be repeated (default: {', '.join(map(str, api.PLANNED_GPUS_GB))})"
+    computed = {"--text-tokens": {"default": DEFAULT_TEXT_TOKENS}, "--gpu-memory": {"help": gpus}}
+    add_options(parser, OPTIONS["plan"], computed)
+    arguments = parser.parse_args(argv)
     require_output("--json", arguments.json, starts=b'{\n "stage"')
     if recordings := arguments.folder or arguments.train_data:
         require(os.path.exists(recordings), "--train-data", "a file or a folder", printable(recordings))
@@ -91,44 +82,36 @@ def plan(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def launch_parser() -> PlainParser:
-    """Returns the argument parser of `myxtts launch`."""
-    parser = PlainParser(prog="myxtts launch", usage="myxtts launch --workers N [--restarts N] -- train …")
-    parser.description = EXAMPLES["about launch"]
-    add_options(parser, OPTIONS["launch"])
-    return parser
-
-
 @exits_with_sentence
 def launch(argv: list[str] | None = None) -> int:
     """Starts workers and prints their output; returns 0, a failed worker's exit code, or 75 if a worker was lost."""
-    arguments = launch_parser().parse_args(argv)
+    usage = "myxtts launch --workers N [--restarts N] -- train …"
+    parser = PlainParser(prog="myxtts launch", usage=usage, description=EXAMPLES["about launch"])
+    add_options(parser, OPTIONS["launch"])
+    arguments = parser.parse_args(argv)
     command = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
     require(2 <= arguments.workers <= 256, "--workers", "from 2 to 256", arguments.workers)
     require(arguments.restarts >= 0, "--restarts", "0 or more", arguments.restarts)
     example = "train, as in myxtts launch --workers 2 -- train …"
     require(command[:1] == ["train"], "The command after --", example, " ".join(command[:1]) or "nothing")
-    for flag in ("--workers", "--worker-index"):
-        if any(one == flag or one.startswith(f"{flag}=") for one in command):
-            raise UserError(f"{flag} is set by myxtts launch itself. Leave it out after --.")
-    rule = "0 with --reset-training, which would start over after each lost worker"
-    require(not arguments.restarts or "--reset-training" not in command, "--restarts", rule, arguments.restarts)
+    given = build_parser().parse_args(command[1:])
+    for flag, value in (("--workers", given.workers), ("--worker-index", given.worker_index)):
+        require(value is None, flag, "left out after --, because myxtts launch sets it", value)
+    starts_over = config_from_arguments(given).training.reset_training and not given.resume
+    rule = "0 with --reset-training (training.reset_training), which would start over after each lost worker"
+    require(not (arguments.restarts and starts_over), "--restarts", rule, arguments.restarts)
+    from myxtts.devices.configuration import divide_gpus
     from myxtts.distributed.workers import launch
 
-    return launch(arguments.workers, command, arguments.restarts)
-
-
-def prepare_parser() -> PlainParser:
-    """Returns the argument parser of `myxtts prepare`."""
-    parser = PlainParser(prog="myxtts prepare", description="Encode a training set into shards.")
-    add_options(parser, OPTIONS["prepare"], {"--accept-licence": LICENCE})
-    return parser
+    return launch(command, divide_gpus(arguments.workers, given.virtual_devices), arguments.restarts)
 
 
 @exits_with_sentence
 def prepare(argv: list[str] | None = None) -> int:
     """Encodes a training set and writes the shards that do not exist yet; returns the exit code."""
-    arguments = prepare_parser().parse_args(argv)
+    parser = PlainParser(prog="myxtts prepare", description="Encode a training set into shards.")
+    add_options(parser, OPTIONS["prepare"], {"--accept-licence": LICENCE})
+    arguments = parser.parse_args(argv)
     require_output("--output", arguments.output, makes_folders=True)
     from myxtts.interchange.hub import local_folder
 

@@ -53,7 +53,7 @@ class StartOptions(DeviceOptions):
     resume: bool = setting(False, flag="--resume", rival="begin", group="training")
     """Resume the run in --checkpoint-dir; fail if there is none (default: resume it, or start a new run)."""
     device_plan: str | None = setting(None, one_of=("auto",), flag="--device-plan")
-    """`auto` benchmarks all ways to use the available devices and selects the fastest."""
+    """`auto` times GPT steps on one device, on two and, if there are more, on all, and selects the fastest."""
     download: bool = setting(False, flag="--download-ljspeech", group="data")
     """Download LJSpeech to --train-data if it is missing."""
 

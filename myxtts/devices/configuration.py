@@ -6,13 +6,13 @@ imports TensorFlow.
 
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 
 from myxtts.config.checks import counted, say
 from myxtts.devices.device_plan import ACCELERATOR_VARIABLES, DeviceError, DevicePlan, DeviceRequest, plan_devices
-from myxtts.devices.gpu_monitor import NVMLUnavailable, list_gpus
+from myxtts.devices.gpu_monitor import GPU, NVMLUnavailable, list_gpus
 from myxtts.devices.machine import device_named, short_name
 from myxtts.devices.tensorflow_start import GPU_DRIVER_PLACES, import_sparingly
 
@@ -32,28 +32,45 @@ def plan_for(data_gpu: int | None = None, model_gpu: int | None = None) -> Devic
         return plan
     if pair != (None, None):
         return early_gpu_configuration(*pair)
-    tf, accelerator = import_sparingly(), _accelerator_variable()
+    tf, accelerator = import_sparingly(), device_request(None, None, 0).accelerator
     _require_build(tf, accelerator)
     return plan_devices(num_gpus=len(tf.config.get_visible_devices("GPU")), accelerator=accelerator)
 
 
-def count_gpus() -> int:
-    """Counts the GPUs that this process can see, by NVML or, if NVML cannot be read, by TensorFlow."""
-    gpus = _nvml_gpus()
-    return len(import_sparingly().config.list_physical_devices("GPU") if gpus is None else gpus)
-
-
 def check_devices(data_gpu: int | None = None, model_gpu: int | None = None, **options) -> None:
     """Checks device options early, as far as possible without importing TensorFlow. Raises `DeviceError`."""
-    request, gpus = device_request(data_gpu, model_gpu, **options), _nvml_gpus()
+    request = device_request(data_gpu, model_gpu, **options)
     if _applied and _applied[0] == request:  # its indices no longer count: only the plan's own GPUs are visible
         return
-    if gpus is None and "tensorflow" in sys.modules:
-        gpus = import_sparingly().config.list_physical_devices("GPU")
-    num_gpus = len(gpus or ())
-    if gpus is None and any(map(os.path.exists, GPU_DRIVER_PLACES)):  # only TensorFlow can count them
-        num_gpus = max(data_gpu or 0, *request.models, 0) + 2
+    gpus = visible_gpus() if "tensorflow" in sys.modules else _nvml_gpus()
+    # If only TensorFlow can count the GPUs, there may be enough.
+    num_gpus = max(data_gpu or 0, *request.models, 0) + 2 if gpus is None else len(gpus)
     plan_devices(num_gpus=num_gpus, **vars(request))
+
+
+def visible_gpus() -> Sequence[GPU]:
+    """Returns the GPUs that this process can see, by NVML or, if NVML cannot be read, by TensorFlow."""
+    gpus = _nvml_gpus()
+    return _tensorflow_gpus() if gpus is None else gpus
+
+
+def divide_gpus(count: int, virtual_devices: int | None = None) -> list[dict[str, str]]:
+    """Divides the GPUs that this process sees equally among `count` workers; returns environment variables for each.
+
+    No variables are needed if the workers use no GPU. Raises `DeviceError` if there are fewer GPUs than workers.
+    """
+    request = device_request(None, None, virtual_devices)
+    gpus = () if request.virtual_devices or request.accelerator == "cpu" else visible_gpus()
+    if not gpus:
+        return [{}] * count
+    if not (share := len(gpus) // count):
+        rule = f"--workers must be at most {len(gpus)}, the number of GPUs that this process sees. Received: {count}"
+        raise DeviceError(f"{rule}. Check CUDA_VISIBLE_DEVICES, or set {ACCELERATOR_VARIABLES[0]}=cpu.")
+    ids = [",".join(gpu.id for gpu in gpus[share * n : share * (n + 1)]) for n in range(count)]
+    say(f"CUDA_VISIBLE_DEVICES of each worker: {' | '.join(ids)}")
+    # The order of NVML and nvidia-smi. A list set by the user refers to the user's own order.
+    order = {} if "CUDA_VISIBLE_DEVICES" in os.environ else {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    return [order | {"CUDA_VISIBLE_DEVICES": own} for own in ids]
 
 
 def device_request(data_gpu: int | None, model_gpu: int | None, virtual_devices=None, **options) -> DeviceRequest:
@@ -63,7 +80,8 @@ def device_request(data_gpu: int | None, model_gpu: int | None, virtual_devices=
         if not value.isdecimal():
             raise DeviceError(f"{VIRTUAL_DEVICES_VARIABLE} must be a number of devices. Received: {value}.")
         virtual_devices = int(value)
-    options.setdefault("accelerator", _accelerator_variable())
+    demanded = (os.environ[name].strip().lower() for name in ACCELERATOR_VARIABLES if os.environ.get(name))
+    options.setdefault("accelerator", next(demanded, "auto"))
     return DeviceRequest(data_gpu=data_gpu, model_gpu=model_gpu, virtual_devices=virtual_devices, **options)
 
 
@@ -86,15 +104,14 @@ def early_gpu_configuration(data_gpu: int | None = None, model_gpu: int | None =
             return plan
         if plan.is_dual and not plan.virtual:
             raise DeviceError(f"Devices are already configured ({plan.describe()}). Start a new process to use others.")
-    gpus, num_gpus = _nvml_gpus(), 0
-    if gpus is not None and not request.virtual_devices and (data_gpu is not None or request.models):
-        num_gpus = len(gpus)  # TensorFlow is not imported, so that CUDA_VISIBLE_DEVICES can still be set
-    elif not request.virtual_devices:
-        num_gpus = len(import_sparingly().config.list_physical_devices("GPU"))
-    known = _as_numbered(gpus) if gpus is not None and len(gpus) == num_gpus else None
-    plan = plan_devices(num_gpus=num_gpus, gpus=known, **vars(request))
-    if gpus and plan.num_gpus == 0 and not plan.virtual and plan.accelerator == "auto":
-        seen = f"Using the CPU: NVML sees {counted(len(gpus), 'GPU')}, but this TensorFlow can use none."
+    listed, gpus = _nvml_gpus(), ()
+    if not request.virtual_devices:
+        # For a pair, TensorFlow is not imported if NVML lists the GPUs, so that CUDA_VISIBLE_DEVICES can still be set.
+        is_early = listed is not None and "tensorflow" not in sys.modules and (data_gpu is not None or request.models)
+        gpus = listed if is_early else _tensorflow_gpus(listed)
+    plan = plan_devices(num_gpus=len(gpus), gpus=gpus, **vars(request))
+    if listed and not (gpus or request.virtual_devices) and plan.accelerator == "auto":
+        seen = f"Using the CPU: NVML sees {counted(len(listed), 'GPU')}, but this TensorFlow can use none."
         plan = replace(plan, notes=(f"{seen} pip install 'tensorflow[and-cuda]' installs the CUDA libraries.",))
     apply_plan(plan)
     _applied = request, plan
@@ -134,8 +151,7 @@ def apply_plan(plan: DevicePlan) -> None:
             f"{_importers_of_tensorflow()}. Call early_gpu_configuration before that code. TensorFlow: {error}."
         ) from error
     if plan.is_dual:
-        names = " and ".join(f"GPU {index}" for index in plan.visible)
-        say(f"Set visible devices: {names}{' (virtual)' * plan.virtual}")
+        say(f"Set visible devices: GPU {' and GPU '.join(map(str, plan.visible))}{' (virtual)' * plan.virtual}")
         if plan.visible_ids:
             for role, limit in (("data", plan.data_memory_mb), ("model", plan.model_memory_mb)):
                 growth_or_limit = f"limit for {role} GPU: {limit} MB" if limit else f"growth for {role} GPU"
@@ -194,9 +210,8 @@ def _narrow_environment(plan):
 def _configure_gpus(tf, plan, narrowed):
     """Makes only the plan's GPUs visible, with memory growth or limits. If `narrowed`, others are hidden already."""
     physical = tf.config.list_physical_devices("GPU")
-    expected = len(plan.visible) if narrowed else plan.num_gpus
-    if len(physical) != expected:
-        rule = f"TensorFlow must see {counted(expected, 'GPU')} for this plan ({plan.describe()})"
+    if narrowed and len(physical) != len(plan.visible):
+        rule = f"TensorFlow must see {counted(len(plan.visible), 'GPU')} for this plan ({plan.describe()})"
         hint = "Check CUDA_VISIBLE_DEVICES and pip install 'tensorflow[and-cuda]'."
         raise DeviceError(f"{rule}. It sees {len(physical)}. {hint}")
     chosen = physical if narrowed else [physical[index] for index in plan.visible]
@@ -220,22 +235,24 @@ def _importers_of_tensorflow():
 
 
 def _nvml_gpus():
-    """Returns the GPUs that NVML lists, or None if NVML cannot be read."""
+    """Returns the GPUs that NVML lists; () without a GPU driver; None if only TensorFlow can list them."""
     with suppress(NVMLUnavailable):
         return list_gpus()
+    return None if any(map(os.path.exists, GPU_DRIVER_PLACES)) else ()
 
 
-def _as_numbered(gpus):
-    """Sorts NVML's GPUs as TensorFlow numbers them: CUDA's default order is fastest first, NVML's is by slot."""
-    config = sys.modules["tensorflow"].config if "tensorflow" in sys.modules else None
-    details = map(config.experimental.get_device_details, config.list_physical_devices("GPU")) if config else ()
-    names, listed = [one.get("device_name") for one in details], [gpu.name for gpu in gpus]
-    is_other = names != listed and {*names} == {*listed}
-    return sorted(gpus, key=lambda gpu: names.index(gpu.name)) if is_other else gpus
-
-
-def _accelerator_variable():
-    return next((os.environ[name].strip().lower() for name in ACCELERATOR_VARIABLES if os.environ.get(name)), "auto")
+def _tensorflow_gpus(listed=None):
+    """Returns the GPUs that TensorFlow sees, in its order. Names and memory are from NVML's list, if it has as many."""
+    config = import_sparingly().config
+    physical = config.list_physical_devices("GPU")
+    if not listed or len(listed) != len(physical):
+        entries = os.environ.get("CUDA_VISIBLE_DEVICES")
+        ids = map(str, range(len(physical))) if entries is None else entries.split(",")
+        return [GPU(one.strip(), "", sys.maxsize) for one, _ in zip(ids, physical)]
+    # CUDA's default order is fastest first, NVML's is by slot.
+    names = [config.experimental.get_device_details(one).get("device_name") for one in physical]
+    own = [gpu.name for gpu in listed]
+    return sorted(listed, key=lambda gpu: names.index(gpu.name)) if names != own and {*names} == {*own} else listed
 
 
 def require_placement(named_variables: Iterable[tuple[str, object]], plan: DevicePlan) -> str:

@@ -48,8 +48,6 @@ class DevicePlan:
     """Whether the devices are logical CPU devices in place of GPUs."""
     accelerator: str = "auto"
     """Device type that the user demands, one of `ACCELERATORS`; `auto` allows any."""
-    num_gpus: int = 0
-    """Number of GPUs visible to the process when the plan was made."""
     notes: tuple[str, ...] = ()
     """Remarks on the plan that are printed for the user."""
 
@@ -109,7 +107,6 @@ def plan_devices(*, num_gpus: int, gpus: Sequence[GPU] | None = None, **request)
     data_gpu, models, isolation = wanted.data_gpu, wanted.models, wanted.memory_isolation
     virtual, accelerator = bool(wanted.virtual_devices), wanted.accelerator
     count, kind = (wanted.virtual_devices, "virtual device") if virtual else (num_gpus, "GPU")
-    common = {"accelerator": accelerator, "num_gpus": num_gpus}
     ids = [gpu.id for gpu in gpus] if gpus else [str(index) for index in range(num_gpus)]
     if data_gpu is None and virtual:
         data_gpu, models = 0, tuple(range(1, count))
@@ -118,9 +115,19 @@ def plan_devices(*, num_gpus: int, gpus: Sequence[GPU] | None = None, **request)
         demand = f"{ACCELERATOR_VARIABLES[0]}={accelerator} demands a GPU, but this process sees none."
         _require(has_accelerator, f"{demand} Check the driver and CUDA_VISIBLE_DEVICES, or set it to auto or cpu.")
         if accelerator == "cpu" or num_gpus == 0:
-            return DevicePlan("single", "/CPU:0", ("/CPU:0",), **common)
-        return DevicePlan("single", "/GPU:0", ("/GPU:0",), 0, (0,), (0,), (ids[0],), **common)
-    _check_indices(data_gpu, models, isolation, count, kind)
+            return DevicePlan("single", "/CPU:0", ("/CPU:0",), accelerator=accelerator)
+        return DevicePlan("single", "/GPU:0", ("/GPU:0",), 0, (0,), (0,), (ids[0],), accelerator=accelerator)
+    rule = f"--data-gpu and --model-gpu must name two {kind}s. Received: {data_gpu} for both."
+    _require(isolation or data_gpu not in models, f"{rule} Leave both out, or add --enable-memory-isolation.")
+    needed, flag = len({data_gpu, *models}), f"--model-gpu{'s' * (len(models) > 1)}"
+    named = f"--data-gpu {data_gpu} with {flag} {','.join(map(str, models))} (data.data_gpu, data.model_gpu)"
+    hint = "Leave the flags out to train on one device, check CUDA_VISIBLE_DEVICES, or try --virtual-devices 2."
+    hint = hint if kind == "GPU" else f"Raise --virtual-devices to {needed}."
+    rule = f"Insufficient GPUs for Multi-GPU Mode: {named} needs {needed} {kind}s and this process sees {count}."
+    _require(needed <= count, f"{rule} {hint}")
+    for name, index in [("--data-gpu", data_gpu), *((flag, model) for model in models)]:
+        sees = f"this process sees {counted(count, kind)}, so the valid range is 0 to {count - 1}"
+        _require(0 <= index < count, f"{name} {index} is out of range: {sees}.")
     data_limit = model_limit = None
     if isolation and not virtual:
         data_limit, model_limit = wanted.data_gpu_memory, wanted.model_gpu_memory
@@ -131,14 +138,14 @@ def plan_devices(*, num_gpus: int, gpus: Sequence[GPU] | None = None, **request)
     # TensorFlow numbers the logical devices GPU by GPU. The data GPU is the first visible GPU, and the data device is
     # the first logical device on it.
     visible = tuple(dict.fromkeys((data_gpu, *models)))
-    roles = [("data", data_gpu), *(("model", gpu) for gpu in visible if gpu in models)]
-    names = {role: f"/{'CPU' if virtual else 'GPU'}:{number}" for number, role in enumerate(roles)}
-    mode = "isolated" if isolation else "dual"
-    devices = names["data", data_gpu], tuple(names["model", gpu] for gpu in models)
+    mode, unit = "isolated" if isolation else "dual", "CPU" if virtual else "GPU"
+    trained = [gpu for gpu in visible if gpu in models]
+    devices = f"/{unit}:0", tuple(f"/{unit}:{1 + trained.index(gpu)}" for gpu in models)
     visible_ids = () if virtual else tuple(ids[gpu] for gpu in visible)
-    limits = {"data_memory_mb": data_limit, "model_memory_mb": model_limit}
-    common["notes"] = VIRTUAL_NOTES[: 1 + isolation] if virtual else ISOLATION_NOTES[:isolation]
-    return DevicePlan(mode, *devices, data_gpu, models, visible, visible_ids, virtual=virtual, **limits, **common)
+    notes = VIRTUAL_NOTES[: 1 + isolation] if virtual else ISOLATION_NOTES[:isolation]
+    return DevicePlan(
+        mode, *devices, data_gpu, models, visible, visible_ids, data_limit, model_limit, virtual, accelerator, notes
+    )
 
 
 def _require(holds, message):
@@ -171,21 +178,3 @@ def _check_request(request):
     are_given = not all(isinstance(one, Default) for one in (request.data_gpu_memory, request.model_gpu_memory))
     rule = "--data-gpu-memory and --model-gpu-memory are limits of --enable-memory-isolation"
     _require(request.memory_isolation or not are_given, f"{rule}. Add it, or leave them out.")
-
-
-def _check_indices(data_gpu, models, isolation, count, noun):
-    """Checks the indices of the data and the model GPUs; raises `DeviceError` if one is not below `count`.
-
-    Without `isolation`, the data GPU must not be a model GPU. `noun` (`GPU` or `virtual device`) is for messages.
-    """
-    rule = f"--data-gpu and --model-gpu must name two {noun}s. Received: {data_gpu} for both."
-    _require(isolation or data_gpu not in models, f"{rule} Leave both out, or add --enable-memory-isolation.")
-    needed, flag = len({data_gpu, *models}), f"--model-gpu{'s' * (len(models) > 1)}"
-    named = f"--data-gpu {data_gpu} with {flag} {','.join(map(str, models))} (data.data_gpu, data.model_gpu)"
-    hint = "Leave the flags out to train on one device, check CUDA_VISIBLE_DEVICES, or try --virtual-devices 2."
-    hint = hint if noun == "GPU" else f"Raise --virtual-devices to {needed}."
-    rule = f"Insufficient GPUs for Multi-GPU Mode: {named} needs {needed} {noun}s and this process sees {count}."
-    _require(needed <= count, f"{rule} {hint}")
-    for name, index in [("--data-gpu", data_gpu), *((flag, model) for model in models)]:
-        sees = f"this process sees {counted(count, noun)}, so the valid range is 0 to {count - 1}"
-        _require(0 <= index < count, f"{name} {index} is out of range: {sees}.")

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NoReturn
@@ -37,6 +37,8 @@ REFUSED_EXIT_CODE = 2
 """Exit code of a worker that cannot run with its settings; `launch` does not restart it."""
 FAREWELL_SECONDS = 5.0
 """Seconds that worker 0 waits for the others if one ended early, and `launch` if one refused its settings."""
+LOST_PATIENCE_SECONDS = 15.0
+"""Seconds after the loss of a worker until `launch` kills the other workers, which may hang."""
 RESUME = "The same command resumes from the last checkpoint"
 _END = "myxtts/end"
 """Key in `Cluster` under which a worker reports that all must end: who ended first, why, and with which exit code."""
@@ -256,12 +258,9 @@ def end_process(code: int = 0, seconds: float = LOST_SECONDS) -> NoReturn:
     os._exit(code)
 
 
-LOST_PATIENCE_SECONDS = 15.0
-"""Seconds after the loss of a worker until `launch` kills the other workers, which may hang."""
-
-
-def launch(count: int, arguments: Sequence[str], restarts: int = 0) -> int:
-    """Runs `count` processes of `myxtts ARGUMENTS --workers … --worker-index N` and prints their output.
+def launch(arguments: Sequence[str], environments: Sequence[Mapping[str, str]], restarts: int = 0) -> int:
+    """Runs `myxtts ARGUMENTS --workers … --worker-index N` once for each of `environments`, the environment variables
+    to add, and prints the output of all.
 
     Ctrl-C and SIGTERM are forwarded to all workers. If a worker is lost, all workers end and are restarted, up to
     `restarts` times; the run resumes from the last checkpoint.
@@ -284,9 +283,10 @@ def launch(count: int, arguments: Sequence[str], restarts: int = 0) -> int:
     before = {number: signal.signal(number, forward) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         for attempt in range(restarts + 1):
-            command = [sys.executable, "-u", "-m", "myxtts", *arguments, "--workers", ",".join(free_addresses(count))]
-            commands = ([*command, "--worker-index", str(index)] for index in range(count))
-            workers[:] = [subprocess.Popen(one, **options) for one in commands]
+            addresses = ",".join(free_addresses(len(environments)))
+            command = [sys.executable, "-u", "-m", "myxtts", *arguments, "--workers", addresses, "--worker-index"]
+            started = enumerate(environments)
+            workers[:] = [subprocess.Popen([*command, str(n)], env=os.environ | own, **options) for n, own in started]
             if is_stopped.is_set():  # while they were started
                 _signal(workers, signal.SIGTERM)
             code = _follow(workers)
@@ -321,7 +321,8 @@ def _follow(workers):
     def show(index, worker):
         for line in worker.stdout:
             with suppress(OSError, UnicodeError):  # the worker must not wait until its output is read
-                print(f"[{index}] {line.decode(errors='replace').rstrip()}", flush=True)
+                # Text and line break in one call: the readers of all workers print at the same time.
+                print(f"[{index}] {line.decode(errors='replace').rstrip()}\n", end="", flush=True)
 
     readers = [threading.Thread(target=show, args=pair, daemon=True) for pair in enumerate(workers)]
     for reader in readers:

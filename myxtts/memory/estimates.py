@@ -24,8 +24,6 @@ CHUNK_KEYS = 256
 """Number of keys in a chunk of memory-efficient attention, as in `models.attention.CHUNK`."""
 TOKENS_PER_SECOND = 7
 """Approximate number of text tokens per second of speech."""
-MOST_CLIPS = 2**16
-"""Upper limit of the batch sizes that `largest_batch` considers."""
 RESERVED_GB = 1.0
 """GPU memory reserved for CUDA's context, library workspaces and fragmentation; a usual value, not measured."""
 UNFOLDED_BYTES = 2**25
@@ -292,6 +290,6 @@ def estimate_dvae(model: ModelConfig, shapes: Shapes, optimizations: Optimizatio
 def largest_batch(
     model: ModelConfig, shapes: Shapes, optimizations: Optimizations, memory: float, estimate: Callable = estimate_gpt
 ) -> int:
-    """Returns the largest batch size whose `estimate` fits into `memory` bytes; 0 if one clip does not fit."""
+    """Returns the largest batch size below 65,536 whose `estimate` fits into `memory` bytes; 0 for none."""
     peak = lambda batch: estimate(model, replace(shapes, batch=batch), optimizations).peak
-    return bisect_right(range(1, MOST_CLIPS), memory, key=peak)
+    return bisect_right(range(1, 2**16), memory, key=peak)

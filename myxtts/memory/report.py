@@ -67,6 +67,7 @@ class MemoryReport(dict[str, Any]):
         settle = "Note: {} auto is planned as {}, the choice that needs the most memory.".format
         notes = [settle(name, value or "off") for name, value in self["settled"].items()]
         frozen = [f"the frozen {name.upper()} ({size / 2**20:,.0f} MB)" for name, size in self["frozen_bytes"].items()]
+        notes += [f"Each of {self['shares']} devices has this memory and batch."] * (self["shares"] > 1)
         notes += [f"On one device, add {' and '.join([*frozen, 'the data work'])}."]
         times = [self.describe_time()] if "seconds" in self else []
         return "\n".join([*lines, *sizes, "", *(textwrap.fill(note, columns) for note in notes), *times])
@@ -81,17 +82,21 @@ class MemoryReport(dict[str, Any]):
         return textwrap.fill(text, shutil.get_terminal_size((80, 24)).columns)
 
 
-def memory_report(config: XTTSConfig, stage: str, clip_seconds: float | None, gpus_gb: list[float]) -> MemoryReport:
-    """Estimates a stage's memory and largest batch with each optimization; raises `ConfigError` for an unknown stage.
+def memory_report(
+    config: XTTSConfig, stage: str, clip_seconds: float | None, gpus_gb: list[float], shares: int = 1
+) -> MemoryReport:
+    """Estimates a stage's memory and largest batch with each optimization, on each of the devices that train.
 
     Args:
         config: Configuration with `model.num_text_tokens` set.
+        stage: Name of the stage; raises `ConfigError` if it is unknown.
         clip_seconds: Duration of the longest clip (default: `data.max_seconds`).
         gpus_gb: GPU memory sizes in GB. The largest batch is found for each size.
+        shares: Number of devices that train, each with an equal share of a batch.
     """
     estimate, settings, model = ESTIMATES.get(stage), config.stage(stage), config.model
     require(estimate is not None, "--stage", f"one of {', '.join(ESTIMATES)} to estimate its memory", stage)
-    shapes = Shapes.of_data(config.data, settings.batch_size, clip_seconds, settings)
+    shapes = Shapes.of_data(config.data, -(-settings.batch_size // shares), clip_seconds, settings)
     requested, settled = requested_optimizations(config.training, stage)
     found, seen = {}, []
     rows = {name: replace(requested, **added) for name, added in SHOWN.items()}
@@ -107,7 +112,7 @@ def memory_report(config: XTTSConfig, stage: str, clip_seconds: float | None, gp
         found[name] = {"batch": part.batch, **asdict(memory), **sums, "largest_batch": fits}
     frozen = {name: ESTIMATES[name](model, shapes).parameters for name in STAGES[stage].builds_on}
     shown = {"text_tokens": shapes.text, "conditioning_frames": shapes.frames} if STAGES[stage].conditioned else {}
-    facts = {"stage": stage, "model_size": model.size, "longest_clip": {"codes": shapes.codes, **shown}}
+    facts = dict(stage=stage, model_size=model.size, shares=shares, longest_clip={"codes": shapes.codes, **shown})
     return MemoryReport(**facts, frozen_bytes=frozen, settled=settled, variants=found)
 
 

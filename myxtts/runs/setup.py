@@ -22,7 +22,7 @@ from myxtts.config.stages import STAGES
 from myxtts.config.training import SLURM, TUNABLE, TrainingConfig, workers_in, workers_of_slurm
 from myxtts.data.corpora import SUBTITLES, TextsMissing, files_beside, load_corpus, text_beside
 from myxtts.data.sample_corpus import MANIFEST_FILE, SENTENCES, make_sample_corpus, unheard_sentences
-from myxtts.devices.configuration import check_devices, count_gpus, device_request, early_gpu_configuration
+from myxtts.devices.configuration import check_devices, device_request, early_gpu_configuration, visible_gpus
 from myxtts.devices.device_plan import DevicePlan
 from myxtts.distributed.workers import join_workers, leaving_together, require_free_port
 from myxtts.hearing.recognizers import settle_recognizer
@@ -46,7 +46,6 @@ def check_request(config: XTTSConfig, download: bool = False, **devices) -> None
 
     Raises `TextsMissing`, for recordings without texts, only if there is no other error.
     """
-    config = with_workers(config)
     data, training = config.data, config.training
     require_free_port(training)
     check_devices(data.data_gpu, data.model_gpu, **devices)
@@ -130,7 +129,7 @@ def with_shape(config: XTTSConfig, stored: XTTSConfig) -> XTTSConfig:
 def with_own_data(config: XTTSConfig) -> XTTSConfig:
     """Returns the configuration with the data sets of the run to resume, if the user gave no training data."""
     home, is_reset = Path(config.training.checkpoint_dir), config.training.reset_training
-    if config.data.train_data or config.training.workers or not (home / "config.json").is_file():
+    if config.data.train_data or not (home / "config.json").is_file():
         return config
     try:
         own = read_config(home).data
@@ -173,9 +172,8 @@ def set_up(config: XTTSConfig, download=False, **devices) -> tuple[XTTSConfig, D
 
 def with_workers(config: XTTSConfig) -> XTTSConfig:
     """Fills in the workers' addresses: from Slurm if --workers is `slurm`, from `TF_CONFIG` if it is not given."""
-    if config.training.workers and config.training.workers != SLURM:
-        return config
-    found = workers_of_slurm(os.environ) if config.training.workers else workers_in(os.environ)
+    given = config.training.workers
+    found = workers_of_slurm(os.environ) if given == SLURM else None if given else workers_in(os.environ)
     if found is None:
         return config
     return replace(config, training=replace(config.training, workers=found[0], worker_index=found[1]))
@@ -228,7 +226,7 @@ def require_run(config: XTTSConfig) -> None:
 def quickest_devices(config: XTTSConfig, options: Mapping[str, object]) -> tuple[XTTSConfig, dict]:
     """Times training steps with each device plan, prints the times, and returns `set_up` arguments for the fastest."""
     virtual = device_request(None, None, options.get("virtual_devices")).virtual_devices
-    count = virtual or count_gpus()
+    count = virtual or len(visible_gpus())
     ways = {
         "single": ({}, {"virtual_devices": 0}),
         "dual": ({"data_gpu": 0, "model_gpu": 1}, {}),

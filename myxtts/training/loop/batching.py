@@ -51,24 +51,22 @@ class Batching:
             except tf.errors.ResourceExhaustedError as error:
                 reason = error.message.splitlines()[0]
             del batches
-            self._back_off(reason, seed[1] + 1)
-
-    def _back_off(self, reason, step):
-        before, share = self.clips, self.batch_size // self._replicas.count
-        smaller = [parts for parts in range(self.parts + 1, share + 1) if share % parts == 0]
-        if not smaller:
-            fault = f"One clip at a time does not fit on {self._replicas.devices[0]} ({reason})"
-            raise ConfigError(f"{fault}. Choose a smaller --model-size or data.max_seconds.")
-        if self._replicas.workers.count > 1 or not self.train_step.forget_partial_step():
-            fault = f"Memory ran out at step {step} with {before} clips at once ({reason})"
-            hint = f"--batch-size {self.batch_size // smaller[0]} and --grad-accum {self.accumulation * smaller[0]}"
-            raise ConfigError(f"{fault}, and the step cannot be repeated. Resume with {hint}.")
-        self.parts = smaller[0]
-        logger.warning(
-            "Memory ran out at step %d with %d clips at once. The step is repeated with %d at once, in %d parts of the "
-            "same batch of %d. TensorFlow: %s",
-            *(step, before, self.clips, self.parts, self.batch_size, reason),
-        )
+            before, share = self.clips, self.batch_size // self._replicas.count
+            smaller = [parts for parts in range(self.parts + 1, share + 1) if share % parts == 0]
+            if not smaller:
+                fault = f"One clip at a time does not fit on {self._replicas.devices[0]} ({reason})"
+                raise ConfigError(f"{fault}. Choose a smaller --model-size or data.max_seconds.")
+            step = seed[1] + 1
+            if self._replicas.workers.count > 1 or not self.train_step.forget_partial_step():
+                fault = f"Memory ran out at step {step} with {before} clips at once ({reason})"
+                hint = f"--batch-size {self.batch_size // smaller[0]} and --grad-accum {self.accumulation * smaller[0]}"
+                raise ConfigError(f"{fault}, and the step cannot be repeated. Resume with {hint}.")
+            self.parts = smaller[0]
+            logger.warning(
+                "Memory ran out at step %d with %d clips at once. The step is repeated with %d at once, in %d parts of "
+                "the same batch of %d. TensorFlow: %s",
+                *(step, before, self.clips, self.parts, self.batch_size, reason),
+            )
 
     def state(self) -> dict:
         return {"batch_size": self.batch_size, "parts": self.parts, "accumulation": self.accumulation}

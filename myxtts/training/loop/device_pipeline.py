@@ -28,6 +28,14 @@ PHASES = {
     "copying": "copying a batch to the model device",
 }
 """Phases of the producer thread, in the order of processing, with descriptions for messages."""
+LOST_WORKER = (
+    tf.errors.UnavailableError,
+    tf.errors.DeadlineExceededError,
+    tf.errors.AbortedError,
+    tf.errors.CancelledError,
+    tf.errors.InternalError,
+)
+"""Errors that collective operations raise when a worker is lost."""
 
 
 def prefetch_depth(config: XTTSConfig, plan: DevicePlan, stage: str) -> int:
@@ -221,16 +229,6 @@ def timing_of_all(timing: dict[str, float], workers: Workers) -> dict[str, float
         names = ("avg_ms", "stall", "buffer") if timing and one else ()
         timing = timing | {f"worker_{index}_{name}": one[name] for name in names}
     return timing
-
-
-LOST_WORKER = (
-    tf.errors.UnavailableError,
-    tf.errors.DeadlineExceededError,
-    tf.errors.AbortedError,
-    tf.errors.CancelledError,
-    tf.errors.InternalError,
-)
-"""Errors that collective operations raise when a worker is lost."""
 
 
 class Replicas:

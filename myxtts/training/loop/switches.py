@@ -27,9 +27,12 @@ STEPS_PER_PROGRAM = 2000
 """Number of steps after which compiling a batch shape with XLA pays off, except in tiny models. Measured for the GPT on
 an H100: a shape takes 65 to 100 s to compile, and saves 0.1 s per step (0.01 s with the model size nano)."""
 RESUMED = "as in the resumed checkpoint"
-REPEATS = 3
 RECOMPUTED = "recomputed_"
 """Prefix of the name scopes of recomputed operations, followed by the name of the block."""
+PRODUCTS = ("MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum", "Conv2D")
+"""Names of the operations that mixed precision applies to: matrix products and convolutions."""
+_RECOMPUTED = re.compile(rf"(?:^|/){RECOMPUTED}((?:conditioning_)?block_\d+)(?:_\d+)?/")
+_ATTENTION = re.compile(rf"^(?:replica_\d+/)?(.*?)({'|'.join(ATTENTION_SCOPES.values())})(?:_\d+)?/")
 
 
 class Switches(SimpleNamespace):
@@ -145,7 +148,7 @@ def _seconds(form, tensors, dropout_rate):
         return tape.gradient(output, (query, key, value))
 
     run = lambda: forward_and_backward(*tensors)[0][0, 0, 0, 0].numpy()  # reading a value waits for the device
-    return min(timeit.repeat(run, number=1, repeat=REPEATS + 1)[1:])  # the first call traces
+    return min(timeit.repeat(run, number=1, repeat=4)[1:])  # the first call traces
 
 
 def recompute(segment: Callable, block: str) -> Callable:
@@ -190,13 +193,6 @@ def weights_first(function: Callable) -> Callable:
     return gated
 
 
-PRODUCTS = ("MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum", "Conv2D")
-"""Names of the operations that mixed precision applies to: matrix products and convolutions."""
-
-_RECOMPUTED = re.compile(rf"(?:^|/){RECOMPUTED}((?:conditioning_)?block_\d+)(?:_\d+)?/")
-_ATTENTION = re.compile(rf"^(?:replica_\d+/)?(.*?)({'|'.join(ATTENTION_SCOPES.values())})(?:_\d+)?/")
-
-
 class LedgerRow(NamedTuple):
     """Row of the `Ledger` for one switch: its requested value and source, its observed effect, and evidence for it."""
 
@@ -237,7 +233,7 @@ class LedgerKeeper:
         """Returns the `Ledger`. `figures` are losses and gradient norms of the first step that changed the weights."""
         rows = [self._precision(), self._tf32(), self._loss_scaling()]
         rows += self.trainer.stage.ledger_rows(self.step, self.switches)
-        rows += [self._xla(), self._determinism(), self._averages(), self._accumulation(), self._batch_size()]
+        rows += [self._xla(), self._determinism(), self._averages(), *self._batches()]
         rows += [self._clipping(rule, figures) for rule in self.step.rules]
         return Ledger({row.optimization: row for row in rows})
 
@@ -293,19 +289,16 @@ class LedgerKeeper:
         reason = f"{len(self.step.averages)} averages, {seen}"
         return LedgerRow("weight averages", requested, effective, reason, moved and set(kept) == {value})
 
-    def _accumulation(self):
+    def _batches(self):
         batching, times = self.trainer.batching, self.step.micro_batches
         why = f"; memory ran out with {batching.batch_size} clips at once" if batching.parts > 1 else ""
         reason = f"batches in the last update: {times}, accumulators: {len(self.step.accumulators())}{why}"
-        as_requested = batching.accumulation == times
-        return LedgerRow("gradient accumulation", str(batching.accumulation), str(times), reason, as_requested)
-
-    def _batch_size(self):
-        batching, times = self.trainer.batching, self.step.micro_batches
+        numbers = str(batching.accumulation), str(times)
+        yield LedgerRow("gradient accumulation", *numbers, reason, batching.accumulation == times)
         wanted, found = batching.batch_size * batching.accumulation, batching.clips * times
         requested = f"{wanted} per update" + (", auto at once" if batching.automatic else "")
         reason = f"{batching.clips} clips at once, {found} per update"
-        return LedgerRow("batch size", requested, f"{batching.clips} x {times}", reason, wanted == found)
+        yield LedgerRow("batch size", requested, f"{batching.clips} x {times}", reason, wanted == found)
 
     @staticmethod
     def _clipping(rule, figures):

@@ -25,6 +25,8 @@ from myxtts.training.stage_trainer import StageTrainer
 
 PHASE_STEPS = 20
 """Number of evenly spaced steps for which `try_stage` looks up the phase, to estimate each phase's share of a stage."""
+PHASE_SECONDS = 15.0
+"""Time limit for the steps that `try_stage` takes in a phase. One step is taken in any case."""
 COMPILED_SHARES = 0.3, 0.5
 """Compiled time as a share of eager time, for preparation and train step; fitted to five runs (docs/benchmarks.md)."""
 WARMUP_STEPS = 5
@@ -115,7 +117,8 @@ def try_stage(dataset: SpeechDataset, stage: str, plan: DevicePlan) -> tuple[flo
 
     Returns:
         `(eager, batch)`: the seconds of an eager step on one clip (mostly Python overhead), and the estimated seconds
-        of a training batch, both averaged over the stage's phases. None if the clips cannot train the stage.
+        of a training batch, both averaged over the stage's phases. None if the clips cannot train the stage. If there
+        is no time for several clips at once, each further clip is assumed to take as long as one.
     """
     with tempfile.TemporaryDirectory() as folder:
         trainer = noise_trainer(dataset.config, plan, folder, stage)
@@ -132,15 +135,19 @@ def try_stage(dataset: SpeechDataset, stage: str, plan: DevicePlan) -> tuple[flo
         phases = Counter(trainer.stage.phase(step, PHASE_STEPS) for step in range(PHASE_STEPS))
         for phase, count in phases.items():
             trainer.train_step.phase = phase
-            preparing, training = [], []
+            taken, ends = {}, time.perf_counter() + PHASE_SECONDS
             for size in (1, 1, some, some):  # the first call of each size loads kernels
-                batch = timed(preparing, trainer.noise, dataset, size, median_low)
-                timed(training, take_step, trainer, batch, 0)
-            alone.append(preparing[1] + training[1])
-            more = 0.0
-            for seconds, share in zip((preparing, training), COMPILED_SHARES):
-                more += scale * share * max(0.0, seconds[3] - seconds[1])
-            each += [more * clips / (some - 1)] * count
+                fits = int((ends - time.perf_counter()) / sum(taken[1])) if taken else 1
+                if fits < size and (fits < 2 or len(taken) > 1):
+                    break
+                size = min(size, fits)
+                taken[size] = []  # seconds of preparation and of training
+                batch = timed(taken[size], trainer.noise, dataset, size, median_low)
+                timed(taken[size], take_step, trainer, batch, 0)
+            alone.append(sum(taken[1]))
+            most, one = max(taken), taken[1] if len(taken) > 1 else (0.0, 0.0)
+            more = sum(share * max(0.0, b - a) for share, a, b in zip(COMPILED_SHARES, one, taken[most]))
+            each += [scale * more * clips / (most - (len(taken) > 1))] * count
     finally:
         tf.config.run_functions_eagerly(was_eager)
     return fmean(alone), fmean(each)
