@@ -131,6 +131,7 @@ def settings(synthesizer: Synthesizer, form: str, weights: str) -> dict:
         "languages": {one.code: one.char_limit for one in spoken},
         "longest_texts": {code: front.longest_text(code) for code in tokenizer.languages},
         "written_as_it_sounds": [code for code in tokenizer.g2p if code in tokenizer.languages],
+        "transliterated": [one.code for one in spoken if one.romanize or one.code in tokenizer.g2p],  # not by the page
         "scripts": {one.code: one.scripts for one in spoken},
         "espeak_voices": {one: name for one in tokenizer.languages if (name := espeak_voice(one, tokenizer.g2p))},
         "sampling": {name: getattr(config.sampling, name) for name in SamplingValues._fields},
