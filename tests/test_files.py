@@ -5,6 +5,8 @@ import hashlib
 import json
 import os
 import stat
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -199,6 +201,22 @@ def test_temporary_files_of_others_and_link_targets_are_kept(tmp_path):
     for folder in (home, tmp_path / "linked", tmp_path / "none"):
         remove_leftovers(folder)
     assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("write", [write_whole, write_whole_folder])
+def test_a_writer_removes_what_killed_writers_of_the_same_path_left_and_no_more(tmp_path, write):
+    path, others = tmp_path / "[a]*", {"other", files.temporary_path(tmp_path / "b").name}
+    for name in others:
+        (tmp_path / name).write_text("")
+    killed = f"import os, sys\nfrom myxtts.storage.files import *\nwith {write.__name__}(sys.argv[1]): os._exit(1)"
+    for _ in range(2):
+        subprocess.run([sys.executable, "-c", killed, str(path)])
+    assert len(left := names(tmp_path) - others) == 1, "the second removed that of the first"
+    with write(path) as living:
+        assert names(tmp_path) - others == {living.name} - left
+        with write(path) as second:
+            assert names(tmp_path) - others == {living.name, second.name}
+    assert names(tmp_path) == others | {path.name}
 
 
 def test_digests_are_blake2b_of_the_content(tmp_path):

@@ -3,6 +3,8 @@
 import csv
 import errno
 import fcntl
+import functools
+import glob
 import hashlib
 import io
 import itertools
@@ -28,6 +30,8 @@ MAX_JSON_BYTES = 32 * 2**20
 """Maximum size of a JSON file; the files of a run take a few hundred kilobytes."""
 _FORMULA = re.compile(r"\s*[=+\-@\t\r\uff1d\uff0b\uff0d\uff20]")
 """Pattern for the start of a CSV cell that a spreadsheet may evaluate as a formula, even after leading blanks."""
+_TEMPORARY = f".{{}}.{12 * '[0-9a-f]'}.myxtts*.tmp"
+"""Pattern of temporary paths of a file or folder, given the first 40 characters of its name; see `temporary_path`."""
 _NUMBER = re.compile(r"[+-]?\d+(\.\d+)?(e[+-]?\d+)?")
 
 
@@ -77,14 +81,17 @@ def write_whole(path: AnyPath) -> Iterator[Path]:
     with _named(path, temporary):
         # A private file must not become readable while it is written.
         mode = target.stat().st_mode & 0o777 | 0o600 if target.exists() else 0o666
-        os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode))
+        had_leftovers = _had_leftovers(target.parent)
+        descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode)
         try:
+            _claim(descriptor, target, had_leftovers)
             yield temporary
             if target.exists():
                 shutil.copymode(target, temporary)
             sync_path(temporary)
             os.replace(temporary, target)
         finally:
+            os.close(descriptor)
             temporary.unlink(missing_ok=True)
 
 
@@ -121,9 +128,12 @@ def write_whole_folder(path: AnyPath, sync: bool = True, replaced_name: str | No
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = temporary_path(path)
     replaced = path.with_name(replaced_name or temporary.with_suffix(".old.tmp").name)
+    had_leftovers = _had_leftovers(path.parent)
     temporary.mkdir()
+    descriptor = os.open(temporary, os.O_RDONLY)
     try:
         with _named(path):
+            _claim(descriptor, path, had_leftovers)
             yield temporary
             for written in (*temporary.rglob("*"), temporary) if sync else ():
                 sync_path(written)
@@ -138,24 +148,51 @@ def write_whole_folder(path: AnyPath, sync: bool = True, replaced_name: str | No
         if replaced.exists() and not path.exists():
             os.replace(replaced, path)
         raise
+    finally:
+        os.close(descriptor)
     shutil.rmtree(replaced, ignore_errors=True)
 
 
-def remove_leftovers(folder: AnyPath, name: str = "*") -> None:
-    """Removes temporary files and folders that killed processes left. No process may be writing to `folder`.
+@functools.cache
+def _had_leftovers(folder):
+    """Whether `folder` has temporary paths when this process first writes to it: listing it each time would be slow."""
+    return any(folder.glob(_TEMPORARY.format("*")))
 
-    If the `name` of a file (at most 40 characters) is given, removes only the temporary paths of that file.
+
+def _claim(descriptor, path, had_leftovers):
+    """Locks the temporary file or folder of `path` and, if `had_leftovers`, removes those of killed processes."""
+    with suppress(OSError):  # without locks, the others may be in use
+        lock(descriptor)
+        if had_leftovers:
+            remove_leftovers(path.parent, glob.escape(path.name[:40]))
+
+
+def remove_leftovers(folder: AnyPath, name: str = "*") -> None:
+    """Removes temporary files and folders that killed processes left in `folder`: those that are not locked.
+
+    `name` is the pattern of the names of which it removes the temporary paths, each of at most 40 characters. If the
+    file system has no locks, no process may be writing to `folder`.
     """
-    if os.path.islink(folder):
-        return
-    for leftover in Path(folder).glob(f".{name}.{12 * '[0-9a-f]'}.myxtts*.tmp"):
-        if leftover.is_symlink():
-            continue
+    for leftover in () if os.path.islink(folder) else Path(folder).glob(_TEMPORARY.format(name)):
         with suppress(OSError):
+            if _is_locked(leftover):
+                continue
             if leftover.is_dir():
                 shutil.rmtree(leftover)
             else:
                 leftover.unlink()
+
+
+def _is_locked(path):
+    """Whether a process has locked a file or folder; False without locks. Raises `OSError` if `path` is a link."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)  # does not wait for the writer of a pipe
+    try:
+        lock(descriptor)
+    except OSError as error:
+        return isinstance(error, BlockingIOError)
+    finally:
+        os.close(descriptor)
+    return False
 
 
 def write_text(path: AnyPath, text: str) -> None:

@@ -78,8 +78,9 @@ def imported_release(model: Path) -> Path:
     def convert():
         print(f"{model.parent} is a Coqui model: converting it once into {output}", file=sys.stderr, flush=True)
         import_coqui(files, output)
-        for stale in {*cache.glob(f"{glob.escape(stem)}-*")} - {output}:
-            shutil.rmtree(stale, ignore_errors=True)
+        for stale in cache.glob(f"*{glob.escape(stem)}-*"):  # also what a killed conversion left
+            if output.name not in stale.name:
+                shutil.rmtree(stale, ignore_errors=True)
 
     make_once(output, convert)
     return output
