@@ -189,12 +189,11 @@ def _seconds(config, start) -> dict[str, float] | str:
     from myxtts.runs.setup import holds_run, set_up, with_workers
 
     folder = Path(config.training.checkpoint_dir)
-    if config.data.train_data is None:
-        return "no recordings are given"
-    if holds_run(folder) or (folder / "config.json").is_file():  # it may be training, and keeps its reports
-        return "the run already exists"
-    if with_workers(config).training.workers:
-        return "the run has workers"
+    is_run = holds_run(folder) or (folder / "config.json").is_file()  # it may be training, and keeps its reports
+    reasons = {"no recordings are given": config.data.train_data is None, "the run already exists": is_run}
+    reasons |= {"the run has workers": with_workers(config).training.workers}
+    if why := next((why for why, holds in reasons.items() if holds), None):
+        return why
     config = _with_texts(config, start, is_plan=True)
     if isinstance(config, str):
         return f"the recordings have no texts: training first cuts {config}"

@@ -199,10 +199,9 @@ def test_package_of_the_page_is_checked_and_is_named_without_a_network(tmp_path,
 @pytest.mark.skipif(not shutil.which("node"), reason="needs Node.js")
 @pytest.mark.parametrize("levels", [(1,), (1, 0), (1, -0.9), (0, 0)])
 def test_page_mixes_a_recording_and_refuses_a_silent_one_as_speak_py(tmp_path, levels):
-    page = Path(web.__file__).parent / "web/speaker.js"
     (tmp_path / "ort").mkdir()
     (tmp_path / "ort/ort.wasm.min.mjs").write_text("export const env = { wasm: {} };")
-    (tmp_path / "speaker.mjs").write_text(page.read_text("utf-8"), "utf-8")
+    shutil.copy(Path(web.__file__).parent / "web/speaker.js", tmp_path / "speaker.mjs")
     (tmp_path / "run.mjs").write_text("""import { Speaker, mixed } from "./speaker.mjs";
         const channels = JSON.parse(process.argv[2]).map((one) => Float32Array.from(one)), speaker = new Speaker();
         speaker.config = { listening: { piece_samples: 9, least_samples: 1, most_samples: 1e6, sample_rate: 22050 } };
@@ -213,13 +212,9 @@ def test_page_mixes_a_recording_and_refuses_a_silent_one_as_speak_py(tmp_path, l
     soundfile.write(tmp_path / "a.wav", frames, MODEL_SAMPLE_RATE, subtype="PCM_24")
     command = ["node", tmp_path / "run.mjs", json.dumps(frames.T.tolist())]
     outcome, found = subprocess.check_output(command, text=True).splitlines()
+    assert outcome == "heard" if any(levels) else "is silent" in outcome
     if any(levels):
         np.testing.assert_allclose(json.loads(found), read_wav(tmp_path / "a.wav")[0], atol=1e-5)
-        assert outcome == "heard"
-    else:
-        with pytest.raises(ValueError, match="is silent"):
-            read_wav(tmp_path / "a.wav")
-        assert "is silent" in outcome
 
 
 @pytest.mark.skipif(bool(NO_BROWSER), reason=f"needs {', '.join(NO_BROWSER)}")

@@ -135,7 +135,7 @@ def test_time_of_a_run_is_estimated_from_a_trial_of_its_stages(tmp_path, monkeyp
     monkeypatch.setattr(agenda, "plan_for", lambda: plan_devices(num_gpus=0, virtual_devices=3))
     assert not tried(WORKS, memory=GB), "replicas cannot share one clip"
     monkeypatch.setattr(agenda, "plan_for", lambda: plan_devices(num_gpus=1))
-    assert not tried(WORKS, memory=GB) and "a GPU" in reasons[-1] and len({*reasons}) == 4
+    assert not tried(WORKS, memory=GB) and "a GPU" in reasons[-1] and len({*reasons}) == 3
     monkeypatch.setattr("psutil.cpu_percent", lambda: 100.0)
     monkeypatch.setattr("psutil.Process.cpu_percent", lambda process: 0.0)
     console = RunConsole(Run(config, plan_devices(num_gpus=0)))

@@ -273,9 +273,9 @@ def try_run(works: Sequence[StageWork], dataset: SpeechDataset, needs: Needs, no
     steps for the reasons below, and reports which (`on_no_trial`)."""
     training, plan = dataset.config.training, plan_for()
     steps = {work.stage: max(0, work.total - (work.step or 0)) for work in works if work.trains}
+    is_cpu = not plan.visible_ids and len(plan.model_devices) == 1
     reasons = {
-        "trial steps are for CPUs, and the run uses a GPU": plan.visible_ids,
-        "several devices cannot share the clip of a trial step": len(plan.model_devices) > 1,
+        "trial steps are for one CPU, not for a GPU or several devices": not is_cpu,
         "the run has workers": training.workers,
         "the batch size is auto": training.automatic_batch_size,
         f"the run takes fewer than {LEAST_TO_TRY} steps": sum(steps.values()) < LEAST_TO_TRY,

@@ -284,9 +284,7 @@ def measure_here(request: str):
     print(json.dumps({"devices": plan.describe(), "step_seconds": median(times.step_times)}))
 
 
-def transcribe(
-    config: XTTSConfig, missing: TextsMissing, quiet: bool = False, is_plan: bool = False
-) -> XTTSConfig | str:
+def transcribe(config: XTTSConfig, missing: TextsMissing, quiet: bool = False, plan: bool = False) -> XTTSConfig | str:
     """Cuts recordings without texts into clips with texts, as `myxtts make-dataset` does; reuses an earlier result.
 
     The texts come from a subtitle file with the recording's name, else from `evaluation_recognizer`, by default Whisper
@@ -294,8 +292,8 @@ def transcribe(
     recordings are reported and skipped.
 
     Returns:
-        The configuration with the new data set as its training data. If `is_plan`, makes none, and if there is no
-        earlier one, returns what would be cut.
+        The configuration with the new data set as its training data. If `plan`, makes none: without an earlier
+        one, returns what would be cut.
 
     Raises:
         UserError: The recognizer cannot be used, no clip could be made, or the run's folder is among the recordings.
@@ -317,7 +315,7 @@ def transcribe(
         settle_recognizer(recognizer)
     how = f"with the recognizer {printable(recognizer)}" if recognizer else "by the subtitles"
     what = f"{counted(len(missing.recordings), 'recording')} in {language} into clips {how}, in {folder}"
-    if is_plan:
+    if plan:
         return what
     if not quiet:
         say(f"{printable(str(root))}: cutting {what}")

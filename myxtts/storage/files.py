@@ -81,10 +81,9 @@ def write_whole(path: AnyPath) -> Iterator[Path]:
     with _named(path, temporary):
         # A private file must not become readable while it is written.
         mode = target.stat().st_mode & 0o777 | 0o600 if target.exists() else 0o666
-        had_leftovers = _had_leftovers(target.parent)
         descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode)
         try:
-            _claim(descriptor, target, had_leftovers)
+            _claim(descriptor, target)
             yield temporary
             if target.exists():
                 shutil.copymode(target, temporary)
@@ -128,12 +127,11 @@ def write_whole_folder(path: AnyPath, sync: bool = True, replaced_name: str | No
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = temporary_path(path)
     replaced = path.with_name(replaced_name or temporary.with_suffix(".old.tmp").name)
-    had_leftovers = _had_leftovers(path.parent)
     temporary.mkdir()
     descriptor = os.open(temporary, os.O_RDONLY)
     try:
         with _named(path):
-            _claim(descriptor, path, had_leftovers)
+            _claim(descriptor, path)
             yield temporary
             for written in (*temporary.rglob("*"), temporary) if sync else ():
                 sync_path(written)
@@ -155,44 +153,32 @@ def write_whole_folder(path: AnyPath, sync: bool = True, replaced_name: str | No
 
 @functools.cache
 def _had_leftovers(folder):
-    """Whether `folder` has temporary paths when this process first writes to it: listing it each time would be slow."""
-    return any(folder.glob(_TEMPORARY.format("*")))
+    """Whether `folder` has other temporary paths at this process's first one. Listing it each time would be slow."""
+    return len([*folder.glob(_TEMPORARY.format("*"))]) > 1
 
 
-def _claim(descriptor, path, had_leftovers):
-    """Locks the temporary file or folder of `path` and, if `had_leftovers`, removes those of killed processes."""
-    with suppress(OSError):  # without locks, the others may be in use
+def _claim(descriptor, path):
+    """Locks the new temporary file or folder of `path`, and removes those that killed processes left."""
+    with suppress(OSError):  # the file system has no locks
         lock(descriptor)
-        if had_leftovers:
-            remove_leftovers(path.parent, glob.escape(path.name[:40]))
+    if _had_leftovers(path.parent):
+        remove_leftovers(path.parent, glob.escape(path.name[:40]))
 
 
 def remove_leftovers(folder: AnyPath, name: str = "*") -> None:
-    """Removes temporary files and folders that killed processes left in `folder`: those that are not locked.
+    """Removes temporary files and folders in `folder` that no process has locked, because their writers were killed.
 
-    `name` is the pattern of the names of which it removes the temporary paths, each of at most 40 characters. If the
-    file system has no locks, no process may be writing to `folder`.
+    `name` is a pattern of the first 40 characters of the names whose temporary paths are removed. Without locks, does
+    nothing.
     """
     for leftover in () if os.path.islink(folder) else Path(folder).glob(_TEMPORARY.format(name)):
-        with suppress(OSError):
-            if _is_locked(leftover):
-                continue
-            if leftover.is_dir():
-                shutil.rmtree(leftover)
-            else:
-                leftover.unlink()
-
-
-def _is_locked(path):
-    """Whether a process has locked a file or folder; False without locks. Raises `OSError` if `path` is a link."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)  # does not wait for the writer of a pipe
-    try:
-        lock(descriptor)
-    except OSError as error:
-        return isinstance(error, BlockingIOError)
-    finally:
-        os.close(descriptor)
-    return False
+        with suppress(OSError):  # it is a link, locked, or another user's; opening a pipe must not wait for a writer
+            descriptor = os.open(leftover, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+            try:
+                lock(descriptor)
+                shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
+            finally:
+                os.close(descriptor)
 
 
 def write_text(path: AnyPath, text: str) -> None:

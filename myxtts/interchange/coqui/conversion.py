@@ -311,14 +311,14 @@ def export_coqui(folder: str | os.PathLike, output: str | os.PathLike, which: st
 
 def _voices(folder, which):
     """Yields each voice as `(name, {tensor name: array})` for coqui-tts. Encodes voices kept as recordings."""
-    listen = None
-    for name, speaker in read_speakers(folder).items():
-        if speaker.clip and listen is None:
-            from myxtts.inference.loading import load_model  # imports TensorFlow, which other voices do not need
-            from myxtts.inference.voices import VoiceEncoder
+    speakers = read_speakers(folder)
+    if any(speaker.clip for speaker in speakers.values()):
+        from myxtts.inference.loading import load_model  # imports TensorFlow, which other voices do not need
+        from myxtts.inference.voices import VoiceEncoder
 
-            model = load_model(folder, which)
-            listen = VoiceEncoder(model, model.preset[1], traced=False)
+        model = load_model(folder, which)
+        listen = VoiceEncoder(model, model.preset[1], traced=False)
+    for name, speaker in speakers.items():
         try:
             voice = listen(speaker.clip) if speaker.clip else Voice(*read_speaker(folder, name))
         except AudioError as error:

@@ -89,8 +89,7 @@ class Unpickler(pickle._Unpickler):  # in Python, so that opcodes can be redefin
             TorchCheckpointError: The pickle uses an opcode or a function that no checkpoint needs, or exceeds a limit.
             One of `_SIGNS_OF_DAMAGE`: The bytes are not a valid pickle.
         """
-        limit = f"over the limit of {MAX_PICKLE_BYTES}; tensors do not count"
-        self.require(len(pickled) <= MAX_PICKLE_BYTES, f"has a pickle of {len(pickled)} bytes, {limit}")
+        self.require(len(pickled) <= MAX_PICKLE_BYTES, f"has a pickle of over {MAX_PICKLE_BYTES} bytes without tensors")
         stream = io.BytesIO(pickled)
         for count, (opcode, *_) in enumerate(pickletools.genops(stream)):
             self.require(opcode.name in _OPCODES, f"uses the pickle opcode {opcode.name}, which no checkpoint needs")
