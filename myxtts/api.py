@@ -66,10 +66,10 @@ def open_run(config: Configuration = None, *, callbacks: Sequence = (), quiet: b
             source = str(home.absolute())  # its shape is that of the model that it started from
         if source:
             _config_of_source(source, size)
-    config = _with_texts(config, start, quiet)
+    checked: XTTSConfig = _with_texts(config, start, quiet)
     from myxtts.runs.run import Run
 
-    run = Run.open(config, callbacks, start.device_plan, download=start.download, **start.devices)
+    run = Run.open(checked, callbacks, start.device_plan, download=start.download, **start.devices)
     if run.config.training.worker_index == 0:
         from myxtts.runs.console import RunConsole
         from myxtts.utils.commons import setup_logging
@@ -191,7 +191,7 @@ def _seconds(config, start) -> dict[str, float] | str:
     folder = Path(config.training.checkpoint_dir)
     is_run = holds_run(folder) or (folder / "config.json").is_file()  # it may be training, and keeps its reports
     reasons = {"no recordings are given": config.data.train_data is None, "the run already exists": is_run}
-    reasons |= {"the run has workers": with_workers(config).training.workers}
+    reasons |= {"the run has workers": bool(with_workers(config).training.workers)}
     if why := next((why for why, holds in reasons.items() if holds), None):
         return why
     config = _with_texts(config, start, is_plan=True)

@@ -159,26 +159,30 @@ def _had_leftovers(folder):
 
 def _claim(descriptor, path):
     """Locks the new temporary file or folder of `path`, and removes those that killed processes left."""
-    with suppress(OSError):  # the file system has no locks
+    with suppress(OSError):  # without locks, the others may be in use
         lock(descriptor)
-    if _had_leftovers(path.parent):
-        remove_leftovers(path.parent, glob.escape(path.name[:40]))
+        if _had_leftovers(path.parent):
+            remove_leftovers(path.parent, glob.escape(path.name[:40]))
 
 
 def remove_leftovers(folder: AnyPath, name: str = "*") -> None:
     """Removes temporary files and folders in `folder` that no process has locked, because their writers were killed.
 
-    `name` is a pattern of the first 40 characters of the names whose temporary paths are removed. Without locks, does
-    nothing.
+    `name` is a pattern of the first 40 characters of the names whose temporary paths are removed. On a file system
+    without locks, no process may be writing to `folder`.
     """
     for leftover in () if os.path.islink(folder) else Path(folder).glob(_TEMPORARY.format(name)):
-        with suppress(OSError):  # it is a link, locked, or another user's; opening a pipe must not wait for a writer
+        with suppress(OSError):  # it is a link, or another user's; opening a pipe must not wait for a writer
             descriptor = os.open(leftover, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
             try:
-                lock(descriptor)
-                shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
+                fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                continue
+            except OSError:  # no locks
+                pass
             finally:
                 os.close(descriptor)
+            shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
 
 
 def write_text(path: AnyPath, text: str) -> None:
