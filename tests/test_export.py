@@ -220,8 +220,7 @@ def test_a_graph_that_is_not_the_model_or_does_not_fit_the_disk_is_not_written(e
     monkeypatch.setattr(exporting, "LIMITS", {"float32": 1e-12})
     assert export(tmp_path / "wrong") == 2
     assert "differ from the model. gpt, states: differs by" in capsys.readouterr().err
-    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "gpt.onnx")
-    monkeypatch.setattr(Builder, "save", Mock(side_effect=full))
+    monkeypatch.setattr(Builder, "save", Mock(side_effect=OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "gpt.onnx")))
     assert export(tmp_path / "new") == 2
     reported = capsys.readouterr().err
     assert reported.startswith("Error: gpt.onnx ") and "No space left on device" in reported
@@ -264,8 +263,9 @@ def test_wav_files_are_mixed_or_refused_as_by_say(tmp_path, subtype, channels):
     try:
         expected = read_audio(path).samples
     except AudioError:
-        with pytest.raises(ValueError, match="a.wav is "):
-            read_wav(path)
+        heard = dict(sample_rate=MODEL_SAMPLE_RATE, least_samples=1, most_samples=10**6, piece_samples=9)
+        with pytest.raises(ValueError, match="a.wav is |recording is silent"):
+            Speaker.listen(Mock(config={"listening": heard}), *read_wav(path))
     else:
         found, rate = read_wav(path, 0.1)
         assert rate == MODEL_SAMPLE_RATE

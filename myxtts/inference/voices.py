@@ -70,6 +70,8 @@ class VoiceEncoder:
         seconds, least = sum(map(len, recordings)) / MODEL_SAMPLE_RATE, SHORTEST_CHUNK_SAMPLES / MODEL_SAMPLE_RATE
         if files and seconds < least:
             raise AudioError(files[0], "too short", f"a voice needs {least:.2g} s or more. Received: {seconds:.2g} s.")
+        used = np.concatenate(recordings)[: int(self.config.sampling.reference_seconds * MODEL_SAMPLE_RATE)]
+        check_level(f"The used part of {files[0] if files else 'the array'}", used)
         low = self.config.data.conditioning_seconds[0]
         if files and seconds < 0.95 * low:
             logger.warning("The reference lasts %.2g s; training used %.2g s or more. Use a longer one.", seconds, low)

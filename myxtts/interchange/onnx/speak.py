@@ -254,6 +254,8 @@ class Speaker:
         if len(samples) / sample_rate < least / heard["sample_rate"]:
             raise ValueError(f"The recording must be at least {least / heard['sample_rate']:.2g} s long.")
         samples = resampled(samples, sample_rate, heard["sample_rate"])[: heard["most_samples"]]
+        if np.ptp(samples) / 2 < SILENT_PEAK:
+            raise ValueError(f"The recording is silent: what is used of it stays below {SILENT_PEAK:g} of full scale.")
         wav = resampled(samples, heard["sample_rate"], heard["speaker_sample_rate"])
         if heard["repeats"]:
             samples = np.resize(samples, max(1, round(len(samples) / length)) * length)
@@ -349,10 +351,7 @@ def read_wav(path, seconds=3600):
     sounding = np.ptp(frames, axis=0) / 2 >= SILENT_PEAK
     frames = frames[:, sounding | ~sounding.any()]
     mono, loudness = frames.mean(axis=1), np.sqrt(np.mean(frames**2, axis=0))
-    mono = mono if np.sqrt(np.mean(mono**2)) >= 0.1 * max(loudness) else frames[:, loudness.argmax()]
-    if np.ptp(mono) / 2 < SILENT_PEAK:
-        raise ValueError(f"{path} is silent: it stays below {SILENT_PEAK:g} of full scale.")
-    return mono, rate
+    return mono if np.sqrt(np.mean(mono**2)) >= 0.1 * max(loudness) else frames[:, loudness.argmax()], rate
 
 
 def main():
