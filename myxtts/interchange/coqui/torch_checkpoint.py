@@ -104,7 +104,7 @@ class Unpickler(pickle._Unpickler):  # in Python, so that opcodes can be redefin
 
     def persistent_load(self, reference):
         """Returns the tensor storage that a reference of PyTorch names."""
-        return self.storage(*reference)
+        return self.storage(*_of_kind(tuple, reference))
 
     def load_reduce(self):
         """Replaces a function's name and arguments on the stack by the result of the call."""
@@ -164,7 +164,7 @@ class Unpickler(pickle._Unpickler):  # in Python, so that opcodes can be redefin
             hint = "if you trust its origin, save its weights alone, as a state dict, and convert that."
             asks = f"{self.source} asks to call {function:.200}. Nothing was run."
             raise TorchCheckpointError(f"{asks} Do not use this file; {hint}")
-        return known(*arguments)
+        return known(*_of_kind(tuple, arguments))
 
     def storage(self, kind, storage_class, key, _location, num_values, *_view):
         """Returns the values of a tensor storage as a 1-D array. The arguments are PyTorch's reference to it."""
@@ -178,7 +178,7 @@ class Unpickler(pickle._Unpickler):  # in Python, so that opcodes can be redefin
 
     def tensor(self, storage, offset, size, stride, *_):
         """Returns a tensor as a view of `storage`; NumPy raises an error if the view exceeds the storage."""
-        size, stride = tuple(size), tuple(stride)
+        size, stride = _of_kind(tuple, size), _of_kind(tuple, stride)
         numbers = offset, *size, *stride
         valid = len(size) <= _MAX_AXES and all(type(one) is int and 0 <= one < 2**62 for one in numbers)
         view = f"offset {brief(offset)}, size {brief(size)}, stride {brief(stride)}"
