@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from myxtts.config.checks import ConfigError, UserError, printable, require, say
 from myxtts.config.config import SAMPLE, XTTSConfig, config_from_dict, find_recipe, read_yaml, without_adapted
@@ -54,8 +54,7 @@ def open_run(config: Configuration = None, *, callbacks: Sequence = (), quiet: b
     """Checks the options, configures the devices, and returns a run that is ready to train. Arguments as in `train`."""
     start = start_options(named)
     config = _requested(config, named, start)
-    from myxtts.data.corpora import TextsMissing
-    from myxtts.runs.setup import check_request, require_run, run_in, transcribe
+    from myxtts.runs.setup import require_run, run_in
 
     if start.resume:  # `init_from` and `reset_training` in a recipe are only for the start of the run
         config = replace(config, training=replace(config.training, init_from=None, reset_training=False))
@@ -67,16 +66,10 @@ def open_run(config: Configuration = None, *, callbacks: Sequence = (), quiet: b
             source = str(home.absolute())  # its shape is that of the model that it started from
         if source:
             _config_of_source(source, size)
-    try:
-        check_request(config, start.download, **start.devices)
-    except TextsMissing as missing:
-        if config.data.format:  # the user expects a data set of this format
-            raise
-        config = transcribe(config, missing, quiet)
-        check_request(config, **start.devices)
+    checked: XTTSConfig = _with_texts(config, start, quiet)
     from myxtts.runs.run import Run
 
-    run = Run.open(config, callbacks, start.device_plan, download=start.download, **start.devices)
+    run = Run.open(checked, callbacks, start.device_plan, download=start.download, **start.devices)
     if run.config.training.worker_index == 0:
         from myxtts.runs.console import RunConsole
         from myxtts.utils.commons import setup_logging
@@ -189,25 +182,45 @@ def plan(
     if show:
         show(report)
     if time:
-        report["seconds"] = {} if name and not source else _seconds(asked, start)
+        found = "the model is not on this machine" if name and not source else _seconds(asked, start)
+        report |= dict(seconds={}, not_timed=found) if isinstance(found, str) else dict(seconds=found)
     return report
 
 
-def _seconds(config, start) -> dict[str, float]:
-    """Estimates the seconds of each stage of a new run; {} if a run exists, without data, or as in `try_run`."""
+def _seconds(config, start) -> dict[str, float] | str:
+    """Estimates the seconds of each stage of a new run, or returns why it cannot: no recordings, or as in `try_run`."""
     from myxtts.runs.opening import open_run
-    from myxtts.runs.setup import check_request, holds_run, set_up, with_workers
+    from myxtts.runs.setup import holds_run, set_up, with_workers
 
     folder = Path(config.training.checkpoint_dir)
     is_run = holds_run(folder) or (folder / "config.json").is_file()  # it may be training, and keeps its reports
-    if config.data.train_data is None or is_run or with_workers(config).training.workers:
-        return {}
-    check_request(config, **start.devices)
+    reasons = {"no recordings are given": config.data.train_data is None, "the run already exists": is_run}
+    reasons |= {"the run has workers": bool(with_workers(config).training.workers)}
+    if why := next((why for why, holds in reasons.items() if holds), None):
+        return why
+    config = _with_texts(config, start, is_plan=True)
+    if isinstance(config, str):
+        return f"the recordings have no texts: training first cuts {config}"
     say("Measuring the time of training steps; this can take a minute...")
-    times: dict[str, tuple[float, float]] = {}
-    notify = lambda event, *facts: times.update(*facts) if event == "on_trial" else None
-    open_run(set_up(config, **start.devices)[0], notify, is_plan=True)
-    return {stage: seconds for stage, (_, seconds) in times.items()}
+    facts: dict[str, Any] = {"on_no_trial": "there is nothing to try"}
+    open_run(set_up(config, **start.devices)[0], lambda event, *given: facts.update({event: given[0]}), is_plan=True)
+    return {one: whole for one, (_, whole) in facts.get("on_trial", {}).items()} or facts["on_no_trial"]
+
+
+def _with_texts(config, start, quiet=False, is_plan=False):
+    """Checks the options; returns the settings, for recordings without texts those that `transcribe` returns."""
+    from myxtts.data.corpora import TextsMissing
+    from myxtts.runs.setup import check_request, transcribe
+
+    try:
+        check_request(config, start.download, **start.devices)
+    except TextsMissing as missing:
+        if config.data.format:  # the user expects a data set of this format
+            raise
+        config = transcribe(config, missing, quiet, is_plan)
+        if isinstance(config, XTTSConfig):
+            check_request(config, **start.devices)
+    return config
 
 
 def load(

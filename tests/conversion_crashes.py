@@ -22,10 +22,7 @@ def crash_conversion(monkeypatch, work: Path, released: Path, direction: str, ev
     Returns:
         Number of operations of a conversion.
     """
-    files = {"model": "model.pth", "vocab": "vocab.json", "dvae": "dvae.pth", "mel_stats": "mel_stats.pth"}
-    files |= {"speakers": "speakers_xtts.pth", "config": "config.json"}
-    files = CoquiFiles(**{name: released / file for name, file in files.items()})
-    numbers = itertools.count()
+    files, numbers = CoquiFiles.of(released / "model.pth"), itertools.count()
 
     def make():
         folder = work / str(next(numbers))

@@ -93,13 +93,6 @@ def test_released_shape_is_the_size_big():
     assert (config.data.max_seconds, config.data.max_text_length) == (11.6, 200)
 
 
-def test_settings_in_the_checkpoint_count_without_a_config_file(tmp_path):
-    inside = {"model": state_dicts(MINIMAL)[0], "config": SETTINGS, "step": 7}
-    release = write_release(tmp_path / "in", model=inside, settings=None)
-    assert convert("--from-coqui", release / "model.pth", "--output", tmp_path / "out") == 0
-    assert read_json(tmp_path / "out" / "config.json")["sampling"]["top_k"] == 40
-
-
 def trainer_layout(model, dvae):
     named = {f"xtts.{name}": value for name, value in model.items()} | {f"dvae.{name}": v for name, v in dvae.items()}
     for front_end in ("style_encoder", "dvae"):
@@ -117,10 +110,8 @@ def after_inference_layout(model, _dvae):
 
 
 def first_weight_norm_layout(model, _dvae):
-    def old(name):
-        name = name.replace("parametrizations.weight.original0", "weight_g")
-        return name.replace("parametrizations.weight.original1", "weight_v")
-
+    modern = "parametrizations.weight.original"
+    old = lambda name: name.replace(f"{modern}0", "weight_g").replace(f"{modern}1", "weight_v")
     return {"model": {old(name): value for name, value in model.items()}}
 
 
@@ -130,10 +121,11 @@ def bare_layout(model, _dvae):
 
 @pytest.mark.parametrize("layout", [trainer_layout, after_inference_layout, first_weight_norm_layout, bare_layout])
 def test_every_layout_gives_the_same_model(layout, converted, tmp_path):
-    in_one_file = layout is trainer_layout
-    release = write_release(tmp_path / "in", model=layout(*state_dicts(MINIMAL)), dvae=not in_one_file)
+    options = dict(dvae=False, settings=None) if layout is trainer_layout else {}  # it has its own
+    release = write_release(tmp_path / "in", model=layout(*state_dicts(MINIMAL)), **options)
     assert convert("--from-coqui", release / "model.pth", "--output", tmp_path / "out") == 0
     assert_same_weights(tmp_path / "out", converted)
+    assert read_json(tmp_path / "out/config.json") == read_json(converted / "config.json")
 
 
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])

@@ -13,7 +13,6 @@ from parity_helpers import ReferenceObjective, channels_last, difference
 from myxtts.config.config import SamplingConfig
 from myxtts.data.batch import GPTBatch
 from myxtts.inference.synthesizer import Synthesizer
-from myxtts.interchange.coqui import weights as coqui
 from myxtts.interchange.coqui.conversion import CoquiFiles, import_coqui
 
 PARITY = Path(__file__).resolve().parents[2] / "shared" / "reference" / "parity"
@@ -37,9 +36,8 @@ def model(synthesizer):
     return synthesizer.model
 
 
-@pytest.fixture(scope="module")
-def batch(reference):
-    """Returns the batch for which the reference computed losses, logits and gradients."""
+def batch_of(reference):
+    """Returns the batch for which the reference computed losses."""
     code_lengths = -(-reference["gpt/wav_lengths"] // 1024)
     return GPTBatch(
         tf.range(3),
@@ -53,24 +51,8 @@ def batch(reference):
 
 
 @pytest.fixture(scope="module")
-def objective(synthesizer):
-    return ReferenceObjective(synthesizer.model, synthesizer.config)
-
-
-@pytest.fixture(scope="module")
 def text(reference):
     return tf.constant([[3, *reference["lat/text"][0], 0]], tf.int32)
-
-
-def gpt_arrays(arrays, prefix, config):
-    """Returns the reference's arrays of GPT parameters under `prefix`, by our names and in our layouts."""
-    tensors = [tensor for tensor in coqui.model_tensors(config) if tensor.part == "gpt"]
-    return {
-        tensor.weight.removeprefix("gpt/"): coqui.to_ours(
-            [arrays[prefix + tensor.names[0].removeprefix("gpt.")]], tensor.layout
-        )
-        for tensor in tensors
-    }
 
 
 @pytest.mark.parametrize("seconds, chunk, name", [(30.0, 4.0, "len30_chunk4"), (6.0, 6.0, "len6_chunk6")])
@@ -83,17 +65,8 @@ def test_voice_of_a_recording_equals_the_reference(synthesizer, reference, monke
         assert difference(voice.speaker, reference["spk/get_speaker_embedding"][..., 0]) < 1e-4
 
 
-def test_dvae_codes_and_decoding_equal_the_reference(model, reference):
-    mel = channels_last(reference["dvae/mel"])
-    assert difference(model.dvae.mel_to_vectors(mel), reference["dvae/encoder_out"]) < 1e-4
-    sure = reference["dvae/neg_dist_top2_margin"] > 1e-3
-    assert sure.all()
-    np.testing.assert_array_equal(model.dvae.encode(mel), reference["dvae/codes"])
-    decoded = model.dvae.decode(tf.constant(reference["dvae/codes"], tf.int32))
-    assert difference(decoded, reference["dvae/decoded_mel"].transpose(0, 2, 1)) < 1e-4
-
-
-def test_losses_equal_the_reference(objective, batch, reference):
+def test_losses_equal_the_reference(synthesizer, reference):
+    objective, batch = ReferenceObjective(synthesizer.model, synthesizer.config), batch_of(reference)
     plain, _ = objective.losses(batch)
     assert plain["text"] == pytest.approx(float(reference["gpt/noidx/loss_text"]), abs=1e-5)
     assert plain["codes"] == pytest.approx(float(reference["gpt/noidx/loss_mel"]), abs=1e-5)
@@ -102,15 +75,6 @@ def test_losses_equal_the_reference(objective, batch, reference):
     span[-1] = reference["gpt/cond_idxs_samples"][-1] // 256
     masked, _ = objective.losses(batch._replace(conditioning_codes=tf.constant(span)))
     assert masked["codes"] == pytest.approx(float(reference["gpt/idx/loss_mel"]), abs=1e-5)
-
-
-def test_gradients_equal_the_reference(objective, batch, reference, synthesizer):
-    loss, found = objective.gradients(batch)
-    assert loss == pytest.approx(float(reference["grad/total_loss"]), abs=1e-5)
-    expected = gpt_arrays(reference, "grad/", synthesizer.config.model)
-    assert set(found) == set(expected)
-    worst = max(expected, key=lambda name: difference(found[name], expected[name]) / np.abs(expected[name]).max())
-    assert difference(found[worst], expected[worst]) / np.abs(expected[worst]).max() < 1e-4, worst  # relative
 
 
 def test_greedy_codes_equal_the_reference(model, synthesizer, reference, text):

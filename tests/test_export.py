@@ -10,7 +10,6 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
 
@@ -26,6 +25,7 @@ pytest.importorskip("onnxruntime", reason="the extra export is not installed")
 
 from myxtts.__main__ import main
 from myxtts.audio.encoding import write_audio
+from myxtts.audio.files import AudioError, read_audio
 from myxtts.audio.mel import CONDITIONING_MEL, MelSpectrogram
 from myxtts.config.checks import UserError
 from myxtts.config.config import SamplingConfig
@@ -215,24 +215,16 @@ def test_hifigan_is_exported_too():
     assert np.abs(expected).max() > 1e-3
 
 
-def test_a_graph_that_is_not_the_model_is_not_written(export, monkeypatch, tmp_path, capsys):
+def test_a_graph_that_is_not_the_model_or_does_not_fit_the_disk_is_not_written(export, monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(exporting, "_other_graphs", lambda *_: ())
     monkeypatch.setattr(exporting, "LIMITS", {"float32": 1e-12})
     assert export(tmp_path / "wrong") == 2
     assert "differ from the model. gpt, states: differs by" in capsys.readouterr().err
-    assert not [*tmp_path.iterdir()]
-
-
-def test_a_full_disk_is_one_error_message_and_leaves_nothing(export, monkeypatch, tmp_path, capsys):
-    def full(*arguments, **options):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "gpt.onnx")
-
-    monkeypatch.setattr(Builder, "save", full)
+    monkeypatch.setattr(Builder, "save", Mock(side_effect=OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "gpt.onnx")))
     assert export(tmp_path / "new") == 2
     reported = capsys.readouterr().err
     assert reported.startswith("Error: gpt.onnx ") and "No space left on device" in reported
-    assert reported.count("\n") == 1
-    assert not [*tmp_path.iterdir()]
+    assert reported.count("\n") == 1 and not [*tmp_path.iterdir()]
 
 
 def test_one_recording_that_is_too_short_leaves_out_its_voice_alone(run, synthesizer, tmp_path):
@@ -262,11 +254,22 @@ def test_ids_equal_the_tokenizers_package(tmp_path):
 
 
 @pytest.mark.parametrize("subtype", ["PCM_U8", "PCM_16", "PCM_24", "PCM_32"])
-def test_wav_files_are_read(tmp_path, subtype):
-    samples = voiced(0.1, 200, 1)
-    soundfile.write(Path(tmp_path, "a.wav"), np.stack([samples, samples], 1), 16000, subtype=subtype)
-    found, rate = read_wav(tmp_path / "a.wav", 0.05)
-    assert rate == 16000 and np.abs(found - samples[:800]).max() < (0.02 if subtype == "PCM_U8" else 1e-4)
+@pytest.mark.parametrize("channels", [(1,), (1, 1), (1, 0), (1, -0.9), (0, 0), (1e-4,), "cut", (1,) * 9, "rate"])
+def test_wav_files_are_mixed_or_refused_as_by_say(tmp_path, subtype, channels):
+    levels, rate = (1,) if isinstance(channels, str) else channels, 3000 if channels == "rate" else MODEL_SAMPLE_RATE
+    soundfile.write(path := tmp_path / "a.wav", np.outer(voiced(0.2, 200, 1), levels), rate, subtype=subtype)
+    if channels == "cut":
+        path.write_bytes(path.read_bytes()[:-1200])
+    try:
+        expected = read_audio(path).samples
+    except AudioError:
+        heard = dict(sample_rate=MODEL_SAMPLE_RATE, least_samples=1, most_samples=10**6, piece_samples=9)
+        with pytest.raises(ValueError, match="a.wav is |recording is silent"):
+            Speaker.listen(Mock(config={"listening": heard}), *read_wav(path))
+    else:
+        found, rate = read_wav(path, 0.1)
+        assert rate == MODEL_SAMPLE_RATE
+        np.testing.assert_allclose(found, expected[:2205], atol=1e-5)
 
 
 def test_onnx_engine_samples_the_codes_of_tensorflow(synthesizer):

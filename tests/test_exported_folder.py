@@ -29,7 +29,7 @@ from myxtts.config.checks import UserError
 from myxtts.config.rates import MODEL_SAMPLE_RATE
 from myxtts.interchange.onnx import forms as web
 from myxtts.interchange.onnx.exported import ExportedModel
-from myxtts.interchange.onnx.speak import Speaker
+from myxtts.interchange.onnx.speak import Speaker, read_wav
 from myxtts.storage.files import read_json, write_json
 from myxtts.storage.speakers import language_of, write_speaker_clips, write_speakers
 from myxtts.text.language_guess import language_to_read
@@ -196,6 +196,27 @@ def test_package_of_the_page_is_checked_and_is_named_without_a_network(tmp_path,
         web.fetch_package(web.RUNTIME)
 
 
+@pytest.mark.skipif(not shutil.which("node"), reason="needs Node.js")
+@pytest.mark.parametrize("levels", [(1,), (1, 0), (1, -0.9), (0, 0)])
+def test_page_mixes_a_recording_and_refuses_a_silent_one_as_speak_py(tmp_path, levels):
+    (tmp_path / "ort").mkdir()
+    (tmp_path / "ort/ort.wasm.min.mjs").write_text("export const env = { wasm: {} };")
+    shutil.copy(Path(web.__file__).parent / "web/speaker.js", tmp_path / "speaker.mjs")
+    (tmp_path / "run.mjs").write_text("""import { Speaker, mixed } from "./speaker.mjs";
+        const channels = JSON.parse(process.argv[2]).map((one) => Float32Array.from(one)), speaker = new Speaker();
+        speaker.config = { listening: { piece_samples: 9, least_samples: 1, most_samples: 1e6, sample_rate: 22050 } };
+        Object.assign(speaker, { model: { num_latents: 1, width: 1 }, graph: () => { throw new Error("heard"); } });
+        await speaker.listen(channels, channels).catch(({ message }) => console.log(message));
+        console.log(JSON.stringify([...mixed(channels)]));""")
+    frames = np.outer(voiced(0.05, 200, 1), levels)
+    soundfile.write(tmp_path / "a.wav", frames, MODEL_SAMPLE_RATE, subtype="PCM_24")
+    command = ["node", tmp_path / "run.mjs", json.dumps(frames.T.tolist())]
+    outcome, found = subprocess.check_output(command, text=True).splitlines()
+    assert outcome == "heard" if any(levels) else "is silent" in outcome
+    if any(levels):
+        np.testing.assert_allclose(json.loads(found), read_wav(tmp_path / "a.wav")[0], atol=1e-5)
+
+
 @pytest.mark.skipif(bool(NO_BROWSER), reason=f"needs {', '.join(NO_BROWSER)}")
 def test_page_in_a_browser_has_the_samples_of_speak_py_and_sends_no_other_requests(export, tmp_path):  # noqa: F811
     try:
@@ -223,6 +244,10 @@ def test_page_in_a_browser_has_the_samples_of_speak_py_and_sends_no_other_reques
                 }, 100);"""
             spoken = browser.execute_async_script(script, text)
             assert browser.execute_script("return document.getElementById('voice').value") == "emma"
+            note = browser.find_element("id", "note")
+            assert "numbers" in note.text and not note.get_attribute("class")
+            browser.find_element("id", "text").send_keys(" 3")
+            assert note.get_attribute("class") == "wrong"
             entries = browser.execute_script("return performance.getEntriesByType('resource').map((one) => one.name)")
         finally:
             browser.quit()

@@ -5,6 +5,8 @@ import hashlib
 import json
 import os
 import stat
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -36,16 +38,6 @@ def names(folder):
     return {entry.name for entry in folder.iterdir()}
 
 
-def test_file_appears_when_the_block_ends(tmp_path):
-    path = tmp_path / "a.txt"
-    path.write_text("old")
-    with write_whole(path) as temporary:
-        assert temporary.parent == tmp_path
-        temporary.write_text("new")
-        assert path.read_text() == "old"
-    assert path.read_text() == "new" and names(tmp_path) == {"a.txt"}
-
-
 @pytest.mark.parametrize("before", [None, "old"])
 @pytest.mark.parametrize("failing", ["block", "interrupt", "fsync", "replace"])
 def test_a_failed_write_leaves_the_old_content_and_no_temporary_file(tmp_path, monkeypatch, failing, before):
@@ -71,11 +63,13 @@ def test_only_the_writers_own_temporary_file_is_deleted(tmp_path, monkeypatch):
     assert mine.read_text() == "mine" and names(tmp_path) == {mine.name}
 
 
-def test_two_writers_of_one_file_do_not_interfere(tmp_path):
-    with write_whole(tmp_path / "a.txt") as first, write_whole(tmp_path / "a.txt") as second:
+def test_two_writers_of_one_file_do_not_interfere_and_it_appears_when_their_blocks_end(tmp_path):
+    (path := tmp_path / "a.txt").write_text("old")
+    with write_whole(path) as first, write_whole(path) as second:
         first.write_text("first")
         second.write_text("second")
-    assert (tmp_path / "a.txt").read_text() == "first" and names(tmp_path) == {"a.txt"}
+        assert path.read_text() == "old" and first.parent == second.parent == tmp_path
+    assert path.read_text() == "first" and names(tmp_path) == {"a.txt"}
 
 
 @pytest.mark.parametrize("exists", [True, False])
@@ -199,6 +193,21 @@ def test_temporary_files_of_others_and_link_targets_are_kept(tmp_path):
     for folder in (home, tmp_path / "linked", tmp_path / "none"):
         remove_leftovers(folder)
     assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("write", [write_whole, write_whole_folder])
+def test_a_writer_removes_what_killed_writers_of_the_same_path_left_and_no_more(tmp_path, write):
+    path, others = tmp_path / "[a]*", {"other", files.temporary_path(tmp_path / "b").name}
+    for name in others:
+        (tmp_path / name).write_text("")
+    killed = f"import os, sys\nfrom myxtts.storage.files import *\nwith {write.__name__}(sys.argv[1]): os._exit(1)"
+    subprocess.run([sys.executable, "-c", killed, str(path)])
+    assert len(names(tmp_path) - others) == 1
+    with write(path) as living:
+        assert names(tmp_path) - others == {living.name}
+        with write(path) as second:
+            assert names(tmp_path) - others == {living.name, second.name}
+    assert names(tmp_path) == others | {path.name}
 
 
 def test_digests_are_blake2b_of_the_content(tmp_path):

@@ -1,6 +1,7 @@
 """Forecast of a run: required and available memory and disk, and the time of all stages."""
 
 import json
+import shutil
 import time
 from types import SimpleNamespace
 
@@ -77,9 +78,15 @@ def test_plan_estimates_the_time_of_each_stage_and_starts_no_run(tiny_corpus, tm
     assert tqdm.format_interval(seconds) in capsys.readouterr().out
     assert plan([str(tiny_corpus), *flags, "200", *folder, "--max-text-length", "1"]) == 2
     assert "MEMORY, MB" in (said := capsys.readouterr()).out and "no usable clips.\n" in said.err
-    assert not (tmp_path / "run").exists()
     short = dict(train_data=tiny_corpus, stage="dvae", max_steps=3, checkpoint_dir=tmp_path / "run")
-    assert myxtts.plan(time=True, **short)["seconds"] == {}
+    found = myxtts.plan(time=True, **short)
+    assert found["seconds"] == {} and "fewer than 40 steps" in found["not_timed"] and "than 40 steps" in str(found)
+    (tmp_path / "talk").mkdir()
+    shutil.copy(next(tiny_corpus.glob("wavs/*.wav")), tmp_path / "talk/a.wav")
+    (tmp_path / "talk/a.srt").write_text("1\n00:00:00,000 --> 00:00:01,000\none two\n")
+    planned = myxtts.plan(time=True, **short | dict(train_data=tmp_path / "talk"))["not_timed"]
+    assert "training first cuts 1 recording in en into clips by the subtitles, in" in planned
+    assert not (tmp_path / "run").exists()
 
 
 def test_time_left_includes_later_stages_and_is_in_each_log_line(tmp_path, monkeypatch):
@@ -114,8 +121,10 @@ def test_time_of_a_run_is_estimated_from_a_trial_of_its_stages(tmp_path, monkeyp
     dataset = SimpleNamespace(config=config)
     monkeypatch.setattr(agenda.time, "process_time", lambda: 2 * time.monotonic())  # two threads
     monkeypatch.setattr(agenda, "try_stage", lambda data, stage, plan: {"dvae": (0.1, 0.5), "gpt": (0.3, 1.0)}[stage])
+    reasons = []
+    notify = lambda event, *facts: reasons.extend(facts) if event == "on_no_trial" else None
     tried = lambda works, memory, free=64 * GB: agenda.try_run(
-        works, dataset, SimpleNamespace(memory=memory, memory_free=free), print
+        works, dataset, SimpleNamespace(memory=memory, memory_free=free), notify
     )
     times, opening, stop = tried(WORKS, memory=GB), agenda.OPENING, agenda.STOP_SECONDS
     assert times["dvae"] == (0.5, pytest.approx(20 * 0.5 + 0.1 * opening + 2 * stop))
@@ -126,6 +135,8 @@ def test_time_of_a_run_is_estimated_from_a_trial_of_its_stages(tmp_path, monkeyp
     assert [*tried([StageWork("dvae", 50, 20), WORKS[1]], memory=GB)] == ["gpt"], "no steps are left"
     monkeypatch.setattr(agenda, "plan_for", lambda: plan_devices(num_gpus=0, virtual_devices=3))
     assert not tried(WORKS, memory=GB), "replicas cannot share one clip"
+    monkeypatch.setattr(agenda, "plan_for", lambda: plan_devices(num_gpus=1))
+    assert not tried(WORKS, memory=GB) and "a GPU" in reasons[-1] and len({*reasons}) == 3
     monkeypatch.setattr("psutil.cpu_percent", lambda: 100.0)
     monkeypatch.setattr("psutil.Process.cpu_percent", lambda process: 0.0)
     console = RunConsole(Run(config, plan_devices(num_gpus=0)))

@@ -90,22 +90,19 @@ def test_environment_names_hub_and_cache(server, tmp_path):
     assert "coqui-public-model-license (https://coqui.ai/cpml)" in done.stderr and "LICENSE.txt" in done.stderr
 
 
-def test_licence_is_asked_for_before_the_model_is_fetched(server, monkeypatch):
+def test_licence_or_the_lack_of_one_is_asked_about_before_the_model_is_fetched(server, monkeypatch):
     with pytest.raises(HubError, match="licence coqui-public.*LICENSE.txt.*--accept-licence .accept_licence=True"):
         local_folder(NAME)
+    for file in ("README.md", "LICENSE.txt"):
+        del server.repositories["coqui/XTTS-v2"][file]
+        with pytest.raises(HubError, match="names no licence.*--accept-licence"):
+            local_folder(NAME)
     monkeypatch.setattr(hub, "ask_on_terminal", lambda question: False)
     with pytest.raises(HubError, match="not accepted, and the model was not downloaded"):
         local_folder(NAME)
     assert "model.pth" not in files_asked_for(server)
     monkeypatch.setattr(hub, "ask_on_terminal", lambda question: True)
     assert local_folder(NAME).is_dir()
-
-
-def test_model_without_a_licence_is_asked_about_too(server, release):
-    for file in ("README.md", "LICENSE.txt"):
-        del server.repositories["coqui/XTTS-v2"][file]
-        with pytest.raises(HubError, match="names no licence.*--accept-licence"):
-            local_folder(NAME)
 
 
 def test_broken_download_is_resumed(server, monkeypatch):

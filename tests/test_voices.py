@@ -109,3 +109,5 @@ def test_unusable_reference_is_refused_and_a_short_one_is_reported(encoder, tmp_
     for scale, reason in ((0, "silent"), (32_768, "full scale"), (1e300, "full scale")):
         with pytest.raises(AudioError, match=reason):
             encoder(sound.astype(np.float64) * scale)
+    with pytest.raises(AudioError, match="silent"):
+        encoder(np.append(np.zeros(31 * MODEL_SAMPLE_RATE), sound))  # only the first 30 s would be used

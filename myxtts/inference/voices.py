@@ -70,8 +70,9 @@ class VoiceEncoder:
         seconds, least = sum(map(len, recordings)) / MODEL_SAMPLE_RATE, SHORTEST_CHUNK_SAMPLES / MODEL_SAMPLE_RATE
         if files and seconds < least:
             raise AudioError(files[0], "too short", f"a voice needs {least:.2g} s or more. Received: {seconds:.2g} s.")
-        low = self.config.data.conditioning_seconds[0]
-        if files and seconds < 0.95 * low:
+        used = np.concatenate(recordings)[: int(self.config.sampling.reference_seconds * MODEL_SAMPLE_RATE)]
+        check_level(f"The used part of {files[0] if files else 'the array'}", used)
+        if files and seconds < 0.95 * (low := self.config.data.conditioning_seconds[0]):
             logger.warning("The reference lasts %.2g s; training used %.2g s or more. Use a longer one.", seconds, low)
         content = digest_bytes(repr((len(recordings), self.config.sampling, self.config.data)).encode())
         content += "".join(digest_bytes(np.ascontiguousarray(one).tobytes()) for one in recordings)

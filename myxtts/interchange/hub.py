@@ -11,7 +11,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from fnmatch import fnmatch
 from pathlib import Path
@@ -139,12 +139,9 @@ def describe_licence(source: str, terms: Path) -> tuple[bool, str]:
         head = metadata_load(terms / "README.md") or {}
     except (OSError, ValueError, RecursionError, yaml.YAMLError):
         head = {}
-    licence = head.get("license_name") or head.get("license")
-    link = head.get("license_link")
+    licence, link = head.get("license_name") or head.get("license"), head.get("license_link")
     shown = f"{source} has the licence {licence!s:.200}" if licence else f"{source} names no licence"
-    if licence and link:
-        shown += f" ({link!s:.200})"
-    shown = printable(shown)
+    shown = printable(shown + f" ({link!s:.200})" * bool(licence and link))
     if texts := [str(path) for path in sorted(terms.glob("LICEN*"))]:
         shown += f"; its text: {', '.join(texts)}"
     return bool(licence), shown
@@ -273,10 +270,8 @@ def model_card(repository: str, config: XTTSConfig, origin: str | os.PathLike | 
 def _lists(origin):
     """Yields `(title, number of accepted clips, minutes of audio)` of the training set and of the validation set."""
     for name, title in (("train", "Training"), ("validation", "Validation")):
-        path = origin / f"clips_{name}.csv"
-        if path.is_file():
-            with open(path, encoding="utf-8", newline="") as file:
-                rows = [row for row in csv.DictReader(file) if row.get("verdict") != "rejected"]
+        with suppress(FileNotFoundError), open(origin / f"clips_{name}.csv", encoding="utf-8", newline="") as file:
+            rows = [row for row in csv.DictReader(file) if row.get("verdict") != "rejected"]
             yield title, len(rows), sum(float(row["seconds"] or 0) for row in rows) / 60
 
 

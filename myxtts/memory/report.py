@@ -74,7 +74,7 @@ class MemoryReport(dict[str, Any]):
 
     def describe_time(self) -> str:
         """Formats the estimated time of each stage, which only a report of `myxtts.plan(time=True)` has."""
-        text = "TIME: not estimated for such a run. Training prints the time left after its first steps."
+        text = f"TIME: not estimated, because {self.get('not_timed')}. Training prints the time left after some steps."
         if self["seconds"]:
             each = (f"{stage} {tqdm.format_interval(seconds)}" for stage, seconds in self["seconds"].items())
             total = tqdm.format_interval(sum(self["seconds"].values()))

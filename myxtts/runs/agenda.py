@@ -270,13 +270,19 @@ def find_needs(config: XTTSConfig, works: Sequence[StageWork], dataset: SpeechDa
 
 def try_run(works: Sequence[StageWork], dataset: SpeechDataset, needs: Needs, notify: Callable) -> dict[str, tuple]:
     """Estimates `{stage: (seconds per step, seconds of the stage)}` by trial steps on a CPU. Returns {} without trial
-    steps if the run uses a GPU, several model devices, workers or --batch-size auto, has fewer than `LEAST_TO_TRY`
-    steps, or needs too much memory."""
+    steps for the reasons below, and reports which (`on_no_trial`)."""
     training, plan = dataset.config.training, plan_for()
     steps = {work.stage: max(0, work.total - (work.step or 0)) for work in works if work.trains}
-    is_plain = len(plan.model_devices) == 1 and not plan.visible_ids  # devices cannot share the clip of a trial
-    fits = is_plain and needs.memory <= min(MOST_TO_TRY, needs.memory_free)
-    if not fits or training.automatic_batch_size or training.workers or sum(steps.values()) < LEAST_TO_TRY:
+    is_cpu = not plan.visible_ids and len(plan.model_devices) == 1
+    reasons = {
+        "trial steps are for one CPU, not for a GPU or several devices": not is_cpu,
+        "the run has workers": training.workers,
+        "the batch size is auto": training.automatic_batch_size,
+        f"the run takes fewer than {LEAST_TO_TRY} steps": sum(steps.values()) < LEAST_TO_TRY,
+        "trial steps would need too much memory": needs.memory > min(MOST_TO_TRY, needs.memory_free),
+    }
+    if why := next((why for why, holds in reasons.items() if holds), None):
+        notify("on_no_trial", why)
         return {}
     notify("on_trial_start", [stage for stage, count in steps.items() if count])
     began, used = time.monotonic(), time.process_time()

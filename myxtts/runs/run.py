@@ -40,6 +40,7 @@ class RunListener:
     - `on_corpus(dataset)`: the recordings were read into a `data.dataset.SpeechDataset`.
     - `on_agenda(works)`: the agenda, a `runs.agenda.StageWork` per stage, is known; nothing was trained or reset yet.
     - `on_needs(needs)`: the needed memory and disk, a `runs.agenda.Needs`, were estimated.
+    - `on_no_trial(why)`: there are no trial steps, and so no estimates, for this reason.
     - `on_trial_start(stages)`: trial steps of these stages are about to start.
     - `on_trial(times)`: the trial steps gave these estimates, `{stage: (seconds per step, seconds of the stage)}`.
     - `on_stage(stage, order)`: the stage is about to start; `order` is the `data.batch.BatchOrder` of its batches.

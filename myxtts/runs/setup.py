@@ -282,7 +282,7 @@ def measure_here(request: str):
     print(json.dumps({"devices": plan.describe(), "step_seconds": median(clock.step_times)}))
 
 
-def transcribe(config: XTTSConfig, missing: TextsMissing, quiet: bool = False) -> XTTSConfig:
+def transcribe(config: XTTSConfig, missing: TextsMissing, quiet: bool = False, plan: bool = False) -> XTTSConfig | str:
     """Cuts recordings without texts into clips with texts, as `myxtts make-dataset` does; reuses an earlier result.
 
     The texts come from a subtitle file with the recording's name, else from `evaluation_recognizer`, by default Whisper
@@ -290,7 +290,8 @@ def transcribe(config: XTTSConfig, missing: TextsMissing, quiet: bool = False) -
     recordings are reported and skipped.
 
     Returns:
-        The configuration with the new data set as its training data.
+        The configuration with the new data set as its training data. If `plan`, makes none: without an earlier
+        one, returns what would be cut.
 
     Raises:
         UserError: The recognizer cannot be used, no clip could be made, or the run's folder is among the recordings.
@@ -310,10 +311,12 @@ def transcribe(config: XTTSConfig, missing: TextsMissing, quiet: bool = False) -
         return with_set
     if recognizer:
         settle_recognizer(recognizer)
+    how = f"with the recognizer {printable(recognizer)}" if recognizer else "by the subtitles"
+    what = f"{counted(len(missing.recordings), 'recording')} in {language} into clips {how}, in {folder}"
+    if plan:
+        return what
     if not quiet:
-        how = f"with the recognizer {printable(recognizer)}" if recognizer else "by the subtitles"
-        recordings = counted(len(missing.recordings), "recording")
-        say(f"{printable(str(root))}: cutting {recordings} in {language} into clips {how}, in {folder}")
+        say(f"{printable(str(root))}: cutting {what}")
     longest = min(11.5, data.max_seconds)
     options = dict(recognizer=recognizer, language=language, max_seconds=longest, min_seconds=min(1.0, longest / 2))
     with redirect_stdout(io.StringIO()) if quiet else nullcontext():

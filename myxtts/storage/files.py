@@ -3,6 +3,8 @@
 import csv
 import errno
 import fcntl
+import functools
+import glob
 import hashlib
 import io
 import itertools
@@ -28,6 +30,8 @@ MAX_JSON_BYTES = 32 * 2**20
 """Maximum size of a JSON file; the files of a run take a few hundred kilobytes."""
 _FORMULA = re.compile(r"\s*[=+\-@\t\r\uff1d\uff0b\uff0d\uff20]")
 """Pattern for the start of a CSV cell that a spreadsheet may evaluate as a formula, even after leading blanks."""
+_TEMPORARY = f".{{}}.{12 * '[0-9a-f]'}.myxtts*.tmp"
+"""Pattern of temporary paths of a file or folder, given the first 40 characters of its name; see `temporary_path`."""
 _NUMBER = re.compile(r"[+-]?\d+(\.\d+)?(e[+-]?\d+)?")
 
 
@@ -77,14 +81,16 @@ def write_whole(path: AnyPath) -> Iterator[Path]:
     with _named(path, temporary):
         # A private file must not become readable while it is written.
         mode = target.stat().st_mode & 0o777 | 0o600 if target.exists() else 0o666
-        os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode))
+        descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode)
         try:
+            _claim(descriptor, target)
             yield temporary
             if target.exists():
                 shutil.copymode(target, temporary)
             sync_path(temporary)
             os.replace(temporary, target)
         finally:
+            os.close(descriptor)
             temporary.unlink(missing_ok=True)
 
 
@@ -122,8 +128,10 @@ def write_whole_folder(path: AnyPath, sync: bool = True, replaced_name: str | No
     temporary = temporary_path(path)
     replaced = path.with_name(replaced_name or temporary.with_suffix(".old.tmp").name)
     temporary.mkdir()
+    descriptor = os.open(temporary, os.O_RDONLY)
     try:
         with _named(path):
+            _claim(descriptor, path)
             yield temporary
             for written in (*temporary.rglob("*"), temporary) if sync else ():
                 sync_path(written)
@@ -138,24 +146,43 @@ def write_whole_folder(path: AnyPath, sync: bool = True, replaced_name: str | No
         if replaced.exists() and not path.exists():
             os.replace(replaced, path)
         raise
+    finally:
+        os.close(descriptor)
     shutil.rmtree(replaced, ignore_errors=True)
 
 
-def remove_leftovers(folder: AnyPath, name: str = "*") -> None:
-    """Removes temporary files and folders that killed processes left. No process may be writing to `folder`.
+@functools.cache
+def _had_leftovers(folder):
+    """Whether `folder` has other temporary paths at this process's first one. Listing it each time would be slow."""
+    return len([*folder.glob(_TEMPORARY.format("*"))]) > 1
 
-    If the `name` of a file (at most 40 characters) is given, removes only the temporary paths of that file.
+
+def _claim(descriptor, path):
+    """Locks the new temporary file or folder of `path`, and removes those that killed processes left."""
+    with suppress(OSError):  # without locks, the others may be in use
+        lock(descriptor)
+        if _had_leftovers(path.parent):
+            remove_leftovers(path.parent, glob.escape(path.name[:40]))
+
+
+def remove_leftovers(folder: AnyPath, name: str = "*") -> None:
+    """Removes temporary files and folders in `folder` that no process has locked, because their writers were killed.
+
+    `name` is a pattern of the first 40 characters of the names whose temporary paths are removed. On a file system
+    without locks, no process may be writing to `folder`.
     """
-    if os.path.islink(folder):
-        return
-    for leftover in Path(folder).glob(f".{name}.{12 * '[0-9a-f]'}.myxtts*.tmp"):
-        if leftover.is_symlink():
-            continue
-        with suppress(OSError):
-            if leftover.is_dir():
-                shutil.rmtree(leftover)
-            else:
-                leftover.unlink()
+    for leftover in () if os.path.islink(folder) else Path(folder).glob(_TEMPORARY.format(name)):
+        with suppress(OSError):  # it is a link, or another user's; opening a pipe must not wait for a writer
+            descriptor = os.open(leftover, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                continue
+            except OSError:  # no locks
+                pass
+            finally:
+                os.close(descriptor)
+            shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
 
 
 def write_text(path: AnyPath, text: str) -> None:

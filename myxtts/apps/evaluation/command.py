@@ -1,6 +1,7 @@
 """`myxtts evaluate`: compares the speech of models with each other and with recordings."""
 
 import argparse
+import json
 import os
 import shutil
 import tempfile
@@ -19,7 +20,6 @@ from myxtts.hearing.recognizers import open_recognizer, settle_recognizer
 from myxtts.inference.choices import add_choices
 from myxtts.interchange.hub import local_folder
 from myxtts.storage.base_model import FOLDER, MODELS, RUNS, is_base, kind_of, model_name
-from myxtts.storage.files import read_json
 from myxtts.utils.commons import setup_logging
 
 JSON_FILE, CSV_FILE, PAGE, SOUNDS = "evaluation.json", "evaluation.csv", "report.html", "sounds"
@@ -66,9 +66,8 @@ def check_output(folder: Path) -> None:
     """Raises `UserError` if the output folder exists with content that is not from an earlier evaluation."""
     if folder.is_symlink() or folder.exists() and not folder.is_dir():
         raise UserError(f"--output must be a folder. {folder} is a file or a link.")
-    names = {one.name for one in folder.iterdir()} if folder.is_dir() else set()
-    found = read_json(folder / JSON_FILE) if JSON_FILE in names else None
-    is_ours = isinstance(found, dict) and found.get("format") == "myxtts evaluation"
+    names, report = {one.name for one in folder.iterdir()} if folder.is_dir() else set(), folder / JSON_FILE
+    is_ours = report.is_file() and report.read_bytes().startswith(b'{\n "format": "myxtts evaluation"')
     if names and not (is_ours and names <= {JSON_FILE, CSV_FILE, PAGE, SOUNDS}):
         raise UserError(f"--output must be a new folder or an earlier evaluation. {folder} has other content.")
 
@@ -107,7 +106,7 @@ def evaluate(*folders: str | os.PathLike, **options) -> dict[str, Any]:
     """
     arguments = keywords(build_parser(), {"folders": folders, **options})
     _evaluate(arguments, _check(arguments))
-    return read_json(Path(arguments.output) / JSON_FILE)
+    return json.loads((Path(arguments.output) / JSON_FILE).read_text("utf-8"))
 
 
 def _check(arguments):

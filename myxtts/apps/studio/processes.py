@@ -1,5 +1,6 @@
 """Runs `myxtts` commands, including training, as child processes, and reads the state of a run from its folder."""
 
+import glob
 import os
 import re
 import signal
@@ -20,7 +21,7 @@ from myxtts.apps.studio.training_form import OWN, config_in, stages_of, values_o
 from myxtts.config.checks import UserError
 from myxtts.config.stages import STAGES
 from myxtts.storage.checkpoint import CheckpointStore
-from myxtts.storage.files import lock
+from myxtts.storage.files import lock, remove_leftovers
 from myxtts.storage.run_folder import METRICS, read_metrics
 
 MOST_READ_BYTES, MOST_SHOWN_CHARACTERS = 200_000, 20_000
@@ -56,10 +57,13 @@ class Tasks:
             elif name not in self._last:
                 return
             _, process, output, _ = self._last[name]
+        folder = self.folders().get(name)
         while (code := process.poll()) is None:
             yield _printed(output)
             time.sleep(POLL_SECONDS)
         if code in ENDED:
+            if folder:
+                remove_leftovers(folder.parent, glob.escape(folder.name[:40]))
             raise PageError("was_cancelled")
         if code and (name, code) != ("evaluate", 3):  # 3: the report is written, without one of the models
             raise UserError(sentence_of(_printed(output)))

@@ -105,7 +105,7 @@ def compare_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None
         spoken = [studio.speak(name, text, language, recording, speaker, seed, which=which) for name, which in order]
         names = [f"{name}@{which}" for name, which in order]
         captions = "AB" if blind else [f"{letter}: {name}" for letter, name in zip("AB", names)]
-        heard = dict(sides=names, blind=blind, text=text, seed=int(seed))
+        heard = dict(sides=names, blind=blind, text=text, seed=int(seed or 0))
         yield *(gr.Audio(value=one, label=label) for one, label in zip(spoken, captions)), heard, hint(texts, *doubts)
 
     with gr.Row():

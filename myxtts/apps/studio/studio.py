@@ -205,7 +205,7 @@ class Studio:
             synthesizer = self._load(folder, which, changed)
         voice, sampling = synthesizer.as_voice(recording or speaker), synthesizer.config.sampling
         sampling = replace(sampling, temperature=temperature or sampling.temperature)
-        return synthesizer, voice, language or None, sampling, int(seed), speed
+        return synthesizer, voice, language or None, sampling, int(seed or 0), speed
 
     def export(self, name: str, weights: str) -> Iterator[str]:
         """Exports a model for ONNX Runtime, unless its `export_folder` exists; yields the output of the command."""
@@ -228,7 +228,7 @@ class Studio:
     def evaluate(self, first: str, which: str, second: str, of_second: str, sentences: int) -> Iterator[str]:
         """Evaluates `first` at checkpoint `which` (`best` or `last`) and `second` at `of_second`; yields the output."""
         folders = dict.fromkeys((f"{self.source(first)}@{which}", f"{self.source(second)}@{of_second}"))
-        flags = [f"--sentences={int(sentences)}", "--seeds=1", f"--output={self.home / EVALUATION}"]
+        flags = [f"--sentences={int(sentences or 0)}", "--seeds=1", f"--output={self.home / EVALUATION}"]
         yield from self.tasks.follow("evaluate", "evaluate", *flags, "--", *folders)
 
 

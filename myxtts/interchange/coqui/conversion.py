@@ -78,8 +78,9 @@ def imported_release(model: Path) -> Path:
     def convert():
         print(f"{model.parent} is a Coqui model: converting it once into {output}", file=sys.stderr, flush=True)
         import_coqui(files, output)
-        for stale in {*cache.glob(f"{glob.escape(stem)}-*")} - {output}:
-            shutil.rmtree(stale, ignore_errors=True)
+        for stale in cache.glob(f"*{glob.escape(stem)}-*"):  # also what a killed conversion left
+            if output.name not in stale.name:
+                shutil.rmtree(stale, ignore_errors=True)
 
     make_once(output, convert)
     return output
@@ -310,14 +311,14 @@ def export_coqui(folder: str | os.PathLike, output: str | os.PathLike, which: st
 
 def _voices(folder, which):
     """Yields each voice as `(name, {tensor name: array})` for coqui-tts. Encodes voices kept as recordings."""
-    listen = None
-    for name, speaker in read_speakers(folder).items():
-        if speaker.clip and listen is None:
-            from myxtts.inference.loading import load_model  # imports TensorFlow, which other voices do not need
-            from myxtts.inference.voices import VoiceEncoder
+    speakers = read_speakers(folder)
+    if any(speaker.clip for speaker in speakers.values()):
+        from myxtts.inference.loading import load_model  # imports TensorFlow, which other voices do not need
+        from myxtts.inference.voices import VoiceEncoder
 
-            model = load_model(folder, which)
-            listen = VoiceEncoder(model, model.preset[1], traced=False)
+        model = load_model(folder, which)
+        listen = VoiceEncoder(model, model.preset[1], traced=False)
+    for name, speaker in speakers.items():
         try:
             voice = listen(speaker.clip) if speaker.clip else Voice(*read_speaker(folder, name))
         except AudioError as error:

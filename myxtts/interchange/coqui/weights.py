@@ -77,15 +77,13 @@ def our_shape(tensor: Tensor) -> tuple[int, ...]:
 
 def to_ours(arrays: Sequence[np.ndarray], layout: str) -> np.ndarray:
     """Converts one or two arrays of Coqui's file, in the order of `Tensor.names`, to a MyXTTS weight, float32."""
-    convert, _ = _LAYOUTS[layout]
     floats = [np.asarray(array, np.float32) for array in arrays]
-    return np.asarray(convert(*floats), np.float32)
+    return np.asarray(_LAYOUTS[layout][0](*floats), np.float32)
 
 
 def to_coqui(array: np.ndarray, layout: str) -> tuple[np.ndarray, ...]:
     """Converts a MyXTTS weight to the one or two arrays of Coqui's file, in the order of `Tensor.names`."""
-    _, convert = _LAYOUTS[layout]
-    return convert(array)
+    return _LAYOUTS[layout][1](array)
 
 
 def _norm_but_first(direction):

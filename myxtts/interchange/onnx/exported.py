@@ -74,7 +74,7 @@ class ExportedModel:
         if which != "none":
             self.exported.sentence([], *(np.zeros(shape, np.float32) for shape in self._shapes), max_codes=2)
         if which == "all":
-            self.exported.listen(np.zeros(MODEL_SAMPLE_RATE, np.float32), MODEL_SAMPLE_RATE)
+            self.exported.listen(np.sin(np.arange(MODEL_SAMPLE_RATE)), MODEL_SAMPLE_RATE)  # silence would be refused
 
     def stream(self, text: Sequence[Piece], *manner, check: bool = False, hurry: bool = True) -> SpeechStream:
         """Returns a stream, like `Synthesizer.stream`. It can only be polled; iterating needs an engine with `wait`."""

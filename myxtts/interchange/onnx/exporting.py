@@ -21,7 +21,7 @@ from myxtts.inference.voices import SHORTEST_CHUNK_SAMPLES, stored_voice
 from myxtts.inference.windows import WindowShape
 from myxtts.interchange.onnx import graphs, speak
 from myxtts.interchange.onnx.builder import FLOAT32, INT8, import_package
-from myxtts.interchange.onnx.forms import FORMATS, RUNTIME, fetch_package
+from myxtts.interchange.onnx.forms import FORMATS
 from myxtts.interchange.onnx.speak import Cache, Speaker, gumbel_noise
 from myxtts.models.gpt import SamplingValues
 from myxtts.storage.files import write_json, write_text, write_whole_folder
@@ -32,9 +32,9 @@ from myxtts.text.languages import get_language
 logger = logging.getLogger(__name__)
 
 MODEL_NUMBERS = (
-    *("layers", "heads", "width", "num_latents", "speaker_width", "max_text_tokens", "max_codes"),
-    *("start_text_token", "stop_text_token", "start_audio_token", "stop_audio_token"),
-)
+    "layers heads width num_latents speaker_width max_text_tokens max_codes start_text_token stop_text_token "
+    "start_audio_token stop_audio_token"
+).split()
 """Fields of `ModelConfig` that `speak.py` needs."""
 LIMITS = {"float32": 1e-4, "int8": 0.1}
 """By number format: largest allowed RMS error of a graph's output, relative to the RMS of the Keras model's output."""
@@ -75,17 +75,15 @@ def export_model(
     require(is_new_or_empty(output), "--output", "a new or empty folder", output, "Name another, or delete it.")
     import_package("onnx")
     import_package("onnxruntime")
-    if form == "web":
-        fetch_package(RUNTIME)
     synthesizer = Synthesizer.load(folder, which)
     model = synthesizer.model
     if "decoder" not in model.parts:
         command = f"python train_main.py --stage decoder --checkpoint-dir {folder} --train-data …"
         raise UserError(f"{folder} has no trained waveform decoder, which the export needs. Train one: {command}")
-    voices = _voices(folder, synthesizer)
+    voices, described = _voices(folder, synthesizer), settings(synthesizer, form, weights)
     with write_whole_folder(output) as new:
+        FORMATS[form][1](new, voices, described)  # first, because a download may fail
         synthesizer.tokenizer.save(new / "vocab.json")
-        described = settings(synthesizer, form, weights)
         np.savez(new / "voices.npz", **voices)
         shutil.copy(speak.__file__, new)
         described["reading"] = _copy_reading(new / "reading")
@@ -95,7 +93,6 @@ def export_model(
         parts += [build(model) for build in (graphs.build_conditioning, graphs.build_speaker, graphs.build_decoder)]
         for graph in parts:
             graph.save(new / f"{graph.name}.onnx")
-        FORMATS[form][1](new, voices, described)
         speaker, random, wrong = Speaker(new), np.random.default_rng(0), []
         for compare in (_other_graphs, _sentences, _long_text):
             for what, value, limit in compare(speaker, synthesizer, random):
@@ -131,6 +128,7 @@ def settings(synthesizer: Synthesizer, form: str, weights: str) -> dict:
         "languages": {one.code: one.char_limit for one in spoken},
         "longest_texts": {code: front.longest_text(code) for code in tokenizer.languages},
         "written_as_it_sounds": [code for code in tokenizer.g2p if code in tokenizer.languages],
+        "transliterated": [one.code for one in spoken if one.romanize or one.code in tokenizer.g2p],  # not by the page
         "scripts": {one.code: one.scripts for one in spoken},
         "espeak_voices": {one: name for one in tokenizer.languages if (name := espeak_voice(one, tokenizer.g2p))},
         "sampling": {name: getattr(config.sampling, name) for name in SamplingValues._fields},
@@ -158,13 +156,13 @@ def _voices(folder, synthesizer):
             logger.warning("Voice %s was not exported: %s", name, error)
     if not voices:
         logger.warning("%s has no voices: speak.py will need a WAV file for --voice.", folder)
-    latents, speakers = [one.latents for one in voices.values()], [one.speaker for one in voices.values()]
+    stacked = lambda arrays, *shape: np.reshape(np.array(arrays, np.float32), (-1, *shape))
     return {
         "names": np.array(list(voices), np.str_),
         "languages": np.array([stored[name].language or "" for name in voices], np.str_),
         "trained": np.array([stored[name].clip is not None for name in voices], bool),
-        "latents": np.concatenate([np.zeros((0, config.num_latents, config.width), np.float32), *latents]),
-        "speakers": np.concatenate([np.zeros((0, config.speaker_width), np.float32), *speakers]),
+        "latents": stacked([one.latents for one in voices.values()], config.num_latents, config.width),
+        "speakers": stacked([one.speaker for one in voices.values()], config.speaker_width),
     }
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from myxtts.config.checks import UserError, read_toml, say
-from myxtts.storage.files import user_cache, write_json
+from myxtts.storage.files import user_cache, write_json, write_whole
 
 RUNTIME, ESPEAK = read_toml(__file__, "npm.toml").values()
 """Packages for the web page, as `npm.toml` describes them."""
@@ -28,11 +28,11 @@ def fetch_package(package: dict[str, Any]) -> Path:
         say(f"Downloading {release} ({package['licence']}) from npm")
         try:
             cache.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(dir=cache) as folder:
+            with tempfile.TemporaryDirectory() as folder, write_whole(path) as temporary:
                 command = ["npm", "pack", release, "--pack-destination", folder]
                 subprocess.run(command, check=True, capture_output=True, stdin=subprocess.DEVNULL)
-                next(Path(folder).glob("*.tgz")).replace(path)
-        except (OSError, subprocess.CalledProcessError, StopIteration) as error:
+                shutil.copyfile(next(Path(folder).glob("*.tgz")), temporary)
+        except (FileNotFoundError, subprocess.CalledProcessError, StopIteration) as error:
             reason = "npm (Node.js) is not installed" if isinstance(error, FileNotFoundError) else "npm failed"
             hint = f"`npm pack {release}` downloads it: save the archive as {path}, and repeat the command"
             raise UserError(f"{release}, which the page needs, cannot be downloaded: {reason}. {hint}.") from error

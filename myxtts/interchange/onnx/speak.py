@@ -26,7 +26,7 @@ from pathlib import Path
 
 import numpy as np
 
-FADE_SECONDS = 0.005
+FADE_SECONDS, SILENT_PEAK = 0.005, 1e-3
 CACHE_ROWS = 64
 """The key-value cache grows to the next multiple of this number of positions."""
 RULES = {
@@ -254,6 +254,8 @@ class Speaker:
         if len(samples) / sample_rate < least / heard["sample_rate"]:
             raise ValueError(f"The recording must be at least {least / heard['sample_rate']:.2g} s long.")
         samples = resampled(samples, sample_rate, heard["sample_rate"])[: heard["most_samples"]]
+        if np.ptp(samples) / 2 < SILENT_PEAK:
+            raise ValueError(f"The recording is silent: what is used of it stays below {SILENT_PEAK:g} of full scale.")
         wav = resampled(samples, heard["sample_rate"], heard["speaker_sample_rate"])
         if heard["repeats"]:
             samples = np.resize(samples, max(1, round(len(samples) / length)) * length)
@@ -330,18 +332,26 @@ def digest(path):
 
 
 def read_wav(path, seconds=3600):
-    """Reads the first `seconds` of a WAV file; returns mono samples `(S,)` in [-1, 1] and the sample rate."""
+    """Reads the first `seconds` of a WAV file; returns mono samples `(S,)` in [-1, 1] and the sample rate. Accepts and
+    mixes recordings as `myxtts say` does: the mean of the channels that are not silent, or one if they cancel out."""
     try:
         with wave.open(str(path), "rb") as file:
             width, channels, rate = file.getsampwidth(), file.getnchannels(), file.getframerate()
             content = np.frombuffer(file.readframes(int(seconds * rate)), np.uint8).reshape(-1, channels, width)
-        if not rate or width > 4:
+            stated = file.getnframes() * channels * width  # without headers, of 44 bytes; huge if it was not known
+        is_cut = stated - Path(path).stat().st_size > 980 and stated < 0x7FFF0000
+        if is_cut or not len(content) or not (width <= 4 and channels <= 8 and 4000 <= rate <= 384000):
             raise wave.Error
     except (EOFError, ValueError, wave.Error) as error:  # ValueError: a cut sample at the end
-        raise ValueError(f"{path} is not a PCM WAV file: `ffmpeg -i {path} voice.wav` makes one.") from error
+        rule = "a complete PCM WAV file of 1 to 8 channels at 4000 to 384000 Hz"
+        raise ValueError(f"{path} is not {rule}: `ffmpeg -i {path} voice.wav` makes one.") from error
     whole = np.zeros((*content.shape[:2], 4), np.uint8)
     whole[..., 4 - width :] = content ^ (128 * (width == 1))  # only 8-bit samples are unsigned
-    return (whole.view("<i4")[..., 0] / 2.0**31).mean(axis=1), rate
+    frames = whole.view("<i4")[..., 0] / 2.0**31
+    sounding = np.ptp(frames, axis=0) / 2 >= SILENT_PEAK
+    frames = frames[:, sounding | ~sounding.any()]
+    mono, loudness = frames.mean(axis=1), np.sqrt(np.mean(frames**2, axis=0))
+    return mono if np.sqrt(np.mean(mono**2)) >= 0.1 * max(loudness) else frames[:, loudness.argmax()], rate
 
 
 def main():

@@ -13,6 +13,7 @@ import pytest
 import soundfile
 from tiny import make_tiny_corpus, tiny_run_config, write_run
 
+import myxtts
 from myxtts.__main__ import main
 from myxtts.apps.evaluation import comparison as comparing
 from myxtts.apps.evaluation.command import subjects
@@ -160,11 +161,12 @@ def test_bundled_model_needs_no_data_and_is_called_base(spoken, monkeypatch, cap
     assert str(BASE_FOLDER) not in capsys.readouterr().out
 
 
-def test_second_evaluation_replaces_the_first_and_is_equal(spoken):
+def test_evaluation_from_python_replaces_that_of_the_command_and_is_equal(spoken):
     output = spoken.parent / "out"
     contents = []
-    for _ in range(2):
-        assert main(["evaluate", str(spoken), "--data", str(spoken), "--output", str(output)]) == 0
+    command = lambda *given: main(["evaluate", *given, f"--data={spoken}", f"--output={output}"])
+    for evaluate in (command, lambda given: myxtts.evaluate(given, data=spoken, output=output)):
+        evaluate(str(spoken))
         contents.append({path.name: path.read_bytes() for path in output.rglob("*") if path.is_file()})
     assert contents[0] == contents[1] and {"report.html", "evaluation.csv", "00000.flac"} <= contents[0].keys()
 

@@ -22,7 +22,7 @@ from myxtts.apps.studio.training_form import FLAGS, OWN, XTTS_V2
 from myxtts.config.checks import UserError
 from myxtts.config.config import DataConfig, ModelConfig, XTTSConfig, config_from_dict
 from myxtts.config.stages import STAGES
-from myxtts.storage.files import append_line, read_json, write_json
+from myxtts.storage.files import append_line, read_json, temporary_path, write_json
 from myxtts.storage.run_folder import own_run_folder
 
 
@@ -181,7 +181,7 @@ def test_votes_are_stored_and_counted_by_pair(tmp_path):
     assert len((tmp_path / "_votes.csv").read_text().splitlines()) == 4
 
 
-def test_command_is_followed_cancelled_and_fails_with_its_message(monkeypatch):
+def test_command_is_followed_cancelled_and_fails_with_its_message(tmp_path, monkeypatch):
     ready = "import signal, sys, time; signal.signal(signal.SIGINT, signal.SIG_IGN);"
     popen = lambda words, run=subprocess.Popen, **options: run([sys.executable, "-c", ready + words[3]], **options)
     monkeypatch.setattr(subprocess, "Popen", popen)
@@ -190,16 +190,18 @@ def test_command_is_followed_cancelled_and_fails_with_its_message(monkeypatch):
     assert list(known.follow("a", "print('10 %\\r20 %'); print('done')"))[-1] == "20 %\ndone"
     with pytest.raises(UserError, match="^It is wrong.$"):
         list(known.follow("a", "print('Error: It is wrong.'); sys.exit(2)"))
-    following = known.follow("a", "print('begun', flush=True); time.sleep(600)")
+    (left := temporary_path(tmp_path / "model")).mkdir()
+    command = "a", "print('begun', flush=True); time.sleep(600)", f"--output={tmp_path / 'model'}"
+    following = known.follow(*command)
     assert next(one for one in following if one) == "begun"
-    assert next(known.follow("a", "print('begun', flush=True); time.sleep(600)")) == "begun"  # joins it
-    with pytest.raises(UserError, match="work on a is"):
+    assert next(known.follow(*command)) == "begun"  # joins it
+    with pytest.raises(UserError, match="work on model is"):
         next(known.follow("a", "pass"))
     assert known.seconds("a") > 0
     known.cancel("a")
     with pytest.raises(UserError, match="Cancelled"):
         list(following)
-    assert not known.cancel("a")
+    assert not known.cancel("a") and not left.exists(), "what the command was writing is removed"
 
 
 def steps_and_rates(config):

@@ -1,10 +1,11 @@
 // Speaks with an exported XTTS model in the browser, step by step as speak.py, which has longer comments.
 //
 // As a worker, it answers {request, text, options} by {samples, sentence, number, count, …} per sentence and then {done};
-// {recording: samples at 22,050 Hz, speakerRecording: at 16,000 Hz} adds the voice RECORDING and is answered by {listened}.
+// {recording: samples at 22,050 Hz, speakerRecording: at 16,000 Hz} adds the voice RECORDING and is answered by {listened};
+// samples are a Float32Array, or one for each channel in an array.
 import * as ort from "./ort/ort.wasm.min.mjs";
 
-const PAUSE_SECONDS = 0.25, FADE_SECONDS = 0.005, CACHE_ROWS = 64;
+const PAUSE_SECONDS = 0.25, FADE_SECONDS = 0.005, CACHE_ROWS = 64, SILENT_PEAK = 1e-3;
 const SENTENCE_END = /(?<=[.!?…؟۔।。！？።])\s+/;
 const CLAUSE_END = /[,;:،؛、，；：፣፤፥—–](?=\s|[^\x00-\x7f])(?!\p{Nd})|[—–]/gu;
 const WORD = /[\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}\u200c\u200d]/u;
@@ -227,6 +228,23 @@ function squeezed(states, width, speed) {
   return found;
 }
 
+// Half of the distance between the lowest and the highest sample: a constant offset is silent.
+function amplitude(samples) {
+  const [low, high] = samples.reduce(([low, high], one) => [Math.min(low, one), Math.max(high, one)], [Infinity, -Infinity]);
+  return (high - low) / 2;
+}
+
+// One channel of a recording, as in speak.py: the mean of the channels that are not silent, or one if they cancel out.
+export function mixed(recording) {
+  if (recording instanceof Float32Array) return recording;
+  const sounding = recording.filter((one) => amplitude(one) >= SILENT_PEAK), channels = sounding.length ? sounding : recording;
+  const mono = new Float32Array(recording[0].length);
+  for (const channel of channels) channel.forEach((one, at) => (mono[at] += one / channels.length));
+  const loudness = (channel) => Math.sqrt(channel.reduce((sum, one) => sum + one * one, 0) / channel.length);
+  const loudest = channels.reduce((best, one) => (loudness(one) > loudness(best) ? one : best));
+  return loudness(mono) < 0.1 * loudness(loudest) ? loudest : mono;
+}
+
 export class Speaker {
   static async load() {
     const [config, vocabulary, voices] = await Promise.all(["config.json", "vocab.json", "voices.json"].map(fetchJson));
@@ -248,8 +266,7 @@ export class Speaker {
 
   // Languages that do not need the transliteration of MyXTTS, which this page lacks.
   get languages() {
-    const { languages, written_as_it_sounds: transliterated } = this.config;
-    return Object.keys(languages).filter((one) => !transliterated.includes(one));
+    return Object.keys(this.config.languages).filter((one) => !this.config.transliterated.includes(one));
   }
 
   // The only language of the training voices, else English.
@@ -343,10 +360,12 @@ export class Speaker {
   }
 
   // Adds the voice of a recording, given at both sample rates.
-  async listen(samples, speakerSamples) {
+  async listen(...recordings) {
+    let [samples, speakerSamples] = recordings.map(mixed);
     const { piece_samples: length, least_samples: least, most_samples: most, repeats, sample_rate: rate } = this.config.listening;
     if (samples.length < least) throw new Error(`The recording must be at least ${(least / rate).toFixed(2)} s long.`);
     samples = samples.subarray(0, most);
+    if (!(amplitude(samples) >= SILENT_PEAK)) throw new Error(`The recording is silent: what is used of it stays below ${SILENT_PEAK} of full scale.`);
     const total = repeats ? Math.max(1, Math.round(samples.length / length)) * length : samples.length, pieces = [];
     for (let start = 0; start < total; start += length) {
       const piece = Float32Array.from({ length: Math.min(length, total - start) }, (_, i) => samples[(start + i) % samples.length]);
@@ -382,6 +401,7 @@ if (typeof WorkerGlobalScope !== "undefined" && self instanceof WorkerGlobalScop
   loading.then(
     (speaker) => postMessage({
       ready: true, sampleRate: speaker.sampleRate, pause: speaker.pause, languages: speaker.languages,
+      unspoken: speaker.config.transliterated, phonetic: Object.keys(speaker.config.espeak_voices),
       rates: [speaker.config.listening.sample_rate, speaker.config.listening.speaker_sample_rate],
       voices: [...speaker.voices.values()].map(({ name, language }) => ({ name, language })),
       usual: speaker.usualVoice()?.name, usualLanguage: speaker.usualLanguage,
@@ -390,13 +410,13 @@ if (typeof WorkerGlobalScope !== "undefined" && self instanceof WorkerGlobalScop
   );
   let latest = 0;
   self.onmessage = async ({ data }) => {
-    const mine = ++latest;
     try {
       const speaker = await loading;
       if (data.recording) {
         await speaker.listen(data.recording, data.speakerRecording);
         postMessage({ listened: RECORDING });
       } else if (data.text !== undefined) {
+        const mine = ++latest;
         for await (const part of speaker.speak(data.text, data.options)) {
           if (mine !== latest) return;
           postMessage({ ...part, request: data.request });
