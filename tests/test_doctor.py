@@ -185,7 +185,7 @@ def test_command_reports_clips_and_leakage_and_is_strict_on_request(corpus, tmp_
     assert code == 0 and note.startswith("note: ") and "English (en)" in note and "--language" in note
     assert run(clean.root, "--strict")[0] == 0
     code, lines = run(clean.root, "--strict", "--validation", other.root)
-    assert code == 1 and lines[-2] == "leakage: validation clip a is also trained on as a (same id)"
+    assert code == 1 and lines[-2] == "leakage: 1 of 1 validation clips are also trained on: a (same id)"
     assert run(clean.root, "--validation", other.root)[0] == 0
 
 
@@ -269,7 +269,7 @@ def test_leakage_by_id_and_by_content_in_any_format(tmp_path):
         corpora.append(make_corpus(tmp_path / side, sounds))
     path = tmp_path / "train/wavs/c.wav"
     soundfile.write(path, soundfile.read(path)[0], 22050, subtype="FLOAT")
-    assert doctor.find_leakage(*(inspect_corpus(corpus).accepted for corpus in corpora)) == [
-        "validation clip a is also trained on as a (same id)",
-        "validation clip d is also trained on as c (same content)",
-    ]
+    train, held = (inspect_corpus(corpus).accepted for corpus in corpora)
+    examples = "a (same id), d (same audio as c)"
+    assert doctor.find_leakage(train, held) == f"2 of 3 validation clips are also trained on: {examples}"
+    assert doctor.find_leakage(train, 20 * held).count("(same") == 3 and doctor.find_leakage(held[1:], train[:1]) == ""

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from tiny import full_disk, tiny_run_config
 from myxtts.api import _requested
 from myxtts.config.checks import UserError
 from myxtts.config.flags import StartOptions
+from myxtts.runs.origin import settle_origin
 from myxtts.runs.setup import require_run, with_own_data
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
 from myxtts.storage.files import temporary_path, write_json
@@ -141,6 +143,10 @@ def test_resume_of_a_copy_without_a_whole_checkpoint_is_refused_and_changes_noth
     (tmp_path / "sample_corpus").mkdir()  # recordings of the user's own
     write_json(tmp_path / "config.json", tiny_run_config(tmp_path / "sample_corpus").to_dict())
     assert with_own_data(config).data.train_data == str(tmp_path / "sample_corpus")
+    given = tiny_run_config("data", tmp_path, data={"prepared": "gs://b/a", "audio_roots": ("../b",)})
+    places = settle_origin(replace(given, training=replace(given.training, reset_training=True)))[0].data
+    assert (places.train_data, places.prepared) == (str(Path("data").absolute()), "gs://b/a")
+    assert places.audio_roots == (str(Path.cwd().parent / "b"),)
     write_json(tmp_path / "config.json", tiny_run_config("gone").to_dict())
     for config.training.reset_training in (False, True):
         with pytest.raises(UserError, match=f"that of the run, {Path.cwd()}/gone, does not exist"):

@@ -7,9 +7,11 @@ are checked before memory is allocated. Each error has one of the reasons listed
 import mmap
 import os
 import re
+import shutil
 import stat
 import struct
-from contextlib import contextmanager
+from collections.abc import Iterable
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +27,8 @@ AUDIO_EXTENSIONS = (".wav", ".flac", ".ogg", ".opus", ".mp3")
 """Extensions of audio files. A file name without an extension is tried with each of these, in this order."""
 MEDIA_EXTENSIONS = (*AUDIO_EXTENSIONS, *".aac .aif .aiff .avi .m4a .m4b .mka .mkv .mov .mp4 .webm .wma".split())
 """Extensions of audio and video files that ffmpeg can decode."""
+CONVERT = "Convert it to WAV, for example with ffmpeg -i a.m4a a.wav"
+FFMPEG = "Install ffmpeg (https://ffmpeg.org), or convert it to WAV, FLAC, Ogg or MP3"
 MIN_SAMPLE_RATE = 4_000
 MAX_SAMPLE_RATE = 384_000
 MAX_CHANNELS = 8
@@ -159,7 +163,7 @@ def check_container(path: AnyPath) -> tuple[str, ...]:
         with open(path, "rb") as file:
             magic = file.read(12)
             if magic[:4] in (b"RIFF", b"RF64") and len(magic) == 12 and magic[8:] != b"WAVE":
-                raise AudioError(path, "unsupported", "it is a RIFF file but not a WAV file; convert it to WAV.")
+                raise AudioError(path, "unsupported", f"it is a RIFF file but not a WAV file. {CONVERT}.")
             if magic[:4] == b"RIFF":
                 return _check_chunks(path, file, size)
             if magic[:4] == b"OggS":
@@ -175,8 +179,19 @@ def check_container(path: AnyPath) -> tuple[str, ...]:
     if is_mpeg or magic[:3] == b"ID3" or magic[:4] in (b"fLaC", b"RF64"):
         return ()
     if magic[:4] in _KNOWN_UNSUPPORTED or magic[4:8] in _KNOWN_UNSUPPORTED:
-        raise AudioError(path, "unsupported", "its format is not supported; convert it to WAV, FLAC, Ogg or MP3.")
+        raise AudioError(path, "unsupported", f"its format is not supported. {CONVERT}.")
     raise AudioError(path, "not audio", "it is not audio in any supported format.")
+
+
+def can_decode_any(paths: Iterable[AnyPath]) -> bool:
+    """Returns whether ffmpeg is installed, or libsndfile can read one of the recordings, by their first bytes."""
+    if shutil.which("ffmpeg"):
+        return True
+    for path in paths:
+        with suppress(AudioError):
+            check_container(path)
+            return True
+    return False
 
 
 def _check_chunks(path, file, size):

@@ -78,8 +78,8 @@ def check_data(
     vocabulary: str | Path | None = None,
     progress: Progress | None = None,
     **corpus_options: Any,
-) -> tuple[Inspection, list[str]]:
-    """Checks a data set as training does. Returns the inspection, and one sentence per leak (see `find_leakage`).
+) -> tuple[Inspection, str]:
+    """Checks a data set as training does. Returns the inspection, and the result of `find_leakage`.
 
     Args:
         validation: Data set with the validation clips; by default the validation split of `folder` itself.
@@ -188,17 +188,14 @@ def split_by_hash(utterances: Sequence, share: float, trained: Set[int] = frozen
     return train, validation
 
 
-def find_leakage(train: Sequence[Utterance], validation: Sequence[Utterance]) -> list[str]:
-    """Returns a sentence for each validation clip that has the id or the audio of a training clip."""
-    ids = {one.id for one in train}
-    by_audio = {one.audio: one.id for one in reversed(train)}
-    leaks = []
-    for one in validation:
-        if one.id in ids:
-            leaks.append(f"validation clip {one.id} is also trained on as {one.id} (same id)")
-        elif one.audio in by_audio:
-            leaks.append(f"validation clip {one.id} is also trained on as {by_audio[one.audio]} (same content)")
-    return leaks
+def find_leakage(train: Sequence[Utterance], validation: Sequence[Utterance]) -> str:
+    """Counts the validation clips that have the id or the audio of a training clip, with examples; "" if none has."""
+    ids, by_audio = {one.id for one in train}, {one.audio: one.id for one in reversed(train)}
+    leaks = [f"{one.id} (same id)" for one in validation if one.id in ids]
+    alike = [one for one in validation if one.id not in ids and one.audio in by_audio]
+    leaks += [f"{one.id} (same audio as {by_audio[one.audio]})" for one in alike]
+    examples = ", ".join(leaks[:3]) + ", …" * (len(leaks) > 3)
+    return leaks and f"{len(leaks)} of {len(validation)} validation clips are also trained on: {examples}" or ""
 
 
 class _Verdict(NamedTuple):

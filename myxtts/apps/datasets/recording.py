@@ -13,7 +13,7 @@ import soundfile
 from scipy.signal import bilinear, butter, sosfilt
 
 from myxtts.apps.datasets.speech import SILENCE_DB, find_speech
-from myxtts.audio.files import AudioError, check_container, check_header, check_joins, check_peak
+from myxtts.audio.files import FFMPEG, AudioError, check_container, check_header, check_joins, check_peak
 from myxtts.config.checks import printable
 from myxtts.hearing.networks import SileroModel
 
@@ -41,9 +41,8 @@ class LongAudio:
             if error.reason not in ("unsupported", "not audio", "broken header"):
                 raise
             if shutil.which("ffmpeg") is None:
-                detail = error.detail.partition(";")[0].rstrip(".")
-                hint = "Install ffmpeg, or convert it to WAV, FLAC, Ogg or MP3."
-                raise AudioError(self.path, error.reason, f"{detail}. {hint}") from None
+                detail = error.detail.partition(". ")[0].rstrip(".")
+                raise AudioError(self.path, error.reason, f"{detail}. {FFMPEG}.") from None
             self._by_ffmpeg = True
             self._read_header()
 

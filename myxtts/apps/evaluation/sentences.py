@@ -157,7 +157,8 @@ def clips_of_run(run: Path, utterances: Sequence[Utterance], folder: Path) -> tu
         # In the list, names that a spreadsheet would evaluate as formulas have an apostrophe.
         rows = {re.sub("^'(?=[=+@-])", "", row["id"]): row for row in csv.DictReader(file)}
     known = [one for one in utterances if one.id in rows]
-    some = [(_usable_seconds(one), float(rows[one.id].get("seconds") or 0)) for one in spread(known, 20)]
+    seconds = lambda one: float((rows[one.id].get("seconds") or "0").replace(",", "."))  # saved again by a spreadsheet
+    some = [(_usable_seconds(one), seconds(one)) for one in spread(known, 20)]
     others = [found for found, listed in some if found and abs(found - listed) > 0.1 * listed > 0]
     is_known = len(known) >= max(1, KNOWN_SHARE * min(len(ids), len(rows))) and 2 * len(others) <= len(some)
     if name == "train" and not (is_trained or is_known):
