@@ -27,12 +27,9 @@ MAX_CHARACTERS_PER_SECOND = 40.0
 """Maximum speech rate of an accepted clip; at a higher rate, the transcript is of other audio, or the audio was cut."""
 MIN_CHARACTERS_PER_SECOND = 2.0
 """Speech rate below which a clip has a warning: its transcript may be incomplete, or it contains much silence."""
-_CACHE_FORMAT = 6
 # The last 10 ms of carefully cut recordings, such as LJSpeech and VCTK, have at most 0.13 times the mean level. If they
 # are cut at random places, half have more than 0.4. Synthetic voices that end abruptly still end in 10 ms of silence.
 _CUT_SECONDS = 0.01
-_CUT_LEVEL = 0.5
-_CONTROL_CHARACTER = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f]")
 
 _COLUMNS = ("id", "verdict", "reason", "detail", "path", "line", "seconds")
 
@@ -112,7 +109,7 @@ def inspect_corpus(
     Results are cached in the JSON file `cache_path`, and reused while `limits` and the size and modification time of
     the audio file are unchanged. New results are saved only if `keeps_cache`. Calls `progress` after each clip.
     """
-    key = [_CACHE_FORMAT, MODEL_SAMPLE_RATE, *limits]
+    key = [6, MODEL_SAMPLE_RATE, *limits]  # 6: version of the cache
     cached = _load_cache(cache_path, key) if cache_path is not None else {}
     verdicts, paths = [], [utterance.wav_path for utterance in corpus.utterances]
     with ThreadPool(workers) as pool:
@@ -234,7 +231,7 @@ def _examine(path, limits, known):
     samples, warnings, rate = recording.samples, [*recording.warnings], recording.original_sample_rate
     ending = samples[-int(_CUT_SECONDS * MODEL_SAMPLE_RATE) :]
     level = np.sqrt(np.mean(np.square(ending)) / np.mean(np.square(samples)))
-    if level > _CUT_LEVEL:
+    if level > 0.5:
         warnings.append(f"cut ending: its last {1000 * _CUT_SECONDS:g} ms are at {level:.1f} times its mean level.")
     if rate < MODEL_SAMPLE_RATE:
         detail = f"At {rate} Hz, it has no content above {rate // 2} Hz; use {MODEL_SAMPLE_RATE} Hz or more."
@@ -287,7 +284,7 @@ def _encoding_fault(text):
         return True, f"The text contains U+{ord(lost[0]):04X}, which stands for lost letters."
     if text.count("?") > max(2, sum(map(str.isalpha, text))):
         return True, "The text is question marks: its encoding lacked its letters. Save the list as CSV UTF-8."
-    if control := _CONTROL_CHARACTER.search(text):
+    if control := re.search("[\x00-\x08\x0a-\x1f\x7f-\x9f]", text):
         return True, f"The text has the control character U+{ord(control[0]):04X}."
     try:
         meant = text.encode("cp1252").decode("utf-8")

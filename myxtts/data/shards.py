@@ -195,8 +195,7 @@ class PreparedClips:
             if prepared is None or prepared.audio != clip.audio[:DIGITS]:
                 why = "is missing" if prepared is None else "was changed"
                 rule = f"{self.name} must contain every clip of {of} unchanged: {clip.id} {why}"
-                limits = "--min-seconds and --max-seconds as here, if they differ from its --checkpoint"
-                raise UserError(f"{rule}. {_AGAIN}, which encodes new and changed clips, with {limits}.")
+                raise UserError(f"{rule}. {_AGAIN}, with the --min-seconds and --max-seconds of this training.")
             found[clip.wav_path] = prepared
         return found
 

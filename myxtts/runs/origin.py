@@ -28,16 +28,15 @@ from myxtts.storage.speakers import SPEAKER_CLIPS, SPEAKERS_FILE, read_clips, wr
 from myxtts.text.g2p import ESPEAK
 from myxtts.text.tokenizer import XTTSTokenizer
 
-MOST_CLIP_BYTES = 8 * 2**20
 TEXT_WEIGHTS = ("gpt/text_embedding", "gpt/text_head/kernel", "gpt/text_head/bias")
 
 
 def settle_origin(config: XTTSConfig) -> tuple[XTTSConfig, XTTSConfig | None]:
     """Completes the settings of a new run from the model in --init-from, and those of a resumed run from its folder.
 
-    Paths become absolute, so that the run can be resumed from another folder. Returns the complete settings, and the
-    stored ones (None for a new run). Raises `UserError` if --init-from lacks a needed part, or if a resumed run is given
-    another --init-from, --tune, --lora-rank, --lora-targets or --lora-alpha.
+    Paths become absolute, for a start from another folder. Returns the complete settings, and the stored ones (None for
+    a new run). Raises `UserError` if --init-from lacks a needed part, or if a resumed run is given another --init-from,
+    --tune, --lora-rank, --lora-targets or --lora-alpha.
     """
     training = config.training
     source = training.init_from
@@ -133,7 +132,7 @@ def copy_speaker_clips(source: Path, home: Path) -> None:
     """Copies the speakers' recordings from the folder of the run `source` to the folder of the run `home`."""
     clips = {}
     for name, one in read_clips(source / SPEAKER_CLIPS).items():
-        if one.clip.is_file() and not one.clip.is_symlink() and one.clip.stat().st_size <= MOST_CLIP_BYTES:
+        if one.clip.is_file() and not one.clip.is_symlink() and one.clip.stat().st_size <= 8 * 2**20:
             clips[name] = one.clip.read_bytes(), one.language, one.sources
     if clips:
         write_speaker_clips(home, clips)

@@ -16,14 +16,12 @@ from myxtts.data.dataset import clip_limits
 from myxtts.data.doctor import ClipLimits, id_hash, inspect_corpus
 from myxtts.data.pipeline import SampleCache
 from myxtts.data.shards import MAX_SHARD_CLIPS, MAX_SHARDS, merge, read_index, refuse_other_count, write_shard
-from myxtts.storage.files import claimed, digest_bytes, digest_file
+from myxtts.storage.files import claimed, digest_file
 from myxtts.storage.run_folder import read_config
 from myxtts.training.resuming import load_foundations
 from myxtts.training.stages.gpt import GPTPreparation
 
 LOCK = "shards.lock"
-WIDTH_CODES = 32
-"""Clips are padded to a multiple of this number of codes, so that TensorFlow traces few shapes."""
 
 
 def prepare(
@@ -68,25 +66,22 @@ def prepare(
     for number in _claimed([*clips], output / LOCK, tell):
         paths = {one.id: Path(one.wav_path) for one in clips[number]}
         audio = {name: digest_file(path) if path.is_file() else "" for name, path in paths.items()}
-        rules = {one.id: repr((audio[one.id], one.text, one.language, *limits)) for one in clips[number]}
+        # Text, language and limits decide only about clips that were left out; the others may stay.
+        rules = {one.id: f"{audio[one.id]} {one.text} {one.language} {limits}" for one in clips[number]}
+        sources = lambda left_out: audio | {name: rules.get(name) for name, _ in left_out}
         index = read_index(output, number, shards, dvae)
-        if index is not None and index.get("audio") == _sources(audio, rules, index["left_out"]):
+        if index is not None and index.get("audio") == sources(index["left_out"]):
             continue
         part = replace(corpus, utterances=tuple(clips[number]), rejections=())
         inspection = inspect_corpus(part, limits, workers=data.num_workers)
         left_out = [(clip.id, f"{clip.reason}: {clip.detail}") for clip in inspection.rejections]
-        encoded, sources = _encoded(inspection.accepted, preparation), _sources(audio, rules, left_out)
-        count = write_shard(output, number, shards, dvae, encoded, left_out, sources)
+        encoded = _encoded(inspection.accepted, preparation)
+        count = write_shard(output, number, shards, dvae, encoded, left_out, sources(left_out))
         tell(f"Shard {number} of {shards}: {counted(count, 'clip')}, {len(left_out)} left out")
     if missing := merge(output, shards, dvae):
         tell(f"{len(missing)} of {shards} shards are missing, the first is {missing[0]}.")
     else:
         tell(f"All {shards} shards are complete. Train with --prepared {output}")
-
-
-def _sources(audio, rules, left_out):
-    """Returns a digest for each clip of a shard: of its audio or, if it was left out, of all that decides about it."""
-    return audio | {name: digest_bytes(rules[name].encode()) for name, _ in left_out if name in rules}
 
 
 def _claimed(numbers, lock, tell):
@@ -108,8 +103,8 @@ def _encoded(utterances, preparation) -> Iterator[tuple[str, np.ndarray, np.ndar
     cache = SampleCache(0)
     for utterance in utterances:
         samples, _ = cache.load(str(utterance.wav_path))
-        width = -(-len(samples) // (WIDTH_CODES * CODE_STRIDE_SAMPLES)) * WIDTH_CODES * CODE_STRIDE_SAMPLES
-        padded = np.pad(samples, (0, width - len(samples)))[None]
+        # Padded to a multiple of 32 codes, so that TensorFlow traces few shapes.
+        padded = np.pad(samples, (0, -len(samples) % (32 * CODE_STRIDE_SAMPLES)))[None]
         wave = noise_batch(1, 0, 1, CODE_STRIDE_SAMPLES, 1)
         wave = wave._replace(wav=padded, wav_lengths=np.array([len(samples)], np.int32))
         codes = preparation(tf.nest.map_structure(tf.constant, wave)).codes.numpy()

@@ -12,11 +12,12 @@ import itertools
 import os
 import pkgutil
 import shlex
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from myxtts.audio.files import AUDIO_EXTENSIONS, CONVERT, FFMPEG, MEDIA_EXTENSIONS, can_decode_any
+from myxtts.audio.files import AUDIO_EXTENSIONS, CONVERT, FFMPEG, MEDIA_EXTENSIONS
 from myxtts.config.checks import counted, printable, read_toml, require
 from myxtts.data.corpora.base import Corpus, CorpusFormat, Finding, Place, Reading, Utterance, to_code
 from myxtts.data.corpora.folder import ClipRefused, CorpusError, CorpusFolder, TextsMissing, file_key
@@ -28,7 +29,8 @@ TEXTS = (".txt", ".csv", ".tsv", ".list", ".json", ".jsonl", ".xlsx", ".ods", ".
 SUBTITLES = (".srt", ".vtt", ".ass", ".ssa")
 _NOT_DATA = read_toml(__file__, "not_data.toml")
 _SUFFIXES = {**_NOT_DATA["suffixes"], "recording": MEDIA_EXTENSIONS}
-_TABLES = (*_SUFFIXES["sheet"], *_SUFFIXES["parquet"], *_SUFFIXES["archive"])
+_TABLES = (*_SUFFIXES["sheet"], *_SUFFIXES["parquet"])
+_ARCHIVES, _DOCUMENTS = tuple(_SUFFIXES["archive"]), tuple(_SUFFIXES["document"])
 
 __all__ = ["Corpus", "CorpusError", "Finding", "TextsMissing", "Utterance", "files_beside", "load_corpus"]
 
@@ -87,8 +89,7 @@ def load_corpus(
     names = sorted({clip.speaker for clip in reading.utterances}, key=lambda name: (name.casefold(), name))
     for one, other in itertools.pairwise(names):
         if one.casefold() == other.casefold():
-            rule = " are read as two speakers. If they are one person, write one name."
-            reading.note("", f"{one} and {other}", rule)
+            reading.note("", f"{one} and {other}", " are read as two speakers. If they are one person, write one name.")
     _guess_language(reading)
     return Corpus(folder, layout, tuple(reading.utterances), tuple(reading.rejections), reading.notes)
 
@@ -133,8 +134,7 @@ def _other_kind(root):
 
 
 def refuse_other_kinds(given: str | os.PathLike) -> None:
-    """Raises `CorpusError` if `given` is missing or an archive, table or model; `TextsMissing` if it is a
-    recording that can be decoded."""
+    """Raises `CorpusError` if `given` is missing or an archive, table or model; `TextsMissing` if it is a recording."""
     root, name = Path(given), printable(str(given))  # a `Path` of hf://owner/name would lose a slash
     kind = _other_kind(root)
     if kind is None:
@@ -145,16 +145,14 @@ def refuse_other_kinds(given: str | os.PathLike) -> None:
     what = _NOT_DATA["what"].get(kind) or KINDS[kind]
     what = what.format(shlex.quote(name), at=at, parent=shlex.quote(printable(str(at.parent))), hub=hub)
     message = f"The data set {name} {what}."
-    if kind != "recording":
-        raise CorpusError(message)
-    _refuse_undecodable(root, [root])
-    raise TextsMissing(message, root, [root])
+    raise _texts_missing(message, root, [root]) if kind == "recording" else CorpusError(message)
 
 
-def _refuse_undecodable(root, recordings):
-    """Raises `CorpusError` if all recordings need ffmpeg, and it is not installed."""
-    if not can_decode_any(recordings):
-        raise CorpusError(f"{printable(str(root))} cannot be decoded without ffmpeg. {FFMPEG}.")
+def _texts_missing(message, root, recordings):
+    """Returns the `TextsMissing` of recordings, or a `CorpusError` if all need ffmpeg, which is not installed."""
+    if shutil.which("ffmpeg") or any(path.suffix.lower() in AUDIO_EXTENSIONS for path in recordings):
+        return TextsMissing(message, root, recordings)
+    return CorpusError(f"{printable(str(root))} cannot be decoded without ffmpeg. {FFMPEG}.")
 
 
 def _note_unused_audio(reading, layout):
@@ -217,37 +215,32 @@ def _refuse_letters(reading, language, group):
 
 def _nothing_found(place, formats):
     """Returns the error for a data set that no format recognizes; its message lists some files and gives a hint."""
-    names, tables = [], []
+    names, tables, kinds = [], [], (*_TABLES, *_ARCHIVES)
     for path, folders, files in os.walk(place.path):
         names += [f"{name}/" for name in sorted(folders)] + sorted(files)
-        tables += [Path(path, name) for name in sorted(files) if name.lower().endswith(_TABLES) and name[0] not in ".~"]
+        tables += [Path(path, name) for name in sorted(files) if name.lower().endswith(kinds) and name[0] not in ".~"]
         if len(Path(path).relative_to(place.path).parts) >= 2 or len(names) > 2_000:
             folders.clear()
-    has = lambda suffixes: any(name.lower().endswith(tuple(suffixes)) for name in names)
-    # Beside recordings, an archive may be anything.
-    tables = [one for one in tables if one.suffix.lower() not in _SUFFIXES["archive"] or not has(MEDIA_EXTENSIONS)]
+    has = lambda suffixes: any(name.lower().endswith(suffixes) for name in names)
+    if has(MEDIA_EXTENSIONS):  # beside recordings, an archive may be anything
+        tables = [path for path in tables if path.suffix.lower() in _TABLES]
     if tables and len(formats) > 1:
         refuse_other_kinds(tables[0])
     below = sorted(place.path.rglob("*")) if has(MEDIA_EXTENSIONS) and len(formats) > 1 else []
     media = [path for path in below if path.suffix.lower() in MEDIA_EXTENSIONS and path.is_file()]
-    unread = next((name for name in names if name.lower().endswith(tuple(_SUFFIXES["document"]))), "")
-    unread = unread and f" {printable(unread)} is not read: save its text as .txt."
-    recognize = "" if has(SUBTITLES) else " --recognizer base"
-    at = shlex.quote(printable(str(media[0].parent))) if media else ""
-    command = f"`myxtts make-dataset {at} --output DIR{recognize}`"
+    unread = [f" {printable(one)} is not read: save it as .txt." for one in names if one.lower().endswith(_DOCUMENTS)]
+    what, recognize = ("subtitles", "") if has(SUBTITLES) else ("no texts", " --recognizer base")
+    at = shlex.quote(printable(str(media[0].parent if media else "")))
+    command = f"`myxtts make-dataset {at} --output DIR{recognize}` makes a data set from them; then give DIR."
     if media and not has(TEXTS):
-        _refuse_undecodable(place.path, media)
-        what = "subtitles" if has(SUBTITLES) else "no texts"
-        message = (
-            f"{place.path} has recordings and {what}. {command} makes a data set from them; then give DIR.{unread}"
-        )
-        return TextsMissing(message, place.path, media)
+        message = f"{place.path} has recordings and {what}. {command}{''.join(unread[:1])}"
+        return _texts_missing(message, place.path, media)
     wanted = next((form for form in formats if form.name == "ljspeech"), formats[0])
     known = "in no known format" if len(formats) > 1 else f"not in the format {wanted.name}"
     seen = (", ".join(names[:8]) + (", …" if names[8:] else "")) or "nothing"
-    found = f"{place.list_path or place.path} is {known}. Found: {printable(seen)}.{unread}"
+    found = f"{place.list_path or place.path} is {known}. Found: {printable(seen)}.{''.join(unread[:1])}"
     if has(MEDIA_EXTENSIONS) and not has(AUDIO_EXTENSIONS):
         found += f" {CONVERT}."
     elif media:
-        found += f" Give each recording, as a.wav, a text file a.txt, or one list of lines a.wav|text; or {command}."
+        found += f" The recordings need texts: a.txt beside a.wav, or one list of lines a.wav|text. {command}"
     return CorpusError(f"{found} {wanted.name} is a folder with {wanted.hint}; docs/data.md lists all.")

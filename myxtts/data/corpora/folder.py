@@ -19,7 +19,6 @@ MAX_LINES = 2_000_000
 MAX_TRANSCRIPT_BYTES = 65_536
 MAX_NAME_CHARACTERS = 512
 """Maximum length of ids, speaker names and languages."""
-_JSON_TEXTS = {"text", "sentence", "transcript", "transcription", "normalized_text"}
 
 
 class CorpusError(UserError):
@@ -175,13 +174,14 @@ class CorpusFolder:
             raise ClipRefused("several files", detail, paths[-1])
         if paths:
             return paths[0]
-        is_audio = file_key(name) in keys
-        tried = "" if is_audio else f" with one of the extensions {', '.join(AUDIO_EXTENSIONS)}"
-        beside = [self._list(place.joinpath(*folders), for_audio=True)[0] for place in direct]
-        is_other = any(key in files for files in beside for key in audio_keys(name, MEDIA_EXTENSIONS))
-        is_other |= name.lower().endswith(MEDIA_EXTENSIONS) and not is_audio
-        hint = CONVERT if is_other else "--audio-root DIR searches another folder too"
-        detail = f"There is no audio file {'/'.join(parts)}{tried}. {hint}."
+        others, found = (
+            MEDIA_EXTENSIONS[len(AUDIO_EXTENSIONS) :],
+            (self._list(at.joinpath(*folders))[0] for at in direct),
+        )
+        is_other = any(key in files for files in found for key in audio_keys(name, others))
+        hint = "--audio-root DIR searches another folder too"
+        hint = CONVERT if is_other or name.lower().endswith(others) else hint
+        detail = f"There is no audio file {'/'.join(parts)} ({', '.join(AUDIO_EXTENSIONS)} were tried). {hint}."
         raise ClipRefused("missing file", detail, places[0].joinpath(*folders, keys[0]))
 
     def has_audio(self, places: Sequence[Path], name: str) -> bool:
@@ -268,9 +268,13 @@ class CorpusFolder:
     def _read_lines(self, path: Path) -> list[str]:
         """Reads the lines of a list of clips, without empty last lines. Raises `CorpusError` as `read_text` does."""
         text = self.read_text(path, MAX_LIST_BYTES).rstrip("\n")
-        if path.suffix == ".json":
-            with suppress(ValueError, RecursionError):  # one value, instead of an object per line
-                text = "\n".join(map(json.dumps, _json_rows(json.loads(text))))
+        if path.suffix == ".json" and text.lstrip().startswith(("[", "{")):
+            with suppress(ValueError, TypeError, LookupError, RecursionError):  # an object per line, or settings
+                if isinstance(rows := json.loads(text), dict):  # clips by name: their texts, or objects
+                    names = [name for name in rows if name.lower().endswith(MEDIA_EXTENSIONS)]
+                    rows |= {name: {"text": rows[name]} for name in names if isinstance(rows[name], str)}
+                    rows = [{"id": name, "text": row["text"], **row} for name, row in rows.items()]
+                text = "\n".join(map(json.dumps, rows))
         if text.count("\n") >= MAX_LINES:
             raise CorpusError(f"{path} has over {MAX_LINES} lines, the maximum. Split the data set.")
         return text.split("\n") if text else []
@@ -278,23 +282,6 @@ class CorpusFolder:
     def relative(self, path: Path) -> str:
         """Returns a path relative to the data set for messages, with unprintable characters escaped."""
         return printable(relative_path(path, self.root))
-
-
-def _json_rows(content):
-    """Returns the clips in the value of a JSON file: an array, an array in an object, or the entries of an object.
-    Raises `ValueError` if it has none, as in files of settings."""
-    if isinstance(content, list):
-        return content
-    names_audio = lambda value: isinstance(value, str) and value.lower().endswith(MEDIA_EXTENSIONS)
-    values = [*content.values()] if isinstance(content, dict) else []
-    for rows in (value for value in values if isinstance(value, list) and value):
-        if all(isinstance(row, dict) and any(map(names_audio, row.values())) for row in rows):
-            return rows
-    if values and all(isinstance(value, dict) and _JSON_TEXTS & {*value} for value in values):
-        return [{"id": name, **row} for name, row in content.items()]
-    if values and all(map(names_audio, content)):
-        return [{"id": name, "text": text} for name, text in content.items()]
-    raise ValueError("no clips")
 
 
 def relative_path(path: Path, root: Path) -> str:

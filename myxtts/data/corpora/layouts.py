@@ -12,7 +12,6 @@ from myxtts.storage.files import digest_bytes, user_cache, write_whole
 _STATE, _SPLITS = "state.json", "dataset_dict.json"
 _NORMALIZED, _TRANSCRIPTS = ".normalized.txt", ".trans.txt"
 _VALIDATION_SETS, _TEST_SETS = {"dev-clean", "dev-other"}, {"test-clean", "test-other"}
-_LOCALE = re.compile("[a-z]{2}_[A-Z]{2}")
 _LISTS = (".csv", ".tsv", ".txt", ".list", ".jsonl", ".json")
 _MAX_LISTS = 50
 _LABEL = re.compile(r"(\d*[.,]?\d+)\s+(\d*[.,]?\d+)\b(.*)")
@@ -242,10 +241,7 @@ def _add_pair(reading, place, audio, transcript, name):
     rows = [_LABEL.fullmatch(row.strip()) for row in text.split("\n") if row.strip()]
     if rows[1:] and all(rows):
         if _are_labels(rows):
-            detail = (
-                f"{name_of_text} has times and labels, not a sentence. Cut the recording at these times (Audacity: "
-            )
-            detail += "Export Multiple), or save the labels as .srt for myxtts make-dataset."
+            detail = f"{name_of_text} has times and labels, not a sentence. Save them as .srt, for myxtts make-dataset."
             raise ClipRefused("unreadable text", detail)
         reading.note("Two numbers a line are read as text in ", name_of_text)
     cells = {"id": audio.name, "text": " ".join(text.split()), "speaker": place.speaker}
@@ -332,7 +328,7 @@ def read_m_ailabs(reading: Reading, place: Place) -> None:
         if parts[-2] == "mix":
             reading.note("The book ", folder.relative(path), " was skipped: it has several unnamed readers.")
         elif is_name(parts[-2]):
-            locale = next((part for part in parts if _LOCALE.fullmatch(part)), "")
+            locale = next((part for part in parts if re.fullmatch("[a-z]{2}_[A-Z]{2}", part)), "")
             book = place.below(path, speaker=parts[-2], language=locale)
             tables.read_table(reading, book, tables.plain_table(reading, book, path / "metadata.csv"))
 

@@ -42,7 +42,8 @@ class Dialect(NamedTuple):
 class Table(NamedTuple):
     """List of clips: its file, its columns, and the folders of its audio.
 
-    If `dialect` is None, each line is a JSON object. Unused columns are None in `columns`.
+    If `dialect` is None, each line is a JSON object. Unused columns are None in `columns`. `is_guess` is whether they
+    were found by their content, without a header.
     """
 
     path: Path
@@ -51,15 +52,13 @@ class Table(NamedTuple):
     audio_places: tuple[Path, ...]
     header_line: int | None = None
     is_guess: bool = False
-    """Whether the columns were found by their content, without a header."""
 
     def name_of(self, line: str) -> str:
         """Returns the name of the clip in a line, or "" if the line has none."""
         if self.dialect is None:
             return _json_to_cells(line).get("id", "")
-        column = self.columns.index("id")
         cells = self.dialect.split(line) or line.split(self.dialect.separator)
-        return cells[column].strip() if column < len(cells) else ""
+        return dict(zip(self.columns, cells)).get("id", "").strip()
 
     def cells_of(self, line: str) -> dict[str, str]:
         """Returns the cells of a line as `{column: cell}`. Raises `ClipRefused` if the line is not a clip."""
@@ -114,13 +113,9 @@ def _guess_separator(lines):
     """Returns `|` if a line contains it; else the first of tab, comma and semicolon that splits most lines into 2 or 3
     cells; else `|`."""
     lines = [line for line in lines if line.strip()]
-    if any("|" in line for line in lines):
-        return "|"
-    for separator in "\t,;":
-        sizes = [len(cells) for cells in map(find_dialect(lines, separator).split, lines)]
-        if sizes.count(2) + sizes.count(3) > len(lines) / 2:
-            return separator
-    return "|"
+    splits = lambda one: sum(len(cells) in (2, 3) for cells in map(find_dialect(lines, one).split, lines))
+    found = (one for one in "\t,;" if 2 * splits(one) > len(lines))
+    return "|" if any("|" in line for line in lines) else next(found, "|")
 
 
 def _first_line(lines):
@@ -286,9 +281,8 @@ def read_table(reading: Reading, place: Place, table: Table, left_out: Collectio
         reading.note(f"Line {header + 1} of ", reading.folder.relative(table.path), printable(f" {note}"))
     elif table.is_guess:
         read_as = table.dialect.separator.join({"id": "file", None: "other"}.get(name, name) for name in table.columns)
-        unused = "; other is not used" * (None in table.columns)
-        taken = f" has no header: its columns are read as {read_as!r}. To choose others, write such a line above them"
-        reading.note("", reading.folder.relative(table.path), f"{taken}{unused}.")
+        taken = f" has no header: its columns are read as {read_as!r}. To choose others, write such a line above them."
+        reading.note("", reading.folder.relative(table.path), taken)
     speakers = _read_speakers(reading, table.path.with_name("speakers.csv"))
     for index, line in enumerate(lines):
         name = table.name_of(line)
@@ -325,7 +319,7 @@ def read_split(reading: Reading, place: Place, training: Table, validation: Tabl
 
     `others` are test lists. A validation or test list that contains all training clips is ignored.
     """
-    if validation and validation.is_guess and training.is_guess and len(validation.columns) == len(training.columns):
+    if validation and validation.header_line is None and training.is_guess:  # the longer list is the better sample
         validation = validation._replace(columns=training.columns)
     ids_of = lambda table: {_to_id(reading, name) for name in _clip_names(reading, table)}
     named, kept_back = ids_of(training), set()

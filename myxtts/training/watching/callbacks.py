@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from myxtts.config.checks import console_log, counted
+from myxtts.config.checks import console_log, counted, read_toml
 from myxtts.config.config import XTTSConfig
 from myxtts.storage.files import AnyPath
 from myxtts.utils.commons import folded, folded_on_terminal, shows_bars, tqdm
@@ -24,12 +24,7 @@ MINUTE = 60.0
 """Interval of progress lines if there is no progress bar. A stage reports its bottleneck after this time, too."""
 TRIAL_SECONDS = 10.0
 """With gradient accumulation, the expected duration of a step is printed once if it exceeds this number of seconds."""
-HINTS = {
-    "computing": "Data is ready in time. Faster: --optimizations auto or, with enough clips, a larger --batch-size.",
-    "reading": "Raise --num-workers, use a faster disk, or read the samples of `myxtts prepare` (--prepared).",
-    "preparing": "Prepare codes once (`myxtts prepare`), or give data work a GPU of its own (--data-gpu, --model-gpu).",
-    "copying": "Choose two GPUs with a faster link: `nvidia-smi topo -m` shows it.",
-}
+HINTS = read_toml(__file__, "hints.toml")
 """Advice for the user, by bottleneck: computing, or a phase of the data pipeline."""
 logger = logging.getLogger(__name__)
 
