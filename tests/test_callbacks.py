@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 
 from myxtts.config.config import XTTSConfig
+from myxtts.training.loop.switches import Ledger, LedgerRow
 from myxtts.training.watching.callbacks import (
     ConsoleProgress,
     StageEnd,
@@ -40,6 +41,9 @@ def test_log_line_has_the_text_of_the_contract():
 def test_console_without_a_terminal_prints_plain_lines(capsys):
     progress = ConsoleProgress()
     progress.on_start(start_of(accumulation=4))
+    for xla in ("off", "off", "on"):
+        rows = LedgerRow("XLA", "auto", xla, "seen", True), LedgerRow("TF32", "auto", "off", "seen", True)
+        progress.on_ledger(Ledger({row.optimization: row for row in rows}))
     progress.on_step(10)
     progress.on_log(10, LOSSES, TIMING)
     progress.on_validation(10, {"codes": 2.5}, True)
@@ -63,6 +67,7 @@ def test_console_without_a_terminal_prints_plain_lines(capsys):
     ):
         assert words in said, words
     assert "High timing variation" not in said and "\r" not in said
+    assert (said.count("XLA "), said.count("TF32 ")) == (2, 1), "the others are as in the stage before"
 
 
 def test_long_accumulated_step_tells_its_time_once(capsys, monkeypatch):

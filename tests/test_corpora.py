@@ -114,8 +114,7 @@ def test_a_fourth_column_is_the_speaker_when_most_lines_have_one(tmp_path):
     ],
 )
 def test_columns_without_a_header_are_found_by_content(tmp_path, line, read_as, speakers):
-    words = dict(enumerate(("nil", "one", "two")))
-    rows = [{"c": f"c{n}", "t": f"sentence number c{n}", "k": n % 3, "word": words[n % 3]} for n in range(12)]
+    rows = [dict(c=f"c{n}", t=f"sentence number c{n}", k=n % 3, word=("nil", "one", "two")[n % 3]) for n in range(12)]
     lines = "".join(line.format(**row, who="Ann Lee" if row["k"] else "Bob") + "\n" for row in rows)
     corpus = load_corpus(make_corpus(tmp_path, lines, [row["c"] for row in rows]))
     assert {clip.speaker.replace(tmp_path.name, "{d}") for clip in corpus.utterances} == speakers

@@ -141,20 +141,12 @@ def test_the_cache_is_used_for_unchanged_files_only(corpus, tmp_path, monkeypatc
     assert len(taken()) == 14
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda data: data[:200],
-        lambda data: b'{"limits": [4, 22050, 0.1, 30.0], "clips": {"a": [1]}}',
-        lambda data: b"",
-        lambda data: b"\xff\x00" * 99,
-    ],
-)
+@pytest.mark.parametrize("damage", [None, b'{"limits": [6, 22050, 0.1, 11.6], "clips": {"a": 1}}', b"", b"\xff\0"])
 def test_a_damaged_cache_is_ignored_and_replaced(corpus, tmp_path, damage):
     cache = tmp_path / "cache.json"
     first = inspect_corpus(corpus, cache_path=cache)
     whole = cache.read_bytes()
-    cache.write_bytes(damage(whole))
+    cache.write_bytes(whole[:200] if damage is None else damage)
     assert inspect_corpus(corpus, cache_path=cache) == first and cache.read_bytes() == whole
 
 

@@ -192,7 +192,7 @@ def find_leakage(train: Sequence[Utterance], validation: Sequence[Utterance]) ->
     alike = [one for one in validation if one.id not in ids and one.audio in by_audio]
     leaks += [f"{one.id} (same audio as {by_audio[one.audio]})" for one in alike]
     examples = ", ".join(leaks[:3]) + ", …" * (len(leaks) > 3)
-    return leaks and f"{len(leaks)} of {len(validation)} validation clips are also trained on: {examples}" or ""
+    return f"{len(leaks)} of {len(validation)} validation clips are also trained on: {examples}" if leaks else ""
 
 
 class _Verdict(NamedTuple):

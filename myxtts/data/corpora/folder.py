@@ -223,8 +223,7 @@ class CorpusFolder:
 
     def _has_folder(self, name):
         """Returns whether one of `searched`, or a folder in it, has a folder of this name."""
-        places = (at for place in self.searched for at in (place, *self._list(place, for_audio=True)[1]))
-        return any(os.path.isdir(self._on_disk(place / name)) for place in places)
+        return any(os.path.isdir(self._on_disk(at / name)) or file_key(name) in self._below(at) for at in self.searched)
 
     def _check_links(self, path, for_audio=False):
         """Raises `ClipRefused` if a symbolic link leads out of the data set and `audio_roots`. If `for_audio`, links to

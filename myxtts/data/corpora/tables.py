@@ -214,17 +214,17 @@ def columns_by_content(rows: Sequence[list[str]], size: int, clip: int = 0) -> t
     cells = [*zip(*full)] or size * [()]
     varied = [len({*column}) for column in cells]
     others = [k for k in range(size) if k != clip]
-    text = max(others, key=letters.__getitem__)
     alike = lambda a, b: 2 * sum(not {*one}.isdisjoint(other) for one, other in zip(cells[a], cells[b])) > len(full)
     is_plain = is_usual and size > 2 and alike(1, 2)
-    texts = [1, 2] if is_plain else [text]
+    texts = [1, 2] if is_plain else [max(others, key=letters.__getitem__)]
+    text = texts[-1]
     columns: list[str | None] = [None] * size
     columns[clip] = "id"
     for k in (k for k in others if full and k not in texts):
         # Numbers or words that repeat with the texts are another form of them, as in `id|3|three`.
         is_form = len({*zip(cells[k], cells[text])}) == varied[k] == varied[text] < len(full)
         is_short = 4 * letters[k] < letters[text] and all(len(cell) < 4 for cell in cells[k])
-        is_label = not is_form and not alike(k, text) and (is_short or 4 * varied[k] <= varied[text])
+        is_label = is_plain or not is_form and not alike(k, text) and (is_short or 4 * varied[k] <= varied[text])
         is_name = letters[k] or 2 * varied[k] <= len(full) and all("".join(cell).isdigit() for cell in cells[k])
         if not is_label:
             texts += [k] if is_usual and len(texts) < 2 else []
