@@ -26,5 +26,6 @@ setup(
         "myxtts.memory": ["*.toml"],
         "myxtts.storage": ["*.toml"],
         "myxtts.text.languages": ["*.toml"],
+        "myxtts.training.watching": ["*.toml"],
     },
 )

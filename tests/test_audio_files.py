@@ -4,7 +4,6 @@ import io
 import os
 import struct
 import wave
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,8 +15,6 @@ from myxtts.audio.encoding import OPEN_FORMATS, SoundEncoder, write_audio
 from myxtts.audio.files import AudioError, load_samples, read_audio
 from myxtts.config.rates import DECODER_SAMPLE_RATE, MODEL_SAMPLE_RATE, SPEAKER_SAMPLE_RATE
 
-SHARED = Path(__file__).resolve().parents[2] / "shared"
-
 
 def voice(seconds=0.5, sample_rate=MODEL_SAMPLE_RATE, peak=0.5):
     """Returns a tone of 220 Hz with vibrato, so that no two samples at its peaks are equal."""
@@ -28,9 +25,8 @@ def voice(seconds=0.5, sample_rate=MODEL_SAMPLE_RATE, peak=0.5):
 def wav_bytes(data, *, channels=1, sample_rate=MODEL_SAMPLE_RATE, bits=16, tag=1, claimed=None, chunks=b""):
     """Writes a WAV file whose header may contain wrong values."""
     block = max(1, channels * bits // 8)
-    form = struct.pack(
-        "<4sIHHIIHH", b"fmt ", 16, tag, channels, sample_rate, sample_rate * block % 2**32, block % 2**16, bits
-    )
+    rates = sample_rate, sample_rate * block % 2**32
+    form = struct.pack("<4sIHHIIHH", b"fmt ", 16, tag, channels, *rates, block % 2**16, bits)
     body = b"WAVE" + form + chunks + struct.pack("<4sI", b"data", len(data) if claimed is None else claimed) + data
     return struct.pack("<4sI", b"RIFF", len(body) % 2**32) + body
 
@@ -128,7 +124,10 @@ def test_a_non_finite_or_huge_sample_is_refused_by_both_readers(tmp_path, value,
         load_samples(tmp_path / "a.wav")
 
 
+ENCODED_RATE = 24_000
+ENCODED = voiced(2.0, 150, 1, sample_rate=ENCODED_RATE)
 PCM = (voice() * 32767).astype("<i2").tobytes()
+UNWRITABLE = ([], "a.wav", "no audio"), ([0, np.nan], "a.wav", "not finite"), (voice(), "no/a.wav", "no folder")
 
 
 @pytest.mark.parametrize(
@@ -202,18 +201,15 @@ def test_a_small_file_that_expands_without_end_is_refused(tmp_path, monkeypatch)
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
-def test_pipes_folders_and_missing_files_are_refused_and_do_not_hang(tmp_path):
+def test_pipes_folders_raw_and_missing_files_are_refused_and_do_not_hang(tmp_path):
     os.mkfifo(tmp_path / "pipe.wav")
     (tmp_path / "folder.wav").mkdir()
-    for name, reason in (("pipe.wav", "not audio"), ("folder.wav", "not audio"), ("none.wav", "missing file")):
+    (tmp_path / "a.raw").write_bytes(wav_bytes(PCM))
+    reasons = {"pipe.wav": "not audio", "folder.wav": "not audio", "a.raw": "unsupported", "none.wav": "missing file"}
+    for name, reason in reasons.items():
         assert refusal(tmp_path / name) == reason
         with pytest.raises(AudioError):
             load_samples(tmp_path / name)
-
-
-def test_a_raw_suffix_is_refused_whatever_the_content(tmp_path):
-    (tmp_path / "a.raw").write_bytes(wav_bytes(PCM))
-    assert refusal(tmp_path / "a.raw") == "unsupported"
 
 
 def test_write_audio_is_read_back_and_clipped(tmp_path):
@@ -229,22 +225,11 @@ def test_write_audio_is_read_back_and_clipped(tmp_path):
     assert soundfile.info(tmp_path / "long.ogg").frames == 2_500_000
 
 
-@pytest.mark.parametrize(
-    "samples, name, reason",
-    [
-        (np.zeros(0), "a.wav", "no audio"),
-        (np.array([0, np.nan]), "a.wav", "not finite"),
-        (voice(), "no/a.wav", "no folder"),
-    ],
-)
+@pytest.mark.parametrize("samples, name, reason", UNWRITABLE)
 def test_write_audio_refuses_invalid_samples_and_paths(tmp_path, samples, name, reason):
     with pytest.raises(AudioError) as caught:
         write_audio(tmp_path / name, samples, DECODER_SAMPLE_RATE)
     assert caught.value.reason == reason and os.listdir(tmp_path) == []
-
-
-ENCODED_RATE = 24_000
-ENCODED = voiced(2.0, 150, 1, sample_rate=ENCODED_RATE)
 
 
 def encode(sound_format, is_open, step=1_700):

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from myxtts.config.config import XTTSConfig
 from myxtts.runs.console import RunConsole, losses_text, timing_lines
+from myxtts.training.loop.switches import Ledger, LedgerRow
 from myxtts.training.watching.callbacks import MetricsWriter, StageEnd, StageStart
 
 TIMING = dict(avg_ms=125.04, std_ms=10.0, steps_per_second=7.997, variation=0.08, stall=0.015, reading=0.2)
@@ -42,6 +43,9 @@ def test_log_line_has_the_text_of_the_contract():
 def test_console_without_a_terminal_prints_plain_lines(capsys):
     progress = console()
     progress.on_start(start_of(accumulation=4))
+    for xla in ("off", "off", "on"):
+        rows = LedgerRow("XLA", "auto", xla, "seen", True), LedgerRow("TF32", "auto", "off", "seen", True)
+        progress.on_ledger(Ledger({row.optimization: row for row in rows}))
     progress.on_step(10)
     progress.on_log(10, LOSSES, TIMING)
     progress.on_validation(10, {"codes": 2.5}, True)
@@ -65,6 +69,7 @@ def test_console_without_a_terminal_prints_plain_lines(capsys):
     ):
         assert words in said, words
     assert "High timing variation" not in said and "\r" not in said
+    assert (said.count("XLA "), said.count("TF32 ")) == (2, 1), "the others are as in the stage before"
 
 
 def test_long_accumulated_step_tells_its_time_once(capsys, monkeypatch):

@@ -15,6 +15,7 @@ from tiny import tiny_run_config, write_run
 from myxtts.audio.files import AudioError
 from myxtts.config.checks import UserError
 from myxtts.data.dataset import SpeechDataset
+from myxtts.data.doctor import ClipLimits
 from myxtts.data.shards import PreparedClips, shard_name, write_shard
 from myxtts.models.xtts import XTTS
 from myxtts.runs.opening import open_run
@@ -125,7 +126,7 @@ def test_a_clip_whose_audio_changed_makes_its_shard_stale(run, shards, tmp_path,
     data = dict(train_data=str(corpus), prepared=str(tmp_path / "shards"))
     changed = replace(run, data=replace(run.data, **data))
     for _ in range(2):
-        prepare(home, tmp_path / "shards", 2, "/CPU:0", None, str(corpus), lines.append)
+        prepare(home, tmp_path / "shards", 2, "/CPU:0", None, str(corpus), tell=lines.append)
         SpeechDataset.open(changed)
         wav = sorted(corpus.rglob("*.wav"))[0]
         samples, rate = soundfile.read(wav)
@@ -136,6 +137,18 @@ def test_a_clip_whose_audio_changed_makes_its_shard_stale(run, shards, tmp_path,
     assert len(made) == 3, "both, then the one with the quieter clip"
     before, after = clips_of(shards), clips_of(tmp_path / "shards")
     assert [name for name in before if before[name] != after[name]] == [wav.stem]
+
+
+def test_other_limits_and_texts_make_shards_stale_that_left_clips_out(run, shards, tmp_path):
+    home, folder, lines = run.training.checkpoint_dir, tmp_path / "shards", []
+    short = ClipLimits(0.1, sorted(clip.seconds for clip in SpeechDataset.open(run).train)[1] + 0.001)
+    for limits in (short, short, (None, None), short):
+        prepare(home, folder, 1, "/CPU:0", limits=limits, tell=lines.append)
+        if limits is short and len(lines) < 4:
+            with pytest.raises(UserError, match="is missing. Run the same .*--max-seconds"):
+                SpeechDataset.open(with_prepared(run, folder))
+    assert [line.startswith("Shard 0 of 1") for line in lines] == [True, False, False, True, False, False]
+    assert clips_of(folder) == clips_of(shards)
 
 
 def test_a_stop_loses_only_the_shard_in_progress(run, shards, tmp_path):

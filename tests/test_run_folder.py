@@ -15,6 +15,7 @@ from tiny import full_disk, tiny_run_config
 from myxtts.api import _requested
 from myxtts.config.checks import UserError
 from myxtts.config.flags import StartOptions
+from myxtts.runs.origin import settle_origin
 from myxtts.runs.setup import require_run, with_own_data
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
 from myxtts.storage.files import temporary_path, write_json
@@ -143,6 +144,10 @@ def test_resume_of_a_copy_without_a_whole_checkpoint_is_refused_and_changes_noth
     (tmp_path / "sample_corpus").mkdir()  # recordings of the user's own
     write_json(tmp_path / "config.json", tiny_run_config(tmp_path / "sample_corpus").to_dict())
     assert with_own_data(config).data.train_data == str(tmp_path / "sample_corpus")
+    given = tiny_run_config("data", tmp_path, data={"prepared": "gs://b/a", "audio_roots": ("../b",)})
+    given.training.reset_training, here = True, Path.cwd()
+    data = settle_origin(given)[0].data
+    assert [data.train_data, data.prepared, *data.audio_roots] == [f"{here}/data", "gs://b/a", f"{here.parent}/b"]
     write_json(tmp_path / "config.json", tiny_run_config("gone").to_dict())
     for config.training.reset_training in (False, True):
         with pytest.raises(UserError, match=f"that of the run, {Path.cwd()}/gone, does not exist"):

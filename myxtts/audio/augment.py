@@ -15,8 +15,6 @@ SPEED_RANGE = 0.05
 GAIN_NEPERS = 0.7
 """Maximum random gain. `draw_change` adds the gain to log power (3 dB), and `disturb` to log amplitude (6 dB)."""
 EQUALIZER_CURVES = 4
-NOISE_DECIBELS = (5.0, 40.0)
-"""Range of the signal-to-noise ratio that `disturb` produces, in dB."""
 
 
 def draw_rows(draw: Callable, shape: Sequence, *arguments: Any, share: tuple[int, int] = (0, 1)) -> tf.Tensor:
@@ -99,8 +97,8 @@ def disturb(wav: tf.Tensor, seed: Any, position: Any, share: tuple[int, int] = (
     shape, at = (rows, 2 + 2 * EQUALIZER_CURVES), [seed, position]
 
     def draw(shape, at):
-        numbers, (low, high) = tf.random.stateless_uniform(shape, at, -1.0, 1.0), NOISE_DECIBELS
-        below = low + (high - low) * 0.5 * (1.0 + numbers[:, 1:2])
+        numbers = tf.random.stateless_uniform(shape, at, -1.0, 1.0)
+        below = 5.0 + 35.0 * 0.5 * (1.0 + numbers[:, 1:2])  # signal-to-noise ratio of 5 to 40 dB
         return tf.concat([tf.exp(GAIN_NEPERS * numbers[:, :1]), tf.pow(10.0, -below / 20.0), numbers[:, 2:]], axis=1)
 
     numbers = draw_rows(draw, shape, at, share=share)

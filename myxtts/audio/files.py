@@ -9,6 +9,7 @@ import os
 import re
 import stat
 import struct
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,8 @@ AUDIO_EXTENSIONS = (".wav", ".flac", ".ogg", ".opus", ".mp3")
 """Extensions of audio files. A file name without an extension is tried with each of these, in this order."""
 MEDIA_EXTENSIONS = (*AUDIO_EXTENSIONS, *".aac .aif .aiff .avi .m4a .m4b .mka .mkv .mov .mp4 .webm .wma".split())
 """Extensions of audio and video files that ffmpeg can decode."""
+CONVERT = "Convert it to WAV, for example with ffmpeg -i a.m4a a.wav"
+FFMPEG = "Install ffmpeg (https://ffmpeg.org), or convert it to WAV, FLAC, Ogg or MP3"
 MIN_SAMPLE_RATE = 4_000
 MAX_SAMPLE_RATE = 384_000
 MAX_CHANNELS = 8
@@ -38,13 +41,8 @@ MAX_PEAK = 8.0
 """Maximum peak, 18 dB over full scale. A higher peak is a fault: scaling it to full scale would silence the rest."""
 
 _BLOCK_FRAMES = 2**18
-_CANCELLED_SHARE = 0.1  # below this level relative to the loudest channel, -20 dB, a mix has cancelled out
-_CLIPPED_SHARE = 5e-4  # minimum share of samples in flat runs at the extremes of a clipped recording
-_CLIPPED_MIN_PEAK = 0.05  # below this peak, quantization alone causes flat runs
 _COARSE_SUBTYPES = ("PCM_U8", "PCM_S8", "ULAW", "ALAW", "IMA_ADPCM", "MS_ADPCM")
 _STREAM_LENGTH = 0x7FFF_F000  # lengths from here up mean "unknown"; ffmpeg and sox write them into pipes
-_SLOPPY_BYTES = 1_024  # some writers include the header in the data length
-_MAX_OGG_PAGE = 27 + 255 + 255 * 255
 _FIRST_OGG_PAGE, _LATER_OGG_PAGE = re.compile(rb"OggS\0[\2\3\6\7]"), re.compile(rb"OggS\0[\0\1\4\5]")
 _MPEG_HEADER = re.compile(rb"\xff[\xe2-\xe5\xf2-\xf5\xfa-\xfd][\x10-\xef]")
 MPEG_BITRATES = {
@@ -54,7 +52,6 @@ MPEG_BITRATES = {
 }
 """Bitrates in kbit/s of MPEG audio, by version and layer bits of the header: 2 is MPEG-2, 10 MPEG-1 layer III, 12
 MPEG-1 layer II."""
-_UNRECOGNIZED = 1  # libsndfile's SF_ERR_UNRECOGNISED_FORMAT
 # MP4, AIFF, AU, CAF, big-endian WAV, Matroska.
 _KNOWN_UNSUPPORTED = (b"ftyp", b"FORM", b".snd", b"caff", b"RIFX", b"\x1aE\xdf\xa3")
 
@@ -159,11 +156,11 @@ def check_container(path: AnyPath) -> tuple[str, ...]:
         with open(path, "rb") as file:
             magic = file.read(12)
             if magic[:4] in (b"RIFF", b"RF64") and len(magic) == 12 and magic[8:] != b"WAVE":
-                raise AudioError(path, "unsupported", "it is a RIFF file but not a WAV file; convert it to WAV.")
+                raise AudioError(path, "unsupported", f"it is a RIFF file but not a WAV file. {CONVERT}.")
             if magic[:4] == b"RIFF":
                 return _check_chunks(path, file, size)
             if magic[:4] == b"OggS":
-                file.seek(max(0, size - _MAX_OGG_PAGE))
+                file.seek(max(0, size - (27 + 255 + 255 * 255)))  # the longest Ogg page
                 _, mark, page = file.read().rpartition(b"OggS")
                 if mark and len(page) > 1 and page[1] & 4:
                     return ()
@@ -175,7 +172,7 @@ def check_container(path: AnyPath) -> tuple[str, ...]:
     if is_mpeg or magic[:3] == b"ID3" or magic[:4] in (b"fLaC", b"RF64"):
         return ()
     if magic[:4] in _KNOWN_UNSUPPORTED or magic[4:8] in _KNOWN_UNSUPPORTED:
-        raise AudioError(path, "unsupported", "its format is not supported; convert it to WAV, FLAC, Ogg or MP3.")
+        raise AudioError(path, "unsupported", f"its format is not supported. {CONVERT}.")
     raise AudioError(path, "not audio", "it is not audio in any supported format.")
 
 
@@ -196,7 +193,7 @@ def _check_chunks(path, file, size):
             _check_sample_rate(path, struct.unpack("<HHI", fields)[2])
         elif name == b"data":
             missing = length - (size - position)
-            if missing > _SLOPPY_BYTES and length < _STREAM_LENGTH:
+            if missing > 1_024 and length < _STREAM_LENGTH:  # some writers include the header in the data length
                 raise AudioError(path, "truncated", f"it has only {size - position} of {length} bytes of samples.")
             return (f"header length: the header states {missing} bytes too many.",) if missing > 0 else ()
         position += length + length % 2
@@ -210,18 +207,24 @@ def _check_sample_rate(path, rate):
 
 
 @contextmanager
-def _open(path, max_seconds=MAX_SECONDS):
-    path = os.fspath(path)
-    if path.lower().endswith(".raw"):
+def open_sound(path: AnyPath) -> Iterator[soundfile.SoundFile]:
+    """Opens a recording with libsndfile, which detects its format. Raises `AudioError` if it is not supported."""
+    if os.fspath(path).lower().endswith(".raw"):
         # For this extension, soundfile assumes headerless audio.
         raise AudioError(path, "unsupported", "files named .raw are not supported; use the extension of its format.")
     try:
         file = soundfile.SoundFile(os.fsencode(path))  # soundfile cannot encode names that are not UTF-8
     except soundfile.LibsndfileError as error:
-        reason = "not audio" if error.code == _UNRECOGNIZED else "broken header"
+        reason = "not audio" if error.code == 1 else "broken header"  # libsndfile's SF_ERR_UNRECOGNISED_FORMAT
         raise AudioError(path, reason, f"it cannot be opened: {error.error_string}") from error
     file.seekable = lambda: False  # prevents a seek after each block, which leaves an MP3 decoder without earlier bits
     with file:
+        yield file
+
+
+@contextmanager
+def _open(path, max_seconds=MAX_SECONDS):
+    with open_sound(path) as file:
         check_header(path, file)
         limit = min(max_seconds, MAX_SECONDS)
         if (seconds := file.frames / file.samplerate) > limit:
@@ -320,7 +323,7 @@ def _mix_to_mono(path, frames):
     frames = frames[:, _sounding_channels(frames)]
     mono = frames.mean(axis=1)
     loudness = np.sqrt(np.mean(np.square(frames), axis=0))
-    if np.sqrt(np.mean(np.square(mono))) < _CANCELLED_SHARE * loudness.max():
+    if np.sqrt(np.mean(np.square(mono))) < 0.1 * loudness.max():  # at -20 dB, the mix has cancelled out
         return np.ascontiguousarray(frames[:, loudness.argmax()]), peak
     return mono, peak
 
@@ -338,11 +341,11 @@ def _sound_warnings(frames, peak, subtype):
     if not sounding.all():
         yield f"silent channel: {sounding.sum()} of {len(sounding)} channels are used; the rest are silent."
     frames = frames[:, sounding]
-    if subtype in _COARSE_SUBTYPES or np.abs(frames).max() < _CLIPPED_MIN_PEAK:
+    if subtype in _COARSE_SUBTYPES or np.abs(frames).max() < 0.05:  # quantization alone causes flat runs
         return
     flat = (frames == frames.max(axis=0)) | (frames == frames.min(axis=0))
     share = (flat[2:] & flat[1:-1] & flat[:-2]).any(axis=1).sum() / len(frames)
-    if share > _CLIPPED_SHARE:
+    if share > 5e-4:
         yield f"clipped: {100 * share:.3g} % of it is clipped; record it at a lower level."
 
 

@@ -84,10 +84,7 @@ DVAE_MEL = MelSpec(MODEL_SAMPLE_RATE, n_fft=1024, win_length=1024, hop_length=ME
 CONDITIONING_MEL = replace(DVAE_MEL, n_fft=2048)
 _SPEAKER_FORM = {"window": "hamming", "filter_norm": None, "log_floor": 0.0, "log_offset": 1e-6, "preemphasis": 0.97}
 SPEAKER_MEL = MelSpec(SPEAKER_SAMPLE_RATE, n_fft=512, win_length=400, hop_length=160, num_mels=64, **_SPEAKER_FORM)
-CHUNK_FRAMES = 600
-"""Maximum number of frames that `in_chunks` processes at a time. Such a chunk takes 5 MB; smaller ones are slower."""
 _LOWPASS_WIDTH = 6  # zero crossings of the sinc on each side
-_ROLLOFF = 0.99  # cutoff as a fraction of the lower Nyquist frequency
 _MOMENTUM = np.float32(0.99)  # weight of the last change of the spectrum; 0 is plain Griffin-Lim, above 1 may diverge
 _TINY = np.float32(1e-10)
 
@@ -132,7 +129,7 @@ class MelSpectrogram:
         # The clips are concatenated; frames that span two clips are removed at the end.
         num_clips, per_clip = ops.shape(blocks)[0], ops.shape(blocks)[1]
         total = num_clips * per_clip
-        num_chunks = -(-total // CHUNK_FRAMES)
+        num_chunks = -(-total // 600)  # a chunk of 600 frames takes 5 MB; smaller ones are slower
         size = -(-total // num_chunks)
         rest = ops.zeros((num_chunks * size + self._window_blocks - 1 - total, spec.hop_length))
         blocks = ops.concatenate([ops.reshape(blocks, (-1, spec.hop_length)), rest])
@@ -201,7 +198,7 @@ def resample(wav: Any, from_rate: int, to_rate: int) -> Any:
 def _sinc_kernel(from_rate, to_rate):
     """Returns a float32 kernel `(taps, 1, num_phases)`, its stride and the padding at the start, as in torchaudio."""
     stride, num_phases = Fraction(from_rate, to_rate).as_integer_ratio()
-    base = _ROLLOFF * min(stride, num_phases)
+    base = 0.99 * min(stride, num_phases)  # cutoff as a fraction of the lower Nyquist frequency
     pad = math.ceil(_LOWPASS_WIDTH * stride / base)
     position = np.arange(-pad, pad + stride, dtype="float32") / np.float32(stride)
     delay = np.arange(0, -num_phases, -1, dtype="float32") / np.float32(num_phases)

@@ -125,5 +125,6 @@ def prepare(argv: list[str] | None = None) -> int:
     setup_logging()
     configure_for_speech(arguments.device)
     device = device_named(arguments.device)
-    preparing.prepare(folder, arguments.output, arguments.shards, device, arguments.shard, arguments.train_data)
+    limits = arguments.min_seconds, arguments.max_seconds
+    preparing.prepare(folder, arguments.output, arguments.shards, device, arguments.shard, arguments.train_data, limits)
     return 0

@@ -83,8 +83,8 @@ class SpeechDataset:
         sides = [_clips(*pair, tokenizer, config, writes) for pair in zip(inspections, ("train", "validation"))]
         cache = SampleCache(config.data.cache_mb, _prepared(config, sides))
         train, validation = _divide(sides, config)
-        for leak in find_leakage(train, validation):
-            logger.warning("Leakage: %s; its validation loss is not meaningful.", leak)
+        if leakage := find_leakage(train, validation):
+            logger.warning("Leakage: %s; their validation loss is not meaningful.", leakage)
         if not validation:
             logger.warning("Validation uses the training clips, because there are no others. Give --val-data.")
             validation = train

@@ -27,12 +27,9 @@ MAX_CHARACTERS_PER_SECOND = 40.0
 """Maximum speech rate of an accepted clip; at a higher rate, the transcript is of other audio, or the audio was cut."""
 MIN_CHARACTERS_PER_SECOND = 2.0
 """Speech rate below which a clip has a warning: its transcript may be incomplete, or it contains much silence."""
-_CACHE_FORMAT = 6
 # The last 10 ms of carefully cut recordings, such as LJSpeech and VCTK, have at most 0.13 times the mean level. If they
 # are cut at random places, half have more than 0.4. Synthetic voices that end abruptly still end in 10 ms of silence.
 _CUT_SECONDS = 0.01
-_CUT_LEVEL = 0.5
-_CONTROL_CHARACTER = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f]")
 
 _COLUMNS = ("id", "verdict", "reason", "detail", "path", "line", "seconds")
 
@@ -78,8 +75,8 @@ def check_data(
     vocabulary: str | Path | None = None,
     progress: Progress | None = None,
     **corpus_options: Any,
-) -> tuple[Inspection, list[str]]:
-    """Checks a data set as training does. Returns the inspection, and one sentence per leak (see `find_leakage`).
+) -> tuple[Inspection, str]:
+    """Checks a data set as training does. Returns the inspection, and the result of `find_leakage`.
 
     Args:
         validation: Data set with the validation clips; by default the validation split of `folder` itself.
@@ -112,7 +109,7 @@ def inspect_corpus(
     Results are cached in the JSON file `cache_path`, and reused while `limits` and the size and modification time of
     the audio file are unchanged. New results are saved only if `keeps_cache`. Calls `progress` after each clip.
     """
-    key = [_CACHE_FORMAT, MODEL_SAMPLE_RATE, *limits]
+    key = [6, MODEL_SAMPLE_RATE, *limits]  # 6: version of the cache
     cached = _load_cache(cache_path, key) if cache_path is not None else {}
     verdicts, paths = [], [utterance.wav_path for utterance in corpus.utterances]
     with ThreadPool(workers) as pool:
@@ -188,17 +185,14 @@ def split_by_hash(utterances: Sequence, share: float, trained: Set[int] = frozen
     return train, validation
 
 
-def find_leakage(train: Sequence[Utterance], validation: Sequence[Utterance]) -> list[str]:
-    """Returns a sentence for each validation clip that has the id or the audio of a training clip."""
-    ids = {one.id for one in train}
-    by_audio = {one.audio: one.id for one in reversed(train)}
-    leaks = []
-    for one in validation:
-        if one.id in ids:
-            leaks.append(f"validation clip {one.id} is also trained on as {one.id} (same id)")
-        elif one.audio in by_audio:
-            leaks.append(f"validation clip {one.id} is also trained on as {by_audio[one.audio]} (same content)")
-    return leaks
+def find_leakage(train: Sequence[Utterance], validation: Sequence[Utterance]) -> str:
+    """Counts the validation clips that have the id or the audio of a training clip, with examples; "" if none has."""
+    ids, by_audio = {one.id for one in train}, {one.audio: one.id for one in reversed(train)}
+    leaks = [f"{one.id} (same id)" for one in validation if one.id in ids]
+    alike = [one for one in validation if one.id not in ids and one.audio in by_audio]
+    leaks += [f"{one.id} (same audio as {by_audio[one.audio]})" for one in alike]
+    examples = ", ".join(leaks[:3]) + ", …" * (len(leaks) > 3)
+    return f"{len(leaks)} of {len(validation)} validation clips are also trained on: {examples}" if leaks else ""
 
 
 class _Verdict(NamedTuple):
@@ -237,7 +231,7 @@ def _examine(path, limits, known):
     samples, warnings, rate = recording.samples, [*recording.warnings], recording.original_sample_rate
     ending = samples[-int(_CUT_SECONDS * MODEL_SAMPLE_RATE) :]
     level = np.sqrt(np.mean(np.square(ending)) / np.mean(np.square(samples)))
-    if level > _CUT_LEVEL:
+    if level > 0.5:
         warnings.append(f"cut ending: its last {1000 * _CUT_SECONDS:g} ms are at {level:.1f} times its mean level.")
     if rate < MODEL_SAMPLE_RATE:
         detail = f"At {rate} Hz, it has no content above {rate // 2} Hz; use {MODEL_SAMPLE_RATE} Hz or more."
@@ -290,7 +284,7 @@ def _encoding_fault(text):
         return True, f"The text contains U+{ord(lost[0]):04X}, which stands for lost letters."
     if text.count("?") > max(2, sum(map(str.isalpha, text))):
         return True, "The text is question marks: its encoding lacked its letters. Save the list as CSV UTF-8."
-    if control := _CONTROL_CHARACTER.search(text):
+    if control := re.search("[\x00-\x08\x0a-\x1f\x7f-\x9f]", text):
         return True, f"The text has the control character U+{ord(control[0]):04X}."
     try:
         meant = text.encode("cp1252").decode("utf-8")

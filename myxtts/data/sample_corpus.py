@@ -32,7 +32,6 @@ WORDS_PER_MINUTE = 165
 UNHEARD_EVERY = 13
 """Step between held-out sentences of a grammar. It is prime, so that their words also occur in other sentences."""
 MANIFEST_FILE = "sample_corpus.json"
-FORMAT_VERSION = 1  # increment if the audio changes; changed voices and sentences are detected
 _SOURCES = Path(__file__).resolve().parents[1] / "bundled" / "sample"
 _NUM_PHRASES = 6
 # From espeak-ng/speak_lib.h, version 1.52.
@@ -84,7 +83,8 @@ def make_sample_corpus(root: Path, *, num_clips: int | None = None, languages: S
     """
     root = Path(root).absolute()
     clips = plan_clips(num_clips, languages)
-    plan = digest_bytes(json.dumps([FORMAT_VERSION, WORDS_PER_MINUTE, clips]).encode())
+    # 1: version of the audio; changed voices and sentences are detected.
+    plan = digest_bytes(json.dumps([1, WORDS_PER_MINUTE, clips]).encode())
     if _is_complete(root, plan):
         return root
     _, files = _read_manifest(root)

@@ -83,7 +83,7 @@ def write_shard(
         dvae: Digest of the DVAE weights that computed the codes.
         clips: Id, codes `(C,)` int32 and samples `(S,)` int16 of each clip.
         left_out: Id and reason of each clip that cannot be used.
-        audio: Digest of each clip's audio file by id, also for `left_out`. A changed file makes the shard out of date.
+        audio: Digest by id of what each clip depends on, also for `left_out`. A change makes the shard out of date.
     """
     name = shard_name(number, shards)
     remove_leftovers(folder, f"{name}.*")
@@ -195,7 +195,7 @@ class PreparedClips:
             if prepared is None or prepared.audio != clip.audio[:DIGITS]:
                 why = "is missing" if prepared is None else "was changed"
                 rule = f"{self.name} must contain every clip of {of} unchanged: {clip.id} {why}"
-                raise UserError(f"{rule}. {_AGAIN}, which encodes new and changed clips.")
+                raise UserError(f"{rule}. {_AGAIN}, with the --min-seconds and --max-seconds of this training.")
             found[clip.wav_path] = prepared
         return found
 

@@ -85,14 +85,14 @@ class RunConsole(RunListener):
 
     def __init__(self, run: Run, quiet: bool = False):
         self.run: Run = run
-        self.quiet, self._bar, self._shown_at = quiet, None, 0.0
+        self.quiet, self._bar, self._shown_at, self._ledger = quiet, None, 0.0, {}
         self._inspection, self._clip_bar = ExitStack(), None
         self._began, self._seconds, self._needs, self._expected = 0.0, {}, None, None
         self._process = psutil.Process()
         psutil.cpu_percent(), self._process.cpu_percent()  # later calls return the CPU use since this one
 
-    def _say(self, text):
-        """Prints a text, above the progress bar if there is one, and logs it."""
+    def _say(self, text, logged=None):
+        """Prints a text, above the progress bar if there is one, and logs it or the longer text `logged`."""
         is_step = "\n" not in text and " | " in text
         shown = folded(text, 80) if is_step else folded_on_terminal(text, sys.stdout)
         with suppress(OSError):  # the disk of a log is full, or Ctrl-C has ended `tee`: training continues
@@ -100,7 +100,7 @@ class RunConsole(RunListener):
                 self._bar.write(shown)
             elif not self.quiet:
                 print(shown, flush=True)
-        console_log.info("%s", text.lstrip("\n"))
+        console_log.info("%s", (logged or text).lstrip("\n"))
         self._shown_at = time.monotonic()
 
     def on_pipeline(self, config: XTTSConfig, plan: DevicePlan):
@@ -186,8 +186,12 @@ class RunConsole(RunListener):
         self._say("Model training starting now")
 
     def on_ledger(self, ledger):
-        start = self._start
-        self._say(f"{start.stage} optimizations (preset {start.preset}), as seen in the first step:\n{ledger}")
+        seen = f"{self._start.stage} optimizations (preset {self._start.preset}), as seen in the first step"
+        known, self._ledger = self._ledger, ledger
+        is_new = lambda row: not row.as_requested or row[:3] != known.get(row.optimization, ())[:3]
+        new = type(ledger)({name: row for name, row in ledger.items() if is_new(row)})
+        rest = "; the others are as in the stage before" if len(new) < len(ledger) else ""
+        self._say(f"{seen}{rest}:\n{new}", f"{seen}:\n{ledger}")
 
     def on_micro_batch(self, what, done, count):
         now = time.monotonic()
@@ -252,9 +256,9 @@ class RunConsole(RunListener):
             self._bar = None
         timing, lines = end.timing, timing_lines(end.timing)
         if lines:
-            lines.append(f"Stall: {100 * timing['stall']:.1f}%")
-            lines.append(f"Buffer: {timing['buffer']:.1f} of {timing['buffer_capacity']} batches ready on average")
-            lines.append(verdict(timing))
+            waits = f"Stall: {100 * timing['stall']:.1f}%"
+            buffer = f"Buffer: {timing['buffer']:.1f} of {timing['buffer_capacity']} batches ready on average"
+            lines = [" | ".join([*lines, waits]), buffer, verdict(timing)]
         lines.append(f"Traces of the train step: {end.traces}")
         if end.loss_scale is not None:
             lines.append(f"Loss scale: {end.loss_scale:g}, steps skipped: {end.skipped_steps}")

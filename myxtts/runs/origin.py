@@ -13,6 +13,7 @@ import numpy as np
 
 from myxtts.config.checks import ConfigError, printable, require
 from myxtts.config.config import XTTSConfig
+from myxtts.config.data import PATHS
 from myxtts.config.settings import Default
 from myxtts.config.stages import STAGES
 from myxtts.config.training import TUNABLE, TrainingConfig
@@ -27,22 +28,25 @@ from myxtts.storage.speakers import SPEAKER_CLIPS, SPEAKERS_FILE, read_clips, wr
 from myxtts.text.g2p import ESPEAK
 from myxtts.text.tokenizer import XTTSTokenizer
 
-MOST_CLIP_BYTES = 8 * 2**20
 TEXT_WEIGHTS = ("gpt/text_embedding", "gpt/text_head/kernel", "gpt/text_head/bias")
 
 
 def settle_origin(config: XTTSConfig) -> tuple[XTTSConfig, XTTSConfig | None]:
     """Completes the settings of a new run from the model in --init-from, and those of a resumed run from its folder.
 
-    Returns the complete settings, and the stored ones (None for a new run). Raises `UserError` if --init-from lacks a
-    needed part, or if a resumed run is given another --init-from, --tune, --lora-rank, --lora-targets or --lora-alpha.
+    Paths become absolute, for a start from another folder. Returns the complete settings, and the stored ones (None for
+    a new run). Raises `UserError` if --init-from lacks a needed part, or if a resumed run is given another --init-from,
+    --tune, --lora-rank, --lora-targets or --lora-alpha.
     """
     training = config.training
     source = training.init_from
     if source and not (is_hub_name(source) or is_base(source)):
         source = str(Path(source).resolve())
     tune = tuple(name for name in TUNABLE if name in training.tune)
-    config = replace(config, training=replace(training, tune=tune, init_from=source))
+    absolute = lambda path: os.path.abspath(path) if path and "://" not in path else path
+    places = {name: absolute(getattr(config.data, name)) for name in PATHS}
+    data = replace(config.data, **places, audio_roots=tuple(map(absolute, config.data.audio_roots)))
+    config = replace(config, data=data, training=replace(training, tune=tune, init_from=source))
     began = None if training.reset_training else run_in(Path(training.checkpoint_dir))
     if began is not None:
         return _continued(config, began), began
@@ -128,7 +132,7 @@ def copy_speaker_clips(source: Path, home: Path) -> None:
     """Copies the speakers' recordings from the folder of the run `source` to the folder of the run `home`."""
     clips = {}
     for name, one in read_clips(source / SPEAKER_CLIPS).items():
-        if one.clip.is_file() and not one.clip.is_symlink() and one.clip.stat().st_size <= MOST_CLIP_BYTES:
+        if one.clip.is_file() and not one.clip.is_symlink() and one.clip.stat().st_size <= 8 * 2**20:
             clips[name] = one.clip.read_bytes(), one.language, one.sources
     if clips:
         write_speaker_clips(home, clips)

@@ -13,7 +13,7 @@ from myxtts.config.rates import CODE_STRIDE_SAMPLES
 from myxtts.data.batch import noise_batch
 from myxtts.data.corpora import load_corpus
 from myxtts.data.dataset import clip_limits
-from myxtts.data.doctor import id_hash, inspect_corpus
+from myxtts.data.doctor import ClipLimits, id_hash, inspect_corpus
 from myxtts.data.pipeline import SampleCache
 from myxtts.data.shards import MAX_SHARD_CLIPS, MAX_SHARDS, merge, read_index, refuse_other_count, write_shard
 from myxtts.storage.files import claimed, digest_file
@@ -22,8 +22,6 @@ from myxtts.training.resuming import load_foundations
 from myxtts.training.stages.gpt import GPTPreparation
 
 LOCK = "shards.lock"
-WIDTH_CODES = 32
-"""Clips are padded to a multiple of this number of codes, so that TensorFlow traces few shapes."""
 
 
 def prepare(
@@ -33,18 +31,21 @@ def prepare(
     device: str,
     shard: int | None = None,
     train_data: str | None = None,
+    limits: tuple[float | None, float | None] = (None, None),
     tell: Callable[[str], None] = print,
 ) -> None:
     """Encodes the missing shards of a data set; writes the manifest when all exist. Several processes can work at once.
 
     The run in `checkpoint` has the DVAE, which is placed on `device`; its settings select the clips of `train_data`
-    (default: its own data set). `shard` is the index of the only shard to encode; None encodes all `shards`. `tell` is
-    called with each line of progress. Raises `UserError` if the run has no trained DVAE, the data set cannot be read,
-    or `output` contains other shards.
+    (default: its own data set). `limits`, the minimum and maximum length in seconds, replace its own. `shard` is the
+    index of the only shard to encode; None encodes all `shards`. `tell` is called with each line of progress. Raises
+    `UserError` if the run has no trained DVAE, the data set cannot be read, or `output` contains other shards.
     """
     require(1 <= shards <= MAX_SHARDS, "--shards", f"1 to {MAX_SHARDS}", shards)
     require(shard is None or 0 <= shard < shards, "--shard", f"0 to {shards - 1}, below --shards", shard)
     output, config = Path(output), read_config(Path(checkpoint))
+    limits = ClipLimits(*(given or own for given, own in zip(limits, clip_limits(config))))
+    require(0 < limits.min_seconds < limits.max_seconds, "--min-seconds", "above 0 and below --max-seconds", limits[0])
     data = replace(config.data, train_data=train_data or config.data.train_data, prepared=None)
     if data.train_data is None:
         raise UserError("--train-data must name the data set, because the run in --checkpoint does not name one.")
@@ -65,13 +66,17 @@ def prepare(
     for number in _claimed([*clips], output / LOCK, tell):
         paths = {one.id: Path(one.wav_path) for one in clips[number]}
         audio = {name: digest_file(path) if path.is_file() else "" for name, path in paths.items()}
+        # Text, language and limits decide only about clips that were left out; the others may stay.
+        rules = {one.id: f"{audio[one.id]} {one.text} {one.language} {limits}" for one in clips[number]}
+        sources = lambda left_out: audio | {name: rules.get(name) for name, _ in left_out}
         index = read_index(output, number, shards, dvae)
-        if index is not None and index.get("audio") == audio:
+        if index is not None and index.get("audio") == sources(index["left_out"]):
             continue
         part = replace(corpus, utterances=tuple(clips[number]), rejections=())
-        inspection = inspect_corpus(part, clip_limits(config), workers=data.num_workers)
+        inspection = inspect_corpus(part, limits, workers=data.num_workers)
         left_out = [(clip.id, f"{clip.reason}: {clip.detail}") for clip in inspection.rejections]
-        count = write_shard(output, number, shards, dvae, _encoded(inspection.accepted, preparation), left_out, audio)
+        encoded = _encoded(inspection.accepted, preparation)
+        count = write_shard(output, number, shards, dvae, encoded, left_out, sources(left_out))
         tell(f"Shard {number} of {shards}: {counted(count, 'clip')}, {len(left_out)} left out")
     if missing := merge(output, shards, dvae):
         tell(f"{len(missing)} of {shards} shards are missing, the first is {missing[0]}.")
@@ -98,8 +103,8 @@ def _encoded(utterances, preparation) -> Iterator[tuple[str, np.ndarray, np.ndar
     cache = SampleCache(0)
     for utterance in utterances:
         samples, _ = cache.load(str(utterance.wav_path))
-        width = -(-len(samples) // (WIDTH_CODES * CODE_STRIDE_SAMPLES)) * WIDTH_CODES * CODE_STRIDE_SAMPLES
-        padded = np.pad(samples, (0, width - len(samples)))[None]
+        # Padded to a multiple of 32 codes, so that TensorFlow traces few shapes.
+        padded = np.pad(samples, (0, -len(samples) % (32 * CODE_STRIDE_SAMPLES)))[None]
         wave = noise_batch(1, 0, 1, CODE_STRIDE_SAMPLES, 1)
         wave = wave._replace(wav=padded, wav_lengths=np.array([len(samples)], np.int32))
         codes = preparation(tf.nest.map_structure(tf.constant, wave)).codes.numpy()

@@ -22,20 +22,10 @@ LOW_CONFIDENCE = "low-confidence text"
 NOT_HEARD = "text not recognized"
 """The `fault` of a `Piece` that the recognizer did not find in the recording."""
 _NEAR_SECONDS = 0.25  # tolerance around the times of a piece
-_SHARE_OF_SPEECH, _SHARE_OF_TEXT, _LINKED_SECONDS = 0.3, 0.5, 0.6
-_TOUCHED_SHARE_OF_TEXT, _TOUCHED_SECONDS = 0.25, 0.3
-_MOST_DEVIATION = 3.5
-_TELLING_PIECES, _TELLING_GROUPS, _MOST_PRICE = 12, 4, 14.0
 _SHARE_OF_CHANCE = 0.3  # ratio of the costs: 0.04 to 0.21 for correct texts, 0.4 or more for texts in a wrong order
 # Variance of log(seconds per character), a fifth above the values of LJSpeech, VCTK and a German corpus.
 _RATE_VARIANCE, _RATE_VARIANCE_OF_ONE = 0.006, 0.6
-_WINDOW_SECONDS, _WINDOW_SECONDS_WITHOUT_TIMES = 24.0, 7.0
-_LEAST_HEARD, _LEAST_HEARD_OF_USUAL = 0.2, 0.5  # share of letters, absolute and relative to the median share
-_HEARS_WELL = 0.8
-_GAP_OVER_EXPECTED, _PAUSES_SECONDS = (0.6, 1.5), 1.0
 _MISHEARD_LETTERS = 15
-_LENGTH_OVER_EXPECTED = (0.4, 2.5)
-_LEAST_PLACED = 0.25
 
 
 def align(starts: np.ndarray, ends: np.ndarray, pieces: Sequence[Piece]) -> list[Atom]:
@@ -69,7 +59,7 @@ def align(starts: np.ndarray, ends: np.ndarray, pieces: Sequence[Piece]) -> list
         atoms.append(Atom(first, last, " ".join(piece.text for piece in held), ends_sentence, reason))
     paired = [k for k, one in enumerate(atoms) if _has_both(one)]
     away = np.abs(_deviations(*_lengths([atoms[k] for k in paired], starts, ends))) if paired else ()
-    flagged = {k for k, far in zip(paired, away) if far > _MOST_DEVIATION}
+    flagged = {k for k, far in zip(paired, away) if far > 3.5}
     of_stretch = {i: k for k, (first, last, _, _) in enumerate(groups) for i in range(first, last)}
     of_piece = {j: k for k, (_, _, first, last) in enumerate(groups) for j in range(first, last)}
     for i, j in touches:
@@ -92,10 +82,10 @@ def fits_better_than_chance(atoms: Sequence[Atom], starts: np.ndarray, ends: np.
     `starts` and `ends` are the times of the segments, `(N,)` seconds. `num_pieces` is the number of texts.
     """
     paired = [one for one in atoms if _has_both(one)]
-    if num_pieces < _TELLING_PIECES or len(paired) < _TELLING_GROUPS:
+    if num_pieces < 12 or len(paired) < 4:
         return True
     seconds, counts = _lengths(paired, starts, ends)
-    score = lambda counts: np.minimum(0.5 * _deviations(seconds, counts) ** 2, _MOST_PRICE).mean()
+    score = lambda counts: np.minimum(0.5 * _deviations(seconds, counts) ** 2, 14.0).mean()
     return score(counts) < _SHARE_OF_CHANCE * min(score(np.roll(counts, len(counts) // 3)), score(counts[::-1]))
 
 
@@ -124,14 +114,14 @@ def _links(starts, ends, pieces):
         inside = np.clip(np.minimum(high, end) - np.maximum(low, start), 0, None)
         around = np.minimum(high + _NEAR_SECONDS, end) - np.maximum(low - _NEAR_SECONDS, start)
         whole = np.maximum(high - low, 1e-3)
-        is_held = inside >= np.minimum(_SHARE_OF_SPEECH * (end - start), _LINKED_SECONDS)
-        is_held |= inside >= _SHARE_OF_TEXT * whole
+        is_held = inside >= np.minimum(0.3 * (end - start), 0.6)
+        is_held |= inside >= 0.5 * whole
         if not is_held.any():
             is_held = around >= 0.5 * (end - start)
         if is_held.any():
             held = np.flatnonzero(is_held)
             links[i] = first + int(held[0]), first + int(held[-1]) + 1
-        is_touched = (around > _TOUCHED_SECONDS) | (inside >= _TOUCHED_SHARE_OF_TEXT * whole)
+        is_touched = (around > 0.3) | (inside >= 0.25 * whole)
         touches += [(i, first + int(k)) for k in np.flatnonzero(is_touched)]
     return links, touches
 
@@ -158,10 +148,10 @@ def find_sentences(
         found.append([next(matched) for _ in text])
         shares.append(sum(len(word) for word, place in zip(text, found[-1]) if place >= 0) / max(1, count))
     usual = float(np.median([share for share in shares if share > 0] or [1.0]))
-    is_heard = np.array(shares) >= max(_LEAST_HEARD, _LEAST_HEARD_OF_USUAL * usual)
+    is_heard = np.array(shares) >= max(0.2, 0.5 * usual)
     times = [_time_of(*one, heard, pace) if known else None for *one, known in zip(texts, found, is_heard)]
     # A good recognizer misses only short words, a poor one whole sentences.
-    times = _fill_gaps(times, letters, pace, _MISHEARD_LETTERS if usual >= _HEARS_WELL else np.inf)
+    times = _fill_gaps(times, letters, pace, _MISHEARD_LETTERS if usual >= 0.8 else np.inf)
     return with_times(pieces, times, survey.num_samples / survey.sample_rate)
 
 
@@ -173,7 +163,7 @@ def with_times(pieces: Sequence[Piece], times: Sequence[tuple[float, float] | No
     Raises `UserError` if too few sentences were recognized.
     """
     count, found, latest = sum(time is not None for time in times), [], 0.0
-    if count < _LEAST_PLACED * len(pieces):
+    if count < 0.25 * len(pieces):
         shares = f"{count} of {len(pieces)} sentences were recognized"
         raise UserError(f"{shares}. The transcript does not belong to this recording. Give another with --transcript.")
     for index, (piece, time) in enumerate(zip(pieces, times)):
@@ -191,7 +181,7 @@ def with_times(pieces: Sequence[Piece], times: Sequence[tuple[float, float] | No
 def _hear(recognizer, audio, survey, segments, language) -> Iterator[Word]:
     """Yields the recognized words with their times in the recording. The recognizer gets several segments at a time."""
     has_times, rate = hasattr(recognizer, "words"), survey.sample_rate
-    most, pad = rate * (_WINDOW_SECONDS if has_times else _WINDOW_SECONDS_WITHOUT_TIMES), round(0.1 * rate)
+    most, pad = rate * (24.0 if has_times else 7.0), round(0.1 * rate)
     groups: list[list[tuple[int, int]]] = []
     for start, end in (segments * survey.frame_samples).tolist():
         if groups and end - groups[-1][0][0] <= most:
@@ -233,8 +223,8 @@ def _fill_gaps(times, letters, pace, most):
     for left, right in zip(known, known[1:]):
         start, end, counts = times[left][1], times[right][0], letters[left + 1 : right]
         whole = sum(counts)
-        least, longest = (share * whole * pace for share in _GAP_OVER_EXPECTED)
-        if 0 < whole <= most and least <= end - start <= longest + _PAUSES_SECONDS:
+        least, longest = (share * whole * pace for share in (0.6, 1.5))
+        if 0 < whole <= most and least <= end - start <= longest + 1.0:
             edges = start + (end - start) * np.concatenate([[0], np.cumsum(counts)]) / whole
             filled[left + 1 : right] = [(float(a), float(b)) for a, b in zip(edges, edges[1:])]
     return filled
@@ -246,5 +236,5 @@ def _time_of(text, places, heard, pace):
     (first, begin), (last, finish) = known[0], known[-1]
     before, after = (sum(map(len, part)) for part in (text[:first], text[last + 1 :]))
     start, end = heard[begin].start - before * pace, heard[finish].end + after * pace
-    least, most = (share * sum(map(len, text)) * pace for share in _LENGTH_OVER_EXPECTED)
+    least, most = (share * sum(map(len, text)) * pace for share in (0.4, 2.5))
     return (float(start), float(end)) if least <= end - start <= most + 0.5 else None

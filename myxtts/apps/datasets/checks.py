@@ -21,21 +21,9 @@ from myxtts.inference.speech import Word
 from myxtts.storage.files import append_line, digest_bytes
 
 _STEADY = "its level varies by only {:.1f} dB, like music or noise."
-_LEAST_CLIPS_FOR_VOICE = 4
-_LEAST_ALIKE, _DOUBTFUL_ALIKE = 0.75, 0.9
 _DOUBTFUL_CONFIDENCE = 0.5  # geometric mean of token probabilities; Whisper itself rejects results below 0.37
 _DOUBTFUL_WORD = 0.4  # of 86 natural clips, it flags 22 %, and 74 % of those have a wrong word (Whisper base)
-_PROGRESS_SECONDS = 5.0
-_ROBUST_DEVIATIONS, _DOUBTFUL_DEVIATIONS = 3.5, 2.5
-_LEAST_DEVIATION = 0.1
-_LEAST_CLIPS_FOR_RATE = 8
-_SLOWEST, _FASTEST = 2.0, 40.0  # letters per second of speech
-_END_SECONDS, _END_UNDER_SPEECH_DB, _END_OVER_NOISE_DB = 0.05, -20.0, 12.0
-_NOISE_REACH_SECONDS, _NOISE_GUARD_SECONDS = 2.0, 0.05
-_LEAST_NOISE_SECONDS = 0.2
-_QUIET_UNDER_SOURCE_DB = 18.0
 _LEAST_DYNAMICS_DB = 12.0  # sentences of LJSpeech, VCTK and a German corpus have 18 or more
-_LEAST_STEADY_SECONDS = 1.3
 
 
 @dataclass
@@ -92,7 +80,7 @@ def measure_clip(survey: Survey, start: int, end: int, num_letters: int) -> Clip
     """Measures the clip in frames `[start, end)`, whose text has `num_letters` letters and digits."""
     levels = survey.levels_db[start:end]
     level, noise = _level_and_noise(survey, start, end)
-    frames = max(1, round(_END_SECONDS / survey.frame_seconds))
+    frames = max(1, round(0.05 / survey.frame_seconds))
     # A recording may be a clip that was trimmed right before its first word: at its ends, only 10 ms must be quiet.
     first, last = (1 if is_outer else frames for is_outer in (start == 0, end == len(survey.levels_db)))
     edge = max(_mean_level(levels[:first]), _mean_level(levels[-last:]))
@@ -113,19 +101,19 @@ def judge(clips: Sequence[Segment], min_snr_db: float) -> None:
             clip.drop("not like speech", _STEADY.format(facts.dynamics_db))
         elif facts.snr_db < min_snr_db:
             clip.drop("noisy", f"its speech is {facts.snr_db:.1f} dB above the pauses; the minimum is {min_snr_db:g}.")
-        elif facts.level_db < usual_level - _QUIET_UNDER_SOURCE_DB:
+        elif facts.level_db < usual_level - 18.0:
             clip.drop("too quiet", f"it is {usual_level - facts.level_db:.0f} dB below the other clips.")
-        elif facts.end_db > _END_UNDER_SPEECH_DB and facts.end_over_noise_db > _END_OVER_NOISE_DB:
+        elif facts.end_db > -20.0 and facts.end_over_noise_db > 12.0:
             clip.drop("cut off", f"it begins or ends {-facts.end_db:.0f} dB below its speech, not in a pause.")
-        elif rate and (deviation > _ROBUST_DEVIATIONS or not _SLOWEST <= rate <= _FASTEST):
+        elif rate and (deviation > 3.5 or not 2.0 <= rate <= 40.0):
             clip.drop("speech rate", f"{rate:.1f} letters per second, {usual_rate:.1f} are usual: its text is wrong.")
-        elif rate and deviation > _DOUBTFUL_DEVIATIONS:
+        elif rate and deviation > 2.5:
             clip.detail = f"{rate:.1f} letters per second, usually {usual_rate:.1f}"
 
 
 def steadiness(survey: Survey, start: int, end: int) -> str:
     """Returns why frames `[start, end)` are not speech (their level is too steady), or "" if they may be speech."""
-    if (end - start) * survey.frame_seconds < _LEAST_STEADY_SECONDS:
+    if (end - start) * survey.frame_seconds < 1.3:
         return ""
     dynamics = _dynamics(survey, start, end)
     return _STEADY.format(dynamics) if dynamics < _LEAST_DYNAMICS_DB else ""
@@ -135,22 +123,22 @@ def _rate_deviations(clips):
     """Returns the median speech rate (letters per second), and each clip's distance from it, `(N,)` robust z-scores."""
     rates = np.array([clip.facts.characters_per_second for clip in clips])
     spoken = rates[rates > 0]
-    if len(spoken) < _LEAST_CLIPS_FOR_RATE:
+    if len(spoken) < 8:
         return float(np.median(spoken)) if len(spoken) else 0.0, np.zeros(len(rates))
     letters, logs = np.array([max(1, count_letters(clip.text)) for clip in clips]), np.log(np.maximum(rates, 1e-3))
     usual = np.median(logs[rates > 0])
-    deviation = max(1.4826 * np.median(np.abs(logs[rates > 0] - usual)), _LEAST_DEVIATION)
+    deviation = max(1.4826 * np.median(np.abs(logs[rates > 0] - usual)), 0.1)
     return float(np.exp(usual)), np.abs(logs - usual) / np.sqrt(deviation**2 + 0.4 / letters)
 
 
 def _level_and_noise(survey, start, end):
     """Returns the levels of speech and noise in dBFS. Without pauses, the noise is the 5th percentile of all levels."""
-    reach, guard = (round(seconds / survey.frame_seconds) for seconds in (_NOISE_REACH_SECONDS, _NOISE_GUARD_SECONDS))
+    reach, guard = (round(seconds / survey.frame_seconds) for seconds in (2.0, 0.05))
     low, high = max(0, start - reach), min(len(survey.speech), end + reach)
     pause = np.convolve(survey.speech[low:high], np.ones(2 * guard + 1), "same") == 0
     levels, level = survey.levels_db[low:high], _mean_level(_speech_levels(survey, start, end))
     inside = levels[start - low : end - low][pause[start - low : end - low]]
-    if len(inside) >= round(_LEAST_NOISE_SECONDS / survey.frame_seconds):
+    if len(inside) >= round(0.2 / survey.frame_seconds):
         return level, float(np.median(inside))
     quiet = levels[pause]
     return level, float(np.median(quiet)) if len(quiet) >= 2 * guard else float(np.percentile(levels, 5))
@@ -211,7 +199,7 @@ def listen(
         return
     parts, reported = [], (began := time.monotonic())
     for number, (clip, file) in enumerate(clips):
-        if time.monotonic() - reported >= _PROGRESS_SECONDS:
+        if time.monotonic() - reported >= 5.0:
             reported = time.monotonic()
             left = (reported - began) * (len(clips) / max(1, number) - 1) / 60
             tell(f"{number} of {len(clips)} clips checked, about {left:.1f} min left")
@@ -225,9 +213,9 @@ def listen(
                 clip.drop("no words recognized", "the recognizer found no words.")
             elif needs_text:
                 clip.text, clip.facts.characters_per_second = text, round(letters / clip.facts.speech_seconds, 3)
-            elif (alike := share_alike(clip.text, text)) < _LEAST_ALIKE:
+            elif (alike := share_alike(clip.text, text)) < 0.75:
                 clip.drop("another text recognized", text[:200])
-            elif alike < _DOUBTFUL_ALIKE:
+            elif alike < 0.9:
                 clip.detail = f"recognized as {text[:200]!r}"
             if not clip.reason and (confidence < _DOUBTFUL_CONFIDENCE or needs_text and least < _DOUBTFUL_WORD):
                 clip.detail = f"recognizer unsure of {word!r} ({least:.2f} of 1)"
@@ -262,5 +250,5 @@ def _compare_voices(parts):
         clip.facts.voice_change = None if change is None else round(change, 3)
         if change is not None and change < 0.7:
             clip.drop("several voices", f"speaker similarity of its parts: {change:.2f}.")
-        elif len(means) >= _LEAST_CLIPS_FOR_VOICE and own < 0.8:
+        elif len(means) >= 4 and own < 0.8:
             clip.drop("another voice", f"speaker similarity to the other clips: {own:.2f}.")

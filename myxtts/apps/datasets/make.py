@@ -22,9 +22,6 @@ from myxtts.data.corpora import TEXTS, text_beside
 from myxtts.storage.files import digest_file, read_json, write_whole_folder
 
 _HIGHEST_PEAK = 10 ** (-1 / 20)  # -1 dB of full scale
-_FADE_SECONDS = 0.005
-_SENTENCE_PAUSE_SECONDS = 0.5
-_ENVELOPE_SECONDS = 0.05
 
 
 def make_dataset(
@@ -88,7 +85,7 @@ def _write_source(folder, identity, audio, text, pieces, options, tell):
         clips = [(one, temporary / f"{number:05d}.wav") for number, one in numbered if not one.reason]
         spans = [(one.start, one.end) for one, _ in clips]
         for (_, file), samples in zip(clips, audio.spans(spans, surveyed.channel)):
-            samples, fade = samples * np.float32(gain), min(round(_FADE_SECONDS * rate), len(samples) // 2)
+            samples, fade = samples * np.float32(gain), min(round(0.005 * rate), len(samples) // 2)
             ramp = np.linspace(0, 1, fade, endpoint=False, dtype=np.float32)  # without it, the ends click
             samples[:fade] *= ramp
             samples[len(samples) - fade :] *= ramp[::-1]
@@ -99,7 +96,7 @@ def _write_source(folder, identity, audio, text, pieces, options, tell):
                 file.unlink()
             else:
                 one.clip = f"{WAVS}/{identity}/{file.name}"
-    step = max(1, round(_ENVELOPE_SECONDS / surveyed.frame_seconds))
+    step = max(1, round(0.05 / surveyed.frame_seconds))
     peaks = np.pad(surveyed.peaks, (0, -len(surveyed.peaks) % step)).reshape(-1, step).max(axis=1)
     return {
         "speaker": options.speaker,
@@ -153,7 +150,7 @@ def plan_source(
         atoms = [atom for atom in atoms if atom.first < atom.last]
     else:  # long pauses count as ends of sentences
         pauses = np.append(starts[1:] - ends[:-1], np.inf)
-        atoms = [Atom(k, k + 1, "", bool(pause >= _SENTENCE_PAUSE_SECONDS)) for k, pause in enumerate(pauses)]
+        atoms = [Atom(k, k + 1, "", bool(pause >= 0.5)) for k, pause in enumerate(pauses)]
     edges = find_edges(spoken, surveyed.levels_db, seconds)
     clips, used = [], set()
     for first, last, start, end in choose_clips(atoms, edges, seconds, options.min_seconds, options.max_seconds):

@@ -13,7 +13,7 @@ import soundfile
 from scipy.signal import bilinear, butter, sosfilt
 
 from myxtts.apps.datasets.speech import SILENCE_DB, find_speech
-from myxtts.audio.files import AudioError, check_container, check_header, check_joins, check_peak
+from myxtts.audio.files import FFMPEG, AudioError, check_container, check_header, check_joins, check_peak, open_sound
 from myxtts.config.checks import printable
 from myxtts.hearing.networks import SileroModel
 
@@ -22,8 +22,6 @@ FRAMES_PER_SECOND = 100
 
 # `file:` and the protocol whitelist prevent network connections by file names and playlists.
 _FFMPEG = "ffmpeg -nostdin -v error -protocol_whitelist file,pipe -i file:{} -map 0:a:0 -f au -c:a pcm_f32be -"
-_CANCELLED_SHARE = 0.1  # if the mean is 20 dB below the loudest channel, the channels have opposite polarity
-_SPEECH_LOWEST_HZ = 120.0
 
 
 class LongAudio:
@@ -41,9 +39,8 @@ class LongAudio:
             if error.reason not in ("unsupported", "not audio", "broken header"):
                 raise
             if shutil.which("ffmpeg") is None:
-                detail = error.detail.partition(";")[0].rstrip(".")
-                hint = "Install ffmpeg, or convert it to WAV, FLAC, Ogg or MP3."
-                raise AudioError(self.path, error.reason, f"{detail}. {hint}") from None
+                detail = error.detail.partition(". ")[0].rstrip(".")
+                raise AudioError(self.path, error.reason, f"{detail}. {FFMPEG}.") from None
             self._by_ffmpeg = True
             self._read_header()
 
@@ -92,13 +89,7 @@ class LongAudio:
     def _open(self) -> Iterator[soundfile.SoundFile]:
         """Opens the file, or the output of ffmpeg for formats that libsndfile cannot read."""
         if not self._by_ffmpeg:
-            try:
-                file = soundfile.SoundFile(bytes(self.path))
-            except (soundfile.LibsndfileError, TypeError) as error:  # TypeError: a file named .raw
-                why = getattr(error, "error_string", error)
-                raise AudioError(self.path, "not audio", f"it cannot be decoded: {why}") from error
-            file.seekable = lambda: False  # as in `audio.files`: no seeks between blocks of an MP3
-            with file:
+            with open_sound(self.path) as file:
                 yield file
             return
         command = [word.format(self.path) for word in _FFMPEG.split()]
@@ -155,7 +146,7 @@ def survey(audio: LongAudio, model: SileroModel | None = None) -> Survey:
         AudioError: The recording is damaged or shorter than a frame.
     """
     found, powers = _survey_channel(audio, model, None)
-    if powers[-1] < _CANCELLED_SHARE**2 * powers[:-1].max():
+    if powers[-1] < 0.01 * powers[:-1].max():  # at -20 dB, the channels have opposite polarity
         found, _ = _survey_channel(audio, model, int(powers[:-1].argmax()))
     return found
 
@@ -169,7 +160,7 @@ def _survey_channel(audio, model, channel):
     power of each of the C channels and of the analyzed signal, `(C + 1,)`, to detect channels that cancel out."""
     rate, count, energies, kept = audio.sample_rate, 0, np.zeros(audio.channels + 1), []
     size = rate // FRAMES_PER_SECOND
-    filters = [_k_weighting(rate), butter(2, _SPEECH_LOWEST_HZ, "highpass", fs=rate, output="sos")]
+    filters = [_k_weighting(rate), butter(2, 120.0, "highpass", fs=rate, output="sos")]
     states = [np.zeros((len(one), 2)) for one in filters]
     if model is not None:
         model.start(rate)

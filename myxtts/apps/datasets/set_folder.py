@@ -19,7 +19,6 @@ from myxtts.storage import files
 MARK = "make_dataset.json"
 TRAINING, VALIDATION, SEGMENTS, REPORT = "metadata_train.csv", "metadata_eval.csv", "segments.csv", "report.html"
 WAVS, SOURCES = "wavs", "sources"
-LIST_COLUMNS = ("audio_file", "text", "speaker_name", "language")
 SEGMENT_COLUMNS = ("source", "start_seconds", "end_seconds", "verdict", "reason", "detail", "clip", "text")
 PAUSE = "pause"
 
@@ -27,8 +26,6 @@ _FORMAT = 1
 _ROW_SECONDS, _MOST_ROWS = 60, 240
 _WIDTH, _HEIGHT = 1200, 56
 _WORST = 10
-_USUAL_SNR_DB = 40.0
-_BLOCK_SHARE, _LEAST_BLOCK_SECONDS, _MOST_BLOCK_SECONDS = 0.1, 20.0, 120.0
 
 
 class SetFolder:
@@ -52,7 +49,7 @@ class SetFolder:
     def hold_back(self, record: dict[str, Any], share: float, seed: int) -> None:
         """Marks about `share` of the clips for validation: whole blocks of time, because adjacent clips are alike."""
         rate, blocks = record["sample_rate"], defaultdict(list)
-        length = np.clip(_BLOCK_SHARE * record["num_samples"] / rate, _LEAST_BLOCK_SECONDS, _MOST_BLOCK_SECONDS)
+        length = np.clip(0.1 * record["num_samples"] / rate, 20.0, 120.0)
         for row in record["rows"]:
             if row["clip"]:
                 blocks[int(row["start"] / rate / length)].append(row)
@@ -76,7 +73,8 @@ class SetFolder:
         for name, held in ((TRAINING, False), (VALIDATION, True)):
             rows = [row for row in record["rows"] if row["clip"] and row["validation"] == held]
             lines = [(row["clip"], row["text"], record["speaker"], record["language"]) for row in rows]
-            self._append(name, LIST_COLUMNS, lines, f"{WAVS}/{source_id}/", "|")
+            columns = "audio_file", "text", "speaker_name", "language"
+            self._append(name, columns, lines, f"{WAVS}/{source_id}/", "|")
         lines = []
         for row in record["rows"]:
             times = (f"{row['start'] / rate:.6f}", f"{row['end'] / rate:.6f}")
@@ -165,7 +163,7 @@ def clips_of(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
             facts, seconds = row["facts"], (row["end"] - row["start"]) / record["sample_rate"]
             rate = facts["characters_per_second"]
             badness = 3 * bool(row["detail"]) + (3 * abs(rate / usual - 1) if usual and rate else 0)
-            badness += max(0.0, _USUAL_SNR_DB - facts["snr_db"]) / 20 + max(0.0, facts["end_db"] + 40) / 20
+            badness += max(0.0, 40.0 - facts["snr_db"]) / 20 + max(0.0, facts["end_db"] + 40) / 20
             clips.append((-badness, row | {"seconds": seconds, "speaker": record["speaker"]}))
     return [clip for _, clip in sorted(clips, key=lambda one: one[0])]
 

@@ -10,28 +10,9 @@ from scipy.ndimage import binary_dilation, binary_propagation, uniform_filter1d
 SILENCE_DB = -90.0
 """Level of silence in dBFS, about the amplitude of one step in 16-bit audio. Lower levels are raised to this value."""
 
-_WINDOW_SECONDS, _WINDOW_STEP_SECONDS = 30.0, 1.0
-_FLOOR_PERCENTILE, _SPEECH_PERCENTILE = 10, 95
-_OVER_FLOOR_DB, _SHARE_OVER_FLOOR = 12.0, 0.45
-_UNDER_SPEECH_DB = 38.0
-_HYSTERESIS_DB = 4.0
-_LEAST_RANGE_DB = 5.0
-_MODEL_ON, _MODEL_OFF = 0.5, 0.3
 _MODEL_EDGE_SECONDS = 0.15  # Silero's windows last 32 ms, with a delay of two or three windows
 
-_IDEAL_SECONDS, _SPREAD_SECONDS2 = 6.0, 6.0
-_DROP_COST, _DROP_COST_PER_SECOND = 60.0, 5.0
-_SHORT_PAUSE_SECONDS, _SHORT_PAUSE_COST = 0.4, 15.0
-_MID_SENTENCE_COST = 4.0
-_LONG_PAUSE_SECONDS, _LONG_PAUSE_COST = 0.7, 4.0
-_LONGEST_PAUSE_SECONDS = 1.5  # within a clip; the model would learn longer ones
-_SHARED_PAUSE_SECONDS = 0.56  # longer pauses are cut near both ends
-_AFTER_SPEECH_SECONDS = (0.1, 0.3)  # longer than before speech, for the reverberation
-_BEFORE_SPEECH_SECONDS = (0.1, 0.25)
-_MARGIN_SECONDS = 0.08
-_LEAST_PAD_SECONDS = 0.03  # pause on both sides of a clip of maximum length
-_QUIET_FRAMES = 5
-_DIP_SECONDS = 0.5
+_BEFORE_SPEECH_SECONDS, _AFTER_SPEECH_SECONDS = (0.1, 0.25), (0.1, 0.3)  # longer after speech, for the reverberation
 
 
 @dataclass(frozen=True)
@@ -72,17 +53,17 @@ def find_speech(levels_db: np.ndarray, probabilities: np.ndarray | None, frame_s
     `probabilities`, a network's probabilities of speech, frames that are not near probable speech are excluded.
     """
     levels = smooth_levels(levels_db, 3)
-    window, step = (max(1, round(seconds / frame_seconds)) for seconds in (_WINDOW_SECONDS, _WINDOW_STEP_SECONDS))
-    centers, both = np.arange(0, len(levels), step), (_FLOOR_PERCENTILE, _SPEECH_PERCENTILE)
+    window, step = (max(1, round(seconds / frame_seconds)) for seconds in (30.0, 1.0))
+    centers, both = np.arange(0, len(levels), step), (10, 95)
     starts = np.clip(centers - window // 2, 0, max(0, len(levels) - window))
     found = np.array([np.percentile(levels[start : start + window], both) for start in starts])
     floor, loud = (np.interp(np.arange(len(levels)), centers, side) for side in found.T)
-    span = np.maximum(loud - floor, _LEAST_RANGE_DB)
-    begins = np.maximum(floor + np.minimum(_OVER_FLOOR_DB, _SHARE_OVER_FLOOR * span), loud - _UNDER_SPEECH_DB)
-    speech = _hysteresis(levels, begins, np.maximum(begins - _HYSTERESIS_DB, floor + 0.5 * (begins - floor)))
+    span = np.maximum(loud - floor, 5.0)
+    begins = np.maximum(floor + np.minimum(12.0, 0.45 * span), loud - 38.0)
+    speech = _hysteresis(levels, begins, np.maximum(begins - 4.0, floor + 0.5 * (begins - floor)))
     if probabilities is None:
         return speech
-    likely = _hysteresis(probabilities, _MODEL_ON, _MODEL_OFF)
+    likely = _hysteresis(probabilities, 0.5, 0.3)
     return speech & binary_dilation(likely, iterations=max(1, round(_MODEL_EDGE_SECONDS / frame_seconds)))
 
 
@@ -109,12 +90,12 @@ def find_edges(segments: np.ndarray, levels_db: np.ndarray, frame_seconds: float
     """Finds frames for cuts around `segments` `(N, 2)`: one in each short pause, two in a long one, near its ends."""
     frames = lambda seconds: max(1, round(seconds / frame_seconds))
     after, before = (list(map(frames, pair)) for pair in (_AFTER_SPEECH_SECONDS, _BEFORE_SPEECH_SECONDS))
-    levels, begins, finishes = smooth_levels(levels_db, _QUIET_FRAMES), [], []
+    levels, begins, finishes = smooth_levels(levels_db, 5), [], []
     starts, ends = segments.T
     pauses = np.concatenate([[np.inf], (starts[1:] - ends[:-1]) * frame_seconds, [np.inf]])
     for low, high, pause in zip([0, *ends], [*starts, len(levels)], pauses):
-        if pause < np.inf and high - low < frames(_SHARED_PAUSE_SECONDS):
-            margin = min(frames(_MARGIN_SECONDS), (high - low) // 3)
+        if pause < np.inf and high - low < frames(0.56):  # longer pauses are cut near both ends
+            margin = min(frames(0.08), (high - low) // 3)
             finishes.append(_quietest(levels, low + margin, high - margin))
             begins.append(finishes[-1])
         else:
@@ -133,28 +114,28 @@ def choose_clips(
     `[first, last)`, its frames are `[start, end)`.
     """
     best, choice = [0.0], [None]
-    longest = max_seconds - 2 * _LEAST_PAD_SECONDS
+    longest = max_seconds - 2 * 0.03  # pause on both sides of a clip of maximum length
     for end in range(1, len(atoms) + 1):
         atom = atoms[end - 1]
         seconds = (edges.finishes[atom.last - 1] - edges.begins[atom.first]) * frame_seconds
-        cost = best[end - 1] + (0.0 if atom.reason else _DROP_COST + _DROP_COST_PER_SECOND * seconds)
-        cut = max(0.0, _SHORT_PAUSE_SECONDS - edges.pauses[atom.last]) * _SHORT_PAUSE_COST
-        cut += 0.0 if atom.ends_sentence else _MID_SENTENCE_COST
+        cost = best[end - 1] + (0.0 if atom.reason else 60.0 + 5.0 * seconds)
+        cut = max(0.0, 0.4 - edges.pauses[atom.last]) * 15.0
+        cut += 0.0 if atom.ends_sentence else 4.0
         inside, chosen = 0.0, None
         for first in range(end - 1, -1, -1):
             if atoms[first].reason or (first < end - 1 and atoms[first].last != atoms[first + 1].first):
                 break
             if first < end - 1:
                 pause = edges.pauses[atoms[first].last]
-                inside += max(0.0, pause - _LONG_PAUSE_SECONDS) * _LONG_PAUSE_COST
-                if pause > _LONGEST_PAUSE_SECONDS:
+                inside += max(0.0, pause - 0.7) * 4.0
+                if pause > 1.5:  # within a clip; the model would learn longer ones
                     break
             length = (edges.finishes[atom.last - 1] - edges.begins[atoms[first].first]) * frame_seconds
             speech = (edges.ends[atom.last - 1] - edges.starts[atoms[first].first]) * frame_seconds
             if speech > longest:
                 break
             if length >= min_seconds:
-                total = best[first] + (length - _IDEAL_SECONDS) ** 2 / _SPREAD_SECONDS2 + cut + inside
+                total = best[first] + (length - 6.0) ** 2 / 6.0 + cut + inside
                 if total < cost:
                     cost, chosen = total, first
         best.append(cost)
@@ -176,7 +157,7 @@ def choose_clips(
 
 def force_cuts(segments: np.ndarray, levels_db: np.ndarray, frame_seconds: float, max_seconds: float) -> np.ndarray:
     """Splits segments `(N, 2)` longer than `max_seconds` at every frame that is the quietest within ±0.5 s."""
-    levels, reach = smooth_levels(levels_db, max(1, round(0.1 / frame_seconds))), round(_DIP_SECONDS / frame_seconds)
+    levels, reach = smooth_levels(levels_db, max(1, round(0.1 / frame_seconds))), round(0.5 / frame_seconds)
     split: list[tuple[int, int]] = []
     for start, end in segments.tolist():
         points = [start, end]

@@ -16,20 +16,16 @@ from myxtts.config.checks import UserError, needing, read_bounded
 from myxtts.data.corpora import SUBTITLES
 from myxtts.text.cleaners import split_sentences
 
-_MAX_TEXT_BYTES = 64 * 2**20
 _TAGS = re.compile(r"<[^<>]{0,200}>|\{[^{}]{0,200}\}|\[[^\[\]]{0,200}\]|【[^【】]{0,200}】")
-_ASIDE = re.compile(r"[(（][^()（）]{0,200}[)）]")
 _DASH = re.compile(r"^\s*(?:>>|[-‐–—])\s*(?=\S)")
 _SPEAKER_LABEL = re.compile(r"^\s*[^\W\d_a-z][^\Wa-z]*(?: [^\Wa-z]+){0,2}:\s+")
 _MUSIC = re.compile("[♪♫♬🎵🎶]")
 _SENTENCE_END = re.compile(r"""[.!?…؟۔।॥。！？｡።፧፨]["'”’»」』）)\]]*$""")
 _CLAUSE_END = re.compile(r"(?<=[,;:،؛，；：፣፤—–])\s+")
-_OVERLAP_SECONDS, _OVERLAP_SHARE = 0.3, 0.3
 
 # Ratios of frame rates: 1, and 25 fps against 24 and 23.976 fps. Smaller differences are fitted as drift.
 _FRAME_RATE_RATIOS = (1.0, 25 / 24, 24 / 25, 25 * 1.001 / 24, 24 / 25 / 1.001)
 _RATE = 20  # Hz, of the correlated signals
-_WINDOW_SECONDS, _MAX_WINDOWS = 240.0, 14
 _MAX_OFFSET_SECONDS = 600.0
 _MAX_DRIFT = 0.006
 _NEAR_SECONDS = 0.2
@@ -118,7 +114,7 @@ def read_subtitles(path: Path) -> list[Piece]:
         first, second = pieces[index : index + 2]
         overlap = min(first.end, second.end) - second.start
         shorter = min(first.end - first.start, second.end - second.start)
-        if overlap > _OVERLAP_SECONDS and overlap > _OVERLAP_SHARE * shorter:
+        if overlap > 0.3 and overlap > 0.3 * shorter:
             pieces[index] = replace(first, fault=first.fault or "overlapping cues")
             pieces[index + 1] = replace(second, fault=second.fault or "overlapping cues")
         elif overlap > 0:
@@ -132,7 +128,7 @@ def clean_cue(text: str) -> tuple[str, str]:
     if _MUSIC.search(text):
         return one_line(_MUSIC.sub(" ", text)), "sung or music"
     lines = [_TAGS.sub(" ", line) for line in text.splitlines()]
-    lines = [line for line in lines if not _ASIDE.fullmatch(line.strip())]
+    lines = [line for line in lines if not re.fullmatch(r"[(（][^()（）]{0,200}[)）]", line.strip())]
     dashes = sum(bool(_DASH.match(line)) for line in lines)
     lines = [re.sub(r"^\s*>>\s*", "", _DASH.sub("", line)) for line in lines]
     # "Ivan:" may also be "He said:"; in a script without capital letters, such as Persian, both look the same.
@@ -168,7 +164,7 @@ def read_transcript(path: Path, language: str) -> list[Piece]:
 
 def _read_text(path):
     try:
-        return read_bounded(path, _MAX_TEXT_BYTES)
+        return read_bounded(path, 64 * 2**20)
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}.") from None
     except ValueError as error:
@@ -248,9 +244,9 @@ def _signals(starts, ends, seconds):
 
 def _peaks(times, speech):
     """Yields the best offsets for each window of cues: (center of the window in s, offset in s, score)."""
-    count = max(1, round(np.ptp(times) / _WINDOW_SECONDS))
+    count = max(1, round(np.ptp(times) / 240.0))
     edges = np.linspace(times.min(), times.max() + 1e-6, count + 1)
-    for chosen in np.unique(np.linspace(0, count - 1, _MAX_WINDOWS).astype(int)):
+    for chosen in np.unique(np.linspace(0, count - 1, 14).astype(int)):
         part = times[(times[:, 0] >= edges[chosen]) & (times[:, 0] < edges[chosen + 1])]
         if len(part) < 2:
             continue

@@ -37,9 +37,6 @@ logger = logging.getLogger(__name__)
 
 MOST_SECONDS = 30.0
 """Maximum length of a test recording or reference recording of a data set; longer ones are left out."""
-KNOWN_SHARE = 0.5
-"""A run is assumed to use a data set if their lists of clips have enough ids in common: at least this fraction of the
-shorter list. Most of 20 such clips must also have the listed length, since other data sets may number theirs alike."""
 _is_same = lambda path, folder: path is not None and Path(path).resolve() == Path(folder).resolve()
 
 
@@ -153,13 +150,15 @@ def clips_of_run(run: Path, utterances: Sequence[Utterance], folder: Path) -> tu
     config, ids, rows = read_config(run), {one.id for one in utterances}, {}
     is_trained = _is_same(config.data.train_data, folder)
     name = "validation" if _is_same(config.data.val_data, folder) and not is_trained else "train"
-    with suppress(OSError, KeyError), open(run / f"clips_{name}.csv", encoding="utf-8", newline="") as file:
+    with suppress(OSError, KeyError, ValueError), open(run / f"clips_{name}.csv", encoding="utf-8", newline="") as file:
         # In the list, names that a spreadsheet would evaluate as formulas have an apostrophe.
         rows = {re.sub("^'(?=[=+@-])", "", row["id"]): row for row in csv.DictReader(file)}
     known = [one for one in utterances if one.id in rows]
-    some = [(_usable_seconds(one), float(rows[one.id].get("seconds") or 0)) for one in spread(known, 20)]
+    seconds = lambda one: float((rows[one.id].get("seconds") or "0").replace(",", "."))  # perhaps from a spreadsheet
+    some = [(_usable_seconds(one), seconds(one)) for one in spread(known, 20)]
     others = [found for found, listed in some if found and abs(found - listed) > 0.1 * listed > 0]
-    is_known = len(known) >= max(1, KNOWN_SHARE * min(len(ids), len(rows))) and 2 * len(others) <= len(some)
+    # Half of the shorter list must be ids in common, with the listed lengths: other data sets may number theirs alike.
+    is_known = len(known) >= max(1, 0.5 * min(len(ids), len(rows))) and 2 * len(others) <= len(some)
     if name == "train" and not (is_trained or is_known):
         return set(), set()
     hashes = trained_on(run, config) if name == "train" else ()

@@ -59,10 +59,10 @@ class Studio:
         """Returns the report of `myxtts doctor data` on a folder. Raises `UserError` if the folder has no data set."""
         if not (folder := self.data.place(folder)):
             raise PageError("no_folder")
-        found, leaks = check_data(folder, language=language)
+        found, leakage = check_data(folder, language=language)
         if not found.accepted:  # it may be any file of the machine, so the report must not quote it
             found = replace(found, rejections=[replace(one, id="", detail="") for one in found.rejections])
-        return "\n".join([summarize(found), *(f"leakage: {leak}" for leak in leaks)])
+        return summarize(found) + (f"\nleakage: {leakage}" if leakage else "")
 
     def clips(self, folder: str, language: str) -> dict[str, Utterance]:
         """Returns the clips of a data set by their relative paths, sorted. Raises `UserError` if there is none."""

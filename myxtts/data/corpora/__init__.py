@@ -12,23 +12,25 @@ import itertools
 import os
 import pkgutil
 import shlex
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from myxtts.audio.files import AUDIO_EXTENSIONS, MEDIA_EXTENSIONS
+from myxtts.audio.files import AUDIO_EXTENSIONS, CONVERT, FFMPEG, MEDIA_EXTENSIONS
 from myxtts.config.checks import counted, printable, read_toml, require
 from myxtts.data.corpora.base import Corpus, CorpusFormat, Finding, Place, Reading, Utterance, to_code
-from myxtts.data.corpora.folder import CONVERT, ClipRefused, CorpusError, CorpusFolder, TextsMissing, file_key
+from myxtts.data.corpora.folder import ClipRefused, CorpusError, CorpusFolder, TextsMissing, file_key
 from myxtts.storage.base_model import EXPORT, KINDS, MODEL, RELEASE, RUNS, SETTINGS, STAGE, TRAINER, kind_of
 from myxtts.text.language_guess import guess_language, identify_language
 from myxtts.text.languages import DEFAULT_LANGUAGE, LANGUAGES, get_language
 
-TEXTS = (".txt", ".csv", ".tsv", ".json", ".jsonl", ".xlsx", ".ods", ".lab")
+TEXTS = (".txt", ".csv", ".tsv", ".list", ".json", ".jsonl", ".xlsx", ".ods", ".lab")
 SUBTITLES = (".srt", ".vtt", ".ass", ".ssa")
 _NOT_DATA = read_toml(__file__, "not_data.toml")
 _SUFFIXES = {**_NOT_DATA["suffixes"], "recording": MEDIA_EXTENSIONS}
 _TABLES = (*_SUFFIXES["sheet"], *_SUFFIXES["parquet"])
+_ARCHIVES, _DOCUMENTS = tuple(_SUFFIXES["archive"]), tuple(_SUFFIXES["document"])
 
 __all__ = ["Corpus", "CorpusError", "Finding", "TextsMissing", "Utterance", "files_beside", "load_corpus"]
 
@@ -75,20 +77,21 @@ def load_corpus(
     except ClipRefused as refused:
         raise CorpusError(f"The data set {root} cannot be read. {refused.detail}") from refused
     if not (reading.utterances or reading.rejections):
+        inner = reading.folder.subfolders(folder)
+        if len(inner) == 1 and root.is_dir() and not reading.folder.files(folder):
+            return load_corpus(inner[0], language, format_name, audio_roots)
         raise _nothing_found(place, chosen)
     if linked := sorted(reading.folder.linked):
         where = ", ".join(printable(str(path)) for path in linked[:3]) + (", …" if linked[3:] else "")
-        reading.notes.append(f"Your links or paths lead out of the data set; audio is also read from {where}.")
+        reading.note(f"Your links or paths lead out of the data set; audio is also read from {where}")
     if root.is_dir():  # audio beside a single list may have its text in another list
         _note_unused_audio(reading, layout)
-    if found := reading.numbered:
-        reading.notes.append(f"Two numbers a line are read as text in {counted(len(found), 'file')}, as in {found[0]}.")
     names = sorted({clip.speaker for clip in reading.utterances}, key=lambda name: (name.casefold(), name))
     for one, other in itertools.pairwise(names):
         if one.casefold() == other.casefold():
-            reading.notes.append(f"{one} and {other} are read as two speakers. If they are one person, write one name.")
+            reading.note("", f"{one} and {other}", " are read as two speakers. If they are one person, write one name.")
     _guess_language(reading)
-    return Corpus(folder, layout, tuple(reading.utterances), tuple(reading.rejections), tuple(reading.notes))
+    return Corpus(folder, layout, tuple(reading.utterances), tuple(reading.rejections), reading.notes)
 
 
 def files_beside(recording: Path, suffixes: Sequence[str]) -> list[Path]:
@@ -142,7 +145,14 @@ def refuse_other_kinds(given: str | os.PathLike) -> None:
     what = _NOT_DATA["what"].get(kind) or KINDS[kind]
     what = what.format(shlex.quote(name), at=at, parent=shlex.quote(printable(str(at.parent))), hub=hub)
     message = f"The data set {name} {what}."
-    raise TextsMissing(message, root, [root]) if kind == "recording" else CorpusError(message)
+    raise _texts_missing(message, root, [root]) if kind == "recording" else CorpusError(message)
+
+
+def _texts_missing(message, root, recordings):
+    """Returns the `TextsMissing` of recordings, or a `CorpusError` if all need ffmpeg, which is not installed."""
+    if shutil.which("ffmpeg") or any(path.suffix.lower() in AUDIO_EXTENSIONS for path in recordings):
+        return TextsMissing(message, root, recordings)
+    return CorpusError(f"{printable(str(root))} cannot be decoded without ffmpeg. {FFMPEG}.")
 
 
 def _note_unused_audio(reading, layout):
@@ -154,7 +164,7 @@ def _note_unused_audio(reading, layout):
     paths = (path for path in paths if path.suffix.lower() in AUDIO_EXTENSIONS and str(path) not in known)
     if unused := [reading.folder.relative(path) for path in paths if not {path.name, path.stem} & refused]:
         files = f"{counted(len(unused), 'audio file')} without a text, not among the clips"
-        reading.notes.append(f"Not used: {files}. The first is {unused[0]}.")
+        reading.note(f"Not used: {files}. The first is {unused[0]}")
 
 
 def _guess_language(reading):
@@ -162,13 +172,13 @@ def _guess_language(reading):
     unnamed = [clip for clip in reading.utterances if clip.language == reading.language]
     language, note = guess_language((clip.text for clip in unnamed), reading.language)
     if note:
-        reading.notes.append(f"{note} {counted(len(unnamed), 'clip')} had no language.")
+        reading.note(f"{note} {counted(len(unnamed), 'clip')} had no language")
     elif unnamed and not reading.language:
         identified = identify_language(clip.text for clip in unnamed)
         language = identified or DEFAULT_LANGUAGE
         how = "identified by their words" if identified else "the default"
         name, clips = f"{get_language(language).name} ({language})", counted(len(unnamed), "clip")
-        reading.notes.append(f"{clips} without a language are read as {name}, {how}; --language sets another.")
+        reading.note(f"{clips} without a language are read as {name}, {how}; --language sets another")
     clips = reading.utterances
     clips[:] = [replace(clip, language=language) if clip.language == reading.language else clip for clip in clips]
     by_language: dict[str, list[Utterance]] = {}
@@ -179,9 +189,9 @@ def _guess_language(reading):
         identified = identify_language(clip.text for clip in group)
         if identified and language in LANGUAGES and identified != language:
             label, better = (f"{get_language(one).name} ({one})" for one in (language, identified))
-            hint = f"Correct the list, or give --language {identified}."
+            hint = f"Correct the list, or give --language {identified}"
             texts = f"The texts of {counted(len(group), 'clip')}"
-            reading.notes.append(f"{texts} look like {better}, but their language is {label}. {hint}")
+            reading.note(f"{texts} look like {better}, but their language is {label}. {hint}")
 
 
 def _refuse_letters(reading, language, group):
@@ -205,26 +215,32 @@ def _refuse_letters(reading, language, group):
 
 def _nothing_found(place, formats):
     """Returns the error for a data set that no format recognizes; its message lists some files and gives a hint."""
-    names, tables = [], []
+    names, tables, kinds = [], [], (*_TABLES, *_ARCHIVES)
     for path, folders, files in os.walk(place.path):
         names += [f"{name}/" for name in sorted(folders)] + sorted(files)
-        tables += [Path(path, name) for name in sorted(files) if name.lower().endswith(_TABLES) and name[0] not in ".~"]
+        tables += [Path(path, name) for name in sorted(files) if name.lower().endswith(kinds) and name[0] not in ".~"]
         if len(Path(path).relative_to(place.path).parts) >= 2 or len(names) > 2_000:
             folders.clear()
+    has = lambda suffixes: any(name.lower().endswith(suffixes) for name in names)
+    if has(MEDIA_EXTENSIONS):  # beside recordings, an archive may be anything
+        tables = [path for path in tables if path.suffix.lower() in _TABLES]
     if tables and len(formats) > 1:
         refuse_other_kinds(tables[0])
-    has = lambda suffixes: any(name.lower().endswith(suffixes) for name in names)
-    below = sorted(place.path.rglob("*")) if has(MEDIA_EXTENSIONS) and not has(TEXTS) else []
+    below = sorted(place.path.rglob("*")) if has(MEDIA_EXTENSIONS) and len(formats) > 1 else []
     media = [path for path in below if path.suffix.lower() in MEDIA_EXTENSIONS and path.is_file()]
-    if len(formats) > 1 and media:
-        what, recognize = ("subtitles", "") if has(SUBTITLES) else ("no texts", " --recognizer base")
-        command = f"myxtts make-dataset {shlex.quote(printable(str(media[0].parent)))} --output DIR{recognize}"
-        message = f"{place.path} has recordings and {what}. `{command}` makes a data set from them; then give DIR."
-        return TextsMissing(message, place.path, media)
+    unread = [f" {printable(one)} is not read: save it as .txt." for one in names if one.lower().endswith(_DOCUMENTS)]
+    what, recognize = ("subtitles", "") if has(SUBTITLES) else ("no texts", " --recognizer base")
+    at = shlex.quote(printable(str(media[0].parent if media else "")))
+    command = f"`myxtts make-dataset {at} --output DIR{recognize}` makes a data set from them; then give DIR."
+    if media and not has(TEXTS):
+        message = f"{place.path} has recordings and {what}. {command}{''.join(unread[:1])}"
+        return _texts_missing(message, place.path, media)
     wanted = next((form for form in formats if form.name == "ljspeech"), formats[0])
     known = "in no known format" if len(formats) > 1 else f"not in the format {wanted.name}"
     seen = (", ".join(names[:8]) + (", …" if names[8:] else "")) or "nothing"
-    found = f"{place.list_path or place.path} is {known}. Found: {printable(seen)}"
+    found = f"{place.list_path or place.path} is {known}. Found: {printable(seen)}.{''.join(unread[:1])}"
     if has(MEDIA_EXTENSIONS) and not has(AUDIO_EXTENSIONS):
-        found += f". {CONVERT}"
-    return CorpusError(f"{found}. {wanted.name} is a folder with {wanted.hint}; docs/data.md lists all.")
+        found += f" {CONVERT}."
+    elif media:
+        found += f" The recordings need texts: a.txt beside a.wav, or one list of lines a.wav|text. {command}"
+    return CorpusError(f"{found} {wanted.name} is a folder with {wanted.hint}; docs/data.md lists all.")

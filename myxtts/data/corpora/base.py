@@ -7,6 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple, Self
 
+from myxtts.config.checks import counted
 from myxtts.config.rates import MODEL_SAMPLE_RATE
 from myxtts.data.corpora.folder import MAX_NAME_CHARACTERS, ClipRefused, CorpusFolder, is_name, parts_to_id, printable
 from myxtts.storage.speakers import composed
@@ -103,16 +104,14 @@ class Reading:
     """State while one data set is read: its files, and the utterances, rejections and notes found so far.
 
     `language` is the default for clips without a language, or empty. If a data set has one folder per speaker,
-    `formats` are tried on each of these folders. `numbered` are transcripts whose lines all begin with two numbers; a
-    note tells users that the numbers are read as text.
+    `formats` are tried on each of these folders.
     """
 
     def __init__(self, folder: CorpusFolder, language: str, formats: list[CorpusFormat]):
         self.folder, self.language, self.formats = folder, to_code(language), formats
         self.utterances: list[Utterance] = []
         self.rejections: list[Finding] = []
-        self.notes: list[str] = []
-        self.numbered: list[str] = []
+        self._notes: dict[tuple[str, str], list[str]] = {}
         self._first_uses: dict[str, Utterance] = {}
 
     def read(self, formats: Iterable[CorpusFormat], place: Place) -> str | None:
@@ -123,6 +122,16 @@ class Reading:
             if len(self.utterances) + len(self.rejections) > before:
                 return form.name
         return None
+
+    def note(self, start: str, subject: str = "", end: str = "."):
+        """Adds the note `start` + `subject` + `end`. Notes that differ only in the subject become one, with a count."""
+        self._notes.setdefault((start, end), []).append(subject)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """All notes, in the order in which they were first added."""
+        more = lambda subjects: f" (and {counted(len(subjects) - 1, 'other')})" if subjects[1:] else ""
+        return tuple(f"{start}{one[0]}{more(one)}{end}" for (start, end), one in self._notes.items())
 
     @contextmanager
     def clip(self, name: str, line: int | None, path: Path) -> Iterator[None]:

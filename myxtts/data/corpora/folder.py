@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
 
-from myxtts.audio.files import AUDIO_EXTENSIONS, MEDIA_EXTENSIONS
+from myxtts.audio.files import AUDIO_EXTENSIONS, CONVERT, MEDIA_EXTENSIONS
 from myxtts.config.checks import UNPRINTABLE, UserError, printable, read_bounded
 
 MAX_LIST_BYTES = 256 * 2**20
@@ -19,7 +19,6 @@ MAX_LINES = 2_000_000
 MAX_TRANSCRIPT_BYTES = 65_536
 MAX_NAME_CHARACTERS = 512
 """Maximum length of ids, speaker names and languages."""
-CONVERT = "Convert recordings to WAV, for example with ffmpeg -i a.m4a a.wav"
 
 
 class CorpusError(UserError):
@@ -149,10 +148,7 @@ class CorpusFolder:
         missing, is in several subfolders, or is a link to another user's file outside the data set.
         """
         *folders, name = parts
-        is_audio = name.lower().endswith(AUDIO_EXTENSIONS)
-        is_media = name.lower().endswith(MEDIA_EXTENSIONS)
-        stem = os.path.splitext(name)[0] if is_media else name
-        keys = [file_key(name)] if is_audio else [file_key(stem + kind) for kind in AUDIO_EXTENSIONS]
+        keys = audio_keys(name)
         direct = dict.fromkeys((*places, *self.audio_roots))
         searched = [place for place in direct if place in self.searched]
         firsts = map(file_key, folders[:1] or keys)
@@ -174,13 +170,18 @@ class CorpusFolder:
         paths = [*found.values()]
         if paths[1:]:
             both = " and ".join(map(self.relative, paths[:2]))
-            detail = f"{both} have its name. Give one of the folders as --audio-root."
+            detail = f"{both} have its name. Write the folder in the list, or give one as --audio-root."
             raise ClipRefused("several files", detail, paths[-1])
         if paths:
             return paths[0]
-        tried = "" if is_audio else f" with one of the extensions {', '.join(AUDIO_EXTENSIONS)}"
-        hint = CONVERT if is_media and not is_audio else "--audio-root DIR searches another folder too"
-        detail = f"There is no audio file {'/'.join(parts)}{tried}. {hint}."
+        others, found = (
+            MEDIA_EXTENSIONS[len(AUDIO_EXTENSIONS) :],
+            (self._list(at.joinpath(*folders))[0] for at in direct),
+        )
+        is_other = any(key in files for files in found for key in audio_keys(name, others))
+        hint = "--audio-root DIR searches another folder too"
+        hint = CONVERT if is_other or name.lower().endswith(others) else hint
+        detail = f"There is no audio file {'/'.join(parts)} ({', '.join(AUDIO_EXTENSIONS)} were tried). {hint}."
         raise ClipRefused("missing file", detail, places[0].joinpath(*folders, keys[0]))
 
     def has_audio(self, places: Sequence[Path], name: str) -> bool:
@@ -194,8 +195,8 @@ class CorpusFolder:
         """Splits a clip's path, as given in a list, into components relative to the data set. A path in one of
         `audio_roots` has that root as its first component. Raises `ClipRefused` if the path is invalid.
 
-        An absolute path that does not exist is taken for one of another computer: its leading folders are removed until
-        one of `searched` has the rest.
+        An absolute path that does not exist, or a relative one whose first folder does not, is taken for one of another
+        computer: its leading folders are removed until one of `searched` has the rest.
         """
         if not is_name(name):
             detail = f"The id has over {MAX_NAME_CHARACTERS} characters, or control or direction characters."
@@ -208,10 +209,10 @@ class CorpusFolder:
             first = [] if root.resolve() == self.root else [str(root)]
         parts = [part for part in name.split("/") if part not in ("", ".")]
         is_full = name.startswith("/") or re.match("[A-Za-z]:/", name)
-        is_elsewhere = is_full and not climbs and not os.path.exists(name)
-        for end in (parts[n:] for n in range(len(parts) if is_elsewhere else 0)):
+        is_here = os.path.exists(name) if is_full else not parts[1:] or first or self._has_folder(parts[0])
+        for end in (parts[n:] for n in range(0 if climbs or is_here else len(parts))):
             inner = (self._list(place.joinpath(*end[:-1]), for_audio=True)[0] for place in self.searched)
-            if any(file_key(end[-1]) in files for files in inner):
+            if any(key in files for files in inner for key in audio_keys(end[-1])):
                 return end
         if is_full:
             detail = "The id leads outside the data set; it was not opened. --audio-root allows another folder."
@@ -219,6 +220,10 @@ class CorpusFolder:
         if not parts:
             raise ClipRefused("no id", "The column that names the clip is empty.")
         return first + parts
+
+    def _has_folder(self, name):
+        """Returns whether one of `searched`, or a folder in it, has a folder of this name."""
+        return any(os.path.isdir(self._on_disk(at / name)) or file_key(name) in self._below(at) for at in self.searched)
 
     def _check_links(self, path, for_audio=False):
         """Raises `ClipRefused` if a symbolic link leads out of the data set and `audio_roots`. If `for_audio`, links to
@@ -262,9 +267,13 @@ class CorpusFolder:
     def _read_lines(self, path: Path) -> list[str]:
         """Reads the lines of a list of clips, without empty last lines. Raises `CorpusError` as `read_text` does."""
         text = self.read_text(path, MAX_LIST_BYTES).rstrip("\n")
-        if path.suffix == ".json" and text.lstrip().startswith("["):
-            with suppress(ValueError, RecursionError):  # one array, instead of an object per line
-                text = "\n".join(map(json.dumps, json.loads(text)))
+        if path.suffix == ".json" and text.lstrip().startswith(("[", "{")):
+            with suppress(ValueError, TypeError, LookupError, RecursionError):  # an object per line, or settings
+                if isinstance(rows := json.loads(text), dict):  # clips by name: their texts, or objects
+                    names = [name for name in rows if name.lower().endswith(MEDIA_EXTENSIONS)]
+                    rows |= {name: {"text": rows[name]} for name in names if isinstance(rows[name], str)}
+                    rows = [{"id": name, "text": row["text"], **row} for name, row in rows.items()]
+                text = "\n".join(map(json.dumps, rows))
         if text.count("\n") >= MAX_LINES:
             raise CorpusError(f"{path} has over {MAX_LINES} lines, the maximum. Split the data set.")
         return text.split("\n") if text else []
@@ -286,6 +295,13 @@ def parts_to_id(parts: list[str]) -> str:
     stem, extension = os.path.splitext(parts[-1])
     name = stem if extension.lower() in MEDIA_EXTENSIONS else parts[-1]
     return unicodedata.normalize("NFC", "/".join([*parts[:-1], name]))
+
+
+def audio_keys(name: str, kinds: Sequence[str] = AUDIO_EXTENSIONS) -> list[str]:
+    """Returns the normalized names of the files that can be the audio of the clip `name`, in order of preference."""
+    stem, kind = os.path.splitext(name)
+    stem = stem if kind.lower() in MEDIA_EXTENSIONS else name
+    return [file_key(stem + one) for one in sorted(kinds, key=lambda one: one != kind.lower())]
 
 
 def is_name(text: str) -> bool:

@@ -12,11 +12,10 @@ from myxtts.storage.files import digest_bytes, user_cache, write_whole
 _STATE, _SPLITS = "state.json", "dataset_dict.json"
 _NORMALIZED, _TRANSCRIPTS = ".normalized.txt", ".trans.txt"
 _VALIDATION_SETS, _TEST_SETS = {"dev-clean", "dev-other"}, {"test-clean", "test-other"}
-_LOCALE = re.compile("[a-z]{2}_[A-Z]{2}")
-_LISTS = (".csv", ".tsv", ".txt", ".jsonl", ".json")
+_LISTS = (".csv", ".tsv", ".txt", ".list", ".jsonl", ".json")
 _MAX_LISTS = 50
-_LABEL = re.compile(r"(\d*[.]?\d+)\s+(\d*[.]?\d+)\b(.*)")
-"""Pattern of a line in a label file: start time, end time, label."""
+_LABEL = re.compile(r"(\d*[.,]?\d+)\s+(\d*[.,]?\d+)\b(.*)")
+"""Pattern of a line in a label file: start time, end time, label. Some programs write decimal commas."""
 _ROLE_NAMES = {"training": "train(ing)?", "validation": "val|valid|validation|dev|eval", "test": "test"}
 _ROLES = {role: re.compile(f"(^|[_.-])({names})([_.-]|$)") for role, names in _ROLE_NAMES.items()}
 
@@ -53,7 +52,7 @@ def _read_saved(reading, place):
     target = (user_cache() / "datasets" / digest_bytes(source.encode(), 8)).resolve()
     target.mkdir(parents=True, exist_ok=True)
     reading.folder.allow(target)
-    reading.notes.append(f"The recordings in {reading.folder.relative(place.path)} were extracted to {target}.")
+    reading.note("The recordings in ", reading.folder.relative(place.path), f" were extracted to {target}.")
     # All are extracted before the first is added, because a folder is listed only once.
     recordings = [_extract(row[audio] or {}, target / f"{number:07}.wav") for number, row in enumerate(rows, 1)]
     for number, (recording, row) in enumerate(zip(recordings, rows.remove_columns(audio)), 1):
@@ -97,7 +96,8 @@ def read_common_voice(reading: Reading, place: Place) -> None:
     table, *others = (tables.header_table(reading, place, place.path / name) for name in lists)
     if not table:
         raise ClipRefused("unreadable", f"{training[0]} has no header with the columns path and sentence.")
-    reading.notes += [f"{name} is not used: it has no header." for name, other in zip(lists[1:], others) if not other]
+    for name in (name for name, other in zip(lists[1:], others) if not other):
+        reading.note("", name, " is not used: it has no header.")
     tables.read_split(reading, place, table, others[0] if others else None, others[1:])
 
 
@@ -216,7 +216,7 @@ def read_text_files(reading: Reading, place: Place) -> None:
         for texts in (path for path in places if path == place.path or path not in heard):  # others are of a speaker
             if not folder.stems(audio).isdisjoint(folder.stems(texts, (suffix,))):
                 if audio != texts:
-                    reading.notes.append(f"Audio from {folder.relative(audio)}, texts from {folder.relative(texts)}.")
+                    reading.note("Audio from ", f"{folder.relative(audio)}, texts from {folder.relative(texts)}")
                 return _read_pairs(reading, place, audio, texts, suffix)
 
 
@@ -241,20 +241,20 @@ def _add_pair(reading, place, audio, transcript, name):
     rows = [_LABEL.fullmatch(row.strip()) for row in text.split("\n") if row.strip()]
     if rows[1:] and all(rows):
         if _are_labels(rows):
-            detail = f"{name_of_text} has times and labels, not a sentence. Write spoken numbers in one line."
+            detail = f"{name_of_text} has times and labels, not a sentence. Save them as .srt, for myxtts make-dataset."
             raise ClipRefused("unreadable text", detail)
-        reading.numbered.append(name_of_text)
+        reading.note("Two numbers a line are read as text in ", name_of_text)
     cells = {"id": audio.name, "text": " ".join(text.split()), "speaker": place.speaker}
     reading.add(place, cells, None, (audio.parent,), name=name)
 
 
 def _are_labels(rows):
     """Decides whether the matches of `_LABEL` are labels, or a transcript with numbers, such as "1 2 buckle my shoe".
-    In labels of Audacity, all times have a decimal point. Labels of HTS have letters, are in order of time, and at
+    In labels of Audacity, all times have decimals. Labels of HTS have letters, are in order of time, and at
     least one is longer than 1. No label ends before it starts."""
-    times = [(float(row[1]), float(row[2])) for row in rows]
+    times = [tuple(float(row[k].replace(",", ".")) for k in (1, 2)) for row in rows]
     lengths = [end - start for start, end in times]
-    if all("." in row[1] and "." in row[2] for row in rows):
+    if all({*".,"} & {*row[1]} and {*".,"} & {*row[2]} for row in rows):
         return min(lengths) >= 0
     has_letters = any(character.isalpha() for row in rows for character in row[3])
     return has_letters and times == sorted(times) and min(lengths) > 0 and max(lengths) > 1
@@ -297,7 +297,7 @@ def read_chapters(reading: Reading, place: Place, suffix: str) -> None:
                 with reading.clip(clip, number, path / name):
                     reading.add(part, {"id": clip, "text": text, "speaker": part.speaker}, number, (path,))
     if tests:
-        reading.notes.append("The folders test-… are not used.")
+        reading.note("The folders test-… are not used")
 
 
 def read_mls(reading: Reading, place: Place) -> None:
@@ -326,9 +326,9 @@ def read_m_ailabs(reading: Reading, place: Place) -> None:
     for path in books:
         parts = path.parts[-6:]
         if parts[-2] == "mix":
-            reading.notes.append(f"The book {folder.relative(path)} was skipped: it has several unnamed readers.")
+            reading.note("The book ", folder.relative(path), " was skipped: it has several unnamed readers.")
         elif is_name(parts[-2]):
-            locale = next((part for part in parts if _LOCALE.fullmatch(part)), "")
+            locale = next((part for part in parts if re.fullmatch("[a-z]{2}_[A-Z]{2}", part)), "")
             book = place.below(path, speaker=parts[-2], language=locale)
             tables.read_table(reading, book, tables.plain_table(reading, book, path / "metadata.csv"))
 
@@ -349,7 +349,7 @@ def read_speaker_folders(reading: Reading, place: Place) -> None:
             why = "it has no known format, or its name is not printable."
         except ClipRefused as refused:
             why = refused.detail
-        reading.notes.append(f"The folder {reading.folder.relative(path)} was left out: {why}")
+        reading.note("The folder ", reading.folder.relative(path), f" was left out: {why}")
 
 
 _CHAPTERS = "SPEAKER/CHAPTER/ with {} files"

@@ -12,8 +12,9 @@ from typing import NamedTuple
 
 from myxtts.audio.files import MEDIA_EXTENSIONS
 from myxtts.config.checks import counted, printable, read_toml
-from myxtts.data.corpora.base import Place, Reading
+from myxtts.data.corpora.base import Place, Reading, to_code
 from myxtts.data.corpora.folder import ClipRefused, CorpusError, parts_to_id
+from myxtts.text.languages import LANGUAGES
 from myxtts.text.languages.with_functions import normalize_persian
 
 JSON_EXAMPLE = '{"file_name": "a.wav", "text": "Good morning."}'
@@ -41,7 +42,8 @@ class Dialect(NamedTuple):
 class Table(NamedTuple):
     """List of clips: its file, its columns, and the folders of its audio.
 
-    If `dialect` is None, each line is a JSON object. Unused columns are None in `columns`.
+    If `dialect` is None, each line is a JSON object. Unused columns are None in `columns`. `is_guess` is whether they
+    were found by their content, without a header.
     """
 
     path: Path
@@ -49,14 +51,14 @@ class Table(NamedTuple):
     columns: tuple[str | None, ...]
     audio_places: tuple[Path, ...]
     header_line: int | None = None
+    is_guess: bool = False
 
     def name_of(self, line: str) -> str:
         """Returns the name of the clip in a line, or "" if the line has none."""
         if self.dialect is None:
             return _json_to_cells(line).get("id", "")
-        column = self.columns.index("id")
         cells = self.dialect.split(line) or line.split(self.dialect.separator)
-        return cells[column].strip() if column < len(cells) else ""
+        return dict(zip(self.columns, cells)).get("id", "").strip()
 
     def cells_of(self, line: str) -> dict[str, str]:
         """Returns the cells of a line as `{column: cell}`. Raises `ClipRefused` if the line is not a clip."""
@@ -111,13 +113,9 @@ def _guess_separator(lines):
     """Returns `|` if a line contains it; else the first of tab, comma and semicolon that splits most lines into 2 or 3
     cells; else `|`."""
     lines = [line for line in lines if line.strip()]
-    if any("|" in line for line in lines):
-        return "|"
-    for separator in "\t,;":
-        sizes = [len(cells) for cells in map(find_dialect(lines, separator).split, lines)]
-        if sizes.count(2) + sizes.count(3) > len(lines) / 2:
-            return separator
-    return "|"
+    splits = lambda one: sum(len(cells) in (2, 3) for cells in map(find_dialect(lines, one).split, lines))
+    found = (one for one in "\t,;" if 2 * splits(one) > len(lines))
+    return "|" if any("|" in line for line in lines) else next(found, "|")
 
 
 def _first_line(lines):
@@ -153,8 +151,7 @@ def content_table(reading: Reading, place: Place, path: Path) -> Table | None:
     """Returns the `Table` of a list whose columns are found by their content; None if no column contains clips.
 
     In the clip column, at least half of the cells name audio files. The text column is the one that the header names,
-    else the one with the most letters. `plain_table` reads lists without a header if the first of at most 4 columns
-    is the clip column.
+    else the one with the most letters. `columns_by_content` finds the columns of lists without a header.
     """
     lines = reading.folder.read_lines(path)
     sample = [line for line in lines[:100] if line.strip()]
@@ -174,56 +171,70 @@ def content_table(reading: Reading, place: Place, path: Path) -> Table | None:
     has_header = _is_header(rows, column, found)
     if not has_header and column == 0 and len(rows[0]) <= 4:
         return plain_table(reading, place, path)
+    if not has_header:
+        columns, _ = columns_by_content(rows, len(rows[-1]), column)
+        return _located(reading, place, path, dialect, columns, is_guess=True)
     cells = [*itertools.zip_longest(*rows, fillvalue="")]
-    letters = [sum(map(str.isalpha, "".join(others[has_header:]))) for others in cells]
-    named = names_to_columns([others[0] if has_header else "" for others in cells])
-    columns = [None if name == "id" else name for name in named]
+    letters = [sum(map(str.isalpha, "".join(others[1:]))) for others in cells]
+    columns = [None if name == "id" else name for name in names_to_columns([others[0] for others in cells])]
     columns[column] = "id"
-    known = [k for k, name in enumerate(columns) if name in ("text", "normalized")]
-    unknown = [k for k, name in enumerate(columns) if name is None]
-    text = max(known or unknown or [k for k in range(len(cells)) if k != column], key=letters.__getitem__)
-    if not known:
+    if {"text", "normalized"}.isdisjoint(columns):
+        unknown = [k for k, name in enumerate(columns) if name is None]
+        text = max(unknown or [k for k in range(len(cells)) if k != column], key=letters.__getitem__)
         columns[text] = "text"
-    if not has_header:  # `read_table` reports the columns of a header
-        taken = f"{reading.folder.relative(path)}: column {column + 1} is read as the clip, {text + 1} as its text"
-        reading.notes.append(f"{taken}. To choose others, name columns file, text and speaker in the first line.")
-    return _located(reading, place, path, dialect, tuple(columns), _first_line(lines) if has_header else None)
+    return _located(reading, place, path, dialect, tuple(columns), _first_line(lines))
 
 
 def plain_table(reading: Reading, place: Place, path: Path) -> Table:
-    """Returns the `Table` of a list without a header: `id|text|normalized text`, perhaps followed by `speaker`.
-
-    Raises `CorpusError` if a column of the texts seems to contain speakers or numbers.
-    """
+    """Returns the `Table` of a list without a header: `id|text|normalized text`, perhaps followed by `speaker`, or
+    other columns after the clip, such as `id|speaker|text` (see `columns_by_content`)."""
     lines = reading.folder.read_lines(path)
     dialect = find_dialect(lines, _guess_separator(lines))
     rows = [cells for cells in map(dialect.split, lines) if len(cells) > 1 and any(cells)]
     sizes = Counter(map(len, rows))
     # A "|" in the text of the only line is more likely than a speaker.
-    has_speakers = sizes[4] > 1 and sizes[4] > len(rows) / 2
-    size = 3 + has_speakers
-    # Some tools write `id|text|speaker`, `id|speaker|text` or `id|speaker|language|text`.
-    full = [[cell.casefold().split() for cell in row] for row in rows if len(row) == size and all(map(str.strip, row))]
-    varied = [0, *(len({tuple(row[k]) for row in full}) for k in range(1, size))]
-    letters = [sum(map(str.isalpha, "".join(word for row in full for word in row[k]))) for k in range(size)]
-    text = max(range(1, size), key=letters.__getitem__)
-    alike = lambda k: 2 * sum(not set(row[k]).isdisjoint(row[text]) for row in full) > len(full)
-    labels = [k for k in range(1, size) if varied[text] >= 8 and 4 * varied[k] <= varied[text] and not alike(k)]
-    # A normalized text is not much shorter than the text, as many speakers, or durations, are.
-    is_short = 4 * letters[2] < letters[1] and 2 * len(full) > len(rows) and varied[2] < 4 * varied[1]
-    if is_short and not alike(2):
-        labels = sorted({2, *labels})
-    if 2 in labels or 1 in labels and (has_speakers or varied[1] > 1):
-        has_points = lambda k: any("." in word for row in full for word in row[k])
-        numbers = [k for k in range(1, size) if not letters[k] and (has_points(k) or 2 * varied[k] > len(full))]
-        what = "numbers" if labels[0] in numbers else "a speaker"
-        looks = f"column {labels[0] + 1} looks like {what}: {varied[labels[0]]} values in {len(full)} lines"
-        kinds = iter(("speaker", "language")), iter(("text", "normalized"))
-        names = ["other" if k in numbers else next(kinds[k not in labels]) for k in range(1, size)]
-        note = "; other is not used" if "other" in names else ""
-        hint = f"Name the columns above them, as '{dialect.separator.join(['id', *names])}'{note}."
-        raise CorpusError(f"{path} has no header, and {looks}. {hint}")
-    return _located(reading, place, path, dialect, ("id", "text", "normalized", "speaker")[:size])
+    size = 4 if sizes[4] > 1 and sizes[4] > len(rows) / 2 else 3
+    columns, is_guess = columns_by_content(rows, size)
+    return _located(reading, place, path, dialect, columns, is_guess=is_guess)
+
+
+def columns_by_content(rows: Sequence[list[str]], size: int, clip: int = 0) -> tuple[tuple[str | None, ...], bool]:
+    """Returns the columns of a list without a header, and whether that is a guess that users should know.
+
+    Considers `rows` with `size` cells. The text has the most letters. A column with other words, either few or short
+    ones, has speakers or languages; numbers that are mostly different, such as durations, are not used.
+    """
+    plain = ("id", "text", "normalized", "speaker")[:size]
+    words = [[tuple(cell.casefold().split()) for cell in row] for row in rows if len(row) == size]
+    full = [*filter(all, words)]
+    is_usual = clip == 0 and size <= len(plain)
+    if is_usual and 2 * len(full) <= max(len(rows), 2):
+        return plain, False
+    letters = [sum(map(str.isalpha, "".join(itertools.chain(*column)))) for column in zip(*words)] or size * [0]
+    cells = [*zip(*full)] or size * [()]
+    varied = [len({*column}) for column in cells]
+    others = [k for k in range(size) if k != clip]
+    alike = lambda a, b: 2 * sum(not {*one}.isdisjoint(other) for one, other in zip(cells[a], cells[b])) > len(full)
+    is_plain = is_usual and size > 2 and alike(1, 2)
+    texts = [1, 2] if is_plain else [max(others, key=letters.__getitem__)]
+    text = texts[-1]
+    columns: list[str | None] = [None] * size
+    columns[clip] = "id"
+    for k in (k for k in others if full and k not in texts):
+        # Numbers or words that repeat with the texts are another form of them, as in `id|3|three`.
+        is_form = len({*zip(cells[k], cells[text])}) == varied[k] == varied[text] < len(full)
+        is_short = 4 * letters[k] < letters[text] and all(len(cell) < 4 for cell in cells[k])
+        is_label = is_plain or not is_form and not alike(k, text) and (is_short or 4 * varied[k] <= varied[text])
+        is_name = letters[k] or 2 * varied[k] <= len(full) and all("".join(cell).isdigit() for cell in cells[k])
+        if not is_label:
+            texts += [k] if is_usual and len(texts) < 2 else []
+        elif all(to_code(" ".join(cell)) in LANGUAGES for cell in {*cells[k]}) and "language" not in columns:
+            columns[k] = "language"
+        elif is_name and "speaker" not in columns:
+            columns[k] = "speaker"
+    for k, name in zip(sorted(texts), ("text", "normalized")):
+        columns[k] = name
+    return tuple(columns), not (is_plain and tuple(columns) == plain)
 
 
 def _is_header(rows, column, found):
@@ -243,9 +254,9 @@ def _is_header(rows, column, found):
     return len(others) >= 3 and len(cells) <= 80 and not any(c.isdigit() or c in ".!?؟…/\\" for c in cells)
 
 
-def _located(reading, place, path, dialect, columns, header_line=None):
+def _located(reading, place, path, dialect, columns, header_line=None, is_guess=False):
     """Creates a `Table`. Its audio is in `place`, `wavs/`, their subfolders or a folder that `allow_named` adds."""
-    table = Table(path, dialect, columns, (place.path / "wavs", place.path), header_line)
+    table = Table(path, dialect, columns, (place.path / "wavs", place.path), header_line, is_guess)
     reading.folder.allow_named([*_clip_names(reading, table)])
     reading.folder.searched.update(table.audio_places)
     return table
@@ -267,7 +278,11 @@ def read_table(reading: Reading, place: Place, table: Table, left_out: Collectio
             note += f" Not used: columns {unused}."
         if names_to_columns(names) != table.columns:
             note += " To choose others, name them file, text and speaker."
-        reading.notes.append(printable(f"Line {header + 1} of {reading.folder.relative(table.path)} {note}"))
+        reading.note(f"Line {header + 1} of ", reading.folder.relative(table.path), printable(f" {note}"))
+    elif table.is_guess:
+        read_as = table.dialect.separator.join({"id": "file", None: "other"}.get(name, name) for name in table.columns)
+        taken = f" has no header: its columns are read as {read_as!r}. To choose others, write such a line above them."
+        reading.note("", reading.folder.relative(table.path), taken)
     speakers = _read_speakers(reading, table.path.with_name("speakers.csv"))
     for index, line in enumerate(lines):
         name = table.name_of(line)
@@ -295,7 +310,7 @@ def _read_speakers(reading, path):
             faulty.append(number)
     if faulty:
         skipped = f"{counted(len(faulty), 'line')} of {reading.folder.relative(path)} skipped, first line {faulty[0]}"
-        reading.notes.append(f"{skipped}: incomplete, or in conflict with an earlier line.")
+        reading.note("", skipped, ": incomplete, or in conflict with an earlier line.")
     return speakers
 
 
@@ -304,22 +319,24 @@ def read_split(reading: Reading, place: Place, training: Table, validation: Tabl
 
     `others` are test lists. A validation or test list that contains all training clips is ignored.
     """
+    if validation and validation.header_line is None and training.is_guess:  # the longer list is the better sample
+        validation = validation._replace(columns=training.columns)
     ids_of = lambda table: {_to_id(reading, name) for name in _clip_names(reading, table)}
     named, kept_back = ids_of(training), set()
     relative = reading.folder.relative
     for table in filter(None, (validation, *others)):
         names = ids_of(table)
         if named <= names:
-            reading.notes.append(f"{relative(table.path)} was ignored: it has all clips of {relative(training.path)}.")
+            reading.note(f"{relative(table.path)} was ignored: it has all clips of {relative(training.path)}")
             continue
         kept_back |= names
         if table is validation:
             read_table(reading, place._replace(validation=True), table)
         else:
-            reading.notes.append(f"{relative(table.path)} is for tests: its clips are not used.")
+            reading.note("", relative(table.path), " is for tests: its clips are not used.")
     if common := named & kept_back:
         clips = f"{counted(len(common), 'clip')} of {relative(training.path)}"
-        reading.notes.append(f"{clips} skipped: also in a list for validation or tests.")
+        reading.note(f"{clips} skipped: also in a list for validation or tests")
     read_table(reading, place, training, kept_back)
 
 
@@ -327,7 +344,7 @@ def read_parts(reading: Reading, place: Place, parts: dict[str, Path], training:
     """Reads two of `parts` (`{split: folder}`) with `read`: the first one of `VALIDATION`, if any, and `training`."""
     validation, *others = [name for name in VALIDATION if name in parts and name != training] or [None]
     for name in others:
-        reading.notes.append(f"The folder {reading.folder.relative(parts[name])} is not used.")
+        reading.note("The folder ", reading.folder.relative(parts[name]), " is not used.")
     for name in filter(None, (validation, training)):
         read(place.below(parts[name], validation=name == validation))
 
