@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from myxtts.audio.mel import log_mel_to_wav
 from myxtts.config.rates import DECODER_SAMPLE_RATE, MODEL_SAMPLE_RATE
+from myxtts.inference.advancing import maybe_traced
 from myxtts.inference.speech import Voice
 from myxtts.inference.windows import NO_SAMPLES, Sounding, Windows, spoken_faster
 from myxtts.models.xtts import XTTS
@@ -44,12 +45,10 @@ class LatentDecoder:
     sample_rate = DECODER_SAMPLE_RATE
 
     def __init__(self, model: XTTS, traced: bool = True):
-        self.decoder, self.to_samples = model.decoder, self._to_samples
-        if traced:
-            config, number = model.config, tf.TensorSpec([], tf.int32)
-            latents, speaker = tf.TensorSpec([1, None, config.width]), tf.TensorSpec([1, config.speaker_width])
-            signature = [latents, speaker, number, number]
-            self.to_samples = tf.function(self._to_samples, input_signature=signature, autograph=False)
+        config, number = model.config, tf.TensorSpec([], tf.int32)
+        latents, speaker = tf.TensorSpec([1, None, config.width]), tf.TensorSpec([1, config.speaker_width])
+        self.decoder = model.decoder
+        self.to_samples = maybe_traced(traced, self._to_samples, latents, speaker, number, number)
 
     def begin(self, voice: Voice, speed: float = 1.0) -> Sounding:
         """Returns the decoder of one sentence, spoken faster by the factor `speed`."""
