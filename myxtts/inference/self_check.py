@@ -142,8 +142,9 @@ def judge(
         if understood[0] < calibration.doubt:
             doubts.insert(0, understood)
     reason = min(doubts)[1] if doubts else ""
-    phrases = tuple(phrase for _, phrase in doubts)
-    return Verdict(confidence=min(found)[0], reason=reason, doubts=phrases, is_calibrated=calibration is not None)
+    causes = dict(reason=reason, doubts=tuple(phrase for _, phrase in doubts))
+    shown = reading and reading.attention
+    return Verdict(confidence=min(found)[0], **causes, is_calibrated=calibration is not None, attention=shown)
 
 
 def _reading_scores(reading, stopped):
