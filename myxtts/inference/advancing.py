@@ -88,10 +88,10 @@ class TensorflowSteps:
         # Calls run on the device of the weights: the engine's thread has no device scope.
         self._device = gpt.audio_head.bias.value.device
         by_block = "GPU" in self._device if by_block is None else by_block
-        advance = compiled_advance(gpt.blocks[0]) if by_block else TransformerBlock.advance
+        advance = compiled_advance(gpt.blocks[0]) if by_block else None
         self._draws = {
             False: graph_of(functools.partial(self._draw, advance), self._signature),
-            True: graph_of(functools.partial(self._draw, TransformerBlock.advance), self._signature, True),
+            True: graph_of(functools.partial(self._draw, None), self._signature, True),
         }
         prompt = spec([None, config.num_latents, config.width]), spec([None, None], tf.int32), mask
         self._read = maybe_traced(traced, gpt.prefill, *prompt)

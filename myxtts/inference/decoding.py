@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from myxtts.audio.mel import log_mel_to_wav
-from myxtts.config.rates import DECODER_SAMPLE_RATE, MODEL_SAMPLE_RATE
+from myxtts.config.rates import DECODER_SAMPLE_RATE, MEL_FRAMES_PER_CODE, MODEL_SAMPLE_RATE
 from myxtts.inference.advancing import maybe_traced
 from myxtts.inference.speech import Voice
 from myxtts.inference.windows import NO_SAMPLES, Sounding, Windows, spoken_faster
@@ -34,7 +34,9 @@ class GriffinLim:
         def more(codes, latents, finished):
             if not finished:
                 return NO_SAMPLES
-            return log_mel_to_wav(spoken_faster(self.to_mel(np.array(codes, np.int32)), speed))
+            mel = spoken_faster(self.to_mel(np.array(codes, np.int32)), speed)
+            missing = max(0, MEL_FRAMES_PER_CODE - len(mel))  # Griffin-Lim needs as many frames as a code has
+            return log_mel_to_wav(np.pad(mel, ((0, missing), (0, 0)), mode="edge"))
 
         return more
 

@@ -126,7 +126,7 @@ class Spoken:
     @property
     def codes(self) -> np.ndarray:
         """Codes of all pieces, `(C,)` int32."""
-        return np.concatenate([piece.codes for piece in self.pieces])
+        return np.concatenate([np.zeros(0, np.int32), *(piece.codes for piece in self.pieces)])
 
     @property
     def stopped(self) -> bool:

@@ -236,13 +236,7 @@ class GPT(Layer):
         return DecodingState(keys, values, logits, hidden, ops.zeros_like(logits, dtype="bool"))
 
     def advance(
-        self,
-        codes: Tensor,
-        index: Tensor,
-        position: Tensor,
-        key_mask: Tensor,
-        state: DecodingState,
-        run_block=TransformerBlock.advance,
+        self, codes: Tensor, index: Tensor, position: Tensor, key_mask: Tensor, state: DecodingState, run_block=None
     ) -> DecodingState:
         """Processes one code per sentence and predicts the next one; returns the new state.
 
@@ -251,8 +245,9 @@ class GPT(Layer):
             index: Number of codes before the last one, without the start code: `(B,)` or scalar int32.
             position: Cache position to write, scalar int32. Any free one works: position embeddings depend on `index`.
             key_mask: `(B, S)` bool, True for cache positions to attend to; must be True at `position`.
-            run_block: `TransformerBlock.advance`, or a replacement with the same arguments and results.
+            run_block: Replacement for `TransformerBlock.advance` with the same arguments and results, if given.
         """
+        run_block = run_block or TransformerBlock.advance
         x = ops.take(self.audio_embedding, codes, axis=0) + ops.take(self.audio_positions, index + 1, axis=0)
         x = ops.cast(x, self.compute_dtype)[:, None]
         cache = []
