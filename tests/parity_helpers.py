@@ -2,6 +2,7 @@
 
 import numpy as np
 import tensorflow as tf
+from tiny import advance
 
 from myxtts.models.gpt import sample
 from myxtts.training.loop.updates import AdamW, no_weight_decay
@@ -58,14 +59,14 @@ def difference(actual, expected):
 
 def greedy_codes(gpt, latents, text_inputs, sampling, config, max_codes):
     """Decodes one row greedily with a cache; as in the reference, two codes count as already sampled at the start."""
-    logits, _, state = gpt.prefill(latents, text_inputs, tf.ones(text_inputs.shape, tf.bool), max_codes)
-    num_prompt = state.key_mask.shape[1] - max_codes
+    state = gpt.prefill(latents, text_inputs, tf.ones(text_inputs.shape, tf.bool))
+    mask = np.ones((1, state.keys[0].shape[2]), bool)
     seen = np.zeros((1, config.num_audio_tokens), bool)
     seen[0, [1, config.start_audio_token]] = True  # the reference's placeholders for the prompt, and the start code
     codes = []
     while len(codes) < max_codes and (not codes or codes[-1] != config.stop_audio_token):
-        code = sample(logits, sampling, tf.constant(seen), 0.0)
+        code = sample(state.logits, sampling, tf.constant(seen), 0.0)
         codes.append(int(code[0]))
         seen[0, codes[-1]] = True
-        logits, _, state = gpt.advance(code, tf.constant(len(codes) - 1), num_prompt + len(codes) - 1, state)
+        mask, state = advance(gpt, code, tf.constant(len(codes) - 1), mask, state)
     return codes

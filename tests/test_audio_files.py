@@ -221,6 +221,8 @@ def test_write_audio_is_read_back_and_clipped(tmp_path):
         pcm = np.frombuffer(file.readframes(file.getnframes()), "<i2")
     assert pcm[0] == 32767 and pcm[1] == -32767
     np.testing.assert_allclose(pcm / 32767, np.clip(samples, -1, 1), atol=2e-5)
+    write_audio(tmp_path / "out.flac", samples, DECODER_SAMPLE_RATE)
+    np.testing.assert_array_equal(soundfile.read(tmp_path / "out.flac", dtype="int16")[0], pcm)
     write_audio(tmp_path / "long.ogg", np.zeros(2_500_000), DECODER_SAMPLE_RATE)
     assert soundfile.info(tmp_path / "long.ogg").frames == 2_500_000
 

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 from keras.ops import convert_to_numpy as to_numpy
-from tiny import spread, tiny_model_config
+from tiny import advance, spread, tiny_model_config
 
 from myxtts.models.gpt import teacher_forcing
 from myxtts.models.xtts import XTTS
@@ -111,12 +111,12 @@ def prompt(text, text_lengths):
 def cached_decoding(gpt, latents, text, text_lengths, codes):
     """Decodes one code at a time; returns the logits after each of `start, codes...`, and the latents behind them."""
     text_inputs, text_mask = prompt(text, text_lengths)
-    logits, hidden, state = gpt.prefill(latents, text_inputs, text_mask, codes.shape[1] + 3)
-    found = [(to_numpy(logits), to_numpy(hidden))]
-    num_prompt = CONFIG.num_latents + text_inputs.shape[1] + 1
+    state = gpt.prefill(latents, text_inputs, text_mask)
+    mask = np.pad(text_mask, ((0, 0), (CONFIG.num_latents, 1)), constant_values=True)
+    found = [(to_numpy(state.logits), to_numpy(state.hidden))]
     for index in range(codes.shape[1]):
-        logits, hidden, state = gpt.advance(codes[:, index], index, num_prompt + index, state)
-        found.append((to_numpy(logits), to_numpy(hidden)))
+        mask, state = advance(gpt, codes[:, index], index, mask, state)
+        found.append((to_numpy(state.logits), to_numpy(state.hidden)))
     return (np.stack(arrays, axis=1) for arrays in zip(*found))
 
 
@@ -144,18 +144,17 @@ def test_rows_of_different_age_share_cache_positions(gpt, inputs):
     latents, text, text_lengths, codes, _ = inputs
     alone = next(cached_decoding(gpt, latents[1:], text[1:], text_lengths[1:], codes[1:, :4]))
     text_inputs, text_mask = prompt(text, text_lengths)
-    late, (logits, _, state) = 3, gpt.prefill(latents, text_inputs, text_mask, 9)
-    age, found = np.array([0, 0], "int32"), [to_numpy(logits)[1]]
-    num_prompt = CONFIG.num_latents + text_inputs.shape[1] + 1
+    late, state = 3, gpt.prefill(latents, text_inputs, text_mask)
+    age, found = np.array([0, 0], "int32"), [to_numpy(state.logits)[1]]
+    mask = np.pad(text_mask, ((0, 0), (CONFIG.num_latents, 1)), constant_values=True)
     for step in range(late + 4):
         fed = np.array([codes[0, step], codes[1, age[1]]], "int32")
-        logits, _, state = gpt.advance(fed, age, num_prompt + step, state)
-        mask = to_numpy(state.key_mask).copy()
-        mask[1, num_prompt : num_prompt + late] = False
-        state = state._replace(key_mask=mask)
+        mask, state = advance(gpt, fed, age, mask, state)
+        mask = to_numpy(mask).copy()
+        mask[1, -1] = step >= late
         age += np.array([1, step >= late], "int32")
         if step >= late:
-            found.append(to_numpy(logits)[1])
+            found.append(to_numpy(state.logits)[1])
     np.testing.assert_allclose(np.stack(found), alone[0], atol=1e-4)
 
 

@@ -47,11 +47,11 @@ def librosa_log_mel(wav, spec):
 
 
 @pytest.mark.parametrize("name", SPECS)
-@pytest.mark.parametrize("extra_samples, in_chunks", [(0, False), (77, False), (77, True)])
-def test_log_mel_equals_librosa(name, extra_samples, in_chunks):
+@pytest.mark.parametrize("extra_samples, by_clip", [(0, False), (77, False), (77, True)])
+def test_log_mel_equals_librosa(name, extra_samples, by_clip):
     spec = SPECS[name]
     wav = make_wav(40 * spec.hop_length + extra_samples, spec.sample_rate)
-    actual = keras.ops.convert_to_numpy(MelSpectrogram(spec)(wav[None], in_chunks))[0]
+    actual = keras.ops.convert_to_numpy(MelSpectrogram(spec)(wav[None], by_clip))[0]
     expected = librosa_log_mel(wav, spec)
     assert actual.shape == expected.shape == (1 + len(wav) // spec.hop_length, spec.num_mels)
     np.testing.assert_allclose(actual, expected, atol=1e-4)
@@ -66,36 +66,25 @@ def test_mel_equals_the_reference(reference):
     np.testing.assert_allclose(actual, np.log(reference["spk/mel_power"] + 1e-6).transpose(0, 2, 1), atol=1e-4)
 
 
-@pytest.mark.parametrize("in_chunks", [False, True])
+@pytest.mark.parametrize("by_clip", [False, True])
 @pytest.mark.parametrize("name", ["dvae", "speaker"])
-def test_graph_with_unknown_lengths_gives_the_eager_values(name, in_chunks):
+def test_graph_with_unknown_lengths_gives_the_eager_values(name, by_clip):
     spec = SPECS[name]
     wav_to_mel = MelSpectrogram(spec)
-    in_graph = tf.function(
-        lambda wav: wav_to_mel(wav, in_chunks), input_signature=[tf.TensorSpec((None, None), tf.float32)]
-    )
+    in_graph = tf.function(lambda wav: wav_to_mel(wav, by_clip), input_signature=[tf.TensorSpec((None, None))])
     for num_samples in (5000, 6001, 90_000):
         wav = np.stack([make_wav(num_samples, spec.sample_rate, seed) for seed in range(2)])
         np.testing.assert_allclose(in_graph(wav), wav_to_mel(wav), atol=1e-5)
 
 
-def test_mixed_precision_leaves_mel_in_float32():
+def test_silence_is_the_floor_and_mixed_precision_leaves_mel_in_float32():
     keras.config.set_dtype_policy("mixed_float16")
     try:
-        mel = MelSpectrogram(DVAE_MEL)(make_wav(4096, MODEL_SAMPLE_RATE)[None])
+        mel = MelSpectrogram(DVAE_MEL)(np.zeros((1, 2048), "float32"))
     finally:
         keras.config.set_dtype_policy("float32")
     assert mel.dtype == "float32"
-
-
-def test_silence_is_the_floor():
-    mel = MelSpectrogram(DVAE_MEL)(np.zeros((1, 2048), "float32"))
     np.testing.assert_allclose(mel, np.log(MEL_FLOOR), rtol=1e-6)
-
-
-def test_clip_shorter_than_half_a_window_is_refused():
-    with pytest.raises(ValueError, match="longer than half a window, 512 samples.*Received: 512"):
-        MelSpectrogram(DVAE_MEL)(np.zeros((1, 512), "float32"))
 
 
 @pytest.mark.parametrize("from_rate, to_rate", RATES)
@@ -124,9 +113,7 @@ def test_resampled_length_is_rounded_up(from_rate, to_rate, num_samples):
 
 
 def test_graph_with_unknown_lengths_resamples_as_without_a_graph():
-    in_graph = tf.function(
-        lambda wav: resample(wav, MODEL, SPEAKER), input_signature=[tf.TensorSpec((None, None), tf.float32)]
-    )
+    in_graph = tf.function(lambda wav: resample(wav, MODEL, SPEAKER), input_signature=[tf.TensorSpec((None, None))])
     for num_samples in (1000, 1501):
         wav = np.random.default_rng(0).standard_normal((2, num_samples)).astype("float32")
         np.testing.assert_allclose(in_graph(wav), resample(wav, MODEL, SPEAKER), atol=1e-6)
@@ -193,9 +180,8 @@ def test_same_mel_gives_the_same_wav(log_mel):
     np.testing.assert_array_equal(first, again)
 
 
-def test_mel_of_wrong_shape_or_with_nan_is_refused():
-    for shape in ((3, 80), (10, 64), (80,)):
-        with pytest.raises(ValueError, match="must have the shape"):
-            log_mel_to_wav(np.zeros(shape, "float32"))
+def test_short_wav_and_mel_with_nan_are_refused():
+    with pytest.raises(ValueError, match="longer than half a window, 512 samples.*Received: 512"):
+        MelSpectrogram(DVAE_MEL)(np.zeros((1, 512), "float32"))
     with pytest.raises(ValueError, match="must be finite"):
         log_mel_to_wav(np.full((10, 80), np.nan, "float32"))

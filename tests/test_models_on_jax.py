@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import pytest
 from keras import ops
-from tiny import tiny_model_config
+from tiny import advance, tiny_model_config
 
 from myxtts.models.discriminators import Discriminators
 from myxtts.models.layers import blank_weights
@@ -80,11 +80,11 @@ def outputs_of(models, mel, speaker_mel, text, text_mask, codes):
     latents = found["latents"] = gpt.mel_to_latents(mel)
     key_mask = ops.pad(text_mask, ((0, 0), (0, num_codes)), constant_values=True)
     found["text_logits"], found["audio_logits"] = gpt(latents, text, codes, key_mask=key_mask)
-    found["prefill"], found["first_state"], state = gpt.prefill(latents, text, text_mask, num_codes)
+    state, mask = gpt.prefill(latents, text, text_mask), ops.pad(text_mask, ((0, 0), (4, 1)), constant_values=True)
+    found["prefill"], found["first_state"] = state.logits, state.hidden
     for index in range(num_codes):
-        position = model.config.num_latents + text.shape[1] + 1
-        row = position + index
-        found[f"advance_{index}"], _, state = gpt.advance(codes[:, index], index, row, state)
+        mask, state = advance(gpt, codes[:, index], index, mask, state)
+        found[f"advance_{index}"] = state.logits
     found["states"] = gpt.codes_to_latents(latents, text, codes, text_mask)
     found["speaker"] = encoder(speaker_mel)
     found["waveform"] = decoder(found["states"], found["speaker"])

@@ -69,9 +69,7 @@ def test_stage_that_resynthesizes_recordings_shows_both(tiny_corpus, tmp_path):
     trainer.preparation = stage.make_preparation("/CPU:0")
     copier, clip = Copier(dataset, trainer, tmp_path / "samples", tmp_path / "logs"), dataset.validation[0]
     (tmp_path / "samples").mkdir()
-    soundfile.write(
-        tmp_path / f"samples/recording_{clip.id}.wav", np.zeros(9, np.float32), 24000
-    )  # from before a change
+    soundfile.write(tmp_path / f"samples/recording_{clip.id}.wav", np.zeros(9, np.float32), 24000)  # of before
     with untraced():
         copier.on_validation(4, {}, True)
         copier.on_validation(8, {}, True)

@@ -12,7 +12,7 @@ from tiny import spread, tiny_run_config, voiced
 from myxtts.config.config import SamplingConfig
 from myxtts.inference.advancing import TensorflowSteps
 from myxtts.inference.speech import Verdict, word_times
-from myxtts.inference.synthesizer import SpeechError, Synthesizer
+from myxtts.inference.synthesizer import Synthesizer
 from myxtts.inference.text_stream import Sentence
 from myxtts.inference.windows import spoken_faster
 from myxtts.models.waveform_decoders import interpolate_linearly
@@ -83,7 +83,7 @@ def test_stream_has_the_samples_of_the_whole(synthesizer, voice, speed, slow_cod
     for one, other in zip(stream.pieces, whole.pieces, strict=True):
         np.testing.assert_array_equal(one.codes, other.codes)
         assert [*vars(one)] == [*vars(other)]
-        assert all(vars(one)[name] == value for name, value in vars(other).items() if name != "codes")
+        assert all(vars(one)[key] == value for key, value in vars(other).items() if key not in ("codes", "attention"))
 
 
 def test_sentence_of_a_stream_is_checked_after_the_next_one_has_begun(synthesizer, voice, monkeypatch):
@@ -135,7 +135,7 @@ def test_closed_stream_frees_its_rows(synthesizer, voice):
     assert stream.num_rows == 0 and list(stream) == []
     # A stream that is never started uses no row, and one that is deleted frees its rows.
     dropped = synthesizer.stream(TEXT, voice, "en", SAMPLED)
-    assert dropped.num_rows == 0
+    assert dropped.num_rows == 0 == len(dropped.codes)
     next(dropped)
     del dropped
     synthesizer.engine.wait(lambda: not synthesizer.engine._rows)
@@ -168,11 +168,6 @@ def test_total_work_of_a_stream_is_a_fixed_multiple_of_the_whole(synthesizer, vo
     # Windows of 8, 16, 32, 64, 128 frames and then 172 each.
     windows = sum(5 + decoder.num_frames(len(piece.codes) + 1) / 172 for piece in whole.pieces)
     assert sum(frames) <= once + windows * context
-
-
-def test_text_that_cannot_be_spoken_raises_at_the_call(synthesizer, voice):
-    with pytest.raises(SpeechError, match="no text"):
-        synthesizer.stream("?!", voice)
 
 
 def test_griffin_lim_streams_sentence_by_sentence(tokenizer, without_griffin_lim):

@@ -72,7 +72,10 @@ def test_codes_are_codes_of_the_codebook(synthesizer, voice, biased):
     assert len(codes) and codes.min() >= 0 and codes.max() < synthesizer.config.model.num_codes
 
 
-def test_model_without_voices_requires_one(synthesizer):
+def test_voice_may_be_samples_and_is_required(synthesizer):
+    sound = voiced(1.0, 150, 1)
+    of_array = synthesizer._voice_and_language("one", sound, None)[0].latents
+    np.testing.assert_array_equal(of_array, synthesizer.voice(sound).latents)
     with pytest.raises(SpeechError, match="No voice given"):
         synthesizer.speak("one two")
 
@@ -142,9 +145,10 @@ def test_long_text_is_spoken_in_pieces_that_fit_the_model(synthesizer, voice, bi
     [*((text, "en", "text") for text in ("", "   ", "?!")), ("one " * 200, "xx", "xx"), ("eins", "de", "German")],
 )
 def test_text_that_cannot_be_spoken_is_one_error_message(synthesizer, voice, text, language, words):
-    with pytest.raises(SpeechError) as error:
-        synthesizer.speak(text, voice, language)
-    assert words in str(error.value) and "\n" not in str(error.value) and len(str(error.value)) < 400
+    for speak in (synthesizer.speak, synthesizer.stream):
+        with pytest.raises(SpeechError) as error:
+            speak(text, voice, language)
+        assert words in str(error.value) and "\n" not in str(error.value) and len(str(error.value)) < 400
 
 
 @pytest.mark.parametrize(
@@ -168,12 +172,6 @@ def test_sentence_without_known_letters_is_dropped(synthesizer, voice):
     assert speech.pieces and not any("ض" in piece.text for piece in speech.pieces)
     with pytest.raises(SpeechError, match="Write it in English letters"):
         synthesizer.speak("ضضض", voice, "en")
-
-
-def test_voice_may_be_samples(synthesizer):
-    sound = voiced(1.0, 150, 1)
-    of_array = synthesizer._voice_and_language("one", sound, None)[0].latents
-    np.testing.assert_array_equal(of_array, synthesizer.voice(sound).latents)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, 1e300])
@@ -227,6 +225,7 @@ def test_best_and_last_checkpoint_are_distinguished(synthesizer, run_folder):
     for which, bias in (("best", weights["gpt/audio_head/bias"]), ("last", 7.0)):
         loaded = Synthesizer.load(run_folder, which).model.gpt.audio_head.bias.numpy()
         np.testing.assert_array_equal(loaded, np.broadcast_to(bias, loaded.shape))
+    pytest.raises(UserError, Synthesizer.load, run_folder, "newest").match("^which must be best or last")
 
 
 @pytest.mark.parametrize(
@@ -296,6 +295,9 @@ def test_decoder_speaks_at_its_own_rate_with_the_codes_of_griffin_lim(with_decod
             with_decoder.batch(["one"], [Voice(voice.latents, other)], ["en"])
     by_griffin_lim = synthesizer.batch(["one"], [voice], ["en"], GREEDY, max_codes=6)[0]
     np.testing.assert_array_equal(by_griffin_lim.codes, speech.codes)
+    short = synthesizer.batch(["one"], [voice], ["en"], GREEDY, max_codes=1, speed=4.0)[0]
+    assert len(short.codes) == 1 and len(short.samples) and np.isfinite(short.samples).all()
+    pytest.raises(UserError, synthesizer.batch, ["one"], [voice], ["en"], max_codes=-5).match("^max_codes must be")
 
 
 def test_speech_that_does_not_follow_its_codes_is_flagged(with_decoder, synthesizer, monkeypatch):

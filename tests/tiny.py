@@ -4,6 +4,7 @@ import contextlib
 from dataclasses import replace
 from pathlib import Path
 
+import keras
 import numpy as np
 import soundfile
 
@@ -26,6 +27,14 @@ def tiny_model_config(**overrides):
     settings |= dict(num_codes=16, dvae_hidden=8, dvae_residual_blocks=1, codebook_width=8)
     settings |= dict(decoder_channels=16, speaker_channels=(8, 8, 8, 8), speaker_width=16)
     return ModelConfig(**settings | overrides)
+
+
+def advance(gpt, codes, index, key_mask, state):
+    """Calls `GPT.advance` with one more position in the cache; returns the longer key mask and the new state."""
+    longer = lambda layers: tuple(keras.ops.pad(one, ((0, 0), (0, 0), (0, 1), (0, 0))) for one in layers)
+    state = state._replace(keys=longer(state.keys), values=longer(state.values))
+    key_mask = keras.ops.pad(key_mask, ((0, 0), (0, 1)), constant_values=True)
+    return key_mask, gpt.advance(codes, index, key_mask.shape[1] - 1, key_mask, state)
 
 
 def tiny_run_config(

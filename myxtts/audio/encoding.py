@@ -36,17 +36,15 @@ def write_audio(path: AnyPath, samples: np.ndarray, sample_rate: int) -> None:
     not finite, the folder does not exist, or the format is unknown or does not support `sample_rate`.
     """
     suffix, samples = check_suffix(path), np.asarray(samples, np.float32)
-    if samples.ndim != 1:
-        raise ValueError(f"samples must have the shape (S,), one channel. Received: {samples.shape}.")
     if not len(samples):
         raise AudioError(path, "no audio", "there are no samples to write.")
     if not np.isfinite(samples).all():
         raise AudioError(path, "not finite", "the samples to write contain NaN or infinity.")
     if not Path(path).parent.is_dir():
         raise AudioError(path, "no folder", f"the folder {Path(path).parent} does not exist; create it first.")
-    # Rounding is done here, because libsndfile rounds a few samples differently.
-    samples = to_int16(samples) if suffix == ".wav" else np.clip(samples, -1, 1)
     container, subtype = _OF_SUFFIX[suffix]
+    # Rounding is done here, because libsndfile rounds a few samples differently.
+    samples = to_int16(samples) if subtype == "PCM_16" else np.clip(samples, -1, 1)
     content = io.BytesIO()  # encoded in memory, so that disk errors are not taken for errors of the format
     try:
         with soundfile.SoundFile(content, "w", sample_rate, 1, subtype, format=container) as file:

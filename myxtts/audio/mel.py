@@ -112,34 +112,21 @@ class MelSpectrogram:
         ends = [spec.num_mels // 2, spec.num_mels * 4 // 5]
         self._filter_groups = [_pooled(group) for group in np.split(filters, ends, axis=1)]
 
-    def __call__(self, wav: Any, in_chunks: bool = False) -> Any:
+    def __call__(self, wav: Any, by_clip: bool = False) -> Any:
         """Computes the log-mel spectrogram.
 
         Args:
             wav: Waveforms, `(B, S)` in [-1, 1] at `spec.sample_rate`; `S` must be more than half a window.
-            in_chunks: Whether to process a few hundred frames at a time, which is faster on a CPU and slower on a GPU.
+            by_clip: Whether to process one clip after the other, which is faster on a CPU and slower on a GPU.
 
         Returns:
             Log-mel, `(B, 1 + S // hop_length, num_mels)` float32.
         """
-        spec = self.spec
         blocks, num_frames = self._blocks(wav)
-        if not in_chunks:
+        if not by_clip:
             return self._log_mel(self._frames(blocks, num_frames), self._filters)
-        # The clips are concatenated; frames that span two clips are removed at the end.
-        num_clips, per_clip = ops.shape(blocks)[0], ops.shape(blocks)[1]
-        total = num_clips * per_clip
-        num_chunks = -(-total // 600)  # a chunk of 600 frames takes 5 MB; smaller ones are slower
-        size = -(-total // num_chunks)
-        rest = ops.zeros((num_chunks * size + self._window_blocks - 1 - total, spec.hop_length))
-        blocks = ops.concatenate([ops.reshape(blocks, (-1, spec.hop_length)), rest])
-
-        def chunk(index):
-            reached = ops.slice(blocks, (index * size, 0), (size + self._window_blocks - 1, spec.hop_length))
-            return self._log_mel(self._frames(reached[None], size)[0], self._filter_groups)
-
-        mel = ops.reshape(ops.map(chunk, ops.arange(num_chunks)), (-1, spec.num_mels))[:total]
-        return ops.reshape(mel, (num_clips, per_clip, spec.num_mels))[:, :num_frames]
+        one = lambda clip: self._log_mel(self._frames(clip[None], num_frames)[0], self._filter_groups)
+        return ops.map(one, blocks)
 
     def _log_mel(self, frames, filter_groups):
         """Converts frames `(..., F, win_length)` to log-mel `(..., F, num_mels)`; `_pooled` made `filter_groups`."""
@@ -215,14 +202,10 @@ def log_mel_to_wav(log_mel: Any, num_iterations: int = 60) -> np.ndarray:
     Griffin-Lim algorithm", 2013). The second half of the iterations improves the magnitudes, too: it takes them from
     the current waveform and corrects them towards the given mel. This more than halves the mel error.
 
-    `log_mel` `(F, num_mels)` has the format `DVAE_MEL` and is not normalized (see `XTTS.denormalize_mel`). Returns a
-    waveform at 22 050 Hz, `((F - 1) * hop_length,)` float32, not clipped.
+    `log_mel` `(F, num_mels)`, F at least 4, has the format `DVAE_MEL` and is not normalized (see
+    `XTTS.denormalize_mel`). Returns a waveform at 22 050 Hz, `((F - 1) * hop_length,)` float32, not clipped.
     """
     log_mel = np.asarray(log_mel, "float32")
-    min_frames = 2 + DVAE_MEL.n_fft // 2 // DVAE_MEL.hop_length  # the reflected ends
-    if log_mel.ndim != 2 or len(log_mel) < min_frames or log_mel.shape[1] != DVAE_MEL.num_mels:
-        shape = f"({min_frames} or more, {DVAE_MEL.num_mels})"
-        raise ValueError(f"log_mel must have the shape {shape}. Received: {log_mel.shape}.")
     if not np.isfinite(log_mel).all():
         raise ValueError("log_mel must be finite. Received: NaN or infinity. The model may have diverged.")
     mel, filters = np.maximum(np.exp(log_mel), _TINY), DVAE_MEL.filterbank()

@@ -15,7 +15,7 @@ from myxtts.audio.mel import MelSpec, MelSpectrogram
 from myxtts.config.checks import UserError
 from myxtts.config.rates import MODEL_SAMPLE_RATE, NUM_MELS
 from myxtts.hearing.networks import DNSMOS, Encoder
-from myxtts.hearing.recognizers import Recognizer, character_errors, word_errors
+from myxtts.hearing.recognizers import Recognizer, recognition_errors
 from myxtts.inference.synthesizer import SpeechError, Synthesizer
 from myxtts.inference.voices import Voice
 
@@ -196,9 +196,8 @@ class Measurer:
         found["doubtful"] = None if spoken.doubts is None else bool(spoken.doubts)
         if self.recognizer:
             understood = self.recognizer(spoken.samples, spoken.sample_rate, sentence.language)
-            for name, count in (("cer", character_errors), ("wer", word_errors)):
-                errors, expected = count(sentence.text, understood, sentence.language)
-                found[name] = (errors, expected) if expected else None
+            errors = recognition_errors(sentence.text, understood, sentence.language)
+            found |= {name: one if one[1] else None for name, one in errors.items()}
         if self.dnsmos:
             scores = self.dnsmos(spoken.samples, spoken.sample_rate)
             found |= {f"dnsmos_{name}": score for name, score in scores.items()}

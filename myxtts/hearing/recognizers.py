@@ -42,7 +42,7 @@ class Listening:
 
     def __call__(self, samples: np.ndarray, sample_rate: int, text: str, language: str) -> float:
         """Returns the character error rate of `(S,)` samples against `text`, capped at 1."""
-        wrong, expected = character_errors(text, self.recognizer(samples, sample_rate, language), language)
+        wrong, expected = recognition_errors(text, self.recognizer(samples, sample_rate, language), language)["cer"]
         return min(1.0, wrong / max(1, expected))
 
 
@@ -237,13 +237,9 @@ def normalized(text: str, language: str) -> str:
     return " ".join(text.split())
 
 
-def character_errors(expected: str, found: str, language: str) -> tuple[int, int]:
-    """Returns the character edit distance of the normalized texts, and the length of the normalized `expected`."""
-    expected, found = normalized(expected, language), normalized(found, language)
-    return Levenshtein.distance(expected, found), len(expected)
-
-
-def word_errors(expected: str, found: str, language: str) -> tuple[int, int]:
-    """Returns the word edit distance of the normalized texts, and the number of words in the normalized `expected`."""
-    expected, found = normalized(expected, language).split(), normalized(found, language).split()
-    return Levenshtein.distance(expected, found), len(expected)
+def recognition_errors(expected: str, found: str, language: str) -> dict[str, tuple[int, int]]:
+    """Returns, as `cer` in characters and as `wer` in words, the edit distance of the normalized texts and the length
+    of the normalized `expected`."""
+    texts = normalized(expected, language), normalized(found, language)
+    pairs = {"cer": texts, "wer": (texts[0].split(), texts[1].split())}
+    return {name: (Levenshtein.distance(*pair), len(pair[0])) for name, pair in pairs.items()}

@@ -17,20 +17,6 @@ MOST_CODES = 16
 """Maximum number of codes per sentence in one call of `draw`; sentences join and leave the batch between calls."""
 
 
-class RowState(NamedTuple):
-    """Decoding state of B sentences between two calls of `draw`, with S positions in the key-value cache."""
-
-    keys: tuple[Tensor, ...]
-    values: tuple[Tensor, ...]
-    """Cached values; like `keys`, one tensor `(B, heads, S, D)` per layer."""
-    logits: Tensor
-    """`(B, num_audio_tokens)` float32: logits of the next code."""
-    hidden: Tensor
-    """`(B, width)` float32: GPT latents from which the logits were computed."""
-    seen: Tensor
-    """`(B, num_audio_tokens)` bool: True for codes sampled so far, to which the repetition penalty applies."""
-
-
 class Request(NamedTuple):
     """Inputs of `TensorflowSteps.draw` other than the state, for B sentences and a cache of S positions."""
 
@@ -48,6 +34,11 @@ class Request(NamedTuple):
     """`(B, MOST_CODES, num_audio_tokens)` float32: Gumbel noise for sampling."""
     steps: Tensor
     """Scalar int32: number of codes to sample, at most `MOST_CODES`."""
+
+
+def maybe_traced(traced: bool, function: Callable, *signature: tf.TensorSpec) -> Callable:
+    """Returns `function` as a graph for arguments of this signature, or `function` itself if not `traced`."""
+    return tf.function(function, input_signature=signature, autograph=False) if traced else function
 
 
 def graph_of(function: Callable, signature: list, compiled: bool = False) -> Callable:
@@ -89,7 +80,7 @@ class TensorflowSteps:
         spec, tokens = tf.TensorSpec, config.num_audio_tokens
         caches = (spec([None, config.heads, None, config.width // config.heads], gpt.compute_dtype),) * config.layers
         scores, hidden, seen = spec([None, tokens]), spec([None, config.width]), spec([None, tokens], tf.bool)
-        state = RowState(caches, caches, scores, hidden, seen)
+        state = DecodingState(caches, caches, scores, hidden, seen)
         number, numbers, mask = spec([], tf.int32), spec([None], tf.int32), spec([None, None], tf.bool)
         sampling = SamplingValues(spec([None, 1]), spec([None, 1], tf.int32), spec([None, 1]), spec([None, 1]))
         request = Request(mask, number, numbers, numbers, sampling, spec([None, MOST_CODES, tokens]), number)
@@ -97,35 +88,32 @@ class TensorflowSteps:
         # Calls run on the device of the weights: the engine's thread has no device scope.
         self._device = gpt.audio_head.bias.value.device
         by_block = "GPU" in self._device if by_block is None else by_block
-        advance = compiled_advance(gpt.blocks[0]) if by_block else TransformerBlock.advance
+        advance = compiled_advance(gpt.blocks[0]) if by_block else None
         self._draws = {
             False: graph_of(functools.partial(self._draw, advance), self._signature),
-            True: graph_of(functools.partial(self._draw, TransformerBlock.advance), self._signature, True),
+            True: graph_of(functools.partial(self._draw, None), self._signature, True),
         }
-        self._move = graph_of(self._moved, [state, numbers, number, number, number, number])
-        joined = lambda *states: tf.nest.map_structure(lambda *parts: tf.concat(parts, axis=0), *states)
-        self._join = graph_of(joined, [state, state])
-        self._read = self._read_prompts
-        if traced:
-            prompt = [spec([None, config.num_latents, config.width]), spec([None, None], tf.int32), mask]
-            self._read = tf.function(self._read_prompts, input_signature=prompt, autograph=False)
+        prompt = spec([None, config.num_latents, config.width]), spec([None, None], tf.int32), mask
+        self._read = maybe_traced(traced, gpt.prefill, *prompt)
 
-    def read(self, latents: np.ndarray, text: np.ndarray, text_mask: np.ndarray) -> RowState:
+    def read(self, latents: np.ndarray, text: np.ndarray, text_mask: np.ndarray) -> DecodingState:
         """Runs the GPT on latents `(B, N, width)`, text `(B, L)` with a mask, and a start code; returns the state."""
         with tf.device(self._device):
             return self._read(latents, text, text_mask)
 
-    def move(self, state: RowState, rows: list[int], start: int, end: int, before: int, after: int) -> RowState:
-        """Returns `rows` and cache positions `start:end` of a state, padded by `before` and `after` empty positions."""
+    def move(self, state: DecodingState, rows: list[int], kept: slice, padding: tuple[int, int]) -> DecodingState:
+        """Returns `rows` and the cache positions `kept` of a state, with `padding` empty positions before and after."""
+        widths = [(0, 0), (0, 0), padding, (0, 0)]
+        moved = lambda layers: tuple(tf.pad(tf.gather(layer[:, :, kept], rows), widths) for layer in layers)
         with tf.device(self._device):
-            return self._move()(state, *map(tf.constant, (rows, start, end, before, after)))
+            return DecodingState(*map(moved, state[:2]), *(tf.gather(part, rows) for part in state[2:]))
 
-    def join(self, state: RowState, other: RowState) -> RowState:
+    def join(self, state: DecodingState, other: DecodingState) -> DecodingState:
         """Concatenates the sentences of two states whose caches have the same size."""
         with tf.device(self._device):
-            return self._join()(state, other)
+            return tf.nest.map_structure(lambda *parts: tf.concat(parts, axis=0), state, other)
 
-    def draw(self, state: RowState, request: Request) -> tuple[Tensor, Tensor, Tensor, RowState]:
+    def draw(self, state: DecodingState, request: Request) -> tuple[Tensor, Tensor, Tensor, DecodingState]:
         """Samples up to `request.steps` codes for each sentence; stops early if all sentences have ended.
 
         Returns:
@@ -148,41 +136,31 @@ class TensorflowSteps:
             self._draws[True]()(*tf.nest.map_structure(zeros, self._signature))
         self.shapes.add((num_rows, cache_size))
 
-    def _read_prompts(self, latents, text, text_mask):
-        logits, hidden, cache = self.gpt.prefill(latents, text, text_mask, 0)
-        return RowState(cache.keys, cache.values, logits, hidden, tf.zeros(tf.shape(logits), tf.bool))
-
-    def _moved(self, state, rows, start, end, before, after):
-        padding = tf.stack([[0, 0], [0, 0], [before, after], [0, 0]])
-        moved = lambda layers: tuple(tf.pad(tf.gather(layer[:, :, start:end], rows), padding) for layer in layers)
-        return RowState(*map(moved, state[:2]), *(tf.gather(part, rows) for part in state[2:]))
-
     def _draw(self, run_block, state, request):
         self.num_traces += 1
         gpt, config, stop = self.gpt, self.config, self.config.stop_audio_token
         # The start code is not audio.
         never = tf.range(config.num_audio_tokens) == config.start_audio_token
-        num_rows = tf.shape(request.key_mask)[0]
+        num_rows, num_slots = tf.unstack(tf.shape(request.key_mask))
         codes = tf.fill((MOST_CODES, num_rows), stop)
         states = tf.zeros((MOST_CODES + 1, num_rows, config.width))
+        slots = tf.range(num_slots)
         longest = gpt.audio_positions.shape[0] - 2
 
-        def draw(i, codes, states, stopped, state, key_mask):
+        def draw(i, codes, states, stopped, state):
             logits = tf.where(never, HIDDEN, state.logits)
             code = sample(logits, request.sampling, state.seen, request.noise[:, i])
             code = tf.where(stopped | (i >= request.left), stop, code)
             codes = tf.tensor_scatter_nd_update(codes, [[i]], code[None])
             states = tf.tensor_scatter_nd_update(states, [[i]], state.hidden[None])
-            seen = state.seen | tf.cast(tf.one_hot(code, config.num_audio_tokens), tf.bool)
             # Sentences that have stopped are computed too, and ignored.
-            index = tf.minimum(request.index + i, longest)
-            cache = DecodingState(state.keys, state.values, key_mask)
-            logits, hidden, cache = gpt.advance(code, index, request.position + i, cache, run_block)
-            state = RowState(cache.keys, cache.values, logits, hidden, seen)
-            return i + 1, codes, states, stopped | (code == stop), state, cache.key_mask
+            index, position = tf.minimum(request.index + i, longest), request.position + i
+            key_mask = request.key_mask | ((slots >= request.position) & (slots <= position))
+            state = gpt.advance(code, index, position, key_mask, state, run_block)
+            return i + 1, codes, states, stopped | (code == stop), state
 
-        more = lambda i, codes, states, stopped, *rest: (i < request.steps) & ~tf.reduce_all(stopped)
-        start = tf.constant(0), codes, states, request.left <= 0, state, request.key_mask
-        taken, codes, states, _, state, _ = tf.while_loop(more, draw, start)
+        more = lambda i, codes, states, stopped, state: (i < request.steps) & ~tf.reduce_all(stopped)
+        start = tf.constant(0), codes, states, request.left <= 0, state
+        taken, codes, states, _, state = tf.while_loop(more, draw, start)
         states = tf.tensor_scatter_nd_update(states, [[taken]], state.hidden[None])
         return codes, states, taken, state

@@ -9,9 +9,9 @@ import keras
 import numpy as np
 
 from myxtts.config.config import ModelConfig, SamplingConfig
-from myxtts.inference.advancing import MOST_CODES, Request, RowState, TensorflowSteps
+from myxtts.inference.advancing import MOST_CODES, Request, TensorflowSteps
 from myxtts.inference.windows import FIRST_CODES
-from myxtts.models.gpt import SamplingValues, gumbel_noise
+from myxtts.models.gpt import DecodingState, SamplingValues, gumbel_noise
 
 logger = logging.getLogger(__name__)
 
@@ -174,7 +174,7 @@ class CodeEngine:
 
     def _clear(self):
         self._rows: list[CodeStream] = []
-        self._state: RowState | None = None
+        self._state: DecodingState | None = None
         self._mask, self._filled = np.zeros((0, 0), bool), 0
 
     def _advance(self):
@@ -237,7 +237,7 @@ class CodeEngine:
             row += len(mask)
             if row == num_rows:
                 rows = rows + rows[:1] * (padded - num_rows)  # padding, whose `left` is 0
-            moved.append(self.steps.move(state, rows, end - count, end, filled - count, size - filled))
+            moved.append(self.steps.move(state, rows, slice(end - count, end), (filled - count, size - filled)))
         self._state = moved[0] if len(moved) == 1 else self.steps.join(*moved)
         self._mask, self._filled = new_mask, filled
 

@@ -10,7 +10,8 @@ import numpy as np
 import tensorflow as tf
 
 from myxtts.audio.mel import log_mel_to_wav
-from myxtts.config.rates import DECODER_SAMPLE_RATE, MODEL_SAMPLE_RATE
+from myxtts.config.rates import DECODER_SAMPLE_RATE, MEL_FRAMES_PER_CODE, MODEL_SAMPLE_RATE
+from myxtts.inference.advancing import maybe_traced
 from myxtts.inference.speech import Voice
 from myxtts.inference.windows import NO_SAMPLES, Sounding, Windows, spoken_faster
 from myxtts.models.xtts import XTTS
@@ -33,7 +34,9 @@ class GriffinLim:
         def more(codes, latents, finished):
             if not finished:
                 return NO_SAMPLES
-            return log_mel_to_wav(spoken_faster(self.to_mel(np.array(codes, np.int32)), speed))
+            mel = spoken_faster(self.to_mel(np.array(codes, np.int32)), speed)
+            missing = max(0, MEL_FRAMES_PER_CODE - len(mel))  # Griffin-Lim needs as many frames as a code has
+            return log_mel_to_wav(np.pad(mel, ((0, missing), (0, 0)), mode="edge"))
 
         return more
 
@@ -44,12 +47,10 @@ class LatentDecoder:
     sample_rate = DECODER_SAMPLE_RATE
 
     def __init__(self, model: XTTS, traced: bool = True):
-        self.decoder, self.to_samples = model.decoder, self._to_samples
-        if traced:
-            config, number = model.config, tf.TensorSpec([], tf.int32)
-            latents, speaker = tf.TensorSpec([1, None, config.width]), tf.TensorSpec([1, config.speaker_width])
-            signature = [latents, speaker, number, number]
-            self.to_samples = tf.function(self._to_samples, input_signature=signature, autograph=False)
+        config, number = model.config, tf.TensorSpec([], tf.int32)
+        latents, speaker = tf.TensorSpec([1, None, config.width]), tf.TensorSpec([1, config.speaker_width])
+        self.decoder = model.decoder
+        self.to_samples = maybe_traced(traced, self._to_samples, latents, speaker, number, number)
 
     def begin(self, voice: Voice, speed: float = 1.0) -> Sounding:
         """Returns the decoder of one sentence, spoken faster by the factor `speed`."""

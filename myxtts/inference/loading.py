@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from myxtts.config.checks import UserError, is_new_or_empty, require
+from myxtts.config.checks import UserError, brief, is_new_or_empty, require
 from myxtts.inference.text_front import open_text_front
 from myxtts.memory.report import check_claims
 from myxtts.models.layers import blank_weights, shared_array
@@ -30,6 +30,7 @@ def load_model(folder: str | PathLike, which: str = "best", only_speech: bool = 
 
     Raises `UserError` if the model lacks a part that it needs to speak, or if a file is missing or damaged.
     """
+    require(which in ("best", "last"), "which", "best or last", brief(which))
     also = "myxtts.load also takes hf://owner/name and the folder of XTTS v2"
     folder = require_kind(folder, forms=f"the folder of a training run or of `myxtts convert`, or base; {also}")
     front, config = open_text_front(folder)

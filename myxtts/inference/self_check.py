@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from myxtts.config.rates import CODE_STRIDE_SAMPLES, MODEL_SAMPLE_RATE
+from myxtts.inference.advancing import maybe_traced
 from myxtts.inference.code_engine import mark_text
 from myxtts.inference.speech import Verdict
 from myxtts.models.gpt import GPT
@@ -141,8 +142,9 @@ def judge(
         if understood[0] < calibration.doubt:
             doubts.insert(0, understood)
     reason = min(doubts)[1] if doubts else ""
-    phrases = tuple(phrase for _, phrase in doubts)
-    return Verdict(confidence=min(found)[0], reason=reason, doubts=phrases, is_calibrated=calibration is not None)
+    causes = dict(reason=reason, doubts=tuple(phrase for _, phrase in doubts))
+    shown = reading and reading.attention
+    return Verdict(confidence=min(found)[0], **causes, is_calibrated=calibration is not None, attention=shown)
 
 
 def _reading_scores(reading, stopped):
@@ -184,11 +186,8 @@ class SecondReading:
     """Computes the `Reading` of a sentence with a second pass of the GPT. If `traced`, this pass runs as a graph."""
 
     def __init__(self, gpt: GPT, traced: bool = True):
-        self.gpt, self._read = gpt, self._pass
-        if traced:
-            latents = tf.TensorSpec([1, None, gpt.config.width], tf.float32)
-            tokens = tf.TensorSpec([1, None], tf.int32)
-            self._read = tf.function(self._pass, input_signature=[latents, tokens, tokens], autograph=False)
+        latents, tokens = tf.TensorSpec([1, None, gpt.config.width]), tf.TensorSpec([1, None], tf.int32)
+        self.gpt, self._read = gpt, maybe_traced(traced, self._pass, latents, tokens, tokens)
 
     def __call__(self, latents: np.ndarray, ids: list[int], codes: np.ndarray) -> Reading:
         """Returns the `Reading` of codes `(C,)`, C > 0, given latents `(1, num_latents, width)` and text ids.

@@ -28,9 +28,10 @@ class Sentence:
     """Synthesis of one piece of a text: `open` queues it, `more` returns its audio, `check` runs the self-check."""
 
     def __init__(self, synthesizer: "Synthesizer", piece: Piece, number: int, manner: Manner):
-        seed, speed = manner.seed, manner.speed
+        seed, speed, limit = manner.seed, manner.speed, manner.max_codes
         require(isinstance(seed, int | np.integer), "seed", "a whole number", brief(seed))
         require(isinstance(speed, int | float | np.number) and 0.25 <= speed <= 4.0, "speed", "0.25 to 4.0", speed)
+        require(isinstance(limit, int | np.integer) and limit >= 0, "max_codes", "0 or more", brief(limit))
         self.synthesizer, self.piece, self.number, self.manner = synthesizer, piece, number, manner
         self.stream: CodeStream | None = None
         self.verdict: Verdict | None = None

@@ -13,6 +13,7 @@ from myxtts.audio.mel import CONDITIONING_MEL, SPEAKER_MEL, MelSpectrogram, resa
 from myxtts.config.checks import brief, require
 from myxtts.config.config import XTTSConfig
 from myxtts.config.rates import MODEL_SAMPLE_RATE, SPEAKER_SAMPLE_RATE
+from myxtts.inference.advancing import maybe_traced
 from myxtts.inference.speech import Voice
 from myxtts.models.xtts import XTTS
 from myxtts.storage.files import digest_bytes
@@ -40,11 +41,10 @@ class VoiceEncoder:
         self._known: dict[str, Voice] = {}
         self._lock = threading.Lock()
         to_mel, to_speaker_mel = MelSpectrogram(CONDITIONING_MEL), MelSpectrogram(SPEAKER_MEL)
-        self._to_latents = lambda wav: model.gpt.mel_to_latents(model.normalize_mel(to_mel(wav)))
-        self._to_speaker = lambda wav: model.speaker_encoder(to_speaker_mel(wav))
-        if traced:
-            graph = tf.function(input_signature=[tf.TensorSpec([None, None], tf.float32)], autograph=False)
-            self._to_latents, self._to_speaker = graph(self._to_latents), graph(self._to_speaker)
+        to_latents = lambda wav: model.gpt.mel_to_latents(model.normalize_mel(to_mel(wav)))
+        to_speaker = lambda wav: model.speaker_encoder(to_speaker_mel(wav))
+        samples = tf.TensorSpec([None, None])
+        self._to_latents, self._to_speaker = (maybe_traced(traced, one, samples) for one in (to_latents, to_speaker))
 
     def __call__(self, references: Recording | list[Recording]) -> Voice:
         """Encodes one or more recordings of a speaker.

@@ -73,11 +73,17 @@ def teacher_forcing(
 
 
 class DecodingState(NamedTuple):
-    """Key-value cache of S positions, `(B, heads, S, D)` per layer; `key_mask` `(B, S)` is True for used positions."""
+    """What B sentences keep from one code to the next, with S positions in the key-value cache."""
 
     keys: tuple[Tensor, ...]
     values: tuple[Tensor, ...]
-    key_mask: Tensor
+    """Cached values; like `keys`, one tensor `(B, heads, S, D)` per layer."""
+    logits: Tensor
+    """`(B, num_audio_tokens)` float32: logits of the next code."""
+    hidden: Tensor
+    """`(B, width)` float32: GPT latents from which the logits were computed."""
+    seen: Tensor
+    """`(B, num_audio_tokens)` bool: True for codes sampled so far, to which the repetition penalty applies."""
 
 
 class GPT(Layer):
@@ -190,11 +196,16 @@ class GPT(Layer):
         return ops.softmax(ops.where(text_mask[:, None], scores, HIDDEN), axis=-1)
 
     def codes_to_latents(self, latents: Tensor, text_inputs: Tensor, codes: Tensor, text_mask=None) -> Tensor:
-        """Returns the GPT latents from which the codes are predicted, `(B, C, width)`: the waveform decoder's input.
+        """Computes the GPT latents from which codes are predicted: the waveform decoder's input.
 
-        `latents` `(B, num_latents, width)` are the conditioning latents, `text_inputs` `(B, L)` the text tokens between
-        `[START]` and `[STOP]`; `codes` `(B, C)` include the final stop code. `text_mask` `(B, L)` is False for padding;
-        None without padding.
+        Args:
+            latents: Conditioning latents, `(B, num_latents, width)`.
+            text_inputs: Text tokens between `[START]` and `[STOP]`, `(B, L)` int32.
+            codes: Codes with the final stop code, `(B, C)` int32.
+            text_mask: `(B, L)` bool, False for padding; None without padding.
+
+        Returns:
+            `(B, C, width)`.
         """
         audio_inputs = ops.pad(codes, ((0, 0), (1, 0)), constant_values=self.config.start_audio_token)[:, :-1]
         key_mask = None
@@ -202,50 +213,51 @@ class GPT(Layer):
             key_mask = ops.concatenate([text_mask, ops.ones_like(audio_inputs, dtype="bool")], axis=1)
         return self.hidden(latents, text_inputs, audio_inputs, key_mask)[:, ops.shape(text_inputs)[1] :]
 
-    def prefill(
-        self, latents: Tensor, text_inputs: Tensor, text_mask: Tensor, max_codes: int
-    ) -> tuple[Tensor, Tensor, DecodingState]:
-        """Processes latents, text and start code, and creates a key-value cache with room for `max_codes` codes.
+    def prefill(self, latents: Tensor, text_inputs: Tensor, text_mask: Tensor) -> DecodingState:
+        """Processes latents, text and start code.
 
-        `latents` `(B, num_latents, width)` are the conditioning latents, `text_inputs` `(B, L)` the text tokens between
-        `[START]` and `[STOP]`, then padding, for which `text_mask` `(B, L)` is False. Returns logits `(B,
-        num_audio_tokens)` and GPT latent `(B, width)` of the first code, and the `DecodingState`.
+        Args:
+            latents: Conditioning latents, `(B, num_latents, width)`.
+            text_inputs: Text tokens between `[START]` and `[STOP]`, then padding, `(B, L)` int32.
+            text_mask: `(B, L)` bool, False for padding.
+
+        Returns:
+            The state before the first code, with `num_latents + L + 1` positions in the cache.
         """
         start = ops.full((ops.shape(text_inputs)[0], 1), self.config.start_audio_token, dtype="int32")
         x = self._prompt(latents, text_inputs, start)
         key_mask = ops.pad(text_mask, ((0, 0), (self.config.num_latents, 1)), constant_values=True)
-        keys, values = [], []
-        free = ((0, 0), (0, 0), (0, max_codes), (0, 0))
+        cache = []
         for block in self.blocks:
             x, key, value = block.prefill(x, key_mask)
-            keys.append(ops.pad(key, free))
-            values.append(ops.pad(value, free))
-        key_mask = ops.pad(key_mask, ((0, 0), (0, max_codes)), constant_values=False)
-        return *self._predict(x[:, -1]), DecodingState(tuple(keys), tuple(values), key_mask)
+            cache.append((key, value))
+        keys, values = zip(*cache)
+        logits, hidden = self._predict(x[:, -1])
+        return DecodingState(keys, values, logits, hidden, ops.zeros_like(logits, dtype="bool"))
 
     def advance(
-        self, codes: Tensor, index: Tensor, position: Tensor, state: DecodingState, run_block=TransformerBlock.advance
-    ) -> tuple[Tensor, Tensor, DecodingState]:
-        """Processes one code per sentence and predicts the next one.
+        self, codes: Tensor, index: Tensor, position: Tensor, key_mask: Tensor, state: DecodingState, run_block=None
+    ) -> DecodingState:
+        """Processes one code per sentence and predicts the next one; returns the new state.
 
         Args:
             codes: Last code of each sentence, `(B,)` int32.
             index: Number of codes before the last one, without the start code: `(B,)` or scalar int32.
             position: Cache position to write, scalar int32. Any free one works: position embeddings depend on `index`.
-            run_block: `TransformerBlock.advance`, or a replacement with the same arguments and results.
-
-        Returns:
-            Logits of the next code `(B, num_audio_tokens)`, its GPT latent `(B, width)`, and the new state.
+            key_mask: `(B, S)` bool, True for cache positions to attend to; must be True at `position`.
+            run_block: Replacement for `TransformerBlock.advance` with the same arguments and results, if given.
         """
-        key_mask = ops.logical_or(state.key_mask, (ops.arange(ops.shape(state.key_mask)[1]) == position)[None])
+        run_block = run_block or TransformerBlock.advance
         x = ops.take(self.audio_embedding, codes, axis=0) + ops.take(self.audio_positions, index + 1, axis=0)
         x = ops.cast(x, self.compute_dtype)[:, None]
-        keys, values = [], []
+        cache = []
         for block, key, value in zip(self.blocks, state.keys, state.values):
             x, key, value = run_block(block, x, key, value, position, key_mask)
-            keys.append(key)
-            values.append(value)
-        return *self._predict(x[:, 0]), DecodingState(tuple(keys), tuple(values), key_mask)
+            cache.append((key, value))
+        keys, values = zip(*cache)
+        logits, hidden = self._predict(x[:, 0])
+        seen = ops.logical_or(state.seen, ops.arange(self.config.num_audio_tokens) == codes[:, None])
+        return DecodingState(keys, values, logits, hidden, seen)
 
     def _predict(self, x):
         hidden = self.final_norm(self.trunk_norm(x))

@@ -17,7 +17,7 @@ from myxtts.config.rates import MODEL_SAMPLE_RATE
 from myxtts.data.corpora import load_corpus
 from myxtts.data.sample_corpus import unheard_sentences
 from myxtts.hearing.measuring import spread
-from myxtts.hearing.recognizers import character_errors, open_recognizer
+from myxtts.hearing.recognizers import open_recognizer, recognition_errors
 from myxtts.inference.synthesizer import Synthesizer
 
 SENTENCES = 32
@@ -29,7 +29,7 @@ NOISE = 0.1
 def error_rate(expected: Sequence[str], found: Sequence[str], language: str = "en") -> float:
     """Returns the CER of all transcriptions together; "neighbor" and "neighbour" count as equal."""
     same = lambda text: text.lower().replace("neighbor", "neighbour")
-    pairs = [character_errors(same(a), same(b), language) for a, b in zip(expected, found)]
+    pairs = [recognition_errors(same(a), same(b), language)["cer"] for a, b in zip(expected, found)]
     return sum(wrong for wrong, _ in pairs) / sum(size for _, size in pairs)
 
 

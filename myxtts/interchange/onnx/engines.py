@@ -12,11 +12,11 @@ import tensorflow as tf
 from myxtts.config.checks import require
 from myxtts.config.model import ModelConfig
 from myxtts.devices.machine import read_memory
-from myxtts.inference.advancing import MOST_CODES, Request, RowState
+from myxtts.inference.advancing import MOST_CODES, Request
 from myxtts.inference.choices import ENGINES
 from myxtts.inference.synthesizer import Synthesizer
 from myxtts.interchange.onnx.graphs import build_drawing, build_reading
-from myxtts.models.gpt import GPT
+from myxtts.models.gpt import GPT, DecodingState
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ def load_synthesizer(folder: str | Path, which: str = "best", engine: str | None
 class OnnxSteps:
     """Runs a copy of the GPT in ONNX Runtime. Has the methods of `TensorflowSteps`, but with NumPy arrays.
 
-    Attention keys in a `RowState` have the shape `(B, heads, D, S)`. `draw` overwrites the cache of its argument
+    Attention keys in a `DecodingState` have the shape `(B, heads, D, S)`. `draw` overwrites the cache of its argument
     `state`, so this state must not be used again.
 
     `weights` are `float32`, which sample the same codes as TensorFlow, or `int8`, which may sample other codes. With 0
@@ -63,7 +63,7 @@ class OnnxSteps:
         # Sorting a thousand scores is fastest in one thread.
         self._drawing = build_drawing(config).session(1)
 
-    def read(self, latents: np.ndarray, text: np.ndarray, text_mask: np.ndarray) -> RowState:
+    def read(self, latents: np.ndarray, text: np.ndarray, text_mask: np.ndarray) -> DecodingState:
         """Reads latents `(B, N, width)`, text `(B, L)` with a bool mask, and the start code; returns the new state."""
         config, rows = self.config, len(text)
         depth = config.width // config.heads
@@ -73,7 +73,7 @@ class OnnxSteps:
         mask = np.pad(mask, ((0, 0), (1, 0)))  # hides the only position of the empty cache
         code, index = np.full(rows, config.start_audio_token, np.int32), np.zeros(rows, np.int32)
         logits, hidden, *new = self._read(latents, text, code, index, mask, keys, values)
-        return RowState(tuple(new[0::2]), tuple(new[1::2]), logits, hidden, np.zeros(logits.shape, bool))
+        return DecodingState(tuple(new[0::2]), tuple(new[1::2]), logits, hidden, np.zeros(logits.shape, bool))
 
     def _read(self, latents, text, code, index, mask, keys, values):
         arrays = dict(latents=latents, text=text, code=code[:, None], index=index, mask=mask)
@@ -81,24 +81,22 @@ class OnnxSteps:
             arrays |= {f"keys_{number}": key, f"values_{number}": value}
         return self._reading.run(None, arrays)
 
-    def move(self, state: RowState, rows: list[int], start: int, end: int, before: int, after: int) -> RowState:
-        """Returns the state of the sentences with the indices `rows`, with another cache size. The cache has `before`
-        empty positions, then the positions `start:end` of the old cache, then `after` empty positions."""
-        room = (before, after)
-        keys = tuple(np.pad(one[rows][..., start:end], ((0, 0),) * 3 + (room,)) for one in state.keys)
-        values = tuple(np.pad(one[rows][:, :, start:end], ((0, 0),) * 2 + (room, (0, 0))) for one in state.values)
-        return RowState(keys, values, *(np.take(part, rows, axis=0) for part in state[2:]))
+    def move(self, state: DecodingState, rows: list[int], kept: slice, padding: tuple[int, int]) -> DecodingState:
+        """Returns `rows` and the cache positions `kept` of a state, with `padding` empty positions before and after."""
+        keys = tuple(np.pad(one[rows][..., kept], ((0, 0),) * 3 + (padding,)) for one in state.keys)
+        values = tuple(np.pad(one[rows][:, :, kept], ((0, 0),) * 2 + (padding, (0, 0))) for one in state.values)
+        return DecodingState(keys, values, *(np.take(part, rows, axis=0) for part in state[2:]))
 
-    def join(self, state: RowState, other: RowState) -> RowState:
+    def join(self, state: DecodingState, other: DecodingState) -> DecodingState:
         """Concatenates the sentences of two states whose caches have the same size."""
         join = lambda one, two: np.concatenate([one, two])
         caches = (tuple(map(join, *layers)) for layers in zip(state[:2], other[:2]))
-        return RowState(*caches, *map(join, state[2:], other[2:]))
+        return DecodingState(*caches, *map(join, state[2:], other[2:]))
 
     def compile(self, num_rows: int, cache_size: int) -> None:
         """Does nothing, because this engine compiles nothing."""
 
-    def draw(self, state: RowState, request: Request) -> tuple[np.ndarray, np.ndarray, int, RowState]:
+    def draw(self, state: DecodingState, request: Request) -> tuple[np.ndarray, np.ndarray, int, DecodingState]:
         """Samples up to `request.steps` codes for each sentence; returns the same values as `TensorflowSteps.draw`."""
         sampling = request.sampling._asdict()
         config, stop = self.config, self.config.stop_audio_token
@@ -124,4 +122,4 @@ class OnnxSteps:
             mask[:, row] = True
             taken += 1
         states[taken] = hidden
-        return codes, states, taken, RowState(keys, values, logits, hidden, seen)
+        return codes, states, taken, DecodingState(keys, values, logits, hidden, seen)

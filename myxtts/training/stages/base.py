@@ -262,7 +262,7 @@ class Preparation(ABC):
 
     def log_mel(self, extractor: MelSpectrogram, wav: tf.Tensor, change: Change) -> tf.Tensor:
         """Returns the normalized log-mel of `wav`, `(B, T, num_mels)`, with the gain and equalization of `change`."""
-        log_mel = extractor(wav, in_chunks=runs_on_cpu(self.device))
+        log_mel = extractor(wav, by_clip=runs_on_cpu(self.device))
         floor = math.log(extractor.spec.log_floor)
         # A gain must not raise silence above the floor.
         changed = tf.where(log_mel > floor + 1e-3, tf.maximum(log_mel + change.offset, floor), log_mel)

@@ -167,7 +167,7 @@ class SpeakerPreparation(Preparation):
         wav = resample(repeated(wav, lengths, tf.shape(wav)[1]), MODEL_SAMPLE_RATE, SPEAKER_SAMPLE_RATE)
         if self.augment:
             wav = tf.cond(on, lambda: disturb(wav, self.seed, position, self.share), lambda: wav)
-        return SpeakerBatch(batch.index, self._speaker_mel(wav, in_chunks=runs_on_cpu(self.device)), speaker)
+        return SpeakerBatch(batch.index, self._speaker_mel(wav, by_clip=runs_on_cpu(self.device)), speaker)
 
 
 def _trainable_speakers(dataset):

@@ -13,7 +13,7 @@ from myxtts.apps.evaluation import comparison as statistics
 from myxtts.hearing import networks
 from myxtts.hearing.measuring import HOP_SAMPLES, contour_of, differences, pitch_figures, repeated_groups
 from myxtts.hearing.networks import DVector
-from myxtts.hearing.recognizers import Whisper, at_rate, character_errors, word_errors
+from myxtts.hearing.recognizers import Whisper, at_rate, recognition_errors
 from myxtts.interchange.coqui.torch_checkpoint import write_torch_checkpoint
 
 RATE = 22050
@@ -97,13 +97,13 @@ def test_longest_pause_is_inside_the_speech():
 
 
 def test_texts_are_compared_as_spoken():
-    assert character_errors("Dr. Who has 3 dogs!", "doctor who has three dogs", "en") == (0, 25)
-    assert word_errors("It's a cat.", "its a hat", "en") == (1, 3)
-    assert character_errors("kitten", "sitting", "en") == (3, 6)
-    assert character_errors("سلام", "سلم", "fa")[0] == 1
-    assert word_errors("کِتاب‌ها را می‌خواند، ۹", "کتاب ها را میخواند نه", "fa")[0] == 0
-    assert word_errors("one two", "", "en") == (2, 2)
-    assert character_errors("आप कैसे हैं? ❤️", "आप कसा है", "hi") == (3, 11), "vowel signs are parts of words"
+    assert recognition_errors("Dr. Who has 3 dogs!", "doctor who has three dogs", "en")["cer"] == (0, 25)
+    assert recognition_errors("It's a cat.", "its a hat", "en")["wer"] == (1, 3)
+    assert recognition_errors("kitten", "sitting", "en")["cer"] == (3, 6)
+    assert recognition_errors("سلام", "سلم", "fa")["cer"][0] == 1
+    assert recognition_errors("کِتاب‌ها را می‌خواند، ۹", "کتاب ها را میخواند نه", "fa")["wer"][0] == 0
+    assert recognition_errors("one two", "", "en")["wer"] == (2, 2)
+    assert recognition_errors("आप कैसे हैं? ❤️", "आप कसा है", "hi")["cer"] == (3, 11), "vowel signs are parts of words"
 
 
 def test_repeated_groups_of_codes():
