@@ -68,8 +68,8 @@ def plan_parser() -> argparse.ArgumentParser:
     add("--text-tokens", type=int, default=DEFAULT_TEXT_TOKENS, help="size of the vocabulary")
     gpus = f"memory of a GPU; can be repeated (default: {', '.join(map(str, api.PLANNED_GPUS_GB))})"
     add("--gpu-memory", type=float, action="append", metavar="GB", help=gpus)
-    add("--time", action="store_true", help="also estimate the time of a new run, by some steps of each stage")
-    add("--json", metavar="FILE", help="also write the figures to this file")
+    add("--time", action="store_true", help="also estimate the time of a new run from trial steps of each stage")
+    add("--json", metavar="FILE", help="also write the estimates to this file")
     return parser
 
 
