@@ -27,24 +27,24 @@ class DataConfig(Settings):
     prepared: str | None = setting(None, of_run=True, flag="--prepared", metavar="DIR")
     """Training set preprocessed by `myxtts prepare`. With `data.augment`, only its audio is used, not its codes."""
     val_data: str | None = setting(None, of_run=True, flag="--val-data", page="more", metavar="DIR")
-    """Validation set: a folder or a list (default: the data set's own split, else a share of the training set)."""
+    """Validation set: a folder or a list (default: the data set's own split, else a fraction of the training set)."""
     val_prepared: str | None = setting(None, of_run=True, flag="--val-prepared", metavar="DIR")
     """Validation set preprocessed by `myxtts prepare`."""
     format: str | None = setting(None, of_run=True, flag="--format", metavar="NAME")
     """Data set format, see docs/data.md (default: detected)."""
     audio_roots: tuple[str, ...] = setting((), of_run=True, flag="--audio-root", metavar="DIR")
-    """Additional folder that may contain the audio files of a list; repeatable."""
+    """Additional folder that may contain the audio files of a list; can be repeated."""
     language: str | None = setting(None, flag="--language", page="main")
-    """Language of clips without a language label (default: identified by the texts, else en)."""
+    """Language of clips without a language label (default: identified from the texts, else en)."""
     g2p: tuple[str, ...] | None = setting(None, flag="--g2p,--phonemizer", page="main", metavar="LANG")
-    """Convert text to phonemes: `am` for Amharic, `espeak` for all languages without built-in rules; repeatable
-    (default: as in the resumed run or --init-from, else off)."""
+    """Convert text to phonemes: `am` for Amharic, `espeak` for all languages without built-in rules; can be
+    repeated (default: as in the resumed run or --init-from, else off)."""
     vocabulary: str | None = setting(None, of_run=True, flag="--vocabulary", metavar="FILE")
     """Tokenizer file in Hugging Face JSON (default: trained on the data set)."""
     vocabulary_size: int = setting(DEFAULT_TEXT_TOKENS, at_least=1)
     """Maximum size of a trained vocabulary."""
     validation_share: float = setting(0.05, above=0, below=1, hint="The default is 0.05.")
-    """Share of the clips to hold out if there is no validation set, chosen by a stable hash of the clip's id."""
+    """Fraction of the clips to hold out if there is no validation set, chosen by a stable hash of the clip's id."""
     min_seconds: float = setting(0.1, flag="--min-seconds")
     """Minimum clip length in seconds; shorter clips are left out."""
     max_seconds: float = setting(11.6, flag="--max-seconds")
@@ -79,13 +79,13 @@ class DataConfig(Settings):
     conditioning_padding: str = setting("repeat", one_of=("repeat", "zeros"), hint="XTTS v2 was trained with `zeros`.")
     """Padding of short conditioning clips: `repeat` the audio, or `zeros` as in XTTS's own recipe."""
     augment: bool = True
-    """Augment training clips on the data device: random speed, gain, equalization and time shift."""
+    """Augment training clips on the data device, with random speed, gain, equalization and time shift."""
     data_gpu: int | None = setting(None, at_least=0, of_run=True, flag="--data-gpu", page="more", group="devices")
     """Index of the physical GPU for data preparation. Together with --model-gpu, turns on Multi-GPU Mode."""
     model_gpu: int | None = setting(None, at_least=0, of_run=True, flag="--model-gpu", page="more", group="devices")
     """Index of the physical GPU for the model. Together with --data-gpu, turns on Multi-GPU Mode."""
     pipeline_buffer_size: int = setting(Default(50), at_least=1, at_most=65536, of_run=True, flag="--buffer-size")
-    """Prefetch buffer size in batches (default: 50; with memory isolation, 2 to 8 by batch size)."""
+    """Prefetch buffer size in batches (default: 50; with memory isolation, 2 to 8, depending on the batch size)."""
     model_start_delay: float = setting(2.0, at_least=0, of_run=True, flag="--model-start-delay", group="devices")
     """Multi-GPU Mode: minimum head start of the data pipeline in seconds."""
 

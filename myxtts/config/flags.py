@@ -49,7 +49,7 @@ class StartOptions(DeviceOptions):
     """All options that apply to one start and are not saved with the run."""
 
     config: str | None = setting(None, flag="--config", metavar="FILE", group="training")
-    """YAML file or recipe of configs/; other flags override it."""
+    """YAML file or recipe in configs/; other flags override it."""
     resume: bool = setting(False, flag="--resume", rival="begin", group="training")
     """Resume the run in --checkpoint-dir; fail if there is none (default: resume it, or start a new run)."""
     device_plan: str | None = setting(None, one_of=("auto",), flag="--device-plan")

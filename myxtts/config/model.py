@@ -36,7 +36,7 @@ class ModelConfig(Settings):
     size: str = setting("tiny", one_of=MODEL_SIZES, flag="--model-size", page="main")
     """Model size. `big` has the shapes of XTTS v2."""
     num_text_tokens: int = setting(0, at_least=0, at_most=1000000)
-    """Number of text embeddings (highest text token id + 1). A `SpeechDataset` sets it from the tokenizer."""
+    """Number of text embeddings (highest text token id + 1). `SpeechDataset` sets this number from the tokenizer."""
     start_text_token: int = 3
     """Token id of `[START]`, which begins the text."""
     stop_text_token: int = 0

@@ -20,11 +20,11 @@ class StageConfig(Settings):
     section = "training.STAGE"
 
     max_steps: int | None = setting(None, at_least=1, flag="--max-steps", page="main")
-    """Maximum number of optimizer steps in each stage (default: by stage, or as many as --epochs allows)."""
+    """Maximum number of optimizer steps in each stage (default: set by the stage, else by --epochs)."""
     batch_size: int | None = setting(None, at_least=1, at_most=65536, flag="--batch-size", metavar="N|auto")
     """Clips per batch in this stage; None uses `data.batch_size`."""
     learning_rate: float | None = setting(None, above=0, hint="Leave it out for the default.", flag="--lr", page="more")
-    """Peak learning rate (default: by model size)."""
+    """Peak learning rate (default: depends on the model size)."""
     warmup_steps: int = setting(200, at_least=0)
     """Number of steps of linear learning-rate warm-up, capped at a tenth of the stage's steps."""
     final_learning_rate: float = setting(0.05, at_least=0, at_most=1)

@@ -91,7 +91,7 @@ class TrainingConfig(Settings):
     stage: str = setting("all", one_of=lambda: (*STAGES, "all"), of_run=True, flag="--stage", page="main")
     """Stage to train; `all` trains all missing stages in order."""
     leave_out: tuple[str, ...] = setting((), one_of=lambda: STAGES, of_run=True)
-    """Stages that `stage: all` does not start. If one has a checkpoint, it is continued nevertheless."""
+    """Stages that `stage: all` does not start. A stage that has a checkpoint is continued nevertheless."""
     epochs: int = setting(500, at_least=1, flag="--epochs", page="main")
     """Maximum number of epochs, for stages without max steps. By default, only speaker and decoder have max steps."""
     stages: dict[str, StageConfig] = field(default_factory=dict)
@@ -101,19 +101,19 @@ class TrainingConfig(Settings):
     optimizations: str = setting("none", one_of=PRESETS, flag="--optimizations", page="more", group="optimizations")
     """Preset of the switches below; a switch that is given overrides the preset. See docs/optimizations.md."""
     precision: str | None = _switch(one_of=("float32", "mixed_float16", "mixed_bfloat16", "auto"), flag="--precision")
-    """Keras dtype policy; `auto` selects one for the hardware (default: by preset)."""
+    """Keras dtype policy; `auto` selects one for the hardware (default: from the preset)."""
     tf32: bool | None = _switch(flag="--tf32")
     """Use TF32 for float32 matrix products, on Ampere GPUs and newer (default: on where supported)."""
     gradient_checkpointing: bool | None = _switch(flag="--gradient-checkpointing")
-    """GPT: recompute activations in the backward pass, to save memory (default: by preset)."""
+    """GPT: recompute activations in the backward pass, to save memory (default: from the preset)."""
     attention: str | None = _switch(one_of=("standard", "memory-efficient", "auto"), flag="--attention")
-    """GPT: attention implementation; `auto` measures both and selects the faster one (default: by preset)."""
+    """GPT: attention implementation; `auto` measures both and selects the faster one (default: from the preset)."""
     xla: bool | None = _switch(flag="--xla")
-    """Compile the train step (GPT on a GPU: only its blocks) with XLA, once per batch shape (default: by preset)."""
+    """Compile the train step (GPT on a GPU: its blocks) with XLA, once per batch shape (default: from the preset)."""
     ema: float | None = _switch(
         at_least=0, below=1, hint="Try 0.999.", flag="--ema", metavar="DECAY", page="", alone=0.999
     )
-    """Decay of the weights' moving average (EMA) for validation and speech; 0 turns it off (default: by preset)."""
+    """Decay of the weights' moving average (EMA) for validation and speech; 0 for none (default: from the preset)."""
     strict: bool = setting(False, of_run=True, flag="--strict", page="more", group="optimizations")
     """Exit with code 2 after the first step if an optimization is not in effect as requested."""
     deterministic: bool = setting(False, flag="--deterministic", group="optimizations")
@@ -123,7 +123,7 @@ class TrainingConfig(Settings):
     memory_budget_mb: int | None = setting(None, at_least=1, of_run=True, flag="--memory-budget", metavar="MB")
     """Memory budget for the batch-size search on a CPU (default: half of the free memory)."""
     overtraining_patience: int = setting(0, at_least=0, of_run=True, flag="--overtraining-patience", metavar="N")
-    """Stop early after N validations in a row with a rising loss while the training loss falls; 0 only warns."""
+    """Stop early after N validations with a loss above the best while the training loss falls; 0 only warns."""
     seed: int = setting(0, at_least=0, at_most=2**32 - 1, flag="--seed", page="more")
     """Random seed of weights, data order, augmentation, dropout and samples."""
     checkpoint_dir: str = setting("./checkpoints", of_run=True, flag="--checkpoint-dir", metavar="DIR")
@@ -146,11 +146,11 @@ class TrainingConfig(Settings):
     checkpoint_every_steps: int = setting(1000, at_least=1, of_run=True, flag="--save-every", page="main", metavar="N")
     """Save a checkpoint every N steps and at the end."""
     keep_checkpoints: int = setting(2, at_least=1, of_run=True, flag="--keep", page="more", metavar="N")
-    """Number of newest checkpoints to keep, besides the best."""
+    """Number of latest checkpoints to keep, in addition to the best."""
     sample_every_steps: int = setting(1000, at_least=0, of_run=True, flag="--sample-every", page="more", metavar="N")
-    """GPT: steps between spoken samples; 0 turns them off."""
+    """GPT: steps between generated speech samples; 0 turns them off."""
     evaluate_every_steps: int = setting(0, at_least=0, of_run=True, flag="--evaluate-every", page="more", metavar="N")
-    """GPT: steps between evaluations of spoken validation sentences; 0 turns them off."""
+    """GPT: steps between evaluations on synthesized validation sentences; 0 turns them off."""
     evaluation_sentences: int = setting(30, at_least=2, at_most=1000, of_run=True)
     """Number of sentences in an evaluation."""
     evaluation_recognizer: str | None = setting(None, of_run=True, flag="--recognizer", page="more", metavar="NAME")
@@ -161,9 +161,9 @@ class TrainingConfig(Settings):
     evaluation_patience: int = setting(0, at_least=0, of_run=True, flag="--evaluation-patience", metavar="N")
     """GPT: stop early after N evaluations in a row without a better score; 0 turns it off."""
     num_samples: int = setting(3, at_least=1, at_most=1000, of_run=True)
-    """Number of sentences to speak each time that samples are generated."""
+    """Number of sentences to synthesize whenever samples are generated."""
     closing_texts: tuple[str, ...] = setting((), of_run=True)
-    """Sentences to speak at the end of the run (default: texts of validation clips)."""
+    """Sentences to synthesize at the end of the run (default: texts of validation clips)."""
     max_validation_batches: int = setting(32, at_least=1)
     """Maximum number of validation batches."""
     pipeline_depth: int = setting(3, at_least=3, at_most=1000)

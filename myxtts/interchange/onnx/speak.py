@@ -357,9 +357,9 @@ def read_wav(path, seconds=3600):
 def main():
     layout = dict(usage="%(prog)s --text TEXT [options]", formatter_class=argparse.RawDescriptionHelpFormatter)
     add = (parser := argparse.ArgumentParser(description=__doc__, **layout)).add_argument
-    add("--text", default="", help='text to speak; "$(cat FILE)" is that of a file')
+    add("--text", default="", help='text to speak; "$(cat FILE)" gives that of a file')
     add("--voice", metavar="NAME", help="a name from --list-voices, or a WAV file")
-    add("--language", metavar="CODE", help="such as de or German (default: the voice's or detected)")
+    add("--language", metavar="CODE", help="such as de or German (default: the voice's, else detected)")
     add("--output", metavar="FILE", default="out.wav", help="WAV file to write (default: out.wav)")
     add("--seed", metavar="N", type=int, default=0, help="sampling seed (default: 0)")
     add("--threads", metavar="N", type=int, help="0: all cores (default: 1 for a small model, else 0)")
