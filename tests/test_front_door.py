@@ -49,6 +49,10 @@ def test_keywords_mean_what_the_flags_mean():
 def test_paths_and_single_values_are_taken_where_a_flag_can_be_repeated():
     roots = configure(train_data="x", audio_root=Path("a")).data.audio_roots
     assert list(roots) == ["a"] and roots == configure(train_data="x", audio_root=["a"]).data.audio_roots
+    assert configure(init_from="base").training.init_from == "base"
+    assert configure(init_from=Path("base")).training.init_from == "./base", "a path is never the bundled model"
+    with pytest.raises(UserError, match=r"\./base"):
+        myxtts.evaluate(Path("base"))
 
 
 def test_setting_of_a_stage_is_not_confused_with_training():

@@ -102,18 +102,13 @@ def export(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def push_parser() -> PlainParser:
-    """Returns the argument parser of `myxtts push`."""
-    parser = PlainParser(prog="myxtts push", description=EXAMPLES["about push"])
-    add_model(parser, name="folder")
-    add_options(parser, OPTIONS["push"])
-    return parser
-
-
 @exits_with_sentence
 def push(argv: Sequence[str] | None = None) -> int:
     """Uploads a model with its model card, or prints only the card with --card; returns the exit code."""
-    arguments = push_parser().parse_args(argv)
+    parser = PlainParser(prog="myxtts push", description=EXAMPLES["about push"])
+    add_model(parser, name="folder")
+    add_options(parser, OPTIONS["push"])
+    arguments = parser.parse_args(argv)
     repository, _ = parse_hub_name(arguments.target)
     folder = local_folder(arguments.folder, arguments.accept_licence, "FOLDER")
     config = read_config(folder)

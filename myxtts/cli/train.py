@@ -91,18 +91,13 @@ def plan(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def launch_parser() -> PlainParser:
-    """Returns the argument parser of `myxtts launch`."""
-    parser = PlainParser(prog="myxtts launch", usage="myxtts launch --workers N [--restarts N] -- train …")
-    parser.description = EXAMPLES["about launch"]
-    add_options(parser, OPTIONS["launch"])
-    return parser
-
-
 @exits_with_sentence
 def launch(argv: list[str] | None = None) -> int:
     """Starts workers and prints their output; returns 0, a failed worker's exit code, or 75 if a worker was lost."""
-    arguments = launch_parser().parse_args(argv)
+    parser = PlainParser(prog="myxtts launch", usage="myxtts launch --workers N [--restarts N] -- train …")
+    parser.description = EXAMPLES["about launch"]
+    add_options(parser, OPTIONS["launch"])
+    arguments = parser.parse_args(argv)
     command = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
     require(2 <= arguments.workers <= 256, "--workers", "from 2 to 256", arguments.workers)
     require(arguments.restarts >= 0, "--restarts", "0 or more", arguments.restarts)
@@ -118,17 +113,12 @@ def launch(argv: list[str] | None = None) -> int:
     return launch(arguments.workers, command, arguments.restarts)
 
 
-def prepare_parser() -> PlainParser:
-    """Returns the argument parser of `myxtts prepare`."""
-    parser = PlainParser(prog="myxtts prepare", description="Encode a training set into shards.")
-    add_options(parser, OPTIONS["prepare"], {"--accept-licence": LICENCE})
-    return parser
-
-
 @exits_with_sentence
 def prepare(argv: list[str] | None = None) -> int:
     """Encodes a training set and writes the shards that do not exist yet; returns the exit code."""
-    arguments = prepare_parser().parse_args(argv)
+    parser = PlainParser(prog="myxtts prepare", description="Encode a training set into shards.")
+    add_options(parser, OPTIONS["prepare"], {"--accept-licence": LICENCE})
+    arguments = parser.parse_args(argv)
     require_output("--output", arguments.output, makes_folders=True)
     from myxtts.interchange.hub import local_folder
 

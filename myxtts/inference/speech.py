@@ -117,7 +117,7 @@ class SpokenPiece(Verdict):
 
 
 class Spoken:
-    """Base class of speech that consists of `pieces`, with their codes and the results of their self-checks."""
+    """Speech that consists of `pieces`, with their codes and the results of their self-checks."""
 
     pieces: tuple[SpokenPiece, ...]
 
