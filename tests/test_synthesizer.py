@@ -142,9 +142,10 @@ def test_long_text_is_spoken_in_pieces_that_fit_the_model(synthesizer, voice, bi
     [*((text, "en", "text") for text in ("", "   ", "?!")), ("one " * 200, "xx", "xx"), ("eins", "de", "German")],
 )
 def test_text_that_cannot_be_spoken_is_one_error_message(synthesizer, voice, text, language, words):
-    with pytest.raises(SpeechError) as error:
-        synthesizer.speak(text, voice, language)
-    assert words in str(error.value) and "\n" not in str(error.value) and len(str(error.value)) < 400
+    for speak in (synthesizer.speak, synthesizer.stream):
+        with pytest.raises(SpeechError) as error:
+            speak(text, voice, language)
+        assert words in str(error.value) and "\n" not in str(error.value) and len(str(error.value)) < 400
 
 
 @pytest.mark.parametrize(

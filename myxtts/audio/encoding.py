@@ -30,11 +30,12 @@ def check_suffix(path: AnyPath) -> str:
     return suffix
 
 
-def write_audio(path: AnyPath, samples: np.ndarray, sample_rate: int) -> None:
+def write_audio(path: AnyPath, samples: np.ndarray, sample_rate: int, from_rate: int | None = None) -> None:
     """Writes a mono audio file atomically, in the format of its suffix; WAV and FLAC have 16 bits.
 
-    `samples` are `(S,)` floats, clipped to `[-1, 1]`, at `sample_rate` Hz. Raises `AudioError` if `samples` is empty or
-    not finite, the folder does not exist, or the format is unknown or does not support `sample_rate`.
+    `samples` are `(S,)` floats, clipped to `[-1, 1]`, and resampled from `from_rate` (None: the same) to `sample_rate`
+    Hz. Raises `AudioError` if `samples` is empty or not finite, the folder does not exist, or the format is unknown or
+    does not support `sample_rate`.
     """
     samples = np.asarray(samples, np.float32)
     check_suffix(path)
@@ -44,7 +45,7 @@ def write_audio(path: AnyPath, samples: np.ndarray, sample_rate: int) -> None:
         raise AudioError(path, "no audio", "there are no samples to write.")
     if not Path(path).parent.is_dir():
         raise AudioError(path, "no folder", f"the folder {Path(path).parent} does not exist; create it first.")
-    with write_whole(path) as temporary, closing(AudioFile(temporary, path, sample_rate)) as file:
+    with write_whole(path) as temporary, closing(AudioFile(temporary, path, sample_rate, from_rate)) as file:
         file.write(samples)
 
 

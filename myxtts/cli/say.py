@@ -60,17 +60,18 @@ def main(argv: list[str] | None = None) -> int:
     """Speaks the texts and returns the exit code. Most arguments are checked before TensorFlow is imported."""
     arguments = build_parser().parse_args(argv)
     _check(arguments)
-    folder = arguments.checkpoint = local_folder(arguments.checkpoint, arguments.accept_licence)
-    if arguments.list_speakers:
-        speakers = read_speakers(folder)
-        for name, speaker in speakers.items():
-            print(printable(name) + (f"\t{speaker.language}" if speaker.language else ""))
-        if not speakers:
-            raise UserError(f"{folder} has no voices of its own. Give --reference-audio.")
-        return 0
-    text, lines = _read(arguments)
-    with standard_output_for_sound() if arguments.stream else nullcontext() as sound:
-        return _say(arguments, text, lines, sound)
+    is_stream = arguments.stream and not arguments.list_speakers
+    with standard_output_for_sound() if is_stream else nullcontext() as sound:
+        folder = arguments.checkpoint = local_folder(arguments.checkpoint, arguments.accept_licence)
+        if not arguments.list_speakers:
+            text, lines = _read(arguments)
+            return _say(arguments, text, lines, sound)
+    speakers = read_speakers(folder)
+    for name, speaker in speakers.items():
+        print(printable(name) + (f"\t{speaker.language}" if speaker.language else ""))
+    if not speakers:
+        raise UserError(f"{folder} has no voices of its own. Give --reference-audio.")
+    return 0
 
 
 def _read(arguments):
@@ -88,7 +89,7 @@ def _read(arguments):
         is_list |= Path(arguments.text_file).suffix.lower() in (".csv", ".tsv", ".json", ".jsonl", *SUBTITLES)
         rule, hint = "a text, not a list", "--batch speaks lines id|text; standard input speaks a file as it is."
         require(not is_list, "--text-file", rule, arguments.text_file, hint)
-    elif not sys.stdin or arguments.text_file is None and sys.stdin.isatty():
+    elif arguments.text_file is None and sys.stdin.isatty():
         raise UserError('No text: give --text "…", --text-file FILE, or a text on standard input.')
     else:
         try:
@@ -211,9 +212,9 @@ def _check(arguments):
     for name, (is_used, case) in used.items():
         is_fine = is_used or name not in arguments.given
         require(is_fine, f"--{name.replace('_', '-')}", f"left out {case}", getattr(arguments, name))
-    if arguments.stream and (not sys.stdout or sys.stdout.isatty()):
+    if arguments.stream and sys.stdout.isatty():
         hint = "Pipe it to a player, for example to aplay, or write a file with --output."
-        raise UserError(f"--stream writes audio to standard output, which is a terminal or closed. {hint}")
+        raise UserError(f"--stream writes audio to standard output, which is a terminal. {hint}")
     require(0.25 <= arguments.speed <= 4.0, "--speed", "0.25 to 4.0", arguments.speed)
     require(0 <= arguments.retries <= 100, "--retries", "0 to 100", arguments.retries)
     if (rate := arguments.sample_rate) is not None:
@@ -366,8 +367,7 @@ def say_lines(lines: list[Line], synthesizer, voice, arguments, options: dict, c
         waiting = waiting[count:]
         speeches = synthesizer.batch([line.text for line in some], voices, languages, **options, **check)
         for line, speech in zip(some, speeches):
-            speech = speech.resampled(arguments.sample_rate) if arguments.sample_rate else speech
-            speech.save(folder / name_of(line))
+            speech.save(folder / name_of(line), arguments.sample_rate)
             digests[name_of(line)] = wanted[name_of(line)]
             done += 1
             result = f"{name_of(line)}: {speech.seconds:.2f} s, {_confidence(speech)}"

@@ -63,13 +63,9 @@ def plan_parser() -> argparse.ArgumentParser:
     """Returns the argument parser of `myxtts plan`, which has all flags of `myxtts train`."""
     parser = build_parser("myxtts plan")
     parser.description = EXAMPLES["about plan"].format(stage=api.PLANNED_STAGE)
-    add = parser.add_argument_group("plan").add_argument
-    add("--clip-seconds", type=float, help=EXAMPLES["longest clip"])
-    add("--text-tokens", type=int, default=DEFAULT_TEXT_TOKENS, help="size of the vocabulary")
     gpus = f"memory of a GPU; can be repeated (default: {', '.join(map(str, api.PLANNED_GPUS_GB))})"
-    add("--gpu-memory", type=float, action="append", metavar="GB", help=gpus)
-    add("--time", action="store_true", help="also estimate the time of a new run, by some steps of each stage")
-    add("--json", metavar="FILE", help="also write the figures to this file")
+    computed = {"--gpu-memory": {"help": gpus}, "--text-tokens": {"default": DEFAULT_TEXT_TOKENS}}
+    add_options(parser, OPTIONS["plan"], computed)
     return parser
 
 
