@@ -95,9 +95,7 @@ def test_long_text_shows_its_progress_and_is_kept_up_to_an_interruption(argv, mo
     kept, _ = soundfile.read("out.partial.wav")
     assert f"{len(kept) / 22050 - 0.5:.2f} s" in said, "without the pause that follows"
     assert len(Path("a.partial.srt").read_text().split("\n\n")) == 2
-    assert (soundfile.read("out.wav")[0] == whole).all() and sorted(map(str, Path().iterdir())) == [
-        "a.partial.srt", "a.srt", "out.partial.wav", "out.wav",
-    ]  # fmt: skip
+    assert (soundfile.read("out.wav")[0] == whole).all() and len([*Path().iterdir()]) == 4
 
 
 def test_saved_voice_speaks_like_its_recordings(argv, folder, capsys):
