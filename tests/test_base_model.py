@@ -54,11 +54,11 @@ def read_in(base, monkeypatch, capsys):
     def find(*argv):
         asked = []
 
-        def speak(self, text, voice, language, **_):
-            asked.append(language)
+        def speak(self, texts, voices, languages, **_):
+            asked.extend(languages)
             raise UserError("Enough.")
 
-        monkeypatch.setattr(Synthesizer, "speak", speak)
+        monkeypatch.setattr(Synthesizer, "sentences", speak)
         assert say.main(["--text", *argv]) == 2
         return asked[0], capsys.readouterr().err
 

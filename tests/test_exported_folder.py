@@ -27,6 +27,8 @@ from myxtts.apps.server.options import build_parser
 from myxtts.cli.errors import language_code
 from myxtts.config.checks import UserError
 from myxtts.config.rates import MODEL_SAMPLE_RATE
+from myxtts.inference.speech import Manner
+from myxtts.inference.text_stream import SpeechStream
 from myxtts.interchange.onnx import forms as web
 from myxtts.interchange.onnx.exported import ExportedModel
 from myxtts.interchange.onnx.speak import Speaker, read_wav
@@ -102,7 +104,7 @@ def test_trained_voices_of_an_exported_model_are_known_by_their_recordings(expor
     voices |= dict(names=["Gene", "de_anna"], languages=["en", "de"], trained=[False, True])
     np.savez(shutil.copytree(exported, tmp_path / "copy") / "voices.npz", **voices)
     given = build_parser().parse_args(["--checkpoint", str(tmp_path / "copy"), "--warm", "none"])
-    assert open_model(given, None)[2].find("alloy", "en")[0].name == "de_anna"
+    assert open_model(given, None)[2].find("alloy", "en").name == "de_anna"
 
 
 def edit(folder, **changes):
@@ -111,8 +113,8 @@ def edit(folder, **changes):
 
 def test_stream_of_an_exported_model_has_windows_of_a_sentence(exported):  # noqa: F811
     model, text = ExportedModel(exported), "five six. " * 20
-    manner = model.as_voice("emma"), "en", model.config.sampling, 3
-    stream = model.stream(model.text_front.pieces(text, "en"), *manner)
+    manner = Manner(model.as_voice("emma"), "en", model.config.sampling, 3)
+    stream = SpeechStream(model, model.text_front.pieces(text, "en"), manner, hurry=True, check=False)
     stream.open()
     parts, counts, rows = [], [], [stream.num_rows]
     while not stream.finished:

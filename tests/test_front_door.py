@@ -49,6 +49,9 @@ def test_keywords_mean_what_the_flags_mean():
 def test_paths_and_single_values_are_taken_where_a_flag_can_be_repeated():
     roots = configure(train_data="x", audio_root=Path("a")).data.audio_roots
     assert list(roots) == ["a"] and roots == configure(train_data="x", audio_root=["a"]).data.audio_roots
+    assert configure(init_from=Path("base")).training.init_from == "./base", "a path is never the bundled model"
+    with pytest.raises(UserError, match=r"\./base"):
+        myxtts.evaluate(Path("base"))
 
 
 def test_setting_of_a_stage_is_not_confused_with_training():
@@ -66,19 +69,7 @@ def test_keywords_win_over_a_configuration():
 
 
 @pytest.mark.parametrize(
-    "keywords, words, note",
-    [
-        (dict(train_dat="x"), "no argument train_dat. Did you mean train_data?", None),
-        (
-            dict(model_size="huge"),
-            "model.size (--model-size) must be one of nano",
-            "model_size= or the setting model.size",
-        ),
-        (dict(max_steps="many"), "training.dvae.max_steps must be a whole number", None),
-        (dict(train_data="x", data_gpu=0), "needs both", "--model-gpu is model_gpu= or the setting data.model_gpu"),
-        (dict(resume=True, train_data="x"), "--resume needs a run", "checkpoint_dir="),
-        (dict(resume=True, reset_training=True), "--init-from and --reset-training start one", None),
-    ],
+    "keywords, words, note", json.loads((ROOT / "tests/data/wrong_keywords.json").read_text("utf-8"))
 )
 def test_wrong_keywords_are_errors_that_name_settings(tmp_path, monkeypatch, keywords, words, note):
     monkeypatch.chdir(tmp_path)

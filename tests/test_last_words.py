@@ -10,6 +10,7 @@ from myxtts.config.checks import UserError
 from myxtts.data.corpora import Utterance
 from myxtts.inference.speech import Speech, SpokenPiece
 from myxtts.runs import samples as last_words
+from myxtts.runs.run import Run
 
 
 class Speaker:
@@ -81,4 +82,8 @@ def test_voice_from_held_out_recordings_is_as_long_as_those_of_training():
     assert voice([("ae1", 2.7), ("ae2", 9)]) == ["ae2"]
     one_voice = voice([("be1", 2.5), ("ae2", 1), ("ae3", 2.9)], [("ae4", 3)])
     assert one_voice == ["ae3", "ae2"], "what was not trained on comes first"
+    dataset = SimpleNamespace(config=SimpleNamespace(data=SimpleNamespace(conditioning_seconds=(0, 9))), train=[])
+    dataset.validation = [Utterance(one, one, "", "a", one, num_samples=22050) for one in ("en", "de")]
+    run = SimpleNamespace(_dataset=dataset, _synthesizer=SimpleNamespace(speak=lambda *given, seed: given))
+    assert [Run.speak(run, "Hi.", language=name)[1] for name in ("German", "de", None)] == [["de"], ["de"], ["en"]]
     assert voice([("ae1", 1)], [("be2", 5), ("ae3", 1), ("ae4", 1.5)]) == ["ae1", "ae4", "ae3"]

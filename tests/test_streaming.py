@@ -103,15 +103,6 @@ def test_sentence_of_a_stream_is_checked_after_the_next_one_has_begun(synthesize
     assert [*unchecked] and len(judged) == len(pieces) == len(unchecked.pieces)
 
 
-def test_windows_without_their_context_would_differ(synthesizer, voice, monkeypatch):
-    # Shows that the equality above is not trivial.
-    whole = synthesizer.speak(TEXT, voice, "en", SAMPLED, seed=1).samples
-    monkeypatch.setattr(type(synthesizer.model.decoder), "history_frames", 0, raising=False)
-    monkeypatch.setattr(synthesizer.model.decoder, "history_frames", 0, raising=False)
-    cut = np.concatenate(list(synthesizer.stream(TEXT, voice, "en", SAMPLED, seed=1)))
-    assert np.abs(cut - whole).max() > 1e-4
-
-
 def test_first_audio_precedes_the_last_codes_of_the_sentence(synthesizer, voice, monkeypatch):
     known, follow = [], Sentence.more
 

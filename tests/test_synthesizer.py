@@ -98,7 +98,7 @@ def test_the_only_speaker_is_encoded_once_and_read_in_its_language(synthesizer, 
     monkeypatch.setattr(synthesizer, "voice", lambda clip: encoded.append(clip) or voice)
     for name, encoded in (("tom", []), (None, [])):
         assert synthesizer._voice_and_language(None, name, None)[1] == "de"
-        assert not synthesizer.stream([], name).pieces and len(encoded) == 2
+        assert synthesizer._voice_and_language(None, name, None)[0] is voice and len(encoded) == 2
     write_speaker_clips(tmp_path, {"José": (b"", "fr", ())})
     assert synthesizer._voice_and_language(None, "Jose\u0301", None)[1] == "fr"
 
@@ -154,7 +154,7 @@ def test_text_that_cannot_be_spoken_is_one_error_message(synthesizer, voice, tex
 @pytest.mark.parametrize(
     "name, value",
     [
-        *(("text", text) for text in (None, 5, b"one", ["one"])), ("voice", 5), ("voice", []), ("seed", 1.5),
+        *(("text", text) for text in (None, 5, b"one", ["one"], [])), ("voice", 5), ("voice", []), ("seed", 1.5),
         *(("voice", np.full(shape, one)) for shape, one in ((9999, 7), (9999, np.nan), ((9999, 2), 0.1), (99, 0.1))),
         *(("speed", speed) for speed in (0, 0.2, 4.1, np.nan, "fast")), ("seed", None), ("retries", -5),
     ],

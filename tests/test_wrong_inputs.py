@@ -20,6 +20,9 @@ from myxtts.runs.run import Run
 TABLE = (Path(__file__).parent / "data/wrong_inputs.txt").read_text(encoding="utf-8")
 FILES = {
     "text.txt": b"Hello.",
+    "list.txt": b"a|one\n\nb | two\n",
+    "names.txt": b"a.wav\tone\n",
+    "talk.srt": b"one",
     "latin.txt": "Gr\u00fc\u00dfe".encode("latin-1"),
     "persian.txt": "\u0633\u0644\u0627\u0645".encode("cp1256"),
     "broken.yaml": b"training: [",

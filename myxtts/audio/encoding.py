@@ -2,6 +2,7 @@
 
 import io
 import struct
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -29,38 +30,92 @@ def check_suffix(path: AnyPath) -> str:
     return suffix
 
 
-def write_audio(path: AnyPath, samples: np.ndarray, sample_rate: int) -> None:
+def write_audio(path: AnyPath, samples: np.ndarray, sample_rate: int, from_rate: int | None = None) -> None:
     """Writes a mono audio file atomically, in the format of its suffix; WAV and FLAC have 16 bits.
 
-    `samples` are `(S,)` floats, clipped to `[-1, 1]`, at `sample_rate` Hz. Raises `AudioError` if `samples` is empty or
-    not finite, the folder does not exist, or the format is unknown or does not support `sample_rate`.
+    `samples` are `(S,)` floats, clipped to `[-1, 1]`, and resampled from `from_rate` (None: the same) to `sample_rate`
+    Hz. Raises `AudioError` if `samples` is empty or not finite, the folder does not exist, or the format is unknown or
+    does not support `sample_rate`.
     """
-    suffix, samples = check_suffix(path), np.asarray(samples, np.float32)
+    samples = np.asarray(samples, np.float32)
+    check_suffix(path)
+    if samples.ndim != 1:
+        raise ValueError(f"samples must have the shape (S,), one channel. Received: {samples.shape}.")
     if not len(samples):
         raise AudioError(path, "no audio", "there are no samples to write.")
-    if not np.isfinite(samples).all():
-        raise AudioError(path, "not finite", "the samples to write contain NaN or infinity.")
     if not Path(path).parent.is_dir():
         raise AudioError(path, "no folder", f"the folder {Path(path).parent} does not exist; create it first.")
-    container, subtype = _OF_SUFFIX[suffix]
-    # Rounding is done here, because libsndfile rounds a few samples differently.
-    samples = to_int16(samples) if subtype == "PCM_16" else np.clip(samples, -1, 1)
-    content = io.BytesIO()  # encoded in memory, so that disk errors are not taken for errors of the format
-    try:
-        with soundfile.SoundFile(content, "w", sample_rate, 1, subtype, format=container) as file:
-            for first in range(0, len(samples), _BLOCK_SAMPLES):  # in one call, Vorbis needs a stack of that size
-                file.write(samples[first : first + _BLOCK_SAMPLES])
-    except soundfile.LibsndfileError as error:
-        raise AudioError(path, "unsupported", f"{container} at {sample_rate} Hz: {error.error_string}") from error
-    with write_whole(path) as temporary:
-        temporary.write_bytes(content.getbuffer())
+    with write_whole(path) as temporary, closing(AudioFile(temporary, path, sample_rate, from_rate)) as file:
+        file.write(samples)
 
 
-def wav_header(sample_rate: int) -> bytes:
-    """Returns the header of a mono 16-bit WAV file of unknown length."""
-    form = struct.pack("<HHIIHH", 1, 1, sample_rate, 2 * sample_rate, 2, 16)
-    chunks = struct.pack("<4sI4s4sI", b"RIFF", OPEN_LENGTH, b"WAVE", b"fmt ", len(form))
-    return chunks + form + struct.pack("<4sI", b"data", OPEN_LENGTH)
+class _Disk(io.FileIO):
+    """Raw file that keeps the first error of a write (or Ctrl-C in it), which libsndfile would hide."""
+
+    error: BaseException | None = None
+
+    def write(self, content):
+        """Writes all bytes, unless a write has failed; returns their number, so that libsndfile goes on."""
+        left = memoryview(content)
+        while left and not self.error:
+            try:
+                left = left[super().write(left) :]
+            except BaseException as error:
+                self.error = error
+        return len(content)
+
+    def check(self):
+        """Raises the first error."""
+        if self.error:
+            raise self.error
+
+
+class AudioFile:
+    """Mono audio file that is written in parts. WAV and FLAC have 16 bits. A killed process leaves what was written.
+
+    Args:
+        place: Path of the file to write; the suffix of `path` is its format, and messages name `path`.
+        from_rate: Sample rate in Hz of the samples given to `write`, which are resampled; None means `sample_rate`.
+
+    Raises `AudioError` if the format does not support `sample_rate`. The methods raise the `OSError` of a full disk.
+    """
+
+    def __init__(self, place: AnyPath, path: AnyPath, sample_rate: int, from_rate: int | None = None):
+        self.path, self.num_samples, self._resampler = path, 0, _resampler(from_rate, sample_rate)
+        (container, subtype), self._disk = _OF_SUFFIX[check_suffix(path)], _Disk(place, "w")
+        try:
+            self._file = soundfile.SoundFile(self._disk, "w", sample_rate, 1, subtype, format=container)
+        except soundfile.LibsndfileError as error:
+            raise AudioError(path, "unsupported", f"{container} at {sample_rate} Hz: {error.error_string}") from error
+        if container == "WAV":  # SFC_SET_UPDATE_HEADER_AUTO: each write updates the length in the header
+            soundfile._snd.sf_command(self._file._file, 0x1061, soundfile._ffi.NULL, 1)
+
+    def write(self, samples: np.ndarray, last: bool = False) -> None:
+        """Appends samples `(S,)`, clipped to `[-1, 1]`; raises `AudioError` if one is not finite. `last` flushes the
+        resampler."""
+        samples = self._resampler.resample_chunk(samples, last=last) if self._resampler else samples
+        if not np.isfinite(samples).all():
+            raise AudioError(self.path, "not finite", "the samples to write contain NaN or infinity.")
+        # Rounding is done here, because libsndfile rounds a few samples differently.
+        samples = to_int16(samples) if self._file.subtype == "PCM_16" else np.clip(samples, -1, 1)
+        for first in range(0, len(samples), _BLOCK_SAMPLES):  # in one call, Vorbis needs a stack of that size
+            self._file.write(samples[first : first + _BLOCK_SAMPLES])
+        self.num_samples += len(samples)
+        self._disk.check()
+
+    def close(self) -> None:
+        """Finishes the file."""
+        try:
+            self.write(np.zeros(0, np.float32), last=True)
+        finally:
+            self._file.close()
+            self._disk.close()
+        self._disk.check()
+
+
+def _resampler(from_rate, to_rate):
+    """Returns a resampler for a stream; None if the rates are equal or `from_rate` is None."""
+    return None if from_rate in (None, to_rate) else soxr.ResampleStream(from_rate, to_rate, 1, dtype="float32")
 
 
 class _Buffer(io.BytesIO):
@@ -83,11 +138,12 @@ class SoundEncoder:
         if sound_format not in OPEN_FORMATS and (is_open or sound_format != "flac"):
             raise ValueError(f"sound_format must be one of {', '.join(OPEN_FORMATS)}. Received: {sound_format}.")
         self.sound_format, self.sample_rate, self.is_open = sound_format, sample_rate, is_open
-        is_same = from_rate in (None, sample_rate)
-        self._resampler = None if is_same else soxr.ResampleStream(from_rate, sample_rate, 1, dtype="float32")
+        self._resampler = _resampler(from_rate, sample_rate)
         self._buffer, self._given, self._file = _Buffer(), 0, None
         if sound_format == "wav" and is_open:
-            self._buffer.write(wav_header(sample_rate))
+            form = struct.pack("<HHIIHH", 1, 1, sample_rate, 2 * sample_rate, 2, 16)
+            chunks = struct.pack("<4sI4s4sI", b"RIFF", OPEN_LENGTH, b"WAVE", b"fmt ", len(form))
+            self._buffer.write(chunks + form + struct.pack("<4sI", b"data", OPEN_LENGTH))
         elif sound_format in _OF_STREAM:
             container, subtype = _OF_STREAM[sound_format]
             # With a constant bit rate, readers can compute the length of an MP3 stream.

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 from myxtts.config.checks import UserError, read_toml, require
 from myxtts.config.flags import AUTOMATIC, Flag
-from myxtts.config.settings import nearest
+from myxtts.config.settings import nearest, path_text
 
 GROUPS = ("data", "devices", "training", "optimizations")
 """Headings of the groups of flags in `myxtts train --help`, in order."""
@@ -98,7 +98,7 @@ def keywords(parser: argparse.ArgumentParser, named: Mapping[str, Any]) -> argpa
         require(value in choices, name, f"one of {', '.join(map(str, choices))}", value)
         if value is not None:
             values = [value] if isinstance(value, (str, os.PathLike)) or not known[name].nargs else value
-            plain = [os.fspath(one) if isinstance(one, os.PathLike) else one for one in values]
+            plain = [path_text(one) for one in values]
             given[known[name].dest] = plain if known[name].nargs else plain[0]
     if missing := [name for name, action in known.items() if action.required and name not in named]:
         raise UserError(f"{parser.prog} needs {missing[0]}=.")

@@ -7,24 +7,26 @@ import re
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from myxtts.audio.encoding import SoundEncoder, check_suffix, wav_header
+from myxtts.audio.encoding import AudioFile, SoundEncoder, check_suffix
 from myxtts.cli.arguments import OPTIONS, PlainParser, add_model, add_options
 from myxtts.cli.errors import exits_with_sentence, language_code, read_input, require_output
 from myxtts.config.checks import UserError, bounded_text, counted, printable, require
+from myxtts.config.rates import DECODER_SAMPLE_RATE
 from myxtts.data.corpora import SUBTITLES
 from myxtts.data.corpora.tables import find_dialect, names_to_columns
 from myxtts.devices.machine import check_device
 from myxtts.devices.tensorflow_start import import_tensorflow
 from myxtts.hearing.recognizers import Listening, open_recognizer, settle_recognizer
 from myxtts.inference.choices import add_choices
+from myxtts.inference.speech import Spoken
 from myxtts.inference.text_front import open_text_front
 from myxtts.interchange.hub import check_model, local_folder
 from myxtts.storage.base_model import BASE_NAME, is_base
-from myxtts.storage.files import digest_bytes, read_json, write_json, write_text
+from myxtts.storage.files import digest_bytes, partial_path, read_json, write_json, write_text, write_whole
 from myxtts.storage.run_folder import chosen_step, stores_in
 from myxtts.storage.speakers import composed, default_speaker, language_of, read_speakers
 from myxtts.text.language_guess import language_to_read
@@ -58,17 +60,18 @@ def main(argv: list[str] | None = None) -> int:
     """Speaks the texts and returns the exit code. Most arguments are checked before TensorFlow is imported."""
     arguments = build_parser().parse_args(argv)
     _check(arguments)
-    folder = arguments.checkpoint = local_folder(arguments.checkpoint, arguments.accept_licence)
-    if arguments.list_speakers:
-        speakers = read_speakers(folder)
-        for name, speaker in speakers.items():
-            print(printable(name) + (f"\t{speaker.language}" if speaker.language else ""))
-        if not speakers:
-            raise UserError(f"{folder} has no voices of its own. Give --reference-audio.")
-        return 0
-    text, lines = _read(arguments)
-    with standard_output_for_sound() if arguments.stream else nullcontext() as sound:
-        return _say(arguments, text, lines, sound)
+    is_stream = arguments.stream and not arguments.list_speakers
+    with standard_output_for_sound() if is_stream else nullcontext() as sound:
+        folder = arguments.checkpoint = local_folder(arguments.checkpoint, arguments.accept_licence)
+        if not arguments.list_speakers:
+            text, lines = _read(arguments)
+            return _say(arguments, text, lines, sound)
+    speakers = read_speakers(folder)
+    for name, speaker in speakers.items():
+        print(printable(name) + (f"\t{speaker.language}" if speaker.language else ""))
+    if not speakers:
+        raise UserError(f"{folder} has no voices of its own. Give --reference-audio.")
+    return 0
 
 
 def _read(arguments):
@@ -107,8 +110,11 @@ def _read(arguments):
         arguments.text_front.check(text, arguments.language)
         print(note, end="\n" * bool(note), file=sys.stderr)
         if len(text) > SHORT_TEXT:
-            minutes = SECONDS_AT_CHAR_LIMIT / 60 * len(text) / get_language(arguments.language).char_limit
-            print(f"This is about {minutes:.1f} min of speech.", file=sys.stderr)
+            seconds = SECONDS_AT_CHAR_LIMIT * len(text) / get_language(arguments.language).char_limit
+            print(f"This is about {seconds / 60:.1f} min of speech.", file=sys.stderr)
+            is_wav = not arguments.stream and check_suffix(arguments.output) == ".wav"
+            if is_wav and 2 * seconds * (arguments.sample_rate or DECODER_SAMPLE_RATE) > 2**32:
+                raise UserError(f"{arguments.output} would exceed 4 GiB, the limit of WAV. Give a name such as a.flac.")
     given = {name: value for name, value in vars(arguments).items() if name in vars(config.sampling)}
     arguments.sampling = config.sampling.changed(given)
     return text, lines
@@ -136,16 +142,37 @@ def _say(arguments, text, lines, sound):
             return 0
         listener = None if arguments.recognizer is None else Listening(open_recognizer(arguments.recognizer))
         check = dict(retries=arguments.retries, listener=listener)
-        if lines:
-            return say_lines(lines, synthesizer, voice, arguments, options, check)
-        with progress_bar("speaking", "sentence") as progress:
-            speech = synthesizer.speak(text, voice, arguments.language, **options, **check, progress=progress)
-    speech = speech.resampled(arguments.sample_rate) if arguments.sample_rate else speech
-    speech.save(arguments.output)
+        write = say_text if lines is None else say_lines
+        return write(text if lines is None else lines, synthesizer, voice, arguments, options, check)
+
+
+def say_text(text: str, synthesizer, voice, arguments, options: dict, check: dict) -> int:
+    """Writes a text to --output while it is spoken, then --subtitles; after an error, keeps what was spoken."""
+    # `options` and `check` are keyword arguments of `Synthesizer.sentences`.
+    spoken, partial = Spoken(), partial_path(arguments.output)
+    spoken.pieces, rate = (), arguments.sample_rate or synthesizer.sample_rate
+    try:
+        with progress_bar("speaking", "sentence") as progress, write_whole(arguments.output, partial) as place:
+            options = dict(**options, **check, progress=progress)
+            sentences = synthesizer.sentences([text], [voice], [arguments.language], **options)
+            with closing(sentences), closing(AudioFile(place, arguments.output, rate, synthesizer.sample_rate)) as file:
+                for piece, samples in sentences:
+                    file.write(samples)
+                    spoken.pieces += (piece,)
+    except BaseException:
+        if spoken.pieces and partial.exists():
+            kept = f"{printable(str(partial))}: the first {spoken.pieces[-1].end_seconds:.2f} s"
+            print(f"Kept {kept}, {_confidence(spoken)}", file=sys.stderr)
+            if arguments.subtitles:
+                with suppress(OSError):
+                    write_text(partial_path(arguments.subtitles), spoken.subtitles())
+        else:
+            partial.unlink(missing_ok=True)
+        raise
     if arguments.subtitles:
-        write_text(arguments.subtitles, speech.subtitles())
-    written = f"{speech.seconds:.2f} s at {speech.sample_rate} Hz, {counted(len(speech.codes), 'code')}"
-    print(f"Wrote {arguments.output}: {written}, {_confidence(speech)}")
+        write_text(arguments.subtitles, spoken.subtitles())
+    written = f"{file.num_samples / rate:.2f} s at {rate} Hz, {counted(len(spoken.codes), 'code')}"
+    print(f"Wrote {arguments.output}: {written}, {_confidence(spoken)}")
     return 0
 
 
@@ -185,6 +212,9 @@ def _check(arguments):
     for name, (is_used, case) in used.items():
         is_fine = is_used or name not in arguments.given
         require(is_fine, f"--{name.replace('_', '-')}", f"left out {case}", getattr(arguments, name))
+    if arguments.stream and sys.stdout.isatty():
+        hint = "Pipe it to a player, for example to aplay, or write a file with --output."
+        raise UserError(f"--stream writes audio to standard output, which is a terminal. {hint}")
     require(0.25 <= arguments.speed <= 4.0, "--speed", "0.25 to 4.0", arguments.speed)
     require(0 <= arguments.retries <= 100, "--retries", "0 to 100", arguments.retries)
     if (rate := arguments.sample_rate) is not None:
@@ -196,6 +226,9 @@ def _check(arguments):
     if arguments.recognizer is not None:
         settle_recognizer(arguments.recognizer)
     require_output("--subtitles", arguments.subtitles)
+    others = [os.path.realpath(one) for one in (arguments.output, arguments.text_file) if one]
+    own = os.path.realpath(arguments.subtitles or "")
+    require(own not in others, "--subtitles", "another file than --output and --text-file", arguments.subtitles)
     require_output("--save-voice", arguments.save_voice)
     if arguments.batch:
         require_output("--output-folder", arguments.output_folder, makes_folders=True)
@@ -238,24 +271,22 @@ def standard_output_for_sound() -> Iterator[BinaryIO]:
 
 def play(stream: Iterator, sound: BinaryIO, from_rate: int, to_rate: int, sound_format: str) -> None:
     """Writes a stream of audio arrays to `sound` as 16-bit PCM or WAV, until it ends or the reader closes the pipe."""
-    encoder = SoundEncoder("pcm", to_rate, is_open=True, from_rate=from_rate)
-    started, first_seconds, num_samples = time.monotonic(), None, 0
+    encoder = SoundEncoder(sound_format, to_rate, is_open=True, from_rate=from_rate)
+    started, first_seconds, seconds = time.monotonic(), None, 0.0
     try:
-        if sound_format == "wav":
-            sound.write(wav_header(to_rate))
         for samples in itertools.chain(stream, [None]):
-            content = encoder.end() if samples is None else encoder.add(samples)
-            if content and first_seconds is None:
+            left = memoryview(encoder.end() if samples is None else encoder.add(samples))
+            seconds += 0 if samples is None else len(samples) / from_rate
+            if left and first_seconds is None:
                 first_seconds = time.monotonic() - started
-            num_samples += len(content) // 2
-            sound.write(content)
+            while left:
+                left = left[sound.write(left) :]  # a nearly full disk takes a part
     except BrokenPipeError:
         print("The pipe was closed; the rest of the text was not spoken.", file=sys.stderr)
         return
     finally:
         stream.close()
-    spoken = f"Spoke {num_samples / to_rate:.2f} s at {to_rate} Hz"
-    print(f"{spoken}; first audio after {first_seconds:.2f} s", file=sys.stderr)
+    print(f"Spoke {seconds:.2f} s at {to_rate} Hz; first audio after {first_seconds:.2f} s", file=sys.stderr)
 
 
 class Line(NamedTuple):
@@ -336,12 +367,11 @@ def say_lines(lines: list[Line], synthesizer, voice, arguments, options: dict, c
         waiting = waiting[count:]
         speeches = synthesizer.batch([line.text for line in some], voices, languages, **options, **check)
         for line, speech in zip(some, speeches):
-            speech = speech.resampled(arguments.sample_rate) if arguments.sample_rate else speech
-            speech.save(folder / name_of(line))
+            speech.save(folder / name_of(line), arguments.sample_rate)
             digests[name_of(line)] = wanted[name_of(line)]
             done += 1
-            doubts = "".join(f"; low confidence: {'; '.join(why)}" for why in speech.doubts.values())
-            print(f"[{done}/{len(requests)}] {name_of(line)}: {speech.seconds:.2f} s{doubts}", flush=True)
+            result = f"{name_of(line)}: {speech.seconds:.2f} s, {_confidence(speech)}"
+            print(f"[{done}/{len(requests)}] {result}", flush=True)
         write_json(file, digests)
     print(f"Wrote {counted(new, 'file')} to {printable(str(folder))} in {time.monotonic() - started:.0f} s")
     return 0

@@ -56,6 +56,16 @@ def plain_type(kind: Any) -> Any:
     return next(part for part in get_args(kind) if part is not NoneType) if NoneType in get_args(kind) else kind
 
 
+BASE_NAME = "base"
+"""Name of the bundled model in options that take a model folder; `./base` is an ordinary folder."""
+
+
+def path_text(value: Any) -> Any:
+    """Converts a path to text; returns other values unchanged. `Path("base")` is a folder, and becomes `./base`."""
+    text = os.fspath(value) if isinstance(value, os.PathLike) else value
+    return f"./{text}" if text is not value and text == BASE_NAME else text
+
+
 def typed_value(kind: Any, value: Any, name: str) -> Any:
     """Converts a value from YAML, Python or the command line to the declared type `kind` of a setting.
 
@@ -64,7 +74,7 @@ def typed_value(kind: Any, value: Any, name: str) -> Any:
     """
     if value is None and NoneType in get_args(kind):
         return None
-    kind, value = plain_type(kind), os.fspath(value) if isinstance(value, os.PathLike) else value
+    kind, value = plain_type(kind), path_text(value)
     if get_origin(kind) is tuple:
         parts = get_args(kind)
         repeated = parts[-1] is Ellipsis

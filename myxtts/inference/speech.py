@@ -3,13 +3,12 @@
 import base64
 import unicodedata
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple, Self
 
 import numpy as np
-import soxr
 
 from myxtts.audio.encoding import SoundEncoder, write_audio
 from myxtts.config.checks import UserError, require
@@ -119,7 +118,7 @@ class SpokenPiece(Verdict):
 
 
 class Spoken:
-    """Base class of speech that consists of `pieces`, with their codes and the results of their self-checks."""
+    """Speech that consists of `pieces`, with their codes and the results of their self-checks."""
 
     pieces: tuple[SpokenPiece, ...]
 
@@ -195,24 +194,19 @@ class Speech(Spoken):
         """Duration in seconds."""
         return len(self.samples) / self.sample_rate
 
-    def resampled(self, sample_rate: int) -> Self:
-        """Returns a copy that is resampled to `sample_rate` Hz."""
-        samples = soxr.resample(self.samples, self.sample_rate, sample_rate, quality="HQ")
-        return replace(self, samples=samples, sample_rate=sample_rate)
-
     def _repr_html_(self) -> str:
         """Returns an HTML audio player, which notebooks display."""
         encoder = SoundEncoder("mp3", DECODER_SAMPLE_RATE, is_open=False, from_rate=self.sample_rate)
         content = base64.b64encode(encoder.add(self.samples) + encoder.end()).decode()
         return f'<audio controls src="data:audio/mpeg;base64,{content}"></audio>'
 
-    def save(self, path: str | Path) -> None:
-        """Saves the audio in the format of the suffix: 16-bit wav or flac, mp3 or ogg.
+    def save(self, path: str | Path, sample_rate: int | None = None) -> None:
+        """Saves the audio in the format of the suffix: 16-bit wav or flac, mp3 or ogg; resampled if `sample_rate`.
 
         Raises `UserError` if the suffix is unknown or the file cannot be written.
         """
         with refusing_unwritable(path):
-            write_audio(path, self.samples, self.sample_rate)
+            write_audio(path, self.samples, sample_rate or self.sample_rate, self.sample_rate)
 
 
 def _clock(seconds):

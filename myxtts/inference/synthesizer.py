@@ -3,7 +3,7 @@
 import copy
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -20,7 +20,7 @@ from myxtts.inference.code_engine import CodeEngine
 from myxtts.inference.decoding import GriffinLim, LatentDecoder
 from myxtts.inference.loading import load_model
 from myxtts.inference.self_check import Calibration, Listener, SecondReading
-from myxtts.inference.speech import VOICE_SUFFIX, Manner, Speech, SpeechError, Voice, silence
+from myxtts.inference.speech import VOICE_SUFFIX, Manner, Speech, SpeechError, SpokenPiece, Voice, silence
 from myxtts.inference.text_front import Piece, TextFront
 from myxtts.inference.text_stream import Sentence, SpeechStream
 from myxtts.inference.voices import Recording, VoiceEncoder, stored_voice
@@ -140,7 +140,7 @@ class Synthesizer:
         engine: str | None = None,
         **drawing: float,
     ) -> Speech:
-        """Speaks a text of any length, sentence by sentence; see `batch` for errors and all other arguments.
+        """Speaks a text of any length, sentence by sentence; see `sentences` for errors and all other arguments.
 
         Args:
             language: Code (`fa`). None takes it from the voice, else from the training speakers, else from the text.
@@ -165,7 +165,18 @@ class Synthesizer:
         logger.log(logging.INFO if note else logging.DEBUG, "%s", note.replace("--language", "language"))
         return voice, language
 
-    def batch(
+    def batch(self, texts: Sequence[str], *given, **options) -> list[Speech]:
+        """Speaks several texts of any length together; arguments and errors as in `sentences`."""
+        to_mel = self.codes_to_mel if "dvae" in self.model.parts else None
+        found = []
+        for piece, samples in self.sentences(texts, *given, **options):
+            if not piece.start_seconds:
+                found.append(([], []))
+            for parts, part in zip(found[-1], (piece, samples)):
+                parts.append(part)
+        return [Speech(np.concatenate(parts), self.sample_rate, tuple(pieces), to_mel) for pieces, parts in found]
+
+    def sentences(
         self,
         texts: Sequence[str],
         voices: Sequence[AnyVoice | None],
@@ -177,8 +188,11 @@ class Synthesizer:
         retries: int = 0,
         listener: Listener | None = None,
         progress: Callable[[int, int], None] | None = None,
-    ) -> list[Speech]:
-        """Speaks several texts of any length together, sentence by sentence.
+    ) -> Iterator[tuple[SpokenPiece, np.ndarray]]:
+        """Like `batch`, but returns an iterator, so that the audio of a long text need not fit in memory.
+
+        Yields the pieces of all texts in turn, each with its samples `(S,)` float32 and, in these, the pause before the
+        next piece of its text.
 
         Args:
             voices: One `AnyVoice` per text; None uses the default voice, as in `as_voice`.
@@ -191,40 +205,38 @@ class Synthesizer:
             listener: Speech recognizer for the self-check, such as `hearing.recognizers.Listening`.
             progress: Called with the number of spoken pieces and the number of all pieces.
 
-        Raises `SpeechError` if the model cannot speak one of the texts.
+        Raises `SpeechError`, before anything is sampled, if the model cannot speak one of the texts.
         """
         require(isinstance(retries, int | np.integer) and 0 <= retries <= 100, "retries", "0 to 100", brief(retries))
         found = [self.text_front.pieces(text, language) for text, language in zip(texts, languages, strict=True)]
-        sampling = sampling or self.config.sampling
-        spoken = []
+        planned = []
         for pieces, voice, language in zip(found, voices, languages, strict=True):
-            manner = Manner(self.as_voice(voice, language), language, sampling, seed, speed, max_codes)
-            spoken.append([Sentence(self, piece, number, manner) for number, piece in enumerate(pieces)])
-        sentences = [sentence for text in spoken for sentence in text]
-        to_mel = self.codes_to_mel if "dvae" in self.model.parts else None
-        speeches, done = [], 0
-        try:
-            for text in spoken:
-                parts, end = [], 0
-                for sentence in text:
-                    if done % MOST_AHEAD == 0:
-                        with self.engine.changed:
-                            for following in sentences[done : done + MOST_AHEAD]:
-                                following.open()
+            voice, sampling = self.as_voice(voice, language), sampling or self.config.sampling
+            manner = Manner(voice, language, sampling, seed, speed, max_codes)
+            pieces = [*pieces[:-1], pieces[-1]._replace(pause_seconds=0.0)]
+            planned += [Sentence(self, piece, number, manner) for number, piece in enumerate(pieces)]
+        return self._speak(planned, retries, listener, progress)
+
+    def _speak(self, planned, retries, listener, progress):
+        total, end = len(planned), 0
+        while planned:
+            sentences, planned = planned[:MOST_AHEAD], planned[MOST_AHEAD:]
+            try:
+                with self.engine.changed:
+                    for sentence in sentences:
+                        sentence.open()
+                for done, sentence in enumerate(sentences, total - len(planned) - len(sentences) + 1):
                     samples = sentence.best(retries, listener)
-                    pause = silence(sentence.piece.pause_seconds, self.sample_rate)
-                    sentence.end(end, end + len(samples))
-                    parts += [samples, pause]
-                    end += len(samples) + len(pause)
-                    done += 1
+                    start = end if sentence.number else 0
+                    sentence.end(start, start + len(samples))
+                    samples = np.concatenate([samples, silence(sentence.piece.pause_seconds, self.sample_rate)])
+                    end = start + len(samples)
                     if progress:
-                        progress(done, len(sentences))
-                pieces = tuple(sentence.spoken() for sentence in text)
-                speeches.append(Speech(np.concatenate(parts[:-1]), self.sample_rate, pieces, to_mel))
-            return speeches
-        finally:
-            for sentence in sentences:
-                sentence.cancel()
+                        progress(done, total)
+                    yield sentence.spoken(), samples
+            finally:
+                for sentence in sentences:
+                    sentence.cancel()
 
     def stream(
         self,

@@ -127,6 +127,7 @@ class SpeechStream(Spoken):
 
     def __init__(self, synthesizer: "Synthesizer", pieces: Sequence[Piece], manner: Manner, hurry: bool, check: bool):
         self._sentences = []  # for `__del__`, if an argument is invalid
+        require(bool(pieces), "text", "a text or a list of one or more pieces", brief(pieces))
         self._sentences = [Sentence(synthesizer, piece, number, manner) for number, piece in enumerate(pieces)]
         self._engine, self._sample_rate, self._hurry = synthesizer.engine, synthesizer.sample_rate, hurry
         self._number, self._start, self._num_samples = 0, 0, 0

@@ -139,7 +139,7 @@ class Run:
 
         Args:
             voice: As in `Synthesizer.speak`; by default held-out recordings, see `runs.samples.held_out_voice`.
-            language: Language code. By default, that of the held-out recordings; with `voice`, see `Synthesizer.speak`.
+            language: Code or name. By default, that of the held-out recordings; with `voice`, see `Synthesizer.speak`.
             seed: Sampling seed.
             options: Other arguments of `Synthesizer.speak`, such as `temperature`.
 
@@ -148,12 +148,15 @@ class Run:
         """
         from myxtts.interchange.onnx.engines import load_synthesizer
         from myxtts.runs.samples import held_out_voice
+        from myxtts.text.languages import get_language
 
         if self._dataset is None and voice is None:
             raise UserError("run.speak() needs voice= until run.train() has read the recordings.")
         if self._synthesizer is None:
             self._synthesizer = load_synthesizer(self.folder)
         if voice is None:
+            with suppress(ValueError):  # a language that `speak` refuses
+                language = language and get_language(language).code
             clips = held_out_voice(self._dataset, language)
             voice, language = [clip.wav_path for clip in clips], language or clips[0].language
         return self._synthesizer.speak(text, voice, language, seed=seed, **options)

@@ -5,10 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from myxtts.config.checks import read_toml
+from myxtts.config.settings import BASE_NAME, path_text
 from myxtts.storage.files import AnyPath, CheckpointError
 
-BASE_NAME = "base"
-"""Name of the bundled model in options that take a model folder; `./base` is an ordinary folder."""
 BASE_FOLDER: Path = Path(__file__).resolve().parents[1] / "bundled" / "base"
 _READ = read_toml(__file__, "kinds.toml")
 KINDS: dict[str, str] = {kind["mark"]: kind["text"] for kind in _READ.values()}
@@ -59,4 +58,4 @@ def base_folder() -> Path:
 
 def model_name(folder: AnyPath) -> str:
     """Returns a model's name for options and messages: `base` or the folder's path (`./base` for a folder `base`)."""
-    return BASE_NAME if is_base(folder) else "./base" if str(folder) == BASE_NAME else str(folder)
+    return BASE_NAME if is_base(folder) else path_text(Path(folder))

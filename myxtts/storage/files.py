@@ -61,11 +61,12 @@ def digest_file(path: AnyPath) -> str:
 
 
 @contextmanager
-def write_whole(path: AnyPath) -> Iterator[Path]:
+def write_whole(path: AnyPath, partial: Path | None = None) -> Iterator[Path]:
     """Yields a temporary path next to `path`. If the block ends without an error, the temporary file replaces `path`.
 
     The file is synced before it is renamed, so that `path` is the old or the new file even after a power cut.
     Keeps the permissions. If `path` is a symbolic link, replaces its target; if it is a device or pipe, writes into it.
+    `partial` is the temporary path to use for a file that stays there after an error, see `partial_path`.
     """
     path = Path(path)
     if path.is_dir():
@@ -77,7 +78,7 @@ def write_whole(path: AnyPath) -> Iterator[Path]:
                 shutil.copyfileobj(source, device)
         return
     target = Path(os.path.realpath(path))
-    temporary = temporary_path(target)
+    temporary = partial or temporary_path(target)
     with _named(path, temporary):
         # A private file must not become readable while it is written.
         mode = target.stat().st_mode & 0o777 | 0o600 if target.exists() else 0o666
@@ -91,7 +92,8 @@ def write_whole(path: AnyPath) -> Iterator[Path]:
             os.replace(temporary, target)
         finally:
             os.close(descriptor)
-            temporary.unlink(missing_ok=True)
+            if not partial:
+                temporary.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -246,6 +248,13 @@ def free_path(path: Path) -> Path:
     """Returns `path` if it does not exist, else the first of `path_2`, `path_3`, … that does not."""
     paths = itertools.chain([path], (path.with_name(f"{path.name}_{number}") for number in itertools.count(2)))
     return next(free for free in paths if not os.path.lexists(free))
+
+
+def partial_path(path: AnyPath) -> Path:
+    """Returns an unused path for the part of a file `path` that is written so far: `a.partial.wav` for `a.wav`."""
+    target = Path(os.path.realpath(path))
+    free = (target.with_stem(f"{target.stem[:50]}.partial{number or ''}") for number in itertools.count())
+    return next(one for one in free if not os.path.lexists(one))
 
 
 def temporary_path(path: Path) -> Path:

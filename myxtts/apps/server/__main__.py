@@ -1,5 +1,6 @@
 """`myxtts serve`: serves a model over HTTP."""
 
+import os
 import secrets
 import signal
 import sys
@@ -33,10 +34,16 @@ def main(argv: list[str] | None = None) -> int:
         host = f"[{arguments.host.strip('[]')}]" if ":" in arguments.host else arguments.host
         _mount_page(app, Path(arguments.ui), key, f"http://{host}:{listening.getsockname()[1]}")
     serving = Serving(app, speaker, arguments.max_connections, arguments.grace_seconds, wyoming)
+
+    def end(number, frame):
+        if speaker.alive:  # still warms up, and Python's cleanup would crash
+            os._exit(128 + number)
+        sys.exit(128 + number)
+
     if threading.current_thread() is threading.main_thread():
-        # After the shutdown, Ctrl-C ends the process without Python's cleanup, which crashes during a warm-up.
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-    serving.run([listening])
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, end)
+    serving.run([listening])  # raises its signals again after the shutdown
     return 0 if serving.started else 1
 
 

@@ -15,8 +15,11 @@ import numpy as np
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from myxtts.apps.server.gate import ApiError, Model
+from myxtts.apps.server.voices import ServedVoice, VoiceBook
 from myxtts.config.checks import UserError, read_toml
-from myxtts.inference.speech import silence
+from myxtts.config.config import SamplingConfig
+from myxtts.inference.speech import Manner, silence
+from myxtts.inference.text_front import Piece
 from myxtts.inference.text_stream import SpeechStream
 
 logger = logging.getLogger(__name__)
@@ -45,10 +48,15 @@ class SpeechJob:
 
     silences: tuple[float, float]
     """Seconds of silence before the first piece and after the last piece."""
-    make_stream: Callable[[bool], SpeechStream] | None
-    """Function that calls `Synthesizer.stream` with the given `hurry`; None if there is nothing to speak. It runs in
-    the speaker's thread, because it may have to encode a recording."""
+    pieces: list[Piece]
+    """The text; empty if there is nothing to speak."""
+    voices: VoiceBook
+    """Loads `voice`."""
+    voice: ServedVoice
     language: str
+    sampling: SamplingConfig
+    seed: int = 0
+    speed: float = 1.0
     hurry: bool = True
     """Whether the client plays the audio while receiving it, so that the first audio should be ready soon."""
     id: str = ""
@@ -138,7 +146,7 @@ class Speaker:
             return len(self._waiting), len(self._running), sum(job.stream.num_rows for job in self._running)
 
     def submit(self, job: SpeechJob) -> None:
-        """Queues a text. Must be called in a running event loop. One without `make_stream` ends at once, with silence.
+        """Queues a text. Must be called in a running event loop. One without `pieces` ends at once, with silence.
 
         Raises:
             ApiError: The queue is full (429), or the server is stopping (503).
@@ -147,7 +155,7 @@ class Speaker:
         with self._changed:
             if self._refusing:
                 raise _stopping()
-            if not job.make_stream:
+            if not job.pieces:
                 job.ended = True
                 job.put(silence(sum(job.silences), self.synthesizer.sample_rate))
                 job.put(None)
@@ -241,7 +249,9 @@ class Speaker:
                 hurry = job.hurry and not self._waiting
             job.begun = time.monotonic()
             try:
-                job.stream = job.make_stream(hurry)
+                voice = job.voices.load(job.voice)  # here, because it may have to encode a recording
+                manner = Manner(voice, job.language, job.sampling, job.seed, job.speed)
+                job.stream = SpeechStream(self.synthesizer, job.pieces, manner, hurry, check=False)
                 job.stream.open()
             except Exception as error:
                 self._fail(job, error)

@@ -130,7 +130,7 @@ def make_job(
     except ValueError as error:
         raise ApiError(400, str(error), "language") from error
     likely = language_to_read(text, asked, settings.language, "", languages)[0]
-    voice, find = voices.find(request.voice if isinstance(request.voice, str) else request.voice.id, likely)
+    voice = voices.find(request.voice if isinstance(request.voice, str) else request.voice.id, likely)
     language, _ = language_to_read(text, asked, voice.language or settings.language, "", languages)
     if note := guess_language([text], language, languages)[1]:  # several languages have the letters, this one has not
         raise ApiError(400, UNPRINTABLE.sub("", note).replace("--language", "language"), "language")
@@ -147,9 +147,8 @@ def make_job(
                 pieces[-1] = pieces[-1]._replace(pause_seconds=after)
     except UserError as error:  # also if the extra of a romanized language is not installed
         raise ApiError(400, str(error)[:500], "input", "cannot_be_spoken") from error
-    manner = language, sampling, request.seed, request.speed
-    make_stream = lambda hurry: speaker.synthesizer.stream(pieces, find(), *manner, check=False, hurry=hurry)
-    return SpeechJob((lead, after), make_stream if pieces else None, language, request.is_open, id)
+    seed, speed, hurry = request.seed, request.speed, request.is_open
+    return SpeechJob((lead, after), pieces, voices, voice, language, sampling, seed, speed, hurry, id)
 
 
 class SpeechResponse(Response):

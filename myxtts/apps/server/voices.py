@@ -62,7 +62,8 @@ class VoiceBook:
         self.model, self.folder = model, folder
         self.aliases = {composed(name): composed(voice) for name, voice in aliases.items()}
         self._speakers = {name: ServedVoice(name, language=language) for name, language in speakers.items()}
-        self._opened = lru_cache(64)(self._open)
+        self.load: Callable[[ServedVoice], Voice] = lru_cache(64)(self._load)
+        """Loads a voice or encodes its recording, once per version. Raises `ApiError` if its file is unusable."""
         known = self.all()
         for path in sorted(folder.iterdir()) if folder else ():
             if path.suffix.lower() in MEDIA_EXTENSIONS and composed(path.stem) not in known:
@@ -83,12 +84,9 @@ class VoiceBook:
                 found[name] = ServedVoice(name, path, version=(status.st_mtime_ns, status.st_size))
         return self._speakers | found
 
-    def find(self, name: str, language: str) -> tuple[ServedVoice, Callable[[], Voice]]:
-        """Finds the voice of a request; returns it, and a function that loads it.
-
-        `name` is a voice or an alias. If it is empty or one of OpenAI's, the likely `language` of the text selects the
-        voice. Raises `ApiError` if no voice has this name.
-        """
+    def find(self, name: str, language: str) -> ServedVoice:
+        """Finds the voice of a request by its name or an alias. If `name` is empty or one of OpenAI's, the likely
+        `language` of the text selects the voice. Raises `ApiError` if no voice has this name."""
         voices, name = self.all(), composed(name)
         name = name if name in voices else self.aliases.get(name, name)
         if voices and name not in voices:
@@ -96,7 +94,7 @@ class VoiceBook:
         if name not in voices:
             some = ", ".join(list(voices)[:20]) or "none: start the server with --voices FOLDER"
             raise ApiError(400, f"voice must be one of the server's voices: {some}.", "voice", "voice_not_found")
-        return voices[name], lambda: self._opened(voices[name])
+        return voices[name]
 
     def add(self, name: str, content: bytes) -> ServedVoice:
         """Encodes a voice from an audio file's content, and saves it to the folder as `name`. Not thread-safe.
@@ -129,7 +127,7 @@ class VoiceBook:
                 raise OSError(str(error)) from error
         return self.all()[name]
 
-    def _open(self, served):
+    def _load(self, served):
         try:
             return self.model.as_voice(served.path or served.name)
         except UserError as error:

@@ -4,7 +4,7 @@ Unlike `speak.py`, it streams audio, and reads voices from all audio formats.
 """
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
@@ -14,9 +14,8 @@ from myxtts.audio.files import read_audio
 from myxtts.config.checks import UserError
 from myxtts.config.config import SamplingConfig, XTTSConfig
 from myxtts.config.rates import MODEL_SAMPLE_RATE
-from myxtts.inference.speech import VOICE_SUFFIX, Manner, Voice
-from myxtts.inference.text_front import Piece, TextFront
-from myxtts.inference.text_stream import SpeechStream
+from myxtts.inference.speech import VOICE_SUFFIX, Voice
+from myxtts.inference.text_front import TextFront
 from myxtts.inference.windows import FIRST_CODES, NO_SAMPLES, Sounding, Windows, WindowShape
 from myxtts.interchange.onnx import speak
 from myxtts.storage.files import CheckpointError
@@ -24,7 +23,7 @@ from myxtts.text.tokenizer import XTTSTokenizer
 
 
 class ExportedModel:
-    """An exported model, with the methods of `Synthesizer` that the server uses.
+    """An exported model, with the methods of `Synthesizer` that the server uses. A `SpeechStream` of it can be polled.
 
     Computes speech in the calling thread. Raises `CheckpointError` if a file is missing or damaged.
     """
@@ -75,10 +74,6 @@ class ExportedModel:
             self.exported.sentence([], *(np.zeros(shape, np.float32) for shape in self._shapes), max_codes=2)
         if which == "all":
             self.exported.listen(np.sin(np.arange(MODEL_SAMPLE_RATE)), MODEL_SAMPLE_RATE)  # silence would be refused
-
-    def stream(self, text: Sequence[Piece], *manner, check: bool = False, hurry: bool = True) -> SpeechStream:
-        """Returns a stream, like `Synthesizer.stream`. It can only be polled; iterating needs an engine with `wait`."""
-        return SpeechStream(self, text, Manner(*manner), hurry, check)
 
     def open(
         self, ids: list[int], latents: np.ndarray, sampling: SamplingConfig, seed: int, sentence: int, *limits

@@ -9,6 +9,7 @@ import re
 import shutil
 import socket
 import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from html import unescape
@@ -335,7 +336,7 @@ def test_only_trained_speaker_is_the_default_voice_and_has_the_names_of_openai(s
     flags = ["--checkpoint", "run", "--warm", "none", "--voice-map", "nova=de_f1"]
     voices, settings = serving.open_model(options.build_parser().parse_args(flags), None)[2:]
     assert settings.language == "en", "of all training speakers"
-    assert [voices.find(name, "de")[0].name for name in ("", "alloy", "onyx", "nova")] == ["emma"] * 3 + ["de_f1"]
+    assert [voices.find(name, "de").name for name in ("", "alloy", "onyx", "nova")] == ["emma"] * 3 + ["de_f1"]
     given = options.build_parser().parse_args(["--port", "0", "--language", "German"])
     assert options.check_options(given) is None and (given.language, given.checkpoint) == ("German", "base")
 
@@ -368,3 +369,20 @@ def test_port_taken_while_the_model_loads_is_one_error_message(monkeypatch, caps
         assert f"{flag} {port}" in sentence_of(capsys, main, "serve", "--checkpoint", "base", flag, port)
         given = options.build_parser().parse_args([flag, str(port)])
         assert options.check_options(given) is None, "a replica does not use the port, but Ray may"
+
+
+ENDS = """
+import atexit, signal
+from types import SimpleNamespace
+from myxtts.apps.server import __main__, serving
+serving.open_model = lambda *_: [None, SimpleNamespace(alive={}), None, None]
+serving.Serving = lambda *_: SimpleNamespace(run=lambda _: signal.raise_signal(signal.{}))
+atexit.register(print, "cleanup")
+__main__.main(["--port", "0"])
+"""
+
+
+@pytest.mark.parametrize("warms_up, name, code", [(1, "SIGTERM", 143), (1, "SIGINT", 130), (0, "SIGTERM", 143)])
+def test_stopped_server_skips_cleanup_that_crashes_during_the_warm_up(warms_up, name, code):
+    done = subprocess.run([sys.executable, "-c", ENDS.format(warms_up, name)], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (code, "" if warms_up else "cleanup\n"), done.stderr

@@ -48,14 +48,14 @@ def book(speakers, *aliases):
 
 def test_voices_of_openai_are_voices_of_the_language():
     voices = book({"de_m1": "de", "en_f1": "en", "en_f2": "en", "en_Gene": "en", "fa_f1": "fa"}, {"nova": "fa_f1"})
-    found = {name: voices.find(name, "en")[0].name for name in OPENAI_VOICES}
+    found = {name: voices.find(name, "en").name for name in OPENAI_VOICES}
     assert found.pop("nova") == "fa_f1" and {found["alloy"], found["shimmer"]} <= {"en_f1", "en_f2"}
     assert {found[name] for name, kind in OPENAI_VOICES.items() if kind == "m"} == {"en_Gene"}
-    assert voices.find("onyx", "de")[0].name == voices.find("", "de")[0].name == "de_m1"
-    kokoro = {name: voices.find(name, "en")[0].name for name in ("af_heart", "bm_george(2)+am_adam", "hf_alpha")}
+    assert voices.find("onyx", "de").name == voices.find("", "de").name == "de_m1"
+    kokoro = {name: voices.find(name, "en").name for name in ("af_heart", "bm_george(2)+am_adam", "hf_alpha")}
     assert kokoro["af_heart"] in ("en_f1", "en_f2") and kokoro["hf_alpha"] in ("en_f1", "en_f2")
-    assert kokoro["bm_george(2)+am_adam"] == "en_Gene" and voices.find("af_sky", "de")[0].language == "en"
-    assert book({"alloy": None, "b": None}).find("alloy", "en")[0].name == "alloy"
+    assert kokoro["bm_george(2)+am_adam"] == "en_Gene" and voices.find("af_sky", "de").language == "en"
+    assert book({"alloy": None, "b": None}).find("alloy", "en").name == "alloy"
     for name in ("Alloy", "en", "af", "xf_heart"):
         with pytest.raises(ApiError):
             voices.find(name, "en")
@@ -67,6 +67,6 @@ def test_voice_whose_name_has_decomposed_letters_is_the_same_voice_and_a_link_is
     (tmp_path / "link.wav").symlink_to("x")
     (tmp_path / "Jose\u0301.wav").touch()  # as macOS writes é
     voices = VoiceBook(None, {"Zoé": "fr"}, tmp_path, {"nova": "Zoe\u0301"})
-    assert {voices.find(name, "en")[0].name for name in ("José", "Jose\u0301")} == {"José"}
-    assert {voices.find(name, "en")[0].name for name in ("Zoé", "Zoe\u0301", "nova")} == {"Zoé"}
+    assert {voices.find(name, "en").name for name in ("José", "Jose\u0301")} == {"José"}
+    assert {voices.find(name, "en").name for name in ("Zoé", "Zoe\u0301", "nova")} == {"Zoé"}
     assert "link.wav is no voice: it is a link" in caplog.text
