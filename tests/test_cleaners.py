@@ -52,11 +52,9 @@ def test_persian_keeps_non_joiners_and_diacritics_and_drops_invisible_characters
     assert clean_text("\ufeffمادۀ گُل، دقیقاً \u200fکتـــاب", "fa") == "مادۀ گُل، دقیقاً کتاب"
 
 
-@pytest.mark.parametrize(
-    ("package", "language", "text"),
-    [("pypinyin", "zh", "你好"), ("hangul-romanize", "ko", "안녕"), ("cutlet", "ja", "猫")],
-)
-def test_a_missing_package_is_named_with_the_command_that_installs_it(package, language, text):
+@pytest.mark.parametrize("case", ["pypinyin zh 你好", "hangul-romanize ko 안녕", "cutlet ja 猫", "num2words en 7"])
+def test_a_missing_package_is_named_with_the_command_that_installs_it(case):
+    package, language, text = case.split()
     code = f"""
 import sys
 sys.modules[{package.replace("-", "_")!r}] = None
@@ -66,7 +64,7 @@ assert clean_text("Plain text, Mr. Pike & co!", "en") == "plain text, mister pik
 try:
     clean_text({text!r}, {language!r})
 except UserError as error:
-    assert "pip install {package}," in str(error) and "[languages]" in str(error), error
+    assert "pip install {package}" in str(error), error
 else:
     raise SystemExit("no error")
 """
@@ -99,6 +97,10 @@ def test_sentences_are_packed_up_to_a_limit_from_one_and_long_ones_cut_after_a_c
     assert split_text("One two. Three four. Five.", "en", max_chars=21) == ["One two. Three four.", "Five."]
     assert split_text("aaaa bbbb cc, dddd eeee", "en", max_chars=20) == ["aaaa bbbb cc,", "dddd eeee"]
     assert split_text("aaaa\nbbbb cccc\r\ndddd", "en", max_chars=14) == ["aaaa bbbb cccc", "dddd"]
+    assert split_text("we all met Dr. Vale on 3 May there", "en", max_chars=28) == [
+        "we all met Dr. Vale",
+        "on 3 May there",
+    ]
     assert split_text("猫" * 150, "ja") == ["猫" * 71, "猫" * 71, "猫" * 8]
     with pytest.raises(ValueError, match="max_chars must be at least 1"):
         split_text("a", "en", max_chars=0)

@@ -37,12 +37,9 @@ def made_up():
     del LANGUAGES["xx"]
 
 
-def test_nineteen_languages_are_found_in_the_order_of_their_codes():
+def test_nineteen_languages_are_in_the_order_of_their_codes_with_unique_names_and_the_tags_of_released_vocabularies():
     assert list(LANGUAGES) == sorted(LANGUAGES) and len(LANGUAGES) >= 19
     assert all(language.code == code for code, language in LANGUAGES.items())
-
-
-def test_tags_and_names_are_unique_and_tags_are_those_of_released_vocabularies():
     assert {language.tag for language in LANGUAGES.values()} == {
         "[zh-cn]" if code == "zh" else f"[{code}]" for code in LANGUAGES
     }
@@ -72,6 +69,7 @@ def test_every_table_of_a_language_works(language):
     for symbol, reading in language.symbol_readings.items():
         assert replace_unknown(symbol, language, frozenset(reading)) == reading
     assert tokenizer.encode("one", code)[0] == 4
+    assert replace_unknown("(a: b) [c]; d (e).", language, frozenset("abcde,. ")) == "a, b, c, d, e."
 
 
 @pytest.mark.parametrize("language", ORDINALS, indirect=True)

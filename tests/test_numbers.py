@@ -14,11 +14,9 @@ def expand_numbers(text, code):
     return language.expand_numbers(language.normalize(text))
 
 
-ROWS = [line.split(" > ") for line in (Path(__file__).parent / "data/numbers.txt").read_text("utf-8").splitlines()]
-
-
-@pytest.mark.parametrize("language, text, words", ROWS)
-def test_numbers_are_read_as_words(language, text, words):
+@pytest.mark.parametrize("row", (Path(__file__).parent / "data/numbers.txt").read_text("utf-8").splitlines())
+def test_numbers_are_read_as_words(row):
+    language, text, words = row.split(" > ")
     assert expand_numbers(text, language) == words
 
 

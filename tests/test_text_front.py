@@ -30,6 +30,14 @@ def test_a_model_trained_on_short_texts_gets_no_longer_ones(tokenizer):
     assert " ".join(cut) == TEXT and cut[-1] == "Incomprehensibilities."  # words stay whole
 
 
+def test_a_piece_is_no_longer_than_training_texts_with_its_numbers_in_words(tokenizer):
+    pieces = TextFront(tokenizer, 400, {"en": 70}).pieces("On 3 May, J. R. Vale paid $1,250.50. He left.", "en")
+    assert [piece.text for piece in pieces] == ["On 3 May, J. R. Vale paid", "$1,250.50. He left."]
+    pytest.importorskip("pypinyin")
+    pieces = TextFront(XTTSTokenizer.train([("猫", "zh")]), 400, {"zh": 20}).pieces("猫" * 50, "zh")
+    assert [len(piece.text) for piece in pieces] == [20, 20, 10]
+
+
 def test_longest_texts_are_from_the_recordings_and_from_the_bundled_source():
     rates = measure_rates([("en", "a" * (45 + n), 1.0 + 0.1 * n) for n in range(80)] + [("de", "ja", 0.5)] * 30)
     assert longest_texts(rates) == {"en": 124, "de": 2}

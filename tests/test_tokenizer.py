@@ -36,9 +36,8 @@ def released():
 
 @needs_shared
 def test_ids_equal_the_golden_file(released):
-    pytest.importorskip("cutlet")
-    pytest.importorskip("pypinyin")
-    pytest.importorskip("hangul_romanize")
+    for package in ("cutlet", "pypinyin", "hangul_romanize"):
+        pytest.importorskip(package)
     equal = []
     for entry in json.loads((SHARED / "text_golden.json").read_text(encoding="utf-8")):
         ids = released.encode(entry["raw"], entry["lang"], allow_missing_tag=True)

@@ -68,11 +68,10 @@ class TextFront:
         require(isinstance(text, str), "text", "a string", brief(text))
         try:
             get_language(language, self.tokenizer.languages)
-        except ValueError as error:
-            reason = str(error)
-        else:
             read = self.tokenizer.reader.spoken(text, language)
             reason = self.tokenizer.fault(read, language, max_tokens)
+        except ValueError as error:  # also if a package for the language is not installed
+            reason = str(error)
         if reason:
             fault = f"{brief(text)} cannot be spoken by this model: {reason.rstrip('.')}."
             raise SpeechError(fault if text.strip() else "The text is empty.")
@@ -84,9 +83,7 @@ def open_text_front(folder: AnyPath, g2p: Sequence[str] | None = None) -> tuple[
 
     `g2p` are the languages whose text is converted to phonemes; by default the same as in training.
 
-    Raises:
-        UserError: A file is missing or damaged.
-        SpeechError: There are no phoneme rules for a language of `g2p`.
+    Raises `UserError` if a file is missing or damaged, and `SpeechError` if there are no phoneme rules for a language.
     """
     config, path = read_config(Path(folder)), vocabulary_path(Path(folder))
     if not path.is_file():

@@ -25,6 +25,7 @@ _LAST_WORD = re.compile(r"[^\s(\"'“‘«]+$")
 _INITIAL = re.compile(r"(?:^|\.)(?!(?<=[apAP]\.)[mM])[^\W\d_]\.$")  # but the m of `5 p.m.` may end a sentence
 _ORDINAL = re.compile(r"^[0-9]+\.$")
 _CLAUSE_END = re.compile(r"[,;:،؛、，；：፣፤፥—–](?=\s|[^\x00-\x7f])(?!\d)|[—–]")
+_GAP = re.compile(r"(?<![\d.]) (?![\d$€£%])")  # a space that is not within notation, such as `Dr. Vale` or `3 May`
 
 
 def clean_text(text: str, language: str) -> str:
@@ -48,19 +49,18 @@ def clean_text(text: str, language: str) -> str:
 def replace_unknown(cleaned: str, language: Language, known: frozenset[str]) -> str:
     """Replaces the characters of a cleaned text that are not in `known`, the characters of a vocabulary.
 
-    Punctuation becomes ASCII, symbols become words, and silent characters are removed. All other characters are kept.
+    Punctuation becomes ASCII, symbols become words, and silent characters are removed. Colons, semicolons and brackets
+    that the vocabulary lacks become commas, for their pause. All other characters are kept.
     """
-
-    def read_digits(match: re.Match) -> str:
-        # As in the reference, digits of the vocabulary are kept: released models have learned to read them.
-        digits = match.group()
-        return digits if known.issuperset(digits) else f" {language.romanize(language.expand_numbers(digits))} "
-
+    comma = "،" if "ARABIC" in language.scripts and "،" in known else "," if "," in known else ""
     text = re.sub("[\ufe00-\ufe0f]", "", unicodedata.normalize("NFC", cleaned))  # variation selectors
     text = " ".join(text.split())
-    if language.romanizes_as_written:
-        text = re.sub("[0-9]+", read_digits, text)
-    return " ".join("".join(one if one in known else _substitute(one, language, known) for one in text).split())
+    if language.romanizes_as_written:  # released models have learned to read the digits of their vocabulary
+        spelled = lambda digits: f" {language.romanize(language.expand_numbers(digits))} "
+        text = re.sub("[0-9]+", lambda match: match[0] if known.issuperset(match[0]) else spelled(match[0]), text)
+    text = "".join(one if one in known else _substitute(one, language, known) for one in text).strip()
+    pause = lambda match: f"{match[1] or match[2] or comma} "
+    return " ".join(re.sub(r" ?([,.!?،؟]?) ?\n[\n ]*([,.!?،؟]?)", pause, text).split())
 
 
 def _substitute(character: str, language: Language, known: frozenset[str]) -> str:
@@ -69,7 +69,9 @@ def _substitute(character: str, language: Language, known: frozenset[str]) -> st
     variant = _SAME_SOUND.get(character, character)
     if known.issuperset(variant):
         return variant
-    # Punctuation, pictographs, modifier symbols and format characters are silent.
+    if variant in ":;()":
+        return "\n"  # a pause
+    # Other punctuation, pictographs, modifier symbols and format characters are silent.
     return "" if unicodedata.category(character).startswith(("P", "So", "Sk", "C")) else character
 
 
@@ -112,7 +114,8 @@ def split_text(text: str, language: str, max_chars: int | None = None) -> list[s
 
     A piece has as many sentences as fit into `max_chars` characters (default: `Language.char_limit`). A longer sentence
     is cut within its first `max_chars` characters: after the last clause mark in their second half, else at their last
-    space, else at their end. Raises `ValueError` if the language is not supported or `max_chars` is below 1.
+    space (in their second half, if possible not next to a number or after a full stop), else at their end. Raises
+    `ValueError` if the language is not supported or `max_chars` is below 1.
     """
     limit = get_language(language).char_limit if max_chars is None else max_chars
     if limit < 1:
@@ -123,10 +126,11 @@ def split_text(text: str, language: str, max_chars: int | None = None) -> list[s
         while sentence:
             cut = len(sentence)
             if cut > limit:
-                clause_ends = [match.end() for match in _CLAUSE_END.finditer(sentence, limit // 2, limit)]
+                cuts = [match.end() for match in _CLAUSE_END.finditer(sentence, limit // 2, limit)]
                 # A space right after the last character that fits also counts.
-                cut = clause_ends[-1] if clause_ends else sentence.rfind(" ", 1, limit + 1)
-                cut = cut if cut > 0 else limit
+                cuts = cuts or [gap.start() for gap in _GAP.finditer(sentence, limit // 2, limit + 2)]
+                cuts = [cut for cut in cuts if cut <= limit] or [sentence.rfind(" ", 1, limit + 1)]
+                cut = cuts[-1] if cuts[-1] > 0 else limit
             part, sentence = sentence[:cut].strip(), sentence[cut:].strip()
             if pieces and len(pieces[-1]) + 1 + len(part) <= limit:
                 pieces[-1] += " " + part

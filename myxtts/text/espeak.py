@@ -62,7 +62,7 @@ def _words_to_ipa(library, text):
 @cache
 def load_library() -> ctypes.CDLL:
     """Loads and initializes eSpeak NG, once per process. Raises `ValueError` if it is not installed."""
-    with needing("Phonemes need espeakng-loader (GPL-3.0-or-later): pip install espeakng-loader", ValueError):
+    with needing("Phonemes need espeakng-loader (GPL-3.0-or-later): pip install espeakng-loader"):
         import espeakng_loader
     library, data = ctypes.CDLL(str(espeakng_loader.get_library_path())), Path(espeakng_loader.get_data_path())
     library.espeak_TextToPhonemes.restype = ctypes.c_char_p

@@ -27,11 +27,9 @@ _ESPEAK_SPELLS = re.compile("[\u2160-\u217f\u2460-\u24ff\u3371-\u33df\ufb00-\ufb
 def text_to_phonemes(text: str, language: str, alphabet: Literal["latin", "ipa"] = "latin") -> str:
     """Cleans a text with `cleaners.clean_text` and converts it to phonemes by rules: ሰላም becomes `"sälam"`.
 
-    Punctuation and words in other scripts are kept; consonant length is not marked.
-
-    Args:
-        alphabet: `"ipa"`, or `"latin"` with letters from the vocabulary of released XTTS checkpoints. In Amharic,
-            for example, `ä` is ə, `ı` is ɨ, `ñ` is ɲ, and `q t' p' ts' ch'` are the ejectives.
+    Punctuation and words in other scripts are kept; consonant length is not marked. `alphabet` is `"ipa"`, or `"latin"`
+    with letters from the vocabulary of released XTTS checkpoints. In Amharic, for example, `ä` is ə, `ı` is ɨ, `ñ` is
+    ɲ, and `q t' p' ts' ch'` are the ejectives.
 
     Raises `ValueError` if the alphabet is unknown or the language has no rules.
     """
@@ -70,16 +68,21 @@ def g2p_codes(languages: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(codes))
 
 
+def in_words(text: str, language: str, g2p: Iterable[str] = ()) -> str:
+    """Returns the cleaned text that `written` converts to phonemes, if `g2p` turns them on: all notation is words."""
+    if espeak_voice(language, g2p):
+        text = unicodedata.normalize("NFC", text)  # eSpeak NG ignores accents that are separate characters
+        text = _ESPEAK_SPELLS.sub(lambda match: unicodedata.normalize("NFKC", match[0]), text)  # ﬁ, Ⅷ, ㎏
+        text = get_language(language).write_out(text)
+    return clean_text(text, language)
+
+
 def written(text: str, language: str, g2p: Iterable[str] = ()) -> str:
     """Returns the text to tokenize: phonemes if `g2p` (from `g2p_codes`) turns them on, else the cleaned text."""
-    entry, voice = get_language(language), espeak_voice(language, g2p)
+    entry, voice, words = get_language(language), espeak_voice(language, g2p), in_words(text, language, g2p)
     if entry.code in g2p:
-        return text_to_phonemes(text, language)
-    if voice is None:
-        return clean_text(text, language)
-    text = unicodedata.normalize("NFC", text)  # eSpeak NG ignores accents that are separate characters
-    text = _ESPEAK_SPELLS.sub(lambda match: unicodedata.normalize("NFKC", match[0]), text)  # ﬁ, Ⅷ, ㎏
-    return espeak.text_to_ipa(clean_text(entry.write_out(text), language), voice, entry.scripts)
+        return _find_rules(language)(words, "latin")
+    return espeak.text_to_ipa(words, voice, entry.scripts) if voice else words
 
 
 def alphabet(language: str, g2p: Iterable[str] = ()) -> set[str]:

@@ -77,9 +77,8 @@ class Num2Words:
     def _read_ordinal(self, digits: str) -> str:
         with suppress(*REFUSALS):
             if len(digits) <= _MAX_CARDINAL_DIGITS:
-                if self.to_ordinal:
-                    return self.to_ordinal(number_to_words(int(digits), self.code))
-                return number_to_words(int(digits), self.code, to="ordinal")
+                words = number_to_words(int(digits), self.code, "cardinal" if self.to_ordinal else "ordinal")
+                return self.to_ordinal(words) if self.to_ordinal else words
         return self._read_cardinal(digits) + self.ordinal_suffix
 
     def _read_cardinal(self, digits: str) -> str:
@@ -99,8 +98,8 @@ def _to_float(written: str) -> float:
 # `typed` keeps 2 ("two") and 2.0 ("two point zero") apart.
 @lru_cache(maxsize=65536, typed=True)
 def number_to_words(number: int | float, code: str, to: str = "cardinal", **kwargs: str) -> str:
-    """Converts a number to lower-case words with num2words. Raises one of `REFUSALS` if num2words cannot read it."""
-    with needing("Numbers need the package num2words: pip install num2words", ImportError):
+    """Converts a number to lower-case words. Raises one of `REFUSALS` if num2words cannot read it or is missing."""
+    with needing("Numbers need the package num2words: pip install num2words"):
         from num2words import num2words  # takes 0.1 s; most texts have no digits
 
     with _num2words_lock:

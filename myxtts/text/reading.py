@@ -10,7 +10,7 @@ from functools import cache
 from typing import NamedTuple
 
 from myxtts.text.cleaners import plain_letter, replace_unknown, split_text
-from myxtts.text.g2p import written
+from myxtts.text.g2p import in_words, written
 from myxtts.text.languages import get_language
 
 SPACE = "[SPACE]"
@@ -18,6 +18,7 @@ SPACE = "[SPACE]"
 SENTENCE_PAUSE_SECONDS, CLAUSE_PAUSE_SECONDS, CUT_PAUSE_SECONDS, PARAGRAPH_PAUSE_SECONDS = 0.25, 0.12, 0.05, 0.5
 """Pauses in seconds: after a sentence, after a clause (ending in a comma, semicolon, colon or dash), after a cut
 between two words, and at a blank line."""
+_WORD = re.compile(r"[^\s\u3000-\u9fff\uff00-\uffef]+")  # texts of ideographs and kana have no spaces
 _PARAGRAPH = re.compile(r"\n[^\S\n]*\n")
 _PAUSES = {
     SENTENCE_PAUSE_SECONDS: re.compile(r"""(?:[.!?…؟۔।॥。！？｡።፧፨]|፡፡)["'”’»)\]」』）]*$"""),
@@ -80,14 +81,12 @@ class Reader(NamedTuple):
 
     def with_known_letters(self, text: str, language: str) -> str:
         """Removes diacritics from letters that the vocabulary lacks (`naïve` becomes `naive`), for synthesis only."""
-        unknown = set(self.unknown(self.read(text, language), language))
-
-        def known(character):
-            plain = plain_letter(character)
-            is_better = not unknown.isdisjoint(character.lower()) and self.characters.issuperset(plain.lower())
-            return plain if is_better else character
-
-        return "".join(map(known, unicodedata.normalize("NFC", text))) if unknown else text
+        if not (unknown := set(self.unknown(self.read(text, language), language))):
+            return text
+        text = unicodedata.normalize("NFC", text)
+        plain = {letter: plain_letter(letter) for letter in text if not unknown.isdisjoint(letter.lower())}
+        known = {letter: to for letter, to in plain.items() if self.characters.issuperset(to.lower())}
+        return text.translate(str.maketrans(known))
 
     def spoken(self, text: str, language: str) -> str:
         """Returns the text to tokenize for synthesis: as `read` writes it, after `with_known_letters`."""
@@ -96,20 +95,26 @@ class Reader(NamedTuple):
     def pieces(self, text: str, language: str, longest: int, fits: Callable[[str], bool]) -> list[Piece]:
         """Splits a text into pieces for synthesis: whole sentences, or parts of long ones. Drops pieces with a `fault`.
 
-        A piece has at most `longest` characters, or as many as the longest word if that is more, but never over
-        `Language.char_limit`. Pieces are shortened until `fits` is True for what `spoken` returns for each of them.
+        A piece has at most `longest` characters, as written and with notation in words, or as many as the longest word
+        if that is more, but never over `Language.char_limit`. Pieces are shortened until `fits` is True for what
+        `spoken` returns for each of them.
         """
-        read = cache(lambda piece: self.spoken(piece, language))
+        read, entry = cache(lambda piece: self.spoken(piece, language)), get_language(language)
+        longest_word = lambda part: max(map(len, _WORD.findall(part)), default=1)
+
+        def shortened(part: str, limit: int) -> list[str]:
+            is_short = entry.romanize or len(in_words(part, language, self.g2p)) <= limit  # romanized text is longer
+            shorter = max(len(part) * 3 // 4, longest_word(part) * fits(read(part)))
+            if is_short and fits(read(part)) or not 0 < shorter < len(part):
+                return [part]
+            return [one for half in split_text(part, language, shorter) for one in shortened(half, limit)]
+
         pieces: list[Piece] = []
         for paragraph in _PARAGRAPH.split(text):
             if pieces:
                 pieces[-1] = pieces[-1]._replace(pause_seconds=PARAGRAPH_PAUSE_SECONDS)
-            limit = min(get_language(language).char_limit, max(longest, *map(len, paragraph.split()), 1))
-            parts = split_text(paragraph, language, limit)
-            while limit > 1 and not all(fits(read(part)) for part in parts):
-                limit = limit * 3 // 4
-                parts = split_text(paragraph, language, limit)
-            for part in parts:
+            limit = min(entry.char_limit, max(longest, longest_word(paragraph)))
+            for part in (one for whole in split_text(paragraph, language, limit) for one in shortened(whole, limit)):
                 pause = next((pause for pause, ending in _PAUSES.items() if ending.search(part)), CUT_PAUSE_SECONDS)
                 if not self.fault(read(part), language):
                     pieces.append(Piece(part, pause))

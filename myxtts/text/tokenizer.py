@@ -244,9 +244,7 @@ class XTTSTokenizer:
         words = [([token.value for token in model.tokenize(word)], count) for word, count in new_words]
         # A vocabulary without merges stays without them.
         merges = learn_merges(words, new_characters, num_new_tokens if old_merges else 0)
-        for token in map("".join, merges):
-            if token not in tokens:
-                tokens[token] = next(ids)
+        tokens |= {token: next(ids) for token in dict.fromkeys(map("".join, merges)) if token not in tokens}
         return type(self)(Vocabulary(tokens, old_merges + merges, special_tokens + tuple(tags)), self.g2p)
 
     def extends(self, other: "XTTSTokenizer") -> bool:

@@ -143,8 +143,7 @@ def read_transcript(path: Path, language: str) -> list[Piece]:
 
     Paragraphs are separated by blank lines if the file has any, otherwise by line breaks.
 
-    Raises:
-        UserError: The file is not text, or contains no letters or digits.
+    Raises `UserError` if the file is not text, or contains no letters or digits.
     """
     pieces, text = [], _read_text(path).strip()
     for paragraph in re.split(r"\n\s*\n" if re.search(r"\n\s*\n", text) else r"\n", text):
@@ -184,11 +183,8 @@ def synchronize(
     Correlates windows of four minutes with the speech, fits a line robustly through the best offsets, and refines the
     line so that cues and segments start together. Also fits time-reversed cues, to see how many match by chance.
 
-    Returns:
-        The cues with corrected times, and a note for the user on the correction ("" if it is below 0.1 s).
-
-    Raises:
-        UserError: The cues, read from `path`, do not match the speech better than by chance.
+    Returns the cues with corrected times, and a note for the user on the correction ("" if it is below 0.1 s). Raises
+    `UserError` if the cues, read from `path`, do not match the speech better than by chance.
     """
     times, count = np.array([[cue.start, cue.end] for cue in cues]), len(cues)
     offset, drift, matched = _fit(times, starts, ends)

@@ -91,8 +91,7 @@ def spoken_parts(text: str) -> tuple[float, list[tuple[str, float]]]:
 
     Parts without letters and digits are dropped. If no part is left, the silence lasts `SILENCE_SECONDS` or more.
 
-    Raises:
-        ApiError: The sum of the pauses is above `MOST_PAUSE_SECONDS`.
+    Raises `ApiError` if the sum of the pauses is above `MOST_PAUSE_SECONDS`.
     """
     parts = [("", 0.0)]
     fields = [*_PAUSE.split(plain_text(text)), "0", None]
@@ -113,8 +112,7 @@ def make_job(
 ) -> SpeechJob:
     """Checks a request and creates a job for it. Reads files, so it must not run in the event loop.
 
-    Raises:
-        ApiError: A field is invalid, or the text cannot be spoken.
+    Raises `ApiError` if a field is invalid, or the text cannot be spoken.
     """
     if request.model not in (known := (settings.model, *ALIASES)):
         raise ApiError(404, f"The model {request.model!r} does not exist; use {known[0]}.", "model", "model_not_found")
