@@ -49,17 +49,19 @@ def write_audio(path: AnyPath, samples: np.ndarray, sample_rate: int, from_rate:
         file.write(samples)
 
 
-class _Disk(io.FileIO):
-    """Raw file that keeps the first error of a write (or Ctrl-C in it), which libsndfile would hide."""
+class _Disk:
+    """File that keeps the first error of a write (or Ctrl-C in it), which libsndfile would hide."""
 
-    error: BaseException | None = None
+    def __init__(self, path):
+        self._file, self.error = open(path, "wb", buffering=0), None
+        self.seek, self.tell, self.close = self._file.seek, self._file.tell, self._file.close
 
     def write(self, content):
         """Writes all bytes, unless a write has failed; returns their number, so that libsndfile goes on."""
         left = memoryview(content)
         while left and not self.error:
             try:
-                left = left[super().write(left) :]
+                left = left[self._file.write(left) :]
             except BaseException as error:
                 self.error = error
         return len(content)
@@ -82,7 +84,7 @@ class AudioFile:
 
     def __init__(self, place: AnyPath, path: AnyPath, sample_rate: int, from_rate: int | None = None):
         self.path, self.num_samples, self._resampler = path, 0, _resampler(from_rate, sample_rate)
-        (container, subtype), self._disk = _OF_SUFFIX[check_suffix(path)], _Disk(place, "w")
+        (container, subtype), self._disk = _OF_SUFFIX[check_suffix(path)], _Disk(place)
         try:
             self._file = soundfile.SoundFile(self._disk, "w", sample_rate, 1, subtype, format=container)
         except soundfile.LibsndfileError as error:
