@@ -226,10 +226,14 @@ def _check(arguments):
     if arguments.recognizer is not None:
         settle_recognizer(arguments.recognizer)
     require_output("--subtitles", arguments.subtitles)
-    others = [os.path.realpath(one) for one in (arguments.output, arguments.text_file) if one]
-    own = os.path.realpath(arguments.subtitles or "")
-    require(own not in others, "--subtitles", "another file than --output and --text-file", arguments.subtitles)
     require_output("--save-voice", arguments.save_voice)
+    taken = {os.path.realpath(one) for one in (*(arguments.reference_audio or ()), arguments.text_file, arguments.voice) if one}
+    for flag in ("--output", "--subtitles", "--save-voice"):
+        path = getattr(arguments, flag[2:].replace("-", "_"))
+        is_used = path and not (flag == "--output" and (arguments.batch or arguments.stream))
+        own = os.path.realpath(path) if is_used else None
+        require(own not in taken, flag, "a file that no other option names", path)
+        taken |= {own} - {None}
     if arguments.batch:
         require_output("--output-folder", arguments.output_folder, makes_folders=True)
         require(not Path(arguments.output_folder).is_file(), "--output-folder", "a folder", arguments.output_folder)
