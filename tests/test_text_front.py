@@ -32,7 +32,7 @@ def test_a_model_trained_on_short_texts_gets_no_longer_ones(tokenizer):
 
 def test_a_piece_is_no_longer_than_training_texts_with_its_numbers_in_words(tokenizer):
     pieces = TextFront(tokenizer, 400, {"en": 70}).pieces("On 3 May, J. R. Vale paid $1,250.50. He left.", "en")
-    assert [piece.text for piece in pieces] == ["On 3 May, J. R. Vale paid", "$1,250.50. He left."]
+    assert [piece.text for piece in pieces] == ["On 3 May, J. R. Vale", "paid $1,250.50.", "He left."]
     pytest.importorskip("pypinyin")
     pieces = TextFront(XTTSTokenizer.train([("猫", "zh")]), 400, {"zh": 20}).pieces("猫" * 50, "zh")
     assert [len(piece.text) for piece in pieces] == [20, 20, 10]

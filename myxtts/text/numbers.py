@@ -27,10 +27,8 @@ _CURRENCIES = tuple(
 # num2words raises NotImplementedError or TypeError for an unknown language or currency, ArithmeticError, LookupError or
 # RecursionError for a number beyond its tables, and ValueError for text that is not a number.
 REFUSALS = (NotImplementedError, TypeError, ArithmeticError, LookupError, RecursionError, ValueError)
-# Longer numbers are codes, not quantities; `int` rejects very long ones.
-_MAX_CARDINAL_DIGITS = 36
-# num2words is not thread-safe: its converters store the current number.
-_num2words_lock = threading.Lock()
+_MAX_CARDINAL_DIGITS = 36  # longer numbers are codes, not quantities; `int` rejects very long ones
+_num2words_lock = threading.Lock()  # num2words is not thread-safe: its converters store the current number
 
 
 @dataclass(frozen=True)

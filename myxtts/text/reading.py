@@ -85,8 +85,7 @@ class Reader(NamedTuple):
             return text
         text = unicodedata.normalize("NFC", text)
         plain = {letter: plain_letter(letter) for letter in text if not unknown.isdisjoint(letter.lower())}
-        known = {letter: to for letter, to in plain.items() if self.characters.issuperset(to.lower())}
-        return text.translate(str.maketrans(known))
+        return text.translate({ord(one): to for one, to in plain.items() if self.characters.issuperset(to.lower())})
 
     def spoken(self, text: str, language: str) -> str:
         """Returns the text to tokenize for synthesis: as `read` writes it, after `with_known_letters`."""

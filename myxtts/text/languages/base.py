@@ -145,7 +145,7 @@ def _rewrite(normalize, rewrites, text):
     for pattern, *inner, new in rewrites:
         pattern = _compiled(pattern)
         if isinstance(new, dict):
-            new = lambda match, words=new: words.get(match[1]) or words.get(match[1].lower(), match[0])
+            new = lambda match, words=new: words.get(match[1], match[0])
         if inner:
             within = partial(_compiled(inner[0]).sub, new)
             new = lambda match, within=within: within(match[0])

@@ -10,8 +10,7 @@ from myxtts.text.languages.base import DESCRIPTIONS, described, import_extra
 from myxtts.text.numbers import number_to_words
 
 _PERSIAN_CHARACTERS = str.maketrans(*DESCRIPTIONS["fa"]["normalize"])
-# MeCab's tagger, which cutlet holds, is not thread-safe.
-_cutlet_lock = threading.Lock()
+_cutlet_lock = threading.Lock()  # MeCab's tagger, which cutlet holds, is not thread-safe
 
 
 def normalize_persian(text: str) -> str:
