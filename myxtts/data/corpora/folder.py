@@ -174,11 +174,9 @@ class CorpusFolder:
             raise ClipRefused("several files", detail, paths[-1])
         if paths:
             return paths[0]
-        others, found = (
-            MEDIA_EXTENSIONS[len(AUDIO_EXTENSIONS) :],
-            (self._list(at.joinpath(*folders))[0] for at in direct),
-        )
-        is_other = any(key in files for files in found for key in audio_keys(name, others))
+        others = MEDIA_EXTENSIONS[len(AUDIO_EXTENSIONS) :]
+        beside = (self._list(place.joinpath(*folders), for_audio=True)[0] for place in direct)
+        is_other = any(key in files for files in beside for key in audio_keys(name, others))
         hint = "--audio-root DIR searches another folder too"
         hint = CONVERT if is_other or name.lower().endswith(others) else hint
         detail = f"There is no audio file {'/'.join(parts)} ({', '.join(AUDIO_EXTENSIONS)} were tried). {hint}."

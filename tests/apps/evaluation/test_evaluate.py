@@ -85,8 +85,8 @@ def test_evaluates_clips_that_the_run_was_not_trained_on(run, tiny_corpus, tmp_p
     config = tiny_run_config(listed, data={"audio_roots": (str(tiny_corpus / "wavs"),)})
     (other := shutil.copytree(run, tmp_path / "other") / "config.json").write_text(json.dumps(config.to_dict()))
     assert {one.id for one in sentences_of_data(listed, [other.parent], "en", 100)} == held
-    rows = (run / "clips_train.csv").read_text().replace("verdict", "verdict,seconds").replace("accepted", "accepted,9")
-    other.with_name("clips_train.csv").write_text(rows)
+    rows = (run / "clips_train.csv").read_text().replace("verdict", "verdict,seconds")
+    other.with_name("clips_train.csv").write_text(rows.replace("accepted", 'accepted,"9,0"'))
     assert len(sentences_of_data(tiny_corpus, [other.parent], "en", 100)) == 12
     # All clips of another data set count as held out.
     (more / "metadata.csv").write_text("new_one|one|one\n")
