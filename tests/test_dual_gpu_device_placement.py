@@ -105,11 +105,10 @@ def watched(stage, precision="float32"):
 
 def error_of_a_stray_variable(trainer, dataset):
     """Error message of a trainer with a variable on the data device."""
-    import keras
     import tensorflow as tf
 
     with tf.device(trainer.plan.data_device):
-        trainer.train_step.state_variables["loss_scale"] = keras.Variable(1.0, name="loss_scale")
+        trainer.train_step.state_variables["loss_scale"] = tf.Variable(1.0)
     try:
         trainer.train(dataset)
     except DeviceError as error:
