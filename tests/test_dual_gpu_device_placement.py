@@ -45,7 +45,6 @@ def operations_by_device(metadata):
 @on_logical_devices
 def watched(stage, precision="float32"):
     """Devices of variables, batches and operations in a short dual run."""
-    import keras
     import tensorflow as tf
     from tensorflow.python.eager import context
 
@@ -93,21 +92,27 @@ def watched(stage, precision="float32"):
             name: short_name((variable if callable(variable.value) else variable.value).device)
             for name, variable in trainer.placed_variables().items()
         }
-        on_data_device, stray = replace(plan, model_devices=(plan.data_device,)), ""
-        with tf.device(plan.data_device):
-            trainer.train_step.state_variables["loss_scale"] = keras.Variable(1.0, name="loss_scale")
-        try:
-            trainer.train(dataset)
-        except DeviceError as error:
-            stray = str(error)
+        on_data_device = replace(plan, model_devices=(plan.data_device,))
         return {
-            "stray": stray,
             "variables": variables,
             "batches": batches,
             "operations": operations,
             "traces": trainer.train_step.traces,
             "audit of the DVAE": require_placement(dvae_model.part_weights("dvae").items(), on_data_device),
+            "stray": error_of_a_stray_variable(trainer, dataset),
         }
+
+
+def error_of_a_stray_variable(trainer, dataset):
+    """Error message of a trainer with a variable on the data device."""
+    import tensorflow as tf
+
+    with tf.device(trainer.plan.data_device):
+        trainer.train_step.state_variables["loss_scale"] = tf.Variable(1.0)
+    try:
+        trainer.train(dataset)
+    except DeviceError as error:
+        return str(error)
 
 
 def configured(machine, *pair, **options):

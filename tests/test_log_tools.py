@@ -127,9 +127,8 @@ def test_only_the_same_stage_of_runs_is_compared(write, tool):
         "whole.log", stage("dvae", avg=20.0, rate=50.0) + stage("gpt") + stage("decoder", avg=500.0, rate=2.0)
     )
     stopped = write("stopped.log", stage("dvae", avg=10.0, rate=100.0) + stage("gpt", avg=62.5, rate=16.0))
-    rates = lambda *flags: sorted(
-        re.findall(r'"steps_per_second": ([0-9.]+)', run(tool, whole, stopped, *flags, "--json")[1])
-    )
+    printed = lambda *flags: run(tool, whole, stopped, *flags, "--json")[1]
+    rates = lambda *flags: sorted(re.findall(r'"steps_per_second": ([0-9.]+)', printed(*flags)))
     assert rates() == ["16.0", "8.0"] and rates("--stage", "dvae") == ["100.0", "50.0"]
     alone = write("alone.log", stage("decoder"))
     code, out, err = run(tool, stopped, alone)

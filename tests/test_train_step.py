@@ -121,11 +121,8 @@ def test_non_finite_step_changes_nothing_and_is_counted():
     step([BATCH], 0.1, (0, 0))
 
     def state():
-        return {
-            name: v.numpy().copy()
-            for name, v in {**objective.weights, **step.state_variables}.items()
-            if not name.startswith("bad_steps")
-        }
+        named = {**objective.weights, **step.state_variables}
+        return {name: v.numpy().copy() for name, v in named.items() if not name.startswith("bad_steps")}
 
     before, statistics = state(), float(objective.statistics)
     for bad in (np.nan, np.inf, -np.inf):

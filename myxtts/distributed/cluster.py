@@ -38,20 +38,8 @@ class Cluster:
             coordinated_jobs=[CoordinatedJob(name="worker", num_tasks=len(addresses))],
         )
         context().coordination_service.cluster_register_with_barrier = True
-        # NCCL between GPUs, a ring between CPUs. No `timeout_seconds`: TensorFlow would start a sleeping thread per
-        # operation and soon run out of threads.
-        kind, how = ("CPU", "RING") if runs_on_cpu(plan.model_device) else ("GPU", "NCCL")
-        cluster = tf.train.ClusterSpec({"worker": list(addresses)})
-        resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(cluster, "", "worker", index, rpc_layer="grpc")
-
-        def model_devices(extended, resolver, worker_device):
-            return tuple(f"{worker_device}/device:{name.strip('/')}" for name in plan.model_devices), kind
-
-        # TensorFlow's own choice is every GPU of a worker, including the data GPU, or the first CPU device.
-        CollectiveAllReduceExtended._initialize_local_devices = model_devices
-        options = tf.distribute.experimental.CommunicationOptions(implementation=how)
         try:
-            self.strategy: tf.distribute.Strategy = tf.distribute.MultiWorkerMirroredStrategy(resolver, options)
+            self.strategy: tf.distribute.Strategy = _make_strategy(addresses, index, plan)
         except RuntimeError as error:
             rule = "Workers must be connected before TensorFlow's devices are initialized"
             raise DeviceError(f"{rule}: call myxtts.train first in a process. TensorFlow: {error}.") from error
@@ -94,3 +82,19 @@ class Cluster:
         except tf.errors.OpError:
             return "is gone: it was killed, or its machine is down"
         return None
+
+
+def _make_strategy(addresses, index, plan):
+    """Creates a `MultiWorkerMirroredStrategy` on the plan's model devices: NCCL between GPUs, a ring between CPUs."""
+    kind = "CPU" if runs_on_cpu(plan.model_device) else "GPU"
+    # No `timeout_seconds`: TensorFlow would start a sleeping thread per operation and soon run out of threads.
+    options = tf.distribute.experimental.CommunicationOptions(implementation="RING" if kind == "CPU" else "NCCL")
+    cluster = tf.train.ClusterSpec({"worker": list(addresses)})
+    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(cluster, "", "worker", index, rpc_layer="grpc")
+
+    def model_devices(extended, resolver, worker_device):
+        return tuple(f"{worker_device}/device:{name.strip('/')}" for name in plan.model_devices), kind
+
+    # TensorFlow's own choice is every GPU of a worker, including the data GPU, or the first CPU device.
+    CollectiveAllReduceExtended._initialize_local_devices = model_devices
+    return tf.distribute.MultiWorkerMirroredStrategy(resolver, options)
