@@ -66,9 +66,9 @@ HOSTILE_PICKLES = {
     "doubled_pairs": (b"\x80\x02ccollections\nOrderedDict\n](" + DOUBLED + b"N\x86e\x85R.", "a str belongs"),
     "doubled_dict": (b"\x80\x02(" + DOUBLED + b"Nd.", "not text or numbers"),
     "deep_key": (b"\x80\x02}" + b"N" + b"\x85" * 200_000 + b"Ns.", "not text or numbers"),
-    "doubled_storage_type": (
-        b"\x80\x02(X\x07\x00\x00\x00storage" + DOUBLED + b"X\x01\x00\x00\x000X\x03\x00\x00\x00cpuK\x01tQ.",
-        "not a known tensor storage",
+    "repeated_call": (
+        b"\x80\x02(c_codecs\nencode\nX\0\0\x10\0" + 2**20 * b"a" + b"N\x86q\0R" + 9 * b"c_codecs\nencode\nh\0R" + b"t.",
+        "repeats its values",
     ),
     "colliding_keys": (
         b"\x80\x02}(" + b"".join(pickle.dumps(k * (2**61 - 1), 2)[2:-1] + b"N" for k in range(5001)) + b"u.",

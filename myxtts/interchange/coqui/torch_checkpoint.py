@@ -31,9 +31,9 @@ _WHOLE = dict(Long="i8", Int="i4", Short="i2", Char="i1", Byte="u1", Bool="?")
 DTYPES = {f"{name}Storage": np.dtype(code) for name, code in (_FLOATS | _WHOLE).items()}
 """NumPy dtype by PyTorch storage class, such as `FloatStorage`."""
 MAX_PICKLE_BYTES = 64 * 2**20
-_MAX_OPCODES, _MAX_ODD_KEYS, _MAX_AXES = 10**6, 5000, 64
-"""Limits of one pickle: number of opcodes, number of dictionary keys and set items that are not text, and number of
-axes of a tensor. The pickle of XTTS v2 uses about a hundredth of them."""
+_MAX_OPCODES, _MAX_WORK, _MAX_ODD_KEYS, _MAX_AXES = 10**6, 4 * 10**6, 5000, 64
+"""Limits of one pickle: number of opcodes, total length of the arguments of calls, number of dictionary keys and set
+items that are not text, and number of axes of a tensor. The pickle of XTTS v2 uses about a hundredth of most limits."""
 _OPCODES = frozenset(
     "PROTO FRAME STOP MARK POP POP_MARK DUP NONE NEWTRUE NEWFALSE INT BININT BININT1 BININT2 LONG LONG1 LONG4 FLOAT "
     "BINFLOAT UNICODE BINUNICODE SHORT_BINUNICODE BINUNICODE8 STRING BINSTRING SHORT_BINSTRING BINBYTES SHORT_BINBYTES "
@@ -79,7 +79,7 @@ class Unpickler(pickle._Unpickler):  # in Python, so that opcodes can be redefin
     """
 
     def __init__(self, source: str, load_storage: Callable[[np.dtype, str, int], np.ndarray] | None = None):
-        self.source, self.load_storage, self.num_odd_keys = source, load_storage, 0
+        self.source, self.load_storage, self.num_odd_keys, self.work = source, load_storage, 0, 0
         self.require = lambda holds, problem: _require(holds, source, problem)
 
     def run(self, pickled: bytes) -> tuple[Any, int]:
@@ -108,7 +108,9 @@ class Unpickler(pickle._Unpickler):  # in Python, so that opcodes can be redefin
 
     def load_reduce(self):
         """Replaces a function's name and arguments on the stack by the result of the call."""
-        arguments = self.stack.pop()
+        arguments = _of_kind(tuple, self.stack.pop())
+        self.work += sum(len(one) for one in arguments if isinstance(one, (str, bytes, list, tuple)))
+        self.require(self.work <= _MAX_WORK, f"repeats its values until they are more than {_MAX_WORK}")
         self.stack[-1] = self.call(self.stack[-1], arguments)
 
     def load_newobj(self):
@@ -164,7 +166,7 @@ class Unpickler(pickle._Unpickler):  # in Python, so that opcodes can be redefin
             hint = "if you trust its origin, save its weights alone, as a state dict, and convert that."
             asks = f"{self.source} asks to call {function:.200}. Nothing was run."
             raise TorchCheckpointError(f"{asks} Do not use this file; {hint}")
-        return known(*_of_kind(tuple, arguments))
+        return known(*arguments)
 
     def storage(self, kind, storage_class, key, _location, num_values, *_view):
         """Returns the values of a tensor storage as a 1-D array. The arguments are PyTorch's reference to it."""
