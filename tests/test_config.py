@@ -97,6 +97,13 @@ def test_unknown_keyword_names_the_nearest_setting():
         assert words in str(error.value)
 
 
+def test_shape_that_cannot_be_built_is_an_error_that_names_the_setting():
+    channels = ("decoder_channels", 40), ("speaker_channels", (8,) * 3), ("speaker_channels", (4,) * 4)
+    for name, value in (("width", 100), *channels):
+        with pytest.raises(ConfigError, match=f"model.{name} must be .* Received: "):
+            ModelConfig("nano", **{name: value})
+
+
 def test_removed_setting_is_ignored_at_its_old_default_and_refused_otherwise(monkeypatch):
     monkeypatch.setitem(REMOVED, "training.gpt.warmth", ([1, 2], "Wear a coat."))
     stored = XTTSConfig().to_dict()

@@ -24,6 +24,7 @@ TINY_ENCODER = dict(num_mels=64, widths=(32, 32), num_blocks=(1, 2), embedding_w
 TINY_HIFIGAN = dict(width=6, speaker_width=3, channels=16, upsampling=((4, 8), (2, 4)))
 TINY_HIFIGAN |= dict(kernel_sizes=(3, 5), dilations=(1, 3))
 FLOAT32 = {"mixed_output_dtype": "float32"}
+FROZEN = {"trainable": False, **FLOAT32}
 LAYERS = {
     "transformer_block": (lambda: TransformerBlock(16, 2, 0.1, site=3), X, {"key_mask": KEY_MASK}, {}),
     "transformer_block_with_dropout": (lambda: TransformerBlock(16, 2, 0.5), X, {"seed": SEED}, {}),
@@ -49,13 +50,8 @@ LAYERS = {
         {"dynamic_axes": ((0, 1), (0,)), **FLOAT32},
     ),
     "dvae_residual_block": (lambda: DVAEResidualBlock(16), X, {}, {}),
-    "dropout": (lambda: Dropout(0.5, site=4), X, {"seed": SEED}, {"trainable": False, "mixed_output_dtype": "float32"}),
-    "vector_quantizer": (
-        lambda: VectorQuantizer(7, 4),
-        np.array([[0, 3], [6, 3]], "int32"),
-        {},
-        {"trainable": False, "mixed_output_dtype": "float32"},
-    ),
+    "dropout": (lambda: Dropout(0.5, site=4), X, {"seed": SEED}, FROZEN),
+    "vector_quantizer": (lambda: VectorQuantizer(7, 4), np.array([[0, 3], [6, 3]], "int32"), {}, FROZEN),
 }
 
 

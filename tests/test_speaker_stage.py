@@ -27,7 +27,7 @@ from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
 from myxtts.storage.run_folder import TAKEN_FROM
 from myxtts.training.stages.speaker import SpeakerPreparation, equal_error_rate, repeated, verification_scores
 
-SMALL, CHANNELS = functools.partial(SpeakerEncoder, num_blocks=(1, 1)), {"speaker_channels": (8, 16)}
+SMALL, CHANNELS = functools.partial(SpeakerEncoder, num_blocks=(1, 1)), {"speaker_channels": (8, 16, 16, 16)}
 VOICES, FRAMES, BANDS = 12, 40, 64
 
 

@@ -24,6 +24,11 @@ SPEAKER_NUM_MELS = 64
 """Number of mel bands in the speaker encoder's input."""
 
 
+def norm_groups(width: int) -> int:
+    """Returns the number of groups in the conditioning encoder's norms; `width` must be a multiple of it."""
+    return 8 if width <= 16 else 16 if width <= 64 else 32
+
+
 @dataclass(init=False)
 class ModelConfig(Settings):
     """Shapes of the XTTS model. `size` selects a model size, which sets all fields that are not given.
@@ -83,7 +88,7 @@ class ModelConfig(Settings):
     """Channels of the `istft` decoder."""
     decoder_channels: int = setting(256, at_least=1, at_most=65536)
     """Channels of the `hifigan` decoder after its first convolution (XTTS v2: 512)."""
-    speaker_channels: tuple[int, ...] = setting((16, 32, 64, 128), at_least=1, at_most=65536)
+    speaker_channels: tuple[int, ...] = setting((16, 32, 64, 128), at_least=8, at_most=65536)
     """Channels of the speaker encoder's four layers (XTTS v2: 32, 64, 128, 256)."""
     speaker_width: int = setting(512, at_least=1, at_most=65536)
     """Size of a speaker vector."""
@@ -100,6 +105,12 @@ class ModelConfig(Settings):
             heads = getattr(self, name)
             hint = f"Try {heads * max(1, self.width // heads)}."
             self.check("width", self.width % heads == 0, f"a multiple of model.{name} ({heads})", hint)
+        groups, divisor = norm_groups(self.width), 2 ** len(DECODER_UPSAMPLING)
+        self.check("width", not self.conditioning_blocks or self.width % groups == 0, f"a multiple of {groups}")
+        fits = self.decoder_type == "istft" or self.decoder_channels % divisor == 0
+        self.check("decoder_channels", fits, f"a multiple of {divisor}")
+        count = len(SPEAKER_BLOCKS)
+        self.check("speaker_channels", len(self.speaker_channels) == count, f"{count} numbers")
 
     @property
     def start_audio_token(self) -> int:

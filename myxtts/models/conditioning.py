@@ -6,6 +6,7 @@ Casanova et al. 2024, section 2; perceiver resampler of Alayrac et al. 2022, sec
 import keras
 from keras import ops
 
+from myxtts.config.model import norm_groups
 from myxtts.models.attention import MemoryUse, attend, attention, merge_heads, split_heads
 from myxtts.models.layers import Layer, Tensor, built, torch_linear
 
@@ -20,8 +21,7 @@ class ConditioningBlock(Layer):
     def __init__(self, width: int, heads: int, **kwargs):
         super().__init__(**kwargs)
         self.heads, self.memory_use, policy = heads, MemoryUse(), self.dtype_policy
-        groups = 8 if width <= 16 else 16 if width <= 64 else 32
-        norm = keras.layers.GroupNormalization(groups, epsilon=1e-5, name="norm", dtype="float32")
+        norm = keras.layers.GroupNormalization(norm_groups(width), epsilon=1e-5, name="norm", dtype="float32")
         self.norm = built(norm, (None, None, width))
         self.qkv = torch_linear(3 * width, width, "qkv", dtype=policy)
         self.output_projection = torch_linear(width, width, "output_projection", dtype=policy, zero=True)

@@ -153,7 +153,7 @@ class SpeakerEncoder(Layer):
         self.stem = Conv2D(1, channels, 3, dtype=dtype, name="stem")
         self.stem_norm = BatchNormalization(channels, dtype=dtype, name="stem_norm")
         self.blocks = []
-        for group, (width, count) in enumerate(zip(widths, num_blocks, strict=True)):
+        for group, (width, count) in enumerate(zip(widths, num_blocks)):
             bands = -(-bands // 2) if group else bands
             for i in range(count):
                 stride = 2 if group and not i else 1

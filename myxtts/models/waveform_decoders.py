@@ -149,8 +149,6 @@ class HifiganGenerator(WaveformDecoder):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        if channels % (divisor := 2 ** len(upsampling)):
-            raise ValueError(f"channels must be a multiple of {divisor}. Received: {channels}.")
         self.hop_length, options = math.prod(factor for factor, _ in upsampling), dict(dtype=self.dtype_policy)
         # Computed backwards from the samples of a frame.
         edge = _EDGE_TAPS // 2
