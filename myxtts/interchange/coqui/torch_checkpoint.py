@@ -2,10 +2,11 @@
 
 A pickle is a program that can call any function by name. The interpreter here builds only containers and tensors. It
 replaces other objects by `StubObject`s with the same attributes, and rejects calls of any function that is not listed
-in `Unpickler.call`. It also restricts dictionary keys, because hashing nested tuples could take forever or overflow the
-stack. Memory is limited by the length of the pickle: values that a pickle repeats are stored once.
+in `Unpickler.call`. It also counts the values that it builds, because a small file could nest or repeat values until
+they fill the memory.
 """
 
+import copy
 import io
 import itertools
 import math
@@ -31,9 +32,10 @@ _WHOLE = dict(Long="i8", Int="i4", Short="i2", Char="i1", Byte="u1", Bool="?")
 DTYPES = {f"{name}Storage": np.dtype(code) for name, code in (_FLOATS | _WHOLE).items()}
 """NumPy dtype by PyTorch storage class, such as `FloatStorage`."""
 MAX_PICKLE_BYTES = 64 * 2**20
-_MAX_OPCODES, _MAX_WORK, _MAX_ODD_KEYS, _MAX_AXES = 10**6, 4 * 10**6, 5000, 64
-"""Limits of one pickle: number of opcodes, total length of the arguments of calls, number of dictionary keys and set
-items that are not text, and number of axes of a tensor. The pickle of XTTS v2 uses about a hundredth of most limits."""
+_MAX_OPCODES, _MAX_WORK, _MAX_DEPTH, _MAX_ODD_KEYS, _MAX_AXES = 10**6, 4 * 10**6, 100, 5000, 64
+"""Limits of one pickle: number of opcodes, total weight of the values put into other values (see `_Cell`), nesting
+depth, number of dictionary keys and set items that are not text, and number of axes of a tensor. The contents of
+tensors do not count. The pickle of XTTS v2 uses about a hundredth of most limits."""
 _OPCODES = frozenset(
     "PROTO FRAME STOP MARK POP POP_MARK DUP NONE NEWTRUE NEWFALSE INT BININT BININT1 BININT2 LONG LONG1 LONG4 FLOAT "
     "BINFLOAT UNICODE BINUNICODE SHORT_BINUNICODE BINUNICODE8 STRING BINSTRING SHORT_BINSTRING BINBYTES SHORT_BINBYTES "
@@ -42,10 +44,14 @@ _OPCODES = frozenset(
     "BINPERSID".split()
 )
 """Pickle opcodes that are allowed: those that `torch.save` writes, and those for plain objects with attributes."""
+_KEYS = {"SETITEM": slice(0, 1), "SETITEMS": slice(0, None, 2), "DICT": slice(0, None, 2), "ADDITEMS": slice(None)}
+"""For opcodes that add dictionary keys or set items: slice that selects them from the operands, for `_MAX_ODD_KEYS`."""
+_LITERALS = {"EMPTY_LIST": [], "EMPTY_TUPLE": (), "EMPTY_DICT": {}, "EMPTY_SET": set()}
+_LITERALS |= {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
 _STORAGE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 _LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
 _SIGNS_OF_DAMAGE = (ArithmeticError, AttributeError, EOFError, LookupError, RuntimeError, TypeError, ValueError)
-_SIGNS_OF_DAMAGE += (struct.error, zipfile.BadZipFile, pickle.UnpicklingError)
+_SIGNS_OF_DAMAGE += (struct.error, zipfile.BadZipFile)
 """Errors that unpickling or unzipping raises for damaged files."""
 
 
@@ -71,7 +77,20 @@ class StubObject:
     """Pickled state of the object, usually a dictionary of attributes; None if the pickle has none."""
 
 
-class Unpickler(pickle._Unpickler):  # in Python, so that opcodes can be redefined
+@dataclass(slots=True, eq=False)
+class _Cell:
+    """A value on the stack of the pickle interpreter, with two properties that are limited, weight and depth."""
+
+    value: Any
+    weight: int = 1
+    """Estimated cost of hashing the value: 1, plus 1 per 64 characters, plus the weights of the values in it."""
+    depth: int = 0
+    """Nesting depth; 0 for a value that contains no other values."""
+    is_held: bool = False
+    """Whether another value contains this one. If so, this one must not grow: the other's weight includes it."""
+
+
+class Unpickler:
     """Restricted interpreter of one pickle.
 
     `source` names the file in error messages. `load_storage(dtype, key, num_values)` returns a tensor storage, 1-D;
@@ -79,8 +98,9 @@ class Unpickler(pickle._Unpickler):  # in Python, so that opcodes can be redefin
     """
 
     def __init__(self, source: str, load_storage: Callable[[np.dtype, str, int], np.ndarray] | None = None):
-        self.source, self.load_storage, self.num_odd_keys, self.work = source, load_storage, 0, 0
+        self.source, self.load_storage = source, load_storage
         self.require = lambda holds, problem: _require(holds, source, problem)
+        self.stack, self.marks, self.memo, self.work, self.num_odd_keys = [], [], {}, 0, 0
 
     def run(self, pickled: bytes) -> tuple[Any, int]:
         """Reads the first pickle in `pickled`; returns its value and its length in bytes.
@@ -89,62 +109,73 @@ class Unpickler(pickle._Unpickler):  # in Python, so that opcodes can be redefin
             TorchCheckpointError: The pickle uses an opcode or a function that no checkpoint needs, or exceeds a limit.
             One of `_SIGNS_OF_DAMAGE`: The bytes are not a valid pickle.
         """
-        self.require(len(pickled) <= MAX_PICKLE_BYTES, f"has a pickle of over {MAX_PICKLE_BYTES} bytes without tensors")
-        stream = io.BytesIO(pickled)
-        for count, (opcode, *_) in enumerate(pickletools.genops(stream)):
-            self.require(opcode.name in _OPCODES, f"uses the pickle opcode {opcode.name}, which no checkpoint needs")
+        limit = f"over the limit of {MAX_PICKLE_BYTES}; tensors do not count"
+        self.require(len(pickled) <= MAX_PICKLE_BYTES, f"has a pickle of {len(pickled)} bytes, {limit}")
+        stack, marks, stream = self.stack, self.marks, io.BytesIO(pickled)
+        for count, (opcode, argument, _position) in enumerate(pickletools.genops(stream)):
+            name, before = opcode.name, opcode.stack_before
+            self.require(name in _OPCODES, f"uses the pickle opcode {name}, which no checkpoint needs")
             self.require(count < _MAX_OPCODES, f"has a pickle of more than {_MAX_OPCODES} opcodes")
-        stream.seek(0)
-        super().__init__(stream, encoding="utf-8")
-        return self.load(), stream.tell()
+            if name in ("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"):
+                self.memo[len(self.memo) if name == "MEMOIZE" else argument] = stack[-1]
+            elif name == "MARK":
+                marks.append(len(stack))
+            elif name == "POP":
+                top = marks if marks and marks[-1] == len(stack) else stack
+                top.pop()
+            elif name in ("DUP", "GET", "BINGET", "LONG_BINGET"):
+                stack.append(stack[-1] if name == "DUP" else self.memo[argument])
+            elif name == "STOP":
+                return stack[-1].value, stream.tell()
+            elif not before:
+                stack += [_literal(name, argument)] * len(opcode.stack_after)
+            elif pickletools.markobject in before:
+                start = marks.pop()
+                taken = stack[start:]
+                del stack[start:]
+                if name != "POP_MARK":
+                    whole = stack.pop() if before[0] is not pickletools.markobject else None
+                    self.combine(name, whole, taken)
+            else:
+                taken = [stack.pop() for _ in before][::-1]
+                whole = taken.pop(0) if name in ("APPEND", "SETITEM", "BUILD") else None
+                self.combine(name, whole, taken)
 
-    def find_class(self, module, name):
-        """Returns the name of a class or function, which is not imported."""
-        return _Global(f"{module}.{name}")
-
-    def persistent_load(self, reference):
-        """Returns the tensor storage that a reference of PyTorch names."""
-        return self.storage(*_of_kind(tuple, reference))
-
-    def load_reduce(self):
-        """Replaces a function's name and arguments on the stack by the result of the call."""
-        arguments = _of_kind(tuple, self.stack.pop())
-        self.work += sum(len(one) for one in arguments if isinstance(one, (str, bytes, list, tuple)))
+    def combine(self, name, whole, parts):
+        """Runs the pickle opcode `name` and puts its result on the stack. The result is `whole` with `parts` added or,
+        if `whole` is None, a new value made from `parts`. Raises `TorchCheckpointError` if a limit is exceeded."""
+        self.work += sum(part.weight for part in parts)
+        self.num_odd_keys += sum(type(part.value) not in (str, bytes) for part in parts[_KEYS.get(name, slice(0))])
+        depth = max([part.depth + 1 for part in parts], default=0)
+        for part in parts:
+            part.is_held = True
+        self.require(whole is None or not whole.is_held, "changes a value that another value contains")
+        self.require(depth <= _MAX_DEPTH, f"has values nested more than {_MAX_DEPTH} deep")
         self.require(self.work <= _MAX_WORK, f"repeats its values until they are more than {_MAX_WORK}")
-        self.stack[-1] = self.call(self.stack[-1], arguments)
-
-    def load_newobj(self):
-        """Replaces a class's name and arguments on the stack by an object without attributes."""
-        self.stack.pop()
-        _of_kind(_Global, self.stack[-1])
-        self.stack[-1] = StubObject()
-
-    def load_build(self):
-        """Sets the state of the object on the stack; the attributes of a module's state dict are not needed."""
-        state, whole = self.stack.pop(), self.stack[-1]
-        if isinstance(whole, np.dtype):
-            self.require(state[1] in ("<", "|", "="), "has big-endian numbers")
-        elif not isinstance(whole, dict):
-            _of_kind(StubObject, whole).state = state
-
-    def load_keyed(self, opcode, keys):
-        """Runs an opcode that adds dictionary keys or set items, those at the slice `keys` of the stack."""
-        odd = [key for key in self.stack[keys] if not isinstance(key, (str, bytes))]
-        is_simple = all(key is None or isinstance(key, (int, float)) for key in odd)
-        self.require(is_simple, "has dictionary keys that are not text or numbers")
-        self.num_odd_keys += len(odd)
         self.require(self.num_odd_keys <= _MAX_ODD_KEYS, f"has more than {_MAX_ODD_KEYS} keys that are not text")
-        pickle._Unpickler.dispatch[opcode](self)
+        values = [part.value for part in parts]
+        if whole is None:
+            whole = _Cell(self.make(name, values))
+        else:
+            whole.value = _extended(name, whole.value, values)
+        whole.weight += sum(part.weight for part in parts)
+        whole.depth = max(whole.depth, depth)
+        self.stack.append(whole)
 
-    dispatch = pickle._Unpickler.dispatch | {
-        pickle.REDUCE[0]: load_reduce,
-        pickle.NEWOBJ[0]: load_newobj,
-        pickle.BUILD[0]: load_build,
-        pickle.SETITEM[0]: lambda self: self.load_keyed(pickle.SETITEM[0], slice(-2, -1)),
-        pickle.SETITEMS[0]: lambda self: self.load_keyed(pickle.SETITEMS[0], slice(0, None, 2)),
-        pickle.DICT[0]: lambda self: self.load_keyed(pickle.DICT[0], slice(0, None, 2)),
-        pickle.ADDITEMS[0]: lambda self: self.load_keyed(pickle.ADDITEMS[0], slice(None)),
-    }
+    def make(self, name, values):
+        """Returns the new value that the pickle opcode `name` builds from its operands `values`."""
+        if name == "REDUCE":
+            return self.call(*values)
+        if name == "BINPERSID":
+            return self.storage(*values[0])
+        if name == "STACK_GLOBAL":
+            return _Global(".".join(values))
+        if name == "NEWOBJ":
+            _of_kind(_Global, values[0])
+            return StubObject()
+        if name == "DICT":
+            return dict(zip(values[::2], values[1::2], strict=True))
+        return values if name == "LIST" else tuple(values)
 
     def call(self, function, arguments):
         """Calls `function` if it is one of the few that checkpoints need, else raises `TorchCheckpointError`."""
@@ -180,7 +211,7 @@ class Unpickler(pickle._Unpickler):  # in Python, so that opcodes can be redefin
 
     def tensor(self, storage, offset, size, stride, *_):
         """Returns a tensor as a view of `storage`; NumPy raises an error if the view exceeds the storage."""
-        size, stride = _of_kind(tuple, size), _of_kind(tuple, stride)
+        size, stride = tuple(size), tuple(stride)
         numbers = offset, *size, *stride
         valid = len(size) <= _MAX_AXES and all(type(one) is int and 0 <= one < 2**62 for one in numbers)
         view = f"offset {brief(offset)}, size {brief(size)}, stride {brief(stride)}"
@@ -190,6 +221,32 @@ class Unpickler(pickle._Unpickler):  # in Python, so that opcodes can be redefin
         itemsize = storage.dtype.itemsize
         byte_strides = tuple(itemsize * step for step in stride)
         return np.ndarray(size, storage.dtype, buffer=storage, offset=itemsize * offset, strides=byte_strides)
+
+
+def _literal(name, argument):
+    """Returns the `_Cell` of an opcode that takes nothing from the stack: a constant, or the opcode's argument."""
+    if name in _LITERALS:
+        return _Cell(copy.copy(_LITERALS[name]))
+    if name == "GLOBAL":
+        argument = _Global(argument.replace(" ", "."))
+    if name in ("BINSTRING", "SHORT_BINSTRING"):
+        argument = argument.encode("latin1").decode("utf-8")
+    return _Cell(argument, 1 + (len(argument) // 64 if isinstance(argument, (str, bytes)) else 0))
+
+
+def _extended(name, whole, values):
+    """Runs opcode `name`, which adds `values` to a container `whole` or sets an object's state; returns the result."""
+    if name in ("APPEND", "APPENDS"):
+        list.extend(whole, values)
+    elif name in ("SETITEM", "SETITEMS"):
+        dict.update(whole, zip(values[::2], values[1::2], strict=True))
+    elif name == "ADDITEMS":
+        set.update(whole, values)
+    elif isinstance(whole, np.dtype):
+        return whole.newbyteorder(values[0][1])
+    elif not isinstance(whole, dict):  # the attributes of a module's state dict are not needed
+        _of_kind(StubObject, whole).state = values[0]
+    return whole
 
 
 def _of_kind(kind, value):
