@@ -22,6 +22,7 @@ FILES = {
     "text.txt": b"Hello.",
     "list.txt": b"a|one\n\nb | two\n",
     "names.txt": b"a.wav\tone\n",
+    "own.txt": b"voice|Hello.|voice.wav\n",
     "talk.srt": b"one",
     "latin.txt": "Gr\u00fc\u00dfe".encode("latin-1"),
     "persian.txt": "\u0633\u0644\u0627\u0645".encode("cp1256"),

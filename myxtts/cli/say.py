@@ -227,13 +227,13 @@ def _check(arguments):
         settle_recognizer(arguments.recognizer)
     require_output("--subtitles", arguments.subtitles)
     require_output("--save-voice", arguments.save_voice)
-    taken = {os.path.realpath(one) for one in (*(arguments.reference_audio or ()), arguments.text_file, arguments.voice) if one}
-    for flag in ("--output", "--subtitles", "--save-voice"):
-        path = getattr(arguments, flag[2:].replace("-", "_"))
-        is_used = path and not (flag == "--output" and (arguments.batch or arguments.stream))
-        own = os.path.realpath(path) if is_used else None
-        require(own not in taken, flag, "a file that no other option names", path)
-        taken |= {own} - {None}
+    read = [*(arguments.reference_audio or ()), arguments.text_file, arguments.voice]
+    named = {os.path.realpath(path) for path in read if path}
+    output = None if arguments.batch or arguments.stream else arguments.output
+    written = {"--output": output, "--subtitles": arguments.subtitles, "--save-voice": arguments.save_voice}
+    for flag, path in written.items():
+        require(not path or os.path.realpath(path) not in named, flag, "a file that no other option names", path)
+        named.add(os.path.realpath(path or "-"))
     if arguments.batch:
         require_output("--output-folder", arguments.output_folder, makes_folders=True)
         require(not Path(arguments.output_folder).is_file(), "--output-folder", "a folder", arguments.output_folder)
@@ -384,6 +384,11 @@ def say_lines(lines: list[Line], synthesizer, voice, arguments, options: dict, c
 def _requests(lines, synthesizer, voice, arguments):
     """Returns `(line, voice, language)` for each line. Raises `UserError` for the first line that cannot be spoken."""
     speakers, requests, voices, notes = read_speakers(arguments.checkpoint), [], {}, {}
+    written = {os.path.realpath(Path(arguments.output_folder, f"{line.id}.{arguments.format}")) for line in lines}
+    read = [*(arguments.reference_audio or ()), *(Path(arguments.batch).parent / line.voice for line in lines)]
+    lost = written.intersection(map(os.path.realpath, read))
+    rule = "a folder in which no recording of a voice has the name of an output"
+    require(not lost, "--output-folder", rule, min(lost, default=None))
     for line in lines:
         name = composed(line.voice) if composed(line.voice) in speakers else line.voice
         own = name in speakers and speakers[name].language or arguments.own
