@@ -142,9 +142,8 @@ def judge(
         if understood[0] < calibration.doubt:
             doubts.insert(0, understood)
     reason = min(doubts)[1] if doubts else ""
-    causes = dict(reason=reason, doubts=tuple(phrase for _, phrase in doubts))
-    shown = reading and reading.attention
-    return Verdict(confidence=min(found)[0], **causes, is_calibrated=calibration is not None, attention=shown)
+    phrases = tuple(phrase for _, phrase in doubts)
+    return Verdict(confidence=min(found)[0], reason=reason, doubts=phrases, is_calibrated=calibration is not None)
 
 
 def _reading_scores(reading, stopped):

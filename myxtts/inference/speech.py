@@ -99,8 +99,6 @@ class Verdict:
     """Causes of low confidence as phrases for users, such as `may be cut off`; empty if the confidence is not low."""
     is_calibrated: bool = False
     """Whether the scores include the probability that a speech recognizer understands the sentence (`Calibration`)."""
-    attention: np.ndarray | None = field(default=None, repr=False)
-    """Attention of the codes to the text tokens, `(C, L)`, with start and stop token; None if it was not computed."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,14 +129,6 @@ class Spoken:
     def stopped(self) -> bool:
         """Whether all pieces ended with a stop code; if not, the audio of a piece was cut off at the limit of codes."""
         return all(piece.stopped for piece in self.pieces)
-
-    @property
-    def attention(self) -> np.ndarray | None:
-        """Attention of all codes to text tokens, `(C, L)`: one diagonal block per piece. None if no piece has it."""
-        from scipy.linalg import block_diag  # slow to import
-
-        blocks = [piece.attention for piece in self.pieces if piece.attention is not None]
-        return block_diag(*blocks) if blocks else None
 
     @property
     def confidence(self) -> float:

@@ -304,6 +304,20 @@ class Synthesizer:
         frames = min(len(wanted), len(heard))
         return float(np.abs(wanted[:frames] - heard[:frames]).mean())
 
+    def attention(self, speech: Speech, voice: AnyVoice, language: str = "en") -> np.ndarray:
+        """Returns the attention of codes to text tokens, `(C, L)`: one diagonal block per piece, 0 elsewhere.
+
+        `speech` must have been spoken by this model, in this voice and language.
+        """
+        from scipy.linalg import block_diag  # slow to import
+
+        latents, found = self.as_voice(voice).latents, []
+        for piece in speech.pieces:
+            ids = self.text_front.ids(piece.text, language)
+            codes, nothing = piece.codes, np.zeros((0, len(ids) + 2), np.float32)
+            found.append(self.read_again(latents, ids, codes).attention if len(codes) else nothing)
+        return block_diag(*found)
+
     def warm_up(self, which: str = "short", check: bool = True) -> None:
         """Traces graphs in advance, so that the first text is spoken as fast as later ones.
 

@@ -191,7 +191,7 @@ class RunConsole(RunListener):
         is_new = lambda row: not row.as_requested or row[:3] != known.get(row.optimization, ())[:3]
         new = type(ledger)({name: row for name, row in ledger.items() if is_new(row)})
         rest = "; the others are as in the stage before" if len(new) < len(ledger) else ""
-        self._say(f"{seen}{rest}:\n{new}", f"{seen}:\n{ledger}")
+        self._say(f"{seen}{rest}:\n{new}" if new else f"{seen}: as in the stage before", f"{seen}:\n{ledger}")
 
     def on_micro_batch(self, what, done, count):
         now = time.monotonic()
@@ -256,9 +256,9 @@ class RunConsole(RunListener):
             self._bar = None
         timing, lines = end.timing, timing_lines(end.timing)
         if lines:
-            waits = f"Stall: {100 * timing['stall']:.1f}%"
-            buffer = f"Buffer: {timing['buffer']:.1f} of {timing['buffer_capacity']} batches ready on average"
-            lines = [" | ".join([*lines, waits]), buffer, verdict(timing)]
+            lines.append(f"Stall: {100 * timing['stall']:.1f}%")
+            lines.append(f"Buffer: {timing['buffer']:.1f} of {timing['buffer_capacity']} batches ready on average")
+            lines.append(verdict(timing))
         lines.append(f"Traces of the train step: {end.traces}")
         if end.loss_scale is not None:
             lines.append(f"Loss scale: {end.loss_scale:g}, steps skipped: {end.skipped_steps}")

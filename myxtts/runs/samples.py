@@ -189,9 +189,10 @@ class SampleSpeaker(SampleWriter):
         with tf.device(self._device):
             voices = [speaking.voice(reference_of(self._dataset, clip)) for clip in self.clips]
             speeches = speaking.batch(texts, voices, [clip.language for clip in self.clips], seed=self._seed)
-            for clip, speech in zip(self.clips, speeches):
+            for clip, voice, speech in zip(self.clips, voices, speeches):
                 mels = {"recording": mel_of(load_samples(clip.wav_path)), "spoken": speech.mel}
-                samples.append(Sample(speech.samples, speech.sample_rate, mels, speech.attention))
+                attention = speaking.attention(speech, voice, clip.language)
+                samples.append(Sample(speech.samples, speech.sample_rate, mels, attention))
         return samples
 
 
