@@ -36,7 +36,7 @@ def commands():
 
 @pytest.mark.parametrize("name, command, flags", [pytest.param(*each, id=each[0]) for each in commands()])
 def test_commands_have_the_flags_in_the_examples(name, command, flags):
-    known = {option for action in PARSERS[command]()._actions for option in action.option_strings}
+    known = {option for action in PARSERS[command]._actions for option in action.option_strings}
     assert flags and set(flags) <= known
 
 
@@ -71,7 +71,7 @@ def test_ray_application_has_existing_flags():
     [one] = yaml.safe_load((DEPLOY / "ray/serve.yaml").read_text())["applications"]
     module, _, function = one["import_path"].partition(":")
     assert module == ray_app.__name__ and callable(getattr(ray_app, function))
-    arguments = PARSERS["serve"]().parse_args(ray_app.command_line(one["args"]))
+    arguments = PARSERS["serve"].parse_args(ray_app.command_line(one["args"]))
     assert (arguments.checkpoint, arguments.voices) == ("runs/mine", "voices")
 
 

@@ -1,5 +1,6 @@
 """The pages in docs/: existing commands and settings, valid links, and equal content in both languages."""
 
+import argparse
 import importlib
 import re
 import shlex
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from myxtts.__main__ import COMMANDS
+from myxtts.cli.arguments import PlainParser
 from myxtts.config.config import XTTSConfig
 from utilities import walk_docs
 
@@ -18,14 +20,27 @@ FILES = [*ROOT.glob("myxtts/**/*.py"), *ROOT.glob("utilities/**/*.py")]
 SOURCES = "".join(path.read_text(encoding="utf-8") for path in FILES)
 
 
+class Parsed(BaseException):
+    """Ends a command when it parses its arguments."""
+
+
 def parser_of(entry):
-    """Returns the function that builds the parser of a subcommand, or None."""
+    """Returns the parser of a subcommand, or None if it has none."""
     module, _, function = entry.partition(":")
-    module = importlib.import_module(module)
-    return getattr(module, f"{function}_parser", None) or getattr(module, "build_parser", None)
+
+    def parse_args(parser, *_):
+        raise Parsed(parser)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(argparse.ArgumentParser, "parse_args", parse_args)
+        patch.setattr(PlainParser, "parse_args", parse_args)
+        try:
+            getattr(importlib.import_module(module), function)([])
+        except Parsed as parsed:
+            return parsed.args[0]
 
 
-PARSERS = {name: parser_of(entry) for name, (entry, _) in COMMANDS.items() if parser_of(entry)}
+PARSERS = {name: parser_of(entry) for name, (entry, _) in COMMANDS.items()}
 
 
 def commands(page):
@@ -43,14 +58,19 @@ def test_names_on_a_page_exist(page):
         return  # It also names removed settings.
     for command in commands(page):
         words = shlex.split(command.rpartition("&& ")[2], comments=True)
-        if words[0] == "myxtts" and words[1] in PARSERS:
-            parsed = PARSERS[words[1]]().parse_args(words[2:])
+        if words[0] == "myxtts" and PARSERS.get(words[1]):
+            parsed = PARSERS[words[1]].parse_args(words[2:])
             if words[1] == "launch":
-                PARSERS["train"]().parse_args(parsed.command[parsed.command.index("train") + 1 :])
+                PARSERS["train"].parse_args(parsed.command[parsed.command.index("train") + 1 :])
         elif words[0] == "python" and "/" in words[1]:
             assert words[1] == "exported/speak.py" or (ROOT / words[1]).is_file(), command
     text = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
-    known = {flag for parser in PARSERS.values() for action in parser()._actions for flag in action.option_strings}
+    known = {
+        flag
+        for parser in filter(None, PARSERS.values())
+        for action in parser._actions
+        for flag in action.option_strings
+    }
     flags = set(re.findall(r"(?<![\w-])(--[a-z][a-z0-9-]+)", text)) - known - {"--no-deps", "--fix"}
     assert [flag for flag in flags if f'"{flag}"' not in SOURCES] == []
     settings = XTTSConfig().to_dict()

@@ -7,7 +7,7 @@ import re
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, nullcontext, suppress
+from contextlib import closing, nullcontext, suppress
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -32,7 +32,7 @@ from myxtts.storage.speakers import composed, default_speaker, language_of, read
 from myxtts.text.language_guess import language_to_read
 from myxtts.text.languages import get_language
 from myxtts.text.speech_rates import SECONDS_AT_CHAR_LIMIT
-from myxtts.utils.commons import progress_bar, setup_logging
+from myxtts.utils.commons import progress_bar, setup_logging, standard_output_for_sound
 
 MAX_TEXT_BYTES = 16 * 2**20
 SHORT_TEXT = 400
@@ -225,20 +225,18 @@ def _check(arguments):
         require(kind != "flac" or rate < 2**16 or rate % 10 == 0, "--sample-rate", "a multiple of 10 for flac", rate)
     if arguments.recognizer is not None:
         settle_recognizer(arguments.recognizer)
-    require_output("--subtitles", arguments.subtitles)
-    require_output("--save-voice", arguments.save_voice)
     read = [*(arguments.reference_audio or ()), arguments.text_file, arguments.voice]
     named = {os.path.realpath(path) for path in read if path}
     output = None if arguments.batch or arguments.stream else arguments.output
     written = {"--output": output, "--subtitles": arguments.subtitles, "--save-voice": arguments.save_voice}
     for flag, path in written.items():
+        require_output(flag, path)
         require(not path or os.path.realpath(path) not in named, flag, "a file that no other option names", path)
         named.add(os.path.realpath(path or "-"))
     if arguments.batch:
         require_output("--output-folder", arguments.output_folder, makes_folders=True)
         require(not Path(arguments.output_folder).is_file(), "--output-folder", "a folder", arguments.output_folder)
     elif not arguments.stream:
-        require_output("--output", arguments.output)
         check_suffix(arguments.output)
 
 
@@ -257,20 +255,6 @@ def _voice(arguments, synthesizer):
         voice.save(arguments.save_voice)
         print(f"Wrote {printable(arguments.save_voice)}: the voice, for --voice")
     return voice
-
-
-@contextmanager
-def standard_output_for_sound() -> Iterator[BinaryIO]:
-    """Yields standard output as a binary stream; in the block, all other output goes to standard error."""
-    sys.stdout.flush()
-    number = sys.stdout.fileno()
-    with os.fdopen(os.dup(number), "wb", buffering=0) as sound:
-        os.dup2(2, number)
-        try:
-            yield sound
-        finally:
-            sys.stdout.flush()
-            os.dup2(sound.fileno(), number)
 
 
 def play(stream: Iterator, sound: BinaryIO, from_rate: int, to_rate: int, sound_format: str) -> None:

@@ -7,7 +7,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, TextIO
+from typing import Any, BinaryIO, TextIO
 
 from tqdm import std
 from tqdm.auto import tqdm
@@ -109,3 +109,17 @@ def setup_logging() -> logging.Logger:
     # TensorFlow's absl adds a handler to the root logger, which would print every line again.
     logger.propagate = False
     return logger
+
+
+@contextmanager
+def standard_output_for_sound() -> Iterator[BinaryIO]:
+    """Yields standard output as a binary stream; in the block, all other output goes to standard error."""
+    sys.stdout.flush()
+    number = sys.stdout.fileno()
+    with os.fdopen(os.dup(number), "wb", buffering=0) as sound:
+        os.dup2(2, number)
+        try:
+            yield sound
+        finally:
+            sys.stdout.flush()
+            os.dup2(sound.fileno(), number)
