@@ -30,8 +30,8 @@ _switch = functools.partial(setting, None, page="more", group="optimizations")
 def workers_in(environment: Mapping[str, str]) -> tuple[tuple[str, ...], int] | None:
     """Returns all workers' addresses (chief first) and this worker's index, from the variable `TF_CONFIG`.
 
-    Kubeflow's TFJob sets this variable. Returns None if it names no cluster. Raises `ConfigError` if it is invalid,
-    or if this process is neither chief nor worker.
+    Kubeflow's TFJob sets this variable. Returns None if the variable names no cluster. Raises `ConfigError` if the
+    variable is invalid, or if this process is neither chief nor worker.
     """
     try:
         found = json.loads(environment.get("TF_CONFIG") or "{}")
@@ -49,7 +49,7 @@ def workers_in(environment: Mapping[str, str]) -> tuple[tuple[str, ...], int] | 
 
 
 def workers_of_slurm(environment: Mapping[str, str]) -> tuple[tuple[str, ...], int]:
-    """Returns the addresses of a Slurm job step's tasks and this task's index. Raises `ConfigError` outside of one."""
+    """Returns the task addresses of a Slurm job step and this task's index. Raises `ConfigError` outside of a job step."""
     names = "SLURM_PROCID", "SLURM_JOB_ID", "SLURM_STEP_NODELIST", "SLURM_STEP_TASKS_PER_NODE"
     if missing := [name for name in names if not environment.get(name)]:
         hint = "Start it with srun inside a job, or give host:port,… with --worker-index."
@@ -91,7 +91,7 @@ class TrainingConfig(Settings):
     stage: str = setting("all", one_of=lambda: (*STAGES, "all"), of_run=True, flag="--stage", page="main")
     """Stage to train; `all` trains all missing stages in order."""
     leave_out: tuple[str, ...] = setting((), one_of=lambda: STAGES, of_run=True)
-    """Stages that `stage: all` does not start. A stage that has a checkpoint is continued nevertheless."""
+    """Stages that `stage: all` does not start. Stages that have a checkpoint are resumed nevertheless."""
     epochs: int = setting(500, at_least=1, flag="--epochs", page="main")
     """Maximum number of epochs, for stages without max steps. By default, only speaker and decoder have max steps."""
     stages: dict[str, StageConfig] = field(default_factory=dict)
