@@ -49,7 +49,7 @@ def workers_in(environment: Mapping[str, str]) -> tuple[tuple[str, ...], int] | 
 
 
 def workers_of_slurm(environment: Mapping[str, str]) -> tuple[tuple[str, ...], int]:
-    """Returns the task addresses of a Slurm job step and this task's index. Raises `ConfigError` outside of a job step."""
+    """Returns the task addresses of a Slurm job step and this task's index. Raises `ConfigError` outside a job step."""
     names = "SLURM_PROCID", "SLURM_JOB_ID", "SLURM_STEP_NODELIST", "SLURM_STEP_TASKS_PER_NODE"
     if missing := [name for name in names if not environment.get(name)]:
         hint = "Start it with srun inside a job, or give host:port,… with --worker-index."
@@ -72,7 +72,7 @@ def workers_of_slurm(environment: Mapping[str, str]) -> tuple[tuple[str, ...], i
 
 
 def requested_switches(training: Settings, stage: str | None = None) -> dict[str, tuple[object, str]]:
-    """Returns `{switch: (value, source)}` for all `SWITCHES`, with source `given`, `preset NAME` or `default`."""
+    """Returns `{switch: (value, source)}` for all `SWITCHES`, with source `given`, `preset NAME`, or a default."""
     found = {name: (value, "default") for name, value in SWITCHES.items()}
     if stage and STAGES[stage].ema:
         found["ema"] = STAGES[stage].ema, "default of the stage"
@@ -169,7 +169,7 @@ class TrainingConfig(Settings):
     pipeline_depth: int = setting(3, at_least=3, at_most=1000)
     """Number of batches in the pipeline: one in preparation, one in training, and the rest in a buffer in between."""
     max_bad_steps: int = setting(20, at_least=1)
-    """Number of steps in a row with a non-finite loss or gradient after which a run counts as diverged."""
+    """Number of consecutive steps with a non-finite loss or gradient after which a run counts as diverged."""
     divergence_returns: int = setting(3, at_least=0)
     """Number of times that a diverged run returns to its last good checkpoint with a lower learning rate."""
     divergence_rate: float = setting(0.5, above=0, at_most=1)

@@ -104,7 +104,7 @@ class Workers:
         return is_set  # not `event.is_set()`, which may have changed since on one worker
 
     def require_equal(self, what: str, value: Any, hint: str) -> None:
-        """Raises `UserError` on all workers if their JSON values differ. In the message, `what` names the value."""
+        """Raises `UserError` on all workers if their JSON `value`s differ. In the message, `what` names the value."""
         first, *others = self.gather(value)
         differing = [(index, other) for index, other in enumerate(others, 1) if other != first]
         for index, other in differing[:1]:
@@ -121,7 +121,7 @@ class Workers:
     def raise_lost(self, error: BaseException) -> None:
         """Raises `WorkerLost` after a collective failed with `error`; does nothing if this process trains alone.
 
-        First waits a minute. Usually a health check finds the lost worker in this time, names it and ends this process.
+        First waits a minute. Usually, a health check finds the lost worker before, names it and ends this process.
         """
         if self.count == 1:
             return
@@ -145,7 +145,7 @@ class Workers:
             self._listener.join(LOST_SECONDS)
 
     def _check_health(self):
-        """Ends all workers if one is lost or the deadline of `watch` has passed. The others check only the chief."""
+        """Ends all workers if one is lost or the deadline has passed. The chief checks all, others only the chief."""
         while not self._closed.wait(CHECK_SECONDS):
             for peer in range(1, self.count) if self.is_chief else [0]:
                 if why := self._cluster.failure(peer, LOST_SECONDS):

@@ -1,4 +1,4 @@
-"""Estimates the memory needed to train the speaker encoder and the waveform decoder, like `estimates.py`."""
+"""Estimates the memory needed to train the speaker encoder and the waveform decoder, as `estimates.py` explains."""
 
 import math
 from dataclasses import replace

@@ -92,7 +92,7 @@ def memory_report(
         stage: Name of the stage; raises `ConfigError` if it is unknown.
         clip_seconds: Duration of the longest clip (default: `data.max_seconds`).
         gpus_gb: GPU memory sizes in GB. The largest batch is found for each size.
-        shares: Number of devices that train, each with an equal share of a batch.
+        shares: Number of training devices, each of which gets an equal part of a batch.
     """
     estimate, settings, model = ESTIMATES.get(stage), config.stage(stage), config.model
     require(estimate is not None, "--stage", f"one of {', '.join(ESTIMATES)} to estimate its memory", stage)

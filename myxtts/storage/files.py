@@ -31,7 +31,7 @@ MAX_JSON_BYTES = 32 * 2**20
 _FORMULA = re.compile(r"\s*[=+\-@\t\r\uff1d\uff0b\uff0d\uff20]")
 """Pattern for the start of a CSV cell that a spreadsheet may evaluate as a formula, even after leading blanks."""
 _TEMPORARY = f".{{}}.{12 * '[0-9a-f]'}.myxtts*.tmp"
-"""Pattern of temporary paths of a file or folder, given the first 40 characters of its name; see `temporary_path`."""
+"""Glob pattern for the temporary paths of a file or folder, to format with the first 40 characters of its name."""
 _NUMBER = re.compile(r"[+-]?\d+(\.\d+)?(e[+-]?\d+)?")
 
 
@@ -109,7 +109,7 @@ def _named(path, temporary=None):
 
 @contextmanager
 def refusing_unwritable(path: AnyPath) -> Iterator[None]:
-    """Converts an `OSError` in a `with` block, which writes to `path`, to a `UserError`."""
+    """Converts an `OSError` to a `UserError` in a `with` block that writes to `path`."""
     try:
         yield
     except OSError as error:
@@ -160,7 +160,7 @@ def _had_leftovers(folder):
 
 
 def _claim(descriptor, path):
-    """Locks the temporary file or folder `descriptor` for `path`, and removes those left by killed processes."""
+    """Locks the temporary file or folder `descriptor` for `path`, and removes leftovers of killed processes."""
     with suppress(OSError):  # without locks, the others may be in use
         lock(descriptor)
         if _had_leftovers(path.parent):

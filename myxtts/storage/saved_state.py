@@ -56,7 +56,7 @@ def checked_state(values: dict, path: Path) -> SavedState:
 
 @contextmanager
 def refusing_damage(where: str) -> Iterator[None]:
-    """Converts errors from invalid values in a `with` block to `CheckpointError`; its message calls `where` damaged."""
+    """Converts errors that invalid values cause in a `with` block to a `CheckpointError` that calls `where` damaged."""
     try:
         yield
     except (TypeError, ValueError, OverflowError) as error:

@@ -134,7 +134,7 @@ class Stage(ABC):
         return ""
 
     def validated(self, objectives: list[Objective]) -> list[Objective]:
-        """Returns the objectives to compute at validation. The argument, also the default, has those of the updates."""
+        """Returns the objectives for validation. By default, these are `objectives`, the objectives of the updates."""
         return objectives
 
     @abstractmethod
@@ -142,7 +142,7 @@ class Stage(ABC):
         """Creates the stage's `Preparation` on the data device. Called after `build`."""
 
     def prepare_step(self, batch, step: int, seed: tuple[int, int]) -> None:
-        """Called before each step, on the model device. `batch` is its first batch, distributed over replicas."""
+        """Called before each step, on the model device. `batch` is the step's first batch, spread over replicas."""
 
     def report(self) -> dict[str, float]:
         """Returns additional metrics for log lines, by name."""
@@ -249,7 +249,7 @@ class Preparation(ABC):
 
     @abstractmethod
     def make_batch(self, batch: WaveBatch, position: tf.Tensor) -> NamedTuple:
-        """Creates the stage's batch in a `tf.function`. `position` is scalar int32; negative: no augmentation."""
+        """Creates the stage's batch in a `tf.function`. A negative `position` (scalar int32) turns augmentation off."""
 
     def change_voice(self, batch: WaveBatch, position: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, Change]:
         """Returns the augmented waveforms `(B, S)`, their lengths `(B,)`, and the `Change` that was applied."""

@@ -1,4 +1,4 @@
-"""Callbacks of the trainer: what it tells them about a stage, and the one that writes metrics and TensorBoard files."""
+"""Trainer callbacks: base class, descriptions of a stage, and the writer of metrics and TensorBoard files."""
 
 import json
 import logging
@@ -104,7 +104,7 @@ class EventFile:
 class MetricsWriter(Callback):
     """Writes losses, timing, validations and evaluations to `metrics.jsonl` in a run's folder, and to TensorBoard.
 
-    Each stage has a TensorBoard folder in `logs`, which also shows the settings. Repeated write errors are not logged.
+    Each stage has its own TensorBoard folder in `logs`, with the settings. Repeated write errors are not logged.
     """
 
     def __init__(self, home: AnyPath, logs: AnyPath, config: XTTSConfig):

@@ -40,7 +40,7 @@ class DivergenceGuard:
     def __init__(self, limit: int):
         self.limit, self.rate_scale, self.returns = limit, 1.0, 0
         self.in_row, self._row = 0, deque(maxlen=limit)
-        """`rate_scale` multiplies the learning rate; `returns` counts returns, `in_row` consecutive bad steps."""
+        """`rate_scale` multiplies the learning rate. `returns` counts rollbacks, `in_row` consecutive bad steps."""
 
     def state(self) -> dict:
         return {"rate_scale": self.rate_scale, "returns": self.returns, "in_row": self.in_row}
