@@ -153,7 +153,7 @@ def start_options(named: dict[str, Any]) -> StartOptions:
 
 
 def with_named(values: dict, named: Mapping[str, Any]) -> dict:
-    """Applies the arguments `named` of `myxtts.train` to the nested settings `values`, and returns the result.
+    """Applies the arguments `named` of `myxtts.train` to the nested settings `values` and returns the result.
 
     Arguments that are None are ignored. Raises `ConfigError` for an unknown argument.
     """

@@ -61,7 +61,7 @@ BASE_NAME = "base"
 
 
 def path_text(value: Any) -> Any:
-    """Converts a path to text; returns other values unchanged. `Path("base")` is a folder, and becomes `./base`."""
+    """Converts a path to text; returns other values unchanged. `Path("base")` is a folder and becomes `./base`."""
     text = os.fspath(value) if isinstance(value, os.PathLike) else value
     return f"./{text}" if text is not value and text == BASE_NAME else text
 

@@ -16,7 +16,7 @@ SWITCHES = PRESETS.pop("default")
 PRESETS["auto"] = PRESETS["balanced"]
 """Switches of each preset. `conservative` changes results at most by rounding. `balanced`, also called `auto`, lowers
 the precision of matrix products where that is faster, and on a GPU uses XLA for stages with many steps per batch shape.
-`aggressive` also saves memory, and uses XLA for every stage on a GPU."""
+`aggressive` also saves memory and uses XLA for every stage on a GPU."""
 FIRST_SLURM_PORT, SLURM_PORTS = 23000, 8000
 """First port and number of ports for Slurm workers. The job id selects a port, so that jobs do not conflict."""
 SLURM = ("slurm",)

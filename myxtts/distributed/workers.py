@@ -94,7 +94,7 @@ class Workers:
         return json.loads(content)
 
     def ask(self, call: Callable[[], Any]) -> Any:
-        """Calls `call` on the chief only, and returns its result (JSON) on all workers, which must all call `ask`."""
+        """Calls `call` on the chief only and returns the result (JSON) on all workers, which must all call `ask`."""
         return self.gather(call() if self.is_chief else None)[0]
 
     def agree(self, event: threading.Event) -> bool:
@@ -136,7 +136,7 @@ class Workers:
             self._send_end(self.index, why, code)
 
     def close(self) -> None:
-        """Waits until all workers have called `close`, and ends the health checks."""
+        """Waits until all workers have called `close` and ends the health checks."""
         if self.count > 1 and not self._closed.is_set():
             self.gather()
             self._closed.set()
@@ -260,7 +260,7 @@ def end_process(code: int = 0, seconds: float = LOST_SECONDS) -> NoReturn:
 
 def launch(arguments: Sequence[str], environments: Sequence[Mapping[str, str]], restarts: int = 0) -> int:
     """Runs `myxtts ARGUMENTS --workers … --worker-index N` once for each entry of `environments`
-    (environment variables to add), and prints the output of all workers.
+    (environment variables to add) and prints the output of all workers.
 
     Ctrl-C and SIGTERM are forwarded to all workers. If a worker is lost, all workers end and are restarted, up to
     `restarts` times; the run resumes from the last checkpoint.

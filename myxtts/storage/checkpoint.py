@@ -306,7 +306,7 @@ class CheckpointStore:
         return {name: dict(self.open(step, name)) for name in names}, self.read_state(step)
 
     def open(self, step: int, name: str = "model") -> StoredTensors:
-        """Verifies a checkpoint, and returns the tensors of its file `name`; a tensor is read when it is looked up."""
+        """Verifies a checkpoint and returns the tensors of its file `name`; a tensor is read when it is looked up."""
         if step not in self._sound:
             self.verify(step)
         path = self.path(step) / f"{name}.safetensors"

@@ -160,7 +160,7 @@ def _had_leftovers(folder):
 
 
 def _claim(descriptor, path):
-    """Locks the temporary file or folder `descriptor` for `path`, and removes leftovers of killed processes."""
+    """Locks the temporary file or folder `descriptor` for `path` and removes leftovers of killed processes."""
     with suppress(OSError):  # without locks, the others may be in use
         lock(descriptor)
         if _had_leftovers(path.parent):
@@ -194,7 +194,7 @@ def write_text(path: AnyPath, text: str) -> None:
 
 
 def csv_text(rows: Iterable[Sequence[Any]], separator: str = ",", end: str = "\n", is_safe: bool = True) -> str:
-    """Formats rows as CSV. If `is_safe`, escapes control characters, and prevents cells from being formulas."""
+    """Formats rows as CSV. If `is_safe`, escapes control characters and prevents cells from being formulas."""
     content = io.StringIO()
     rows = (map(_plain_cell, row) for row in rows) if is_safe else rows
     csv.writer(content, delimiter=separator, lineterminator=end).writerows(rows)

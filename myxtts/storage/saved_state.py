@@ -64,7 +64,7 @@ def refusing_damage(where: str) -> Iterator[None]:
 
 
 def config_of(state: dict[str, Any], where: str) -> XTTSConfig | None:
-    """Returns the settings in a checkpoint's state, or None. Raises `CheckpointError` if the settings are invalid."""
+    """Returns the settings in a checkpoint's state; None if there are none. Raises `CheckpointError` if invalid."""
     if "config" not in state:
         return None
     try:

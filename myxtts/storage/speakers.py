@@ -98,7 +98,7 @@ def default_speaker(folder: AnyPath, language: str) -> str | None:
 
 
 def read_speaker(folder: AnyPath, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Returns latents and vector of a voice, see `write_speakers`. Raises `CheckpointError` if it is a recording."""
+    """Returns a voice's latents and vector, see `write_speakers`. Raises `CheckpointError` if it is a recording."""
     if (known := find_speaker(folder, name).stored_name) is None:
         raise CheckpointError(f"The voice {name} in {folder} is a recording; it has no latents in {SPEAKERS_FILE}.")
     stored = StoredTensors(Path(folder) / SPEAKERS_FILE)

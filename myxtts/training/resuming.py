@@ -1,4 +1,4 @@
-"""Saves and resumes the training of a stage, and loads the models of earlier stages that it depends on.
+"""Saves and resumes the training of a stage and loads the models of earlier stages that it depends on.
 
 Checkpoints have no state of random generators, because random values depend only on the seed and a position
 (docs/architecture.md).
@@ -224,7 +224,7 @@ averages, which are used for validation and synthesis."""
 
 
 class Checkpointer:
-    """Saves and loads a trainer's checkpoints. The chief worker saves, and selects what all workers load."""
+    """Saves and loads a trainer's checkpoints. The chief worker saves and selects what all workers load."""
 
     def __init__(self, trainer: "StageTrainer"):
         self.trainer, self.workers = trainer, trainer.workers
@@ -234,7 +234,7 @@ class Checkpointer:
         """Contents of additional checkpoint files that synthesis needs, such as the vocabulary, by file name."""
 
     def save(self, last: bool, finished: bool) -> None:
-        """Saves a checkpoint of the current step, and marks it as the best if `state.best` is from this step.
+        """Saves a checkpoint of the current step and marks it as the best if `state.best` is from this step.
 
         Args:
             last: Whether to wait until the checkpoint is written, and to try again after errors. If False, a thread

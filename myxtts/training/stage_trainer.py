@@ -90,7 +90,7 @@ class StageTrainer:
         """Whether a thread prepares batches during training. If False, each batch is prepared when it is needed."""
 
     def _build(self, model, resumed):
-        """Resolves the training switches, and builds the stage's model and its `TrainStep`."""
+        """Resolves the training switches and builds the stage's model and its `TrainStep`."""
         # `resumed` is the store to resume from, or to start from if its newest checkpoint is of step 0; or None.
         config, settings, workers, stage = self.config.training, self.stage_config, self.workers, self.stage
         joined = tuple(filter(None, workers.addresses))
@@ -178,7 +178,7 @@ class StageTrainer:
         return validation
 
     def _train_and_go_back(self, total, dataset):
-        """Trains to the last step, and returns the last validation losses by name. If training diverges, continues from
+        """Trains to the last step and returns the last validation losses by name. If training diverges, continues from
         a good checkpoint; if it stops early, restores the best checkpoint."""
         loader, validation = dataset.validation_loader(self.stage.name), {}
         while self.step < total and not (self.watch.ended_early or self.workers.agree(self.stop_requested)):

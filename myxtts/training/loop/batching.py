@@ -1,4 +1,4 @@
-"""Finds the largest batch size that fits in memory, and splits batches if memory runs out in a step."""
+"""Finds the largest batch size that fits in memory and splits batches if memory runs out in a step."""
 
 import logging
 import math
@@ -42,7 +42,7 @@ class Batching:
         return self.batch_size // self.parts
 
     def take_step(self, group: list, learning_rate: float, seed: tuple[int, int]) -> dict[str, tf.Tensor]:
-        """Takes an optimizer step on the batches in `group`, and returns the losses. If memory runs out, splits each
+        """Takes an optimizer step on the batches in `group` and returns the losses. If memory runs out, splits each
         batch into more parts and repeats the step, or raises `ConfigError` if that is not possible."""
         while True:
             batches = [part for batch in group for part in self._replicas.split(batch, self.parts)]

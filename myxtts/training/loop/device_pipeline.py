@@ -48,7 +48,7 @@ def prefetch_depth(config: XTTSConfig, plan: DevicePlan, stage: str) -> int:
 
 def _prepared(waves, prepare, transfer, start, seconds, now):
     """Reads batches, prepares them, copies them to the model device, and yields them."""
-    # Sets `now.phase` to the current phase, and adds the time of each phase to the Counter `seconds`.
+    # Sets `now.phase` to the current phase and adds the time of each phase to the Counter `seconds`.
 
     def timed(phase, call, *arguments):
         now.phase, began = phase, time.monotonic()
@@ -198,7 +198,7 @@ class StepClock:
             self._last += time.perf_counter() - began
 
     def report(self, whole_run: bool = False) -> dict[str, float]:
-        """Returns the timing of the steps since the last report or, if `whole_run`, of all steps; empty if none.
+        """Returns the timing of the steps since the last report or, if `whole_run`, of all steps. Empty if none.
 
         Returns:
             `avg_ms`, `std_ms`, `steps_per_second`, `variation` (std / mean), `buffer` (mean fill), `buffer_capacity`;

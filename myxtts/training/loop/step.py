@@ -137,7 +137,7 @@ class TrainStep:
                 rule.sums = rule.sums or [zeros(weight) for weight in rule.variables]
 
     def drop_accumulators(self) -> None:
-        """Frees the gradient accumulators, and discards the graphs that use them."""
+        """Frees the gradient accumulators and discards the graphs that use them."""
         for rule in self.rules:
             rule.sums = []
         self.forget_traces()

@@ -64,7 +64,7 @@ def settle_switches(
     stage: str | None = None,
     steps_per_shape: float = 0.0,
 ) -> Switches:
-    """Resolves the requested switches for a device, and sets TF32 and determinism for the whole process.
+    """Resolves the requested switches for a device and sets TF32 and determinism for the whole process.
 
     Args:
         applicable: Names of the switches that apply to the stage; the others keep their defaults.
@@ -121,7 +121,7 @@ def xla_refusal(device: str) -> str | None:
 
 
 def choose_attention(model_config: ModelConfig, precision: str, device: str) -> tuple[str, str]:
-    """Measures `standard` and `memory-efficient` attention and chooses one; returns the choice, and its reason as text.
+    """Measures `standard` and `memory-efficient` attention and chooses one; returns the choice and the reason, as text.
 
     Times the forward and backward pass of one layer in both forms, at the model's maximum length. The result depends on
     processor, precision (a Keras dtype policy) and head width. Takes a few seconds, mostly for tracing.

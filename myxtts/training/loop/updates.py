@@ -15,7 +15,7 @@ LOSS_SCALE_GROWTH_STEPS = 2000
 
 
 class UpdateRule:
-    """Applies one `Update`, and keeps its state: optimizer, loss scale, weight averages, accumulators.
+    """Applies one `Update` and keeps its state: optimizer, loss scale, weight averages, accumulators.
 
     Must be created in the strategy's scope and on the model device.
 

@@ -196,7 +196,7 @@ class DecoderPreparation(GPTPreparation):
     """Converts waveforms to a `DecoderBatch`. The decoder's inputs come from the frozen DVAE, GPT and speaker encoder.
 
     The GPT is conditioned on another recording of the speaker, if there is one. In training, a batch has a slice of
-    each clip. For variety, a random segment gives the speaker vector: of the clip itself or, half of the time, of the
+    each clip. The speaker vector comes from a random segment of the clip itself or, with equal probability, of the
     conditioning recording. The decoder `grid` defines the frame rate and the number of context frames.
     """
 

@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 class StageStart(NamedTuple):
-    """Description of a stage when its training starts, or resumes after `step` optimizer steps.
+    """Description of a stage when its training starts or resumes after `step` optimizer steps.
 
     `num_weights` counts the trained parameters, `batch_size` is in clips, `accumulation` in batches per optimizer step.
     `preset` is the preset of the training switches. `placement` describes in one line where the variables are.

@@ -175,5 +175,5 @@ def seconds_of_sum(strategy: tf.distribute.Strategy, num_bytes: int, repeats: in
             sums = strategy.run(lambda: tf.distribute.get_replica_context().all_reduce("SUM", values))
             return strategy.experimental_local_results(sums)[0][0]
 
-        float(total())  # traces, and makes connections
+        float(total())  # traces and connects
         return median(timeit.repeat(lambda: float(total()), number=1, repeat=repeats))

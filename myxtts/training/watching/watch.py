@@ -70,7 +70,7 @@ class OvertrainingDetector:
 
     A validation counts as overtrained if, compared with the best validation, its loss is higher although the training
     loss (mean since the previous validation) is lower. A new best resets the count. `update` warns when the
-    count reaches half of `patience`, and sets `stopped` at `patience`. With a patience of 0, it only warns.
+    count reaches half of `patience` and sets `stopped` at `patience`. With a patience of 0, it only warns.
     """
 
     def __init__(self, patience: int):
