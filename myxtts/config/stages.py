@@ -144,7 +144,7 @@ class StageEntry:
     ema: float = 0.0
     """Decay of the weight averages if neither `training.ema` nor the preset `training.optimizations` sets it."""
     cost: float = 1.0
-    """Step time per clip relative to the GPT stage, for the time forecast (measured with `nano` on two cores)."""
+    """Step time per clip relative to the GPT stage, for time estimates (measured with `nano` on two cores)."""
     follows: Sequence[str] = ()
     """Stages in `builds_on` that may be trained further after this stage, which then resumes with the new weights."""
 

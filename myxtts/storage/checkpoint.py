@@ -104,7 +104,7 @@ class CheckpointVersionError(CheckpointError):
 
 
 def write_manifest(folder: Path) -> None:
-    """Writes the manifest of a folder: `{file name: {"bytes": size, "blake2b": digest}}`, and a checksum of itself."""
+    """Writes the manifest of a folder: `{file name: {"bytes": size, "blake2b": digest}}`, and its own checksum."""
     found = (file for file in sorted(folder.iterdir()) if file.name != MANIFEST)
     entries = {file.name: {"bytes": file.stat().st_size, "blake2b": files.digest_file(file)} for file in found}
     manifest = {"format": FORMAT, "files": entries, "blake2b": _manifest_digest(FORMAT, entries)}

@@ -90,7 +90,7 @@ def with_batch(config: XTTSConfig, stage: str, batch_size: int, accumulation: in
 
 
 def fit_batch_size(trainer: "StageTrainer", dataset: SpeechDataset) -> SpeechDataset:
-    """Sets the largest batch size that fits, or keeps a resumed run's. Returns the data set with this batch size."""
+    """Sets the largest batch size that fits; a resumed run keeps its own. Returns the data set with this batch size."""
     batching = trainer.batching
     if trainer.step == 0:
         trainer.train_step.phase = trainer.stage.phase(1, 1)  # the last phase takes the most memory

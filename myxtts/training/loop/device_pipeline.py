@@ -94,7 +94,7 @@ class DevicePipeline(Iterator, AbstractContextManager):
             self._producer.start()
 
     def wait_until_filled(self, head_start_seconds: float = 0.0, timeout_seconds: float = 300.0) -> None:
-        """Waits for a full buffer, after a head start. Raises `RuntimeError` if no batch comes in `timeout_seconds`."""
+        """Waits for a full buffer after a head start. Raises `RuntimeError` if no batch comes in `timeout_seconds`."""
         self._stop.wait(head_start_seconds)
         ready = -1
         while self._producer.is_alive() and not self._ready.full():

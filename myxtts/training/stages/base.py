@@ -102,7 +102,7 @@ class Stage(ABC):
         return None
 
     def outputs_to_score(self, batch: NamedTuple) -> tuple[np.ndarray, ...] | None:
-        """Returns the arrays that `score` needs from a validation batch; None if none. Called on the model device."""
+        """Returns the arrays that `score` needs from a validation batch, or None. Called on the model device."""
 
     def score(self, outputs: list) -> dict[str, float]:
         """Computes validation metrics other than losses, by name, from the `outputs_to_score` of all batches."""

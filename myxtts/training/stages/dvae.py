@@ -27,7 +27,7 @@ class DVAEStage(Stage):
     _strategy: tf.distribute.Strategy = tf.distribute.get_strategy()
 
     def measure(self, dataset):
-        """Initializes `mel_stats` and the output bias with measured statistics of the mel bands, unless loaded."""
+        """Initializes `mel_stats` and the output bias with statistics of the mel bands, unless they were loaded."""
         if np.all(self.model.mel_stats.numpy() == 1):
             measured = lambda: [stats.tolist() for stats in measure_mel_stats(dataset.train_loader(self.name), 16)]
             scale, mean = current_workers().ask(measured)  # other workers might round differently
@@ -120,7 +120,7 @@ class DVAEPreparation(Preparation):
 
 
 def sample_of_all(vectors: tf.Tensor, number: int, seed: tf.Tensor) -> tf.Tensor:
-    """Samples `number` vectors of all replicas with replacement. Must be called in the replica context.
+    """Samples `number` vectors with replacement from all replicas. Must be called in the replica context.
 
     `vectors` are the vectors of this replica, `(N, width)`; N may differ between replicas. Returns `(number, width)`.
     All replicas get the same sample, which a single replica would also get from the whole batch.

@@ -50,7 +50,7 @@ class GPTStage(Stage):
         return (tf.reduce_mean(latents, axis=1).numpy(),)
 
     def score(self, outputs):
-        """Returns `voice_spread`, the standard deviation of the latents over clips divided by their mean magnitude."""
+        """Returns `voice_spread`, the latents' standard deviation over clips, divided by their mean magnitude."""
         latents = np.concatenate([array for (array,) in outputs])
         if len(latents) < 2:
             return {}

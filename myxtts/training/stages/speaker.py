@@ -89,7 +89,7 @@ class SpeakerStage(Stage):
         return self.model.speaker_encoder(batch.mel).numpy(), batch.speaker.numpy()
 
     def score(self, outputs):
-        """Returns `eer`, the equal error rate over clip pairs with an untrained speaker, or over all pairs if none."""
+        """Returns `eer`, the equal error rate over clip pairs with an untrained speaker or, if none, over all pairs."""
         vectors, speakers = (np.concatenate(arrays) for arrays in zip(*outputs))
         active = self.active.numpy() > 0
         held_out = ~active[np.maximum(speakers, 0)]
