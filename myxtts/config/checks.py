@@ -34,7 +34,7 @@ def say(text: str) -> None:
 
 
 def printable(text: str) -> str:
-    """Escapes `UNPRINTABLE` characters, because those of a hostile file name could control the terminal."""
+    """Escapes `UNPRINTABLE` characters, because a hostile file name could use them to control the terminal."""
     return UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
@@ -52,7 +52,7 @@ def require(holds: bool, setting: str, rule: str, value: object, hint: str = "")
 @contextmanager
 def needing(hint: str, error: type[Exception] = UserError) -> Iterator[None]:
     """Context manager for imports of optional packages: raises `error` instead of an `ImportError`. The message is
-    `hint` if that names the missing package, or has `{}` for the name. Otherwise, it quotes the `ImportError`."""
+    `hint` if `hint` names the missing package or has `{}` for its name; else, it quotes the `ImportError`."""
     try:
         yield
     except ImportError as fault:
@@ -78,7 +78,7 @@ def is_new_or_empty(folder: Path) -> bool:
 
 
 def read_toml(module: str, name: str) -> dict[str, Any]:
-    """Reads the TOML file `name` that lies beside a module of this package, given the module's `__file__`."""
+    """Reads the TOML file `name` next to a module of this package, given the module's `__file__`."""
     return tomllib.loads(Path(module).with_name(name).read_text("utf-8"))
 
 
@@ -86,7 +86,7 @@ def read_bounded(path: Path, max_bytes: int) -> str:
     """Reads a text file of at most `max_bytes` in UTF-8, or in UTF-16 with a byte-order mark. Removes the mark.
 
     Raises `OSError` if the file cannot be read, `UnicodeError` if it is not text, and `ValueError` if it is too large
-    or not a regular file. The last two have a message such as "is a folder"; the caller puts the file's name before it.
+    or not a regular file. The last two have messages such as "is a folder", to which the caller prepends the file name.
     """
     # Checked before opening, because opening a pipe waits for a writer.
     if not stat.S_ISREG(path.stat().st_mode):
@@ -108,7 +108,7 @@ def bounded_text(file: BinaryIO, max_bytes: int) -> str:
         line = content[:start].decode(encoding, "replace").count("\n") + 1
         found = f"line {line} holds the byte 0x{content[start]:02X}"
         if encoding != "utf-16":
-            # Text in another encoding is usually in the code page of the user's Windows, Arabic or Western.
+            # Text in another encoding is usually in a Windows code page, Arabic or Western.
             page = 1256 if re.search("[\u0600-\u06ff]{3}", content.decode("cp1256", "replace")) else 1252
             around = content[max(start - 8, 0) : start + 8].decode(f"cp{page}", "replace")
             found += f" (in Windows-{page}: {' '.join(around.split())!r}; iconv -f cp{page} -t utf-8 converts it)"

@@ -204,14 +204,14 @@ def _parsed(text):
 def read_yaml(path: str | Path) -> dict:
     """Reads a YAML file as nested dictionaries. Its values override those of the files listed by its key `include`.
 
-    Raises `ConfigError` if a file is missing, too large or no mapping, includes itself, or is outside `path`'s folder.
+    Raises `ConfigError` if a file is missing, too large, not a mapping, includes itself, or is outside `path`'s folder.
     """
     path = Path(path)
     return without_adapted(_read_yaml(path, os.path.realpath(path.parent), (), itertools.count(1)))
 
 
 def without_adapted(values: dict) -> dict:
-    """Drops numbers of `data` that equal a `Default`, as if no user had chosen them, so that runs may adapt them."""
+    """Removes numbers in `data` that equal their `Default`, so that a run may adapt them, as if they were not set."""
     adapted = {one.name: one.default for one in fields(DataConfig) if isinstance(one.default, Default)}
     if isinstance(data := values.get("data"), dict):
         values["data"] = {name: value for name, value in data.items() if name not in adapted or value != adapted[name]}
@@ -244,7 +244,7 @@ def _read_yaml(path, root, above, files):
     for name in included:
         is_below = not UNPRINTABLE.search(name) and Path(os.path.realpath(path.parent / name)).is_relative_to(root)
         require(is_below, f"include: in {path}", f"in {root} or below", brief(name), "Copy it there.")
-        # A copied recipe can still include other recipes by name.
+        # A copied recipe can still include other recipes by their names.
         place = path.parent / name if (path.parent / name).exists() or name not in recipe_names() else RECIPES / name
         merged = merge(merged, _read_yaml(place, root, (*above, resolved), files))
     return merge(merged, values)

@@ -1,6 +1,6 @@
 """Flags of `myxtts train` and arguments of `myxtts.train`, generated from the fields of the settings classes.
 
-A field with `setting(..., flag="--max-steps")` gets this flag and the argument `max_steps`. Its docstring is the help.
+A field with `setting(..., flag="--max-steps")` gets this flag and the argument `max_steps`. The docstring is the help.
 """
 
 import ast
@@ -129,7 +129,7 @@ def all_flags() -> list[Flag]:
                 found[names[0]] = dataclasses.replace(before, settings=(*before.settings, *places))
                 continue
             text = field_docs(cls).get(one.name, "").rstrip(".")
-            # argparse itself adds the defaults of start options, which it knows.
+            # For start options, argparse itself adds the default.
             if places and one.default not in (None, ()) and one.default is not False and "default" not in text:
                 text += f" (default: {','.join(one.default) if isinstance(one.default, tuple) else one.default})"
             kind, takes_list = plain_type(one.type), (one.metadata["metavar"] or "").endswith(",…")
@@ -153,7 +153,7 @@ def start_options(named: dict[str, Any]) -> StartOptions:
 
 
 def with_named(values: dict, named: Mapping[str, Any]) -> dict:
-    """Applies the arguments `named` of `myxtts.train` to the nested settings `values`, and returns the result.
+    """Applies the arguments `named` of `myxtts.train` to the nested settings `values` and returns the result.
 
     Arguments that are None are ignored. Raises `ConfigError` for an unknown argument.
     """

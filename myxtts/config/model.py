@@ -33,7 +33,7 @@ def norm_groups(width: int) -> int:
 class ModelConfig(Settings):
     """Shapes of the XTTS model. `size` selects a model size, which sets all fields that are not given.
 
-    The defaults below are those of `tiny`; `MODEL_SIZES` lists where the other sizes differ.
+    The defaults below apply to `tiny`. `MODEL_SIZES` lists the fields in which other sizes differ.
     """
 
     section = "model"
@@ -114,7 +114,7 @@ class ModelConfig(Settings):
 
     @property
     def start_audio_token(self) -> int:
-        """Audio token id that starts a sequence: the lowest id above those of the codes."""
+        """Audio token id that starts a sequence: the lowest id above the codes' ids."""
         return self.num_codes
 
     @property

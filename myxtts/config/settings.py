@@ -21,7 +21,7 @@ REMOVED: dict[str, tuple[Any, str]] = {
 
 
 class Default(int):
-    """Default number that a run may adapt. Its type tells it from an equal number that the user gave."""
+    """Default number that a run may adapt. The type distinguishes it from an equal number that the user gave."""
 
 
 def setting(default: Any, **options) -> Any:
@@ -29,17 +29,17 @@ def setting(default: Any, **options) -> Any:
 
     Args:
         default: Default value.
-        of_run: Whether the setting concerns only the run (folders, devices, intervals), not the model. All others are
-            in `XTTSConfig.recipe`.
+        of_run: Whether the setting concerns only the run (folders, devices, intervals), not the model. All other
+            settings are in `XTTSConfig.recipe`.
         hint: Fix, shown in the error message for an invalid value.
         flag: Names on the command line, separated by commas; messages use the first.
         group: Heading above the flag in `--help` (default: `Settings.group`).
         metavar: Placeholder of the value in `--help`. If it ends in `,…`, the value is a comma-separated list.
-        alone: Value of the flag if it is given without a value.
+        alone: Value of the setting if the flag is given without a value.
         off: Flag that sets the value to False.
-        rival: Name that mutually exclusive flags share.
+        rival: Name of a group of mutually exclusive flags.
         page: Where the web page shows the setting: `main`, `more`, or "" for nowhere.
-        options: Rule of the value: any of `at_least`, `above`, `at_most`, `below` (numbers) or `one_of` (a collection,
+        options: Rule for the value: any of `at_least`, `above`, `at_most`, `below` (numbers) or `one_of` (a collection,
             or a function that returns one). The value None is always valid.
     """
     metadata = {name: options.pop(name, usual) for name, usual in _METADATA.items()} | {"rule": options}
@@ -61,7 +61,7 @@ BASE_NAME = "base"
 
 
 def path_text(value: Any) -> Any:
-    """Converts a path to text; returns other values unchanged. `Path("base")` is a folder, and becomes `./base`."""
+    """Converts a path to text; returns other values unchanged. `Path("base")` is a folder and becomes `./base`."""
     text = os.fspath(value) if isinstance(value, os.PathLike) else value
     return f"./{text}" if text is not value and text == BASE_NAME else text
 
@@ -96,7 +96,7 @@ def typed_value(kind: Any, value: Any, name: str) -> Any:
 
 
 class Settings:
-    """Base of the settings classes: dataclasses whose fields are declared by `setting`.
+    """Base class of all settings: dataclasses whose fields are declared by `setting`.
 
     Creating an object checks all values. Only declared fields can be set.
     """

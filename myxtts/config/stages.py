@@ -128,7 +128,7 @@ class StageEntry:
     takes_init_from: bool = False
     """Whether a new run can load the part's weights from another run (`--init-from`)."""
     tuned_with_all: bool = True
-    """Whether `--init-from` fine-tunes the part by default in a run of all stages. If False, it stays unchanged."""
+    """Whether `--init-from` fine-tunes the part by default in a run of all stages. If not, the part stays as it is."""
     defaults: Mapping[str, object] = field(default_factory=dict)
     """Default values that differ from those of the class in `settings`, by field name, such as `max_steps`."""
     can_crop: bool = False
@@ -144,9 +144,9 @@ class StageEntry:
     ema: float = 0.0
     """Decay of the weight averages if neither `training.ema` nor the preset `training.optimizations` sets it."""
     cost: float = 1.0
-    """Step time per clip relative to the GPT stage, for the time forecast (measured with `nano` on two cores)."""
+    """Step time per clip relative to the GPT stage, for time estimates (measured with `nano` on two cores)."""
     follows: Sequence[str] = ()
-    """Stages in `builds_on` that may be trained further after this one, which then resumes with their new weights."""
+    """Stages in `builds_on` that may be trained further after this stage, which then resumes with the new weights."""
 
 
 _SETTINGS = {"gpt": GPTConfig, "decoder": DecoderConfig}

@@ -16,7 +16,7 @@ SWITCHES = PRESETS.pop("default")
 PRESETS["auto"] = PRESETS["balanced"]
 """Switches of each preset. `conservative` changes results at most by rounding. `balanced`, also called `auto`, lowers
 the precision of matrix products where that is faster, and on a GPU uses XLA for stages with many steps per batch shape.
-`aggressive` also saves memory, and uses XLA for every stage on a GPU."""
+`aggressive` also saves memory and uses XLA for every stage on a GPU."""
 FIRST_SLURM_PORT, SLURM_PORTS = 23000, 8000
 """First port and number of ports for Slurm workers. The job id selects a port, so that jobs do not conflict."""
 SLURM = ("slurm",)
@@ -30,8 +30,8 @@ _switch = functools.partial(setting, None, page="more", group="optimizations")
 def workers_in(environment: Mapping[str, str]) -> tuple[tuple[str, ...], int] | None:
     """Returns all workers' addresses (chief first) and this worker's index, from the variable `TF_CONFIG`.
 
-    Kubeflow's TFJob sets this variable. Returns None if it names no cluster. Raises `ConfigError` if it is invalid,
-    or if this process is neither chief nor worker.
+    Kubeflow's TFJob sets this variable. Returns None if the variable names no cluster. Raises `ConfigError` if the
+    variable is invalid, or if this process is neither chief nor worker.
     """
     try:
         found = json.loads(environment.get("TF_CONFIG") or "{}")
@@ -49,7 +49,7 @@ def workers_in(environment: Mapping[str, str]) -> tuple[tuple[str, ...], int] | 
 
 
 def workers_of_slurm(environment: Mapping[str, str]) -> tuple[tuple[str, ...], int]:
-    """Returns the addresses of a Slurm job step's tasks and this task's index. Raises `ConfigError` outside of one."""
+    """Returns the task addresses of a Slurm job step and this task's index. Raises `ConfigError` outside a job step."""
     names = "SLURM_PROCID", "SLURM_JOB_ID", "SLURM_STEP_NODELIST", "SLURM_STEP_TASKS_PER_NODE"
     if missing := [name for name in names if not environment.get(name)]:
         hint = "Start it with srun inside a job, or give host:port,… with --worker-index."
@@ -72,7 +72,7 @@ def workers_of_slurm(environment: Mapping[str, str]) -> tuple[tuple[str, ...], i
 
 
 def requested_switches(training: Settings, stage: str | None = None) -> dict[str, tuple[object, str]]:
-    """Returns `{switch: (value, source)}` for all `SWITCHES`, with source `given`, `preset NAME` or `default`."""
+    """Returns `{switch: (value, source)}` for all `SWITCHES`, with source `given`, `preset NAME`, or a default."""
     found = {name: (value, "default") for name, value in SWITCHES.items()}
     if stage and STAGES[stage].ema:
         found["ema"] = STAGES[stage].ema, "default of the stage"
@@ -91,7 +91,7 @@ class TrainingConfig(Settings):
     stage: str = setting("all", one_of=lambda: (*STAGES, "all"), of_run=True, flag="--stage", page="main")
     """Stage to train; `all` trains all missing stages in order."""
     leave_out: tuple[str, ...] = setting((), one_of=lambda: STAGES, of_run=True)
-    """Stages that `stage: all` does not start. A stage that has a checkpoint is continued nevertheless."""
+    """Stages that `stage: all` does not start. Stages that have a checkpoint are resumed nevertheless."""
     epochs: int = setting(500, at_least=1, flag="--epochs", page="main")
     """Maximum number of epochs, for stages without max steps. By default, only speaker and decoder have max steps."""
     stages: dict[str, StageConfig] = field(default_factory=dict)
@@ -169,7 +169,7 @@ class TrainingConfig(Settings):
     pipeline_depth: int = setting(3, at_least=3, at_most=1000)
     """Number of batches in the pipeline: one in preparation, one in training, and the rest in a buffer in between."""
     max_bad_steps: int = setting(20, at_least=1)
-    """Number of steps in a row with a non-finite loss or gradient after which a run counts as diverged."""
+    """Number of consecutive steps with a non-finite loss or gradient after which a run counts as diverged."""
     divergence_returns: int = setting(3, at_least=0)
     """Number of times that a diverged run returns to its last good checkpoint with a lower learning rate."""
     divergence_rate: float = setting(0.5, above=0, at_most=1)

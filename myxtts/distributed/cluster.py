@@ -1,4 +1,4 @@
-"""Connection of the workers by TensorFlow's runtime: distribution strategy, key-value store and health checks.
+"""Connection of the workers through TensorFlow's runtime: distribution strategy, key-value store and health checks.
 
 The store belongs to TensorFlow's coordination service, which runs in worker 0. Store and health checks have no public
 interface, so this module uses `tensorflow.python.eager.context` (TensorFlow 2.21).
@@ -21,8 +21,8 @@ _JOB = "/job:worker/replica:0/task:"
 class Cluster:
     """Connection to the other workers. Every worker must create one, before TensorFlow's runtime starts.
 
-    `addresses` has the `host:port` of all workers, in the same order on each; `addresses[index]` is this worker's own;
-    `timeout_seconds` is the time limit for all workers to connect.
+    `addresses` lists the `host:port` of all workers, in the same order on every worker; this worker's address is
+    `addresses[index]`. All workers must connect within `timeout_seconds`.
 
     Raises:
         UserError: A worker is missing or cannot be reached, or the port is taken.
@@ -48,8 +48,8 @@ class Cluster:
             named = "".join(f" Worker {number} ({addresses[int(number)]}) is missing." for number in late)
             raise UserError(
                 f"Worker {index} ({addresses[index]}) could not connect to all {len(addresses)} workers within "
-                f"{timeout_seconds:.0f} s (training.worker_timeout_seconds).{named} Give each the same --workers, "
-                f"its own --worker-index and a free port. TensorFlow: {error.message.splitlines()[0]}"
+                f"{timeout_seconds:.0f} s (training.worker_timeout_seconds).{named} Give each worker the "
+                f"same --workers, its own --worker-index and a free port. TensorFlow: {error.message.splitlines()[0]}"
             ) from error
 
     def write(self, key: str, value: str) -> None:
@@ -60,7 +60,7 @@ class Cluster:
             raise ConnectionError(error.message) from error
 
     def read(self, key: str) -> str:
-        """Waits for a key's value. Raises `ConnectionError` on failure."""
+        """Waits for the value of a key and returns it. Raises `ConnectionError` on failure."""
         while True:
             try:
                 return context().get_config_key_value(key, 1000)  # short, so that Python can handle Ctrl-C
@@ -74,7 +74,7 @@ class Cluster:
         context().delete_config_key_value(key)
 
     def failure(self, index: int, seconds: float) -> str | None:
-        """Checks that worker `index` responds within `seconds`; returns None if it does, else what is wrong with it."""
+        """Returns None if worker `index` responds within `seconds`, else a description of the fault."""
         try:
             context().check_collective_ops_peer_health(f"{_JOB}{index}", timeout_in_ms=int(1000 * seconds))
         except tf.errors.DeadlineExceededError:

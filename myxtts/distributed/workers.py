@@ -36,7 +36,7 @@ LOST_EXIT_CODE = 75
 REFUSED_EXIT_CODE = 2
 """Exit code of a worker that cannot run with its settings; `launch` does not restart it."""
 FAREWELL_SECONDS = 5.0
-"""Seconds that worker 0 waits for the others if one ended early, and `launch` if one refused its settings."""
+"""Seconds to wait for other workers: in worker 0 if one ended early, in `launch` if one refused its settings."""
 LOST_PATIENCE_SECONDS = 15.0
 """Seconds after the loss of a worker until `launch` kills the other workers, which may hang."""
 RESUME = "The same command resumes from the last checkpoint"
@@ -51,7 +51,7 @@ class WorkerLost(UserError):
 
 
 class Workers:
-    """Processes that train one model together, as seen by the process `index`. By default, it is the only one."""
+    """Processes that train one model together, as seen by the process `index`. By default, this process is alone."""
 
     def __init__(self, addresses: tuple[str, ...] = ("",), index: int = 0, cluster=None):
         self.addresses, self.index, self._cluster = addresses, index, cluster
@@ -94,7 +94,7 @@ class Workers:
         return json.loads(content)
 
     def ask(self, call: Callable[[], Any]) -> Any:
-        """Calls `call` on the chief only, and returns its result (JSON) on all workers, which must all call `ask`."""
+        """Calls `call` on the chief only and returns the result (JSON) on all workers, which must all call `ask`."""
         return self.gather(call() if self.is_chief else None)[0]
 
     def agree(self, event: threading.Event) -> bool:
@@ -104,7 +104,7 @@ class Workers:
         return is_set  # not `event.is_set()`, which may have changed since on one worker
 
     def require_equal(self, what: str, value: Any, hint: str) -> None:
-        """Raises `UserError` on all workers if their JSON values differ. In the message, `what` names the value."""
+        """Raises `UserError` on all workers if their JSON `value`s differ. In the message, `what` names the value."""
         first, *others = self.gather(value)
         differing = [(index, other) for index, other in enumerate(others, 1) if other != first]
         for index, other in differing[:1]:
@@ -121,7 +121,7 @@ class Workers:
     def raise_lost(self, error: BaseException) -> None:
         """Raises `WorkerLost` after a collective failed with `error`; does nothing if this process trains alone.
 
-        First waits a minute. Usually a health check finds the lost worker in this time, names it and ends this process.
+        First waits a minute. Usually, a health check finds the lost worker before, names it and ends this process.
         """
         if self.count == 1:
             return
@@ -136,7 +136,7 @@ class Workers:
             self._send_end(self.index, why, code)
 
     def close(self) -> None:
-        """Waits until all workers have called `close`, and ends the health checks."""
+        """Waits until all workers have called `close` and ends the health checks."""
         if self.count > 1 and not self._closed.is_set():
             self.gather()
             self._closed.set()
@@ -145,7 +145,7 @@ class Workers:
             self._listener.join(LOST_SECONDS)
 
     def _check_health(self):
-        """Ends all workers if one is lost or `watch`'s deadline is over. All check the chief; the chief checks all."""
+        """Ends all workers if one is lost or the deadline has passed. The chief checks all, others only the chief."""
         while not self._closed.wait(CHECK_SECONDS):
             for peer in range(1, self.count) if self.is_chief else [0]:
                 if why := self._cluster.failure(peer, LOST_SECONDS):
@@ -179,10 +179,10 @@ class Workers:
 
 
 def join_workers(training: TrainingConfig, plan: DevicePlan, settings: dict) -> Workers:
-    """Connects this process with the other `training.workers` and returns the `Workers`; later calls only return them.
+    """Connects this process to the other `training.workers` and returns the `Workers`; later calls only return them.
 
-    Checks that all have the same code, package versions and `settings` (JSON values). Must be called after the devices
-    are configured and before TensorFlow's runtime starts. If `training.workers` is empty, this process trains alone.
+    Checks that all workers have the same code, package versions and `settings` (JSON values). Must be called after the
+    devices are configured and before TensorFlow's runtime starts. With no `training.workers`, the process trains alone.
 
     Raises:
         UserError: A worker is missing, cannot be reached or differs from worker 0, or a port is taken.
@@ -205,7 +205,7 @@ def join_workers(training: TrainingConfig, plan: DevicePlan, settings: dict) -> 
         workers.require_equal("--workers", addresses, "Give all of them in the same order.")
         workers.require_equal("versions", versions, "Install the same versions on every machine.")
         workers.require_equal("settings", settings, "Start all with the same flags except --worker-index.")
-        workers.require_equal("model devices", devices, "Give each worker as many model devices of one kind.")
+        workers.require_equal("model devices", devices, "Give each worker the same number and kind of model devices.")
     return workers
 
 
@@ -217,7 +217,7 @@ def require_free_port(training: TrainingConfig) -> None:
             socket.create_server(("", int(addresses[index].rpartition(":")[2]))).close()
         except OSError as error:
             rule = f"Worker {index} ({addresses[index]}) cannot listen on its port: {os.strerror(error.errno)}"
-            raise UserError(f"{rule}. Give it another port in --workers, the same for all workers.") from None
+            raise UserError(f"{rule}. Choose another port, and give all workers the same --workers.") from None
 
 
 @contextmanager
@@ -247,7 +247,7 @@ def current_workers() -> Workers:
 def end_process(code: int = 0, seconds: float = LOST_SECONDS) -> NoReturn:
     """Ends this process without clean-up, which could wait forever if interrupted code holds a lock.
 
-    Worker 0, which runs the coordination service, first waits for the other workers to end, at most `seconds`.
+    Worker 0, which runs the coordination service, first waits up to `seconds` for the other workers to end.
     """
     logging.shutdown()
     with suppress(OSError):  # it may be a closed pipe
@@ -259,8 +259,8 @@ def end_process(code: int = 0, seconds: float = LOST_SECONDS) -> NoReturn:
 
 
 def launch(arguments: Sequence[str], environments: Sequence[Mapping[str, str]], restarts: int = 0) -> int:
-    """Runs `myxtts ARGUMENTS --workers … --worker-index N` once for each of `environments`, the environment variables
-    to add, and prints the output of all.
+    """Runs `myxtts ARGUMENTS --workers … --worker-index N` once for each entry of `environments`
+    (environment variables to add) and prints the output of all workers.
 
     Ctrl-C and SIGTERM are forwarded to all workers. If a worker is lost, all workers end and are restarted, up to
     `restarts` times; the run resumes from the last checkpoint.
@@ -270,7 +270,7 @@ def launch(arguments: Sequence[str], environments: Sequence[Mapping[str, str]], 
         worker was lost; else the first exit code, in worker order, that is not 0; 0 if all workers succeeded.
     """
     workers, is_stopped = [], threading.Event()
-    # Each in a new session: a Ctrl-C of the terminal reaches it once, forwarded by this process.
+    # Each worker has its own session, so that it gets a Ctrl-C only once, forwarded by this process.
     options = dict(stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True)
     if sys.platform == "linux":
         # PR_SET_PDEATHSIG of prctl(2) is 1: the workers end if this process is killed.

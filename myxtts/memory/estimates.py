@@ -1,4 +1,4 @@
-"""Estimates the memory of training the GPT and the DVAE from `ModelConfig`, without TensorFlow.
+"""Estimates the memory needed to train the GPT and the DVAE from `ModelConfig`, without TensorFlow.
 
 Weights are counted exactly, layer by layer. Activations are the tensors of the forward pass that the backward pass
 reads; docstrings list them, with W for the model width. XLA is assumed to keep only the inputs of the GPT's blocks, as
@@ -25,7 +25,7 @@ CHUNK_KEYS = 256
 TOKENS_PER_SECOND = 7
 """Approximate number of text tokens per second of speech."""
 RESERVED_GB = 1.0
-"""GPU memory reserved for CUDA's context, library workspaces and fragmentation; a usual value, not measured."""
+"""GPU memory in GB reserved for CUDA's context, library workspaces and fragmentation; typical value, not measured."""
 UNFOLDED_BYTES = 2**25
 """Maximum size in bytes of TensorFlow's buffer for a convolution's unfolded input, which fits the last-level cache."""
 LORA_KERNELS = {"qkv": (1, 3), "output_projection": (1, 1), "mlp_in": (1, 4), "mlp_out": (4, 1)}
@@ -47,7 +47,7 @@ class Shapes:
     def of_data(
         cls, data: DataConfig, batch: int, seconds: float | None = None, settings: StageConfig | None = None
     ) -> "Shapes":
-        """Returns the sizes for clips of `seconds` (None: `data.max_seconds`), at most `settings.crop_seconds`."""
+        """Returns the sizes for clips of `seconds` (default: `data.max_seconds`), cut to `settings.crop_seconds`."""
         seconds = seconds or data.max_seconds
         if settings and settings.crop_seconds:
             seconds = min(seconds, settings.crop_seconds)
@@ -79,7 +79,7 @@ class Optimizations:
 
     @property
     def compute_bytes(self) -> int:
-        """Bytes of a value in the compute dtype of the layers."""
+        """Size in bytes of a value in the layers' compute dtype."""
         return FLOAT if self.precision == "float32" else 2
 
     @property
@@ -90,7 +90,7 @@ class Optimizations:
 
 @dataclass(frozen=True)
 class MemoryEstimate:
-    """Memory that training needs, in bytes, by use."""
+    """Memory in bytes that training needs, by use."""
 
     parameters: int
     """Trained and frozen weights."""
@@ -155,7 +155,7 @@ def count_dvae(model: ModelConfig) -> tuple[int, int]:
 
 
 def count_lora(model: ModelConfig, optimizations: Optimizations) -> tuple[int, int]:
-    """Returns two weight counts: of the LoRA adapters, and of text embedding and head, which are trained with them."""
+    """Returns two counts: the weights of the LoRA adapters, and the text weights trained with them."""
     widths = sum(sum(LORA_KERNELS[target]) for target in optimizations.lora_targets)
     text = model.num_text_tokens * model.width + _dense(model.width, model.num_text_tokens)
     return model.layers * widths * model.width * optimizations.lora_rank, text
@@ -216,7 +216,7 @@ def _perceiver_activations(model, frames, optimizations):
 
 
 def estimate_gpt(model: ModelConfig, shapes: Shapes, optimizations: Optimizations = Optimizations()) -> MemoryEstimate:
-    """Estimates the memory of training the GPT; `model.num_text_tokens` must be set."""
+    """Estimates the memory needed to train the GPT; `model.num_text_tokens` must be set."""
     count, number, uses_lora = count_gpt(model), optimizations.compute_bytes, optimizations.lora_rank > 0
     adapters, text_weights = count_lora(model, optimizations)
     trained = adapters + text_weights if uses_lora else count
@@ -248,7 +248,7 @@ def estimate_gpt(model: ModelConfig, shapes: Shapes, optimizations: Optimization
 
 
 def with_optimizer(trained: int, others: int, optimizations: Optimizations, **terms: int) -> MemoryEstimate:
-    """Creates a `MemoryEstimate` from the numbers of trained and other weights; `terms` are its remaining fields."""
+    """Creates a `MemoryEstimate` from the numbers of trained and other weights; `terms` are the remaining fields."""
     return MemoryEstimate(
         parameters=FLOAT * (trained + others),
         slots=2 * FLOAT * trained,
@@ -269,7 +269,7 @@ def _attention_workspace(heads, positions, optimizations):
 
 
 def estimate_dvae(model: ModelConfig, shapes: Shapes, optimizations: Optimizations = Optimizations()) -> MemoryEstimate:
-    """Estimates the memory of training the DVAE. Only three optimizations matter: precision, accumulation and EMA."""
+    """Estimates the memory needed to train the DVAE. Only three optimizations matter: precision, accumulation, EMA."""
     trained, others = count_dvae(model)
     number, batch_codes = optimizations.compute_bytes, shapes.batch * shapes.codes
     # A code has four mel frames. H is the number of hidden channels; residual blocks have 2 H. Encoder: the padded mel;
@@ -290,6 +290,6 @@ def estimate_dvae(model: ModelConfig, shapes: Shapes, optimizations: Optimizatio
 def largest_batch(
     model: ModelConfig, shapes: Shapes, optimizations: Optimizations, memory: float, estimate: Callable = estimate_gpt
 ) -> int:
-    """Returns the largest batch size below 65,536 whose `estimate` fits into `memory` bytes; 0 for none."""
+    """Returns the largest batch size below 65,536 whose `estimate` fits in `memory` bytes; 0 if none fits."""
     peak = lambda batch: estimate(model, replace(shapes, batch=batch), optimizations).peak
     return bisect_right(range(1, 2**16), memory, key=peak)

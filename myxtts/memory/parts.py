@@ -1,4 +1,4 @@
-"""Estimates the memory of training the speaker encoder and the waveform decoder. The method is in `estimates.py`."""
+"""Estimates the memory needed to train the speaker encoder and the waveform decoder, as `estimates.py` explains."""
 
 import math
 from dataclasses import replace
@@ -15,7 +15,7 @@ TAPS, EXPANSION = 7, 3
 PERIODS, PERIOD_CHANNELS = (2, 3, 5, 7, 11), (32, 128, 512, 1024, 1024)
 RESOLUTIONS, SPECTRUM_CHANNELS = (512, 1024, 2048), (32, 32, 32, 32, 32)
 FEWEST_CHANNELS = 4
-"""Minimum number of channels in a discriminator's layers. This and the constants above are as in `models`."""
+"""Minimum number of channels in a discriminator's layers. This constant and those above are as in `models`."""
 DIVISORS = {"nano": 8, "tiny": 4, "small": 2}
 """Divisor of the discriminators' numbers of channels, by model size; 1 for sizes not listed."""
 CONTEXT_FRAMES = {"istft": 34, "hifigan": 26}
@@ -42,7 +42,7 @@ def count_speaker(model: ModelConfig) -> tuple[int, int]:
 
 
 def estimate_speaker(model: ModelConfig, shapes: Shapes, optimizations=Optimizations()) -> MemoryEstimate:
-    """Estimates the memory of training the speaker encoder. The classifier, with a row per speaker, is not counted.
+    """Estimates the memory needed to train the speaker encoder, without its classifier, which has a row per speaker.
 
     Only three optimizations matter: precision, accumulation and EMA.
     """
@@ -133,9 +133,9 @@ def _decoder_activations(model, frames, number):
 
 
 def estimate_decoder(model: ModelConfig, shapes: Shapes, optimizations=Optimizations()) -> MemoryEstimate:
-    """Estimates the memory of training the decoder. Only three optimizations matter: precision, accumulation and EMA.
+    """Estimates the memory needed to train the decoder. Only three optimizations matter: precision, accumulation, EMA.
 
-    The peak is in the decoder's update. It keeps the feature maps of recordings and, for generated audio, both the
+    The peak is in the decoder's update, which keeps the feature maps of recordings and, for generated audio, both the
     feature maps and their values before the activation.
     """
     decoder, discriminators = count_decoder(model), count_discriminators(model)

@@ -34,7 +34,7 @@ TERMS = "parameters slots averages accumulators gradients activations working pe
 
 
 def requested_optimizations(training: TrainingConfig, stage: str) -> tuple[Optimizations, dict[str, str]]:
-    """Returns a stage's optimizations in a configuration and, by name, the values assumed for those that are `auto`."""
+    """Returns the requested `Optimizations` of a stage, and the values assumed for those that are `auto`, by name."""
     # Instead of `auto`, the default is assumed, which needs the most memory.
     known = Optimizations.__dataclass_fields__
     switches = {name: value for name, (value, _) in requested_switches(training, stage).items() if name in known}
@@ -92,7 +92,7 @@ def memory_report(
         stage: Name of the stage; raises `ConfigError` if it is unknown.
         clip_seconds: Duration of the longest clip (default: `data.max_seconds`).
         gpus_gb: GPU memory sizes in GB. The largest batch is found for each size.
-        shares: Number of devices that train, each with an equal share of a batch.
+        shares: Number of training devices, each of which gets an equal part of a batch.
     """
     estimate, settings, model = ESTIMATES.get(stage), config.stage(stage), config.model
     require(estimate is not None, "--stage", f"one of {', '.join(ESTIMATES)} to estimate its memory", stage)
@@ -119,7 +119,7 @@ def memory_report(
 def check_claims(model: ModelConfig, stores: "Mapping[str, CheckpointStore]") -> None:
     """Raises `CheckpointError` if `model`, as described by `config.json`, is much larger than the stored weights.
 
-    Without this check, building such a model could use up all memory. `stores` has the checkpoints by part.
+    Without this check, building such a model could use up all memory. `stores` has the checkpoints of each part.
     """
     for part in ESTIMATES.keys() & stores.keys():
         store, step = stores[part], stores[part].steps()[-1]

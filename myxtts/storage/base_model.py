@@ -22,7 +22,7 @@ FORMS = "the folder of a training run, of `myxtts convert` or of XTTS v2, base, 
 
 
 def kind_of(source: AnyPath) -> str:
-    """Returns the kind of a path, a key of `KINDS`. The text "base" is the bundled model; `Path("base")` is not."""
+    """Returns the kind of a path, a key of `KINDS`. "base" as text is the bundled model; `Path("base")` is a folder."""
     if is_base(source):
         return BASE_NAME
     path = Path(source)

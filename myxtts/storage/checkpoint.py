@@ -47,7 +47,7 @@ _DTYPES |= {"U8": "<u1", "U16": "<u2", "U32": "<u4", "U64": "<u8"}
 def write_tensors(path: AnyPath, arrays: Mapping[str, np.ndarray], values: Iterable[np.ndarray] | None = None) -> None:
     """Writes a safetensors file tensor by tensor; the library's writer would need twice the memory of all tensors.
 
-    `arrays` determines names, order, shapes and data types. The data is from `values`, if given, in the same order.
+    `arrays` determines names, order, shapes and data types. `values` provides the data in the same order, if given.
     """
     # Header of names, shapes and offsets, then the values: https://huggingface.co/docs/safetensors/index#format
     header, end, names = {}, 0, {np.dtype(dtype): name for name, dtype in _DTYPES.items()}
@@ -104,7 +104,7 @@ class CheckpointVersionError(CheckpointError):
 
 
 def write_manifest(folder: Path) -> None:
-    """Writes the manifest of a folder: `{file name: {"bytes": size, "blake2b": digest}}`, and its checksum."""
+    """Writes the manifest of a folder: `{file name: {"bytes": size, "blake2b": digest}}`, and its own checksum."""
     found = (file for file in sorted(folder.iterdir()) if file.name != MANIFEST)
     entries = {file.name: {"bytes": file.stat().st_size, "blake2b": files.digest_file(file)} for file in found}
     manifest = {"format": FORMAT, "files": entries, "blake2b": _manifest_digest(FORMAT, entries)}
@@ -166,7 +166,7 @@ class CheckpointStore:
         return replaced if replaced.is_dir() and not path.exists() else path
 
     def steps(self) -> list[int]:
-        """Returns the steps of all checkpoints, also of damaged ones, in ascending order."""
+        """Returns the steps of all checkpoints, including damaged ones, in ascending order."""
         found = (_STEP.fullmatch(entry.name) for entry in self.folder.glob("*step_*") if entry.is_dir())
         return sorted({int(match[1] or match[2]) for match in found if match})
 
@@ -175,7 +175,7 @@ class CheckpointStore:
         return self._newest(self.read_state)
 
     def newest_file(self, name: str) -> Path | None:
-        """Returns the path of a file in the newest checkpoint; None if that has no such file. Skips damaged copies."""
+        """Returns the path of a file in the newest checkpoint; None if there is no such file. Skips damaged files."""
         return self._newest(lambda step: self.file(step, name))
 
     def _newest(self, read):
@@ -195,7 +195,7 @@ class CheckpointStore:
         return best if best in self.steps() else None
 
     def _list_best(self):
-        """Updates `best.json`, which tells other programs the `best_step`."""
+        """Updates `best.json`, which stores `best_step` for other programs."""
         best, path = self.best_step(), self.folder / "best.json"
         with suppress(CheckpointError):
             if best is None or files.read_json(path) == {"step": best}:
@@ -221,7 +221,7 @@ class CheckpointStore:
         path = self.folder / f"step_{step:08d}"
         with files.write_whole_folder(path, replaced_name=f".{path.name}.replaced") as folder:
             for name, arrays in tensors.items():
-                # As in files of the library, the largest items come first, so that all offsets are aligned.
+                # As in the library's files, dtypes with the largest items come first, so that all offsets are aligned.
                 ordered = sorted(arrays.items(), key=lambda named: (-named[1].itemsize, named[0]))
                 write_tensors(folder / f"{name}.safetensors", dict(ordered))
             for name, content in (copies or {}).items():
@@ -248,7 +248,7 @@ class CheckpointStore:
         self._sound.add(step)
 
     def digest(self, step: int, name: str = "model") -> str:
-        """Returns the digest of the tensor file `name` from the manifest."""
+        """Returns the digest of the tensor file `name`, as recorded in the manifest."""
         return _entry(self.path(step) / f"{name}.safetensors")["blake2b"]
 
     def file(self, step: int, name: str) -> Path | None:
@@ -261,9 +261,9 @@ class CheckpointStore:
         return path
 
     def newest_sound(self, warn: Callable[[str], Any]) -> int | None:
-        """Returns the step of the newest intact checkpoint or None; renames newer damaged ones, each with a warning.
+        """Returns the step of the newest intact checkpoint, or None. Renames newer damaged ones, each with a warning.
 
-        Raises `CheckpointVersionError` if the newest intact checkpoint has another format, and does not rename it.
+        Raises `CheckpointVersionError`, without renaming it, if the newest intact checkpoint has another format.
         """
         while steps := self.steps():
             step = steps[-1]
@@ -306,7 +306,7 @@ class CheckpointStore:
         return {name: dict(self.open(step, name)) for name in names}, self.read_state(step)
 
     def open(self, step: int, name: str = "model") -> StoredTensors:
-        """Verifies a checkpoint, and returns the tensors of its file `name`; each is read when it is looked up."""
+        """Verifies a checkpoint and returns the tensors of its file `name`; a tensor is read when it is looked up."""
         if step not in self._sound:
             self.verify(step)
         path = self.path(step) / f"{name}.safetensors"
@@ -325,7 +325,7 @@ class CheckpointStore:
 
 
 def assign_by_name(variables: Mapping[str, Any], arrays: Mapping[str, np.ndarray], what: str) -> None:
-    """Assigns arrays to variables by name. If names or shapes differ, raises `CheckpointError`, assigning nothing."""
+    """Assigns arrays to variables by name. If names or shapes differ, raises `CheckpointError` and assigns nothing."""
     unfit = f"{what} does not fit this model:"
     missing, unknown = sorted(set(variables) - set(arrays)), sorted(set(arrays) - set(variables))
     if missing or unknown:

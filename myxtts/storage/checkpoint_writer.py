@@ -10,7 +10,7 @@ from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
 logger = logging.getLogger(__name__)
 
 SAVE_TRIES = 3
-"""Number of failed writes in a row that end a run; also the maximum number of attempts for the last checkpoint."""
+"""Number of consecutive failed writes that end a run; also the maximum number of attempts for the last checkpoint."""
 LAST_TRY_PAUSE_SECONDS = 5.0
 """Pause between attempts to write the last checkpoint, since a lost network mount often comes back."""
 
@@ -18,8 +18,8 @@ LAST_TRY_PAUSE_SECONDS = 5.0
 class CheckpointWriter:
     """Writes the checkpoints of a `CheckpointStore` in a background thread, one at a time.
 
-    After a failed write, the next method call logs an `OSError` and raises any other error. If `SAVE_TRIES` writes in a
-    row fail with an `OSError`, the call raises a `CheckpointError`. Nothing else may write to the store. At the end of
+    After a failed write, the next method call logs an `OSError` and raises any other error. After `SAVE_TRIES`
+    consecutive `OSError`s, the call raises a `CheckpointError`. Nothing else may write to the store. At the end of
     a `with` block, the writer waits for the current write, except after Ctrl-C.
     """
 
@@ -33,21 +33,21 @@ class CheckpointWriter:
     def start(self, step: int, *content) -> None:
         """Waits for the current write, then starts the next one with the arguments of `CheckpointStore.write`.
 
-        Arrays and state must not change until it ends. Raises `CheckpointError` after `SAVE_TRIES` failures in a row.
+        The arrays and the state must not change until the write ends. Raises the same exceptions as `wait`.
         """
         self.wait()
         self._step = step
-        # A daemon, for which Python does not wait, because a second Ctrl-C must end the process at once.
+        # Python does not wait for a daemon thread at exit, so a second Ctrl-C ends the process at once.
         self._thread = threading.Thread(target=self._run, args=content, name="myxtts-checkpoint", daemon=True)
         self._thread.start()
 
     def poll(self) -> None:
-        """Reports the error of a finished write, if any. Does not wait for a write in progress. Raises like `start`."""
+        """Reports the error of a finished write, if any, without waiting. Raises the same exceptions as `wait`."""
         if self._thread is not None and not self._thread.is_alive():
             self.wait()
 
     def wait(self) -> None:
-        """Waits for the current write, if any, and reports its error. Raises like `start`."""
+        """Waits for the current write, if any. Logs or raises its error, as described in the class docstring."""
         self._join()
         error, self._error = self._error, None
         if error is None:

@@ -31,12 +31,12 @@ MAX_JSON_BYTES = 32 * 2**20
 _FORMULA = re.compile(r"\s*[=+\-@\t\r\uff1d\uff0b\uff0d\uff20]")
 """Pattern for the start of a CSV cell that a spreadsheet may evaluate as a formula, even after leading blanks."""
 _TEMPORARY = f".{{}}.{12 * '[0-9a-f]'}.myxtts*.tmp"
-"""Pattern of temporary paths of a file or folder, given the first 40 characters of its name; see `temporary_path`."""
+"""Glob pattern for the temporary paths of a file or folder, to format with the first 40 characters of its name."""
 _NUMBER = re.compile(r"[+-]?\d+(\.\d+)?(e[+-]?\d+)?")
 
 
 class CheckpointError(UserError):
-    """Error for a checkpoint that is missing, damaged, or of another model."""
+    """Error for a checkpoint that is missing, damaged, or from another model."""
 
 
 def new_hasher() -> "hashlib._Hash":
@@ -65,8 +65,8 @@ def write_whole(path: AnyPath, partial: Path | None = None) -> Iterator[Path]:
     """Yields a temporary path next to `path`. If the block ends without an error, the temporary file replaces `path`.
 
     The file is synced before it is renamed, so that `path` is the old or the new file even after a power cut.
-    Keeps the permissions. If `path` is a symbolic link, replaces its target; if it is a device or pipe, writes into it.
-    `partial` is the temporary path to use for a file that stays there after an error, see `partial_path`.
+    Keeps permissions. If `path` is a symbolic link, replaces its target; if it is a device or pipe, writes into it.
+    `partial` is another temporary path, at which the incomplete file is kept after an error; see `partial_path`.
     """
     path = Path(path)
     if path.is_dir():
@@ -98,7 +98,7 @@ def write_whole(path: AnyPath, partial: Path | None = None) -> Iterator[Path]:
 
 @contextmanager
 def _named(path, temporary=None):
-    """Makes an `OSError` in a `with` block name the file `path`, if it names no file or only the file `temporary`."""
+    """Sets the file name of an `OSError` in a `with` block to `path` if the error names no file or `temporary`."""
     try:
         yield
     except OSError as error:
@@ -109,7 +109,7 @@ def _named(path, temporary=None):
 
 @contextmanager
 def refusing_unwritable(path: AnyPath) -> Iterator[None]:
-    """Converts an `OSError` in a `with` block, which writes to `path`, to a `UserError`."""
+    """Converts an `OSError` to a `UserError` in a `with` block that writes to `path`."""
     try:
         yield
     except OSError as error:
@@ -120,8 +120,8 @@ def refusing_unwritable(path: AnyPath) -> Iterator[None]:
 def write_whole_folder(path: AnyPath, sync: bool = True, replaced_name: str | None = None) -> Iterator[Path]:
     """Yields an empty temporary folder, which replaces `path` when the block ends without an error.
 
-    `sync` waits until all files are on the disk, a few milliseconds per file. Until it is deleted, the old folder is
-    named `replaced_name`; a killed process may leave it there. Raises `UserError` if `path` is a mount point.
+    `sync` waits until all files are on disk, which takes a few milliseconds per file. The old folder is renamed to
+    `replaced_name`, then deleted; a killed process may leave it there. Raises `UserError` if `path` is a mount point.
     """
     path = Path(os.path.realpath(path))
     if path.is_mount():  # such as a volume of Docker
@@ -155,12 +155,12 @@ def write_whole_folder(path: AnyPath, sync: bool = True, replaced_name: str | No
 
 @functools.cache
 def _had_leftovers(folder):
-    """Whether `folder` has other temporary paths at this process's first one. Listing it each time would be slow."""
+    """Whether `folder` had other temporary paths at this process's first write. Cached, since listing is slow."""
     return len([*folder.glob(_TEMPORARY.format("*"))]) > 1
 
 
 def _claim(descriptor, path):
-    """Locks the new temporary file or folder of `path`, and removes those that killed processes left."""
+    """Locks the temporary file or folder `descriptor` for `path` and removes leftovers of killed processes."""
     with suppress(OSError):  # without locks, the others may be in use
         lock(descriptor)
         if _had_leftovers(path.parent):
@@ -168,10 +168,10 @@ def _claim(descriptor, path):
 
 
 def remove_leftovers(folder: AnyPath, name: str = "*") -> None:
-    """Removes temporary files and folders in `folder` that no process has locked, because their writers were killed.
+    """Removes temporary files and folders in `folder` that no process has locked: their writers were killed.
 
-    `name` is a pattern of the first 40 characters of the names whose temporary paths are removed. On a file system
-    without locks, no process may be writing to `folder`.
+    `name` is a glob pattern for the first 40 characters of the final names. On a file system without locks, the caller
+    must make sure that no process is writing to `folder`.
     """
     for leftover in () if os.path.islink(folder) else Path(folder).glob(_TEMPORARY.format(name)):
         with suppress(OSError):  # it is a link, or another user's; opening a pipe must not wait for a writer
@@ -194,7 +194,7 @@ def write_text(path: AnyPath, text: str) -> None:
 
 
 def csv_text(rows: Iterable[Sequence[Any]], separator: str = ",", end: str = "\n", is_safe: bool = True) -> str:
-    """Formats rows as CSV. If `is_safe`, escapes control characters, and prevents cells from being formulas."""
+    """Formats rows as CSV. If `is_safe`, escapes control characters and prevents cells from being formulas."""
     content = io.StringIO()
     rows = (map(_plain_cell, row) for row in rows) if is_safe else rows
     csv.writer(content, delimiter=separator, lineterminator=end).writerows(rows)
@@ -225,7 +225,7 @@ def write_json(path: AnyPath, value: Any) -> None:
 
 
 def read_json(path: AnyPath) -> Any:
-    """Reads a JSON file. Raises `CheckpointError` if it is missing, a device, over `MAX_JSON_BYTES`, or not JSON."""
+    """Reads a JSON file. Raises `CheckpointError` if it is missing, not a file, over `MAX_JSON_BYTES`, or not JSON."""
     path = Path(path)
     try:
         text = read_bounded(path, MAX_JSON_BYTES)
@@ -251,7 +251,7 @@ def free_path(path: Path) -> Path:
 
 
 def partial_path(path: AnyPath) -> Path:
-    """Returns an unused path for the part of a file `path` that is written so far: `a.partial.wav` for `a.wav`."""
+    """Returns an unused path for an incomplete version of the file `path`: `a.partial.wav` for `a.wav`."""
     target = Path(os.path.realpath(path))
     free = (target.with_stem(f"{target.stem[:50]}.partial{number or ''}") for number in itertools.count())
     return next(one for one in free if not os.path.lexists(one))
@@ -263,7 +263,7 @@ def temporary_path(path: Path) -> Path:
 
 
 def sync_path(path: AnyPath) -> None:
-    """Waits until a file, or the list of entries of a folder, is stored on the disk."""
+    """Waits until a file, or the list of a folder's entries, is stored on disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -300,8 +300,8 @@ def lock(descriptor: int) -> None:
 def claimed(path: Path, number: int, waits: bool) -> Iterator[bool]:
     """Claims item `number` of a job that several processes share; yields whether the claim succeeded.
 
-    The claim is a lock on byte `number` of the file `path`. If another process has it, the claim fails or, if `waits`
-    is true, waits until the lock is free. If the file system has no locks, all claims succeed.
+    The claim is a lock on byte `number` of the file `path`. If another process holds this lock, the claim fails or, if
+    `waits` is True, waits for the lock. If the file system has no locks, all claims succeed.
     """
     is_ours = True
     with open(path, "ab") as file:

@@ -91,7 +91,7 @@ def shape_settings(model: ModelConfig, parts: Collection[str]) -> dict[str, Any]
 
 
 def read_config(folder: Path) -> XTTSConfig:
-    """Reads a run's `config.json`, with the shapes of DVAE and GPT and the g2p from the GPT's checkpoint, if any.
+    """Reads a run's `config.json`. The GPT's checkpoint, if any, overrides the shapes of DVAE and GPT and `data.g2p`.
     If `config.json` is missing, returns the checkpoint's settings. Raises `CheckpointError` if both are missing."""
     store, path = CheckpointStore(folder / "gpt"), folder / "config.json"
     state = store.newest_state()
@@ -111,7 +111,7 @@ def read_config(folder: Path) -> XTTSConfig:
 
 
 def vocabulary_path(folder: Path) -> Path:
-    """Returns the path of the vocabulary in the GPT's newest checkpoint or, if it has none, `folder/vocab.json`."""
+    """Returns the path of the vocabulary in the GPT's newest checkpoint or, if there is none, `folder/vocab.json`."""
     own, beside = CheckpointStore(folder / "gpt").newest_file(VOCABULARY), folder / VOCABULARY
     if own is None:  # an imported model or an older checkpoint
         return beside
@@ -202,7 +202,7 @@ def _put_back(folder):
 
 
 def read_metrics(folder: AnyPath) -> list[dict]:
-    """Reads a run's `metrics.jsonl`, one dictionary per line; skips incomplete lines, which a killed run can leave."""
+    """Reads a run's `metrics.jsonl`, one dictionary per line; skips incomplete lines, which a killed run may leave."""
     path, found = Path(folder, METRICS), []
     if not path.is_file():
         return found

@@ -56,7 +56,7 @@ def checked_state(values: dict, path: Path) -> SavedState:
 
 @contextmanager
 def refusing_damage(where: str) -> Iterator[None]:
-    """Converts errors from invalid values in a `with` block to `CheckpointError`; its message calls `where` damaged."""
+    """Converts errors that invalid values cause in a `with` block to a `CheckpointError` that calls `where` damaged."""
     try:
         yield
     except (TypeError, ValueError, OverflowError) as error:
@@ -64,7 +64,7 @@ def refusing_damage(where: str) -> Iterator[None]:
 
 
 def config_of(state: dict[str, Any], where: str) -> XTTSConfig | None:
-    """Returns the settings in a checkpoint's state, None if there are none. Raises `CheckpointError` if invalid."""
+    """Returns the settings in a checkpoint's state; None if there are none. Raises `CheckpointError` if invalid."""
     if "config" not in state:
         return None
     try:

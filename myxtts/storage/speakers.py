@@ -38,7 +38,7 @@ class StoredSpeaker:
     language: str | None = None
     """Language of `clip`. Without a clip, the prefix of the voice's name (`fr_f2`) if the model knows it, else None."""
     sources: tuple[str, ...] = ()
-    """Training clips that `clip` consists of, each as a string of its id and the first digits of its file's digest."""
+    """Training clips that `clip` consists of. Each entry has a clip's id and the first digits of its file's digest."""
     stored_name: str | None = None
     """Name of the latents in `SPEAKERS_FILE`, which may be decomposed; None for a recording."""
 
@@ -82,14 +82,14 @@ def find_speaker(folder: AnyPath, name: str) -> StoredSpeaker:
 
 
 def language_of(folder: AnyPath, name: str | None = None) -> str | None:
-    """Returns the language of voice `name` or, if None, of the training speakers; None if unknown or if they differ."""
+    """Returns the language of the voice `name`, else of all training speakers; None if it is unknown or they differ."""
     speakers = [find_speaker(folder, name)] if name else read_speakers(folder).values()
     languages = {one.language for one in speakers if name or one.clip}
     return languages.pop() if len(languages) == 1 else None
 
 
 def default_speaker(folder: AnyPath, language: str) -> str | None:
-    """Returns the only training speaker or, for `base`, the first voice (in `language` if there is one); else None."""
+    """Returns the only training speaker or, for `base`, the first voice, preferably in `language`; otherwise None."""
     speakers = read_speakers(folder)
     names = [name for name, one in speakers.items() if one.clip]
     if len(names) != 1:
@@ -98,7 +98,7 @@ def default_speaker(folder: AnyPath, language: str) -> str | None:
 
 
 def read_speaker(folder: AnyPath, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Returns latents and vector of a voice (as in `write_speakers`). Raises `CheckpointError` if it has no latents."""
+    """Returns a voice's latents and vector, see `write_speakers`. Raises `CheckpointError` if it is a recording."""
     if (known := find_speaker(folder, name).stored_name) is None:
         raise CheckpointError(f"The voice {name} in {folder} is a recording; it has no latents in {SPEAKERS_FILE}.")
     stored = StoredTensors(Path(folder) / SPEAKERS_FILE)

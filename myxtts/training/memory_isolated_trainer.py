@@ -47,11 +47,11 @@ class MemoryIsolatedDualGPUTrainer(XTTSTrainer):
     def optimize_dataset_for_dual_gpu(
         self, dataset: tf.data.Dataset, prefetch_buffer_size: int | None = 4
     ) -> tf.data.Dataset:
-        """Returns the data set in the same order, with parallel optimizations and prefetched to the data device.
+        """Returns the data set with parallel optimizations, prefetched to the data device. The order stays the same.
 
         Args:
-            dataset: Data set on the host. Later `map` or `batch` calls on the result move its elements to the host.
-            prefetch_buffer_size: Number of batches to prefetch; None takes the number that training uses.
+            dataset: Data set on the host. Later `map` or `batch` calls on the result move elements back to the host.
+            prefetch_buffer_size: Number of batches to prefetch; None uses the same number as training.
         """
         if prefetch_buffer_size is None:
             prefetch_buffer_size = prefetch_depth(self.config, self.plan, self.stage.name)

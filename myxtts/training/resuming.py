@@ -1,4 +1,4 @@
-"""Saves and resumes the training of a stage, and loads the models of earlier stages that it depends on.
+"""Saves and resumes the training of a stage and loads the models of earlier stages that it depends on.
 
 Checkpoints have no state of random generators, because random values depend only on the seed and a position
 (docs/architecture.md).
@@ -51,9 +51,9 @@ class TrainingState:
     """Progress of a stage's training; only the trainer changes it."""
 
     lineage: dict = field(default_factory=dict)
-    """Digests of the earlier stages' models that this stage uses, by stage name. A resumed run must have the same."""
+    """Digests of the earlier stages' models that this stage uses, by stage name. They must match when a run resumes."""
     follows: tuple[str, ...] = ()
-    """Stages in `lineage` whose models may be trained further, so that a resumed run accepts other digests of them."""
+    """Stages in `lineage` whose models may be trained further. Their digests need not match when a run resumes."""
     step: int = 0
     """Number of optimizer steps taken."""
     position: int = 0
@@ -67,7 +67,7 @@ class TrainingState:
     history: list[dict] = field(default_factory=list)
     """One dictionary per validation: `step`, and the losses and metrics by name."""
     best: tuple[float, int] | None = None
-    """Lowest value so far of the criterion `best_by`, and the step with this value; None if there is none yet."""
+    """Lowest value of the criterion `best_by` so far, and its step; None before the first value."""
     best_by: str = "loss"
     """Criterion for the best checkpoint: `loss` (validation) or `evaluation` (speech score), see `training.best_by`."""
     stale_evaluations: int = 0
@@ -80,7 +80,7 @@ class TrainingState:
     """Other objects to save, by name. Each has a method `state()`, which returns JSON values, and `restore(state)`."""
 
     def improves(self, by: str, value: float) -> bool:
-        """Updates `best` if `by` is `best_by` and `value` is lower than the best so far. Returns whether it did so."""
+        """Updates `best` if `by` is `best_by` and `value` is lower than in `best`. Returns whether it changed."""
         is_less = self.best is None or value < self.best[0]
         if by != self.best_by or not math.isfinite(value) or not is_less:
             return False
@@ -120,11 +120,11 @@ class TrainingState:
                 part.restore(saved["parts"][name])
 
     def take_up(self, dataset: SpeechDataset, stage: str) -> SpeechDataset:
-        """Returns the data set with a batch order that continues `record`. Resets `best` if validation differs."""
+        """Returns the data set with an order that continues `record`. Resets `best` if validation is not comparable."""
         before, self.validation = self.validation, data_digest(dataset.validation)
         if before not in (None, self.validation):
             change = "The validation clips changed, or an earlier stage was trained further, since the checkpoint"
-            logger.warning("%s; the best validation loss starts over.", change)
+            logger.warning("%s; the best validation loss is reset.", change)
             self.best, self.least_score, self.stale_evaluations = None, None, 0
             self.parts["overtraining"].restore(OvertrainingDetector(0).state())
         self.clips, start = OrderedClips(dataset.train, dataset.order(stage)), EpochStart()
@@ -177,11 +177,11 @@ class OrderedClips:
         self._digest = digest_bytes(self.identities.tobytes() + order.digest().encode())
 
     def record(self, position: int) -> ClipRecord:
-        """Returns the record of a checkpoint after `position` batches: tensors for its file `CLIPS`, and JSON values.
+        """Returns what a checkpoint after `position` batches records: tensors for its file `CLIPS`, and JSON values.
 
-        `start` is where a run with the same clips continues, the start of the checkpoint's epoch, from which the same
-        batches are rebuilt; `cut`, where a run with other clips does, is the position itself. `heard_at_start` and
-        `heard`, `(N,)` uint8, mark the clips that the epoch has used before. `identity` has the clips' ids as digests.
+        A run with the same clips continues from `start`, the start of the epoch, and rebuilds the same batches. A run
+        with other clips continues from `cut`, the position itself. `heard_at_start` and `heard`, `(N,)` uint8, mark
+        the clips that the epoch has used before `start` and `cut`. `identity` has the hashes of the clips' ids.
         """
         start, cut = self.order.start_at(position), self.order.cut(position)
         heard_at_start, heard = np.zeros((2, len(self.identities)), np.uint8)
@@ -192,7 +192,7 @@ class OrderedClips:
         return arrays, {"digest": self._digest, **state}
 
     def continuing(self, record: ClipRecord) -> tuple[EpochStart, str | None]:
-        """Returns where the order starts to continue `record`, and a warning if clips or batches changed, else None."""
+        """Returns the start of an order that continues `record`, and a warning or, if nothing changed, None."""
         arrays, state = record
         if state.get("digest") == self._digest:
             return EpochStart(*state["start"], np.flatnonzero(arrays["heard_at_start"])), None
@@ -207,7 +207,7 @@ class OrderedClips:
 
 
 def checked_record(record: ClipRecord, position: int, where: str) -> ClipRecord:
-    """Returns a record as read from a checkpoint. Raises `CheckpointError` if it is invalid or of another position."""
+    """Checks and returns a checkpoint's record. Raises `CheckpointError` if it is invalid or has another `position`."""
     arrays, state = record
     start, cut = state.get("start"), state.get("cut")
     is_place = lambda found: isinstance(found, list) and len(found) == 3 and all(map(is_count, found))
@@ -224,17 +224,17 @@ averages, which are used for validation and synthesis."""
 
 
 class Checkpointer:
-    """Saves and loads a trainer's checkpoints. The chief worker saves, and selects what all workers load."""
+    """Saves and loads a trainer's checkpoints. The chief worker saves and selects what all workers load."""
 
     def __init__(self, trainer: "StageTrainer"):
         self.trainer, self.workers = trainer, trainer.workers
         self.state, self.stage, self.train_step = trainer.state, trainer.stage, trainer.train_step
         self.store, self.writer = trainer.store, CheckpointWriter(trainer.store)
         self.companions: dict[str, bytes] = {}
-        """Files, besides weights, that synthesis needs from a checkpoint, such as the vocabulary: contents by name."""
+        """Contents of additional checkpoint files that synthesis needs, such as the vocabulary, by file name."""
 
     def save(self, last: bool, finished: bool) -> None:
-        """Saves a checkpoint of the current step, and marks it as the best if `state.best` is from this step.
+        """Saves a checkpoint of the current step and marks it as the best if `state.best` is from this step.
 
         Args:
             last: Whether to wait until the checkpoint is written, and to try again after errors. If False, a thread
@@ -269,9 +269,9 @@ class Checkpointer:
         return tensors, saved
 
     def resume(self, store: CheckpointStore) -> None:
-        """Loads the newest intact checkpoint of the stage in `store`, unless it has only starting weights (step 0).
+        """Loads the newest intact checkpoint in `store`, unless this checkpoint has only starting weights (step 0).
 
-        Raises `CheckpointError` if the checkpoint does not fit, or if there is none and `store` is not the trainer's.
+        Raises `CheckpointError` if the checkpoint does not fit, or if `store` is another run's and has none.
         """
         step = self.workers.ask(lambda: store.newest_sound(logger.warning))
         if step is not None and not is_start(store.read_state(step)):
@@ -302,7 +302,7 @@ class Checkpointer:
     def go_back(self, error: Exception) -> None:
         """Loads the last checkpoint with finite losses and lowers the learning rate, after training has diverged.
 
-        Raises `error` if there is no such checkpoint, or if training has returned `training.divergence_returns` times.
+        Raises `error` if there is no such checkpoint, or after `training.divergence_returns` returns.
         """
         settings, guard = self.trainer.config.training, self.trainer.watch.divergence
         self.writer.wait()
@@ -351,7 +351,7 @@ def last_good_step(store: CheckpointStore) -> int | None:
 
 
 def untrained_foundations(config: XTTSConfig, stage: str, device: str) -> dict[str, XTTS]:
-    """Creates the models on which a stage depends on `device`, with random weights; returns them by stage name."""
+    """Creates the models that a stage needs, with random weights, on `device`; returns them by stage name."""
     with tf.device(device):
         return {name: XTTS(config.model, parts=(STAGE_CLASSES[name].part,)) for name in STAGES[stage].builds_on}
 
@@ -359,14 +359,14 @@ def untrained_foundations(config: XTTSConfig, stage: str, device: str) -> dict[s
 def load_foundations(
     config: XTTSConfig, stage: str, device: str, models: dict[str, XTTS] | None = None
 ) -> tuple[dict[str, XTTS], dict[str, str]]:
-    """Loads the models on which a stage depends from the run's folder, into `models` or new ones on `device`.
+    """Loads the models that a stage needs from the run's folder, into `models` or into new models on `device`.
 
     Returns:
         The models, and the digests of their weights, both by the name of the stage that trained the model.
 
     Raises:
         CheckpointError: A model is missing or not trained to the end.
-        UserError: The codes in `data.prepared` were computed by another DVAE.
+        UserError: The codes in `data.prepared` are from another DVAE.
     """
     models, lineage = models or untrained_foundations(config, stage, device), {}
     for name, model in models.items():

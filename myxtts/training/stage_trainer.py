@@ -61,7 +61,7 @@ class StageTrainer:
     ):
         self.config, self.plan, self.replicas = config, plan, Replicas(plan)
         self.data_device, self.model_device, self.workers = plan.data_device, plan.model_device, self.replicas.workers
-        """Device that prepares batches, first training device, and the processes that train together."""
+        """The device that prepares batches, the first training device, and the processes that train together."""
         self.stage: Stage = STAGE_CLASSES[stage](config, foundations or {})
         self.store = CheckpointStore(f"{config.training.checkpoint_dir}/{stage}", config.training.keep_checkpoints)
         resumed = None if config.training.reset_training else self.store
@@ -90,7 +90,7 @@ class StageTrainer:
         """Whether a thread prepares batches during training. If False, each batch is prepared when it is needed."""
 
     def _build(self, model, resumed):
-        """Resolves the training switches, and builds the stage's model and its `TrainStep`."""
+        """Resolves the training switches and builds the stage's model and its `TrainStep`."""
         # `resumed` is the store to resume from, or to start from if its newest checkpoint is of step 0; or None.
         config, settings, workers, stage = self.config.training, self.stage_config, self.workers, self.stage
         joined = tuple(filter(None, workers.addresses))
@@ -98,7 +98,7 @@ class StageTrainer:
         require(config.workers == joined, "training.workers", rule, config.workers, hint)
         before = (resumed.newest_state() if resumed else None) or {}
         if before and resumed.folder.resolve() != self.store.folder.resolve():
-            # Checkpoints of two runs would be taken for one, and the new ones removed if the others have more steps.
+            # Otherwise, two runs' checkpoints would mix, and the new ones be removed if the others have more steps.
             rule = f"the run to resume, or a folder without checkpoints of the {stage.name}"
             require(not self.store.steps(), "training.checkpoint_dir", rule, config.checkpoint_dir)
         has_one_shape = self.config.data.static_shapes or settings.crop_seconds or hasattr(settings, "frames")
@@ -178,7 +178,7 @@ class StageTrainer:
         return validation
 
     def _train_and_go_back(self, total, dataset):
-        """Trains to the last step, and returns the last validation losses by name. If training diverges, continues from
+        """Trains to the last step and returns the last validation losses by name. If training diverges, continues from
         a good checkpoint; if it stops early, restores the best checkpoint."""
         loader, validation = dataset.validation_loader(self.stage.name), {}
         while self.step < total and not (self.watch.ended_early or self.workers.agree(self.stop_requested)):
@@ -188,7 +188,7 @@ class StageTrainer:
                 self.workers.watch(None)  # returning takes longer than a step
                 self.checkpointer.go_back(error)
                 dataset = self.state.take_up(dataset, self.stage.name)
-            except tf.errors.ResourceExhaustedError as error:  # of data preparation, validation or samples
+            except tf.errors.ResourceExhaustedError as error:  # in data preparation, validation or samples
                 hint = "Resume with a smaller --batch-size or, with memory isolation, a larger --data-gpu-memory."
                 raise UserError(f"Memory ran out. {hint} TensorFlow: {error.message.splitlines()[0]}") from error
             except LOST_WORKER as error:
@@ -281,8 +281,8 @@ class StageTrainer:
     def noise(self, dataset: SpeechDataset, size: int | None = None, pick: Callable = max):
         """Returns a prepared batch of noise with the shape of a training batch, to measure time and memory.
 
-        `size` is the number of clips (default: this worker's share of a batch). `pick` selects an audio length from
-        those of all training batches, and likewise a text length; by default, it selects the longest.
+        `size` is the number of clips (default: this worker's part of a batch). `pick` selects one of the training
+        batches' audio lengths and one of their text lengths. The default, `max`, selects the longest of each.
         """
         size = size or self.batching.batch_size // self.workers.count
         loader = dataset.train_loader(self.stage.name)

@@ -35,8 +35,8 @@ class XTTSTrainer(StageTrainer):
 
     Args:
         config: Configuration. `data.data_gpu` and `data.model_gpu` select the devices.
-        model: Model to train, on the model device; must have the part that the stage trains. It determines the shape
-            and, if it has one, the vocabulary of the run. None creates a model.
+        model: Model to train, on the model device; must have the part that the stage trains. It determines the run's
+            model shape and, if it has one, the vocabulary. None creates a model.
         resume_checkpoint: Folder of the run to resume. None resumes the run in `training.checkpoint_dir`, if it has a
             checkpoint of the stage and `training.reset_training` is False.
         model_device: TensorFlow name of the device that trains; None takes it from `plan`.
@@ -82,8 +82,8 @@ class XTTSTrainer(StageTrainer):
         super().__init__(config, stage, plan, model=model, resume_checkpoint=resume_checkpoint, **options)
 
     def _open(self, config):
-        """Opens the data set. Raises `ConfigError` if it is missing, the given model does not fit it, or the settings
-        are those of a run that starts from another model or over."""
+        """Opens the data set. Raises `ConfigError` if the data set is missing or does not fit the given model, or if
+        the settings ask to start from another model or to reset an existing run."""
         home, training, model = self._home, config.training, self._given
         hint = "myxtts.train() makes a sample corpus without one."
         require(config.data.train_data is not None, "data.train_data", "a training set", None, hint)
@@ -101,7 +101,7 @@ class XTTSTrainer(StageTrainer):
         rows, needed = model.config.num_text_tokens, dataset.config.model.num_text_tokens
         hint = f"Make the model with ModelConfig(num_text_tokens={needed}), or lower data.vocabulary_size."
         require(needed <= rows, "The vocabulary", f"at most {rows} tokens, as in the model", needed, hint)
-        shape = replace(dataset.config.model, num_text_tokens=rows)  # the model may have more rows than tokens
+        shape = replace(dataset.config.model, num_text_tokens=rows)  # it may have more embedding rows than tokens
         dataset.config = replace(dataset.config, model=shape)
         return dataset
 
@@ -109,7 +109,7 @@ class XTTSTrainer(StageTrainer):
         """Trains to the stage's last step; returns the last validation losses by name.
 
         Args:
-            dataset: Data set; None opens the one named in the configuration.
+            dataset: Data set; None opens the configured data set.
             callbacks: Objects with any of the methods of `callbacks.Callback`.
         """
         if self._dataset is None:
@@ -129,7 +129,7 @@ class XTTSTrainer(StageTrainer):
         for name in self._missing:
             part = STAGE_CLASSES[name].part
             own = model if model is not None and part in model.parts else None
-            # Parts of a preset are trained, and so is a DVAE whose mel scale was measured.
+            # Parts of a preset count as trained, and so does a DVAE whose mel scale was measured.
             if own is not None and (own.preset or (part == "dvae" and np.any(own.mel_stats.numpy() != 1))):
                 weights = {"model": arrays_of(own.part_weights(part))}
                 CheckpointStore(self._home / name).write(0, weights, {"finished": True}, best=True)

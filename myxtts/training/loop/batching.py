@@ -1,4 +1,4 @@
-"""Finds the largest batch size that fits in memory, and splits batches if memory runs out in a step."""
+"""Finds the largest batch size that fits in memory and splits batches if memory runs out in a step."""
 
 import logging
 import math
@@ -26,7 +26,7 @@ class Batching:
     """Takes optimizer steps; when memory runs out, splits batches into more parts and repeats the step.
 
     Checkpoints contain batch size, accumulation and number of parts. If `automatic` is True (`--batch-size auto`), a
-    resumed run takes all three. If not, it takes only the parts, if its configured batch size is the same.
+    resumed run restores all three. If not, it restores only the parts, provided that the batch size is unchanged.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Batching:
         return self.batch_size // self.parts
 
     def take_step(self, group: list, learning_rate: float, seed: tuple[int, int]) -> dict[str, tf.Tensor]:
-        """Takes an optimizer step on the batches in `group`, and returns the losses. If memory runs out, splits each
+        """Takes an optimizer step on the batches in `group` and returns the losses. If memory runs out, splits each
         batch into more parts and repeats the step, or raises `ConfigError` if that is not possible."""
         while True:
             batches = [part for batch in group for part in self._replicas.split(batch, self.parts)]
@@ -72,7 +72,7 @@ class Batching:
         return {"batch_size": self.batch_size, "parts": self.parts, "accumulation": self.accumulation}
 
     def restore(self, state: dict) -> None:
-        """Restores a saved `state`. Without `automatic`, restores only `parts`, if the batch size is the same."""
+        """Restores a saved `state`. Without `automatic`, restores only `parts`, if the batch size is unchanged."""
         batch_size, accumulation, parts = (int(state[name]) for name in ("batch_size", "accumulation", "parts"))
         if min(batch_size, accumulation, parts) < 1 or batch_size % parts:
             raise ValueError(f"a batch of {batch_size} clips cannot be split into {parts} parts")
@@ -84,13 +84,13 @@ class Batching:
 
 
 def with_batch(config: XTTSConfig, stage: str, batch_size: int, accumulation: int) -> XTTSConfig:
-    """Returns a copy of a configuration with another batch size for `stage` and another gradient accumulation."""
+    """Returns a copy of a configuration with a new batch size for `stage` and a new gradient accumulation."""
     stages = {**config.training.stages, stage: replace(config.training.stages[stage], batch_size=batch_size)}
     return replace(config, training=replace(config.training, stages=stages, gradient_accumulation=accumulation))
 
 
 def fit_batch_size(trainer: "StageTrainer", dataset: SpeechDataset) -> SpeechDataset:
-    """Finds and sets a batch size that fits in memory (kept in a resumed run). Returns the data set with this size."""
+    """Sets the largest batch size that fits; a resumed run keeps its own. Returns the data set with this batch size."""
     batching = trainer.batching
     if trainer.step == 0:
         trainer.train_step.phase = trainer.stage.phase(1, 1)  # the last phase takes the most memory
@@ -121,9 +121,9 @@ def peak_bytes(trainer: "StageTrainer", dataset: SpeechDataset, size: int, parts
 
 
 def _largest_that_fits(trainer, dataset, effective):
-    """Tries divisors of the effective batch size, each at least twice the previous one. Returns the last that fits."""
-    # A CPU has swap and no hard limit, so a size is tried there only if its memory, extrapolated from the last two
-    # sizes, is within the budget.
+    """Tries divisors of the effective batch size, each at least twice the previous one. Returns the largest fit."""
+    # A CPU has swap and no hard limit. There, a size is tried only if its memory, extrapolated from the last two sizes,
+    # is within the budget.
     replicas = trainer.replicas.count
     sizes = [size for size in range(replicas, effective + 1, replicas) if effective % size == 0]
     trials, reason, base, budget = {}, "", resident_bytes(), math.inf

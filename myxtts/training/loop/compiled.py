@@ -1,4 +1,4 @@
-"""Compiles a network's blocks with XLA: all blocks share a forward and a backward program for each shape."""
+"""Compiles a network's blocks with XLA: all blocks share one forward and one backward program per shape."""
 
 import keras
 import tensorflow as tf
@@ -7,16 +7,16 @@ from myxtts.models.layers import Layer, Tensor
 from myxtts.training.loop.switches import RECOMPUTED
 
 SEED_BITS = 21
-"""Number of low bits of a dropout seed that hold step and micro-batch. The bits above them hold the block's index."""
+"""Number of low bits of a dropout seed that encode step and micro-batch. The higher bits encode the block's index."""
 
 
 class CompiledBlocks(Layer):
-    """Runs blocks of equal structure with XLA. They share their programs, so compiling takes as long as for one block.
+    """Runs blocks of equal structure with XLA. They share programs, so compilation takes only as long as for one block.
 
-    Each input shape has one program for the forward pass and one for the backward pass. A program gets the weights of a
-    block as arguments. The backward pass recomputes the activations from the block's input (Chen et al. 2016), so that
-    only the inputs are stored. Dropout masks differ from those without XLA.
-    `prefix` is the prefix of the blocks' names in name scopes.
+    Each input shape has one program for the forward pass and one for the backward pass. The weights of a block are
+    arguments of the program. The backward pass recomputes the activations from the block's input (Chen et al. 2016), so
+    that only the inputs are stored. Dropout masks differ from those without XLA.
+    `prefix` precedes the names of the blocks in name scopes.
 
     Call arguments: `x`, the input of the block; `number`, the index of the block; `options`, the other arguments of the
     block, which are tensors or None. The option `seed` is `(2,)` int32.

@@ -39,7 +39,7 @@ LOST_WORKER = (
 
 
 def prefetch_depth(config: XTTSConfig, plan: DevicePlan, stage: str) -> int:
-    """Returns the number of batches to prefetch, `data.pipeline_buffer_size`. Default with memory isolation: 2 to 8."""
+    """Returns how many batches to prefetch: `data.pipeline_buffer_size` (default with memory isolation: 2 to 8)."""
     requested = config.data.pipeline_buffer_size
     if plan.mode != "isolated" or not isinstance(requested, Default):
         return requested
@@ -47,8 +47,8 @@ def prefetch_depth(config: XTTSConfig, plan: DevicePlan, stage: str) -> int:
 
 
 def _prepared(waves, prepare, transfer, start, seconds, now):
-    """Reads, prepares and copies batches to the model device, and yields them."""
-    # Sets `now.phase` to the current phase, and adds the time of each phase to the Counter `seconds`.
+    """Reads batches, prepares them, copies them to the model device, and yields them."""
+    # Sets `now.phase` to the current phase and adds the time of each phase to the Counter `seconds`.
 
     def timed(phase, call, *arguments):
         now.phase, began = phase, time.monotonic()
@@ -69,9 +69,9 @@ def _prepared(waves, prepare, transfer, start, seconds, now):
 class DevicePipeline(Iterator, AbstractContextManager):
     """Iterator over prepared batches: batch N + 1 is prepared while the consumer uses batch N.
 
-    A producer thread reads batches (on the host), prepares them (data device) and copies them (model device). It waits
-    while the buffer holds `capacity` batches. `__next__` raises the thread's errors with their traceback. The thread
-    ends with the `with` block, or when the pipeline is garbage-collected.
+    A producer thread reads batches on the host, prepares them on the data device and copies them to the model device.
+    It waits while the buffer holds `capacity` batches. `__next__` raises the thread's errors with their traceback. The
+    thread ends with the `with` block, or when the pipeline is garbage-collected.
 
     Args:
         batches: `WaveBatch`es on the data device.
@@ -94,7 +94,7 @@ class DevicePipeline(Iterator, AbstractContextManager):
             self._producer.start()
 
     def wait_until_filled(self, head_start_seconds: float = 0.0, timeout_seconds: float = 300.0) -> None:
-        """Waits `head_start_seconds`, then for a full buffer; `RuntimeError` if no batch comes in `timeout_seconds`."""
+        """Waits for a full buffer after a head start. Raises `RuntimeError` if no batch comes in `timeout_seconds`."""
         self._stop.wait(head_start_seconds)
         ready = -1
         while self._producer.is_alive() and not self._ready.full():
@@ -103,7 +103,7 @@ class DevicePipeline(Iterator, AbstractContextManager):
             if time.monotonic() > deadline:
                 raise RuntimeError(
                     f"{ready} of {self.capacity} batches are ready, and none came for {timeout_seconds:.0f} s; the "
-                    f"producer is stuck {PHASES[self._now.phase]}. Look there, or raise --model-start-delay."
+                    f"producer is stuck {PHASES[self._now.phase]}. Find out why, or raise --model-start-delay."
                 )
             time.sleep(0.005)
 
@@ -198,12 +198,12 @@ class StepClock:
             self._last += time.perf_counter() - began
 
     def report(self, whole_run: bool = False) -> dict[str, float]:
-        """Returns the timing of the steps since the last report, or of all steps (`whole_run`); empty without steps.
+        """Returns the timing of the steps since the last report or, if `whole_run`, of all steps. Empty if none.
 
         Returns:
             `avg_ms`, `std_ms`, `steps_per_second`, `variation` (std / mean), `buffer` (mean fill), `buffer_capacity`;
-            and shares of the time of all steps since `start`: `stall`, the time spent waiting for data, and `reading`,
-            `preparing` and `copying`, the time of the producer in these phases.
+            and fractions of the total step time since `start`: `stall`, the time spent waiting for data, and `reading`,
+            `preparing` and `copying`, the producer's time in these phases.
         """
         first = 0 if whole_run else self._reported
         times = np.array(self.step_times[first:])
@@ -248,12 +248,12 @@ class Replicas:
 
     @contextmanager
     def scope(self) -> Iterator[None]:
-        """Places variables that are created in the `with` block on the model devices."""
+        """Places variables created in the `with` block on the model devices."""
         with self.strategy.scope(), tf.device(self.devices[0] if self.count == 1 else None):
             yield
 
     def adopt(self, model: keras.Model) -> None:
-        """Makes a model built outside `scope` trainable. Raises `ConfigError` unless training uses only its device."""
+        """Makes a model built outside `scope` trainable. Raises `ConfigError` if training uses any other device."""
         hint = "Save it with model.save_to_preset(FOLDER) and give training.init_from=FOLDER to myxtts.train()."
         require(self.count == 1, "model=", "trained on one device", f"{self.count} devices", hint)
         device, found = self.devices[0], {short_name(variable.value.device) for variable in model.variables}

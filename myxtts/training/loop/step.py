@@ -16,14 +16,14 @@ from myxtts.training.stages.base import Update
 
 
 class TrainStep:
-    """Train step of a stage: runs the stage's updates in order. Each uses the weights that the previous one changed.
+    """Train step of a stage: runs the stage's updates in order. Each update sees the changes of the previous updates.
 
     Must be created in the strategy's scope and on the model device, where its variables stay.
 
     Args:
         precision: Dtype policy; `mixed_float16` turns on dynamic loss scaling.
-        xla: Whether XLA compiles the gradients, once per batch shape, and with one device the optimizer update, too.
-        ema: Decay of the weight averages; 0 keeps none.
+        xla: Whether XLA compiles the gradients (once per batch shape) and, with one device, the optimizer update.
+        ema: Decay of the weight averages; 0 turns them off.
     """
 
     def __init__(
@@ -46,12 +46,12 @@ class TrainStep:
         self.averages = self._of_rules(lambda rule: rule.averages)
         """Moving averages of the weights by name; empty if there are none."""
         self.state_variables = self._of_rules(lambda rule: rule.state_variables)
-        """Variables, other than weights, that checkpoints contain, such as the optimizer's, by name."""
+        """Variables other than weights that checkpoints contain, such as optimizer slots, by name."""
         self.restart_averages()
         self.phase, self.micro_batches = "", 0
         """`phase` is the stage's phase in the next step; `micro_batches` is the number of batches in the last step."""
         self.on_micro_batch: Callable[[int, int], None] = lambda done, count: None
-        """Called after each of several micro-batches of a step with `(done, count)`. They count once per update."""
+        """Called with `(done, count)` after each micro-batch, if a step has several. Both count once per update."""
         self.xla, self._begun = xla, 0
         self.forget_traces()
 
@@ -70,8 +70,8 @@ class TrainStep:
     def trace_for(self, examples: list) -> None:
         """Traces one graph for all batch shapes. `examples` are the smallest and the largest batch or micro-batch.
 
-        By default, TensorFlow traces one graph for the first shape and one for all others. A resumed run has another
-        first shape, so its losses would be rounded differently. Does nothing with XLA, which compiles each shape.
+        By default, TensorFlow traces one graph for the first shape and one for all others. A resumed run starts with
+        another shape, so its losses would be rounded differently. Does nothing with XLA, which compiles each shape.
         """
         if self.xla or tf.config.functions_run_eagerly():
             return
@@ -108,7 +108,7 @@ class TrainStep:
 
     @contextmanager
     def averaged_weights(self) -> Iterator[None]:
-        """Swaps the weights and their averages, if there are any, in a `with` block for validation or synthesis."""
+        """Swaps the weights with their averages, if any, during a `with` block, for validation or synthesis."""
 
         def exchange():
             for average, weight in zip(self.averages.values(), self.averaged.values()):
@@ -137,7 +137,7 @@ class TrainStep:
                 rule.sums = rule.sums or [zeros(weight) for weight in rule.variables]
 
     def drop_accumulators(self) -> None:
-        """Frees the gradient accumulators, and discards the graphs that use them."""
+        """Frees the gradient accumulators and discards the graphs that use them."""
         for rule in self.rules:
             rule.sums = []
         self.forget_traces()
@@ -190,7 +190,7 @@ class TrainStep:
         counts = {name: tf.add_n([c[name] for c in counts]) for name in counts[0]}
         turns, sums, statistics = [one for one in self.rules if one.has_turn(self.phase)], None, None
         for micro, batch in enumerate(batches):
-            # Of the second number, 16 bits are for the step; the higher bits of a step change the first one.
+            # The low 16 bits of the second number hold the step; a step's higher bits change the first number.
             own = seed + [64 * (seed[1] // 2**16), micro << 16]
             more = self._accumulate(rule, batch, counts, own, self.phase)
             sums, statistics = more if sums is None else tf.nest.map_structure(tf.add, (sums, statistics), more)

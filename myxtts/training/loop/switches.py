@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 STEPS_PER_PROGRAM = 2000
 """Number of steps after which compiling a batch shape with XLA pays off, except in tiny models. Measured for the GPT on
-an H100: a shape takes 65 to 100 s to compile, and saves 0.1 s per step (0.01 s with the model size nano)."""
+an H100: a shape takes 65 to 100 s to compile and then saves 0.1 s per step (0.01 s with nano)."""
 RESUMED = "as in the resumed checkpoint"
 RECOMPUTED = "recomputed_"
 """Prefix of the name scopes of recomputed operations, followed by the name of the block."""
@@ -46,7 +46,7 @@ class Switches(SimpleNamespace):
         return {name: getattr(self, name) for name in SWITCHES}
 
     def requested_text(self, name: str) -> tuple[object, str]:
-        """Returns the requested value of a switch, and text with this value and its source, as in `on (given)`."""
+        """Returns the requested value of a switch, and a text with this value and its source, such as `on (given)`."""
         value, source = self.requested[name]
         return value, f"{on_or_off(value) if isinstance(value, bool) else value} ({source})"
 
@@ -64,14 +64,14 @@ def settle_switches(
     stage: str | None = None,
     steps_per_shape: float = 0.0,
 ) -> Switches:
-    """Resolves the requested switches for a device, and sets TF32 and determinism for the whole process.
+    """Resolves the requested switches for a device and sets TF32 and determinism for the whole process.
 
     Args:
-        applicable: Names of the switches that the stage has; the others keep their defaults.
+        applicable: Names of the switches that apply to the stage; the others keep their defaults.
         before: `Switches.applied` of the run to resume. If `attention` or `xla` is `auto`, its value from that run is
             kept, because another value would round losses differently.
-        stage: Name of the stage, whose default weight averages apply if neither the settings nor the preset name any.
-        steps_per_shape: Number of steps per batch shape, on which the choice of XLA depends; 0 if it is not known.
+        stage: Name of the stage, whose default EMA decay applies if neither the settings nor the preset set one.
+        steps_per_shape: Number of steps per batch shape, on which the choice of XLA depends; 0 if unknown.
     """
     requested = requested_switches(training, stage)
     values = {name: value if name in applicable else SWITCHES[name] for name, (value, _) in requested.items()}
@@ -88,7 +88,7 @@ def settle_switches(
     if values["attention"] == "auto" and (before or {}).get("attention") in (STANDARD, MEMORY_EFFICIENT):
         values["attention"], reasons["attention"] = before["attention"], RESUMED
     elif values["xla"] and requested["attention"][1].startswith("preset") and not runs_on_cpu(device):
-        values["attention"], reasons["attention"] = STANDARD, "XLA fuses it, and stores no scores"
+        values["attention"], reasons["attention"] = STANDARD, "XLA fuses attention and stores no scores"
     elif values["attention"] == "auto":
         values["attention"], reasons["attention"] = choose_attention(model_config, values["precision"], device)
     return Switches(**values, requested=requested, reasons=reasons)
@@ -121,10 +121,10 @@ def xla_refusal(device: str) -> str | None:
 
 
 def choose_attention(model_config: ModelConfig, precision: str, device: str) -> tuple[str, str]:
-    """Chooses `standard` or `memory-efficient` attention by a measurement; returns the choice, and its reason as text.
+    """Measures `standard` and `memory-efficient` attention and chooses one; returns the choice and the reason, as text.
 
-    Times the forward and backward pass of one layer in both forms, at the model's longest sequence. The result depends
-    on processor, precision (a Keras dtype policy) and head width. Takes a few seconds, mostly for tracing.
+    Times the forward and backward pass of one layer in both forms, at the model's maximum length. The result depends on
+    processor, precision (a Keras dtype policy) and head width. Takes a few seconds, mostly for tracing.
     """
     heads, width = model_config.heads, model_config.width // model_config.heads
     longest = model_config.num_latents + model_config.max_text_tokens + 2 + model_config.max_audio_tokens
@@ -194,7 +194,7 @@ def weights_first(function: Callable) -> Callable:
 
 
 class LedgerRow(NamedTuple):
-    """Row of the `Ledger` for one switch: its requested value and source, its observed effect, and evidence for it."""
+    """Row of the `Ledger` for one switch: requested value and source, observed effect, and evidence for this effect."""
 
     optimization: str
     requested: str

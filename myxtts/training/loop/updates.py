@@ -15,14 +15,14 @@ LOSS_SCALE_GROWTH_STEPS = 2000
 
 
 class UpdateRule:
-    """Applies one `Update`, and keeps its state: optimizer, loss scale, weight averages, accumulators.
+    """Applies one `Update` and keeps its state: optimizer, loss scale, weight averages, accumulators.
 
     Must be created in the strategy's scope and on the model device.
 
     Args:
         settings: Settings of the stage, for optimizer and clipping.
         scaled: Turns on dynamic loss scaling, which float16 needs (Micikevicius et al. 2018, section 3.2).
-        ema: Decay of the weight averages, in `[0, 1)`; 0 keeps none.
+        ema: Decay of the weight averages, in `[0, 1)`; 0 turns them off.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class UpdateRule:
         return tf.add_n([weight * sums[name] / tf.maximum(counts[name], 1.0) for name, weight in weights])
 
     def _gradients(self, batch, counts, seed, phase):
-        """Returns gradients of the weighted, scaled loss, the sum of each loss and statistics for a replica's batch."""
+        """Returns gradients of the weighted and scaled loss, loss sums, and statistics, for a replica's batch."""
         self.objective.phase = phase
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             values = [v.value for v in self.variables]
@@ -109,7 +109,7 @@ class UpdateRule:
         return self.all_reduce(gradients)
 
     def update(self, gradients: list, sums: dict, counts: dict, statistics: dict) -> dict[str, tf.Tensor]:
-        """Clips and applies gradients that were summed over replicas; skips them if they or the loss are not finite.
+        """Clips and applies gradients summed over replicas; skips the update if a gradient or the loss is not finite.
 
         Returns:
             Scalars by name: each loss, `loss` (weighted), `gradient_norm`, `finite`, `clip_factor`.
@@ -119,7 +119,7 @@ class UpdateRule:
         finite = tf.math.is_finite(norm) & tf.math.is_finite(self.weighted(sums, counts))
         clip_factor = tf.minimum(1.0, self.gradient_clip / (norm + 1e-6)) if self.gradient_clip else tf.ones_like(norm)
         factor = clip_factor / scale
-        # A step that runs out of memory does so before this count, which tells whether the weights are unchanged.
+        # A step runs out of memory before this increment, if at all. So the count tells whether the weights changed.
         with tf.control_dependencies([finite]):
             self.begun.assign_add(1)
 
@@ -153,7 +153,7 @@ class UpdateRule:
         """Updates a replica's weight averages (Polyak and Juditsky 1992). `step` is the number of earlier updates.
 
         The decay is `min(ema, (1 + step) / (10 + step))`, as in `tf.train.ExponentialMovingAverage` with `num_updates`.
-        Keras's `use_ema` has no such warm-up: at 0.999, initial weights are a third of the average after 1000 steps.
+        Keras's `use_ema` has no such warm-up: at 0.999, the initial weights still make up a third after 1000 steps.
         """
         step = tf.cast(step, tf.float32)
         rate = 1.0 - tf.minimum(self.ema, (1.0 + step) / (10.0 + step))
@@ -162,7 +162,7 @@ class UpdateRule:
 
 
 def make_optimizer(settings: StageConfig, trainable: dict) -> keras.optimizers.Optimizer:
-    """Creates the optimizer of the weights `trainable`, including its slots, on the current device."""
+    """Creates the optimizer for the weights `trainable`, including its slots, on the current device."""
     beta_1, beta_2 = settings.betas
     rates = dict(weight_decay=settings.weight_decay, beta_1=beta_1, beta_2=beta_2, epsilon=1e-8)
     optimizer = AdamW(settings.learning_rate, **rates)
@@ -189,7 +189,7 @@ class AdamW(keras.optimizers.AdamW):
 
     rate_factors: Sequence[float] = ()
     """Factor of the learning rate for each variable, in the order of `build`; empty means 1 for all. Weight decay uses
-    the whole rate."""
+    the full learning rate."""
 
     def update_step(self, gradient: tf.Tensor, variable: tf.Variable, learning_rate: tf.Tensor) -> None:
         dtype = variable.dtype
@@ -198,7 +198,7 @@ class AdamW(keras.optimizers.AdamW):
         index = self._get_variable_index(variable)
         factor = self.rate_factors[index] if self.rate_factors else 1.0
         beta_2_power = tf.pow(beta_2, step)
-        # The kernel adds epsilon before the correction. Scaled by the correction, it acts as if added after it.
+        # The kernel adds epsilon before the correction. Scaling epsilon has the effect of adding it afterwards.
         epsilon = tf.cast(self.epsilon, dtype) * tf.sqrt(1 - beta_2_power)
         m, v = (slots[index].value.handle for slots in (self._momentums, self._velocities))
         betas = dict(beta1_power=tf.pow(beta_1, step), beta2_power=beta_2_power, beta1=beta_1, beta2=beta_2)

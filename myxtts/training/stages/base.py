@@ -1,4 +1,4 @@
-"""Base classes of training stages, and losses summed over items; `config/stages.toml` lists the stages."""
+"""Base classes of training stages, and functions for summed losses. `config/stages.toml` lists the stages."""
 
 import math
 from abc import ABC, abstractmethod
@@ -29,34 +29,34 @@ if TYPE_CHECKING:
 class Objective(ABC):
     """A weighted sum of losses, and the variables that are trained to minimize it.
 
-    An objective returns each loss as a sum over items, such as tokens. The train step divides it by the number of items
-    in all replicas and accumulated batches, which gives one mean over the effective batch.
+    An objective returns each loss as a sum over items, such as tokens. The train step divides the sum by the number
+    of items in all replicas and accumulated batches, which gives the mean over the effective batch.
     """
 
     loss_weights: dict[str, float]
     """Weight of each loss, by name."""
     phase = ""
-    """Current phase of the stage (`Stage.phase`), which may select losses. It is set before these are traced."""
+    """Current phase of the stage (`Stage.phase`), which may select losses. It is set before the losses are traced."""
     compiles_blocks = False
-    """Whether the objective itself compiles its blocks with XLA; the train step then does not compile gradients."""
+    """Whether the objective itself compiles its blocks with XLA. If so, the train step does not compile gradients."""
     network: keras.Layer
     """Model whose weights are trained."""
     highest_rates: dict[str, float] = {}
-    """Maximum learning rates of layers, by the first part of the names of their weights; others have no maximum."""
+    """Maximum learning rates by layer (the first part of a weight's name). Layers not listed here have no maximum."""
 
     def trainable(self) -> dict[str, Any]:
-        """Returns the variables to train by name; by default the trainable weights of `network`."""
+        """Returns the variables to train, by name. By default, these are the trainable weights of `network`."""
         return {name: v for name, v in named_weights(self.network).items() if v.trainable}
 
     def counts(self, batch) -> dict[str, tf.Tensor]:
-        """Returns the number of items of each loss, scalar float32 by name; by default the number of clips."""
+        """Returns the number of items of each loss (scalar float32), by name. By default, the items are clips."""
         return dict.fromkeys(self.loss_weights, tf.cast(tf.shape(batch[0])[0], tf.float32))
 
     @abstractmethod
     def loss_sums(self, batch, seed=None) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
         """Returns the sum of each loss over a prepared batch, and statistics for `apply_statistics`, both by name.
 
-        `seed` is the dropout seed, `(2,)` int32. At validation it is None, and dropout is off.
+        `seed` is the dropout seed, `(2,)` int32. During validation, `seed` is None and dropout is off.
         """
 
     def apply_statistics(self, statistics: dict[str, tf.Tensor]) -> None:
@@ -98,7 +98,7 @@ class Stage(ABC):
 
     @staticmethod
     def nothing_to_learn(dataset: SpeechDataset) -> str | None:
-        """Returns the reason, for the log, if the clips of the data set cannot train the stage; else None."""
+        """Returns the reason, for the log, why the stage cannot be trained on the data set's clips; None if it can."""
         return None
 
     def outputs_to_score(self, batch: NamedTuple) -> tuple[np.ndarray, ...] | None:
@@ -109,20 +109,20 @@ class Stage(ABC):
         return {}
 
     def resynthesize(self, batch: NamedTuple) -> tf.Tensor | None:
-        """Returns resyntheses of the recordings in a prepared validation batch; None if the stage makes none. They are
-        log-mels `(B, T, num_mels)` or audio at 24 000 Hz, `(B, S)`. Called on the model device."""
+        """Resynthesizes the recordings in a prepared validation batch, on the model device. Returns log-mels
+        `(B, T, num_mels)` or audio at 24 000 Hz, `(B, S)`; None if the stage cannot resynthesize."""
 
     def build(self, model: XTTS | None, switches: Switches, starting: dict[str, np.ndarray] | None) -> None:
-        """Creates the model, unless it is given; called in the strategy's scope, on the model device.
+        """Creates the model unless `model` is given. Called in the strategy's scope, on the model device.
 
-        `starting` are pretrained weights by name; None starts from random weights. `foundations` may be trained later.
+        `starting` has pretrained weights, by name; None means random weights. `foundations` may still be untrained.
         """
         self.model = model or XTTS(self.config.model, parts=(self.part,), precision=switches.precision)
         if starting is not None:
             assign_by_name(self.model.part_weights(self.part), starting, "--init-from")
 
     def measure(self, dataset: SpeechDataset) -> None:
-        """Sets weights that are statistics of the recordings, unless they were loaded, and those that are copies of
+        """Sets the weights that are statistics of the recordings (unless they were loaded) or copies of weights in
         `foundations`. Called before the first step. All workers set equal values."""
 
     @abstractmethod
@@ -134,7 +134,7 @@ class Stage(ABC):
         return ""
 
     def validated(self, objectives: list[Objective]) -> list[Objective]:
-        """Returns the objectives to compute at validation; by default `objectives`, those of the stage's updates."""
+        """Returns the objectives for validation. By default, these are `objectives`, the objectives of the updates."""
         return objectives
 
     @abstractmethod
@@ -142,14 +142,14 @@ class Stage(ABC):
         """Creates the stage's `Preparation` on the data device. Called after `build`."""
 
     def prepare_step(self, batch, step: int, seed: tuple[int, int]) -> None:
-        """Hook before each step, on the model device; `batch` is the step's first batch, distributed over replicas."""
+        """Called before each step, on the model device. `batch` is the step's first batch, spread over replicas."""
 
     def report(self) -> dict[str, float]:
         """Returns additional metrics for log lines, by name."""
         return {}
 
     def advise(self, figures: dict[str, float]) -> Iterable[str]:
-        """Yields warnings about the losses and metrics of a log line, or metrics of `score`, each with a fix."""
+        """Yields warnings, each with a fix, about `figures`: the values of a log line, or the metrics from `score`."""
         return ()
 
     def helpers(self) -> dict[str, dict[str, Any]]:
@@ -157,11 +157,11 @@ class Stage(ABC):
         return {}
 
     def weight_files(self) -> dict[str, dict[str, Any]]:
-        """Returns the weights by checkpoint file, `{file: {name: variable}}`. Dependent stages load only `model`."""
+        """Returns the weights by checkpoint file, `{file: {name: variable}}`. Later stages load only `model`."""
         return {"model": self.model.part_weights(self.part), **self.helpers()}
 
     def weight_arrays(self) -> dict[str, dict[str, np.ndarray]]:
-        """Copies the weights for a checkpoint to the host, `{file: {name: array}}`, see `weight_files`."""
+        """Returns the values of `weight_files`, copied to the host for a checkpoint: `{file: {name: array}}`."""
         return {file: arrays_of(variables) for file, variables in self.weight_files().items()}
 
     def assign_weights(self, tensors: dict[str, dict[str, np.ndarray]], where: str) -> None:
@@ -170,12 +170,12 @@ class Stage(ABC):
             assign_by_name(variables, tensors[file], where)
 
     def all_weights(self) -> dict[str, Any]:
-        """Returns every variable of the stage's models by name, trained or not."""
+        """Returns all variables of the stage's models by name, including frozen ones."""
         helpers = {f"{file}/{name}": v for file, named in self.helpers().items() for name, v in named.items()}
         return named_weights(self.model) | helpers
 
     def ledger_rows(self, step: "TrainStep", switches: Switches) -> Iterable[LedgerRow]:
-        """Yields `Ledger` rows for switches that not every stage has. Called after the first step of the stage."""
+        """Yields `Ledger` rows for switches that only some stages have. Called after the first step of the stage."""
         return ()
 
 
@@ -190,7 +190,7 @@ def cross_entropy(logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
     `tf.nn.sparse_softmax_cross_entropy_with_logits` cannot be used: it adds assertions with strings to the graph, and
     strings cannot be placed on a GPU without soft placement.
     """
-    if is_op_determinism_enabled():  # GPUs have no deterministic kernel of the fused operation
+    if is_op_determinism_enabled():  # GPUs have no deterministic kernel for the fused operation
         return -tf.gather(tf.nn.log_softmax(logits), targets, batch_dims=len(targets.shape))
     shape, classes = tf.shape(targets), logits.shape[-1]
     losses, _ = tf.raw_ops.SparseSoftmaxCrossEntropyWithLogits(
@@ -226,7 +226,7 @@ class Preparation(ABC):
     Args:
         model: Model with the mel scale and the frozen parts, on the data device; None if neither is used.
         device: Name of the data device.
-        augment: Whether to augment voices (`audio/augment.py`). A clip and its conditioning clip are changed alike.
+        augment: Whether to augment voices (`audio/augment.py`). A clip and its conditioning clip get the same change.
         seed: Seed of the augmentation.
     """
 
@@ -242,14 +242,14 @@ class Preparation(ABC):
         self._prepare = tf.function(self.make_batch, input_signature=signature, autograph=False)
 
     def __call__(self, batch: WaveBatch, position: int | None = None) -> NamedTuple:
-        """Prepares a batch. Its `position` in training seeds the augmentation; None turns augmentation off."""
+        """Prepares a batch. `position`, its position in training, seeds the augmentation; None turns it off."""
         seed_position = tf.constant(-1 if position is None else position, tf.int32)
         with tf.device(self.device):
             return self._prepare(batch, seed_position)
 
     @abstractmethod
     def make_batch(self, batch: WaveBatch, position: tf.Tensor) -> NamedTuple:
-        """Makes the stage's batch, in a `tf.function`. `position` is scalar int32; below 0, nothing is augmented."""
+        """Creates the stage's batch in a `tf.function`. A negative `position` (scalar int32) turns augmentation off."""
 
     def change_voice(self, batch: WaveBatch, position: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, Change]:
         """Returns the augmented waveforms `(B, S)`, their lengths `(B,)`, and the `Change` that was applied."""

@@ -1,4 +1,4 @@
-"""The class of each stage in `config.stages.STAGES`, by name; a new stage adds its class here."""
+"""Classes of the stages in `config.stages.STAGES`, by stage name. Add the class of a new stage here."""
 
 from myxtts.training.stages.base import Stage
 from myxtts.training.stages.decoder import DecoderStage

@@ -19,15 +19,15 @@ from myxtts.training.stages.gpt import GPTPreparation
 from myxtts.training.stages.speaker import repeated
 
 SPECTRAL, JUDGING, ADVERSARIAL = "spectral", "judging", "adversarial"
-"""Phases of training: the decoder with spectral losses; the discriminators alone; both against each other."""
+"""Training phases: the decoder with spectral losses; the discriminators alone; both, adversarially."""
 VOICE_SAMPLES = int(1.2 * MODEL_SAMPLE_RATE)
-"""Length in samples of the segment that a speaker vector is computed from in training. Longer segments hardly help."""
+"""Length in samples of the segments from which training computes speaker vectors. Longer segments hardly help."""
 CHANCE = {"hifigan": 0.5, "istft": 2.0}
 """Loss of a discriminator that cannot tell recordings from generated audio, by decoder type."""
 Maps = list[list[tf.Tensor]]
-"""List of feature maps for each discriminator, each `(B, ...)`; the last map of a discriminator is its score."""
+"""Lists of feature maps, `(B, ...)`, one list per discriminator. The last map of a discriminator is its score."""
 BANDWIDTH_SHARE = 0.46
-"""Bandwidth of a resampled recording as a share of its original sample rate. Above it, `QUIET` replaces `FLOOR`."""
+"""Bandwidth of a resampled recording as a fraction of its original sample rate. `QUIET` is the floor above it."""
 FLOOR = 1e-5
 """Lower limit of magnitudes before the logarithm, as in HiFi-GAN's code."""
 QUIET = 1e-3
@@ -61,7 +61,7 @@ class DecoderStage(Stage):
             self.measure(None)
 
     def measure(self, dataset):
-        """Copies the speaker encoder of the speaker loss, which `XTTSTrainer` may have trained after `build`."""
+        """Copies the trained speaker encoder for the speaker loss. `XTTSTrainer` may train it after `build`."""
         if self.speaker_encoder:
             self.speaker_encoder.set_weights(self.foundations["speaker"].speaker_encoder.get_weights())
 
@@ -163,7 +163,7 @@ class DecoderObjective(Objective):
 
 
 class ResynthesisDistance(Objective):
-    """Validation loss: log-mel distance between whole recordings and their resynthesis, per frame."""
+    """Validation loss: log-mel distance per frame between whole recordings and their resyntheses."""
 
     loss_weights = {"mel": 1.0}
 
@@ -184,7 +184,7 @@ class ResynthesisDistance(Objective):
 
 
 def resynthesis(decoder: WaveformDecoder, batch: DecoderBatch) -> tf.Tensor:
-    """Generates the audio of a batch's slices from their latents, `(B, S)`, zero outside of the clips."""
+    """Generates audio, `(B, S)`, from the latents of a batch's slices. Samples outside of the clips are zero."""
     hop, first = decoder.hop_length, decoder.history_frames
     length = (batch.target.shape[1] or tf.shape(batch.target)[1]) // hop
     made = decoder.frames_to_samples(batch.frames, batch.speaker, batch.present)
@@ -196,8 +196,8 @@ class DecoderPreparation(GPTPreparation):
     """Converts waveforms to a `DecoderBatch`. The decoder's inputs come from the frozen DVAE, GPT and speaker encoder.
 
     The GPT is conditioned on another recording of the speaker, if there is one. In training, a batch has a slice of
-    each clip, and the speaker vector comes from a random segment of the conditioning recording or, half of the time, of
-    the clip itself, so that it varies. The decoder `grid` defines the frame rate and the number of context frames.
+    each clip. The speaker vector comes from a random segment of the clip itself or, with equal probability, of the
+    conditioning recording. The decoder `grid` defines the frame rate and the number of context frames.
     """
 
     def __init__(self, foundations: dict[str, XTTS], device: str, config: XTTSConfig, grid: WaveformDecoder):
@@ -252,7 +252,7 @@ class DecoderPreparation(GPTPreparation):
         hop, room = self.grid.hop_length, tf.maximum(num_frames - self.crop, 0)
         part, parts = self.share
         rows = tf.shape(target)[0]
-        # Without the first row, whose numbers the speaker vectors have used.
+        # The first row is left out, because `_speaker_vectors` uses its numbers.
         drawn = tf.random.stateless_uniform((3, rows * parts), [self.seed, position])[1:]
         drawn = drawn[:, part * rows : (part + 1) * rows]
         first, second = tf.unstack(tf.minimum(tf.cast(drawn * tf.cast(room + 1, tf.float32), tf.int32), room))
@@ -269,7 +269,7 @@ def log_mel_distance(real: tf.Tensor, made: tf.Tensor, source_rate: tf.Tensor) -
     compressed as `ln(max(x, FLOOR))`, or `ln(max(x, QUIET))` above the bandwidth of the recording.
 
     `real` and `made` `(B, S)` are recorded and generated audio at 24 000 Hz; `source_rate` `(B,)` has the sample rates
-    of the recordings in Hz. Returns `(B, S // 256)`; its mean over the frames is the loss of a clip.
+    of the recordings in Hz. Returns `(B, S // 256)`; the mean over the frames is a clip's loss.
     """
     floors = _floors(source_rate, _TOP_HZ)
     mels = (tf.math.log(tf.maximum(_magnitude(wav, MEL_LENGTH) @ _FILTERS, floors)) for wav in (real, made))

@@ -15,9 +15,9 @@ from myxtts.models.xtts import XTTS
 from myxtts.training.stages.base import Objective, Preparation, Stage, Update, masked_squared_error
 
 REVIVE_EVERY_STEPS = 50
-"""Interval in steps at which dead codes are replaced by vectors of a batch."""
+"""Interval, in steps, at which dead codes are replaced by encoder outputs of the current batch."""
 SMALLEST_MEL_SCALE = 1.0
-"""Lower limit of a mel band's scale, without which noise above the recordings' Nyquist frequency would be amplified."""
+"""Lower limit of a mel band's scale. Otherwise, noise above the recordings' Nyquist frequency would be amplified."""
 
 
 class DVAEStage(Stage):
@@ -27,7 +27,7 @@ class DVAEStage(Stage):
     _strategy: tf.distribute.Strategy = tf.distribute.get_strategy()
 
     def measure(self, dataset):
-        """Sets the measured scale of each mel band, and the DVAE's output bias to its scaled mean, unless loaded."""
+        """Initializes `mel_stats` and the output bias with statistics of the mel bands, unless they were loaded."""
         if np.all(self.model.mel_stats.numpy() == 1):
             measured = lambda: [stats.tolist() for stats in measure_mel_stats(dataset.train_loader(self.name), 16)]
             scale, mean = current_workers().ask(measured)  # other workers might round differently
@@ -51,7 +51,7 @@ class DVAEStage(Stage):
         return self.model.denormalize_mel(self.model.dvae(batch.mel)["reconstruction"])
 
     def prepare_step(self, batch, step, seed):
-        """Replaces dead codes by vectors of the batch, every `REVIVE_EVERY_STEPS` steps."""
+        """Replaces dead codes by encoder outputs of the batch, every `REVIVE_EVERY_STEPS` steps."""
         if step % REVIVE_EVERY_STEPS == 0:
             arguments = batch, tf.constant(seed, tf.int32)
             # Calling the function itself would warn about frequent retracing.
@@ -73,7 +73,7 @@ class DVAEStage(Stage):
         quantizer.revive(candidates, tf.maximum(0.03 * average, 1e-4))
 
     def report(self):
-        """Returns the share of codes in use and the perplexity of the codebook, from its moving averages."""
+        """Returns the fraction of codes in use and the codebook's perplexity, according to its moving averages."""
         sizes = self.model.dvae.quantizer.cluster_size.numpy()
         shares = sizes / max(sizes.sum(), 1e-9)
         used = np.mean(shares > 0.1 / len(shares))
@@ -120,10 +120,10 @@ class DVAEPreparation(Preparation):
 
 
 def sample_of_all(vectors: tf.Tensor, number: int, seed: tf.Tensor) -> tf.Tensor:
-    """Samples `number` vectors from those of all replicas, with replacement. Call it in the replica context.
+    """Samples `number` vectors with replacement from all replicas. Must be called in the replica context.
 
-    `vectors` are this replica's, `(N, width)`; N may differ between replicas. Returns `(number, width)`. All replicas
-    get the same sample, which is also the sample that a single replica would get from the whole batch.
+    `vectors` are the vectors of this replica, `(N, width)`; N may differ between replicas. Returns `(number, width)`.
+    All replicas get the same sample, which a single replica would also get from the whole batch.
     """
     context = tf.distribute.get_replica_context()
     replicas, this = context.num_replicas_in_sync, context.replica_id_in_sync_group
@@ -138,11 +138,11 @@ def sample_of_all(vectors: tf.Tensor, number: int, seed: tf.Tensor) -> tf.Tensor
 
 
 def measure_mel_stats(loader: Callable[[int], WaveBatch], num_batches: int) -> tuple[np.ndarray, np.ndarray]:
-    """Measures scale and mean of each mel band over the first `num_batches` batches.
+    """Measures the scale and the mean of each mel band over the first `num_batches` batches.
 
     Returns:
         The scale, `(num_mels,)` float32: the standard deviation of the log-mel, at least `SMALLEST_MEL_SCALE`. Log-mels
-        are divided by the scale, as by `mel_stats.pth` of the released model.
+        are divided by the scale, which corresponds to `mel_stats.pth` of the released model.
         The mean of the scaled log-mel, `(num_mels,)` float32.
     """
     extractor, frames = MelSpectrogram(DVAE_MEL), []

@@ -19,7 +19,7 @@ from myxtts.training.loop.switches import LedgerRow, attention_forms, on_or_off,
 from myxtts.training.stages.base import Objective, Preparation, Stage, Update, arrays_of, masked_cross_entropy
 
 TEXT_WEIGHTS = ("text_embedding", "text_head/kernel", "text_head/bias")
-"""Names of the weights that are trained besides the LoRA adapters, because the vocabulary may have grown."""
+"""Names of the weights that are trained in addition to LoRA adapters, because the vocabulary may have grown."""
 
 
 class GPTStage(Stage):
@@ -50,14 +50,14 @@ class GPTStage(Stage):
         return (tf.reduce_mean(latents, axis=1).numpy(),)
 
     def score(self, outputs):
-        """Returns `voice_spread`, the spread of the conditioning latents over the clips, relative to their size."""
+        """Returns `voice_spread`, the latents' standard deviation over clips, divided by their mean magnitude."""
         latents = np.concatenate([array for (array,) in outputs])
         if len(latents) < 2:
             return {}
         return {"voice_spread": float(latents.std(axis=0).mean() / np.abs(latents).mean())}
 
     def advise(self, figures):
-        if figures.get("voice_spread", 1.0) < 1e-4:  # collapsed, it was 1e-5 and then 5e-8
+        if figures.get("voice_spread", 1.0) < 1e-4:  # a collapsed model had 1e-5, later 5e-8
             yield (
                 "All recordings have nearly the same conditioning latents: the GPT ignores the voice. Train it again "
                 "with --stage gpt --reset-training, and if that does not help, with a lower --lr."
@@ -74,9 +74,9 @@ class GPTStage(Stage):
     def weight_arrays(self):
         if not self.lora:
             return super().weight_arrays()
-        # Frozen kernels are not copied for the model, which gets merged ones: XTTS v2 has 1.2 GB of them.
+        # Frozen kernels (1.2 GB in XTTS v2) are not copied, because `model` gets the merged ones.
         files = self.weight_files()
-        # Keras's `kernel` has the adapters, too, but the dtype of the computation, which may have 16 bits.
+        # Keras's `kernel` also includes the adapters, but in the compute dtype, which may have 16 bits.
         change = lambda one: one.lora_alpha / one.lora_rank * tf.matmul(one.lora_kernel_a, one.lora_kernel_b)
         merged = {f"{name}/kernel": (layer._kernel + change(layer)).numpy() for name, layer in self.lora.items()}
         model = {name: merged[name] if name in merged else v.numpy() for name, v in files["model"].items()}
@@ -107,8 +107,8 @@ class GPTObjective(Objective):
     """Next-token cross-entropy over audio codes and, with a small weight, over text (XTTS)."""
 
     highest_rates = dict.fromkeys(("conditioning_encoder", "perceiver"), 1.5e-4)
-    """The perceiver's last norm takes away the scale of its latents. At high rates they grew without limit until all
-    voices had the same latents (docs/experiments.md)."""
+    """The perceiver's last norm removes the latents' scale. At high rates, the latents before this norm grew without
+    limit until all voices had the same latents (docs/experiments.md)."""
 
     def __init__(self, model: XTTS, config: XTTSConfig, compiles_blocks: bool = False):
         self.gpt, self.config, self.compiles_blocks = model.gpt, config, compiles_blocks
@@ -162,13 +162,13 @@ class GPTObjective(Objective):
         return sums, {}
 
     def _masked(self, codes, seed):
-        """Replaces a share of the input codes `(B, C)` by random codes in training, except start, stop and padding."""
+        """Replaces random input codes `(B, C)`, except start, stop and padding, by random codes in training."""
         rate, config = self.config.training.gpt.code_masking, self.config.model
         if seed is None or not rate:
             return codes
         draws = tf.random.stateless_uniform(tf.shape(codes), tf.cast(seed, tf.int32) + site_offset(MASKING_SITE))
         replaced = (draws < rate) & (codes < config.num_codes)
-        # Draws below the rate are themselves uniform.
+        # Draws below the rate are uniform in [0, rate).
         return tf.where(replaced, tf.cast(draws / rate * config.num_codes, codes.dtype), codes)
 
 
@@ -177,10 +177,10 @@ MASKING_SITE = 1023
 
 
 class GPTPreparation(Preparation):
-    """Converts waveforms to a `GPTBatch`, with codes of the frozen DVAE unless the batch already has codes.
+    """Converts waveforms to a `GPTBatch`. The frozen DVAE computes the codes, unless the batch already has codes.
 
-    Before encoding, silence as long as `margin_codes` codes is appended to each row. If this is less than the encoder's
-    lookahead, `DVAE.reach`, the last codes of the longest clips depend on the padded length of the batch.
+    Before encoding, silence that lasts `margin_codes` codes is appended to each row. If this margin is shorter than the
+    encoder's lookahead, `DVAE.reach`, the last codes of the longest clips depend on the batch's padded length.
     """
 
     def __init__(self, model, device, augment, seed, margin_codes=0):
@@ -211,9 +211,9 @@ class GPTPreparation(Preparation):
 
 
 def add_lora(gpt: GPT, settings: GPTConfig) -> dict[str, AdaptableDense]:
-    """Adds low-rank adapters to a GPT (Hu et al. 2021), and returns the adapted layers by name.
+    """Adds low-rank adapters (LoRA, Hu et al. 2021) to a GPT and returns the adapted layers by name.
 
-    Of the GPT's own weights, only `TEXT_WEIGHTS` are then trained. Must be called in the strategy's scope, on the
+    Of the GPT's own weights, only `TEXT_WEIGHTS` are trained afterwards. Must be called in the strategy's scope, on the
     model's device, after the starting weights are assigned.
     """
     layers, site = {}, SITES_PER_BLOCK * len(gpt.blocks)  # the embedding's dropout; lower sites belong to blocks
@@ -230,7 +230,7 @@ def add_lora(gpt: GPT, settings: GPTConfig) -> dict[str, AdaptableDense]:
 
 
 def lora_row(settings: GPTConfig, trained: dict) -> LedgerRow:
-    """Returns the `Ledger` row for LoRA; `trained` has, by name, the variables that the first step trained."""
+    """Returns the `Ledger` row for LoRA. `trained` contains the variables that the first step trained, by name."""
     sizes = {name: int(tf.size(v.value)) for name, v in trained.items()}
     ranks = {variable.shape[-1] for name, variable in trained.items() if name.endswith("lora_kernel_a")}
     adapters = sum(size for name, size in sizes.items() if "lora_kernel" in name)
@@ -241,15 +241,15 @@ def lora_row(settings: GPTConfig, trained: dict) -> LedgerRow:
 
 
 DIAGONAL_WIDTH = 0.2
-"""Width g of the diagonal band in the guided-attention loss, as a fraction of the text (as in Tachibana et al.)."""
+"""Width g of the guided attention loss's diagonal band, as a fraction of the text length (Tachibana et al. 2017)."""
 
 
 def off_diagonal(attention: tf.Tensor, text_lengths: tf.Tensor, code_lengths: tf.Tensor) -> tf.Tensor:
-    """Computes the guided-attention loss, a penalty for attention far from the diagonal, summed over all codes.
+    """Computes the guided attention loss, a penalty for attention far from the diagonal, summed over all codes.
 
     See Tachibana, Uenoyama and Aihara, "Efficiently trainable text-to-speech system based on deep convolutional
     networks with guided attention" (2017), section 4.1. `attention` `(B, C, L)` is a distribution over text positions
-    for each code; `text_lengths` and `code_lengths` `(B,)` int32 are those without padding. Returns a scalar.
+    for each code; `text_lengths` and `code_lengths` `(B,)` int32 are lengths without padding. Returns a scalar.
     """
     _, codes, tokens = tf.unstack(tf.shape(attention))
     code_share, text_share = tf.range(codes) / code_lengths[:, None], tf.range(tokens) / text_lengths[:, None]
@@ -262,8 +262,8 @@ def off_diagonal(attention: tf.Tensor, text_lengths: tf.Tensor, code_lengths: tf
 def conditioning_target_mask(mask: tf.Tensor, conditioning_codes: tf.Tensor) -> tf.Tensor:
     """Returns the target mask `(B, T)` bool, set to False at the codes that are part of the conditioning clip.
 
-    `conditioning_codes` is `(B, 2)` int32: the index of the first of these codes, and the index after the last one.
-    (Coqui's code masks only the last row of the batch, and counts in units of 256 samples.)
+    `conditioning_codes` is `(B, 2)` int32: the first index of each clip's conditioning codes, and the last index + 1.
+    (Coqui's code masks only the last row of the batch and counts in units of 256 samples.)
     """
     position = tf.range(tf.shape(mask)[1])[None]
     return mask & ((position < conditioning_codes[:, :1]) | (position >= conditioning_codes[:, 1:]))

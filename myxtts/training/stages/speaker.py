@@ -22,9 +22,9 @@ from myxtts.training.stages.base import Objective, Preparation, Stage, Update, c
 logger = logging.getLogger(__name__)
 
 FEWEST_CLIPS = 4
-"""Minimum number of training clips of a speaker. The encoder would memorize speakers with fewer clips."""
+"""Minimum number of training clips per speaker. The encoder would memorize speakers with fewer clips."""
 FEWEST_TO_HOLD_OUT, HELD_OUT_SHARE = 4, 0.1
-"""With `FEWEST_TO_HOLD_OUT` speakers or more, `HELD_OUT_SHARE` of them, at least one, is held out for validation."""
+"""Minimum number of speakers for holding any out for validation, and the fraction of them that is held out."""
 JUDGED_CLIPS = 60
 """Maximum number of validation clips per held-out speaker."""
 SPEEDS = (1.0, 0.9, 1.1)
@@ -37,8 +37,8 @@ CLASSIFIER = "classifier"
 class SpeakerStage(Stage):
     """Trains the speaker encoder to classify the speakers of the corpus with an angular margin (Deng et al. 2019).
 
-    Validation reports the equal-error rate on held-out speakers. The encoder stays untrained if fewer than two speakers
-    have `FEWEST_CLIPS` clips.
+    Validation reports the equal error rate (EER) on held-out speakers. The encoder stays untrained if fewer than two
+    speakers have at least `FEWEST_CLIPS` clips.
     """
 
     name = part = "speaker"
@@ -89,7 +89,7 @@ class SpeakerStage(Stage):
         return self.model.speaker_encoder(batch.mel).numpy(), batch.speaker.numpy()
 
     def score(self, outputs):
-        """Returns the equal-error rate `eer` over pairs of clips with an untrained speaker, or all if there is none."""
+        """Returns `eer`, the equal error rate over clip pairs with an untrained speaker or, if none, over all pairs."""
         vectors, speakers = (np.concatenate(arrays) for arrays in zip(*outputs))
         active = self.active.numpy() > 0
         held_out = ~active[np.maximum(speakers, 0)]
@@ -111,8 +111,8 @@ class SpeakerStage(Stage):
 class SpeakerObjective(Objective):
     """Cross-entropy of the speaker classifier over clips of trained speakers.
 
-    Batch normalization uses the statistics of the batch. Its moving statistics are updated once per applied step, in
-    which all accumulated batches have equal weight.
+    Batch normalization uses the statistics of the batch. Its moving statistics are updated once per applied step, with
+    equal weight for all accumulated batches.
     """
 
     loss_weights = {"speaker": 1.0}
@@ -149,7 +149,7 @@ class SpeakerObjective(Objective):
 
 
 class SpeakerPreparation(Preparation):
-    """Converts waveforms to a `SpeakerBatch`. Augmentation in training includes playback at one of `SPEEDS`."""
+    """Converts waveforms to a `SpeakerBatch`. Training augmentation includes playback at one of `SPEEDS`."""
 
     def __init__(self, device, augment, seed, num_speakers):
         super().__init__(None, device, augment, seed)
@@ -181,10 +181,10 @@ def repeated(wav: tf.Tensor, lengths: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
 
 
 def equal_error_rate(same: np.ndarray, different: np.ndarray) -> float:
-    """Computes the equal-error rate of speaker verification, from 0 to 1; 0.5 is chance.
+    """Computes the equal error rate (EER) of speaker verification, from 0 to 1; 0.5 is chance.
 
-    `same` `(P,)` are the similarity scores of pairs of clips by the same speaker, `different` `(Q,)` those of pairs by
-    different speakers; each needs at least one pair.
+    `same` `(P,)` has the similarity scores of clip pairs by the same speaker, `different` `(Q,)` the scores of clip
+    pairs by different speakers. Neither may be empty.
     """
     thresholds = np.unique(np.concatenate([same, different]))
     rejected = np.append(np.searchsorted(np.sort(same), thresholds) / len(same), 1.0)
@@ -193,12 +193,12 @@ def equal_error_rate(same: np.ndarray, different: np.ndarray) -> float:
 
 
 def verification_scores(vectors: np.ndarray, speakers: np.ndarray, scored: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the cosine similarities of pairs of clips by the same speaker, and of pairs by different speakers.
+    """Returns the cosine similarities of clip pairs by the same speaker, and of clip pairs by different speakers.
 
     Args:
         vectors: Speaker vectors of unit length, `(N, D)`.
         speakers: Speaker of each clip, `(N,)`; clips with a negative number (unknown speaker) are ignored.
-        scored: `(N,)` bool. Only pairs with at least one clip that is True here are returned.
+        scored: `(N,)` bool. Only pairs in which this is True for at least one clip are returned.
     """
     known, scores = speakers >= 0, vectors @ vectors.T
     pairs = np.triu((scored[:, None] | scored) & known[:, None] & known, k=1)

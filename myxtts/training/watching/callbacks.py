@@ -1,4 +1,4 @@
-"""Callbacks of the trainer: what it tells them about a stage, and the one that writes metrics and TensorBoard files."""
+"""Trainer callbacks: base class, descriptions of a stage, and the writer of metrics and TensorBoard files."""
 
 import json
 import logging
@@ -19,10 +19,10 @@ logger = logging.getLogger(__name__)
 
 
 class StageStart(NamedTuple):
-    """Description of a stage when its training starts, or resumes after `step` optimizer steps.
+    """Description of a stage when its training starts or resumes after `step` optimizer steps.
 
     `num_weights` counts the trained parameters, `batch_size` is in clips, `accumulation` in batches per optimizer step.
-    `preset` is the preset of the training switches. `placement` is a line that describes the devices of the variables.
+    `preset` is the preset of the training switches. `placement` describes in one line where the variables are.
     """
 
     stage: str
@@ -39,8 +39,8 @@ class StageStart(NamedTuple):
 class StageEnd(NamedTuple):
     """Results of a stage at the end of its training.
 
-    `timing` has the values of `Callback.on_log`, over the whole run. `traces` counts traces of the train step,
-    `skipped_steps` the updates that were not finite. `loss_scale` is None without dynamic loss scaling.
+    `timing` has the values of `Callback.on_log`, for the whole run. `traces` counts traces of the train step, and
+    `skipped_steps` the updates skipped as non-finite. `loss_scale` is None without dynamic loss scaling.
     """
 
     stage: str
@@ -72,8 +72,8 @@ class Callback:
 class EventFile:
     """Writes TensorBoard event files to a folder. Creates the folder; its parent must exist.
 
-    Values that cannot be written are lost; only the first error is logged. Later values are written to a new file,
-    because TensorBoard stops at a truncated record.
+    Values that cannot be written are lost; only the first error is logged. After an error, a new file is started,
+    because TensorBoard stops reading a file at a truncated record.
     """
 
     def __init__(self, folder: AnyPath):
@@ -96,7 +96,7 @@ class EventFile:
             self._writer = None
             if not self._has_failed:
                 first_line = getattr(error, "message", str(error)).partition("\n")[0]
-                reason = re.sub(r"^\{\{.*?\}\} *", "", first_line)  # without the name of the operation
+                reason = re.sub(r"^\{\{.*?\}\} *", "", first_line)  # without the operation's name
                 logger.error("TensorBoard cannot write to %s: %s. Training continues.", self.folder, reason)
             self._has_failed = True
 
@@ -104,7 +104,7 @@ class EventFile:
 class MetricsWriter(Callback):
     """Writes losses, timing, validations and evaluations to `metrics.jsonl` in a run's folder, and to TensorBoard.
 
-    TensorBoard has a folder for each stage in `logs`, with the settings. Only the first error of each is logged.
+    Each stage has its own TensorBoard folder in `logs`, with the settings. Repeated write errors are not logged.
     """
 
     def __init__(self, home: AnyPath, logs: AnyPath, config: XTTSConfig):

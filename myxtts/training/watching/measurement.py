@@ -24,11 +24,11 @@ from myxtts.training.resuming import untrained_foundations
 from myxtts.training.stage_trainer import StageTrainer
 
 PHASE_STEPS = 20
-"""Number of evenly spaced steps for which `try_stage` looks up the phase, to estimate each phase's share of a stage."""
+"""Number of evenly spaced steps for which `try_stage` looks up the phase, to estimate its fraction of a stage."""
 PHASE_SECONDS = 15.0
-"""Time limit for the steps that `try_stage` takes in a phase. One step is taken in any case."""
+"""Time limit in seconds for the steps that `try_stage` takes in a phase. It takes at least one step."""
 COMPILED_SHARES = 0.3, 0.5
-"""Compiled time as a share of eager time, for preparation and train step; fitted to five runs (docs/benchmarks.md)."""
+"""Ratio of compiled to eager time, for preparation and for the train step; fitted to five runs (docs/benchmarks.md)."""
 WARMUP_STEPS = 5
 """Number of steps at the start of a measurement that are not counted, because they trace graphs and fill caches."""
 PRODUCT_SIZE = 1024
@@ -36,7 +36,7 @@ PRODUCT_SIZE = 1024
 
 
 def open_trainer(config: XTTSConfig, plan: DevicePlan, folder: PathLike) -> tuple[StageTrainer, SpeechDataset]:
-    """Returns a GPT trainer for timing, with an untrained DVAE and the run folder `folder`, and the opened data set."""
+    """Opens the data set and creates a GPT trainer for timing, with an untrained DVAE and the run folder `folder`."""
     training = replace(config.training, checkpoint_dir=str(folder), reset_training=True)
     dataset = SpeechDataset.open(replace(config, training=training))
     return noise_trainer(dataset.config, plan, folder), dataset
@@ -52,10 +52,10 @@ def noise_trainer(config: XTTSConfig, plan: DevicePlan, folder: PathLike, stage:
 def measure_pipeline(
     trainer: StageTrainer, dataset: SpeechDataset, num_steps: int, start: int = 0, watch=lambda phase, call: call
 ) -> StepClock:
-    """Takes `WARMUP_STEPS` and then `num_steps` steps; returns the clock that timed the latter. Changes the weights.
+    """Takes `WARMUP_STEPS` untimed and `num_steps` timed steps; returns the clock. Changes the weights.
 
-    If `trainer.enable_async_pipeline`, data preparation overlaps. `watch(phase, call)` is that of
-    `StageTrainer.pipeline`, also for the phase `train`.
+    Data preparation overlaps with training if `trainer.enable_async_pipeline` is True. `watch(phase, call)` is as in
+    `StageTrainer.pipeline`, with the additional phase `train`.
     """
     clock, step = StepClock(WARMUP_STEPS), watch("train", take_step)
     with trainer.pipeline(dataset, start, start + WARMUP_STEPS + num_steps, watch) as batches:
@@ -84,7 +84,7 @@ def timed(times: list[float], call: Callable, *arguments) -> Any:
 
 
 def synthetic_waves(config: XTTSConfig, seconds: float, batch_size: int) -> WaveBatch:
-    """Creates a batch of noise clips of `seconds`, at most the model's maximum, with random texts of typical length."""
+    """Creates a batch of noise clips that last `seconds` (capped at the model's maximum), with random texts."""
     samples = min(int(seconds * MODEL_SAMPLE_RATE), config.max_samples) // CODE_STRIDE_SAMPLES * CODE_STRIDE_SAMPLES
     tokens = min(int(TOKENS_PER_SECOND * seconds), config.data.max_text_length)
     conditioning = int(config.data.conditioning_seconds[1] * MODEL_SAMPLE_RATE)
@@ -97,7 +97,7 @@ def measure_training(
 ) -> list[float]:
     """Times training steps on noise, with data preparation but no overlap; returns the seconds of each step.
 
-    Steps are timed for `budget_seconds`, but at least one. The first step, which traces the graphs, is not counted.
+    Times steps for `budget_seconds`, and at least one step, after a first step that traces the graphs.
     """
     trainer = noise_trainer(config, plan, folder)
     waves = synthetic_waves(config, clip_seconds, trainer.stage_config.batch_size)
@@ -113,12 +113,12 @@ def measure_training(
 
 
 def try_stage(dataset: SpeechDataset, stage: str, plan: DevicePlan) -> tuple[float, float] | None:
-    """Estimates the time of a training batch. For this, times eager steps on one noise clip and on several at once.
+    """Estimates the step time of a stage by timing eager steps on one noise clip and on a batch of several.
 
     Returns:
         `(eager, batch)`: the seconds of an eager step on one clip (mostly Python overhead), and the estimated seconds
-        of a training batch, both averaged over the stage's phases. None if the clips cannot train the stage. If there
-        is no time for several clips at once, each further clip is assumed to take as long as one.
+        of a training step, both averaged over the stage's phases. None if the stage cannot be trained on the clips. If
+        only one clip fits in the time limit, the time is assumed to be proportional to the number of clips.
     """
     with tempfile.TemporaryDirectory() as folder:
         trainer = noise_trainer(dataset.config, plan, folder, stage)
@@ -154,7 +154,7 @@ def try_stage(dataset: SpeechDataset, stage: str, plan: DevicePlan) -> tuple[flo
 
 
 def product_rates(device: str) -> dict[str, float]:
-    """Measures matrix products on a device; returns the floating-point operations per second by dtype."""
+    """Measures the speed of matrix products on a device. Returns floating-point operations per second, by dtype."""
     rates, product = {}, tf.function(tf.matmul)
     with tf.device(device):
         for dtype in ("float32", "bfloat16", "float16"):
@@ -175,5 +175,5 @@ def seconds_of_sum(strategy: tf.distribute.Strategy, num_bytes: int, repeats: in
             sums = strategy.run(lambda: tf.distribute.get_replica_context().all_reduce("SUM", values))
             return strategy.experimental_local_results(sums)[0][0]
 
-        float(total())  # traces, and makes connections
+        float(total())  # traces and connects
         return median(timeit.repeat(lambda: float(total()), number=1, repeat=repeats))

@@ -31,16 +31,16 @@ WARN_AFTER = 5
 
 
 class TrainingDiverged(UserError):
-    """Raised if too many consecutive steps had losses or gradients that were not finite; their updates were skipped."""
+    """Raised after too many consecutive steps with non-finite losses or gradients, whose updates were skipped."""
 
 
 class DivergenceGuard:
-    """Detects divergence: `limit` consecutive steps with a loss or gradient that is not finite."""
+    """Detects divergence: `limit` consecutive steps with a non-finite loss or gradient."""
 
     def __init__(self, limit: int):
         self.limit, self.rate_scale, self.returns = limit, 1.0, 0
         self.in_row, self._row = 0, deque(maxlen=limit)
-        """`rate_scale` multiplies the learning rate; `returns` counts returns to a checkpoint, `in_row` bad steps."""
+        """`rate_scale` multiplies the learning rate. `returns` counts rollbacks, `in_row` consecutive bad steps."""
 
     def state(self) -> dict:
         return {"rate_scale": self.rate_scale, "returns": self.returns, "in_row": self.in_row}
@@ -70,7 +70,7 @@ class OvertrainingDetector:
 
     A validation counts as overtrained if, compared with the best validation, its loss is higher although the training
     loss (mean since the previous validation) is lower. A new best resets the count. `update` warns when the
-    count reaches half of `patience`, and sets `stopped` at `patience`. With a patience of 0, it only warns.
+    count reaches half of `patience` and sets `stopped` at `patience`. With a patience of 0, it only warns.
     """
 
     def __init__(self, patience: int):
@@ -135,7 +135,7 @@ class Watch:
         self.speech_judge: Callable[[int], dict] | None = None
         """Function `step -> metrics` that evaluates speech, or None; a lower value of the metric `score` is better."""
         self.monitor: GPUMonitor | None = None
-        """Monitor of the GPUs in use, set by the run; None reports no GPU memory and utilization."""
+        """Monitor of the GPUs in use, set by the run. If it is None, GPU memory and utilization are not reported."""
         self.ledger_keeper: LedgerKeeper | None = None
         """Creates the `Ledger`. Must be set before the first step, to see how this step changes the weight averages."""
         objectives = trainer.stage.validated([rule.objective for rule in trainer.train_step.rules])
@@ -158,14 +158,14 @@ class Watch:
         self.call("on_start", StageStart(*progress, *sizes, training.optimizations, placement))
 
     def end(self) -> None:
-        """Calls `on_end` of the callbacks with the results of the whole stage."""
+        """Calls the callbacks' `on_end` with the results of the whole stage."""
         step, trainer = self.trainer.train_step, self.trainer
         scale = next((float(rule.loss_scale.numpy()) for rule in step.rules if rule.scaled), None)
         timing = trainer.clock.report(whole_run=True) | self._machine()
         self.call("on_end", StageEnd(trainer.stage.name, trainer.step, timing, step.traces, scale, step.bad_steps))
 
     def after_step(self, losses: dict, batches: int) -> None:
-        """Records the losses of the last step, and the clips of its batches. `batches` is the number of these batches.
+        """Records the losses of the last step, which used `batches` batches, and the clips in these batches.
 
         Raises:
             TrainingDiverged: Losses or gradients of too many consecutive steps were not finite. A file lists the steps.
@@ -202,12 +202,12 @@ class Watch:
         self._unread.clear()
 
     def forget_steps(self) -> None:
-        """Discards losses that were not logged yet. Called after training returns to an earlier step."""
+        """Discards losses that have not been logged yet. Called after training returns to an earlier step."""
         self._unread.clear()
         self._recent.clear()
 
     def _report_divergence(self, bad_steps):
-        """Writes the bad steps to a file or, if that fails, to the log. Returns the place, for an error message."""
+        """Writes the bad steps to a file or, if that fails, to the log. Returns the location, for an error message."""
         trainer, stage, clips = self.trainer, self.trainer.stage.name, self.trainer.state.clips.clips
         if not trainer.workers.is_chief:
             return "The log of worker 0"
@@ -228,7 +228,7 @@ class Watch:
         return path
 
     def log(self, learning_rate: float) -> None:
-        """Calls `on_log` of the callbacks with the mean losses since the last call, leaving out non-finite steps."""
+        """Calls the callbacks' `on_log` with the mean losses since the last call, leaving out non-finite steps."""
         trainer, stage = self.trainer, self.trainer.stage
         self.read()
         finite = [step for step in self._recent if step["finite"]] or self._recent
@@ -242,7 +242,7 @@ class Watch:
             logger.warning("%s", line)
 
     def _machine(self):
-        """Returns the memory of this process, and memory and utilization of the GPUs, for `Callback.on_log`."""
+        """Returns this process's resident memory, and the GPUs' memory and utilization, for `Callback.on_log`."""
         gpus = self.monitor.report().figures(self.trainer.plan.gpu_roles) if self.monitor else {}
         return {"host_mb": resident_bytes() / BYTES_PER_MB, **gpus}
 
@@ -291,9 +291,9 @@ class Evaluator:
         """Metrics of `Stage.score`, from the last call."""
 
     def __call__(self, loader) -> dict[str, float]:
-        """Returns losses (means over items, NaN without items) and metrics by name, for the weights as they are.
+        """Returns the losses (means over items; NaN if there are none) and metrics of the current weights, by name.
 
-        Takes at most `training.max_validation_batches`, evenly spaced, so that clips of all lengths are included.
+        Uses up to `training.max_validation_batches` batches, evenly spaced, so that clips of all lengths are included.
         """
         batches, most = loader.order.batches_per_epoch, self.trainer.config.training.max_validation_batches
         totals, counts, outputs, examined = Counter(), Counter(), [], []
@@ -315,7 +315,7 @@ class Evaluator:
         """Evaluates at most one batch per replica; returns `(loss sums, item counts, outputs to score)` of each."""
         replicas, devices = self.trainer.replicas, self.trainer.replicas.devices
         prepared = [self.trainer.preparation(tf.nest.map_structure(tf.constant, wave)) for wave in waves]
-        # If there are fewer batches than replicas, the last one is repeated, without using the repeated results.
+        # If there are fewer batches than replicas, the last batch is repeated, and repeated results are dropped.
         prepared += prepared[-1:] * (len(devices) - len(waves))
         batches = [copy_to(batch, device) for batch, device in zip(prepared, devices)]
         together = replicas.distribute(batches)
@@ -342,7 +342,7 @@ class Evaluator:
 
 
 def _of_any_size(field):
-    """Returns a `TypeSpec` of a batch field with variable first two dimensions, so that one trace fits all batches."""
+    """Returns a `TypeSpec` of a batch field whose first two axes are dynamic, so that one trace fits all batches."""
     spec = tf.type_spec_from_value(field)
     if isinstance(spec, tf.TensorSpec):
         return tf.TensorSpec([None] * min(2, spec.shape.rank) + spec.shape[2:], spec.dtype)
