@@ -63,7 +63,7 @@ class GPUReport:
     unavailable_reason: str | None = None
 
     def figures(self, roles: Sequence[str]) -> dict[str, float]:
-        """Returns usage by role for the metrics, with keys like `data_gpu_mb` (maximum) and `data_gpu_percent` (mean).
+        """Returns usage by role for the metrics, with keys such as `data_gpu_mb` (max) and `data_gpu_percent` (mean).
 
         `roles` has the role of each monitored GPU, in the report's order. Utilization is left out if it is unknown.
         """
@@ -105,7 +105,7 @@ def list_gpus() -> tuple[GPU, ...]:
 
 
 def _visible(pynvml, visible=None):
-    """Yields `(entry, NVML handle)` of each GPU in `visible`, a string like `CUDA_VISIBLE_DEVICES` (the default)."""
+    """Yields `(entry, NVML handle)` of each GPU in `visible`, a list as in `CUDA_VISIBLE_DEVICES` (the default)."""
     # Entries are indices, UUIDs or prefixes of UUIDs; as in CUDA, the first entry that names no GPU ends the list.
     visible = os.environ.get("CUDA_VISIBLE_DEVICES") if visible is None else visible
     handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]

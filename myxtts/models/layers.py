@@ -39,7 +39,7 @@ class Dropout(Layer):
     """Dropout with a mask that depends only on `(seed, site)`.
 
     The mask of `keras.layers.Dropout` depends on a counter of calls instead. A counter would change between a forward
-    pass and its recomputation, and is not in checkpoints.
+    pass and its recomputation, and would be missing in checkpoints.
 
     `rate` is the fraction of values that are set to zero, `site` the number of this layer, unique within the model.
 
