@@ -18,7 +18,7 @@ _CHUNK_BYTES = 2**18
 
 
 class Archive(NamedTuple):
-    """A `.tar.bz2` archive that contains one folder: its address, checksum and sizes."""
+    """Name, URL, checksum and sizes of a `.tar.bz2` archive that contains one folder."""
 
     name: str
     url: str

@@ -74,7 +74,7 @@ def import_sparingly() -> Any:
 
 
 def filter_native_errors() -> None:
-    """Drops `NOISE` messages from standard error until the process ends. Notebooks replace stderr and are unaffected."""
+    """Drops `NOISE` messages from standard error until the process ends. Does nothing if stderr was replaced."""
     if sys.stderr is None or sys.stderr is not sys.__stderr__:
         return
     own = os.dup(2)
