@@ -37,7 +37,7 @@ def configure(config: Configuration = None, **named) -> XTTSConfig:
     """Returns the settings of a run. Raises `ConfigError` for an unknown setting or an invalid value.
 
     Args:
-        config: As in `train`.
+        config: Settings, as in `train`.
         named: Flags of `myxtts train`, with underscores; they override `config`.
     """
     if isinstance(config, XTTSConfig):
@@ -139,10 +139,10 @@ def plan(
     show: Callable[["MemoryReport"], None] | None = None,
     **named,
 ) -> "MemoryReport":
-    """Estimates the memory of training and the largest batch for common GPUs, like `myxtts plan`.
+    """Estimates the memory needed for training, and the largest batch for common GPUs, like `myxtts plan`.
 
     Args:
-        config: As in `train`.
+        config: Settings, as in `train`.
         clip_seconds: Duration of the longest clip; the default is `data.max_seconds`.
         text_tokens: Size of the vocabulary.
         gpu_memory: Memory sizes of GPUs in GB. The report has the largest batch for each size.

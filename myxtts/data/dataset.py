@@ -204,7 +204,7 @@ def trained_on(home: Path, config: XTTSConfig) -> set[int]:
 
 
 def _divide(sides, config):
-    """Returns training and validation clips, split by --val-data, else as in the data set, else by hashes of ids."""
+    """Returns training and validation clips: by --val-data, else by the data set's split, else by hashes of ids."""
     trained = trained_on(Path(config.training.checkpoint_dir), config)
     is_held = lambda clip: clip.validation and id_hash(clip.id) not in trained
     train, held = ([clip for clip in sides[0] if is_held(clip) == side] for side in (False, True))

@@ -72,7 +72,7 @@ def make_sample_corpus(root: Path, *, num_clips: int | None = None, languages: S
     A damaged corpus, or one with another size or languages, is replaced.
 
     Args:
-        num_clips: Number of clips of 1 to 3 s, distributed evenly over the `VOICES` of the languages; None takes 880,
+        num_clips: Number of clips of 1 to 3 s, distributed evenly over the `VOICES` of the languages. None means 880,
             or 440 if there is only one voice.
         languages: Language codes, keys of `SENTENCES`.
 

@@ -127,7 +127,7 @@ def _visible(pynvml, visible=None):
 class GPUMonitor:
     """Samples utilization and memory of GPUs in a thread, during a `with` block or from `start` to `stop`.
 
-    Sampling ends early if a GPU can no longer be read. Without GPU or NVML, the report gives the reason.
+    Sampling ends early if a GPU can no longer be read. Without a GPU or NVML, the report gives the reason.
 
     Args:
         indices: Physical GPU numbers or UUIDs (`CUDA_VISIBLE_DEVICES` entries, such as `DevicePlan.visible_ids`), in

@@ -105,7 +105,7 @@ def _relay(output):
 class AbandonedThread(threading.Thread):
     """Thread for a slow native call; `run_to_exit` ends the process without waiting for the thread.
 
-    It must not be a daemon: if a daemon returns from native code while Python shuts down, the process aborts (SIGABRT).
+    It is not a daemon, because the process aborts (SIGABRT) if a daemon leaves native code while Python shuts down.
     """
 
 

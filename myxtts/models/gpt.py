@@ -52,7 +52,7 @@ def teacher_forcing(
 ) -> TeacherForcing:
     """Creates training inputs and targets from text tokens and codes.
 
-    As in the reference implementation, but attention sees the text's `[STOP]` in training too, not only in synthesis.
+    Unlike in the reference implementation, attention sees the text's `[STOP]` in training too, not only in synthesis.
 
     `text` is `(B, L)` and `codes` `(B, C)` int32; the values of padding do not matter. `text_lengths` and
     `code_lengths`, `(B,)` int32, are the lengths without padding.

@@ -73,7 +73,7 @@ class Dropout(Layer):
 def site_offset(site: int, part: int | Tensor = 0) -> Tensor:
     """Returns an offset `(2,)` int32 to add to the seed of a step, so each dropout site and chunk has its own seed.
 
-    The seed of a step is (replica, step). The offset adds a multiple of 1,024 to the replica, which is below 1,024.
+    The seed of a step is (replica, step). The offset adds a multiple of 1,024 to the replica index, which is below 1,024.
     """
     return ops.stack([(site << 20) + ops.cast(part, "int32") * 1024, ops.cast(0, "int32")])
 
@@ -168,14 +168,14 @@ def dense(units: int, fan_in: int, name: str, dtype=None, **options) -> keras.la
 
 
 def torch_linear(units: int, fan_in: int, name: str, use_bias=True, dtype=None, zero=False) -> keras.layers.Dense:
-    """Like `dense`, with kernel and bias uniform within ±1 / sqrt(fan_in), as in PyTorch, or with zeros if `zero`."""
+    """Creates a `dense` layer with PyTorch's initialization, uniform within ±1 / sqrt(fan_in), or zeros if `zero`."""
     bound = fan_in**-0.5
     options = {name: "zeros" if zero else uniform(bound) for name in ("kernel_initializer", "bias_initializer")}
     return dense(units, fan_in, name, dtype, use_bias=use_bias, **options)
 
 
 def normal_linear(units: int, fan_in: int, name: str, stddev=0.02, dtype=None) -> AdaptableDense:
-    """Like `dense`, with a normally distributed kernel and a zero bias, as in GPT-2."""
+    """Creates a `dense` layer with GPT-2's initialization: a normally distributed kernel and a zero bias."""
     return dense(units, fan_in, name, dtype, kernel_initializer=normal(stddev))
 
 
@@ -227,7 +227,7 @@ class Conv2D(Conv1D):
 def conv_transpose(channels: int, filters: int, kernel_size: int, stride: int, **options) -> keras.layers.Layer:
     """Creates and builds a transposed convolution over time, `(B, T, channels)` to `(B, stride T, filters)`.
 
-    Like `torch.nn.ConvTranspose1d` with `padding=(kernel_size - stride) / 2`, which must be an integer. The kernel
+    Equals `torch.nn.ConvTranspose1d` with `padding=(kernel_size - stride) / 2`, which must be an integer. The kernel
     `(kernel_size, filters, channels)` is a PyTorch weight `(in, out, k)` with reversed axes, initialized like `Conv1D`.
     """
     bound = 1.0 / math.sqrt(kernel_size * filters)

@@ -50,8 +50,8 @@ class WaveformDecoder(Layer):
     def frames_to_samples(self, frames: Tensor, speaker: Tensor, present: Tensor | None = None) -> Tensor:
         """Generates audio `(B, F hop_length)` in [-1, 1] from frames `(B, F, width)` and speaker vectors `(B, D)`.
 
-        `frames` may be a part of a sentence. Its samples equal those of the whole sentence, except the first
-        `history_frames` if the sentence begins earlier, and the last `lookahead_frames` if it ends later.
+        `frames` may be a part of a sentence. The samples are then the same as for the whole sentence, except in the
+        first `history_frames` if the sentence begins earlier, and in the last `lookahead_frames` if it ends later.
 
         `present` `(B, F)` bool is False for padding, which then does not affect other frames. None means no padding.
         """

@@ -120,7 +120,7 @@ def open_run(
 
 
 def write_settings(dataset: SpeechDataset) -> None:
-    """Writes `config.json`, the vocabulary and recordings of the training speakers into the run's folder."""
+    """Writes `config.json`, the vocabulary, and recordings of the training speakers to the run's folder."""
     home = Path(dataset.config.training.checkpoint_dir)
     dataset.tokenizer.save(home / VOCABULARY)
     keep_speakers(home, dataset.train)

@@ -1,6 +1,6 @@
 """Start from another model: checks --init-from, --tune and --lora-rank, and copies the weights into a run.
 
-These settings cannot change once the run's folder is created. The weights of each stage become a checkpoint of step 0.
+These settings cannot change once the run's folder exists. The copied weights of each stage become a checkpoint of step 0.
 """
 
 import os
@@ -129,7 +129,7 @@ def bring_in(config: XTTSConfig, parts: Mapping[str, CheckpointStore], is_new: b
 
 
 def copy_speaker_clips(source: Path, home: Path) -> None:
-    """Copies the speakers' recordings from the folder of the run `source` to the folder of the run `home`."""
+    """Copies the speakers' recordings from the run folder `source` to the run folder `home`."""
     clips = {}
     for name, one in read_clips(source / SPEAKER_CLIPS).items():
         if one.clip.is_file() and not one.clip.is_symlink() and one.clip.stat().st_size <= 8 * 2**20:
@@ -184,7 +184,7 @@ def _continued(config, began):
 
 
 def adopt(config: XTTSConfig) -> XTTSConfig:
-    """Copies settings from the model `training.init_from`: shape, sampling and, if not given, vocabulary and g2p.
+    """Copies settings from the model `training.init_from`: shape, sampling and, unless given, vocabulary and g2p.
 
     Raises `CheckpointError` if the model lacks a needed part, and `ConfigError` if the settings do not fit the model.
     """

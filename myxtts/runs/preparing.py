@@ -34,12 +34,12 @@ def prepare(
     limits: tuple[float | None, float | None] = (None, None),
     tell: Callable[[str], None] = print,
 ) -> None:
-    """Encodes missing shards of a data set, and writes the manifest when all exist. Several processes can share this.
+    """Encodes missing shards of a data set; writes the manifest when all exist. Several processes can share the work.
 
     The DVAE of the run in `checkpoint` runs on `device`. The run's settings select the clips of `train_data` (default:
-    the run's data set); `limits` replace the run's minimum and maximum clip length in seconds. `shard` is the
-    index of the only shard to encode; None encodes all `shards`. `tell` is called with each line of progress. Raises
-    `UserError` if the run has no trained DVAE, the data set cannot be read, or `output` contains other shards.
+    the run's data set); `limits` replace the run's minimum and maximum clip length in seconds. `shard` is the index of
+    the only shard to encode; None encodes all `shards`. `tell` is called with each line of progress. Raises `UserError`
+    if the run has no trained DVAE, the data set cannot be read, or `output` contains other shards.
     """
     require(1 <= shards <= MAX_SHARDS, "--shards", f"1 to {MAX_SHARDS}", shards)
     require(shard is None or 0 <= shard < shards, "--shard", f"0 to {shards - 1}, below --shards", shard)

@@ -77,7 +77,7 @@ class Run:
 
     @classmethod
     def open(cls, config: XTTSConfig, callbacks: Sequence = (), device_plan: str | None = None, **options) -> "Run":
-        """Creates a run on the requested devices or, with `device_plan="auto"`, on those that train fastest.
+        """Creates a run on the requested devices or, with `device_plan="auto"`, on the fastest devices.
         `options` are keyword arguments of `setup.set_up`."""
         early = MemoryHandler(10**5)  # log lines until the run's log file exists
         with _logging_to(early):
@@ -139,7 +139,7 @@ class Run:
 
         Args:
             voice: Voice as in `Synthesizer.speak`. The default is held-out recordings (`runs.samples.held_out_voice`).
-            language: Code or name. By default, the held-out recordings' language or, with `voice`, as in `Synthesizer`.
+            language: Code or name. Without `voice` and `language`, the held-out recordings' language is used.
             seed: Sampling seed.
             options: Other arguments of `Synthesizer.speak`, such as `temperature`.
 
@@ -215,7 +215,7 @@ class Run:
         return True
 
     def _train_stage(self, stage, dataset, guard, workers):
-        """Trains one stage; returns False if it was stopped."""
+        """Trains one stage; returns False if the run was stopped."""
         from myxtts.runs.opening import open_stage
 
         self._notify("on_stage", stage, dataset.order(stage))
@@ -237,7 +237,7 @@ class Run:
 
 
 class _LogFile(logging.FileHandler):
-    """Log file handler, which reports its first write error, such as a full disk, through the other handlers."""
+    """Log file handler that reports its first write error, such as a full disk, through the other handlers."""
 
     _failed = False
 

@@ -171,7 +171,7 @@ def set_up(config: XTTSConfig, download=False, **devices) -> tuple[XTTSConfig, D
 
 
 def with_workers(config: XTTSConfig) -> XTTSConfig:
-    """Fills in the workers' addresses, from Slurm if --workers is `slurm`, or from `TF_CONFIG` without --workers."""
+    """Fills in the workers' addresses: from Slurm for `--workers slurm`, from `TF_CONFIG` if --workers is missing."""
     given = config.training.workers
     found = workers_of_slurm(os.environ) if given == SLURM else None if given else workers_in(os.environ)
     if found is None:

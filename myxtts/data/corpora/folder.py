@@ -86,7 +86,7 @@ class CorpusFolder:
         return self._list(folder)[0]
 
     def subfolders(self, folder: Path) -> list[Path]:
-        """Returns the sorted, visible subfolders of a folder. Raises the same exceptions as `files`."""
+        """Returns the sorted subfolders of a folder, except hidden ones. Raises the same exceptions as `files`."""
         return self._list(folder)[1]
 
     def walk(self, folder: Path, depth: int) -> Iterator[Path]:
@@ -142,7 +142,7 @@ class CorpusFolder:
         return {name.removesuffix(end) for name in self.files(folder) for end in suffixes if name[1:].endswith(end)}
 
     def find_audio(self, places: Sequence[Path], parts: list[str]) -> Path:
-        """Finds a clip's audio file in `places` or `audio_roots`, else in subfolders of those folders in `searched`.
+        """Finds a clip's audio file in `places` or `audio_roots`, else in subfolders of those also in `searched`.
 
         `parts` are the components of the file's path, with or without extension. Raises `ClipRefused` if the file is
         missing, is in several subfolders, or is a link to another user's file outside the data set.
@@ -222,7 +222,7 @@ class CorpusFolder:
         return first + parts
 
     def _has_folder(self, name):
-        """Returns whether one of `searched`, or a folder in it, has a folder of this name."""
+        """Returns whether a folder in `searched`, or one of its subfolders, contains a folder of this name."""
         return any(os.path.isdir(self._on_disk(at / name)) or file_key(name) in self._below(at) for at in self.searched)
 
     def _check_links(self, path, for_audio=False):

@@ -255,7 +255,7 @@ def _is_header(rows, column, found):
 
 
 def _located(reading, place, path, dialect, columns, header_line=None, is_guess=False):
-    """Creates a `Table`. Its audio is in `place`, `wavs/`, their subfolders or a folder that `allow_named` adds."""
+    """Creates a `Table`. Audio files are in `place`, `wavs/`, their subfolders, or a folder that `allow_named` adds."""
     table = Table(path, dialect, columns, (place.path / "wavs", place.path), header_line, is_guess)
     reading.folder.allow_named([*_clip_names(reading, table)])
     reading.folder.searched.update(table.audio_places)
