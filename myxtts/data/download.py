@@ -56,7 +56,7 @@ def download_ljspeech(folder: str | Path, archive: Archive = LJSPEECH) -> Path:
             _fetch(archive, file, part)
             # Files are not synced, which would take a minute for 13,102 files.
             with write_whole_folder(folder, sync=False) as new:
-                # As a stream, because seeking backwards in a bz2 file decompresses it from the start.
+                # Read as a stream, because seeking backwards in a bz2 file decompresses it from the start.
                 with tempfile.TemporaryDirectory(dir=new) as work, tarfile.open(part, "r|bz2") as tar:
                     tar.extractall(work, filter="data")
                     (corpus,) = Path(work).iterdir()

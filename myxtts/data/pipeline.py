@@ -74,7 +74,7 @@ class BatchLoader:
     max_shift: int = 0
     """Maximum length of the random silence before a training clip, in samples."""
     training: bool = True
-    """Whether slices, conditioning clips and shifts are random. If False, clips are not shifted; the rest is fixed."""
+    """Whether slices, conditioning clips and shifts are random. If False, all are fixed, and the shift is 0."""
     targets: bool = False
     """Whether batches contain the audio at 24 000 Hz; slices then start at multiples of `TARGET_GRID`."""
     speakers: Sequence[str] | None = None
@@ -185,7 +185,7 @@ def wave_dataset(loader: Callable[[int], WaveBatch], start: int, stop: int | Non
     options.experimental_optimization.map_fusion = True
     options.experimental_optimization.map_parallelization = True
     options.autotune.enabled = True
-    # Not the shared pool, which has one thread per core. By default, tf.data chooses how many private threads read.
+    # The shared pool has only one thread per core. By default, tf.data chooses how many private threads are used.
     adapts = isinstance(num_workers, Default)
     options.threading.private_threadpool_size = 2 * num_workers if adapts else num_workers
     positions = tf.data.Dataset.range(start, sys.maxsize if stop is None else stop)

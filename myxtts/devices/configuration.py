@@ -208,7 +208,7 @@ def _narrow_environment(plan):
 
 
 def _configure_gpus(tf, plan, narrowed):
-    """Makes only the plan's GPUs visible, with memory growth or limits. If `narrowed`, they already are."""
+    """Makes only the plan's GPUs visible (already done if `narrowed`), and sets memory growth or memory limits."""
     physical = tf.config.list_physical_devices("GPU")
     if narrowed and len(physical) != len(plan.visible):
         rule = f"TensorFlow must see {counted(len(plan.visible), 'GPU')} for this plan ({plan.describe()})"

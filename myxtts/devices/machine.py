@@ -49,7 +49,7 @@ class Memory:
 
     total: int
     available: int
-    """Memory that can be allocated on the whole machine without swapping."""
+    """Memory that the whole machine can still allocate without swapping."""
     limit: int | None
     """Memory limit of the container; None for no limit."""
     used_of_limit: int | None

@@ -73,7 +73,7 @@ class Dropout(Layer):
 def site_offset(site: int, part: int | Tensor = 0) -> Tensor:
     """Returns an offset `(2,)` int32 to add to the seed of a step, so each dropout site and chunk has its own seed.
 
-    The seed of a step is (replica, step). The offset adds a multiple of 1,024 to the replica index, which is below 1,024.
+    The seed of a step is (replica, step). The offset adds a multiple of 1,024 to the replica, a number below 1,024.
     """
     return ops.stack([(site << 20) + ops.cast(part, "int32") * 1024, ops.cast(0, "int32")])
 
@@ -93,7 +93,7 @@ class AdaptableDense(keras.layers.Dense):
         outputs = self.activation(add_bias(ops.matmul(inputs, self.kernel), self.bias))
         if seed is None or not self.adapter_dropout.rate:
             return outputs
-        # The kernel includes the adapters already; this adds the effect of dropout on their input.
+        # The kernel already includes the adapters; the code below adds the effect of dropout on their input.
         change = self.adapter_dropout(inputs, seed=seed) - inputs
         down, up = (ops.cast(factor, change.dtype) for factor in (self.lora_kernel_a, self.lora_kernel_b))
         scale = ops.cast(self.lora_alpha / self.lora_rank, change.dtype)

@@ -34,7 +34,7 @@ from myxtts.training.watching.watch import has_stopped
 logger = logging.getLogger(__name__)
 
 WARMUP_STEPS, TIMED_STEPS = 3, 5
-"""The first `WARMUP_STEPS` steps of a stage are not timed. `TIMED_STEPS` steps later, the remaining time is known."""
+"""The first `WARMUP_STEPS` steps of a stage are not timed. `TIMED_STEPS` steps later, the time left is estimated."""
 LEAST_TO_TRY, MOST_TO_TRY = 40, 8 * BYTES_PER_GB
 """`try_run` makes trial steps if a run has at least `LEAST_TO_TRY` steps and needs at most `MOST_TO_TRY` bytes."""
 OPENING, STOP_SECONDS, CLOSING_SECONDS = 22, 3, 25

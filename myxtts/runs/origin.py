@@ -1,6 +1,6 @@
 """Start from another model: checks --init-from, --tune and --lora-rank, and copies the weights into a run.
 
-These settings cannot change once the run's folder exists. The copied weights of each stage become a checkpoint of step 0.
+These settings cannot change once the run's folder exists. A stage's copied weights become a checkpoint of step 0.
 """
 
 import os

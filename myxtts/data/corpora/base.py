@@ -94,7 +94,7 @@ class CorpusFormat:
     hint: str
     """Description of the layout, which error messages show after the words "a folder with"."""
     read: Callable[["Reading", Place], object]
-    """Function that adds the clips and rejections of a `Place` to a `Reading`, or nothing if it has another layout.
+    """Function that adds the clips and rejections of a `Place` to a `Reading`; adds none if the layout is another one.
     Raises `CorpusError` if a list cannot be read, and `ClipRefused` if the folder cannot or must not be opened."""
     takes_list: bool = False
     """Whether `read` can also read a single list, `place.list_path`, instead of a folder."""

@@ -49,7 +49,7 @@ class CorpusFolder:
     def __init__(self, root: str | Path, audio_roots: Sequence[str | Path] = ()):
         self.root = Path(root).resolve()
         self._given_roots = self.audio_roots = tuple(Path(one).resolve() for one in audio_roots)
-        # Roots are also kept with their symbolic links, because paths in lists may contain these.
+        # Roots are also kept with their symbolic links, because paths in lists may contain such links.
         written = (Path(os.path.abspath(one)) for one in (root, *audio_roots))
         self._roots = dict.fromkeys([self.root, *self.audio_roots, *written])
         self.linked: set[Path] = set()
@@ -122,7 +122,7 @@ class CorpusFolder:
             return {}, []
         self._check_links(folder, for_audio)
         try:
-            entries = [entry for entry in os.scandir(folder) if entry.name[:2] != "._"]  # metadata of macOS
+            entries = [entry for entry in os.scandir(folder) if entry.name[:2] != "._"]  # macOS metadata
         except OSError as error:
             raise ClipRefused("unreadable", f"Its folder cannot be listed: {error.strerror}.", folder) from error
         if folder not in self._roots and any(re.match("inspected_.{8}[.]json", entry.name) for entry in entries):

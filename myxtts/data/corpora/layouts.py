@@ -53,7 +53,7 @@ def _read_saved(reading, place):
     target.mkdir(parents=True, exist_ok=True)
     reading.folder.allow(target)
     reading.note("The recordings in ", reading.folder.relative(place.path), f" were extracted to {target}.")
-    # All are extracted before the first is added, because a folder is listed only once.
+    # All recordings are extracted before the first clip is added, because a folder is listed only once.
     recordings = [_extract(row[audio] or {}, target / f"{number:07}.wav") for number, row in enumerate(rows, 1)]
     for number, (recording, row) in enumerate(zip(recordings, rows.remove_columns(audio)), 1):
         with reading.clip(f"row {number}", number, place.path / _STATE):
@@ -166,7 +166,7 @@ def _find_lists(reading, place, folder):
     for path in named if len(named) <= _MAX_LISTS else ():
         try:
             if ",verdict,reason,detail," in "".join(reading.folder.read_lines(path)[:1]):
-                continue  # a report on clips, as of `myxtts doctor data`
+                continue  # a report on clips, such as that of `myxtts doctor data`
             found[path] = tables.header_table(reading, place, path) or tables.content_table(reading, place, path)
         except CorpusError:
             if path.suffix not in (".txt", ".json"):  # not a list
