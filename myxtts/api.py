@@ -236,7 +236,7 @@ def load(
         engine: Inference engine: `tensorflow`, `onnx` (8 bits) or `onnx-float32`; None selects the fastest in float32.
 
     Raises:
-        CheckpointError: A file is missing or damaged. For the vocabulary, this is a `UserError`.
+        CheckpointError: A model file is missing or damaged (`UserError` if it is the vocabulary).
         HubError: The model cannot be downloaded, or its licence was not accepted.
     """
     from myxtts.interchange.hub import local_folder

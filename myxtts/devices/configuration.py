@@ -24,8 +24,8 @@ _applied: tuple[DeviceRequest, DevicePlan] | None = None
 def plan_for(data_gpu: int | None = None, model_gpu: int | None = None) -> DevicePlan:
     """Returns the device plan for the given GPUs, and applies it by `early_gpu_configuration` on the first call.
 
-    Without arguments, returns the applied plan or, if no plan has been applied, a plan for one device (the first GPU or
-    the CPU), which is not applied.
+    Without arguments, returns the applied plan. If no plan has been applied, returns a plan for one device (the first
+    GPU or the CPU) without applying the plan.
     """
     pair, plan = (data_gpu, model_gpu), _applied and _applied[1]
     if plan and (pair == (None, None) or plan.is_dual and pair == (plan.data_gpu, *plan.model_gpus)):

@@ -77,7 +77,7 @@ def read_processor(root: Path = Path("/")) -> Processor:
 
 
 def read_memory(root: Path = Path("/")) -> Memory:
-    """Returns the state of the RAM and the lowest container limit; `root` is the root of the file system."""
+    """Returns the state of the RAM and the lowest memory limit of a container; `root` is the file system root."""
     machine, found = psutil.virtual_memory(), []
     version_1 = "memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
     version_2 = "", "memory.max", "memory.current", "inactive_file"

@@ -19,9 +19,9 @@ from myxtts.models.layers import Dropout, Layer, Shape, Tensor, layer_norm, norm
 def sinusoids(shape: Shape, dtype=None) -> Tensor:
     """Keras initializer of position embeddings `(rows, width)`: sinusoids (Vaswani et al. 2017, section 3.5).
 
-    The longest period is 1,000 times the shortest. The RMS is half that of initial token embeddings. With the smaller
-    random values of the reference implementation (standard deviation 0.02), a model learns the alignment of text and
-    audio far more slowly.
+    The longest period is 1,000 times the shortest. The RMS is half the RMS of initial token embeddings. With the
+    smaller random values of the reference implementation (standard deviation 0.02), a model learns the alignment of
+    text and audio far more slowly.
     """
     rows, width = shape
     half = (width + 1) // 2
@@ -140,7 +140,7 @@ class GPT(Layer):
     def mel_to_latents(self, mel: Tensor, run_block: Callable | None = None) -> Tensor:
         """Computes conditioning latents: mel `(B, T, num_mels)` -> `(B, num_latents, width)`.
 
-        If given, `run_block(x, number=number)` is called instead of each conditioning block, to run compiled code.
+        If given, `run_block(x, number=number)` is called in place of each conditioning block, to run compiled code.
         """
         return self.perceiver(self.conditioning_encoder(mel, run_block=run_block))
 

@@ -157,7 +157,7 @@ def normal(stddev: float) -> Any:
 
 
 def shared_array(value: Any) -> np.ndarray:
-    """Returns a tensor or variable as an array, without a copy if possible. Later assignments do not change it."""
+    """Returns a tensor or variable as an array, uncopied if possible. Later assignments do not change the array."""
     held = value.value if isinstance(value, keras.Variable) else value
     return np.asarray(held.read_value() if hasattr(held, "read_value") else held)  # `asarray` copies a variable
 

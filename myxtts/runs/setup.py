@@ -180,7 +180,7 @@ def with_workers(config: XTTSConfig) -> XTTSConfig:
 
 
 def _with_data(config, download):
-    """Fills in `data.train_data`: downloads LJSpeech if `download`; without training data, makes the sample corpus."""
+    """Fills in `data.train_data`: downloads LJSpeech if `download`; if it is missing, makes the sample corpus."""
     folder = config.data.train_data
     if download:
         from myxtts.data.download import download_ljspeech
@@ -327,7 +327,7 @@ def transcribe(config: XTTSConfig, missing: TextsMissing, quiet: bool = False, p
 
 def _make(missing, folder, options):
     """Adds the recordings of each speaker to the data set in `folder`; returns whether all were usable."""
-    import myxtts  # late, because the data set maker is an app
+    import myxtts  # late, because `make_dataset` is in `apps`
 
     speakers: dict[str, list[Path]] = {}
     for path in missing.recordings:  # the speaker is the subfolder, or the name of a single file
@@ -342,7 +342,7 @@ def _make(missing, folder, options):
         except UserError as error:
             fault = error
             if len(paths) > 1:
-                half = len(paths) // 2  # few of many recordings are unusable
+                half = len(paths) // 2  # usually, only few recordings are unusable
                 pending = [(speaker, paths[:half]), (speaker, paths[half:]), *pending]
             else:
                 say(f"Skipped {printable(str(paths[0]))}: {str(error).removeprefix(f'{paths[0]}: ')}")

@@ -142,7 +142,7 @@ class CorpusFolder:
         return {name.removesuffix(end) for name in self.files(folder) for end in suffixes if name[1:].endswith(end)}
 
     def find_audio(self, places: Sequence[Path], parts: list[str]) -> Path:
-        """Finds a clip's audio file in `places` or `audio_roots`, else in subfolders of those also in `searched`.
+        """Finds a clip's audio file in `places` or `audio_roots`, or in their subfolders if `searched` has the parent.
 
         `parts` are the components of the file's path, with or without extension. Raises `ClipRefused` if the file is
         missing, is in several subfolders, or is a link to another user's file outside the data set.

@@ -238,7 +238,7 @@ def columns_by_content(rows: Sequence[list[str]], size: int, clip: int = 0) -> t
 
 
 def _is_header(rows, column, found):
-    """Returns whether the first row is a header, not a clip whose audio file is missing."""
+    """Returns whether the first row is a header, rather than a clip whose audio file is missing."""
     header, *others = rows
     if found[0] or not all(found[1:]):
         return False
