@@ -37,7 +37,7 @@ def configure(config: Configuration = None, **named) -> XTTSConfig:
     """Returns the settings of a run. Raises `ConfigError` for an unknown setting or an invalid value.
 
     Args:
-        config: As in `train`.
+        config: Settings, as in `train`.
         named: Flags of `myxtts train`, with underscores; they override `config`.
     """
     if isinstance(config, XTTSConfig):
@@ -51,7 +51,7 @@ def configure(config: Configuration = None, **named) -> XTTSConfig:
 
 
 def open_run(config: Configuration = None, *, callbacks: Sequence = (), quiet: bool = False, **named) -> "Run":
-    """Checks the options, configures the devices, and returns a run that is ready to train. Arguments as in `train`."""
+    """Checks the options, configures the devices, and returns a run ready to train. Takes the arguments of `train`."""
     start = start_options(named)
     config = _requested(config, named, start)
     from myxtts.runs.setup import require_run, run_in
@@ -63,7 +63,7 @@ def open_run(config: Configuration = None, *, callbacks: Sequence = (), quiet: b
         training, home = config.training, Path(config.training.checkpoint_dir)
         source = training.init_from
         if not (source or training.reset_training) and (before := run_in(home)) and before.training.init_from:
-            source = str(home.absolute())  # its shape is that of the model that it started from
+            source = str(home.absolute())  # the run has the shape of the model that it started from
         if source:
             _config_of_source(source, size)
     checked: XTTSConfig = _with_texts(config, start, quiet)
@@ -107,11 +107,11 @@ def train(config: Configuration = None, **options) -> "Run":
     """Trains the stages that are not finished, like `myxtts train`, and returns the run.
 
     Args:
-        config: Settings, a YAML file or a recipe's name. None means, with `train_data`, the defaults, else the settings
-            of the run in `checkpoint_dir` if it has recordings of its own, else `sample.yaml`.
+        config: Settings, a YAML file or a recipe's name. None selects the defaults if `train_data` is given, else the
+            settings of the run in `checkpoint_dir` if that run has its own recordings, else `sample.yaml`.
         options: Flags of `myxtts train`, with underscores and the same defaults: `train_data="DIR"`,
             `model_size="nano"`, `data_gpu=0`, `max_steps=2000`; they override `config`. Also `callbacks`, a list of
-            callbacks (see `runs.run.Run`), and `quiet=True`, which prints no progress; `train.log` still has it.
+            callbacks (see `runs.run.Run`), and `quiet=True`, which turns off the output but not `train.log`.
 
     Returns:
         The run, with `history`, `best`, `finished` and `speak`. On Ctrl-C, training ends with a checkpoint; the same
@@ -139,10 +139,10 @@ def plan(
     show: Callable[["MemoryReport"], None] | None = None,
     **named,
 ) -> "MemoryReport":
-    """Estimates the memory of training and the largest batch for common GPUs, like `myxtts plan`.
+    """Estimates the memory needed for training, and the largest batch for common GPUs, like `myxtts plan`.
 
     Args:
-        config: As in `train`.
+        config: Settings, as in `train`.
         clip_seconds: Duration of the longest clip; the default is `data.max_seconds`.
         text_tokens: Size of the vocabulary.
         gpu_memory: Memory sizes of GPUs in GB. The report has the largest batch for each size.
@@ -188,12 +188,12 @@ def plan(
 
 
 def _seconds(config, start) -> dict[str, float] | str:
-    """Estimates the seconds of each stage of a new run, or returns why it cannot: no recordings, or as in `try_run`."""
+    """Estimates the seconds that each stage of a new run will take, or returns why no estimate is possible."""
     from myxtts.runs.opening import open_run
     from myxtts.runs.setup import holds_run, set_up, with_workers
 
     folder = Path(config.training.checkpoint_dir)
-    is_run = holds_run(folder) or (folder / "config.json").is_file()  # it may be training, and keeps its reports
+    is_run = holds_run(folder) or (folder / "config.json").is_file()  # a run in training keeps its reports
     reasons = {"no recordings are given": config.data.train_data is None, "the run already exists": is_run}
     reasons |= {"the run has workers": bool(with_workers(config).training.workers)}
     if why := next((why for why, holds in reasons.items() if holds), None):
@@ -208,7 +208,7 @@ def _seconds(config, start) -> dict[str, float] | str:
 
 
 def _with_texts(config, start, quiet=False, is_plan=False):
-    """Checks the options; returns the settings, for recordings without texts those that `transcribe` returns."""
+    """Checks the options and returns the settings. For recordings without texts, returns the result of `transcribe`."""
     from myxtts.data.corpora import TextsMissing
     from myxtts.runs.setup import check_request, transcribe
 
@@ -231,12 +231,12 @@ def load(
     Args:
         folder: Folder of a run, of a released XTTS v2 or of `XTTS.save_to_preset`; `base`, the bundled model; or
             `hf://owner/name[@revision]`, a model on the Hugging Face hub. Coqui checkpoints are converted.
-        which: `best` or `last` checkpoint.
+        which: Checkpoint to load, `best` or `last`.
         accept_licence: Accept the licence of a Hugging Face model without a prompt.
-        engine: Inference engine: `tensorflow`, `onnx` (8 bits) or `onnx-float32`; None for the fastest in float32.
+        engine: Inference engine: `tensorflow`, `onnx` (8 bits) or `onnx-float32`; None selects the fastest in float32.
 
     Raises:
-        CheckpointError: A file is missing or damaged (`UserError`: the vocabulary).
+        CheckpointError: A model file is missing or damaged (`UserError` if it is the vocabulary).
         HubError: The model cannot be downloaded, or its licence was not accepted.
     """
     from myxtts.interchange.hub import local_folder
@@ -252,7 +252,7 @@ def load(
 
 
 def from_preset(folder: str | os.PathLike, accept_licence: bool = False, which: str = "best") -> "XTTS":
-    """Loads a trained model as a Keras model, for example to fine-tune it; arguments and errors as in `load`."""
+    """Loads a trained model as a Keras model, for example to fine-tune it. Arguments and errors are as in `load`."""
     from myxtts.interchange.hub import local_folder
 
     with starting_quietly():
@@ -269,14 +269,14 @@ def _requested(config, named, start, is_plan=False) -> XTTSConfig:
     has_run = (Path(training.checkpoint_dir) / "config.json").is_file()
     is_checked = has_run or data.train_data or data.val_data or data.language or training.tune or training.gpt.lora_rank
     if is_checked or not is_plan:
-        # They import NumPy, which other plans do not need.
+        # These modules import NumPy, which other plans do not need.
         from myxtts.runs.setup import check_settings, with_own_data, with_workers
         from myxtts.storage.run_folder import read_config
 
         own = config if start.download or is_plan else with_own_data(config)
         if is_bare and own is not config:  # not the recipe of the sample corpus
             values = without_adapted(read_config(Path(training.checkpoint_dir)).to_dict())
-            # Place, devices and stages are those of this start.
+            # Paths, devices and stages come from this call.
             values["data"] |= {name: getattr(own.data, name) for name in (*PATHS, "data_gpu", "model_gpu")}
             here = ("checkpoint_dir", "workers", "worker_index", "stage", "tune")
             values["training"] |= {name: getattr(training, name) for name in here}
@@ -314,7 +314,7 @@ def _requested(config, named, start, is_plan=False) -> XTTSConfig:
             raise ConfigError(f"{flag} {named[name]} has no effect {hint}, or leave out {flag}.")
     from myxtts.devices.configuration import device_request  # imports psutil
 
-    # A plan may be for another machine, with more GPUs; `check_request` counts those of this one.
+    # A plan may be for another machine with more GPUs; `check_request` counts the GPUs of this machine.
     plan_devices(num_gpus=MANY_GPUS, **vars(device_request(*gpus, **start.devices)))
     return config
 
@@ -322,7 +322,7 @@ def _requested(config, named, start, is_plan=False) -> XTTSConfig:
 def _config_of_source(source, requested):
     """Returns the settings of a model, given the value `source` of --init-from; None for a model on the hub.
 
-    `requested` is the value of --model-size, or None. Raises `ConfigError` if it is not the size of that model.
+    `requested` is the value of --model-size, or None. Raises `ConfigError` if that model has another size.
     """
     from myxtts.interchange import hub  # imports NumPy, which other plans do not need
     from myxtts.storage.run_folder import read_config

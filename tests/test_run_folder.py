@@ -150,5 +150,5 @@ def test_resume_of_a_copy_without_a_whole_checkpoint_is_refused_and_changes_noth
     assert [data.train_data, data.prepared, *data.audio_roots] == [f"{here}/data", "gs://b/a", f"{here.parent}/b"]
     write_json(tmp_path / "config.json", tiny_run_config("gone").to_dict())
     for config.training.reset_training in (False, True):
-        with pytest.raises(UserError, match=f"that of the run, {Path.cwd()}/gone, does not exist"):
+        with pytest.raises(UserError, match=f"data set, {Path.cwd()}/gone, does not exist"):
             with_own_data(config)

@@ -49,7 +49,7 @@ def target_width(num_samples: int) -> int:
 def zero_batch(
     rows: int, num_samples: int, num_tokens: int, voice_samples: int = 0, targets: bool = False, prepared: bool = False
 ) -> WaveBatch:
-    """Creates a `WaveBatch` of zeros for clips of `num_samples`. If `prepared`, it has `codes` instead of `wav`."""
+    """Creates a `WaveBatch` of zeros for clips of `num_samples`; with `codes` instead of `wav` if `prepared`."""
     wav, codes = (0, num_samples // CODE_STRIDE_SAMPLES) if prepared else (num_samples, 0)
     target = target_width(num_samples) if targets else 0
     widths = (), (wav,), (), (num_tokens,), (), (voice_samples,), (2,), (target,), (), (), (), (codes,)
@@ -90,7 +90,7 @@ class GPTBatch(NamedTuple):
 
 
 class SpeakerBatch(NamedTuple):
-    """Training batch of the speaker encoder, computed on the data device: F frames per clip, at 100 frames a second."""
+    """Training batch of the speaker encoder, computed on the data device: F frames per clip, 100 frames per second."""
 
     index: object  # `(B,)` int32
     mel: object  # `(B, F, 64)` float32, log-mel of audio at 16 000 Hz; short clips are repeated
@@ -131,7 +131,7 @@ def check_wave_batch(batch: WaveBatch) -> WaveBatch:
     sizes |= {"target_lengths": num_targets} if num_targets else {}
     for name, size in sizes.items():
         lengths = getattr(batch, name)
-        require(np.all((lengths >= 1) & (lengths <= size)), name, f"be within 1 and {size}", lengths)
+        require(np.all((lengths >= 1) & (lengths <= size)), name, f"be from 1 to {size}", lengths)
     return batch
 
 
@@ -200,11 +200,11 @@ class BatchOrder:
     seed: int
     fixed_samples: int | None = None
     fixed_tokens: int | None = None
-    """Padded length of all texts, in tokens; `fixed_samples` is that of all audio, in samples. None: one per bucket."""
+    """Padded length of all texts in tokens and, in `fixed_samples`, of all audio in samples. None: one per bucket."""
     extra_samples: int = 0
-    """Samples added to the padded length of every clip, to allow random silence before it."""
+    """Samples added to the padded length of every clip, to make room for random silence before the clip."""
     start: EpochStart = field(default_factory=EpochStart)
-    """Point where this order starts. Positions before it are invalid."""
+    """Point where this order starts. Earlier positions are invalid."""
 
     def __post_init__(self):
         self.num_samples, tokens = (np.asarray(row, np.int64) for row in (self.num_samples, self.num_tokens))
@@ -263,14 +263,14 @@ class BatchOrder:
         return self.start if before is self.start else EpochStart(int(position) - row, epoch)
 
     def digest(self) -> str:
-        """Returns a digest of lengths, buckets, batch size and seed. If it changes, resumed runs get other batches."""
+        """Returns a digest of lengths, buckets, batch size and seed, which determine the batches of a resumed run."""
         hasher = new_hasher()
         for rows in (self.num_samples, self._bucket, np.asarray(self.shapes), [self.batch_size, self.seed]):
             hasher.update(np.ascontiguousarray(rows, np.int64).tobytes() + b"|")
         return hasher.hexdigest()
 
     def padding_share(self) -> float:
-        """Returns the proportion of padding, 0 to 1, in the audio of the first epoch's batches."""
+        """Returns the fraction of padding, 0 to 1, in the audio of the first epoch's batches."""
         first = self.start.position
         batches = [self.batch(position) for position in range(first, first + self.batches_per_epoch)]
         real = sum(self.num_samples[batch.indices].sum() for batch in batches)

@@ -67,9 +67,9 @@ class SpeechDataset:
     def open(cls, config: XTTSConfig, progress: Callable[[int, int], None] | None = None, writes: bool = True) -> Self:
         """Reads, checks and splits the corpora in `config.data`.
 
-        If `writes`, worker 0 lists every clip, with reasons of rejections, in `clips_*.csv` files in the checkpoint
-        folder, and keeps the results of the checks there. The vocabulary is the resumed run's, else `data.vocabulary`,
-        else trained on the corpus. Calls `progress(done, total)` while recordings are checked. Raises `ConfigError` or
+        If `writes`, worker 0 lists all clips, with reasons for rejections, in `clips_*.csv` in the checkpoint folder,
+        and caches the check results there. The vocabulary is the resumed run's, else `data.vocabulary`, else
+        trained on the corpus. Calls `progress(done, total)` while recordings are checked. Raises `ConfigError` or
         `CorpusError` if the settings or a corpus cannot be used.
         """
         language = config.data.language and get_language(config.data.language).code
@@ -204,7 +204,7 @@ def trained_on(home: Path, config: XTTSConfig) -> set[int]:
 
 
 def _divide(sides, config):
-    """Returns training and validation clips, split by --val-data, else as in the data set, else by hashes of ids."""
+    """Returns training and validation clips: by --val-data, else by the data set's split, else by hashes of ids."""
     trained = trained_on(Path(config.training.checkpoint_dir), config)
     is_held = lambda clip: clip.validation and id_hash(clip.id) not in trained
     train, held = ([clip for clip in sides[0] if is_held(clip) == side] for side in (False, True))
@@ -216,7 +216,7 @@ def _divide(sides, config):
 
 
 def conditioning_seconds(data: DataConfig, clips: Sequence[Utterance]) -> tuple[float, float]:
-    """Returns `data.conditioning_seconds`; `repeat` padding limits both to the 95th percentile of clip lengths."""
+    """Returns `data.conditioning_seconds`; `repeat` padding limits both to the 95th percentile of clip durations."""
     if data.conditioning_padding != "repeat":
         return data.conditioning_seconds
     longest = np.percentile([clip.num_samples for clip in clips], 95) / MODEL_SAMPLE_RATE
@@ -233,7 +233,7 @@ def _own_vocabulary(config):
 
 
 def _g2p(config):
-    """Returns the codes of the languages whose texts become phonemes, from the resumed run, else from `data.g2p`."""
+    """Returns the codes of languages to convert to phonemes, from the resumed run or, for new runs, `data.g2p`."""
     home = Path(config.training.checkpoint_dir)
     try:
         requested = None if config.data.g2p is None else g2p_codes(config.data.g2p)

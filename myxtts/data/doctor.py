@@ -24,11 +24,11 @@ from myxtts.text.languages import LANGUAGES
 from myxtts.text.tokenizer import XTTSTokenizer
 
 MAX_CHARACTERS_PER_SECOND = 40.0
-"""Maximum speech rate of an accepted clip; at a higher rate, the transcript is of other audio, or the audio was cut."""
+"""Maximum speech rate of accepted clips. At a higher rate, the transcript belongs to other audio, or audio was cut."""
 MIN_CHARACTERS_PER_SECOND = 2.0
-"""Speech rate below which a clip has a warning: its transcript may be incomplete, or it contains much silence."""
-# The last 10 ms of carefully cut recordings, such as LJSpeech and VCTK, have at most 0.13 times the mean level. If they
-# are cut at random places, half have more than 0.4. Synthetic voices that end abruptly still end in 10 ms of silence.
+"""Speech rate below which a clip gets a warning: the transcript may be incomplete, or the audio has much silence."""
+# The last 10 ms of carefully cut recordings, such as LJSpeech and VCTK, have at most 0.13 times the mean level. Of the
+# same recordings cut at random places, half have more than 0.4 times. Even abrupt synthetic voices end in silence.
 _CUT_SECONDS = 0.01
 
 _COLUMNS = ("id", "verdict", "reason", "detail", "path", "line", "seconds")
@@ -46,7 +46,7 @@ class ClipLimits(NamedTuple):
 
 @dataclass(frozen=True)
 class Inspection:
-    """Result of `inspect_corpus`: accepted clips, rejections, warnings on accepted clips, and notes on the data set."""
+    """Result of `inspect_corpus`: accepted clips, rejections, warnings about accepted clips, and notes."""
 
     root: Path
     accepted: tuple[Utterance, ...]
@@ -79,9 +79,9 @@ def check_data(
     """Checks a data set as training does. Returns the inspection, and the result of `find_leakage`.
 
     Args:
-        validation: Data set with the validation clips; by default the validation split of `folder` itself.
+        validation: Data set of validation clips; None uses the validation split of `folder`, if there is one.
         vocabulary: Tokenizer file that must be able to encode the transcripts; None skips this check.
-        progress: As in `inspect_corpus`; called for the clips of `folder`, then for those of `validation`.
+        progress: As in `inspect_corpus`; called for the clips of `folder`, then for the clips of `validation`.
         corpus_options: Arguments of `load_corpus`.
     """
     check_text = XTTSTokenizer.from_file(vocabulary).check if vocabulary else lambda text, language: None
@@ -173,8 +173,8 @@ def id_hash(clip_id: str) -> int:
 def split_by_hash(utterances: Sequence, share: float, trained: Set[int] = frozenset()) -> tuple[tuple, tuple]:
     """Splits utterances, or other objects with an `id`, by a hash of the id; returns `(train, validation)`.
 
-    Clips stay in the same part when others are added or removed. `share` is the expected proportion of validation
-    clips. Clips whose `id_hash` is in `trained` are for training. Of the rest, at least one clip is for validation.
+    Clips stay in the same part when others are added or removed. `share` is the expected fraction of validation clips.
+    Clips whose `id_hash` is in `trained` are for training. At least one of the other clips is for validation.
     """
     hashes = [id_hash(utterance.id) for utterance in utterances]
     ranks = sorted(set(hashes) - trained)
@@ -196,7 +196,7 @@ def find_leakage(train: Sequence[Utterance], validation: Sequence[Utterance]) ->
 
 
 class _Verdict(NamedTuple):
-    """Result of the checks of one audio file. It is outdated if the file has another size or modification time."""
+    """Check result of one audio file. The result is outdated if the file's size or modification time has changed."""
 
     size: int
     mtime_ns: int
@@ -208,7 +208,7 @@ class _Verdict(NamedTuple):
 
 
 def _load_cache(path, key):
-    """Returns `{audio path: _Verdict}` from the cache file; {} if damaged or written for other limits (`key`)."""
+    """Returns `{audio path: _Verdict}` from the cache file; {} if the file is damaged or for other limits (`key`)."""
     try:
         content = json.loads(Path(path).read_text(encoding="utf-8"))
         clips = content["clips"].items() if content["limits"] == key else ()
@@ -279,11 +279,11 @@ def _finding(root, utterance, reason, detail):
 
 
 def _encoding_fault(text):
-    """Looks for signs of a wrong encoding. Returns `(is_certain, fault)`: `fault` is a sentence, or "" if none."""
+    """Looks for signs of a wrong encoding. Returns `(is_certain, fault)`; `fault` is a sentence or ""."""
     if lost := re.search("[\ufffd\ud800-\udfff]", text):  # U+D800 and above: half of a pair in JSON
         return True, f"The text contains U+{ord(lost[0]):04X}, which stands for lost letters."
     if text.count("?") > max(2, sum(map(str.isalpha, text))):
-        return True, "The text is question marks: its encoding lacked its letters. Save the list as CSV UTF-8."
+        return True, "The text is mostly question marks: its encoding lacks its letters. Save the list as CSV UTF-8."
     if control := re.search("[\x00-\x08\x0a-\x1f\x7f-\x9f]", text):
         return True, f"The text has the control character U+{ord(control[0]):04X}."
     try:

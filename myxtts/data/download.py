@@ -18,7 +18,7 @@ _CHUNK_BYTES = 2**18
 
 
 class Archive(NamedTuple):
-    """A `.tar.bz2` archive that contains one folder: its address, checksum and sizes."""
+    """Name, URL, checksum and sizes of a `.tar.bz2` archive that contains one folder."""
 
     name: str
     url: str
@@ -56,7 +56,7 @@ def download_ljspeech(folder: str | Path, archive: Archive = LJSPEECH) -> Path:
             _fetch(archive, file, part)
             # Files are not synced, which would take a minute for 13,102 files.
             with write_whole_folder(folder, sync=False) as new:
-                # As a stream, because seeking backwards in a bz2 file decompresses it from the start.
+                # Read as a stream, because seeking backwards in a bz2 file decompresses it from the start.
                 with tempfile.TemporaryDirectory(dir=new) as work, tarfile.open(part, "r|bz2") as tar:
                     tar.extractall(work, filter="data")
                     (corpus,) = Path(work).iterdir()

@@ -21,7 +21,7 @@ from myxtts.devices.tensorflow_start import AbandonedThread
 class SampleCache:
     """Cache of recordings as 16-bit samples, up to `budget_mb` MB.
 
-    `prepared` maps paths of recordings to prepared clips. Samples and codes of these recordings are read from shards.
+    `prepared` maps paths of recordings to prepared clips, whose samples and codes are read from shards.
     """
 
     def __init__(self, budget_mb: float, prepared: Mapping[str, PreparedClip] | None = None):
@@ -67,14 +67,14 @@ class BatchLoader:
     conditioning: DataConfig | None = None
     """Settings of the conditioning clips: lengths, source and padding. None if there are no conditioning clips."""
     conditioning_grid: int = 1
-    """Step in samples: each conditioning clip starts at a multiple of it, and its length is rounded down to a multiple,
-    unless it is the maximum length or below one step."""
+    """Grid step in samples. Each conditioning clip starts at a multiple of the step. The length is rounded down to a
+    multiple, except for the maximum length and lengths below one step."""
     crop_samples: int | None = None
     """Maximum length in samples of the slice to load from each clip; None loads whole clips."""
     max_shift: int = 0
     """Maximum length of the random silence before a training clip, in samples."""
     training: bool = True
-    """Whether slices, conditioning clips and shifts are random. If False, they are fixed, and clips are not shifted."""
+    """Whether slices, conditioning clips and shifts are random. If False, all are fixed, and the shift is 0."""
     targets: bool = False
     """Whether batches contain the audio at 24 000 Hz; slices then start at multiples of `TARGET_GRID`."""
     speakers: Sequence[str] | None = None
@@ -185,7 +185,7 @@ def wave_dataset(loader: Callable[[int], WaveBatch], start: int, stop: int | Non
     options.experimental_optimization.map_fusion = True
     options.experimental_optimization.map_parallelization = True
     options.autotune.enabled = True
-    # Not the shared pool, which has one thread per core. By default, tf.data chooses how many private threads read.
+    # The shared pool has only one thread per core. By default, tf.data chooses how many private threads are used.
     adapts = isinstance(num_workers, Default)
     options.threading.private_threadpool_size = 2 * num_workers if adapts else num_workers
     positions = tf.data.Dataset.range(start, sys.maxsize if stop is None else stop)
@@ -197,8 +197,8 @@ def stream_batches(
 ) -> Iterator[WaveBatch]:
     """Iterates over the batches of `wave_dataset` on `device`, and raises any error of `loader` at the failing batch.
 
-    TensorFlow sees neither these errors nor the end of the data: an operation that fails also aborts eager operations
-    of other threads. The training step, for example, would then report the error of `loader` as its own.
+    TensorFlow sees neither these errors nor the end of the data, because a failing operation also aborts eager
+    operations of other threads: for example, the training step would report the error of `loader` as its own.
     """
     failures = {}
 

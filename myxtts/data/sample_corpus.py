@@ -1,8 +1,8 @@
 """The sample corpus: short sentences in several voices, synthesized by eSpeak NG.
 
-With it, a first training run needs neither data nor network. It has the LJSpeech layout (`metadata.csv`, `wavs/`) and a
-`speakers.csv` with `id,speaker,language`. A small grammar per language generates the sentences, so that each word is
-frequent. Some sentences are held out for tests (`unheard_sentences`).
+With this corpus, a first training run needs neither data nor network. The layout is that of LJSpeech (`metadata.csv`,
+`wavs/`), with a `speakers.csv` (`id,speaker,language`). A small grammar per language generates the sentences, so that
+each word is frequent. Some sentences are held out for tests (`unheard_sentences`).
 
 eSpeak NG has global state, and its audio depends slightly on earlier sentences. Therefore `speak_to_files` runs this
 module as a script in a new process, with the sentences in a fixed order.
@@ -30,7 +30,7 @@ SAMPLE_RATE = 22050
 TIMEOUT_SECONDS = 300
 WORDS_PER_MINUTE = 165
 UNHEARD_EVERY = 13
-"""Step between held-out sentences of a grammar. It is prime, so that their words also occur in other sentences."""
+"""Step between held-out sentences of a grammar: a prime, so that held-out words also occur in other sentences."""
 MANIFEST_FILE = "sample_corpus.json"
 _SOURCES = Path(__file__).resolve().parents[1] / "bundled" / "sample"
 _NUM_PHRASES = 6
@@ -72,7 +72,7 @@ def make_sample_corpus(root: Path, *, num_clips: int | None = None, languages: S
     A damaged corpus, or one with another size or languages, is replaced.
 
     Args:
-        num_clips: Number of clips of 1 to 3 s, distributed evenly over the `VOICES` of the languages; None takes 880,
+        num_clips: Number of clips of 1 to 3 s, distributed evenly over the `VOICES` of the languages. None means 880,
             or 440 if there is only one voice.
         languages: Language codes, keys of `SENTENCES`.
 
@@ -83,7 +83,7 @@ def make_sample_corpus(root: Path, *, num_clips: int | None = None, languages: S
     """
     root = Path(root).absolute()
     clips = plan_clips(num_clips, languages)
-    # 1: version of the audio; changed voices and sentences are detected.
+    # 1: version of the audio. Changes of voices and sentences change the digest anyway.
     plan = digest_bytes(json.dumps([1, WORDS_PER_MINUTE, clips]).encode())
     if _is_complete(root, plan):
         return root
@@ -106,7 +106,7 @@ def make_sample_corpus(root: Path, *, num_clips: int | None = None, languages: S
 
 
 def plan_clips(num_clips: int | None, languages: Sequence[str] = ("en",)) -> list[Clip]:
-    """Assigns random sentences to each voice, without repetition. Raises `ConfigError` for a bad number or language."""
+    """Assigns random sentences to each voice, without repetition. Raises `ConfigError` for an invalid argument."""
     unknown = set(languages).difference(SENTENCES)
     received = ", ".join(sorted(unknown)) or "none"
     require(bool(languages) and not unknown, "The sample corpus", f"in one of {', '.join(SENTENCES)}", received)

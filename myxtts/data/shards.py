@@ -1,9 +1,9 @@
 """Prepared clips: audio samples and DVAE codes, computed once and stored in shards with checksums, for random access.
 
-A shard is a TFRecord file and a JSON index, which is written last, so a shard with an index is complete. The manifest
-is written when all shards are complete. A clip has two `tf.train.Example`s, which are read separately: `id` and `codes`
-to train on the clip, `id` and `samples` (16-bit little-endian PCM at 22 050 Hz) to use it as a conditioning clip. The
-shard of a clip depends only on its id, so several processes can write shards in any order.
+A shard is a TFRecord file and a JSON index. The index is written last, so a shard with an index is complete. The
+manifest is written when all shards are complete. A clip has two `tf.train.Example`s, which are read separately: one has
+`id` and `codes`, to train on the clip; the other has `id` and `samples` (16-bit little-endian PCM at 22 050 Hz), to use
+the clip for conditioning. A clip's shard depends only on the id, so several processes can write shards in any order.
 """
 
 import errno
@@ -48,11 +48,11 @@ class PreparedClip(NamedTuple):
     samples: Record
 
     def read_codes(self) -> np.ndarray:
-        """Returns the codes `(C,)` int32. Raises the errors of `read_samples`."""
+        """Returns the codes `(C,)` int32. Raises the same exceptions as `read_samples`."""
         return np.array(self._read("codes", self.codes).int64_list.value, np.int32)
 
     def read_samples(self) -> np.ndarray:
-        """Returns the samples `(S,)` int16. Raises `AudioError` if they are damaged, `OSError` if reading fails."""
+        """Returns the samples `(S,)` int16. Raises `AudioError` for damaged data, and `OSError` if reading fails."""
         return np.frombuffer(self._read("samples", self.samples).bytes_list.value[0], "<i2")
 
     def _read(self, kind, record):
@@ -83,7 +83,7 @@ def write_shard(
         dvae: Digest of the DVAE weights that computed the codes.
         clips: Id, codes `(C,)` int32 and samples `(S,)` int16 of each clip.
         left_out: Id and reason of each clip that cannot be used.
-        audio: Digest by id of what each clip depends on, also for `left_out`. A change makes the shard out of date.
+        audio: Digests of what the clips and `left_out` depend on, by id. If a digest changes, the shard is outdated.
     """
     name = shard_name(number, shards)
     remove_leftovers(folder, f"{name}.*")
@@ -116,7 +116,7 @@ def _examples(clip_id, codes, pcm):
 
 
 def read_index(folder: Path, number: int, shards: int, dvae: str) -> dict[str, Any] | None:
-    """Returns the index of a shard, or None if it is incomplete. Raises `UserError` if the format or DVAE differs."""
+    """Returns a shard's index, or None if the shard is incomplete. Raises `UserError` for another format or DVAE."""
     name = shard_name(number, shards)
     try:
         index = read_json(folder / f"{name}.json")
@@ -163,7 +163,7 @@ class PreparedClips:
     def open(cls, folder: str | Path, flag: str = "--prepared") -> Self:
         """Opens a folder or an address like `gs://bucket/folder`: reads manifest and indexes, and checks file sizes.
 
-        `flag` is the name of the setting for messages. Raises `UserError` if a file is missing, damaged or incomplete.
+        `flag` is the option's name in messages. Raises `UserError` if a file is missing, damaged or incomplete.
         """
         home, clips = str(folder).rstrip("/"), {}
         if _file_size(f"{home}/{MANIFEST}") is None:
@@ -187,7 +187,7 @@ class PreparedClips:
     def by_path(self, clips: Sequence, of: str = "--train-data") -> dict[str, PreparedClip]:
         """Returns `{path of the recording: prepared clip}` for the `clips` of a data set, matched by id.
 
-        `of` is the flag of the data set, for messages. Raises `UserError` if a clip is missing or its audio changed.
+        `of` is the data set's flag in messages. Raises `UserError` if a clip is missing or its audio has changed.
         """
         found = {}
         for clip in clips:

@@ -24,8 +24,8 @@ _applied: tuple[DeviceRequest, DevicePlan] | None = None
 def plan_for(data_gpu: int | None = None, model_gpu: int | None = None) -> DevicePlan:
     """Returns the device plan for the given GPUs, and applies it by `early_gpu_configuration` on the first call.
 
-    Without arguments, returns the plan that was applied. If no plan was applied, returns a plan for one device (the
-    first GPU or the CPU) and does not apply it.
+    Without arguments, returns the applied plan. If no plan has been applied, returns a plan for one device (the first
+    GPU or the CPU) without applying the plan.
     """
     pair, plan = (data_gpu, model_gpu), _applied and _applied[1]
     if plan and (pair == (None, None) or plan.is_dual and pair == (plan.data_gpu, *plan.model_gpus)):
@@ -40,7 +40,7 @@ def plan_for(data_gpu: int | None = None, model_gpu: int | None = None) -> Devic
 def check_devices(data_gpu: int | None = None, model_gpu: int | None = None, **options) -> None:
     """Checks device options early, as far as possible without importing TensorFlow. Raises `DeviceError`."""
     request = device_request(data_gpu, model_gpu, **options)
-    if _applied and _applied[0] == request:  # its indices no longer count: only the plan's own GPUs are visible
+    if _applied and _applied[0] == request:  # its indices are outdated: only the plan's GPUs are visible now
         return
     gpus = visible_gpus() if "tensorflow" in sys.modules else _nvml_gpus()
     # If only TensorFlow can count the GPUs, there may be enough.
@@ -68,7 +68,7 @@ def divide_gpus(count: int, virtual_devices: int | None = None) -> list[dict[str
         raise DeviceError(f"{rule}. Check CUDA_VISIBLE_DEVICES, or set {ACCELERATOR_VARIABLES[0]}=cpu.")
     ids = [",".join(gpu.id for gpu in gpus[share * n : share * (n + 1)]) for n in range(count)]
     say(f"CUDA_VISIBLE_DEVICES of each worker: {' | '.join(ids)}")
-    # The order of NVML and nvidia-smi. A list set by the user refers to the user's own order.
+    # NVML and nvidia-smi use this order. A list set by the user refers to the user's own order.
     order = {} if "CUDA_VISIBLE_DEVICES" in os.environ else {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     return [order | {"CUDA_VISIBLE_DEVICES": own} for own in ids]
 
@@ -92,7 +92,7 @@ def early_gpu_configuration(data_gpu: int | None = None, model_gpu: int | None =
     environment, `accelerator` to `MYXTTS_ACCELERATOR` (or `URVC_ACCELERATOR`). A repeated call returns the same plan.
 
     Raises:
-        DeviceError: As in `plan_devices` and `apply_plan`, or another GPU pair was configured in this process before.
+        DeviceError: `plan_devices` or `apply_plan` failed, or this process has already configured another GPU pair.
     """
     global _applied
     request = device_request(data_gpu, model_gpu, **options)
@@ -121,12 +121,12 @@ def early_gpu_configuration(data_gpu: int | None = None, model_gpu: int | None =
 def apply_plan(plan: DevicePlan) -> None:
     """Sets environment variables and TensorFlow's devices for a plan, without starting the runtime; prints each step.
 
-    If data and model have separate devices, soft placement is off: a missing device is an error and not replaced by the
-    CPU. The device policy is `silent`: a tensor on another device is copied.
+    If data and model have separate devices, soft placement is off: a missing device raises an error instead of being
+    replaced by the CPU. The device policy is `silent`: a tensor on another device is copied.
 
     Raises:
-        DeviceError: TensorFlow does not see the GPUs of the plan, is built for another accelerator, or its runtime was
-            initialized before.
+        DeviceError: TensorFlow does not see the GPUs of the plan, is built for another accelerator, or has already
+            initialized its runtime.
     """
     if plan.is_dual:
         say(f"Configuring Multi-GPU Mode...\nData Processing GPU: {plan.data_gpu}")
@@ -189,11 +189,11 @@ def _require_build(tf, accelerator):
 
 def _narrow_environment(plan):
     """Sets `CUDA_VISIBLE_DEVICES` to a dual plan's GPUs if TensorFlow is not imported yet; returns whether it did."""
-    # Once it is imported, GPUs in descending order are an error: `set_visible_devices` numbers them in ascending order.
+    # After the import, GPUs in descending order are an error: `set_visible_devices` numbers them in ascending order.
     has_gpus = plan.is_dual and plan.visible_ids
     if has_gpus and "tensorflow" not in sys.modules:
         if "CUDA_VISIBLE_DEVICES" not in os.environ:
-            # The order of NVML and nvidia-smi. A list set by the user refers to the user's own order.
+            # NVML and nvidia-smi use this order. A list set by the user refers to the user's own order.
             os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(plan.visible_ids)
         return True
@@ -208,7 +208,7 @@ def _narrow_environment(plan):
 
 
 def _configure_gpus(tf, plan, narrowed):
-    """Makes only the plan's GPUs visible, with memory growth or limits. If `narrowed`, others are hidden already."""
+    """Makes only the plan's GPUs visible (already done if `narrowed`), and sets memory growth or memory limits."""
     physical = tf.config.list_physical_devices("GPU")
     if narrowed and len(physical) != len(plan.visible):
         rule = f"TensorFlow must see {counted(len(plan.visible), 'GPU')} for this plan ({plan.describe()})"
@@ -242,7 +242,7 @@ def _nvml_gpus():
 
 
 def _tensorflow_gpus(listed=None):
-    """Returns the GPUs that TensorFlow sees, in its order. Names and memory are from NVML's list, if it has as many."""
+    """Returns TensorFlow's GPUs, in its order. Names and memory are from NVML's list `listed`, if its length fits."""
     config = import_sparingly().config
     physical = config.list_physical_devices("GPU")
     if not listed or len(listed) != len(physical):

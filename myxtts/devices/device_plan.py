@@ -37,7 +37,7 @@ class DevicePlan:
     model_gpus: tuple[int, ...] = ()
     """Indices of the model GPUs or virtual devices, in the order of `model_devices`."""
     visible: tuple[int, ...] = ()
-    """Indices of the GPUs that are visible to TensorFlow, in TensorFlow's order."""
+    """Indices of the GPUs that the plan makes visible to TensorFlow, in TensorFlow's order."""
     visible_ids: tuple[str, ...] = ()
     """`CUDA_VISIBLE_DEVICES` entries of the GPUs in `visible`; empty without GPUs."""
     data_memory_mb: int | None = None
@@ -63,7 +63,7 @@ class DevicePlan:
 
     @property
     def gpu_roles(self) -> tuple[str, ...]:
-        """Role of each GPU in `visible_ids`: `model` if it trains, else `data`. Argument of `GPUReport.figures`."""
+        """Role of each GPU in `visible_ids`: `model` if it trains, else `data`. See `GPUReport.figures`."""
         return tuple("model" if gpu in self.model_gpus else "data" for gpu, _ in zip(self.visible, self.visible_ids))
 
     def describe(self) -> str:
@@ -92,11 +92,11 @@ class DeviceRequest(DeviceOptions):
 
 
 def plan_devices(*, num_gpus: int, gpus: Sequence[GPU] | None = None, **request) -> DevicePlan:
-    """Chooses the device that prepares data and the devices that train; depends on nothing but its arguments.
+    """Chooses the device that prepares data and the devices that train; the result depends only on the arguments.
 
     Args:
         num_gpus: Number of GPUs visible to this process.
-        gpus: The visible GPUs, to check memory limits; if None, skips this check and uses indices as GPU ids.
+        gpus: The visible GPUs, to check memory limits. If None, limits are not checked, and indices are used as ids.
         request: Fields of `DeviceRequest`.
 
     Raises:

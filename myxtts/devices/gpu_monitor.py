@@ -63,7 +63,7 @@ class GPUReport:
     unavailable_reason: str | None = None
 
     def figures(self, roles: Sequence[str]) -> dict[str, float]:
-        """Returns usage by role for the metrics, with keys like `data_gpu_mb` (maximum) and `data_gpu_percent` (mean).
+        """Returns usage by role for the metrics, with keys such as `data_gpu_mb` (max) and `data_gpu_percent` (mean).
 
         `roles` has the role of each monitored GPU, in the report's order. Utilization is left out if it is unknown.
         """
@@ -105,7 +105,7 @@ def list_gpus() -> tuple[GPU, ...]:
 
 
 def _visible(pynvml, visible=None):
-    """Yields `(entry, NVML handle)` of each GPU in `visible`, a string like `CUDA_VISIBLE_DEVICES` (the default)."""
+    """Yields `(entry, NVML handle)` of each GPU in `visible`, a list as in `CUDA_VISIBLE_DEVICES` (the default)."""
     # Entries are indices, UUIDs or prefixes of UUIDs; as in CUDA, the first entry that names no GPU ends the list.
     visible = os.environ.get("CUDA_VISIBLE_DEVICES") if visible is None else visible
     handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
@@ -127,7 +127,7 @@ def _visible(pynvml, visible=None):
 class GPUMonitor:
     """Samples utilization and memory of GPUs in a thread, during a `with` block or from `start` to `stop`.
 
-    Sampling ends early if a GPU can no longer be read. Without GPU or NVML, the report gives the reason.
+    Sampling ends early if a GPU can no longer be read. Without a GPU or NVML, the report gives the reason.
 
     Args:
         indices: Physical GPU numbers or UUIDs (`CUDA_VISIBLE_DEVICES` entries, such as `DevicePlan.visible_ids`), in

@@ -45,11 +45,11 @@ class Processor:
 
 @dataclass(frozen=True)
 class Memory:
-    """State of the main memory, in bytes."""
+    """State of the RAM, in bytes."""
 
     total: int
     available: int
-    """Memory that can be allocated on the whole machine without swapping."""
+    """Memory that the whole machine can still allocate without swapping."""
     limit: int | None
     """Memory limit of the container; None for no limit."""
     used_of_limit: int | None
@@ -63,7 +63,7 @@ class Memory:
 
 
 def read_processor(root: Path = Path("/")) -> Processor:
-    """Returns the CPU, and how much of it this process may use; `root` is the root of the file system."""
+    """Returns the CPU and how much CPU time this process may use; `root` is the root of the file system."""
     lines = (line.partition(":") for line in (_text(root / "proc/cpuinfo") or "").splitlines())
     facts = {key.strip(): value.strip() for key, _, value in lines}
     name = facts.get("model name") or platform.processor() or platform.machine()
@@ -77,7 +77,7 @@ def read_processor(root: Path = Path("/")) -> Processor:
 
 
 def read_memory(root: Path = Path("/")) -> Memory:
-    """Returns the state of main memory and the lowest memory limit of a container; `root` is the file system root."""
+    """Returns the state of the RAM and the lowest memory limit of a container; `root` is the file system root."""
     machine, found = psutil.virtual_memory(), []
     version_1 = "memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
     version_2 = "", "memory.max", "memory.current", "inactive_file"
@@ -93,18 +93,18 @@ def read_memory(root: Path = Path("/")) -> Memory:
 
 
 def resident_bytes() -> int:
-    """Returns the main memory that this process uses, in bytes."""
+    """Returns the resident memory (RSS) of this process in bytes."""
     return psutil.Process().memory_info().rss
 
 
 def peak_resident_bytes() -> int:
-    """Returns the largest main memory that this process has used so far, in bytes; if unknown, what it uses now."""
+    """Returns the peak resident memory (RSS) of this process in bytes; if unknown, the current RSS."""
     lines = (_text(Path("/proc/self/status")) or "").splitlines()
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM")), resident_bytes())
 
 
 class PeakMemory:
-    """Measures the main memory of this process every 5 ms in a `with` block; `peak` is the maximum in bytes."""
+    """Measures the resident memory (RSS) of this process every 5 ms in a `with` block; `peak` is the max in bytes."""
 
     def __enter__(self):
         self.peak, self._ended = resident_bytes(), threading.Event()
@@ -149,7 +149,7 @@ def probe_files(folder: AnyPath, paths: Iterable[AnyPath], most_bytes: int = 64 
 
 
 def _limiting_files(root, controller, *names):
-    """Yields a list of the texts of `names` for this process's control group and each parent with the first file."""
+    """Yields the texts of the files `names` for this process's control group and its parents, if the first exists."""
     # `controller` is empty for version 2. Inside a container, the path of the group may be the path on the host; then
     # the group is at the root of the mount.
     lines = [line.split(":", 2)[1:] for line in (_text(root / "proc/self/cgroup") or "").splitlines()]
@@ -210,8 +210,8 @@ def short_name(device: str) -> str:
 def choose_precision(requested: str, device: str) -> tuple[str, str]:
     """Returns the dtype policy to train with on a device, and the reason in words.
 
-    `auto` selects bfloat16 if the hardware has it, else float16 on GPUs with tensor cores, else float32. On a GPU
-    without bfloat16, a request for it becomes float32, which is faster there. Other requests are granted.
+    `auto` selects bfloat16 if the hardware supports it, else float16 on GPUs with tensor cores, else float32. On GPUs
+    without bfloat16, a request for bfloat16 becomes float32, which is faster there. Other requests are granted.
     """
     if runs_on_cpu(device):
         has_bfloat16 = bool(BFLOAT16_CPU_FLAGS & read_processor().flags)

@@ -74,7 +74,7 @@ def import_sparingly() -> Any:
 
 
 def filter_native_errors() -> None:
-    """Drops `NOISE` messages from standard error until the process ends; not in notebooks, which replace stderr."""
+    """Drops `NOISE` messages from standard error until the process ends. Does nothing if stderr was replaced."""
     if sys.stderr is None or sys.stderr is not sys.__stderr__:
         return
     own = os.dup(2)
@@ -86,15 +86,15 @@ def filter_native_errors() -> None:
 def _relay(output):
     """Filters standard error by a `grep` process, which drops `NOISE` and copies the rest to descriptor `output`.
 
-    Returns the process, or None without filtering: if `grep` is missing, `TF_CPP_MIN_LOG_LEVEL` asks for messages, or
-    on Windows. Unlike a thread, `grep` still prints the reason if TensorFlow aborts this process.
+    Returns the process, or None if nothing is filtered because `grep` is missing, `TF_CPP_MIN_LOG_LEVEL` asks for
+    messages, or the system is Windows. Unlike a thread, `grep` still prints the reason if TensorFlow aborts.
     """
     grep = shutil.which("grep")
     if os.environ.get("TF_CPP_MIN_LOG_LEVEL", "2") in ("0", "1") or grep is None or os.name != "posix":
         return None
     noise = [*NOISE] if any(map(os.path.exists, GPU_DRIVER_PLACES)) else [*NOISE, NOISE_WITHOUT_GPU]
     command = [grep, "-avE", "--line-buffered", "|".join(noise)]
-    # It ends with the last process that has the descriptor. Ctrl-C does not reach it in its own process group.
+    # `grep` ends with the last process that has the descriptor. In its own process group, it does not get Ctrl-C.
     streams = dict(stdin=subprocess.PIPE, stdout=output, stderr=subprocess.DEVNULL)
     relay = subprocess.Popen(command, **streams, process_group=0, env={**os.environ, "LC_ALL": "C"})
     os.dup2(relay.stdin.fileno(), 2)
@@ -105,7 +105,7 @@ def _relay(output):
 class AbandonedThread(threading.Thread):
     """Thread for a slow native call; `run_to_exit` ends the process without waiting for the thread.
 
-    It must not be a daemon: if a daemon returns from native code while Python shuts down, the process aborts (SIGABRT).
+    It is not a daemon, because the process aborts (SIGABRT) if a daemon leaves native code while Python shuts down.
     """
 
 

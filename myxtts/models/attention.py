@@ -24,7 +24,7 @@ def memory_efficient_attention(
 ) -> Tensor:
     """Computes the same as `attention`, with `O(T + S)` instead of `O(T S)` memory in the forward and backward passes.
 
-    Dropout is given by a `seed` (see `Dropout`), not by a mask: the mask is computed for one chunk of keys at a time.
+    Dropout takes a `seed` (see `Dropout`) and no mask, because masks are computed for one chunk of keys at a time.
     """
 
     def differentiable(query, key, value):
@@ -112,7 +112,7 @@ class _Chunks:
         return carried
 
     def _read(self, start, after):
-        """Returns `(first, query, key, value, scores)`: keys of a chunk, and queries from `first` on, which see it."""
+        """Returns `(first, query, key, value, scores)` for a chunk of keys, which only queries from `first` on see."""
         first = start if self.causal else 0
         minimum = min if isinstance(start, int) else ops.minimum
         stop, shape = minimum(start + CHUNK, self.num_keys), ops.shape(self.key)
@@ -209,7 +209,7 @@ def attend(
 
 
 class CausalSelfAttention(Layer):
-    """Linear layers of GPT-2's causal self-attention: to queries, keys and values, and the output projection.
+    """Linear layers of GPT-2's causal self-attention: projection to queries, keys and values; output projection.
 
     `dropout` is the dropout rate of the attention probabilities, `site` the dropout site of this layer (see
     `layers.Dropout`), `output_stddev` the standard deviation of the output projection's initial kernel.
@@ -246,7 +246,7 @@ class TransformerBlock(Layer):
         policy = self.dtype_policy
         self.attention_dropout, self.mlp_dropout = Dropout(dropout, site + 1), Dropout(dropout, site + 2)
         self.memory_use = MemoryUse()
-        # The order of creation determines the initial values; the order of attributes determines that of weights.
+        # The order of creation determines the initial values; the order of attributes is the order of the weights.
         mlp_in = normal_linear(4 * width, width, "mlp_in", dtype=policy)
         mlp_out = normal_linear(width, 4 * width, "mlp_out", output_stddev, policy)
         self.attention_norm = layer_norm(width, "attention_norm", policy)

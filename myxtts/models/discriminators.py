@@ -44,7 +44,7 @@ FEWEST_CHANNELS = 4
 class PeriodDiscriminator(Layer):
     """Discriminator over every `period`-th sample: audio `(B, S)` to a list of feature maps `(B, period, T, C)`.
 
-    The last feature map is the score. `channels` are those of each convolution; all but the last have a stride of 3.
+    The last feature map is the score. `channels` has one entry per convolution; all but the last have a stride of 3.
     """
 
     def __init__(self, period: int, channels: Sequence[int] = PERIOD_CHANNELS, **kwargs):
@@ -67,8 +67,8 @@ class PeriodDiscriminator(Layer):
 class SpectrumDiscriminator(Layer):
     """Discriminator over the complex spectrum: audio `(B, S)` to a list of feature maps `(B, T, bins, C)`.
 
-    The last feature map is the score. `n_fft` is the FFT length of the spectrum in samples. `channels` are those of
-    each convolution; all but the first and the last halve the number of bins.
+    The last feature map is the score. `n_fft` is the FFT length of the spectrum in samples. `channels` has one entry
+    per convolution; all convolutions but the first and the last halve the number of bins.
     """
 
     def __init__(self, n_fft: int, channels: Sequence[int] = SPECTRUM_CHANNELS, **kwargs):
@@ -100,7 +100,7 @@ class Discriminators(Layer):
     S must be static and a multiple of 512.
 
     Args:
-        divisor: Divides the papers' channel numbers, to save time: discriminators take most of a training step.
+        divisor: Divisor of the papers' channel counts. It saves time: discriminators take most of a training step.
         periods: Period of each `PeriodDiscriminator`.
         resolutions: FFT length of each `SpectrumDiscriminator`.
     """

@@ -19,9 +19,9 @@ from myxtts.models.layers import Dropout, Layer, Shape, Tensor, layer_norm, norm
 def sinusoids(shape: Shape, dtype=None) -> Tensor:
     """Keras initializer of position embeddings `(rows, width)`: sinusoids (Vaswani et al. 2017, section 3.5).
 
-    The longest period is 1,000 times the shortest. The RMS is half that of initial token embeddings. With the smaller
-    random values of the reference implementation (standard deviation 0.02), a model learns the alignment of text and
-    audio far more slowly.
+    The longest period is 1,000 times the shortest. The RMS is half the RMS of initial token embeddings. With the
+    smaller random values of the reference implementation (standard deviation 0.02), a model learns the alignment of
+    text and audio far more slowly.
     """
     rows, width = shape
     half = (width + 1) // 2
@@ -50,9 +50,9 @@ class TeacherForcing(NamedTuple):
 def teacher_forcing(
     config: ModelConfig, text: Tensor, text_lengths: Tensor, codes: Tensor, code_lengths: Tensor
 ) -> TeacherForcing:
-    """Creates inputs and targets of training from text tokens and codes, as in the reference implementation.
+    """Creates training inputs and targets from text tokens and codes.
 
-    Unlike there, attention sees the `[STOP]` of the text in training too, and not only in synthesis.
+    Unlike in the reference implementation, attention sees the text's `[STOP]` in training too, not only in synthesis.
 
     `text` is `(B, L)` and `codes` `(B, C)` int32; the values of padding do not matter. `text_lengths` and
     `code_lengths`, `(B,)` int32, are the lengths without padding.
@@ -73,7 +73,7 @@ def teacher_forcing(
 
 
 class DecodingState(NamedTuple):
-    """What B sentences keep from one code to the next, with S positions in the key-value cache."""
+    """Decoding state of B sentences between two codes, with S positions in the key-value cache."""
 
     keys: tuple[Tensor, ...]
     values: tuple[Tensor, ...]
@@ -125,7 +125,7 @@ class GPT(Layer):
         self.audio_head = torch_linear(config.num_audio_tokens, width, "audio_head", dtype=policy)
 
     def set_memory_use(self, attention: str = STANDARD, recompute: Callable[[Callable, str], Callable] | None = None):
-        """Sets how trunk and conditioning encoder save memory in training, without changing their outputs.
+        """Sets how the trunk and the conditioning encoder save memory in training; their outputs do not change.
 
         Args:
             attention: Implementation of attention, `STANDARD` or `MEMORY_EFFICIENT`.
@@ -140,7 +140,7 @@ class GPT(Layer):
     def mel_to_latents(self, mel: Tensor, run_block: Callable | None = None) -> Tensor:
         """Computes conditioning latents: mel `(B, T, num_mels)` -> `(B, num_latents, width)`.
 
-        `run_block(x, number=number)`, if given, is called instead of each conditioning block, to run it compiled.
+        If given, `run_block(x, number=number)` is called in place of each conditioning block, to run compiled code.
         """
         return self.perceiver(self.conditioning_encoder(mel, run_block=run_block))
 
@@ -163,7 +163,7 @@ class GPT(Layer):
         """Returns the normalized output of the trunk at the text and audio positions, `(B, L + C, width)`.
 
         `see_input(number, x)` receives each block's input, `(B, num_latents + L + C, width)`, for `text_attention`.
-        `run_block(x, number=number, key_mask=key_mask, seed=seed)`, if given, replaces each block, to run it compiled.
+        If given, `run_block(x, number=number, key_mask=..., seed=...)` replaces each block, to run compiled code.
         """
         x = self.embedding_dropout(self._prompt(latents, text_inputs, audio_inputs), seed=seed)
         if key_mask is not None:
@@ -202,7 +202,7 @@ class GPT(Layer):
             latents: Conditioning latents, `(B, num_latents, width)`.
             text_inputs: Text tokens between `[START]` and `[STOP]`, `(B, L)` int32.
             codes: Codes with the final stop code, `(B, C)` int32.
-            text_mask: `(B, L)` bool, False for padding; None without padding.
+            text_mask: `(B, L)` bool, False for padding; None if there is no padding.
 
         Returns:
             `(B, C, width)`.
@@ -243,9 +243,9 @@ class GPT(Layer):
         Args:
             codes: Last code of each sentence, `(B,)` int32.
             index: Number of codes before the last one, without the start code: `(B,)` or scalar int32.
-            position: Cache position to write, scalar int32. Any free one works: position embeddings depend on `index`.
+            position: Free cache position to write, scalar int32. Position embeddings do not depend on it.
             key_mask: `(B, S)` bool, True for cache positions to attend to; must be True at `position`.
-            run_block: Replacement for `TransformerBlock.advance` with the same arguments and results, if given.
+            run_block: Function to call instead of `TransformerBlock.advance`, with the same arguments and results.
         """
         run_block = run_block or TransformerBlock.advance
         x = ops.take(self.audio_embedding, codes, axis=0) + ops.take(self.audio_positions, index + 1, axis=0)
@@ -274,8 +274,8 @@ SamplingValues = namedtuple("SamplingValues", "temperature top_k top_p repetitio
 def penalize_repetition(logits: Tensor, seen: Tensor, penalty: Tensor) -> Tensor:
     """Lowers the logits of codes that were sampled before (Keskar et al. 2019, section 4.1).
 
-    `logits` and `seen` (bool, the codes sampled before) are `(B, V)`. Positive logits are divided by `penalty`,
-    negative logits are multiplied by it.
+    `logits` and `seen` (bool, the codes sampled before) are `(B, V)`. Positive logits are divided by `penalty`;
+    negative logits are multiplied by `penalty`.
     """
     return ops.where(seen, ops.where(logits < 0, logits * penalty, logits / penalty), logits)
 

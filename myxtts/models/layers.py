@@ -39,7 +39,7 @@ class Dropout(Layer):
     """Dropout with a mask that depends only on `(seed, site)`.
 
     The mask of `keras.layers.Dropout` depends on a counter of calls instead. A counter would change between a forward
-    pass and its recomputation, and is not in checkpoints.
+    pass and its recomputation, and would be missing in checkpoints.
 
     `rate` is the fraction of values that are set to zero, `site` the number of this layer, unique within the model.
 
@@ -73,7 +73,7 @@ class Dropout(Layer):
 def site_offset(site: int, part: int | Tensor = 0) -> Tensor:
     """Returns an offset `(2,)` int32 to add to the seed of a step, so each dropout site and chunk has its own seed.
 
-    The seed of a step is (replica, step). The offset adds a multiple of 1,024 to the replica, which is below 1,024.
+    The seed of a step is (replica, step). The offset adds a multiple of 1,024 to the replica, a number below 1,024.
     """
     return ops.stack([(site << 20) + ops.cast(part, "int32") * 1024, ops.cast(0, "int32")])
 
@@ -93,7 +93,7 @@ class AdaptableDense(keras.layers.Dense):
         outputs = self.activation(add_bias(ops.matmul(inputs, self.kernel), self.bias))
         if seed is None or not self.adapter_dropout.rate:
             return outputs
-        # The kernel includes the adapters already; this adds the effect of dropout on their input.
+        # The kernel already includes the adapters; the code below adds the effect of dropout on their input.
         change = self.adapter_dropout(inputs, seed=seed) - inputs
         down, up = (ops.cast(factor, change.dtype) for factor in (self.lora_kernel_a, self.lora_kernel_b))
         scale = ops.cast(self.lora_alpha / self.lora_rank, change.dtype)
@@ -157,7 +157,7 @@ def normal(stddev: float) -> Any:
 
 
 def shared_array(value: Any) -> np.ndarray:
-    """Returns a tensor or variable as an array, without a copy if possible. Later assignments do not change it."""
+    """Returns a tensor or variable as an array, uncopied if possible. Later assignments do not change the array."""
     held = value.value if isinstance(value, keras.Variable) else value
     return np.asarray(held.read_value() if hasattr(held, "read_value") else held)  # `asarray` copies a variable
 
@@ -168,14 +168,14 @@ def dense(units: int, fan_in: int, name: str, dtype=None, **options) -> keras.la
 
 
 def torch_linear(units: int, fan_in: int, name: str, use_bias=True, dtype=None, zero=False) -> keras.layers.Dense:
-    """Like `dense`, with kernel and bias uniform within ±1 / sqrt(fan_in), as in PyTorch, or with zeros if `zero`."""
+    """Creates a `dense` layer with PyTorch's initialization, uniform within ±1 / sqrt(fan_in), or zeros if `zero`."""
     bound = fan_in**-0.5
     options = {name: "zeros" if zero else uniform(bound) for name in ("kernel_initializer", "bias_initializer")}
     return dense(units, fan_in, name, dtype, use_bias=use_bias, **options)
 
 
 def normal_linear(units: int, fan_in: int, name: str, stddev=0.02, dtype=None) -> AdaptableDense:
-    """Like `dense`, with a normally distributed kernel and a zero bias, as in GPT-2."""
+    """Creates a `dense` layer with GPT-2's initialization: a normally distributed kernel and a zero bias."""
     return dense(units, fan_in, name, dtype, kernel_initializer=normal(stddev))
 
 
@@ -227,7 +227,7 @@ class Conv2D(Conv1D):
 def conv_transpose(channels: int, filters: int, kernel_size: int, stride: int, **options) -> keras.layers.Layer:
     """Creates and builds a transposed convolution over time, `(B, T, channels)` to `(B, stride T, filters)`.
 
-    Like `torch.nn.ConvTranspose1d` with `padding=(kernel_size - stride) / 2`, which must be an integer. The kernel
+    Equals `torch.nn.ConvTranspose1d` with `padding=(kernel_size - stride) / 2`, which must be an integer. The kernel
     `(kernel_size, filters, channels)` is a PyTorch weight `(in, out, k)` with reversed axes, initialized like `Conv1D`.
     """
     bound = 1.0 / math.sqrt(kernel_size * filters)

@@ -187,7 +187,7 @@ class AngularMarginClassifier(Layer):
     """Scaled cosine logits with an additive angular margin for the target class.
 
     Deng et al., "ArcFace: additive angular margin loss for deep face recognition" (2019), equation 3. For large angles,
-    where `cos(angle + margin)` is not monotonic, `cos(angle) - margin sin(margin)` replaces it, as in their code.
+    where `cos(angle + margin)` is not monotonic, `cos(angle) - margin sin(margin)` is used, as in the authors' code.
 
     Call arguments: unit `vectors` `(B, width)`; target `classes` `(B,)`; `active` `(num_classes,)`, 0 for classes to
     exclude. Returns logits `(B, num_classes)` float32.

@@ -50,10 +50,10 @@ class WaveformDecoder(Layer):
     def frames_to_samples(self, frames: Tensor, speaker: Tensor, present: Tensor | None = None) -> Tensor:
         """Generates audio `(B, F hop_length)` in [-1, 1] from frames `(B, F, width)` and speaker vectors `(B, D)`.
 
-        `frames` may be a part of a sentence. Its samples equal those of the whole sentence, except the first
-        `history_frames` if the sentence begins earlier, and the last `lookahead_frames` if it ends later.
+        `frames` may be a part of a sentence. The samples are then the same as for the whole sentence, except in the
+        first `history_frames` if the sentence begins earlier, and in the last `lookahead_frames` if it ends later.
 
-        `present` `(B, F)` bool is False for padding, which then does not affect other frames; None without padding.
+        `present` `(B, F)` bool is False for padding, which then does not affect other frames. None means no padding.
         """
 
     def num_frames(self, num_latents: int | Tensor) -> int | Tensor:
@@ -104,8 +104,8 @@ _EDGE_TAPS = 7
 class ResidualStack(Layer):
     """Residual steps of two convolutions, `(B, T, channels)` to the same shape (Kong et al., section 2.2, "ResBlock1").
 
-    `kernel_size`, an odd number, is that of all convolutions. `dilations` has the dilation of the first convolution of
-    each residual step; that of the second is 1.
+    All convolutions have the odd kernel size `kernel_size`. `dilations` has the dilation of the first convolution of
+    each residual step; the second convolution has dilation 1.
 
     Call arguments: `x`; `present` `(B, T)` bool, False for padding, or None.
     """
@@ -227,7 +227,7 @@ class IstftGenerator(WaveformDecoder):
         latent_width, speaker_width: Width of latents and of speaker vectors.
         blocks: Number of `ConvNextBlock`s; all but the first two are causal.
         width: Width of the blocks.
-        hop_length: Samples per frame; the FFT length is four times as much.
+        hop_length: Samples per frame; the FFT length is `4 * hop_length`.
     """
 
     def __init__(

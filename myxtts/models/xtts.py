@@ -17,7 +17,7 @@ from myxtts.models.speaker_encoder import make_speaker_encoder
 from myxtts.models.waveform_decoders import make_decoder
 
 LAYERS = {"dvae": "dvae", "gpt": "gpt", "speaker": "speaker_encoder", "decoder": "decoder"}
-"""Maps each part to its attribute of `XTTS`. Names of the part's weights in checkpoints begin with this name, too."""
+"""Maps each part to its attribute of `XTTS`. In checkpoints, the names of the part's weights begin with that name."""
 PARTS = tuple(LAYERS)
 """Names of the model's parts, each of which has its own checkpoints."""
 
@@ -63,7 +63,7 @@ class XTTS(keras.Model):
 
     @classmethod
     def assemble(cls, config: ModelConfig, *models: Self) -> Self:
-        """Creates a model that shares the parts of `models`; if several models have a part, the last of them is used.
+        """Creates a model that shares the parts of `models`. If several models have a part, the last model's is used.
 
         `mel_stats` come from the model whose DVAE is used or, without a DVAE, from the last model.
         """
@@ -130,8 +130,8 @@ class XTTS(keras.Model):
 def named_weights(layer: keras.layers.Layer, prefix: str = "") -> dict[str, keras.Variable]:
     """Returns all variables of a layer by name, in a fixed order.
 
-    A name is `prefix`, the names of the sublayers, and the variable's own name. Unlike `keras.Variable.path`, it does
-    not depend on the name of `layer` or on where `layer` was created.
+    A name consists of `prefix`, the names of the sublayers, and the variable's own name. Unlike `keras.Variable.path`,
+    this name does not depend on the name of `layer` or on where `layer` was created.
     """
     found = {}
     for variable in (*layer._trainable_variables, *layer._non_trainable_variables):

@@ -34,9 +34,9 @@ from myxtts.training.watching.watch import has_stopped
 logger = logging.getLogger(__name__)
 
 WARMUP_STEPS, TIMED_STEPS = 3, 5
-"""A stage's first `WARMUP_STEPS` steps are not timed. After `TIMED_STEPS` more, the remaining time is estimated."""
+"""The first `WARMUP_STEPS` steps of a stage are not timed. `TIMED_STEPS` steps later, the time left is estimated."""
 LEAST_TO_TRY, MOST_TO_TRY = 40, 8 * BYTES_PER_GB
-"""`try_run` only tries runs of at least `LEAST_TO_TRY` steps that need at most `MOST_TO_TRY` bytes of memory."""
+"""`try_run` makes trial steps if a run has at least `LEAST_TO_TRY` steps and needs at most `MOST_TO_TRY` bytes."""
 OPENING, STOP_SECONDS, CLOSING_SECONDS = 22, 3, 25
 """Constants for `try_run`, fitted to fine-tuning of `base` (docs/benchmarks.md). Opening a stage takes as long as
 `OPENING` eager steps on one clip. A validation takes `STOP_SECONDS` of CPU time, final samples `CLOSING_SECONDS`."""
@@ -48,7 +48,7 @@ These three were fitted to ten runs (docs/benchmarks.md). Earlier stages leave a
 
 @dataclass(frozen=True)
 class StageWork:
-    """How far one stage of a run is trained, and what the run will do in it."""
+    """Progress of one stage of a run, and what the run will do in this stage."""
 
     stage: str
     step: int | None
@@ -58,11 +58,11 @@ class StageWork:
     finished: bool = False
     """Whether the stage has already been trained to the end."""
     needed_by: tuple[str, ...] = ()
-    """Stages that were trained on the weights of this one, and would be unusable if the weights changed."""
+    """Stages that were trained on the weights of this stage and would be unusable if these weights changed."""
     stays: str = ""
-    """Text for `describe`: why the stage cannot continue, apart from `needed_by`. "" if there is no such reason."""
+    """Reason, other than `needed_by`, why the stage cannot continue, as text for `describe`. "" if there is none."""
     origin: str | None = None
-    """Model that the initial weights are from; None for random weights."""
+    """Model from which the initial weights come; None for random weights."""
 
     @property
     def trains(self) -> bool:
@@ -93,7 +93,7 @@ class StageWork:
 
     @property
     def obstacle(self) -> tuple[str, str]:
-        """Two texts for messages: which stages were trained on this one, and how to start this one over."""
+        """Two texts for messages: which stages were trained on this stage, and how to start this stage over."""
         stages = f"{listed(self.needed_by)} {'was' if len(self.needed_by) == 1 else 'were'}"
         restart = f"--reset-training --stage {self.stage} starts it over and sets aside what depends on it"
         return f"{stages} trained on it", restart
@@ -117,7 +117,7 @@ def listed(names: Sequence[str]) -> str:
 def make_agenda(
     config: XTTSConfig, dataset: SpeechDataset, reset: Sequence[str] = (), taken: Sequence[str] = ()
 ) -> list[StageWork]:
-    """Returns a `StageWork` for `training.stage`, or for each stage if it is `all`. Renames damaged checkpoints.
+    """Returns a `StageWork` for each stage in `training.stage`. Renames damaged checkpoints.
 
     `reset` lists stages to start over. `taken` lists trained stages that the run will copy from `training.init_from`.
     With `all`, untrained stages in `training.leave_out` are omitted. Raises `UserError` if further training of
@@ -149,7 +149,7 @@ def make_agenda(
 
 
 def _work(config, stage, dataset, states, stores):
-    """Returns the `StageWork` of `stage`, given the newest state of each trained or copied stage, and all stores."""
+    """Returns the `StageWork` of `stage`, given the newest state of each trained or copied stage, and the stores."""
     state, training = states.get(stage), config.training
     tuned = tuned_stages(config) if training.init_from else []
     sizes = ((state or {}).get("parts") or {}).get("micro_batches")
@@ -212,7 +212,7 @@ class Needs(NamedTuple):
 
 
 def find_needs(config: XTTSConfig, works: Sequence[StageWork], dataset: SpeechDataset) -> Needs | None:
-    """Estimates the memory and disk space to train the stages; returns None if no stage is to be trained. Raises
+    """Estimates the memory and disk space needed for training; returns None if no stage is to be trained. Raises
     `UserError` if the run does not fit into the free disk space or the total memory."""
     training, plan = config.training, plan_for()
     shares = max(1, len(training.workers)) * len(plan.model_devices)
@@ -269,8 +269,8 @@ def find_needs(config: XTTSConfig, works: Sequence[StageWork], dataset: SpeechDa
 
 
 def try_run(works: Sequence[StageWork], dataset: SpeechDataset, needs: Needs, notify: Callable) -> dict[str, tuple]:
-    """Estimates `{stage: (seconds per step, seconds of the stage)}` by trial steps on a CPU. Returns {} without trial
-    steps for the reasons below, and reports which (`on_no_trial`)."""
+    """Estimates `{stage: (seconds per step, seconds of the stage)}` by trial steps on a CPU. If a reason
+    listed below rules out trial steps, reports this reason to `on_no_trial` and returns {}."""
     training, plan = dataset.config.training, plan_for()
     steps = {work.stage: max(0, work.total - (work.step or 0)) for work in works if work.trains}
     is_cpu = not plan.visible_ids and len(plan.model_devices) == 1
@@ -299,10 +299,10 @@ def try_run(works: Sequence[StageWork], dataset: SpeechDataset, needs: Needs, no
 
 
 class TimeLeft(Callback):
-    """Estimates the remaining time of stage and run; adds it to `timing` in `on_log`, for the callbacks after this one.
+    """Estimates the remaining time of the stage and of the run. `on_log` adds both to `timing` for later callbacks.
 
     If `try_run` estimated E seconds for the later stages, and S seconds for this stage's steps so far, which took M
-    seconds, then E is multiplied by (M + E) / (S + E). So a few short steps change the estimate little. Without
+    seconds, then E is multiplied by (M + E) / (S + E). Thus, a few short steps change the estimate little. Without
     `try_run`, the time per step is assumed to be proportional to clips per step and `StageEntry.cost`.
     """
 

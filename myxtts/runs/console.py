@@ -27,9 +27,9 @@ from myxtts.training.loop.device_pipeline import prefetch_depth
 from myxtts.utils.commons import folded, folded_on_terminal, progress_bar, shows_bars, tqdm
 
 STALL_WARNING = 0.05
-"""Share of time spent waiting for data above which data, not computing, is reported as the bottleneck."""
+"""If a larger fraction of the time is spent waiting for data, the bottleneck is reported as data, not computing."""
 MINUTE = 60.0
-"""Interval of progress lines if there is no progress bar. A stage reports its bottleneck after this time, too."""
+"""Seconds between progress lines without a progress bar. A stage also reports its bottleneck after this time."""
 TRIAL_SECONDS = 10.0
 """With gradient accumulation, the expected duration of a step is printed once if it exceeds this number of seconds."""
 HINTS = {
@@ -48,7 +48,7 @@ def losses_text(losses: dict[str, float]) -> str:
 
 
 def timing_lines(timing: dict[str, float]) -> list[str]:
-    """Returns lines with step time, throughput and variation; none before the first timed step."""
+    """Returns lines with step time, throughput and variation; [] before the first timed step."""
     if "avg_ms" not in timing:
         return []
     return [
@@ -70,7 +70,7 @@ def machine_lines(timing: dict[str, float]) -> list[str]:
 
 
 def verdict(timing: dict[str, float]) -> str:
-    """Returns sentences with the bottleneck of the run, the share of time spent waiting for data, and advice."""
+    """Returns sentences with the bottleneck of the run, the fraction of time spent waiting for data, and advice."""
     stall, bound = timing["stall"], "computing"
     seen = f"the model device waited for data {100 * stall:.1f}% of the time"
     if stall > STALL_WARNING:
@@ -81,7 +81,7 @@ def verdict(timing: dict[str, float]) -> str:
 
 class RunConsole(RunListener):
     """Callback that prints and logs the events of a run and the progress of its stages, with a progress bar on a
-    terminal. With `quiet`, it only logs them."""
+    terminal. With `quiet`, it only logs, and prints nothing."""
 
     def __init__(self, run: Run, quiet: bool = False):
         self.run: Run = run
@@ -92,7 +92,7 @@ class RunConsole(RunListener):
         psutil.cpu_percent(), self._process.cpu_percent()  # later calls return the CPU use since this one
 
     def _say(self, text, logged=None):
-        """Prints a text, above the progress bar if there is one, and logs it or the longer text `logged`."""
+        """Prints a text, above the progress bar if there is one. Logs the same text or, if given, `logged`."""
         is_step = "\n" not in text and " | " in text
         shown = folded(text, 80) if is_step else folded_on_terminal(text, sys.stdout)
         with suppress(OSError):  # the disk of a log is full, or Ctrl-C has ended `tee`: training continues

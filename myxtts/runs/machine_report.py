@@ -35,7 +35,7 @@ SUMS_MB, REPEATS, MESSAGES = (1, 4, 16, 64, 256), 5, 50
 def examine(config: XTTSConfig, seconds: float, folder: str, data_files: Sequence[str] = ()) -> dict[str, Any]:
     """Examines the machine and configures TensorFlow; returns findings as JSON types, with None for unknown values.
 
-    Measures training steps for `seconds` (0: none), the free space of `folder`, and the read speed of `data_files`.
+    Times training steps for `seconds` (0: no steps). Measures the free space of `folder` and reading of `data_files`.
     """
     config = replace(config, model=replace(config.model, num_text_tokens=config.data.vocabulary_size))
     ram, cpu, disks = read_memory(), read_processor(), [probe_files(folder, ())]
@@ -197,7 +197,7 @@ def examine_workers(config: XTTSConfig) -> list[str]:
 
 
 def _sums(workers, timeout_seconds):
-    """Times all-reduces. Yields report lines with the times, and with estimates for the gradients of each GPT size."""
+    """Times all-reduces. Yields report lines with these times and with estimates for the gradients of each GPT size."""
     from myxtts.training.watching.measurement import seconds_of_sum
 
     workers.watch(timeout_seconds)

@@ -64,8 +64,8 @@ def open_run(
 
     Args:
         config: Settings as requested.
-        notify: Function that is called with the name and the arguments of each `RunListener` event. Until `on_trial`,
-            only reports, damaged checkpoints (renamed) and the vocabulary of a start without a checkpoint change.
+        notify: Function that gets the name and the arguments of each `RunListener` event. Until `on_trial`, `open_run`
+            only writes reports, renames damaged checkpoints, and removes the vocabulary of a run without checkpoints.
         is_plan: Whether to return after the estimates (`on_trial`), and to write no reports.
 
     Returns:
@@ -73,13 +73,13 @@ def open_run(
 
     Raises:
         UserError: The folder has a different run, the model in --init-from lacks a part, the recordings are unusable,
-            or training would make existing stages unusable. In these cases, settings and intact checkpoints are kept.
+            or training would make existing stages unusable. Settings and intact checkpoints are then unchanged.
     """
     config, began = settle_origin(config)
     training, home = config.training, Path(config.training.checkpoint_dir)
     stopped_early = began is None and not holds_run(home) and (home / "config.json").is_file()  # without a checkpoint
     if stopped_early and not is_plan and not config.data.vocabulary:
-        (home / VOCABULARY).unlink(missing_ok=True)  # perhaps of other recordings
+        (home / VOCABULARY).unlink(missing_ok=True)  # perhaps from other recordings
     dataset = SpeechDataset.open(config, lambda done, total: notify("on_inspection", done, total), not is_plan)
     is_created, reset = bool(training.init_from) and began is None, reset_parts(training)
     with suppress(CheckpointError):  # damaged settings of a run that is reset
@@ -120,7 +120,7 @@ def open_run(
 
 
 def write_settings(dataset: SpeechDataset) -> None:
-    """Writes `config.json`, the vocabulary and recordings of the training speakers into the run's folder."""
+    """Writes `config.json`, the vocabulary, and recordings of the training speakers to the run's folder."""
     home = Path(dataset.config.training.checkpoint_dir)
     dataset.tokenizer.save(home / VOCABULARY)
     keep_speakers(home, dataset.train)
@@ -142,7 +142,7 @@ def check_same_model(before: ModelConfig, config: XTTSConfig, reset: Sequence[st
 
 
 def open_stage(stage: str, plan: DevicePlan, dataset: SpeechDataset) -> tuple[StageTrainer, list]:
-    """Returns the trainer of a stage, and its callbacks that write logs and samples; only the chief has callbacks."""
+    """Returns the trainer of a stage, and the callbacks that write logs and samples; only the chief has callbacks."""
     speaks, config, settings = STAGES[stage].speaks, dataset.config, dataset.config.training
     foundations, lineage = load_foundations(config, stage, plan.data_device)
     trainer = StageTrainer(config, stage, plan, foundations, lineage)

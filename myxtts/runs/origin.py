@@ -1,6 +1,6 @@
 """Start from another model: checks --init-from, --tune and --lora-rank, and copies the weights into a run.
 
-These settings cannot change once the run's folder is created. The weights of each stage become a checkpoint of step 0.
+These settings cannot change once the run's folder exists. A stage's copied weights become a checkpoint of step 0.
 """
 
 import os
@@ -34,9 +34,9 @@ TEXT_WEIGHTS = ("gpt/text_embedding", "gpt/text_head/kernel", "gpt/text_head/bia
 def settle_origin(config: XTTSConfig) -> tuple[XTTSConfig, XTTSConfig | None]:
     """Completes the settings of a new run from the model in --init-from, and those of a resumed run from its folder.
 
-    Paths become absolute, for a start from another folder. Returns the complete settings, and the stored ones (None for
-    a new run). Raises `UserError` if --init-from lacks a needed part, or if a resumed run is given another --init-from,
-    --tune, --lora-rank, --lora-targets or --lora-alpha.
+    Paths become absolute, so that the run can be resumed from another working folder. Returns the complete settings and
+    the stored settings (None for a new run). Raises `UserError` if --init-from lacks a needed part, or if a resumed run
+    is given another --init-from, --tune, --lora-rank, --lora-targets or --lora-alpha.
     """
     training = config.training
     source = training.init_from
@@ -61,7 +61,7 @@ def settle_origin(config: XTTSConfig) -> tuple[XTTSConfig, XTTSConfig | None]:
 
 
 def _refuse_other_origin(config):
-    """Raises `ConfigError` if a start that was stopped copied weights into the run's folder from another model."""
+    """Raises `ConfigError` if an interrupted start has copied another model's weights into the run's folder."""
     home, given = Path(config.training.checkpoint_dir), config.training.init_from
     for store in run_folder.stores_in(home).values():
         origin = (store.newest_state() or {}).get(run_folder.TAKEN_FROM)
@@ -72,13 +72,13 @@ def _refuse_other_origin(config):
 
 
 def reset_parts(training: TrainingConfig) -> list[str]:
-    """Returns the stages that `reset_training` starts over: `training.stage` and all later ones. [] if it is False."""
+    """Returns the stages to start over: `training.stage` and all later ones, or [] if `reset_training` is False."""
     first = 0 if training.stage == "all" else list(STAGES).index(training.stage)
     return list(STAGES)[first:] if training.reset_training else []
 
 
 def tuned_stages(config: XTTSConfig) -> list[str]:
-    """Returns the stages to fine-tune: those in --tune, else --stage if tunable, else those with `tuned_with_all`."""
+    """Returns the stages to fine-tune: those in --tune; else --stage, if tunable; else all with `tuned_with_all`."""
     training = config.training
     if training.tune:
         return [name for name in STAGES if name in training.tune]
@@ -95,7 +95,7 @@ def taken_parts(config: XTTSConfig) -> list[str]:
 
 
 def source_parts(config: XTTSConfig, taken: Sequence[str]) -> dict[str, CheckpointStore]:
-    """Returns the stages to copy, `taken` and tuned ones. Raises `CheckpointError` if one is damaged or too large."""
+    """Returns checkpoints of `taken` and tuned stages. Raises `CheckpointError` if one is damaged or too large."""
     training, found, count = config.training, {}, config.model.num_text_tokens
     own = run_folder.stores_in(Path(training.checkpoint_dir)).keys() - reset_parts(training)
     tuned = [name for name in tuned_stages(config) if name not in training.leave_out]
@@ -109,7 +109,7 @@ def source_parts(config: XTTSConfig, taken: Sequence[str]) -> dict[str, Checkpoi
 
 
 def bring_in(config: XTTSConfig, parts: Mapping[str, CheckpointStore], is_new: bool) -> None:
-    """Copies `parts`, from `source_parts`, into a run as checkpoints of step 0. If `is_new`, also copies the voices."""
+    """Copies `parts` (see `source_parts`) into a run as checkpoints of step 0. If `is_new`, also copies the voices."""
     home, tuned = Path(config.training.checkpoint_dir), tuned_stages(config)
     for name, store in parts.items():
         step = run_folder.chosen_step(store, name)
@@ -129,7 +129,7 @@ def bring_in(config: XTTSConfig, parts: Mapping[str, CheckpointStore], is_new: b
 
 
 def copy_speaker_clips(source: Path, home: Path) -> None:
-    """Copies the speakers' recordings from the folder of the run `source` to the folder of the run `home`."""
+    """Copies the speakers' recordings from the run folder `source` to the run folder `home`."""
     clips = {}
     for name, one in read_clips(source / SPEAKER_CLIPS).items():
         if one.clip.is_file() and not one.clip.is_symlink() and one.clip.stat().st_size <= 8 * 2**20:
@@ -139,7 +139,7 @@ def copy_speaker_clips(source: Path, home: Path) -> None:
 
 
 def with_rows(arrays: dict[str, np.ndarray], num_text_tokens: int, seed: int) -> dict[str, np.ndarray]:
-    """Extends the text embedding and the text output layer, if there are any, to `num_text_tokens` text tokens.
+    """Extends the text embedding and the text output layer, if `arrays` has them, to `num_text_tokens` text tokens.
 
     The embeddings of new tokens are sampled with the standard deviation of the old ones. In the output layer, the new
     weights are zero and the new biases equal the lowest old one, so that new tokens start out improbable.
@@ -154,7 +154,7 @@ def with_rows(arrays: dict[str, np.ndarray], num_text_tokens: int, seed: int) ->
 
 
 def _continued(config, began):
-    """Completes `config` from `began`, the stored settings of a run to resume; `ConfigError` if the two conflict."""
+    """Completes `config` from `began`, the stored settings of the run; raises `ConfigError` if they conflict."""
     training, before, home = config.training, began.training, Path(config.training.checkpoint_dir)
     for name in tuned_stages(replace(config, training=replace(training, tune=before.tune))):
         state = CheckpointStore(home / name).newest_state()
@@ -184,7 +184,7 @@ def _continued(config, began):
 
 
 def adopt(config: XTTSConfig) -> XTTSConfig:
-    """Copies settings from the model `training.init_from`: shape, sampling and, if not given, vocabulary and g2p.
+    """Copies settings from the model `training.init_from`: shape, sampling and, unless given, vocabulary and g2p.
 
     Raises `CheckpointError` if the model lacks a needed part, and `ConfigError` if the settings do not fit the model.
     """
@@ -219,7 +219,7 @@ def adopt(config: XTTSConfig) -> XTTSConfig:
 
 
 def _source(config):
-    """Returns the folder of `training.init_from`, after downloading it if it is on the Hugging Face hub."""
+    """Returns the folder of `training.init_from`; a model on the Hugging Face hub is downloaded first."""
     return local_folder(config.training.init_from, config.training.accept_licence, "--init-from")
 
 

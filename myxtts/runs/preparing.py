@@ -34,12 +34,12 @@ def prepare(
     limits: tuple[float | None, float | None] = (None, None),
     tell: Callable[[str], None] = print,
 ) -> None:
-    """Encodes the missing shards of a data set; writes the manifest when all exist. Several processes can work at once.
+    """Encodes missing shards of a data set; writes the manifest when all exist. Several processes can share the work.
 
-    The run in `checkpoint` has the DVAE, which is placed on `device`; its settings select the clips of `train_data`
-    (default: its own data set). `limits`, the minimum and maximum length in seconds, replace its own. `shard` is the
-    index of the only shard to encode; None encodes all `shards`. `tell` is called with each line of progress. Raises
-    `UserError` if the run has no trained DVAE, the data set cannot be read, or `output` contains other shards.
+    The DVAE of the run in `checkpoint` runs on `device`. The run's settings select the clips of `train_data` (default:
+    the run's data set); `limits` replace the run's minimum and maximum clip length in seconds. `shard` is the index of
+    the only shard to encode; None encodes all `shards`. `tell` is called with each line of progress. Raises `UserError`
+    if the run has no trained DVAE, the data set cannot be read, or `output` contains other shards.
     """
     require(1 <= shards <= MAX_SHARDS, "--shards", f"1 to {MAX_SHARDS}", shards)
     require(shard is None or 0 <= shard < shards, "--shard", f"0 to {shards - 1}, below --shards", shard)
@@ -66,7 +66,7 @@ def prepare(
     for number in _claimed([*clips], output / LOCK, tell):
         paths = {one.id: Path(one.wav_path) for one in clips[number]}
         audio = {name: digest_file(path) if path.is_file() else "" for name, path in paths.items()}
-        # Text, language and limits decide only about clips that were left out; the others may stay.
+        # Changes of text, language or limits matter only for clips that were left out; encoded clips stay valid.
         rules = {one.id: f"{audio[one.id]} {one.text} {one.language} {limits}" for one in clips[number]}
         sources = lambda left_out: audio | {name: rules.get(name) for name, _ in left_out}
         index = read_index(output, number, shards, dvae)
@@ -99,7 +99,7 @@ def _claimed(numbers, lock, tell):
 
 
 def _encoded(utterances, preparation) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
-    """Yields for each clip: its id, the codes `(C,)` that the GPT stage would compute, and the samples `(S,)` int16."""
+    """Yields each clip's id, the codes `(C,)` that the GPT stage would compute, and the samples `(S,)` int16."""
     cache = SampleCache(0)
     for utterance in utterances:
         samples, _ = cache.load(str(utterance.wav_path))

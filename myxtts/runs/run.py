@@ -40,13 +40,13 @@ class RunListener:
     - `on_corpus(dataset)`: the recordings were read into a `data.dataset.SpeechDataset`.
     - `on_agenda(works)`: the agenda, a `runs.agenda.StageWork` per stage, is known; nothing was trained or reset yet.
     - `on_needs(needs)`: the needed memory and disk, a `runs.agenda.Needs`, were estimated.
-    - `on_no_trial(why)`: there are no trial steps, and so no estimates, for this reason.
+    - `on_no_trial(why)`: there are no trial steps, and therefore no time estimates; `why` is the reason.
     - `on_trial_start(stages)`: trial steps of these stages are about to start.
     - `on_trial(times)`: the trial steps gave these estimates, `{stage: (seconds per step, seconds of the stage)}`.
     - `on_stage(stage, order)`: the stage is about to start; `order` is the `data.batch.BatchOrder` of its batches.
     - `on_set_aside(stage, folder)`: the stage starts over, and its checkpoints were moved to `folder`.
     - `on_stopped(stage)`: the run was stopped in this stage.
-    - `on_spoken(spoken)`: the trained model spoke sentences, a list of `runs.samples.LastWords`.
+    - `on_spoken(spoken)`: the trained model synthesized sentences, a list of `runs.samples.LastWords`.
     - `on_finished(dataset)`: all requested stages are trained.
     """
 
@@ -77,7 +77,7 @@ class Run:
 
     @classmethod
     def open(cls, config: XTTSConfig, callbacks: Sequence = (), device_plan: str | None = None, **options) -> "Run":
-        """Creates a run on the requested devices or, with `device_plan="auto"`, on those that train fastest.
+        """Creates a run on the requested devices or, with `device_plan="auto"`, on the fastest devices.
         `options` are keyword arguments of `setup.set_up`."""
         early = MemoryHandler(10**5)  # log lines until the run's log file exists
         with _logging_to(early):
@@ -118,7 +118,7 @@ class Run:
         return f"<Run in {self.folder}: {done or 'nothing trained yet'}; {methods}>"
 
     def evaluate(self, **options) -> dict:
-        """Evaluates the speech of the best checkpoint; options and result as in `myxtts.evaluate`."""
+        """Evaluates the speech of the best checkpoint. Options and result are those of `myxtts.evaluate`."""
         import myxtts
 
         return myxtts.evaluate(self.folder, **options)
@@ -135,11 +135,11 @@ class Run:
         return Path(output)
 
     def speak(self, text: str, voice=None, language: str | None = None, seed: int = 0, **options) -> "Speech":
-        """Speaks a text with the best checkpoint.
+        """Synthesizes a text with the best checkpoint.
 
         Args:
-            voice: As in `Synthesizer.speak`; by default held-out recordings, see `runs.samples.held_out_voice`.
-            language: Code or name. By default, that of the held-out recordings; with `voice`, see `Synthesizer.speak`.
+            voice: Voice as in `Synthesizer.speak`. The default is held-out recordings (`runs.samples.held_out_voice`).
+            language: Code or name. Without `voice` and `language`, the held-out recordings' language is used.
             seed: Sampling seed.
             options: Other arguments of `Synthesizer.speak`, such as `temperature`.
 
@@ -166,7 +166,7 @@ class Run:
         self._stop.set()
 
     def train(self, guard: Callable[..., AbstractContextManager] = nullcontext) -> bool:
-        """Trains the stages in `training.stage`, or continues after a stop. Returns False if it was stopped.
+        """Trains the stages in `training.stage`, or resumes their training. Returns False if training was stopped.
 
         `guard(trainer)` returns a context manager for the training of a stage, such as `stops_on_signals`.
         """
@@ -215,7 +215,7 @@ class Run:
         return True
 
     def _train_stage(self, stage, dataset, guard, workers):
-        """Trains one stage; returns False if it was stopped."""
+        """Trains one stage; returns False if the run was stopped."""
         from myxtts.runs.opening import open_stage
 
         self._notify("on_stage", stage, dataset.order(stage))
@@ -237,7 +237,7 @@ class Run:
 
 
 class _LogFile(logging.FileHandler):
-    """Log file handler, which reports its first write error, such as a full disk, through the other handlers."""
+    """Log file handler that reports its first write error, such as a full disk, through the other handlers."""
 
     _failed = False
 

@@ -1,4 +1,4 @@
-"""Results of a training run: loss curves, audio samples, speech evaluations, speech of the final model."""
+"""Results of a training run: loss curves, audio samples, speech evaluations, and sentences of the final model."""
 
 import logging
 import warnings
@@ -47,8 +47,8 @@ UNENDED_SCORE = 100.0
 
 
 def write_curves(folder: str | Path, history: dict[str, list[dict[str, float]]]) -> None:
-    """Plots losses of each stage into `curves.png` in a run's folder: validation losses from `history` (see
-    `Run.history`), and training losses from `metrics.jsonl`. Logs write errors."""
+    """Plots each stage's losses to `curves.png` in a run's folder: validation losses from `history` (see
+    `Run.history`), and training losses from `metrics.jsonl`. Write errors are only logged."""
     path, curves, metrics = Path(folder, "curves.png"), {}, read_metrics(folder)
     for stage, validations in history.items():
         main, training = STAGES[stage].main_loss, {}
@@ -122,7 +122,7 @@ def _write(figure, path):
 
 
 class Sample(NamedTuple):
-    """Generated audio `samples`, `(S,)` float32, with the mels and the attention weights for `draw_sounds` to plot."""
+    """Generated audio `samples`, `(S,)` float32, and the mels and attention weights that `draw_sounds` plots."""
 
     samples: np.ndarray
     sample_rate: int
@@ -131,7 +131,7 @@ class Sample(NamedTuple):
 
 
 class SampleWriter(Callback):
-    """Base class of callbacks that write generated samples: WAV files, pictures and TensorBoard summaries.
+    """Base class of callbacks that write generated samples as WAV files, pictures and TensorBoard summaries.
 
     `kind` is a prefix of file names, `title` the name of the samples in TensorBoard and log messages. Subclasses define
     `make()`, which returns a `Sample` for each clip in `clips`.
@@ -143,7 +143,7 @@ class SampleWriter(Callback):
         self.clips: list[Utterance] = spread(dataset.validation, dataset.config.training.num_samples)
 
     def write(self, step: int) -> None:
-        """Makes the samples, and writes them and the recordings of their clips. Logs errors."""
+        """Generates samples, and writes them and the recordings of their clips. Errors are only logged."""
         try:
             for clip, sample in zip(self.clips, self.make()):
                 self._folder.mkdir(exist_ok=True)  # without parents: the run's folder may have been moved
@@ -171,9 +171,9 @@ class SampleWriter(Callback):
 
 
 class SampleSpeaker(SampleWriter):
-    """Speaks validation sentences as samples; the voice is from another recording of the speaker, if there is one.
+    """Synthesizes validation sentences. Each voice comes from another recording of the same speaker, if there is one.
 
-    `make_synthesizer()` returns a synthesizer with the current weights; it is called for each set of samples.
+    `make_synthesizer()` is called for each set of samples, and returns a synthesizer with the current weights.
     """
 
     def __init__(self, dataset: SpeechDataset, make_synthesizer: Maker, device: str, folder: Path, log_folder: Path):
@@ -233,7 +233,7 @@ def mel_of(samples: np.ndarray) -> np.ndarray:
 
 
 class LastWords(NamedTuple):
-    """A sentence spoken at the end of a run: text, speaker, audio file, and problems that the self-check found."""
+    """Sentence synthesized at the end of a run: text, speaker, audio file, and problems found by the self-check."""
 
     text: str
     speaker: str
@@ -242,10 +242,10 @@ class LastWords(NamedTuple):
 
 
 def speak_last_words(config: XTTSConfig, dataset: SpeechDataset, device: str) -> list[LastWords]:
-    """Speaks `training.closing_texts` (default: texts of validation clips) with a run's best checkpoints.
+    """Synthesizes `training.closing_texts` (default: texts of validation clips) with a run's best checkpoints.
 
     The voices are those of speakers in the validation set. The files are `samples/final_1.wav` and so on. Errors, such
-    as a full disk, are logged; the function then returns the sentences spoken so far.
+    as a full disk, are logged; the function then returns the sentences synthesized so far.
     """
     settings, folder = config.training, Path(config.training.checkpoint_dir)
     voices_of = {clip.speaker: clip for clip in reversed(dataset.validation)}
@@ -281,8 +281,8 @@ def reference_of(dataset: SpeechDataset, clip: Utterance) -> str:
 def held_out_voice(dataset: SpeechDataset, language: str | None = None) -> list[Utterance]:
     """Returns clips of one speaker to use as a voice, usually a single validation clip.
 
-    Chooses the longest validation clip within the limits `data.conditioning_seconds` or, if there is none, the longest
-    of all, preferably in `language`. If that clip is too short, adds other clips of its speaker.
+    Chooses the longest validation clip, preferably in `language` and within the limits `data.conditioning_seconds`. If
+    this clip is shorter than the lower limit, adds other clips of the same speaker.
     """
     low, high = dataset.config.data.conditioning_seconds
     seconds = lambda clip: clip.num_samples / MODEL_SAMPLE_RATE
@@ -296,10 +296,10 @@ def held_out_voice(dataset: SpeechDataset, language: str | None = None) -> list[
 
 
 class SpeechJudge:
-    """Evaluates the speech of the model in training: speaks validation sentences and computes metrics.
+    """Evaluates the speech of the model in training: synthesizes validation sentences and computes metrics.
 
-    Each worker speaks a share of the sentences, and all workers get the metrics of all sentences. `make_synthesizer()`
-    returns a synthesizer with the current weights; it is called at each evaluation.
+    Each worker synthesizes a part of the sentences; all workers get the metrics of all sentences. `make_synthesizer()`
+    is called at each evaluation, and returns a synthesizer with the current weights.
 
     Raises `UserError` if the recognizer cannot be loaded, or if the workers differ in recognizer or speaker encoder.
     """
@@ -320,7 +320,7 @@ class SpeechJudge:
         """Whether the CER on the recordings is low enough to trust the recognizer; None before the first evaluation."""
 
     def __call__(self, step: int) -> dict[str, float]:
-        """Returns metrics by name, with `score` (lower is better) first. After an error, which is logged, returns {}.
+        """Returns metrics by name, with `score` (lower is better) first. Errors are logged, and the result is then {}.
 
         The score is the CER in percent or, without a recognizer that understands the recordings, the mel-cepstral
         distortion in dB. `UNENDED_SCORE` may be added. Returns {} if neither metric is available.

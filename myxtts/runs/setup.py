@@ -42,7 +42,7 @@ MEASURED_STEPS = 12
 
 
 def check_request(config: XTTSConfig, download: bool = False, **devices) -> None:
-    """Raises `UserError` for errors that can be found before TensorFlow is imported. Arguments as in `set_up`.
+    """Raises `UserError` for errors that can be found before TensorFlow is imported. Takes the arguments of `set_up`.
 
     Raises `TextsMissing`, for recordings without texts, only if there is no other error.
     """
@@ -51,7 +51,7 @@ def check_request(config: XTTSConfig, download: bool = False, **devices) -> None
     check_devices(data.data_gpu, data.model_gpu, **devices)
     if training.evaluation_recognizer:
         settle_recognizer(training.evaluation_recognizer)
-    if training.workers:  # their disks may differ, so the rest is checked after they are connected
+    if training.workers:  # workers' disks may differ, so the rest is checked after the workers are connected
         return
     home = require_kind(Path(training.checkpoint_dir), "--checkpoint-dir", HOMES, "a folder to write to")
     for name in STAGES[training.stage].builds_on if training.stage != "all" else ():
@@ -75,7 +75,7 @@ def check_request(config: XTTSConfig, download: bool = False, **devices) -> None
 
 
 def check_settings(config: XTTSConfig) -> None:
-    """Raises `UserError` if settings conflict or the language is unknown. With workers, checks as for resumed runs."""
+    """Raises `UserError` if settings conflict or the language is unknown. With workers, new runs count as resumed."""
     data, training, home = config.data, config.training, Path(config.training.checkpoint_dir)
     try:
         get_language(data.language or "en")
@@ -90,7 +90,7 @@ def check_settings(config: XTTSConfig) -> None:
 
 
 def check_tuning(training: TrainingConfig, is_new: bool) -> None:
-    """Raises `ConfigError` if --tune lists wrong stages, or if --tune or --lora-rank of a new run lacks --init-from."""
+    """Raises `ConfigError` if --tune has wrong stages, or a new run has --tune or --lora-rank but no --init-from."""
     tune, rank, stage = [name for name in TUNABLE if name in training.tune], training.gpt.lora_rank, training.stage
     given, hint = ",".join(tune), f"gpt and decoder depend on the dvae. Give --tune {','.join(TUNABLE)}."
     require("dvae" not in tune or len(tune) == len(TUNABLE), TUNE, "without dvae, or all stages", given, hint)
@@ -104,10 +104,10 @@ def check_tuning(training: TrainingConfig, is_new: bool) -> None:
 
 
 def with_shape(config: XTTSConfig, stored: XTTSConfig) -> XTTSConfig:
-    """Returns `config` with the model and sampling settings of `stored`, but its own dropout, sampling settings that
-    are not the defaults and, for `base`, all sampling settings.
+    """Returns `config` with the model and sampling settings of `stored`. Dropout, and sampling settings that differ
+    from the defaults, remain those of `config`; if the source is `base`, so do all sampling settings.
 
-    Lowers default clip lengths to the model's limits. If the user set one above them, `XTTSConfig` raises an error.
+    Default clip lengths are lowered to the model's limits. Longer clip lengths set by the user raise `ConfigError`.
     """
     model, data = replace(stored.model, dropout=config.model.dropout), config.data
     usual = vars(SamplingConfig())
@@ -133,7 +133,7 @@ def with_own_data(config: XTTSConfig) -> XTTSConfig:
         return config
     try:
         own = read_config(home).data
-    except UserError:  # reported later, unless a reset sets them aside
+    except UserError:  # damaged settings are reported later, unless a reset sets them aside
         return config
     place = Path(own.train_data or "")
     is_sample = place.name == SAMPLE_CORPUS.name and ((place / MANIFEST_FILE).is_file() or not place.exists())
@@ -141,8 +141,8 @@ def with_own_data(config: XTTSConfig) -> XTTSConfig:
         return config
     shown = printable(str(place.absolute()))
     if not place.exists():
-        raise ConfigError(f"--train-data must be given: that of the run, {shown}, does not exist.")
-    say(f"No --train-data given: continuing with that of the run, {shown}")
+        raise ConfigError(f"--train-data must be given: the run's own data set, {shown}, does not exist.")
+    say(f"No --train-data given: continuing with the run's own data set, {shown}")
     names = ["train_data", "val_data", "format", "audio_roots", "language"]
     is_there = lambda folder: folder and not is_reset and ("://" in folder or Path(folder).is_dir())
     names += ["prepared"] if is_there(own.prepared) else []
@@ -154,7 +154,7 @@ def with_own_data(config: XTTSConfig) -> XTTSConfig:
 def set_up(config: XTTSConfig, download=False, **devices) -> tuple[XTTSConfig, DevicePlan]:
     """Configures devices, connects workers and fills in `data.train_data`; returns the settings and the device plan.
 
-    If `download` is true, downloads LJSpeech into `data.train_data` if it is missing. `devices` are arguments of
+    With `download`, LJSpeech is downloaded into `data.train_data`, unless it is there. `devices` are arguments of
     `early_gpu_configuration`. Raises `UserError` if devices are not available or there is no training set.
     """
     config = with_workers(config)
@@ -171,7 +171,7 @@ def set_up(config: XTTSConfig, download=False, **devices) -> tuple[XTTSConfig, D
 
 
 def with_workers(config: XTTSConfig) -> XTTSConfig:
-    """Fills in the workers' addresses: from Slurm if --workers is `slurm`, from `TF_CONFIG` if it is not given."""
+    """Fills in the workers' addresses: from Slurm for `--workers slurm`, from `TF_CONFIG` if --workers is missing."""
     given = config.training.workers
     found = workers_of_slurm(os.environ) if given == SLURM else None if given else workers_in(os.environ)
     if found is None:
@@ -180,7 +180,7 @@ def with_workers(config: XTTSConfig) -> XTTSConfig:
 
 
 def _with_data(config, download):
-    """Fills in `data.train_data`: downloads LJSpeech if `download`, else makes the sample corpus if none is given."""
+    """Fills in `data.train_data`: downloads LJSpeech if `download`; if it is missing, makes the sample corpus."""
     folder = config.data.train_data
     if download:
         from myxtts.data.download import download_ljspeech
@@ -209,7 +209,7 @@ def holds_run(folder: Path) -> bool:
 def run_in(folder: Path) -> XTTSConfig | None:
     """Returns the settings of the run in a folder; None if there is no run, or if the run has no settings."""
     state = CheckpointStore(folder / "gpt").newest_state() or {}
-    is_own = "config" in state and TAKEN_FROM not in state  # those of a copied GPT are of another run
+    is_own = "config" in state and TAKEN_FROM not in state  # a copied GPT has another run's settings
     return read_config(folder) if (is_own or (folder / "config.json").is_file()) and holds_run(folder) else None
 
 
@@ -239,7 +239,7 @@ def quickest_devices(config: XTTSConfig, options: Mapping[str, object]) -> tuple
     if count < 2:
         say("Device plan auto: there is only one device to train on.")
         return requests["single"]
-    if config.training.init_from:  # a download and its licence are not shown by the processes that measure
+    if config.training.init_from:  # the measuring processes cannot show a download and its licence
         local_folder(config.training.init_from, config.training.accept_licence, "--init-from")
     note = " on virtual devices, which do not show the speed of GPUs" if virtual else ""
     say(f"Device plan auto: measuring {MEASURED_STEPS} steps of {', '.join(requests)}{note}...")
@@ -290,8 +290,8 @@ def transcribe(config: XTTSConfig, missing: TextsMissing, quiet: bool = False, p
     recordings are reported and skipped.
 
     Returns:
-        The configuration with the new data set as its training data. If `plan`, makes none: without an earlier
-        one, returns what would be cut.
+        The configuration with the new data set as its training data. If `plan`, nothing is cut: unless an earlier
+        result exists, the return value is a text that tells what would be cut.
 
     Raises:
         UserError: The recognizer cannot be used, no clip could be made, or the run's folder is among the recordings.
@@ -327,7 +327,7 @@ def transcribe(config: XTTSConfig, missing: TextsMissing, quiet: bool = False, p
 
 def _make(missing, folder, options):
     """Adds the recordings of each speaker to the data set in `folder`; returns whether all were usable."""
-    import myxtts  # late, because the data set maker is an app
+    import myxtts  # late, because `make_dataset` is in `apps`
 
     speakers: dict[str, list[Path]] = {}
     for path in missing.recordings:  # the speaker is the subfolder, or the name of a single file
@@ -342,7 +342,7 @@ def _make(missing, folder, options):
         except UserError as error:
             fault = error
             if len(paths) > 1:
-                half = len(paths) // 2  # few of many recordings are unusable
+                half = len(paths) // 2  # usually, only few recordings are unusable
                 pending = [(speaker, paths[:half]), (speaker, paths[half:]), *pending]
             else:
                 say(f"Skipped {printable(str(paths[0]))}: {str(error).removeprefix(f'{paths[0]}: ')}")

@@ -1,7 +1,7 @@
 """Reads data sets: a folder of recordings and transcripts, or a single list of clips.
 
 A `CorpusFormat` reads one layout. Each module of this package may list formats in `FORMATS`; to add a layout, add a
-module. The first format in order of `priority` that recognizes a data set reads it. `docs/data.md` has a table of all.
+module. The first format in order of `priority` that recognizes a data set reads it. `docs/data.md` lists all formats.
 
 Data sets are untrusted: their files are neither changed nor executed, files outside them are opened only if the user
 allows it, and sizes are limited. Every line of a list becomes an utterance, or a rejection with a reason.
@@ -51,13 +51,13 @@ def load_corpus(
 
     Args:
         root: A folder, or a single list of clips.
-        language: Default language, for clips without one; None identifies it from the texts, else uses English.
-        format_name: Name of the only format to try; by default the first one that recognizes the data set.
+        language: Default for clips without a language. None identifies the language from the texts, else uses English.
+        format_name: Name of the only format to try. By default, the first format that recognizes the data set is used.
         audio_roots: Folders outside the data set that may contain its audio files.
 
     Raises `ConfigError` if there is no format `format_name` or an audio root is missing. Raises `CorpusError` if `root`
-    does not exist or has no known layout, or if a list is empty, too large, neither UTF-8 nor UTF-16 with a byte-order
-    mark, or seems to have speakers in its text column.
+    does not exist or has no known layout; if a list is empty, too large, or neither UTF-8 nor UTF-16 with a byte-order
+    mark; or if over 10 % of the clips are in the wrong script for their language.
     """
     formats = find_formats()
     chosen = [form for form in formats if not format_name or form.name == format_name]
@@ -95,8 +95,8 @@ def load_corpus(
 
 
 def files_beside(recording: Path, suffixes: Sequence[str]) -> list[Path]:
-    """Returns the files beside a recording that have its name (`talk.srt`, `talk.en.srt`), in order of `suffixes`.
-    A file with the whole name of another recording belongs to that one."""
+    """Returns the files beside a recording that share its name (`talk.srt`, `talk.en.srt`), in order of `suffixes`.
+    A file with the full name of another recording belongs to that recording."""
     kind = lambda one: one.suffix.lower()
     paths = [recording.parent / name for name in os.listdir(recording.parent) if name.startswith(recording.stem)]
     others = {one.stem for one in paths if kind(one) in MEDIA_EXTENSIONS}
@@ -149,7 +149,7 @@ def refuse_other_kinds(given: str | os.PathLike) -> None:
 
 
 def _texts_missing(message, root, recordings):
-    """Returns the `TextsMissing` of recordings, or a `CorpusError` if all need ffmpeg, which is not installed."""
+    """Returns a `TextsMissing` for recordings, or a `CorpusError` if all of them need ffmpeg, which is missing."""
     if shutil.which("ffmpeg") or any(path.suffix.lower() in AUDIO_EXTENSIONS for path in recordings):
         return TextsMissing(message, root, recordings)
     return CorpusError(f"{printable(str(root))} cannot be decoded without ffmpeg. {FFMPEG}.")
@@ -168,7 +168,7 @@ def _note_unused_audio(reading, layout):
 
 
 def _guess_language(reading):
-    """Sets the language of clips without one, by their script or words; adds notes on clips that seem mislabeled."""
+    """Sets missing languages of clips by script or words, and adds notes about clips that seem mislabeled."""
     unnamed = [clip for clip in reading.utterances if clip.language == reading.language]
     language, note = guess_language((clip.text for clip in unnamed), reading.language)
     if note:
@@ -195,8 +195,8 @@ def _guess_language(reading):
 
 
 def _refuse_letters(reading, language, group):
-    """Rejects clips of `group`, all labeled `language`, in a wrong script; raises `CorpusError` if there are too many.
-    Does nothing if all texts together fit this or exactly one other language, or for Latin or romanized languages."""
+    """Rejects clips in `group`, all labeled `language`, in the wrong script; raises `CorpusError` for too many of them.
+    Does nothing if the texts as a whole fit `language` or one other, or if `language` is Latin or romanized."""
     read_as, note = guess_language((clip.text for clip in group), language)
     if not note or read_as != language:
         return

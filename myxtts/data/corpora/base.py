@@ -66,7 +66,7 @@ class Corpus:
 
 
 class Place(NamedTuple):
-    """Folder that a format reads, with defaults for the clips in it. If `list_path` is set, only this list is read.
+    """Folder that a format reads, and defaults for the clips in it. If `list_path` is set, only this list is read.
 
     The ids of the clips begin with `prefix`. `speaker` and `language` apply to clips without their own. If `validation`
     is true, the clips are for validation.
@@ -92,9 +92,9 @@ class CorpusFormat:
     priority: int
     """Order in which formats are tried, lowest first."""
     hint: str
-    """Description of the layout for error messages, where it follows the words "a folder with"."""
+    """Description of the layout, which error messages show after the words "a folder with"."""
     read: Callable[["Reading", Place], object]
-    """Function that adds the clips and rejections of a `Place` to a `Reading`, or nothing if it has another layout.
+    """Function that adds the clips and rejections of a `Place` to a `Reading`; adds none if the layout is another one.
     Raises `CorpusError` if a list cannot be read, and `ClipRefused` if the folder cannot or must not be opened."""
     takes_list: bool = False
     """Whether `read` can also read a single list, `place.list_path`, instead of a folder."""
@@ -155,10 +155,10 @@ class Reading:
 
         Args:
             cells: `id` (name of the audio file), `normalized` or else `text`, and optionally `speaker` and `language`.
-            line: Line number in the list, or None without a list.
+            line: Line number in the list; None if there is no list.
             audio_places: Folders to search for the audio file.
             speakers: `{id: (speaker, language)}` from a `speakers.csv`.
-            name: Id of the clip without the prefix of `place`; by default, derived from the name of the audio file.
+            name: Id of the clip without the prefix of `place`. By default, it is derived from the audio file's name.
         """
         parts = self.folder.name_to_parts(cells["id"])
         name = name or parts_to_id(parts)
@@ -187,7 +187,7 @@ class Reading:
 
 @lru_cache(1000)
 def to_code(language: str) -> str:
-    """Returns the code of a language label such as `German` or `de_DE`; an unknown label only in lower case."""
+    """Returns the language code for a label such as `German` or `de_DE`. Unknown labels only become lower case."""
     with suppress(ValueError):
         language = get_language(language).code
     return language.lower().replace("_", "-")

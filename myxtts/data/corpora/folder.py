@@ -26,7 +26,7 @@ class CorpusError(UserError):
 
 
 class TextsMissing(CorpusError):
-    """Error for recordings that have no transcripts, or only subtitles. `root` is the file or folder that was given."""
+    """Error for recordings without transcripts, or with subtitles only. `root` is the file or folder that was given."""
 
     def __init__(self, message: str, root: Path, recordings: list[Path]):
         super().__init__(message)
@@ -49,7 +49,7 @@ class CorpusFolder:
     def __init__(self, root: str | Path, audio_roots: Sequence[str | Path] = ()):
         self.root = Path(root).resolve()
         self._given_roots = self.audio_roots = tuple(Path(one).resolve() for one in audio_roots)
-        # Roots are also kept with their symbolic links, because paths in lists may contain these.
+        # Roots are also kept with their symbolic links, because paths in lists may contain such links.
         written = (Path(os.path.abspath(one)) for one in (root, *audio_roots))
         self._roots = dict.fromkeys([self.root, *self.audio_roots, *written])
         self.linked: set[Path] = set()
@@ -68,8 +68,8 @@ class CorpusFolder:
         self._roots |= dict.fromkeys((folder, folder.resolve()))
 
     def allow_named(self, names: Collection[str]):
-        """Adds a folder outside the data set to `audio_roots` if at least half of the paths `names` are of audio in it,
-        the user owns the folder, it is not `/`, and there are no `audio_roots` yet."""
+        """Adds a folder outside the data set to `audio_roots` if at least half of the paths `names` are audio files in
+        that folder, the user owns the folder, the folder is not `/`, and there are no `audio_roots` yet."""
         away = [name for name in names if (name[:1] == "/" or ".." in name) and name.lower().endswith(AUDIO_EXTENSIONS)]
         paths = [Path(os.path.normpath(self.root / name)) for name in away]
         outside = [path for path in paths if not any(path.is_relative_to(root) for root in self._roots)]
@@ -86,11 +86,11 @@ class CorpusFolder:
         return self._list(folder)[0]
 
     def subfolders(self, folder: Path) -> list[Path]:
-        """Returns the sorted subfolders of a folder, without hidden ones. Raises `ClipRefused` as `files` does."""
+        """Returns the sorted subfolders of a folder, except hidden ones. Raises the same exceptions as `files`."""
         return self._list(folder)[1]
 
     def walk(self, folder: Path, depth: int) -> Iterator[Path]:
-        """Yields the sorted folders 1 to `depth` levels below a folder. Folders that cannot be listed are left out."""
+        """Yields the sorted folders 1 to `depth` levels below a folder. Folders that cannot be listed are skipped."""
         for path in self.subfolders(folder) if depth else ():
             if path in self._links and path.is_relative_to(os.path.realpath(path)):
                 continue  # a link to a parent folder
@@ -109,7 +109,7 @@ class CorpusFolder:
         return found
 
     def _find_on_disk(self, folder):
-        """Returns a folder's path with the Unicode form that its name has on disk; unchanged if there is no folder."""
+        """Returns a folder's path with the name in the Unicode form on disk, or the same path if there is no folder."""
         if os.path.isdir(folder) or not any(folder.is_relative_to(root) for root in self._roots):
             return folder
         beside, key = self._list(folder.parent, for_audio=True)[1], file_key(folder.name)
@@ -122,7 +122,7 @@ class CorpusFolder:
             return {}, []
         self._check_links(folder, for_audio)
         try:
-            entries = [entry for entry in os.scandir(folder) if entry.name[:2] != "._"]  # metadata of macOS
+            entries = [entry for entry in os.scandir(folder) if entry.name[:2] != "._"]  # macOS metadata
         except OSError as error:
             raise ClipRefused("unreadable", f"Its folder cannot be listed: {error.strerror}.", folder) from error
         if folder not in self._roots and any(re.match("inspected_.{8}[.]json", entry.name) for entry in entries):
@@ -134,15 +134,15 @@ class CorpusFolder:
         return {file_key(name): name for name in names}, folders
 
     def has(self, folder: Path, *names: str) -> bool:
-        """Returns whether a folder has all of these files. Raises `ClipRefused` as `files` does."""
+        """Returns whether a folder has all of these files. Raises the same exceptions as `files`."""
         return all(name in self.files(folder) for name in names)
 
     def stems(self, folder: Path, suffixes: Sequence[str] = AUDIO_EXTENSIONS) -> set[str]:
-        """Returns the names, without suffix, of files with these suffixes. Raises `ClipRefused` as `files` does."""
+        """Returns the names, without suffix, of files with these suffixes. Raises the same exceptions as `files`."""
         return {name.removesuffix(end) for name in self.files(folder) for end in suffixes if name[1:].endswith(end)}
 
     def find_audio(self, places: Sequence[Path], parts: list[str]) -> Path:
-        """Finds a clip's audio file in `places` or `audio_roots`, else in subfolders of those that `searched` contains.
+        """Finds a clip's audio file in `places` or `audio_roots`, or in their subfolders if `searched` has the parent.
 
         `parts` are the components of the file's path, with or without extension. Raises `ClipRefused` if the file is
         missing, is in several subfolders, or is a link to another user's file outside the data set.
@@ -183,7 +183,7 @@ class CorpusFolder:
         raise ClipRefused("missing file", detail, places[0].joinpath(*folders, keys[0]))
 
     def has_audio(self, places: Sequence[Path], name: str) -> bool:
-        """Returns whether the clip `name` has an audio file. Unlike `find_audio`, allows several with that name."""
+        """Returns whether the clip `name` has an audio file. Unlike `find_audio`, allows several matches."""
         try:
             return bool(self.find_audio(places, self.name_to_parts(name)))
         except ClipRefused as refused:
@@ -193,8 +193,8 @@ class CorpusFolder:
         """Splits a clip's path, as given in a list, into components relative to the data set. A path in one of
         `audio_roots` has that root as its first component. Raises `ClipRefused` if the path is invalid.
 
-        An absolute path that does not exist, or a relative one whose first folder does not, is taken for one of another
-        computer: its leading folders are removed until one of `searched` has the rest.
+        An absolute path that does not exist, or a relative path whose first folder does not, is assumed to be from
+        another computer: leading folders are removed until a folder in `searched` contains the rest of the path.
         """
         if not is_name(name):
             detail = f"The id has over {MAX_NAME_CHARACTERS} characters, or control or direction characters."
@@ -220,7 +220,7 @@ class CorpusFolder:
         return first + parts
 
     def _has_folder(self, name):
-        """Returns whether one of `searched`, or a folder in it, has a folder of this name."""
+        """Returns whether a folder in `searched`, or one of its subfolders, contains a folder of this name."""
         return any(os.path.isdir(self._on_disk(at / name)) or file_key(name) in self._below(at) for at in self.searched)
 
     def _check_links(self, path, for_audio=False):
@@ -228,7 +228,7 @@ class CorpusFolder:
         audio files and folders are allowed, if the user owns both the links and their target."""
         real = Path(os.path.realpath(path))
         links = [one for one in (path, *path.parents) if one.is_relative_to(self.root) and one.is_symlink()]
-        # A list names audio alone: the folder that `allow_named` added is for no other files, and not for links.
+        # Folders from `allow_named` are only for audio files that a list names, not for other files or links.
         roots = self.root, *(self.audio_roots if for_audio and not links else self._given_roots)
         if any(real.is_relative_to(root) for root in roots):
             return
@@ -263,10 +263,10 @@ class CorpusFolder:
         return text.replace("\r\n", "\n").replace("\r", "\n")
 
     def _read_lines(self, path: Path) -> list[str]:
-        """Reads the lines of a list of clips, without empty last lines. Raises `CorpusError` as `read_text` does."""
+        """Reads the lines of a list of clips, without empty last lines. Raises the same exceptions as `read_text`."""
         text = self.read_text(path, MAX_LIST_BYTES).rstrip("\n")
         if path.suffix == ".json" and text.lstrip().startswith(("[", "{")):
-            with suppress(ValueError, TypeError, LookupError, RecursionError):  # an object per line, or settings
+            with suppress(ValueError, TypeError, LookupError, RecursionError):  # one object per line, or settings
                 if isinstance(rows := json.loads(text), dict):  # clips by name: their texts, or objects
                     names = [name for name in rows if name.lower().endswith(MEDIA_EXTENSIONS)]
                     rows |= {name: {"text": rows[name]} for name in names if isinstance(rows[name], str)}

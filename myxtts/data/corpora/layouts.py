@@ -53,7 +53,7 @@ def _read_saved(reading, place):
     target.mkdir(parents=True, exist_ok=True)
     reading.folder.allow(target)
     reading.note("The recordings in ", reading.folder.relative(place.path), f" were extracted to {target}.")
-    # All are extracted before the first is added, because a folder is listed only once.
+    # All recordings are extracted before the first clip is added, because a folder is listed only once.
     recordings = [_extract(row[audio] or {}, target / f"{number:07}.wav") for number, row in enumerate(rows, 1)]
     for number, (recording, row) in enumerate(zip(recordings, rows.remove_columns(audio)), 1):
         with reading.clip(f"row {number}", number, place.path / _STATE):
@@ -63,7 +63,7 @@ def _read_saved(reading, place):
 
 
 def _extract(audio, path):
-    """Returns the path of the recording in the cell `audio`. A recording stored as bytes is first written to `path`."""
+    """Returns the path of the recording in an `audio` cell. A recording stored as bytes is first written to `path`."""
     content = audio.get("bytes")
     if content is None:
         return str(audio.get("path") or "")
@@ -74,7 +74,7 @@ def _extract(audio, path):
 
 
 def _with_language(reading, place):
-    """Returns `place` with the language in the file `lang.txt` of xtts-finetune-webui, if the folder has this file."""
+    """Returns `place` with the language from `lang.txt`, a file of xtts-finetune-webui, if the folder has this file."""
     path = place.path / "lang.txt"
     is_there = reading.folder.has(place.path, path.name)
     return place._replace(language=reading.folder.read_text(path, 100).strip()) if is_there else place
@@ -157,7 +157,7 @@ def read_lists(reading: Reading, place: Place) -> None:
 
 
 def _find_lists(reading, place, folder):
-    """Returns the lists of clips in a folder, as `{path: table}`, without `speakers.csv` and our reports on clips."""
+    """Returns the lists of clips in a folder as `{path: table}`, except `speakers.csv` and MyXTTS's own reports."""
     names = [name for name in reading.folder.files(folder) if name.endswith(_LISTS) and name != "speakers.csv"]
     named = [folder / name for name in names]
     if len(named) > _MAX_LISTS:  # many small files are transcripts or metadata of clips
@@ -166,7 +166,7 @@ def _find_lists(reading, place, folder):
     for path in named if len(named) <= _MAX_LISTS else ():
         try:
             if ",verdict,reason,detail," in "".join(reading.folder.read_lines(path)[:1]):
-                continue  # a report on clips, as of `myxtts doctor data`
+                continue  # a report on clips, such as that of `myxtts doctor data`
             found[path] = tables.header_table(reading, place, path) or tables.content_table(reading, place, path)
         except CorpusError:
             if path.suffix not in (".txt", ".json"):  # not a list
@@ -184,7 +184,7 @@ def read_kaldi(reading: Reading, place: Place) -> None:
         raise CorpusError(f"{place.path} has a file named segments: its clips are parts of long recordings. {hint}")
 
     def pairs(name):
-        """Returns the first word and the rest of each line of a file; "" stands for what a line lacks."""
+        """Returns the first word and the rest of each line of a file, or "" for a missing part."""
         lines = folder.read_lines(place.path / name) if folder.has(place.path, name) else []
         return [(line.rstrip().split(None, 1) + ["", ""])[:2] for line in lines]
 
@@ -213,7 +213,7 @@ def read_text_files(reading: Reading, place: Place) -> None:
     heard = {path for path in places if folder.stems(path)}
     (audio,) = heard if len(heard) == 1 else [place.path]
     for suffix in (".txt", ".lab"):
-        for texts in (path for path in places if path == place.path or path not in heard):  # others are of a speaker
+        for texts in (path for path in places if path == place.path or path not in heard):  # other folders are speakers
             if not folder.stems(audio).isdisjoint(folder.stems(texts, (suffix,))):
                 if audio != texts:
                     reading.note("Audio from ", f"{folder.relative(audio)}, texts from {folder.relative(texts)}")
@@ -250,8 +250,8 @@ def _add_pair(reading, place, audio, transcript, name):
 
 def _are_labels(rows):
     """Decides whether the matches of `_LABEL` are labels, or a transcript with numbers, such as "1 2 buckle my shoe".
-    In labels of Audacity, all times have decimals. Labels of HTS have letters, are in order of time, and at
-    least one is longer than 1. No label ends before it starts."""
+    In Audacity labels, all times have decimals. HTS labels contain letters and are in order of time, and at least
+    one has a duration above 1. No label ends before it starts."""
     times = [tuple(float(row[k].replace(",", ".")) for k in (1, 2)) for row in rows]
     lengths = [end - start for start, end in times]
     if all({*".,"} & {*row[1]} and {*".,"} & {*row[2]} for row in rows):

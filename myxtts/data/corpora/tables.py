@@ -42,8 +42,8 @@ class Dialect(NamedTuple):
 class Table(NamedTuple):
     """List of clips: its file, its columns, and the folders of its audio.
 
-    If `dialect` is None, each line is a JSON object. Unused columns are None in `columns`. `is_guess` is whether they
-    were found by their content, without a header.
+    If `dialect` is None, each line is a JSON object. In `columns`, unused columns are None. `is_guess` is True if the
+    columns were guessed from their content, because there is no header.
     """
 
     path: Path
@@ -86,7 +86,7 @@ class Table(NamedTuple):
 
 
 def _json_to_cells(line):
-    """Returns the known cells of a line of JSON as `{column: cell}`; empty if the line is not an object."""
+    """Returns the known cells of a line of JSON as `{column: cell}`; {} if the line is not an object."""
     row = None
     with suppress(ValueError, RecursionError):
         row = json.loads(line)
@@ -133,7 +133,7 @@ def names_to_columns(names: Sequence[str]) -> tuple[str | None, ...]:
 
 
 def header_table(reading: Reading, place: Place, path: Path) -> Table | None:
-    """Returns the `Table` of JSON lines, or of a list whose header names a clip and a text column; None for others."""
+    """Returns the `Table` of JSON lines, or of a list whose header names a clip and a text column; else None."""
     lines = reading.folder.read_lines(path)
     index = _first_line(lines)
     first = "" if index is None else lines[index]
@@ -199,10 +199,10 @@ def plain_table(reading: Reading, place: Place, path: Path) -> Table:
 
 
 def columns_by_content(rows: Sequence[list[str]], size: int, clip: int = 0) -> tuple[tuple[str | None, ...], bool]:
-    """Returns the columns of a list without a header, and whether that is a guess that users should know.
+    """Returns the columns of a list without a header, and whether they are a guess that users should be told about.
 
-    Considers `rows` with `size` cells. The text has the most letters. A column with other words, either few or short
-    ones, has speakers or languages; numbers that are mostly different, such as durations, are not used.
+    Considers `rows` with `size` cells. The text column has the most letters. A column of words that are not in the text
+    is for speakers or languages if these words are few or short. Columns of varied numbers (durations) are not used.
     """
     plain = ("id", "text", "normalized", "speaker")[:size]
     words = [[tuple(cell.casefold().split()) for cell in row] for row in rows if len(row) == size]
@@ -238,7 +238,7 @@ def columns_by_content(rows: Sequence[list[str]], size: int, clip: int = 0) -> t
 
 
 def _is_header(rows, column, found):
-    """Returns whether the first row is a header, not a clip whose audio file is missing."""
+    """Returns whether the first row is a header, rather than a clip whose audio file is missing."""
     header, *others = rows
     if found[0] or not all(found[1:]):
         return False
@@ -255,7 +255,7 @@ def _is_header(rows, column, found):
 
 
 def _located(reading, place, path, dialect, columns, header_line=None, is_guess=False):
-    """Creates a `Table`. Its audio is in `place`, `wavs/`, their subfolders or a folder that `allow_named` adds."""
+    """Creates a `Table`. Audio files are in `place`, `wavs/`, their subfolders, or a folder that `allow_named` adds."""
     table = Table(path, dialect, columns, (place.path / "wavs", place.path), header_line, is_guess)
     reading.folder.allow_named([*_clip_names(reading, table)])
     reading.folder.searched.update(table.audio_places)
@@ -263,7 +263,7 @@ def _located(reading, place, path, dialect, columns, header_line=None, is_guess=
 
 
 def read_table(reading: Reading, place: Place, table: Table, left_out: Collection[str] = ()) -> None:
-    """Adds an utterance or a rejection for each line but the header and those of clips whose id is in `left_out`."""
+    """Adds an utterance or a rejection for each line except the header and the lines of clips in `left_out` (ids)."""
     lines = reading.folder.read_lines(table.path)
     if _first_line(lines) is None or table.header_line == len(lines) - 1:
         example = "such as " + JSON_EXAMPLE if table.dialect is None else "'id|text|normalized text'"
@@ -350,7 +350,7 @@ def read_parts(reading: Reading, place: Place, parts: dict[str, Path], training:
 
 
 def _to_id(reading, name):
-    """Returns the id of the clip that a list calls `name`, so that `c` and `wavs/c.wav` are one; else `name` itself."""
+    """Returns the clip id for a `name` in a list, the same for `c` and `wavs/c.wav`; an invalid `name` is unchanged."""
     with suppress(ClipRefused):
         return parts_to_id(reading.folder.name_to_parts(name))
     return name
