@@ -56,8 +56,8 @@ def load_corpus(
         audio_roots: Folders outside the data set that may contain its audio files.
 
     Raises `ConfigError` if there is no format `format_name` or an audio root is missing. Raises `CorpusError` if `root`
-    does not exist or has no known layout, or if a list is empty, too large, neither UTF-8 nor UTF-16 with a byte-order
-    mark, or seems to have speakers in its text column.
+    does not exist or has no known layout, or if a list is empty, too large, or neither UTF-8 nor UTF-16 with a
+    byte-order mark.
     """
     formats = find_formats()
     chosen = [form for form in formats if not format_name or form.name == format_name]
