@@ -121,10 +121,13 @@ def header(root):
 
 
 def lists(root):
-    audio(root / "wavs" / "a.wav", root / "wavs" / "b.wav")
-    text(root / "train.txt", "wavs/a.wav\thello\n")
-    text(root / "val.txt", "wavs/b.wav\tgood day\n")
-    return [("b", "good day", root.name, "en", True), ("a", "hello", root.name, "en", False)]
+    clips = [*"abcdefg"]
+    audio(*(root / "wavs" / f"{name}.wav" for name in clips))
+    text(root / "train.txt", "".join(f"wavs/{name}.wav|It is {name}|it is {name}\n" for name in clips[3:]))
+    said = ["Yes|Yes, I said it", "No|Oh well, not today", "Yes|So they told us all"]  # the first looks like a speaker
+    text(root / "val.txt", "".join(f"wavs/{name}.wav|{line}\n" for name, line in zip(clips, said)))
+    found = [(name, line.partition("|")[2], root.name, "en", True) for name, line in zip(clips, said)]
+    return found + [(name, f"it is {name}", root.name, "en", False) for name in clips[3:]]
 
 
 def text_files(root):
@@ -269,10 +272,11 @@ def test_links_of_the_user_to_the_users_own_audio_are_followed(tmp_path, monkeyp
     (root / "wavs").symlink_to(tmp_path / "audio")
     (root / "b.wav").symlink_to(tmp_path / "elsewhere" / "b.wav")
     (root / "c.wav").symlink_to(tmp_path / "elsewhere" / "secret.txt")
-    text(root / "metadata.csv", "a|one\nb|two\nc|three\n")
+    text(root / "metadata.csv", "a|one\nb|two\nc|three\nd|four\n")
     corpus = load_corpus(root)
     assert [u.id for u in corpus.utterances] == ["a", "b"]
-    assert [(r.id, r.reason) for r in corpus.rejections] == [("c", "outside the data set")]
+    refused = [("c", "outside the data set"), ("d", "missing file")]
+    assert [(r.id, r.reason) for r in corpus.rejections] == refused
     assert f"{tmp_path}/audio, {tmp_path}/elsewhere" in corpus.notes[0]
     text(root / "metadata.csv", "a|one\nb|two\nc|three\n/etc/a.wav|x\n" + "/usr/b.wav|x\n" * 3)
     assert load_corpus(root).notes[0] == corpus.notes[0], "/ is no folder of audio, even if the user is root"

@@ -168,11 +168,12 @@ def content_table(reading: Reading, place: Place, path: Path) -> Table | None:
     if best is None or 2 * most < len(sample) - 1:
         return None
     dialect, rows, column, found = best
-    has_header = _is_header(rows, column, found)
-    if not has_header and column == 0 and len(rows[0]) <= 4:
+    size = Counter(len(cells) for cells in reversed(rows) if len(cells) > column).most_common(1)[0][0]
+    has_header = len(rows[0]) == size and _is_header(rows, column, found)
+    if not has_header and column == 0 and size <= 4:
         return plain_table(reading, place, path)
     if not has_header:
-        columns, _ = columns_by_content(rows, len(rows[-1]), column)
+        columns, _ = columns_by_content(rows, size, column)
         return _located(reading, place, path, dialect, columns, is_guess=True)
     cells = [*itertools.zip_longest(*rows, fillvalue="")]
     letters = [sum(map(str.isalpha, "".join(others[1:]))) for others in cells]
@@ -225,7 +226,8 @@ def columns_by_content(rows: Sequence[list[str]], size: int, clip: int = 0) -> t
         is_form = len({*zip(cells[k], cells[text])}) == varied[k] == varied[text] < len(full)
         is_short = 4 * letters[k] < letters[text] and all(len(cell) < 4 for cell in cells[k])
         is_label = is_plain or not is_form and not alike(k, text) and (is_short or 4 * varied[k] <= varied[text])
-        is_name = letters[k] or 2 * varied[k] <= len(full) and all("".join(cell).isdigit() for cell in cells[k])
+        is_few = is_plain or 2 * varied[k] <= len(full)
+        is_name = letters[k] or is_few and all("".join(cell).isdigit() for cell in cells[k])
         if not is_label:
             texts += [k] if is_usual and len(texts) < 2 else []
         elif all(to_code(" ".join(cell)) in LANGUAGES for cell in {*cells[k]}) and "language" not in columns:
@@ -240,9 +242,7 @@ def columns_by_content(rows: Sequence[list[str]], size: int, clip: int = 0) -> t
 def _is_header(rows, column, found):
     """Returns whether the first row is a header, rather than a clip whose audio file is missing."""
     header, *others = rows
-    if found[0] or not all(found[1:]):
-        return False
-    if len(header) != len(rows[-1]) or not any(map(str.isalpha, header[column])):
+    if found[0] or not all(found[1:]) or not any(map(str.isalpha, header[column])):
         return False
     named, cells = names_to_columns(header), "".join(header)
     if named[column] or len(named) - named.count(None) > 1:
@@ -319,8 +319,10 @@ def read_split(reading: Reading, place: Place, training: Table, validation: Tabl
 
     `others` are test lists. A validation or test list that contains all training clips is ignored.
     """
-    if validation and validation.header_line is None and training.is_guess:  # the longer list is the better sample
-        validation = validation._replace(columns=training.columns)
+    form_of = lambda table: (table.header_line, table.dialect and table.dialect.separator, len(table.columns))
+    is_alike = validation and (training.is_guess or form_of(validation) == form_of(training))
+    if is_alike and validation.header_line is None:  # the longer list is the better sample
+        validation = validation._replace(columns=training.columns, is_guess=training.is_guess)
     ids_of = lambda table: {_to_id(reading, name) for name in _clip_names(reading, table)}
     named, kept_back = ids_of(training), set()
     relative = reading.folder.relative
