@@ -26,6 +26,5 @@ setup(
         "myxtts.memory": ["*.toml"],
         "myxtts.storage": ["*.toml"],
         "myxtts.text.languages": ["*.toml"],
-        "myxtts.training.watching": ["*.toml"],
     },
 )
