@@ -16,13 +16,13 @@ from typing import Any
 
 __version__ = "0.1.0"
 
-# TensorFlow reads this when it is imported. By default it uses oneDNN on processors with AVX-512 only, but on others,
-# oneDNN makes training steps 1.3 to 2 times as fast too (two cores, docs/experiments.md).
+# TensorFlow reads this variable at import. By default, it uses oneDNN only on processors with AVX-512, but oneDNN also
+# makes training steps 1.3 to 2 times as fast on other processors (two cores, docs/experiments.md).
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 
 _STUB = ast.parse(Path(__file__).with_suffix(".pyi").read_text("utf-8"))
 _HOMES = {one.name: str(home.module) for home in _STUB.body if isinstance(home, ast.ImportFrom) for one in home.names}
-"""Public names of the package, each with the module that defines it, from the stub, which editors also read."""
+"""Defining module of each public name, from the stub file, which editors also read."""
 __all__ = ["__version__", *_HOMES]
 
 

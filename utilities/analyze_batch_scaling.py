@@ -2,8 +2,8 @@
 
     python utilities/analyze_batch_scaling.py test_batch_*.log [--stage NAME] [--json]
 
-Logs are read as in `compare_logs.py`, all of one stage. Runs that ran out of memory are listed too. The exit code is 2
-also if neither a log nor its file name states a batch size.
+Logs are read as in `compare_logs.py`, all of one stage. Runs that ran out of memory are listed too. The exit code is
+also 2 if neither a log nor its file name states a batch size.
 """
 
 import argparse

@@ -3,8 +3,8 @@
     python utilities/compare_logs.py baseline.log optimized.log [--stage NAME] [--json]
 
 A log is the output of `train_main.py`. Values come from its final report, or from its step lines if the run ended
-before the report. The last stage that both logs have is compared (or --stage), in the last run with values of it. The
-exit code is 2 if a log cannot be read or has no values, or if the logs have no stage in common.
+before the report. Compares --stage (default: the last stage in both logs), in the last run with values of that stage.
+The exit code is 2 if a log cannot be read or has no values, or if the logs have no stage in common.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Runs the cells of a notebook in this process and stores their outputs in it, without Jupyter.
+"""Runs the cells of a notebook in this process and stores the outputs in the notebook, without Jupyter.
 
     python utilities/execute_notebook.py docs/quickstart.ipynb --folder /tmp/quickstart
 

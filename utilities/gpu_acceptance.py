@@ -6,7 +6,7 @@
 Both GPU flags may name the same GPU; data work and training then have separate memory limits. Takes the flags of
 train_main.py and trains on the sample corpus by default. Each case runs in its own process: most run
 dual_gpu_bottleneck_profiler.py with different flags, one resumes a run, and one monitors memory and threads in a long
-run. Writes hardware, versions and figures, but no paths, to gpu_report.md and gpu_report.json in --report. The exit
+run. Writes hardware, versions and results, but no paths, to gpu_report.md and gpu_report.json in --report. The exit
 code is 1 if a target is missed.
 """
 

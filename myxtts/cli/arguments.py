@@ -14,13 +14,13 @@ from myxtts.config.flags import AUTOMATIC, Flag
 from myxtts.config.settings import nearest, path_text
 
 GROUPS = ("data", "devices", "training", "optimizations")
-"""Headings of the groups of flags in `myxtts train --help`, in order."""
+"""Headings of the flag groups in `myxtts train --help`, in order."""
 LICENCE = dict(action="store_true", help="accept the licence of a Hugging Face model without a prompt")
-"""Keyword arguments of `add_argument` for `--accept-licence`, a flag of all commands that accept a hub model."""
+"""`add_argument` keyword arguments for `--accept-licence`, a flag of every command that accepts a hub model."""
 EXAMPLES = read_toml(__file__, "examples.toml")
-"""Texts that commands print, from `examples.toml`. The key `myxtts say` has the examples in that command's help."""
+"""Texts that commands print, from `examples.toml`. The `myxtts say` key holds the examples in its `--help`."""
 OPTIONS = read_toml(__file__, "options.toml")
-"""Tables of options for `add_options`, by command: `OPTIONS["say"]` has those of `myxtts say`."""
+"""Tables of options for `add_options`, by command: `OPTIONS["say"]` has the options of `myxtts say`."""
 
 
 class PlainParser(argparse.ArgumentParser):
@@ -34,7 +34,7 @@ class PlainParser(argparse.ArgumentParser):
     def parse_args(self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None):
         """Parses arguments; the error for an unknown flag suggests the nearest flag of the command or a sub-command.
 
-        `given` of the result is the set of names of this command's options in `args`, even those with a default value.
+        The result's `given` attribute is the set of this command's options in `args`, even with their default value.
         """
         args = sys.argv[1:] if args is None else args
         subjects = next((one.choices for one in self._actions if isinstance(one, argparse._SubParsersAction)), {})
@@ -42,7 +42,7 @@ class PlainParser(argparse.ArgumentParser):
         homes = {name: one for one in (*subjects.values(), self, used) for name in one._option_string_actions}
         try:
             arguments, unknown = self.parse_known_args(args, namespace)
-        except UserError:  # the value of an unknown flag can be taken for a sub-command
+        except UserError:  # argparse may take the value of an unknown flag for a sub-command
             names = [one.partition("=")[0] for one in args if subjects and one.startswith("--")]
             unknown = [name for name in names if homes.get(name) not in (self, used)]
             if not unknown:
@@ -87,7 +87,7 @@ def _finite(text):
 
 
 def keywords(parser: argparse.ArgumentParser, named: Mapping[str, Any]) -> argparse.Namespace:
-    """Converts keyword arguments from Python to parsed arguments of `parser`. Raises `UserError` if one is invalid."""
+    """Converts Python keyword arguments to the parsed arguments of `parser`. Raises `UserError` if one is invalid."""
     actions = [action for action in parser._actions if action.dest != "help"]
     known = {name.lstrip("-").replace("-", "_"): one for one in actions for name in one.option_strings or [one.dest]}
     given = {}
@@ -119,7 +119,7 @@ _SENTENCES = {
     r"argument (\S+): not allowed with argument (\S+)": "{} is not allowed with {}: give one of them.".format,
     r"argument (\S+): (must be .*)": "{} {}.".format,
 }
-"""Clearer error messages: for each pattern of an argparse message, a function from the match's groups to a sentence."""
+"""Clearer argparse messages. A pattern matches a message; its function turns the match's groups into a sentence."""
 
 
 class _Formatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
@@ -129,7 +129,7 @@ class _Formatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescription
 
 
 def add_model(parser: argparse.ArgumentParser, more: str = "", name: str = "--checkpoint", **options) -> None:
-    """Adds arguments: `name` for a model, `--accept-licence` and `--which`. The help of `name` ends with `more`."""
+    """Adds the argument `name` (a model), `--accept-licence` and `--which`; appends `more` to the help of `name`."""
     model = f"folder of a training run or an imported model, base, or hf://owner/name{more}"
     parser.add_argument(name, metavar="FOLDER", help=model, **options)
     parser.add_argument("--accept-licence", **LICENCE)
@@ -143,7 +143,7 @@ def add_options(
 ) -> dict[str, argparse._ActionsContainer]:
     """Adds the options of a table, such as `OPTIONS["say"]`; returns the argument groups of the parser by heading.
 
-    `computed` has more keyword arguments of `add_argument`, by flags: values that code computes.
+    `computed` has additional `add_argument` keyword arguments by flag, for values that are computed in code.
     """
     groups, rivals, types = {}, {}, {"int": int, "float": float}
     for heading, entries in options.items():
@@ -160,7 +160,7 @@ def add_options(
 
 
 def add_flags(parser: argparse.ArgumentParser, flags: Iterable[Flag]) -> None:
-    """Adds the flags of settings under the headings of their groups. The value of a flag that is not given is None."""
+    """Adds settings flags under their group headings. The value of a flag that is not given is None."""
     options = {group: {} for group in GROUPS}
     for flag in flags:
         options[flag.group][" ".join(flag.names)] = _options(flag)
@@ -169,7 +169,7 @@ def add_flags(parser: argparse.ArgumentParser, flags: Iterable[Flag]) -> None:
 
 
 def _options(flag):
-    """Returns the entry of a flag in a table for `add_options`."""
+    """Returns the flag's entry for an `add_options` table."""
     metadata = flag.field.metadata
     options = dict(help=flag.help.replace("%", "%%"), rival=metadata["rival"])
     if flag.kind is bool:

@@ -1,4 +1,4 @@
-"""The command `myxtts doctor`, which checks the machine, workers, or (with `data DIR`) the clips of a data set."""
+"""The `myxtts doctor` command, which checks the machine, workers, or (with `data DIR`) the clips of a data set."""
 
 import argparse
 from pathlib import Path
@@ -12,7 +12,7 @@ from myxtts.storage.files import write_json
 
 MAX_SECONDS = 3600
 UNUSED = OPTIONS["unused in doctor"]
-"""Options that each check rejects, because it does not use them. The error is "must be left out when KEY checked"."""
+"""Unused options by check, which rejects them with the error "must be left out when KEY checked"."""
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -17,9 +17,9 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def exits_with_sentence(main: Callable) -> Callable:
-    """Decorates a command's `main`, so that it prints errors that a user can fix and returns an exit code for them.
+    """Decorates a command's `main` to print errors that a user can fix and to return an exit code for them.
 
-    The code is `error.exit_code` (default: 2), or 130 after Ctrl-C. With several workers, ends the process with it.
+    The code is `error.exit_code` (default: 2), or 130 after Ctrl-C. With several workers, the process exits with it.
     """
 
     @functools.wraps(main)
@@ -52,7 +52,7 @@ def exits_with_sentence(main: Callable) -> Callable:
 def require_output(flag: str, path: str | None, makes_folders: bool = False, starts: bytes = b"") -> None:
     """Raises `UserError` if no file can be written to `path`, the value of `flag`. Does nothing if `path` is None.
 
-    `makes_folders`: `path` may be a folder or in a missing one. An existing file must be empty or begin with `starts`.
+    `makes_folders` allows a folder, and missing parent folders. An existing file must be empty or begin with `starts`.
     """
     if path is None:
         return
@@ -92,7 +92,7 @@ def read_input(flag: str, path: str, max_bytes: int) -> str:
 
 
 def language_code(name: str | None, among: Collection[str] | None = None) -> str | None:
-    """Converts `--language` to a code; None stays None. Raises `UserError` for a language unknown or not in `among`."""
+    """Converts `--language` to a code, except None. Raises `UserError` if the language is unknown or not in `among`."""
     from myxtts.text.languages import get_language  # takes long to import
 
     try:

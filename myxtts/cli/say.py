@@ -1,4 +1,4 @@
-"""The command `myxtts say`, which speaks a text, standard input or a list of texts."""
+"""The `myxtts say` command, which synthesizes a text, standard input or a list of texts."""
 
 import argparse
 import itertools
@@ -36,12 +36,12 @@ from myxtts.utils.commons import progress_bar, setup_logging, standard_output_fo
 
 MAX_TEXT_BYTES = 16 * 2**20
 SHORT_TEXT = 400
-"""Texts of up to this many characters are spoken without tracing all graphs, which would take longer than it saves."""
+"""Maximum length of a text for which not all graphs are traced, because tracing would take longer than it saves."""
 MAX_LIST_BYTES = 64 * 2**20
 SPOKEN_FILE = "spoken.json"
-"""File in the output folder that has a digest of each audio file's text, voice and settings, to find outdated files."""
+"""File in the output folder with a digest of each audio file's text, voice and settings, to find outdated files."""
 BATCH_SIZE, BATCH_CHARACTERS = 16, 4000
-"""Limits of a batch in texts and in characters. Audio files and `SPOKEN_FILE` are written after each batch."""
+"""Maximum number of texts and of characters in a batch. Audio files and `SPOKEN_FILE` are written after each batch."""
 _ID = re.compile(r"[^\W.][\w.-]*")
 MAX_ID_BYTES = 200
 
@@ -57,7 +57,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 @exits_with_sentence
 def main(argv: list[str] | None = None) -> int:
-    """Speaks the texts and returns the exit code. Most arguments are checked before TensorFlow is imported."""
+    """Synthesizes the texts and returns the exit code. Most arguments are checked before TensorFlow is imported."""
     arguments = build_parser().parse_args(argv)
     _check(arguments)
     is_stream = arguments.stream and not arguments.list_speakers
@@ -121,7 +121,7 @@ def _read(arguments):
 
 
 def _say(arguments, text, lines, sound):
-    """Speaks the `text`, to --output or to the stream `sound`, or the `lines` of a batch; returns the exit code."""
+    """Synthesizes `text` (to --output or the stream `sound`) or the `lines` of a batch; returns the exit code."""
     import_tensorflow()
     from myxtts.devices.configuration import configure_for_speech
     from myxtts.interchange.onnx.engines import load_synthesizer
@@ -147,7 +147,7 @@ def _say(arguments, text, lines, sound):
 
 
 def say_text(text: str, synthesizer, voice, arguments, options: dict, check: dict) -> int:
-    """Writes a text to --output while it is spoken, then --subtitles; after an error, keeps what was spoken."""
+    """Writes the audio to --output during synthesis, then writes --subtitles. After an error, keeps partial audio."""
     # `options` and `check` are keyword arguments of `Synthesizer.sentences`.
     spoken, partial = Spoken(), partial_path(arguments.output)
     spoken.pieces, rate = (), arguments.sample_rate or synthesizer.sample_rate
@@ -184,7 +184,7 @@ def _confidence(spoken):
 
 
 def _check(arguments):
-    """Checks the arguments before the model is loaded; raises `UserError`."""
+    """Checks the arguments before the model is loaded. Raises `UserError` if one is invalid."""
     check_model(arguments.checkpoint)
     if arguments.list_speakers:
         return
@@ -241,7 +241,7 @@ def _check(arguments):
 
 
 def _voice(arguments, synthesizer):
-    """Returns the voice that the flags select; None for a batch without these flags, where each line names a voice."""
+    """Returns the selected voice, or None for a batch without voice flags, in which each line names a voice."""
     voice = arguments.speaker or arguments.voice or arguments.reference_audio
     if is_base(arguments.checkpoint) and not (voice or arguments.batch):
         language = get_language(arguments.language)
@@ -258,7 +258,7 @@ def _voice(arguments, synthesizer):
 
 
 def play(stream: Iterator, sound: BinaryIO, from_rate: int, to_rate: int, sound_format: str) -> None:
-    """Writes a stream of audio arrays to `sound` as 16-bit PCM or WAV, until it ends or the reader closes the pipe."""
+    """Writes audio arrays to `sound` as 16-bit PCM or WAV, until the stream ends or the reader closes the pipe."""
     encoder = SoundEncoder(sound_format, to_rate, is_open=True, from_rate=from_rate)
     started, first_seconds, seconds = time.monotonic(), None, 0.0
     try:
@@ -268,7 +268,7 @@ def play(stream: Iterator, sound: BinaryIO, from_rate: int, to_rate: int, sound_
             if left and first_seconds is None:
                 first_seconds = time.monotonic() - started
             while left:
-                left = left[sound.write(left) :]  # a nearly full disk takes a part
+                left = left[sound.write(left) :]  # a nearly full disk may take only a part
     except BrokenPipeError:
         print("The pipe was closed; the rest of the text was not spoken.", file=sys.stderr)
         return
@@ -291,7 +291,7 @@ class Line(NamedTuple):
 
 
 def read_lines(path: str) -> list[Line]:
-    """Reads lines `id|text|voice|language`; skips a header, blank and `#` lines. Raises `UserError` for a bad line."""
+    """Parses lines `id|text|voice|language`; skips header, blank and `#` lines. Raises `UserError` for a bad line."""
     # `splitlines` would also split at characters that can be part of a text.
     rows = re.split("\r\n|\r|\n", read_input("--batch", path, MAX_LIST_BYTES))
     first = next((row for row in rows if row.strip() and not row.startswith("#")), "")
@@ -323,7 +323,7 @@ def read_lines(path: str) -> list[Line]:
 
 
 def say_lines(lines: list[Line], synthesizer, voice, arguments, options: dict, check: dict) -> int:
-    """Checks all lines, then speaks the lines whose audio file is missing or out of date; returns the exit code."""
+    """Checks all lines, then synthesizes those whose audio file is missing or out of date; returns the exit code."""
     # `options` and `check` are keyword arguments of `Synthesizer.batch`.
     folder = Path(arguments.output_folder)
     requests = _requests(lines, synthesizer, voice, arguments)

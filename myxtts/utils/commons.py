@@ -29,7 +29,7 @@ def get_device_context(device: str | None = None) -> AbstractContextManager:
 
 
 def ensure_gpu_placement(tensor: Any) -> Any:
-    """Copies a CPU tensor to the first GPU; returns it unchanged if it is on another device or there is no GPU."""
+    """Copies a CPU tensor to the first GPU. Returns other tensors unchanged, and all tensors if there is no GPU."""
     import tensorflow as tf
 
     tensor = tf.convert_to_tensor(tensor)
@@ -40,7 +40,7 @@ def ensure_gpu_placement(tensor: Any) -> Any:
 
 
 def folded(line: str, width: int = 0) -> str:
-    """Wraps a line at `width` characters (0: those of the terminal, at most `LINE_WIDTH`); indents continuation lines.
+    """Wraps a line at `width` characters (0: the terminal's width, at most `LINE_WIDTH`); indents continuation lines.
 
     Lines such as `a | b | c` are wrapped at the separators, others at spaces. Long words and commands are not broken.
     """

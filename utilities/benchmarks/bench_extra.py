@@ -1,6 +1,6 @@
 """Shared code of the benchmarks: worker processes, process statistics and tables of results.
 
-Imports the standard library only, since worker processes also run in the reference's environment.
+Imports only the standard library, because worker processes also run in the reference's environment.
 """
 
 import json

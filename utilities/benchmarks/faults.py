@@ -11,7 +11,7 @@
 - `folders`: the folder of a run is moved or copied while it trains; run and copy must end with the same weights.
 - `damage`: the newest of two checkpoints is truncated, has a bit flipped or loses a file; the older one must be used.
 
-Exit code 1 if a goal is missed.
+The exit code is 1 if a goal is missed.
 """
 
 import argparse

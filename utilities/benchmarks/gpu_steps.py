@@ -1,12 +1,12 @@
-"""Measures GPT train steps on one GPU, with noise as audio: share of the peak FLOP/s, memory, and time by kernel.
+"""Measures GPT train steps on one GPU, with noise as audio: fraction of the peak FLOP/s, memory, and time by kernel.
 
     python utilities/benchmarks/gpu_steps.py --cases normal:16 normal:16:xla big:24 big:24:xla --peak-tflops 989
     MYXTTS_ACCELERATOR=cpu python utilities/benchmarks/gpu_steps.py --cases nano:2 nano:2:xla --seconds 2 --steps 2
 
 A case is a model size, a batch size, and flags of train_main.py without their dashes; bfloat16 is the default. Each
-case runs in its own process; all compile at the same time, and are then timed one after another. The share of the peak
-is computed with an estimate of a step's operations: 6 per weight and position (per weight and mel frame in the
-conditioning encoder), and those of attention. `--kernels N` prints the N kernels that take the most time, by
+case runs in its own process; all compile at the same time, and are then timed one after another. The fraction of
+the peak assumes an estimated number of operations per step: 6 per weight and position (per weight and mel frame in the
+conditioning encoder), plus those of attention. `--kernels N` prints the N kernels that take the most time, by
 TensorFlow's profiler.
 """
 

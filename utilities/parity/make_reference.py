@@ -6,7 +6,7 @@ import MyXTTS:
     python utilities/parity/make_reference.py --output tests/data/parity_small.npz
 
 Arrays in `small/` are outputs of a GPT of 2 layers and width 64 and of a DVAE of 64 codes. Arrays in `full/` are those
-of a model of XTTS v2's size, at regular intervals. `versions` has the package versions. Needs 5 GB of memory.
+of a model of XTTS v2's size, sampled at regular intervals. `versions` has the package versions. Needs 5 GB of memory.
 """
 
 import argparse

@@ -22,8 +22,8 @@ LOW_CONFIDENCE = "low-confidence text"
 NOT_HEARD = "text not recognized"
 """The `fault` of a `Piece` that the recognizer did not find in the recording."""
 _NEAR_SECONDS = 0.25  # tolerance around the times of a piece
-_SHARE_OF_CHANCE = 0.3  # ratio of the costs: 0.04 to 0.21 for correct texts, 0.4 or more for texts in a wrong order
-# Variance of log(seconds per character), a fifth above the values of LJSpeech, VCTK and a German corpus.
+_SHARE_OF_CHANCE = 0.3  # cost relative to shuffled texts: 0.04 to 0.21 if correct, 0.4 or more in a wrong order
+# Variance of log(seconds per character), 20 % above the values of LJSpeech, VCTK and a German corpus.
 _RATE_VARIANCE, _RATE_VARIANCE_OF_ONE = 0.006, 0.6
 _MISHEARD_LETTERS = 15
 
@@ -102,8 +102,8 @@ def _deviations(seconds, counts):
 
 
 def _links(starts, ends, pieces):
-    """Finds which texts overlap in time with which segments, by index. Returns the range of texts of each segment that
-    has any, `{segment: (first, end)}`, and all (segment, text) pairs with a noticeable overlap."""
+    """Finds which texts overlap in time with which segments. Returns `{segment: (first, end)}`, the text range of each
+    segment that has text, and all (segment, text) pairs with a noticeable overlap. All these are indices."""
     begins, finishes = np.array([(piece.start, piece.end) for piece in pieces]).reshape(-1, 2).T
     latest = np.maximum.accumulate(finishes)
     links, touches = {}, []
@@ -132,7 +132,7 @@ def find_sentences(
     """Locates the sentences of a transcript in a recording with a recognizer; returns them with start and end times.
 
     A sentence that was not recognized gets a `fault`, and its times span the gap between its recognized neighbors. If
-    the recognizer returns no word times, these are estimated. `segments` are start and end frames of speech, `(N, 2)`.
+    the recognizer returns no word times, they are estimated. `segments` are start and end frames of speech, `(N, 2)`.
     Raises `UserError` if too few sentences were recognized.
     """
     heard = [

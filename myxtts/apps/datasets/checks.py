@@ -22,7 +22,7 @@ from myxtts.storage.files import append_line, digest_bytes
 
 _STEADY = "its level varies by only {:.1f} dB, like music or noise."
 _DOUBTFUL_CONFIDENCE = 0.5  # geometric mean of token probabilities; Whisper itself rejects results below 0.37
-_DOUBTFUL_WORD = 0.4  # of 86 natural clips, it flags 22 %, and 74 % of those have a wrong word (Whisper base)
+_DOUBTFUL_WORD = 0.4  # flags 22 % of 86 natural clips; 74 % of the flagged clips have a wrong word (Whisper base)
 _LEAST_DYNAMICS_DB = 12.0  # sentences of LJSpeech, VCTK and a German corpus have 18 or more
 
 
@@ -39,7 +39,7 @@ class ClipFacts:
     end_db: float
     """Level of the first or last 50 ms (10 ms at an end of the recording), the louder one, relative to the speech."""
     end_over_noise_db: float
-    """The same level relative to the pauses."""
+    """The level that `end_db` describes, relative to the pauses."""
     dynamics_db: float
     """Difference between the 90th and the 10th percentile of the level during speech."""
     characters_per_second: float
@@ -120,7 +120,7 @@ def steadiness(survey: Survey, start: int, end: int) -> str:
 
 
 def _rate_deviations(clips):
-    """Returns the median speech rate (letters per second), and each clip's distance from it, `(N,)` robust z-scores."""
+    """Returns the median speech rate in letters per second, and the robust z-score of each clip's rate, `(N,)`."""
     rates = np.array([clip.facts.characters_per_second for clip in clips])
     spoken = rates[rates > 0]
     if len(spoken) < 8:
@@ -160,7 +160,7 @@ def _mean_level(levels):
 
 
 def cached(recognizer: Recognizer, path: Path, name: str) -> Recognizer:
-    """Wraps a recognizer so that its results are kept in the file `path`, and a resumed run does not recompute them.
+    """Wraps a recognizer to cache its results in the file `path`, so that a resumed run does not recompute them.
 
     The wrapper has the methods `words` and `scored` if `recognizer` has them. `name` identifies the recognizer in the
     file, so that the results of another recognizer are not used.
@@ -239,7 +239,7 @@ def share_alike(text: str, heard: str) -> float:
 
 
 def _compare_voices(parts):
-    """Drops clips in which the voice changes, and clips whose voice differs from that of most clips."""
+    """Drops clips in which the voice changes, and clips whose voice differs from the voice of most clips."""
     means = [unit(vectors.mean(axis=0)) for _, vectors in parts]
     usual = unit(np.median(means, axis=0))
     for (clip, vectors), mean in zip(parts, means):

@@ -47,7 +47,7 @@ class LongAudio:
     def spans(self, spans: Sequence[tuple[int, int]], channel: int | None = None) -> Iterator[np.ndarray]:
         """Yields the samples of each span `[start, end)`, `(S,)` float32. The spans must be sorted by start.
 
-        A `channel` of None means the mean of all. Spans that reach beyond the end of the file are shortened.
+        A `channel` of None means the mean of all channels. Spans that reach beyond the end of the file are shortened.
 
         Raises `AudioError` if a span starts after the end of the file, or the file is damaged.
         """
@@ -83,7 +83,7 @@ class LongAudio:
         with self._open() as file:
             self.sample_rate, self.channels = file.samplerate, file.channels
             check_header(self.path, file, is_stream=self._by_ffmpeg)
-            check_joins(self.path, file)  # of ffmpeg's output, which is AU, there is nothing to check
+            check_joins(self.path, file)  # ffmpeg's output, which is AU, needs no check
 
     @contextmanager
     def _open(self) -> Iterator[soundfile.SoundFile]:

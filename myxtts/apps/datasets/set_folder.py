@@ -47,7 +47,7 @@ class SetFolder:
         return sorted(map(files.read_json, (self.path / SOURCES).glob("*.json")), key=lambda record: record["number"])
 
     def hold_back(self, record: dict[str, Any], share: float, seed: int) -> None:
-        """Marks about `share` of the clips for validation: whole blocks of time, because adjacent clips are alike."""
+        """Marks about the fraction `share` of clips for validation, in blocks of time: adjacent clips are alike."""
         rate, blocks = record["sample_rate"], defaultdict(list)
         length = np.clip(0.1 * record["num_samples"] / rate, 20.0, 120.0)
         for row in record["rows"]:
@@ -128,7 +128,7 @@ def open_set(path: Path) -> Iterator[SetFolder]:
             is_unused = {one.name for one in path.iterdir()} == {MARK, WAVS, SOURCES}
             if MARK not in names and is_unused and not any(any(one.iterdir()) for one in folders):
                 (path / MARK).unlink()
-                with suppress(OSError):  # a new folder above it has other files by now
+                with suppress(OSError):  # a new parent folder has other files by now
                     for folder in (*folders, path, *made):
                         folder.rmdir()
 

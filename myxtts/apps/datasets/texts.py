@@ -109,7 +109,7 @@ def read_subtitles(path: Path) -> list[Piece]:
         pieces.append(piece)
     if not pieces:
         raise UserError(f"{path} contains no cue with text. Give another file with --subtitles.")
-    # Pairs of cues with a long overlap get a fault; at a short overlap, the first cue ends earlier.
+    # Pairs of cues with a long overlap get a fault; if the overlap is short, the first cue ends earlier.
     for index in range(len(pieces) - 1):
         first, second = pieces[index : index + 2]
         overlap = min(first.end, second.end) - second.start
@@ -205,7 +205,7 @@ def synchronize(
 
 
 def _fit(times, starts, ends):
-    """Fits the times of cues to speech; returns the offset in seconds, the drift, and the share of cues that match.
+    """Fits the times of cues to speech; returns the offset in seconds, the drift, and the fraction of cues that match.
 
     Subtitles may be timed for another frame rate: the usual ratios of frame rates are tried, and the best fit is used.
     """
@@ -259,7 +259,7 @@ def _peaks(times, speech):
 
 
 def _fit_line(times, starts, offset, drift):
-    """Refines offset and drift so that cues start with speech; returns offset, drift and the share of matching cues."""
+    """Refines offset and drift so that cues start with speech; returns offset, drift and fraction of matching cues."""
     cues = times[:, 0]
     late_by = lambda: _nearest(cues * (1 + drift) + offset, starts)
     for near in (1.0, 0.6, 0.4, 0.25, 0.25, 0.15, 0.15):

@@ -85,7 +85,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 @exits_with_sentence
 def main(argv: list[str] | None = None) -> int:
-    """Runs `myxtts evaluate`; returns 3 if it left out a model. Options are checked before TensorFlow is imported."""
+    """Runs `myxtts evaluate`; returns 3 if a model was left out. Options are checked before TensorFlow is imported."""
     arguments = build_parser().parse_args(argv)
     judged = _check(arguments)
     import_tensorflow()

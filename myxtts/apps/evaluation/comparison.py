@@ -65,7 +65,7 @@ METRICS = (
     Metric("f0_rmse", "pitch error", "st", "low", 2, "recordings", "RMSE to the recording, after DTW"),
     Metric("f0_median", "pitch, median", "Hz", "", 0),
     Metric("f0_spread", "pitch, spread", "st", "", 2, meaning="standard deviation within a sentence"),
-    Metric("voiced", "voiced", "%", "", 1, meaning="share of the time with a pitch"),
+    Metric("voiced", "voiced", "%", "", 1, meaning="fraction of time with a pitch"),
     Metric("dnsmos_overall", "DNSMOS, overall", "", "high", 2, "dnsmos", "1 to 5"),
     Metric("dnsmos_signal", "DNSMOS, signal", "", "high", 2, "dnsmos", "1 to 5"),
     Metric("dnsmos_background", "DNSMOS, background", "", "high", 2, "dnsmos", "1 to 5"),
@@ -113,7 +113,7 @@ def ratio_difference(first: tuple[np.ndarray, np.ndarray], second: tuple[np.ndar
 
 
 def share(hits: np.ndarray, totals: np.ndarray) -> Estimate:
-    """Estimates the proportion of hits with Wilson's confidence interval, which is also valid near 0 and 1.
+    """Estimates the proportion of hits with the Wilson score interval, which is also valid near 0 and 1.
 
     `hits` and `totals`, `(N,)`, are the hits and the trials of each sentence. Because trials of one sentence are
     dependent, Wilson's formula uses the effective number of trials (Kish), from the variance between sentences. If all
@@ -183,7 +183,7 @@ class Comparison:
 
     @cached_property
     def differences(self) -> list[dict[str, Estimate]]:
-        """For each row of `compared` after the first: `{metric: estimate}` of this row minus the first."""
+        """`{metric: estimate}` of each row of `compared` after the first, minus the first row."""
         first, *others = self.compared or [None]
         difference = lambda row: {one.name: found for one in METRICS if (found := self.difference(first, row, one))}
         return [difference(row) for row in others]
@@ -225,12 +225,12 @@ class Comparison:
         return f"not judged: the CER of the recognizer on recordings is {100 * error:.1f} %, above the limit of {limit}"
 
     def unjudged(self) -> set[str]:
-        """Returns the names `cer` and `wer` if the recognizer is too inaccurate (see `not_judged`), else no names."""
+        """Returns the names `cer` and `wer` if the recognizer is too inaccurate (see `not_judged`), else none."""
         return {metric.name for metric in METRICS if metric.needs == "recognizer"} if self.not_judged() else set()
 
     @property
     def groups(self) -> dict[str, set[str] | None]:
-        """Sentence ids by group: `all` (None: all ids); if both exist, also speakers seen and unseen in training."""
+        """Sentence ids by group: `all` (None: all ids) and, if both exist, speakers seen and unseen in training."""
         seen, others = ({one.id for one in self.sentences if one.seen is kind} for kind in (True, False))
         by_speaker = {"seen speakers": seen, "unseen speakers": others} if seen and others else {}
         return {"all": None} | by_speaker
@@ -252,7 +252,7 @@ class Comparison:
             if len(able) < 2 or name in unjudged or None in values.values():
                 continue
             if name == "mcd" and self.value(able[0], "cer") is not None and not unjudged:
-                continue  # distortion only replaces a missing recognizer
+                continue  # MCD only replaces a missing recognizer
             metric = BY_NAME[name]
             first = (min if metric.better == "low" else max)(able, key=lambda row: values[row.name])
             differences = {row.name: self.difference(first, row, metric) for row in able if row is not first}
@@ -282,8 +282,8 @@ def compare(
 ) -> Comparison:
     """Measures the speech of all sources. Raises `UserError` if one fails before any model or folder is measured.
 
-    Later ones that fail, or can speak none of the sentences, are left out, so that no results are lost.
-    After each measurement, calls `on_measured(row)`, which may save the audio of `row.measured[-1]`; then drops it.
+    Sources that fail later, or can speak none of the sentences, are left out, so that no results are lost.
+    After measuring, calls `on_measured(row)`, which may save the audio of `row.measured[-1]`. Then drops the audio.
     """
     rows, left_out = [], {}
     for row in sources:

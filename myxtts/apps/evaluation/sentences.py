@@ -36,7 +36,7 @@ from myxtts.text.languages import get_language
 logger = logging.getLogger(__name__)
 
 MOST_SECONDS = 30.0
-"""Maximum length of a test recording or reference recording of a data set; longer ones are left out."""
+"""Maximum length of a test recording or reference recording of a data set; longer recordings are left out."""
 _is_same = lambda path, folder: path is not None and Path(path).resolve() == Path(folder).resolve()
 
 
@@ -55,8 +55,8 @@ def choose_sentences(
         data: Data set with recordings (default: the data set of the first run whose data still exist).
         texts: Text file with one sentence per line, used instead of the data set.
         voices: Reference recordings, assigned to the sentences in turn.
-        language: Language of `texts` and unlabeled clips. The default is the language of a run. If no run has one,
-            `texts` are in that of a run's speakers, else in English; the language of clips is detected.
+        language: Language of `texts` and unlabeled clips (default: a run's language). If no run has a language, the
+            language of clips is detected; `texts` get the language of a run's speakers or, if unknown, English.
         folder: Empty folder for recordings by eSpeak NG, which are the default test data of the bundled model.
 
     Raises:
@@ -112,7 +112,7 @@ def sentences_of_data(folder: str | Path, runs: Sequence[Path], language: str, c
     held = [one for one in usable if one.id not in trained]
     held = [one for one in held if one.validation] or held
     if not held:
-        raise UserError(f"Every clip of {folder} was trained on or rejected. Give other --data, or give --texts.")
+        raise UserError(f"Every clip of {folder} was used for training or rejected. Give other --data, or --texts.")
     chosen, found = spread(sorted(held, key=lambda one: (one.speaker, one.id)), count), []
     longest = {}  # the two longest readable clips of each speaker and language, training clips first
     for key in {(one.speaker, one.language) for one in chosen}:
@@ -146,18 +146,18 @@ def _espeak_data(folder, language):
 
 
 def clips_of_run(run: Path, utterances: Sequence[Utterance], folder: Path) -> tuple[set[str], set[str]]:
-    """Returns two sets of clip ids: used to train a run, and rejected by it. Both are empty if it uses other data."""
+    """Returns two sets of clip ids: used to train a run; rejected by it. Both are empty if the run has other data."""
     config, ids, rows = read_config(run), {one.id for one in utterances}, {}
     is_trained = _is_same(config.data.train_data, folder)
     name = "validation" if _is_same(config.data.val_data, folder) and not is_trained else "train"
     with suppress(OSError, KeyError, ValueError), open(run / f"clips_{name}.csv", encoding="utf-8", newline="") as file:
-        # In the list, names that a spreadsheet would evaluate as formulas have an apostrophe.
+        # In the list, names that a spreadsheet would evaluate as formulas begin with an apostrophe.
         rows = {re.sub("^'(?=[=+@-])", "", row["id"]): row for row in csv.DictReader(file)}
     known = [one for one in utterances if one.id in rows]
     seconds = lambda one: float((rows[one.id].get("seconds") or "0").replace(",", "."))  # perhaps from a spreadsheet
     some = [(_usable_seconds(one), seconds(one)) for one in spread(known, 20)]
     others = [found for found, listed in some if found and abs(found - listed) > 0.1 * listed > 0]
-    # Half of the shorter list must be ids in common, with the listed lengths: other data sets may number theirs alike.
+    # Half of the shorter list's ids must be shared and have the listed durations: other data sets may use the same ids.
     is_known = len(known) >= max(1, 0.5 * min(len(ids), len(rows))) and 2 * len(others) <= len(some)
     if name == "train" and not (is_trained or is_known):
         return set(), set()

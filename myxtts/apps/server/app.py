@@ -22,7 +22,7 @@ from myxtts.apps.server.voices import VoiceBook
 
 
 def make_app(speaker: Speaker, voices: VoiceBook, settings: ServerSettings) -> FastAPI:
-    """Builds the FastAPI application, which starts `speaker` if necessary, and stops it at shutdown."""
+    """Builds the FastAPI application, which starts `speaker` if necessary and stops it at shutdown."""
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -99,7 +99,7 @@ def _add_state(app, speaker, voices, settings):
         return {"voices": [{"id": name, "name": name, "language": one.language} for name, one in found.items()]}
 
     if settings.allow_uploads:
-        adding = asyncio.Lock()  # not a lock of threads: uploads that wait would hold the threads that others need
+        adding = asyncio.Lock()  # not a thread lock: waiting uploads would block threads that other requests need
 
         @app.put(f"{VOICES}/{{name}}", status_code=201)
         async def add_voice(name: str, request: Request) -> dict:
@@ -128,8 +128,8 @@ def _add_state(app, speaker, voices, settings):
 async def _raise_api_error(request, error):
     if isinstance(error, HTTPException):
         raise ApiError(error.status_code, f"{request.method} {request.url.path[:200]}: {error.detail}.")
-    first = max(error.errors(), key=lambda one: len(one["loc"]))  # of the two types of a voice, the one meant
-    param = ".".join(map(str, first["loc"][1:2] + first["loc"][3:]))[:100]  # the part between names this type
+    first = max(error.errors(), key=lambda one: len(one["loc"]))  # for `voice`, a union, the branch that was meant
+    param = ".".join(map(str, first["loc"][1:2] + first["loc"][3:]))[:100]  # the part between names the branch
     if first["type"] == "json_invalid" or not param:
         raise ApiError(400, "The body must be a JSON object, sent as application/json.", code="invalid_json")
     raise ApiError(400, f"{param}: {first['msg']}.", param, first["type"])

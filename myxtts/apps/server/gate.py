@@ -25,7 +25,7 @@ SPEECH, CAPTIONED, VOICES = "/v1/audio/speech", "/dev/captioned_speech", "/v1/au
 PAGE = "/ui"
 """Path prefix of the web UI (`--ui`), which has its own size limits and password."""
 OPEN_PATHS = ("/", "/docs", "/openapi.json", "/health", "/ready")
-"""Paths that need no API key, because they reveal nothing private, such as documentation and the server's load."""
+"""Paths that need no API key, because they reveal nothing private, only documentation and the server's load."""
 _LOCAL_HOST = re.compile(r"(localhost|127(\.\d{1,3}){3}|\[::1\])(:\d+)?")
 _REQUEST_ID = re.compile(r"[\w.-]{1,80}", re.ASCII)
 log = logging.getLogger("myxtts.apps.server.access")
@@ -40,7 +40,7 @@ class ServerSettings:
     """Key that every client must send. If it is None, only requests to a local host name are answered."""
     max_characters: int = 4096
     language: str | None = None
-    """Language of texts if neither the request nor the voice sets one; None means that it is detected from the text."""
+    """Language if neither the request nor the voice sets one. If it is None, the language is detected from the text."""
     allow_uploads: bool = False
     has_page: bool = False
     cors: tuple[str, ...] = ()
@@ -107,7 +107,7 @@ class Gate:
 
         try:
             self._check_caller(request)
-            path, most = scope["path"], 0  # most bytes of the body; 0 for requests whose body is not read here
+            path, most = scope["path"], 0  # max bytes of the body; 0 for requests whose body is not read here
             if request.method == "POST" and not path.startswith(PAGE):
                 most = 12 * self.settings.max_characters + 2**16  # JSON may escape each UTF-16 unit as six bytes
             elif self.settings.allow_uploads and request.method == "PUT" and path.startswith(f"{VOICES}/"):
@@ -142,7 +142,7 @@ class Gate:
             raise ApiError(401, "Send the server's API key as `Authorization: Bearer KEY`.", code="invalid_api_key")
 
     async def _read_body(self, request, most):
-        """Reads a body of at most `most` bytes within the time limit; returns an ASGI `receive` that replays it."""
+        """Reads a body of at most `most` bytes within the time limit; returns an ASGI `receive` to replay the body."""
         too_large = ApiError(413, f"The body of a request to {request.scope['path']} must have at most {most} bytes.")
         if int(request.headers.get("content-length", 0)) > most:
             raise too_large

@@ -43,7 +43,7 @@ def application(flags: dict[str, Any]) -> Any:
 
 
 def command_line(flags: dict[str, Any]) -> list[str]:
-    """Converts flags to arguments of `myxtts serve`. False and None omit a flag; True makes one without a value."""
+    """Converts flags to arguments of `myxtts serve`. False and None omit a flag; True gives a flag without a value."""
     words = []
     for name, value in flags.items():
         name = name.replace("-", "_")

@@ -32,7 +32,7 @@ ANSWER_SECONDS = 2.0
 HEAD_SECONDS = 10.0
 """Time limit for receiving the request line and headers of a request."""
 MOST_IN_TURNS, MOST_CACHE_BYTES = 32, 2**30
-"""Limits for an exported model: number of texts that it speaks at once, and bytes of their key-value caches."""
+"""Limits for an exported model: number of texts synthesized at once, and bytes of their key-value caches."""
 MOST_CONNECTIONS = 500
 """Maximum number of open connections from all addresses together."""
 
@@ -185,7 +185,7 @@ class Serving(uvicorn.Server):
             await asyncio.sleep(0.1)
         for connection in self.server_state.connections:
             if connection.cycle and connection.scope["path"].startswith(PAGE):
-                connection.transport.close()  # an open page would hold it until the time limit
+                connection.transport.close()  # an open page would keep the connection until the time limit
         self.config.timeout_graceful_shutdown = max(ANSWER_SECONDS, end - time.monotonic())
         await super().shutdown(sockets)
         if self._task:

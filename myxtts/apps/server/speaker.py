@@ -92,7 +92,7 @@ class SpeechJob:
 
 
 class Speaker:
-    """Speaks texts in the order of their arrival, up to `most_texts` at once.
+    """Synthesizes texts in order of arrival, up to `most_texts` at once.
 
     The thread of the model's engine samples audio codes. The speaker's own thread starts queued texts, decodes codes to
     audio (the first audio of a text has priority), and ends texts that were cancelled or exceed a time limit. While the
@@ -103,7 +103,7 @@ class Speaker:
         total_seconds: Time limit from arrival to the last audio.
         warm: `none`, `short` or `all`, as in `Synthesizer.warm_up`.
         device: Context in which the speaker's thread runs the model, such as `tf.device`.
-        most_texts: Maximum number of texts spoken at once. An exported model samples them in turn, a few codes each.
+        most_texts: Maximum number of texts spoken at once. An exported model samples texts in turn, a few codes each.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class Speaker:
         self._queue_seconds, self._total_seconds, self._warm, self._device = queue_seconds, total_seconds, warm, device
         self._waiting: deque[SpeechJob] = deque()
         self._running: list[SpeechJob] = []
-        self._changed = synthesizer.engine.changed  # the engine's condition, which new codes notify too
+        self._changed = synthesizer.engine.changed  # the engine's condition, which is also notified of new codes
         self._refusing, self._ended, self.warmed = False, False, False
         self._text_seconds = 5.0  # average time to speak a text, for the header `Retry-After` of rejections
         self._thread = threading.Thread(target=self._run, name="speaker", daemon=True)
@@ -146,7 +146,7 @@ class Speaker:
             return len(self._waiting), len(self._running), sum(job.stream.num_rows for job in self._running)
 
     def submit(self, job: SpeechJob) -> None:
-        """Queues a text. Must be called in a running event loop. One without `pieces` ends at once, with silence.
+        """Queues a text. Must be called in a running event loop. A text without `pieces` gives silence at once.
 
         Raises:
             ApiError: The queue is full (429), or the server is stopping (503).
@@ -185,7 +185,7 @@ class Speaker:
                 self._waiting.popleft().put(_stopping())
 
     def stop(self) -> None:
-        """Ends all texts, and the speaker's thread after its current call of the model."""
+        """Ends all texts. The speaker's thread ends after its current call of the model."""
         self.refuse_more()
         with self._changed:
             self._ended = True
@@ -245,7 +245,7 @@ class Speaker:
                 if not self._waiting:
                     break
                 job = self._waiting.popleft()
-                # Short calls bring the first audio sooner, but delay queued texts by more than that.
+                # Short calls speed up the first audio, but delay queued texts by more than they save.
                 hurry = job.hurry and not self._waiting
             job.begun = time.monotonic()
             try:

@@ -130,7 +130,7 @@ def make_job(
     likely = language_to_read(text, asked, settings.language, "", languages)[0]
     voice = voices.find(request.voice if isinstance(request.voice, str) else request.voice.id, likely)
     language, _ = language_to_read(text, asked, voice.language or settings.language, "", languages)
-    if note := guess_language([text], language, languages)[1]:  # several languages have the letters, this one has not
+    if note := guess_language([text], language, languages)[1]:  # the letters belong to other languages, not to this one
         raise ApiError(400, UNPRINTABLE.sub("", note).replace("--language", "language"), "language")
     try:
         sampling = speaker.synthesizer.config.sampling.changed({name: getattr(request, name) for name in _SAMPLING})

@@ -18,12 +18,12 @@ VOICE_NAME = re.compile(r"[^\W_][\w .-]{0,63}(?<![ .])")
 """Valid names of voices. They begin with a letter or digit, so that no name is a path or a hidden file."""
 MOST_NAME_BYTES = 200
 MOST_VOICES, MOST_VOICES_BYTES = 1_000, 2**28
-"""Limits of the voice folder in files and bytes. When one is reached, uploads are refused."""
+"""Maximum number of files and of bytes in the voice folder. When either is reached, uploads are refused."""
 OPENAI_VOICES = dict.fromkeys("alloy coral nova sage shimmer marin".split(), "f")
 OPENAI_VOICES |= dict.fromkeys("ash ballad echo fable onyx verse cedar".split(), "m")
 """Sex of each of OpenAI's voices by name: female (f) or male (m)."""
 KOKORO_LANGUAGES = dict(a="en", b="en", e="es", f="fr", h="hi", i="it", j="ja", p="pt", z="zh")
-"""Language of Kokoro's voices by the first letter of their names, such as `af_heart`; the second letter is the sex."""
+"""Language of Kokoro's voices by the first letter of the name, as in `af_heart`; the second letter gives the sex."""
 _KOKORO = re.compile(rf"([{''.join(KOKORO_LANGUAGES)}])([fm])_[a-z0-9]{{2,20}}([+(].*)?")
 _KIND = re.compile(r"(?:^|[_ -])([fm])(?:emale|ale)?[_ -]?[0-9]*$")
 """Pattern for the end of a voice's name that shows its sex, female (f) or male (m), as in `en_f1`."""
@@ -47,7 +47,7 @@ class VoiceBook:
 
     Args:
         model: Model that loads the voices and encodes new ones.
-        speakers: Language of each voice that is stored with the model, by name.
+        speakers: Languages of the voices stored with the model, by voice name.
         folder: Folder with one file per voice; files may be added or changed at any time. None means no folder.
         aliases: Voice for each additional name; the name "" sets the default voice. The names of OpenAI's and Kokoro's
             voices need no alias. For these, a voice of the same language and sex is used, if there is one. OpenAI's
@@ -85,7 +85,7 @@ class VoiceBook:
         return self._speakers | found
 
     def find(self, name: str, language: str) -> ServedVoice:
-        """Finds the voice of a request by its name or an alias. If `name` is empty or one of OpenAI's, the likely
+        """Finds the voice of a request by its name or an alias. If `name` is empty or an OpenAI voice, the likely
         `language` of the text selects the voice. Raises `ApiError` if no voice has this name."""
         voices, name = self.all(), composed(name)
         name = name if name in voices else self.aliases.get(name, name)
@@ -123,7 +123,7 @@ class VoiceBook:
                 raise ApiError(400, str(error).replace(str(recording), "The recording"), "recording") from error
             try:
                 voice.save(self.folder / f"{name}{VOICE_SUFFIX}")
-            except UserError as error:  # not the client's
+            except UserError as error:  # not the client's error
                 raise OSError(str(error)) from error
         return self.all()[name]
 
@@ -136,7 +136,7 @@ class VoiceBook:
 
 
 def _stand_in(name, voices, language):
-    """Returns the name of one of `voices` if `name` is "" or a voice of OpenAI or Kokoro, otherwise `name` itself."""
+    """Returns the name of a substitute in `voices` if `name` is "" or an OpenAI or Kokoro voice, otherwise `name`."""
     kind, spoken, place = OPENAI_VOICES.get(name, ""), (language, None), 0
     if kind:
         place = [one for one in OPENAI_VOICES if OPENAI_VOICES[one] == kind].index(name)

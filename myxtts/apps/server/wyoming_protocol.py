@@ -47,7 +47,7 @@ class _LimitedReader:
 
 
 class _Conversation(AsyncEventHandler):
-    """Connection with a Wyoming client. An event may have a field `voice`: a dict with `name`, `language` or both."""
+    """Connection to a Wyoming client. An event may have a `voice` field: a dict with `name`, `language` or both."""
 
     def __init__(self, reader, writer, speaker: Speaker, voices: VoiceBook, settings: ServerSettings):
         super().__init__(_LimitedReader(reader), writer)
@@ -59,10 +59,10 @@ class _Conversation(AsyncEventHandler):
         try:
             await super().run()
         except (OSError, EOFError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
-            pass  # raised for broken connections and by the parser of events
+            pass  # raised for broken connections and by the event parser
 
     async def handle_event(self, event: Event) -> bool:
-        """Answers an event. Returns False after an error, since Home Assistant would wait for audio."""
+        """Answers an event. Returns False to disconnect after an error: Home Assistant would wait for audio."""
         if not isinstance(event.type, str) or not isinstance(event.data, dict):
             return False
         try:

@@ -65,7 +65,7 @@ class Door:
 
     def __init__(self, app, token: str | None):
         self.app, self.token = app, token
-        # All ports of a host share their cookies, so each token has its own name.
+        # All ports of a host share cookies, so each token has its own name.
         self.cookie: str = f"myxtts_{digest_bytes((token or '').encode())[:8]}"
 
     async def __call__(self, scope, receive, send):
@@ -111,7 +111,7 @@ def mount_page(app: FastAPI, studio: Studio, password: str | None, token: str | 
     app.add_middleware(Door, token=None if password else token)
     for language, prefix in PREFIX.items():
         page = build_page(studio, language)
-        # Otherwise Gradio accepts any path in a request as an upload, even that of a private key in the home folder.
+        # Otherwise Gradio accepts any path in a request as upload, even the path of a private key in the home folder.
         page.has_launched = True
         look = dict(css_paths=Path(__file__).with_name("page.css"), ssr_mode=False, footer_links=[], show_error=True)
         limits = dict(max_file_size="500mb", allowed_paths=[str(studio.home.resolve())])
@@ -119,7 +119,7 @@ def mount_page(app: FastAPI, studio: Studio, password: str | None, token: str | 
 
 
 def make_page_app(studio: Studio, password: str | None, token: str | None = None) -> FastAPI:
-    """Builds an app with only the page (see `mount_page`). Without a password, it serves localhost only."""
+    """Builds an app with only the page (see `mount_page`). Without a password, the app serves localhost only."""
     app = FastAPI(openapi_url=None)
     if not password:
         app.add_middleware(TrustedHostMiddleware, allowed_hosts=["localhost", "127.0.0.1", "[::1]"])

@@ -31,7 +31,7 @@ SAME = "same"
 
 
 def runs_in(folder: Path) -> list[str]:
-    """Returns the names of the runs in a folder, newest first; `./base` for one named like the bundled model."""
+    """Returns the names of the runs in a folder, newest first; `./base` for a run named like the bundled model."""
     found = [path.parent for path in folder.glob(f"[!.]*/{SETTINGS}") if kind_of(path.parent) in (MODEL, SETTINGS)]
     found.sort(key=lambda path: status_of(path).st_mtime, reverse=True)
     return [model_name(path.relative_to(folder)) for path in found]
@@ -184,13 +184,13 @@ def kept_in(home: Path) -> dict[str, Kept]:
 
 
 def _parts(kind, folder):
-    """Returns the paths to move: `folder`, after what lies beside it (a data set's recordings, a run's output)."""
+    """Returns the paths to move: `folder`, preceded by its companion (a data set's recordings, a run's output)."""
     beside = {"data": folder.with_name(f"{folder.name}{RECORDINGS}"), "run": output_path(folder)}
     return [path for path in (beside.get(kind), folder) if path and (path.exists() or path == folder)]
 
 
 def removable(home: Path, place: str | None, tasks: Tasks) -> Kept:
-    """Returns the `Kept` folder at the path `place`. Raises `UserError` if there is none, or if it is in use."""
+    """Returns the `Kept` folder at the path `place`. Raises `UserError` if no such folder exists or it is in use."""
     if (one := kept_in(home).get(place or "")) is None:
         raise PageError("choose_kept")
     for run in filter(process_of, {*map(home.resolve().joinpath, runs_in(home)), *trainings}):

@@ -180,7 +180,7 @@ def _box(name, texts, value):
         return gr.Checkbox(bool(value), **words)
     if flag.choices:
         return gr.Dropdown([""] * (value is None) + flag.choices, value=value or "", **words)
-    if flag.kind in (int, float) and flag.field.default is not None:  # an empty box of numbers would send 0
+    if flag.kind in (int, float) and flag.field.default is not None:  # an empty number box would send 0
         return gr.Number(value, precision=0 if flag.kind is int else None, **words)
     return gr.Textbox("" if value is None else str(value), **words)
 
@@ -275,7 +275,7 @@ def models_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
 
 
 def _list(studio, texts, choices):
-    """Adds the list of runs, data sets and exports, with buttons to move one to the trash and to confirm this."""
+    """Adds the list of runs, data sets and exports, with buttons to move an item to the trash and to confirm."""
 
     def rows():
         found = kept_in(studio.home)

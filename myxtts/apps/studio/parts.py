@@ -82,7 +82,7 @@ def command(studio: Studio, texts: dict[str, str], name: str, task: str, label: 
     Returns the function `connect(page, start, inputs, outputs, end)`, which sets what the run button does. A click
     calls two functions. `start(*inputs)` runs a command as `task` (see `Tasks`), and yields its output so far. Then
     `end(folder, *inputs)` returns the final text of the state line, and the values of `outputs`. `folder` is the output
-    folder of the command, None if none ran. An opened `page` shows the current or last one; `end` then gets no inputs.
+    folder of the command; None if no command ran. An opened `page` shows the last command; `end` then gets no inputs.
     """
     with gr.Row():
         button = gr.Button(texts[label or name], variant="primary", elem_id=name)

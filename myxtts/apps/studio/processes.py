@@ -98,7 +98,7 @@ class Tasks:
 
 
 def start_training(folder: Path, flags: Sequence[str]) -> None:
-    """Starts `myxtts train` in a folder; it outlives the server. Raises `UserError` if a run is training there."""
+    """Starts `myxtts train` in a folder; training outlives the server. Raises `UserError` if a run trains there."""
     require_free(folder)
     with open(output_path(folder), "ab") as output:
         end = time.monotonic() + ENDING_SECONDS
@@ -106,7 +106,7 @@ def start_training(folder: Path, flags: Sequence[str]) -> None:
             try:
                 lock(output.fileno())  # kept by the new process, which locks the folder only later
                 break
-            except BlockingIOError:  # a run that has ended keeps it until its process exits
+            except BlockingIOError:  # a run that has ended keeps the lock until its process exits
                 require_free(folder)
                 if time.monotonic() > end:
                     raise PageError("trains_already", folder.name) from None
@@ -173,7 +173,7 @@ def status_of(path: Path) -> os.stat_result:
 
 
 def sentence_of(output: str) -> str:
-    """Returns the last error message in the output of a command, or the last line of the output if it has none."""
+    """Returns the last error message in the output of a command, or its last line if there is no error message."""
     _, found, error = f"\n{output.strip()}".rpartition("\nError: ")
     return (error if found else error.rpartition("\n")[2]) or "The command printed no output."
 

@@ -136,7 +136,7 @@ class Studio:
             yield "\n\n".join(one for one in printed.split("\n\n") if has_gpu or not one.startswith("LARGEST BATCH"))
 
     def speakers(self, language: str, *names: str, before: str | None = None) -> list[str]:
-        """Returns the voices that all models `names` have, those of `language` first. `before` leads its group."""
+        """Returns the voices shared by all models `names`, those in `language` first. `before` leads its group."""
         voices, *others = (read_speakers(self.folder(name)) for name in names)
         shared = [one for one in voices if all(one in other for other in others)]
         return sorted(shared, key=lambda it: (voices[it].language != language, it != before, voices[it].clip is None))
@@ -152,7 +152,7 @@ class Studio:
         return next((one for one in (*known[:1], before) if one in shared), ""), sorted(shared)
 
     def reading(self, text: str, language: str, speaker: str | None, *names: str) -> tuple[str, str | None, str, str]:
-        """Returns language and voice for a text, and two causes for a warning, "" if there is none: another language
+        """Returns language and voice for a text, and two causes for a warning, each "" if absent: another language
         that the words suggest, and the characters that a model cannot speak. If `language` is "", it is detected as in
         `myxtts say`, and the voice is chosen to match. Raises `UserError` for letters that the language lacks."""
         if not text.strip():

@@ -56,7 +56,7 @@ def preset_for(source: str | None, folder: Path, recipe: str | None = None) -> P
     if recipe != OWN:
         values |= dict(init_from=source or "")
         if source and recipe == FINETUNE_BASE and not is_base(source):
-            # For another model, the stages to tune and the learning rate (a fifth of that of training) differ.
+            # For another model, the stages to tune and the learning rate (a fifth of the training rate) differ.
             size = known.get("size")
             rate = STAGES["gpt"].learning_rates[size] / 5 if size not in (None, config.model.size) else None
             values |= dict(tune=",".join(TUNABLE) if known.get("stages") == TUNABLE else "", lr=rate)
@@ -66,14 +66,14 @@ def preset_for(source: str | None, folder: Path, recipe: str | None = None) -> P
 
 
 def config_in(recipe: str, folder: Path) -> XTTSConfig:
-    """Loads the configuration of a recipe. "" stands for the defaults, `OWN` for that of the run in `folder`."""
+    """Loads the configuration of a recipe. "" means the defaults, `OWN` means the settings of the run in `folder`."""
     if recipe == OWN:
         return config_from_dict(read_json(folder / OWN))
     return XTTSConfig.from_yaml(recipe) if recipe else XTTSConfig()
 
 
 def values_of(config: XTTSConfig) -> dict[str, Any]:
-    """Converts a configuration to values of the form. A setting of all stages is None if the stages differ in it."""
+    """Converts a configuration to form values. A setting of all stages is None if the stages have different values."""
     values = {name: _value_in(config, flag.settings[0]) for name, flag in FLAGS.items()}
     return values | dict(language=config.data.language or DEFAULT_LANGUAGE)
 
