@@ -164,7 +164,7 @@ class Measured:
     spoken: Spoken
     parts: Parts
     understood: str | None = None
-    """Text that the recognizer returned; None without a recognizer."""
+    """Text that the recognizer returned; None if there is no recognizer."""
     seconds: float = 0.0
 
 

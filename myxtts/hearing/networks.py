@@ -171,7 +171,7 @@ def unit(x: np.ndarray) -> np.ndarray:
 
 
 def find_silero() -> Path | None:
-    """Finds a Silero model file in the installed packages; returns None without such a file or without onnxruntime."""
+    """Finds a Silero model file in the installed packages; returns None if there is none, or no onnxruntime."""
     if importlib.util.find_spec("onnxruntime") is None:
         return None
     for package, pattern in _SILERO_PLACES.items():

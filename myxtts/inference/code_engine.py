@@ -24,7 +24,7 @@ CACHE_SIZES = (64, 128, 192, 256, 384, 512, 640, 768, 1024)
 
 
 def mark_text(ids: Sequence[int], config: ModelConfig) -> list[int]:
-    """Returns the text input of the GPT: the text ids between start and stop token."""
+    """Returns the text input of the GPT: the text ids between the start and the stop token."""
     return [config.start_text_token, *ids, config.stop_text_token]
 
 

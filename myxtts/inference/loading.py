@@ -70,7 +70,7 @@ def load_model(folder: str | PathLike, which: str = "best", only_speech: bool = 
 
 
 def _assign(weights, arrays, where):
-    """Assigns arrays to weights by name. Raises `CheckpointError` if one does not fit or is not finite."""
+    """Assigns arrays to weights by name. Raises `CheckpointError` if an array does not fit or is not finite."""
     assign_by_name(weights, arrays, where)
     _check_finite(weights, where)
 

@@ -111,7 +111,7 @@ def judge(
         stopped: Whether the model predicted the stop code.
         rate: Speech rate of the language, which gives the usual duration.
         reading: Second pass of the GPT; None skips the checks that need it.
-        wrong_share: CER, 0 to 1, measured by a `Listener`; None without a listener.
+        wrong_share: CER, 0 to 1, measured by a `Listener`; None if there is none.
         unspoken_share: Fraction of the letters of the text for which the model has no token.
         calibration: If given, the probability of being understood is added to the scores, and scores of 0.5 or more are
             dropped. Needs `reading`.

@@ -32,7 +32,7 @@ class Voice:
     latents: np.ndarray
     """Conditioning latents for the GPT, `(1, num_latents, width)` float32."""
     speaker: np.ndarray | None
-    """Speaker vector for the waveform decoder, `(1, speaker_width)` float32; None without a speaker encoder."""
+    """Speaker vector for the waveform decoder, `(1, speaker_width)` float32; None if there is no encoder."""
 
     def save(self, path: str | Path) -> None:
         """Saves the voice to a file. Raises `UserError` if the suffix is not `VOICE_SUFFIX` or writing fails."""
@@ -172,11 +172,11 @@ class Speech(Spoken):
     """Sample rate in Hz: 22 050 from Griffin-Lim, 24 000 from the waveform decoder."""
     pieces: tuple[SpokenPiece, ...]
     to_mel: Callable[[np.ndarray], np.ndarray] | None = field(default=None, repr=False)
-    """Function that decodes codes `(C,)` to a log-mel spectrogram `(4 C, num_mels)`; None without a DVAE."""
+    """Function that decodes codes `(C,)` to a log-mel spectrogram `(4 C, num_mels)`; None if there is no DVAE."""
 
     @cached_property
     def mel(self) -> np.ndarray | None:
-        """Log-mel spectrogram that the DVAE decodes from the codes, `(T, num_mels)`; None without a DVAE."""
+        """Log-mel spectrogram that the DVAE decodes from the codes, `(T, num_mels)`; None if there is no DVAE."""
         return None if self.to_mel is None else np.concatenate([self.to_mel(piece.codes) for piece in self.pieces])
 
     @property

@@ -143,7 +143,7 @@ class Synthesizer:
         """Synthesizes a text of any length, sentence by sentence; `sentences` explains errors and other arguments.
 
         Args:
-            language: Language code, such as `fa`. None: that of the voice, else of training speakers, else of the text.
+            language: Language code, such as `fa`. None: that of the voice, else of all training speakers, or detected.
             engine: Name in `choices.ENGINES`; None uses the engine that was chosen at loading.
             drawing: Values that override `sampling`: `temperature`, `top_k`, `top_p`, `repetition_penalty`.
         """

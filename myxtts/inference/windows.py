@@ -40,7 +40,7 @@ class Windows:
         self._given, self._least = 0, FIRST_FRAMES
 
     def __call__(self, codes: list[int], latents: np.ndarray, finished: bool) -> np.ndarray:
-        """Returns the next samples `(S,)`, where S may be 0, given all codes and latents so far; see `Sounding`."""
+        """Returns the next samples `(S,)`, given all codes and latents so far (see `Sounding`). S may be 0."""
         shape, given = self._shape, self._given
         latents = spoken_faster(latents, self._speed, finished)
         # Frames after the second-to-last latent change with the next latent.

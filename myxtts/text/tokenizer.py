@@ -206,7 +206,7 @@ class XTTSTokenizer:
 
         The ids are `[STOP]` 0, `[UNK]` 1, `[SPACE]` 2, `[START]` 3, then tags, characters and merges.
 
-        `vocab_size` is the maximum number of tokens, unless control tokens, tags and characters alone exceed it; `g2p`
+        `vocab_size` is the maximum number of tokens, unless control tokens, tags and characters alone exceed it. `g2p`
         are the languages to convert to phonemes. Raises `ValueError` if the corpus has no text, or a language in `g2p`
         has no rules.
         """
