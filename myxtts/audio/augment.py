@@ -1,7 +1,7 @@
 """Data augmentation of training clips: random speed, level, equalization and noise.
 
-With few speakers, a model memorizes what each voice says. Continuously varied voices force it to use the conditioning
-clip. All functions are stateless: random numbers depend only on the seed and the batch's position.
+With few speakers, a model memorizes what each voice says. Continuously varied voices force the model to use the
+conditioning clip. All functions are stateless: random numbers depend only on the seed and the batch's position.
 """
 
 import math

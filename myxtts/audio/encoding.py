@@ -50,14 +50,14 @@ def write_audio(path: AnyPath, samples: np.ndarray, sample_rate: int, from_rate:
 
 
 class _Disk:
-    """File that keeps the first error of a write (or Ctrl-C in it), which libsndfile would hide."""
+    """File that stores the first error during a write (or Ctrl-C), because libsndfile would hide it."""
 
     def __init__(self, path):
         self._file, self.error = open(path, "wb", buffering=0), None
         self.seek, self.tell, self.close = self._file.seek, self._file.tell, self._file.close
 
     def write(self, content):
-        """Writes all bytes, unless a write has failed; returns their number, so that libsndfile goes on."""
+        """Writes all bytes, unless a write has failed. Always returns their number, so that libsndfile continues."""
         left = memoryview(content)
         while left and not self.error:
             try:
@@ -67,19 +67,19 @@ class _Disk:
         return len(content)
 
     def check(self):
-        """Raises the first error."""
+        """Raises the first error, if any."""
         if self.error:
             raise self.error
 
 
 class AudioFile:
-    """Mono audio file that is written in parts. WAV and FLAC have 16 bits. A killed process leaves what was written.
+    """Mono audio file that is written in parts. WAV and FLAC have 16 bits. Written parts survive a killed process.
 
     Args:
-        place: Path of the file to write; the suffix of `path` is its format, and messages name `path`.
+        place: Path of the file to write. The suffix of `path` determines the format; messages name `path`.
         from_rate: Sample rate in Hz of the samples given to `write`, which are resampled; None means `sample_rate`.
 
-    Raises `AudioError` if the format does not support `sample_rate`. The methods raise the `OSError` of a full disk.
+    Raises `AudioError` if the format does not support `sample_rate`. The methods raise `OSError` if the disk is full.
     """
 
     def __init__(self, place: AnyPath, path: AnyPath, sample_rate: int, from_rate: int | None = None):
@@ -100,7 +100,7 @@ class AudioFile:
             raise AudioError(self.path, "not finite", "the samples to write contain NaN or infinity.")
         # Rounding is done here, because libsndfile rounds a few samples differently.
         samples = to_int16(samples) if self._file.subtype == "PCM_16" else np.clip(samples, -1, 1)
-        for first in range(0, len(samples), _BLOCK_SAMPLES):  # in one call, Vorbis needs a stack of that size
+        for first in range(0, len(samples), _BLOCK_SAMPLES):  # in one call, Vorbis would need a stack of that size
             self._file.write(samples[first : first + _BLOCK_SAMPLES])
         self.num_samples += len(samples)
         self._disk.check()

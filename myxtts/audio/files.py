@@ -217,7 +217,7 @@ def open_sound(path: AnyPath) -> Iterator[soundfile.SoundFile]:
     except soundfile.LibsndfileError as error:
         reason = "not audio" if error.code == 1 else "broken header"  # libsndfile's SF_ERR_UNRECOGNISED_FORMAT
         raise AudioError(path, reason, f"it cannot be opened: {error.error_string}") from error
-    file.seekable = lambda: False  # prevents a seek after each block, which leaves an MP3 decoder without earlier bits
+    file.seekable = lambda: False  # prevents a seek after each block, which would empty an MP3 decoder's bit reservoir
     with file:
         yield file
 
@@ -247,7 +247,7 @@ def check_header(path: AnyPath, file: soundfile.SoundFile, is_stream: bool = Fal
 
 
 def check_joins(path: AnyPath, file: soundfile.SoundFile) -> None:
-    """Raises `AudioError` if libsndfile reads only the start of an MP3 or Ogg file, as of joined files."""
+    """Raises `AudioError` if libsndfile would read only the start of an MP3 or Ogg file, such as of joined files."""
     if file.format not in ("MP3", "OGG"):
         return
     with open(path, "rb") as content, mmap.mmap(content.fileno(), 0, access=mmap.ACCESS_READ) as data:
@@ -259,11 +259,11 @@ def check_joins(path: AnyPath, file: soundfile.SoundFile) -> None:
         seconds, stated = _mpeg_seconds(data), file.frames / file.samplerate
     if 0.95 * seconds > stated:
         detail = f"its header states {stated:.3g} s, but it lasts about {seconds:.3g} s"
-        raise AudioError(path, "broken header", f"{detail}, perhaps as files were joined; re-encode it.")
+        raise AudioError(path, "broken header", f"{detail}, perhaps because files were joined; re-encode it.")
 
 
 def _mpeg_seconds(data):
-    """Returns the duration of the MPEG frames in `data` that are followed by another one, minus 8 for padding."""
+    """Returns the duration in seconds of all MPEG frames in `data` that precede another, but for 8 (padding)."""
     lengths, position = [], 0
     while header := _MPEG_HEADER.search(data, position):
         (_, second, third), start = header[0], header.start()

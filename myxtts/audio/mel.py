@@ -90,7 +90,7 @@ _TINY = np.float32(1e-10)
 
 
 def _pooled(filters):
-    """Returns the slice of bins outside which `filters`, `(bins, bands)`, are zero, and the filters of these bins."""
+    """Returns the slice of bins in which `filters`, `(bins, bands)`, are not zero, and the filters of these bins."""
     reached = np.flatnonzero(filters.any(axis=1))
     bins = slice(int(reached[0]), int(reached[-1]) + 1)
     return bins, filters[bins]
@@ -129,7 +129,7 @@ class MelSpectrogram:
         return ops.map(one, blocks)
 
     def _log_mel(self, frames, filter_groups):
-        """Converts frames `(..., F, win_length)` to log-mel `(..., F, num_mels)`; `_pooled` made `filter_groups`."""
+        """Converts frames `(..., F, win_length)` to log-mel `(..., F, num_mels)`; `filter_groups` as in `_pooled`."""
         spec = self.spec
         # The window is at the start of n_fft, not centered, which changes only the phase.
         real, imaginary = ops.rfft(frames * self._window, fft_length=spec.n_fft)
@@ -199,8 +199,8 @@ def log_mel_to_wav(log_mel: Any, num_iterations: int = 60) -> np.ndarray:
     """Estimates a waveform from its log-mel spectrogram.
 
     Magnitudes are estimated from the mel bands, phases by fast Griffin-Lim (Perraudin, Balazs and Søndergaard, "A fast
-    Griffin-Lim algorithm", 2013). The second half of the iterations improves the magnitudes, too: it takes them from
-    the current waveform and corrects them towards the given mel. This more than halves the mel error.
+    Griffin-Lim algorithm", 2013). The second half of the iterations also improves the magnitudes, which are then
+    taken from the current waveform and corrected towards the given mel. This more than halves the mel error.
 
     `log_mel` `(F, num_mels)`, F at least 4, has the format `DVAE_MEL` and is not normalized (see
     `XTTS.denormalize_mel`). Returns a waveform at 22 050 Hz, `((F - 1) * hop_length,)` float32, not clipped.

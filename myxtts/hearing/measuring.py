@@ -134,8 +134,8 @@ def contour_of(samples: np.ndarray, sample_rate: int) -> Contour:
 
 
 def pitch_figures(contour: Contour) -> tuple[float | None, float | None, float]:
-    """Returns the median F0 in Hz, its standard deviation in semitones (both None if no frame is voiced), and the share
-    of voiced frames from 0 to 1."""
+    """Returns the median F0 in Hz, its standard deviation in semitones (both None if no frame is voiced), and the
+    fraction of voiced frames, 0 to 1."""
     voiced = contour.f0[contour.f0 > 0]
     if not len(voiced):
         return None, None, 0.0
@@ -145,8 +145,8 @@ def pitch_figures(contour: Contour) -> tuple[float | None, float | None, float]:
 def differences(spoken: Contour, recorded: Contour) -> tuple[float, float | None]:
     """Returns mel-cepstral distortion (dB) and F0 RMSE (semitones) of speech against a recording, aligned by DTW.
 
-    The RMSE covers frames that are voiced in both, and is None if there are none. The distortion (Kubichek 1993) cannot
-    be compared with other implementations, since the cepstra come from a log-mel spectrogram, not a warped spectrum.
+    The RMSE covers frames that are voiced in both, and is None if there are none. The distortion (Kubichek 1993) is not
+    comparable to other implementations, since the cepstra come from a log-mel spectrogram, not a warped spectrum.
     """
     import librosa
 
@@ -164,14 +164,14 @@ class Measured:
     spoken: Spoken
     parts: Parts
     understood: str | None = None
-    """Text that the recognizer returned; None without a recognizer."""
+    """Text that the recognizer returned; None if there is no recognizer."""
     seconds: float = 0.0
 
 
 @dataclass
 class Measurer:
-    """Computes the metrics of spoken sentences. Leaves out the metrics that need a `recognizer`, `encoder` or `dnsmos`
-    that is None. Caches the features of recordings and of reference voices."""
+    """Computes the metrics of spoken sentences. Skips metrics whose `recognizer`, `encoder` or `dnsmos`
+    is None. Caches the features of recordings and of reference voices."""
 
     recognizer: Recognizer | None = None
     encoder: Encoder | None = None
@@ -242,7 +242,7 @@ def is_usable(cer_on_recordings: float | None) -> bool:
 def ends_well(limit: float | None, length: float | None) -> bool:
     """Whether a model usually ends its sentences properly, rather than rambling on or stopping early.
 
-    `limit` is the share of sentences that reach the length limit, and must be at most 0.02. `length` is the duration
+    `limit` is the fraction of sentences that reach the length limit, and must be at most 0.02. `length` is the duration
     relative to recordings, and must be at least 0.75. None means unknown, and passes.
     """
     return (limit is None or limit <= 0.02) and (length is None or length >= 0.75)

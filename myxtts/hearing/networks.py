@@ -29,7 +29,7 @@ PART_FRAMES = 160
 PART_STEP_FRAMES = 77
 """Frames from the start of one segment to the start of the next: 0.77 s, so that segments overlap by about half."""
 _ROWS, _COLUMNS = 8, 128
-"""Blocks into which the LSTM's product per frame is split: on busy machines, OpenBLAS is 80 times slower without."""
+"""Block sizes of the LSTM's matrix product per frame. On busy machines, one large product takes 80 times longer."""
 
 Encoder = Callable[[np.ndarray, int], np.ndarray]
 """Speaker encoder: function of samples `(S,)` and their rate in Hz that returns a unit-length embedding `(E,)`."""
@@ -86,7 +86,7 @@ def find_encoder(path: str | None = None) -> Encoder | None:
 class DVector:
     """NumPy version of Resemblyzer's speaker encoder, an LSTM. Averages the embeddings of segments of 1.6 s.
 
-    Wan et al., "Generalized end-to-end loss for speaker verification" (2018). Unlike Resemblyzer, it does not remove
+    Wan et al., "Generalized end-to-end loss for speaker verification" (2018). Unlike Resemblyzer, this class keeps
     silence. Raises `UserError` if `path` is not Resemblyzer's `pretrained.pt`.
     """
 
@@ -116,7 +116,7 @@ class DVector:
         end = max(1, len(audio) // HOP_SAMPLES + 2 - PART_FRAMES + PART_STEP_FRAMES)
         starts = np.arange(0, end, PART_STEP_FRAMES)
         if len(starts) > 1 and len(audio) / HOP_SAMPLES - starts[-1] < 0.75 * PART_FRAMES:
-            starts = starts[:-1]  # most of the last segment would be padding
+            starts = starts[:-1]  # over a quarter of the last segment would be padding
         audio = np.pad(audio, (0, max(0, (starts[-1] + PART_FRAMES) * HOP_SAMPLES - len(audio))))
         options = dict(sr=SAMPLE_RATE, n_fft=400, hop_length=HOP_SAMPLES, n_mels=40, pad_mode="constant")
         mel = librosa.feature.melspectrogram(y=audio, **options).T
@@ -171,7 +171,7 @@ def unit(x: np.ndarray) -> np.ndarray:
 
 
 def find_silero() -> Path | None:
-    """Finds a Silero model file in the installed packages; returns None without such a file or without onnxruntime."""
+    """Finds a Silero model file in the installed packages; returns None if there is none, or no onnxruntime."""
     if importlib.util.find_spec("onnxruntime") is None:
         return None
     for package, pattern in _SILERO_PLACES.items():

@@ -47,7 +47,7 @@ class Listening:
 
 
 def open_recognizer(name: str, thorough: bool = False) -> Recognizer:
-    """Loads a recognizer by name. Arguments and errors are those of `settle_recognizer`."""
+    """Loads a recognizer by name. The arguments and errors are those of `settle_recognizer`."""
     return settle_recognizer(name, thorough)()
 
 
@@ -227,7 +227,7 @@ def at_rate(samples: np.ndarray, sample_rate: int) -> np.ndarray:
 
 
 def normalized(text: str, language: str) -> str:
-    """Normalizes a text for comparison: `Language.write_out`, `text.cleaners`, NFKC and casefold, no punctuation."""
+    """Normalizes a text for comparison: `Language.write_out`, `text.cleaners`, NFKC, casefold, no punctuation."""
     written_out = clean_text(get_language(language).write_out(text), language)
     text = unicodedata.normalize("NFKC", written_out).casefold()
     # Recognizers are inconsistent in apostrophes, Arabic vowel marks and invisible characters within words.
@@ -238,8 +238,8 @@ def normalized(text: str, language: str) -> str:
 
 
 def recognition_errors(expected: str, found: str, language: str) -> dict[str, tuple[int, int]]:
-    """Returns, as `cer` in characters and as `wer` in words, the edit distance of the normalized texts and the length
-    of the normalized `expected`."""
+    """Returns a pair for `cer`, in characters, and one for `wer`, in words: the edit distance of the normalized texts,
+    and the length of the normalized `expected`."""
     texts = normalized(expected, language), normalized(found, language)
     pairs = {"cer": texts, "wer": (texts[0].split(), texts[1].split())}
     return {name: (Levenshtein.distance(*pair), len(pair[0])) for name, pair in pairs.items()}

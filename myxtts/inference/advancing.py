@@ -1,4 +1,4 @@
-"""Runs the GPT for `CodeEngine` in TensorFlow: reads prompts, samples codes, and changes the batch of sentences."""
+"""TensorFlow backend of `CodeEngine`: runs the GPT on prompts, samples codes, and rearranges batches of sentences."""
 
 import functools
 from collections.abc import Callable
@@ -37,14 +37,14 @@ class Request(NamedTuple):
 
 
 def maybe_traced(traced: bool, function: Callable, *signature: tf.TensorSpec) -> Callable:
-    """Returns `function` as a graph for arguments of this signature, or `function` itself if not `traced`."""
+    """Returns `function` as a graph for arguments of this `signature`, or unchanged if `traced` is false."""
     return tf.function(function, input_signature=signature, autograph=False) if traced else function
 
 
 def graph_of(function: Callable, signature: list, compiled: bool = False) -> Callable:
     """Returns a function `() -> graph` that traces `function` to a concrete graph when first called, and caches it.
 
-    Calling the graph needs no lookup. In a `tf.function`, the lookup takes as long as a step of a small model.
+    Calling a concrete graph skips the lookup of a `tf.function`, which takes as long as a step of a small model.
     """
     traced = tf.function(function, input_signature=signature, jit_compile=compiled, autograph=False)
     return functools.cache(traced.get_concrete_function)
@@ -66,7 +66,7 @@ class TensorflowSteps:
 
     Args:
         traced: Whether `read` is traced to a graph; `draw` always is.
-        by_block: Whether XLA compiles each transformer block, for shapes in which the whole `draw` is not compiled.
+        by_block: Whether XLA compiles single transformer blocks, for shapes for which `draw` is not compiled.
             None means True on a GPU, where launching single operations is slow, and False on a CPU.
 
     Attributes:
@@ -97,12 +97,12 @@ class TensorflowSteps:
         self._read = maybe_traced(traced, gpt.prefill, *prompt)
 
     def read(self, latents: np.ndarray, text: np.ndarray, text_mask: np.ndarray) -> DecodingState:
-        """Runs the GPT on latents `(B, N, width)`, text `(B, L)` with a mask, and a start code; returns the state."""
+        """Runs the GPT on a prompt: latents `(B, N, width)`, masked text `(B, L)`, start code. Returns the state."""
         with tf.device(self._device):
             return self._read(latents, text, text_mask)
 
     def move(self, state: DecodingState, rows: list[int], kept: slice, padding: tuple[int, int]) -> DecodingState:
-        """Returns `rows` and the cache positions `kept` of a state, with `padding` empty positions before and after."""
+        """Selects `rows` and the cache positions `kept` of a state; puts `padding` empty positions before and after."""
         widths = [(0, 0), (0, 0), padding, (0, 0)]
         moved = lambda layers: tuple(tf.pad(tf.gather(layer[:, :, kept], rows), widths) for layer in layers)
         with tf.device(self._device):

@@ -18,13 +18,13 @@ logger = logging.getLogger(__name__)
 MOST_ROWS = 8
 """Maximum number of sentences in a batch; larger batches need more memory and are slower per code."""
 FIRST_STEPS = 4
-"""Codes per call while a sentence with `hurry` has fewer than `FIRST_CODES` codes; few, so its audio starts early."""
+"""Codes per call while a sentence with `hurry` has under `FIRST_CODES` codes. Short calls start the audio early."""
 CACHE_SIZES = (64, 128, 192, 256, 384, 512, 640, 768, 1024)
 """Sizes of the key-value cache, in positions; above 1024, multiples of 256. XLA compiles once for each size."""
 
 
 def mark_text(ids: Sequence[int], config: ModelConfig) -> list[int]:
-    """Returns the text input of the GPT: the text ids between start and stop token."""
+    """Returns the text input of the GPT: the text ids between the start and the stop token."""
     return [config.start_text_token, *ids, config.stop_text_token]
 
 
@@ -47,7 +47,7 @@ class CodeStream:
     codes: list[int] = field(default_factory=list)
     """Sampled codes, without the stop code."""
     states: list[np.ndarray] = field(default_factory=list)
-    """GPT latents, a list of arrays `(n, width)` float32: in total one per code, and one more once `finished`."""
+    """GPT latents in arrays `(n, width)` float32, which together have one per code, and one more once `finished`."""
     stopped: bool = False
     """Whether the model predicted the stop code within `max_codes`."""
     finished: bool = False
@@ -106,8 +106,8 @@ class CodeEngine:
     `TensorflowSteps` or `OnnxSteps`, may be replaced while the engine is idle.
 
     Attributes:
-        changed: Condition that is notified after each call of `steps`. No stream joins the batch while a thread holds
-            it. A thread that holds it while opening several streams thus gets the same batches in each run.
+        changed: Condition that is notified after each call of `steps`. While a thread holds the condition, no stream
+            joins the batch, so a thread that opens several streams meanwhile gets the same batches in each run.
     """
 
     def __init__(self, steps: TensorflowSteps, config: ModelConfig):
@@ -118,7 +118,7 @@ class CodeEngine:
         self._clear()
 
     def open(self, *wish, **options) -> CodeStream:
-        """Queues a sentence and returns its stream. Arguments: the fields of `CodeStream` from `ids` to `hurry`."""
+        """Queues a sentence and returns its stream. The arguments are those of `CodeStream`, from `ids` to `hurry`."""
         stream, limit = CodeStream(*wish, **options), self.config.max_codes
         stream.max_codes = min(stream.max_codes or limit, limit)
         with self.changed:
@@ -163,7 +163,7 @@ class CodeEngine:
                     return
             try:
                 self._advance()
-            except BaseException as error:  # raised in the threads that wait for the codes
+            except BaseException as error:  # re-raised in the threads that wait for codes
                 with self.changed:
                     for stream in (*self._rows, *self._waiting):
                         stream.error, stream.cancelled = error, True
@@ -221,7 +221,7 @@ class CodeEngine:
         return state, np.pad(text_mask, ((0, 0), (self.config.num_latents, 1)), constant_values=True)
 
     def _pack(self, parts):
-        """Joins `parts` `(state, key mask (B, F), rows to keep)` to one batch, and aligns the ends of their caches."""
+        """Joins `parts`, `(state, key mask (B, F), rows to keep)`, into one batch; aligns the ends of their caches."""
         # Position embeddings are part of the GPT's input, so keys may move within the cache.
         filled = max(mask.shape[1] for _, mask, _ in parts)
         size = _cache_size(filled + MOST_CODES)

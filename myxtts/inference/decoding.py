@@ -1,6 +1,6 @@
 """Decoders that turn the codes or GPT latents of a sentence into audio, in TensorFlow.
 
-A decoder (`GriffinLim` or `LatentDecoder`) has a `sample_rate` in Hz, and a method `begin` that returns a
+A decoder (`GriffinLim` or `LatentDecoder`) has a `sample_rate` in Hz and a method `begin`, which returns a
 `windows.Sounding` for one sentence.
 """
 
@@ -29,20 +29,20 @@ class GriffinLim:
         self.to_mel = to_mel
 
     def begin(self, voice: Voice, speed: float = 1.0) -> Sounding:
-        """Returns the decoder of one sentence. The voice has no effect, because the codes contain it."""
+        """Returns the decoder of one sentence. `voice` has no effect, since the codes determine the sound."""
 
         def more(codes, latents, finished):
             if not finished:
                 return NO_SAMPLES
             mel = spoken_faster(self.to_mel(np.array(codes, np.int32)), speed)
-            missing = max(0, MEL_FRAMES_PER_CODE - len(mel))  # Griffin-Lim needs as many frames as a code has
+            missing = max(0, MEL_FRAMES_PER_CODE - len(mel))  # Griffin-Lim needs the frames of at least one code
             return log_mel_to_wav(np.pad(mel, ((0, missing), (0, 0)), mode="edge"))
 
         return more
 
 
 class LatentDecoder:
-    """Decodes GPT latents in windows with context; the samples equal those of a single window within 1e-6."""
+    """Decodes GPT latents in windows with context. The samples equal those of a single window within 1e-6."""
 
     sample_rate = DECODER_SAMPLE_RATE
 

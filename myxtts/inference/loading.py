@@ -25,8 +25,8 @@ def load_model(folder: str | PathLike, which: str = "best", only_speech: bool = 
 
     Args:
         folder: Folder of a run or of `myxtts convert`.
-        which: Checkpoint of the GPT and the waveform decoder, `best` or `last`; other parts always load their last one.
-        only_speech: Whether to leave out the DVAE, if the waveform decoder is that of XTTS, which speaks without it.
+        which: Checkpoint of the GPT and the waveform decoder, `best` or `last`. Other parts load their last checkpoint.
+        only_speech: Whether to skip the DVAE; has an effect only on models with the waveform decoder of XTTS.
 
     Raises `UserError` if the model lacks a part that it needs to speak, or if a file is missing or damaged.
     """
@@ -59,7 +59,7 @@ def load_model(folder: str | PathLike, which: str = "best", only_speech: bool = 
                 _assign(stats, {MEL_STATS: store.open(step)[MEL_STATS]}, where)
             else:
                 _assign(model.part_weights(part), store.open(step), where)
-            if part == "gpt" and "dvae" not in stores:  # whose checkpoint has the mel statistics in a separate file
+            if part == "gpt" and "dvae" not in stores:  # then its checkpoint has the mel statistics, in a separate file
                 _assign(stats, store.open(step, MEL_STATS), where)
     codes_from = stores["gpt"].read_state(steps["gpt"]).get("lineage", {}).get("dvae")
     if "dvae" in stores and codes_from and codes_from != stores["dvae"].digest(steps["dvae"]):
@@ -70,7 +70,7 @@ def load_model(folder: str | PathLike, which: str = "best", only_speech: bool = 
 
 
 def _assign(weights, arrays, where):
-    """Assigns arrays to weights by name. Raises `CheckpointError` if one does not fit or is not finite."""
+    """Assigns arrays to weights by name. Raises `CheckpointError` if an array does not fit or is not finite."""
     assign_by_name(weights, arrays, where)
     _check_finite(weights, where)
 
@@ -84,8 +84,8 @@ def _check_finite(weights, where):
 def save_to_preset(model: XTTS, folder: str | PathLike) -> None:
     """Saves a model, its tokenizer and the voices in `SPEAKERS_FILE` to a folder for `myxtts.load` and `--checkpoint`.
 
-    Raises `UserError` if the model has no `preset` or weights that are not finite, or if the folder is not empty or
-    cannot be written.
+    Raises `UserError` if the model has no `preset`, if weights are not finite, or if the folder is not empty or cannot
+    be written.
     """
     folder = Path(folder)
     if model.preset is None:
@@ -94,7 +94,7 @@ def save_to_preset(model: XTTS, folder: str | PathLike) -> None:
     require(is_new_or_empty(folder), "The folder of save_to_preset", "new or empty", folder)
     tokenizer, config = model.preset[0], replace(model.preset[1], model=model.config)
     rates = read_rates(model.origin) if model.origin else {}
-    holder = "dvae" if "dvae" in model.parts else "gpt"  # of the mel statistics
+    holder = "dvae" if "dvae" in model.parts else "gpt"  # part whose checkpoint holds the mel statistics
     for weights in ({MEL_STATS: model.mel_stats}, *map(model.part_weights, model.parts)):
         _check_finite(weights, "The model")
     with refusing_unwritable(folder), write_whole_folder(folder) as new:

@@ -1,7 +1,7 @@
 """Self-check of spoken sentences: finds loops, babble, skipped words, early stops and missing stops.
 
 Each rule returns a score: 1 means no fault, 0.5 a fault with a probability of one half, 0 a certain fault. The lowest
-score is the confidence. Thresholds were tuned on half of a set of artificial faults (docs/benchmarks.md). With a
+score is the confidence. Thresholds were tuned on half of a set of injected faults (docs/benchmarks.md). With a
 `Calibration`, scores of 0.5 or more are dropped, and the probability that a recognizer understands the text is added as
 a score (docs/base.md).
 """
@@ -32,9 +32,9 @@ CONFIDENCE_FILE = "confidence.json"
 BEYOND_BAND = 1.0, 1.05
 """Factors by which a duration is outside its usual range: the score is 1 up to the first factor, 0.5 at the second."""
 DISTORTION = 0.8, 1.2
-"""Difference in nats between the log-mels of a sentence's audio and of its codes, averaged: the score is 1 up to the
-first, 0.5 at the second. `base` has 0.6, and 1.4 with so much noise on the decoder's weights that a recognizer
-understands half of its sentences."""
+"""Mean difference in nats between the log-mels of a sentence's audio and of its codes: the score is 1 up to the first
+value, and 0.5 at the second. The difference of `base` is 0.6, or 1.4 with so much noise on the decoder's weights that a
+recognizer understands only half of the sentences."""
 UNLIKELY_CODES = 8
 """Number of codes in a row, 0.4 s, whose mean log-probability is the feature `unlikely`."""
 Listener = Callable[[np.ndarray, int, str, str], float]
@@ -81,9 +81,9 @@ class Calibration(NamedTuple):
 
 
 def features(reading: Reading) -> dict[str, float]:
-    """Returns how well attention follows the text: `evenness`, the correlation of time and text position; `sharpness`,
-    the highest attention of each code, averaged; `coverage`, the highest attention to each token, averaged. And
-    `unlikely`: the lowest mean log-probability of `UNLIKELY_CODES` codes in a row."""
+    """Returns how well attention follows the text (`evenness`: correlation of time and text position; `sharpness`: mean
+    over codes of the maximum attention; `coverage`: mean over tokens of the maximum attention), and `unlikely`, the
+    lowest mean log-probability of `UNLIKELY_CODES` codes in a row."""
     attention, logs = reading.attention, reading.logs[:-1]
     evenness, sharpness = _evenness(attention), attention.max(axis=1).mean()
     coverage = attention[:, 1:-1].max(axis=0).mean() if attention.shape[1] > 2 else 0.0
@@ -104,18 +104,18 @@ def judge(
     calibration: Calibration | None = None,
     distortion: float = 0.0,
 ) -> Verdict:
-    """Checks a synthesized sentence for faults, and returns its confidence and the causes of low confidence.
+    """Checks a synthesized sentence for faults; returns its confidence and the causes of low confidence.
 
     Args:
         codes: `(C,)`, without the stop code.
         stopped: Whether the model predicted the stop code.
         rate: Speech rate of the language, which gives the usual duration.
         reading: Second pass of the GPT; None skips the checks that need it.
-        wrong_share: CER, 0 to 1, measured by a `Listener`; None without a listener.
-        unspoken_share: Proportion of the letters of the text for which the model has no token.
-        calibration: Adds the probability of being understood as a score, and drops scores of 0.5 or more; needs
-            `reading`.
-        distortion: Difference of the audio and its codes (see `DISTORTION`).
+        wrong_share: CER, 0 to 1, measured by a `Listener`; None if there is none.
+        unspoken_share: Fraction of the letters of the text for which the model has no token.
+        calibration: If given, the probability of being understood is added to the scores, and scores of 0.5 or more are
+            dropped. Needs `reading`.
+        distortion: Difference between the log-mels of the audio and of the codes (see `DISTORTION`).
     """
     if not len(codes):
         return Verdict(confidence=0.0, reason="empty", doubts=("empty",))

@@ -32,10 +32,10 @@ class Voice:
     latents: np.ndarray
     """Conditioning latents for the GPT, `(1, num_latents, width)` float32."""
     speaker: np.ndarray | None
-    """Speaker vector for the waveform decoder, `(1, speaker_width)` float32; None without a speaker encoder."""
+    """Speaker vector for the waveform decoder, `(1, speaker_width)` float32; None if there is no encoder."""
 
     def save(self, path: str | Path) -> None:
-        """Saves the voice to a file. Raises `UserError` if its suffix is not `VOICE_SUFFIX` or it cannot be written."""
+        """Saves the voice to a file. Raises `UserError` if the suffix is not `VOICE_SUFFIX` or writing fails."""
         require(Path(path).suffix == VOICE_SUFFIX, "A file for a voice", f"named *{VOICE_SUFFIX}", path)
         with refusing_unwritable(path):
             write_tensors(path, {"latents": self.latents} | ({} if self.speaker is None else {"speaker": self.speaker}))
@@ -50,7 +50,7 @@ class Voice:
         return cls(arrays["latents"], arrays.get("speaker"))
 
     def checked(self, where: object, *shapes: tuple[int, ...]) -> Self:
-        """Returns the voice. Raises `SpeechError` if its latents or speaker vector are not finite or have other shapes.
+        """Returns the voice. Raises `SpeechError` if its latents or speaker vector are not finite or not of `shapes`.
         If `shapes` has one element, only the latents are checked. `where` names the voice in messages."""
         arrays = [self.latents, self.speaker][: len(shapes)]
         if [np.shape(array) for array in arrays] != [*shapes]:
@@ -103,7 +103,7 @@ class Verdict:
 
 @dataclass(frozen=True, eq=False)
 class SpokenPiece(Verdict):
-    """Piece of a text that was synthesized as a unit: whole sentences or a part of one, with its self-check."""
+    """Piece of a text that was synthesized as a unit (whole sentences, or part of one), with its self-check result."""
 
     text: str
     start_seconds: float
@@ -132,7 +132,7 @@ class Spoken:
 
     @property
     def confidence(self) -> float:
-        """Lowest confidence of all pieces, 0 to 1; 1 without pieces."""
+        """Lowest confidence of all pieces, 0 to 1; 1 if there are no pieces."""
         return min((piece.confidence for piece in self.pieces), default=1.0)
 
     @property
@@ -172,11 +172,11 @@ class Speech(Spoken):
     """Sample rate in Hz: 22 050 from Griffin-Lim, 24 000 from the waveform decoder."""
     pieces: tuple[SpokenPiece, ...]
     to_mel: Callable[[np.ndarray], np.ndarray] | None = field(default=None, repr=False)
-    """Function that decodes codes `(C,)` to a log-mel spectrogram `(4 C, num_mels)`; None without a DVAE."""
+    """Function that decodes codes `(C,)` to a log-mel spectrogram `(4 C, num_mels)`; None if there is no DVAE."""
 
     @cached_property
     def mel(self) -> np.ndarray | None:
-        """Log-mel spectrogram that the DVAE decodes from the codes, `(T, num_mels)`; None without a DVAE."""
+        """Log-mel spectrogram that the DVAE decodes from the codes, `(T, num_mels)`; None if there is no DVAE."""
         return None if self.to_mel is None else np.concatenate([self.to_mel(piece.codes) for piece in self.pieces])
 
     @property
@@ -191,7 +191,7 @@ class Speech(Spoken):
         return f'<audio controls src="data:audio/mpeg;base64,{content}"></audio>'
 
     def save(self, path: str | Path, sample_rate: int | None = None) -> None:
-        """Saves the audio in the format of the suffix: 16-bit wav or flac, mp3 or ogg; resampled if `sample_rate`.
+        """Saves the audio, resampled to `sample_rate` if given, as 16-bit wav or flac, mp3 or ogg, by the suffix.
 
         Raises `UserError` if the suffix is unknown or the file cannot be written.
         """

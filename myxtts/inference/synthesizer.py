@@ -48,7 +48,7 @@ class Synthesizer:
 
     Args:
         decoder: `model` or `griffin-lim`; None uses the model's waveform decoder if it has one.
-        traced: Whether to trace everything to graphs, not only the sampling. This pays off only for several sentences.
+        traced: Whether to trace everything to graphs, not only sampling. Tracing pays off only for several sentences.
         folder: Folder of the model, from which its voices, speech rates and `Calibration` are read. Give None for a
             model whose weights may change; its voices are then not cached.
     """
@@ -140,10 +140,10 @@ class Synthesizer:
         engine: str | None = None,
         **drawing: float,
     ) -> Speech:
-        """Speaks a text of any length, sentence by sentence; see `sentences` for errors and all other arguments.
+        """Synthesizes a text of any length, sentence by sentence; `sentences` explains errors and other arguments.
 
         Args:
-            language: Code (`fa`). None takes it from the voice, else from the training speakers, else from the text.
+            language: Language code, such as `fa`. None: that of the voice, else of all training speakers, or detected.
             engine: Name in `choices.ENGINES`; None uses the engine that was chosen at loading.
             drawing: Values that override `sampling`: `temperature`, `top_k`, `top_p`, `repetition_penalty`.
         """
@@ -166,7 +166,7 @@ class Synthesizer:
         return voice, language
 
     def batch(self, texts: Sequence[str], *given, **options) -> list[Speech]:
-        """Speaks several texts of any length together; arguments and errors as in `sentences`."""
+        """Synthesizes several texts of any length together. Arguments and errors are those of `sentences`."""
         to_mel = self.codes_to_mel if "dvae" in self.model.parts else None
         found = []
         for piece, samples in self.sentences(texts, *given, **options):
@@ -191,8 +191,8 @@ class Synthesizer:
     ) -> Iterator[tuple[SpokenPiece, np.ndarray]]:
         """Like `batch`, but returns an iterator, so that the audio of a long text need not fit in memory.
 
-        Yields the pieces of all texts in turn, each with its samples `(S,)` float32 and, in these, the pause before the
-        next piece of its text.
+        Yields the pieces of all texts in turn, each with its samples `(S,)` float32. The samples include the pause
+        before the next piece of the same text.
 
         Args:
             voices: One `AnyVoice` per text; None uses the default voice, as in `as_voice`.
@@ -249,7 +249,7 @@ class Synthesizer:
         check: bool = True,
         hurry: bool = True,
     ) -> SpeechStream:
-        """Like `speak`, but returns an iterator over audio: parts of sentences; with Griffin-Lim, whole sentences.
+        """Like `speak`, but returns an iterator over parts of the audio (with Griffin-Lim, over whole sentences).
 
         Args:
             text: A text, or the pieces that `text_front.pieces` splits it into.
@@ -294,8 +294,8 @@ class Synthesizer:
         return self._to_mel(codes[None])[0].numpy()
 
     def distortion(self, codes: np.ndarray, samples: np.ndarray) -> float:
-        """Returns the mean difference in nats between the log-mels of codes `(C,)` and of their audio `(S,)`; 0 with
-        Griffin-Lim and with the decoder of XTTS, for which it is not calibrated, and without a DVAE."""
+        """Returns the mean difference in nats between the log-mels of codes `(C,)` and of their audio `(S,)`.
+        Returns 0 without a DVAE, with Griffin-Lim, and with the decoder of XTTS, for which no thresholds are known."""
         is_checked = self.config.model.decoder_type == "istft" and isinstance(self.to_waveform, LatentDecoder)
         if not is_checked or "dvae" not in self.model.parts:
             return 0.0
@@ -307,7 +307,7 @@ class Synthesizer:
     def attention(self, speech: Speech, voice: AnyVoice, language: str = "en") -> np.ndarray:
         """Returns the attention of codes to text tokens, `(C, L)`: one diagonal block per piece, 0 elsewhere.
 
-        `speech` must have been spoken by this model, in this voice and language.
+        `speech` must have been synthesized by this model, with this voice and language.
         """
         from scipy.linalg import block_diag  # slow to import
 
@@ -319,7 +319,7 @@ class Synthesizer:
         return block_diag(*found)
 
     def warm_up(self, which: str = "short", check: bool = True) -> None:
-        """Traces graphs in advance, so that the first text is spoken as fast as later ones.
+        """Traces graphs in advance, so that the first text is synthesized as fast as later texts.
 
         Args:
             which: `none`, `short` (traces all graphs, seconds) or `all` (also compiles every batch shape, minutes).

@@ -48,7 +48,7 @@ class TextFront:
         return pieces
 
     def longest_text(self, language: str) -> int:
-        """Returns the length in characters of the longest training text in a language, estimated if it is not known."""
+        """Returns the length in characters of the longest training text in a language; an estimate if unknown."""
         language = get_language(language)
         return self.longest_texts.get(language.code, max(self.longest_texts.values(), default=language.char_limit))
 
@@ -81,7 +81,7 @@ class TextFront:
 def open_text_front(folder: AnyPath, g2p: Sequence[str] | None = None) -> tuple[TextFront, XTTSConfig]:
     """Loads the text front end and the configuration of the model in a folder, without weights or TensorFlow.
 
-    `g2p` are the languages whose text is converted to phonemes; by default the same as in training.
+    `g2p` are the languages whose text is converted to phonemes; by default, they are the same as in training.
 
     Raises `UserError` if a file is missing or damaged, and `SpeechError` if there are no phoneme rules for a language.
     """

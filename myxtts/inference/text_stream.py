@@ -1,6 +1,6 @@
 """Synthesizes a text sentence by sentence: samples codes, decodes them to audio, and runs the self-check.
 
-Imports no TensorFlow, because the server speaks with exported models too.
+Imports no TensorFlow, because the server also uses this module for exported models.
 """
 
 import logging
@@ -40,7 +40,7 @@ class Sentence:
         """Whether `more` has returned audio."""
 
     def open(self, hurry: bool = False, attempt: int = 0) -> None:
-        """Queues the sentence for sampling. Each `attempt` has other random numbers; `hurry` is as in `CodeStream`."""
+        """Queues the sentence for sampling. Each `attempt` uses other random numbers; `hurry` is as in `CodeStream`."""
         voice, language, sampling, seed, speed, max_codes = self.manner
         ids = self.synthesizer.text_front.ids(self.piece.text, language)
         number = self.number + attempt * 2**32
@@ -58,8 +58,8 @@ class Sentence:
         return samples, ended
 
     def check(self, listener: "Listener | None" = None, samples: np.ndarray | None = None) -> Verdict:
-        """Runs the self-check of the finished sentence. With its `samples`, `(S,)`, it also looks for distortion, and a
-        `listener` scores them."""
+        """Runs the self-check of the finished sentence. If its `samples`, `(S,)`, are given, checks them for distortion
+        too, and has them scored by a `listener`."""
         from myxtts.inference.self_check import judge  # imports TensorFlow
 
         stream, synthesizer, language, text = self.stream, self.synthesizer, self.manner.language, self.piece.text
@@ -81,7 +81,7 @@ class Sentence:
         return self.verdict
 
     def best(self, retries: int, listener: "Listener | None") -> np.ndarray:
-        """Speaks the sentence until it has no faults, at most `retries` + 1 times; returns the best samples, `(S,)`."""
+        """Makes at most `retries` + 1 attempts at a sentence without faults; returns the best samples, `(S,)`."""
         found = []
         for attempt in range(max(0, retries) + 1):
             if attempt:
@@ -119,9 +119,9 @@ class Sentence:
 class SpeechStream(Spoken):
     """Iterator that yields the audio of a text in parts, `(S,)` float32, each as soon as it is decoded.
 
-    Iteration runs the self-check of a sentence after the first audio of the next one, so as not to delay this audio. It
-    then adds the sentence to `pieces`. To poll instead, call `open`, then `more` whenever `ready()` is true, until
-    `finished`, and always `close` at the end; polling runs no self-checks and adds no `pieces`. Unlike
+    During iteration, the self-check of a sentence runs after the first audio of the next sentence, so that no audio
+    is delayed. The checked sentence is then added to `pieces`. To poll instead, call `open`, then `more` whenever
+    `ready()` is true, until `finished`, and always `close`; polling runs no self-checks and adds no `pieces`. Unlike
     `Synthesizer.speak`, a stream never retries a sentence. `Synthesizer.stream` explains the arguments.
     """
 

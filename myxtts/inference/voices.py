@@ -32,7 +32,7 @@ class VoiceEncoder:
 
     Args:
         config: Settings, which are read at each call and may change between calls.
-        remember: Number of voices to cache, by the content of the recordings. Must be 0 if the weights may change.
+        remember: Number of voices to cache; keys are the contents of recordings. Must be 0 if the weights may change.
         traced: Whether to trace the encoders to graphs.
     """
 
@@ -76,7 +76,7 @@ class VoiceEncoder:
             logger.warning("The reference lasts %.2g s; training used %.2g s or more. Use a longer one.", seconds, low)
         content = digest_bytes(repr((len(recordings), self.config.sampling, self.config.data)).encode())
         content += "".join(digest_bytes(np.ascontiguousarray(one).tobytes()) for one in recordings)
-        device = self.model.gpt.audio_head.bias.value.device  # the server and the page have threads without a scope
+        device = self.model.gpt.audio_head.bias.value.device  # server and page have threads without a device scope
         with self._lock, tf.device(device):  # so that no two threads encode the same recordings
             voice = self._known.pop(content, None) or self._encode(recordings)
             self._known[content] = voice  # in order of use

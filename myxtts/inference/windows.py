@@ -16,12 +16,12 @@ FIRST_CODES = 8
 """Number of sampled codes after which the first window can be decoded."""
 NO_SAMPLES = np.zeros(0, np.float32)
 Sounding = Callable[[list[int], np.ndarray, bool], np.ndarray]
-"""Function that decodes one sentence in steps: `(codes, latents, ended) -> samples`. It gets all codes so far and their
-GPT latents `(n, width)`, one more if `ended`, and returns the next samples `(S,)` float32. S may be 0."""
+"""Function that decodes one sentence in steps: `(codes, latents, ended) -> samples`. It gets all n codes so far and
+the GPT latents `(n, width)`, or `(n + 1, width)` if `ended`; returns the next samples `(S,)` float32 (S may be 0)."""
 
 
 class WindowShape(NamedTuple):
-    """Properties of a waveform decoder that `Windows` needs. A `WaveformDecoder` has them too, and can stand for it."""
+    """Properties of a waveform decoder that `Windows` needs. A `WaveformDecoder` also has them, and can be passed."""
 
     factors: Sequence[float]
     hop_length: int
@@ -40,7 +40,7 @@ class Windows:
         self._given, self._least = 0, FIRST_FRAMES
 
     def __call__(self, codes: list[int], latents: np.ndarray, finished: bool) -> np.ndarray:
-        """Returns the next samples `(S,)`, where S may be 0, given all codes and latents so far; see `Sounding`."""
+        """Returns the next samples `(S,)`, given all codes and latents so far (see `Sounding`). S may be 0."""
         shape, given = self._shape, self._given
         latents = spoken_faster(latents, self._speed, finished)
         # Frames after the second-to-last latent change with the next latent.

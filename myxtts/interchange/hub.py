@@ -1,7 +1,7 @@
 """Downloads and uploads models of the Hugging Face hub, which are named `hf://owner/name[@revision]`.
 
-`huggingface_hub` downloads, resumes and caches files under `HF_HOME`. The model folders made from them are stored there
-too, as `myxtts/OWNER--NAME/COMMIT`, and can be used offline.
+`huggingface_hub` downloads, resumes and caches files under `HF_HOME`. The model folders made from these files are also
+under `HF_HOME`, as `myxtts/OWNER--NAME/COMMIT`, and can be used offline.
 """
 
 import csv
@@ -42,7 +42,7 @@ _FOUND: dict[str, Path] = {}
 
 
 class HubError(UserError):
-    """A model on the hub cannot be downloaded, uploaded or used."""
+    """Error for a model on the hub that cannot be downloaded, uploaded or used."""
 
 
 def is_hub_name(source: str | os.PathLike) -> bool:
@@ -67,7 +67,7 @@ def import_hub() -> Any:
 
 
 def check_model(source: AnyPath, what: str = "A model (--checkpoint)", kinds: Sequence[str] = MODELS) -> None:
-    """Raises those errors of `local_folder` that can be found without downloading or converting the model."""
+    """Raises the errors of `local_folder` that can be detected without downloading or converting the model."""
     if is_hub_name(source):
         parse_hub_name(source)
     elif not find_release(source):
@@ -277,7 +277,7 @@ def _lists(origin):
 
 def _stages(origin):
     """Yields `(stage, steps, step, losses)` for each stage of a run. `steps` are the last and the best step, or None if
-    the stage was not trained in this run. `losses` has texts with the validation losses, which are those of `step`."""
+    the stage was not trained in this run. `losses` are texts that name the validation losses at `step`."""
     for stage, store in stores_in(origin).items():
         state, best_step = store.read_state(store.steps()[-1]), store.best_step()
         was_trained = "position" in state and "taken_from" not in state

@@ -113,8 +113,8 @@ def split_text(text: str, language: str, max_chars: int | None = None) -> list[s
     """Splits written text into non-empty pieces of whole sentences, each short enough for the model to speak at once.
 
     A piece has as many sentences as fit into `max_chars` characters (default: `Language.char_limit`). A longer sentence
-    is cut within its first `max_chars` characters: after the last clause mark in their second half, else at their last
-    space (in their second half, if possible not next to a number or after a full stop), else at their end. Raises
+    is cut within its first `max_chars` characters: after the last clause mark in their second half, else at the last
+    space there that is not next to a number or after a full stop, else at their last space, else at their end. Raises
     `ValueError` if the language is not supported or `max_chars` is below 1.
     """
     limit = get_language(language).char_limit if max_chars is None else max_chars

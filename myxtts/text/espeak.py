@@ -27,7 +27,7 @@ def text_to_ipa(text: str, voice: str, scripts: tuple[str, ...] = ()) -> str:
     named as in Unicode (`"CYRILLIC"`). Raises `ValueError` if eSpeak NG or the language is missing.
     """
     # eSpeak NG removes punctuation, and would say names such as "Ethiopic letter" for letters of other scripts.
-    # One Greek letter is a symbol, which has the letter's name.
+    # A single Greek letter is a symbol, which is read as the letter's name.
     known = {"LATIN", "COMBINING", "MODIFIER", *scripts, *["GREEK"] * (not re.search("[\u0370-\u03ff]{2}", text))}
 
     def is_spoken(character):
@@ -38,7 +38,7 @@ def text_to_ipa(text: str, voice: str, scripts: tuple[str, ...] = ()) -> str:
     parts = [(spoken, "".join(part)) for spoken, part in itertools.groupby(text, is_spoken)]
     with LOCK:
         library = load_library()
-        now = lambda: (voice, *library.espeak_GetCurrentVoice().contents)  # the sample corpus may have changed it
+        now = lambda: (voice, *library.espeak_GetCurrentVoice().contents)  # the sample corpus may change the voice
         if library.voice != now():  # each call of espeak_SetVoiceByName leaks 1.3 kB
             if library.espeak_SetVoiceByName(voice.encode()):
                 raise ValueError(f"eSpeak NG does not know the language {voice}.")
@@ -68,7 +68,7 @@ def load_library() -> ctypes.CDLL:
     library.espeak_TextToPhonemes.restype = ctypes.c_char_p
     library.espeak_GetCurrentVoice.restype = ctypes.POINTER(ctypes.c_char_p * 3)  # name, languages, file
     library.espeak_TextToPhonemes.argtypes = [ctypes.POINTER(ctypes.c_void_p), ctypes.c_int, ctypes.c_int]
-    if len(os.fsencode(data)) > 159:  # eSpeak NG accepts no longer ones
+    if len(os.fsencode(data)) > 159:  # the longest path that eSpeak NG accepts
         library.short = tempfile.TemporaryDirectory()  # lives as long as the library, which reads from it
         (short := Path(library.short.name, "data")).symlink_to(data, target_is_directory=True)
         data = short

@@ -69,7 +69,7 @@ def g2p_codes(languages: Iterable[str]) -> tuple[str, ...]:
 
 
 def in_words(text: str, language: str, g2p: Iterable[str] = ()) -> str:
-    """Returns the cleaned text that `written` converts to phonemes, if `g2p` turns them on: all notation is words."""
+    """Returns the cleaned text, with notation expanded to words; `written` converts it to phonemes if `g2p` says so."""
     if espeak_voice(language, g2p):
         text = unicodedata.normalize("NFC", text)  # eSpeak NG ignores accents that are separate characters
         text = _ESPEAK_SPELLS.sub(lambda match: unicodedata.normalize("NFKC", match[0]), text)  # ﬁ, Ⅷ, ㎏

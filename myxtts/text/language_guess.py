@@ -11,19 +11,19 @@ from myxtts.text.languages.base import Language
 
 _MOST_LETTERS = 100_000
 _FEW_LETTERS = 300  # a text with at most this many letters may lack the letters that only its language has
-_FOREIGN_SHARE = 0.3  # maximum share of letters in other scripts: names and quotations
-_LATIN_SHARE = 0.5  # of letters in a Latin script: texts in other scripts have many Latin names, and longer ones
+_FOREIGN_SHARE = 0.3  # maximum fraction of letters in other scripts: names and quotations
+_LATIN_SHARE = 0.5  # minimum fraction for Latin languages: texts in other scripts have many long Latin names
 _OWN_SHARE = 0.005
 _MOST_TEXTS, OF_A_CORPUS, OF_A_SENTENCE = 500, (120, 0.99), (8, 0.9)
-"""`_MOST_TEXTS` is the number of texts that `identify_language` reads at most. `OF_A_CORPUS` and `OF_A_SENTENCE` are
+"""`_MOST_TEXTS` is the maximum number of texts that `identify_language` uses. `OF_A_CORPUS` and `OF_A_SENTENCE` are
 `(minimum number of letters, minimum probability)`; `OF_A_SENTENCE` identified 250 of 255 sentences, none wrongly."""
 
 
 def guess_language(texts: Iterable[str], language: str | None, among: Collection[str] | None = None) -> tuple[str, str]:
-    """Replaces the language of texts if their letters do not fit it, and exactly one other language is likely.
+    """Replaces the language of texts if their letters do not fit the language and exactly one other is likely.
 
     Returns a language code and a message for users. If the letters fit `language` (English if None), the message is
-    `""`. If they fit several other languages, the words of the texts may exclude some; of the rest, languages in
+    `""`. If the letters fit several others, the words of the texts may exclude some; of the rest, languages in
     `among` (those of a model) are preferred. An unsupported `language` is returned unchecked, without a message.
     """
     code, texts = language or "en", [*texts]
@@ -57,7 +57,7 @@ def identify_language(
 ) -> str | None:
     """Identifies the language of texts by their words, with langid (Lui and Baldwin 2012).
 
-    Returns a code in `among`, or None below `least`, the minimum number of letters and the minimum probability.
+    Returns a code in `among`, or None if the number of letters or the probability is below its minimum in `least`.
     """
     text = " ".join(dict.fromkeys(itertools.islice(texts, _MOST_TEXTS)))[:_MOST_LETTERS]
     if sum(map(str.isalpha, text)) < least[0]:

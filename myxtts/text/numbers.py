@@ -46,9 +46,9 @@ class Num2Words:
     reads_decimals: bool = True
     """Whether `2,5` is read as a decimal; otherwise it is read as two numbers."""
     to_ordinal: Callable[[str], str] | None = None
-    """Function that turns the words of a cardinal into those of the ordinal; by default, num2words reads ordinals."""
+    """Function that turns the words of a cardinal into those of the ordinal; by default, num2words spells ordinals."""
     ordinal_suffix: str = ""
-    """Ending that makes a cardinal an ordinal, for ordinals that num2words cannot read."""
+    """Ending that makes a cardinal an ordinal, for ordinals that num2words cannot spell."""
 
     def __call__(self, text: str) -> str:
         text = _THOUSANDS[self.thousands].sub(lambda match: match.group().replace(self.thousands, ""), text)

@@ -1,4 +1,4 @@
-"""Prepares texts for synthesis: splits them into pieces, and writes these in the characters of a vocabulary.
+"""Prepares texts for synthesis: splits them into pieces, and writes the pieces in characters of a vocabulary.
 
 Exported models contain copies of this module and its imports. These must therefore not import the rest of MyXTTS.
 """
@@ -39,7 +39,7 @@ class Reader(NamedTuple):
     characters: frozenset[str]
     """The characters that have a token, and the space."""
     control_tokens: re.Pattern
-    """Pattern of control tokens. `read` writes `[STOP]` in a text as `(STOP)`, so that it does not become the token."""
+    """Pattern of control tokens. `read` changes `[STOP]` in a text to `(STOP)`, so that it is not a token."""
     g2p: tuple[str, ...] = ()
     """Languages to convert to phonemes, from `g2p.g2p_codes`."""
 
@@ -55,7 +55,7 @@ class Reader(NamedTuple):
         if self.characters.issuperset(cleaned):
             return cleaned
         replaced = replace_unknown(cleaned, get_language(language), self.characters)
-        # If unknown characters remain, the ids must be the reference's.
+        # If unknown characters remain, the ids must equal those of Coqui's XTTS.
         return replaced if self.characters.issuperset(replaced) else cleaned
 
     def tagged(self, read: str, language: str) -> str:
@@ -88,15 +88,15 @@ class Reader(NamedTuple):
         return text.translate({ord(one): to for one, to in plain.items() if self.characters.issuperset(to.lower())})
 
     def spoken(self, text: str, language: str) -> str:
-        """Returns the text to tokenize for synthesis: as `read` writes it, after `with_known_letters`."""
+        """Returns the text to tokenize for synthesis: applies `with_known_letters`, then `read`."""
         return self.read(self.with_known_letters(text, language), language)
 
     def pieces(self, text: str, language: str, longest: int, fits: Callable[[str], bool]) -> list[Piece]:
         """Splits a text into pieces for synthesis: whole sentences, or parts of long ones. Drops pieces with a `fault`.
 
-        A piece has at most `longest` characters, as written and with notation in words, or as many as the longest word
-        if that is more, but never over `Language.char_limit`. Pieces are shortened until `fits` is True for what
-        `spoken` returns for each of them.
+        A piece has at most `longest` characters, both as written and with notation expanded to words. The limit is
+        raised to the longest word, but not over `Language.char_limit`. Pieces are shortened until, for each piece,
+        `fits(spoken(piece))` is True.
         """
         read, entry = cache(lambda piece: self.spoken(piece, language)), get_language(language)
         longest_word = lambda part: max(map(len, _WORD.findall(part)), default=1)

@@ -16,7 +16,7 @@ from myxtts.text.languages import get_language
 logger = logging.getLogger(__name__)
 
 SPEECH_RATES = "speech_rates.json"
-"""Name of the file in a GPT checkpoint that has the speech rates of the training recordings."""
+"""Name of the file in a GPT checkpoint that contains the speech rates of the training recordings."""
 SECONDS_AT_CHAR_LIMIT = 16.0
 """Usual duration of a text with `Language.char_limit` characters; in English, about 16 characters per second."""
 DIGIT_LETTERS = 6
@@ -26,7 +26,7 @@ FEWEST_CLIPS = 20
 EDGE_SHARE = 0.005
 """Fraction of clips that is ignored as outliers at each end, the fastest and the slowest."""
 MARGIN = 1.15
-"""Factor by which the measured range of durations is widened, for other voices and tightly cut clips."""
+"""Factor by which the measured range of durations is widened, to allow for other voices and tightly cut clips."""
 
 
 @dataclass(frozen=True)

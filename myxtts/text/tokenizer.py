@@ -1,4 +1,4 @@
-"""The XTTS text tokenizer, and its vocabulary file: JSON of Hugging Face `tokenizers` with a BPE model.
+"""The XTTS text tokenizer and its vocabulary file, which is JSON of Hugging Face `tokenizers` with a BPE model.
 
 Byte-pair encoding: Sennrich et al. 2016, "Neural Machine Translation of Rare Words with Subword Units".
 """
@@ -206,7 +206,7 @@ class XTTSTokenizer:
 
         The ids are `[STOP]` 0, `[UNK]` 1, `[SPACE]` 2, `[START]` 3, then tags, characters and merges.
 
-        `vocab_size` is the maximum number of tokens, unless control tokens, tags and characters alone exceed it; `g2p`
+        `vocab_size` is the maximum number of tokens, unless control tokens, tags and characters alone exceed it. `g2p`
         are the languages to convert to phonemes. Raises `ValueError` if the corpus has no text, or a language in `g2p`
         has no rules.
         """
@@ -228,8 +228,8 @@ class XTTSTokenizer:
     def extend(self, texts_with_languages: Corpus, num_new_tokens: int = 256) -> Self:
         """Returns a tokenizer whose vocabulary also covers a corpus and the alphabets of its languages.
 
-        It adds tags, characters and at most `num_new_tokens` merges. Every merge contains a new character, so text that
-        the old vocabulary covers keeps its ids, and a language in a known script gets few new tokens.
+        New tokens are tags, characters and at most `num_new_tokens` merges. Every merge contains a new character, so
+        text that the old vocabulary covers keeps its ids, and a language in a known script gets few new tokens.
         """
         texts, codes = _clean_corpus(texts_with_languages, self.g2p)
         split, (tokens, old_merges, special_tokens) = pre_tokenizers.Whitespace(), self._vocabulary
@@ -279,8 +279,8 @@ class XTTSTokenizer:
     def check(self, text: str, language: str, max_tokens: int | None = None) -> str | None:
         """Returns the reason why a text cannot be used, or None if it can.
 
-        The reasons are an unsupported language, unknown characters, too few known letters, or too many tokens:
-        `max_tokens` is the maximum number of ids from `encode`, and None for no limit.
+        The reasons are an unsupported language, unknown characters, too few known letters, or too many tokens.
+        `max_tokens` is the maximum number of ids that `encode` may return; None means no limit.
         """
         try:
             language = get_language(language, self.languages)
@@ -292,8 +292,8 @@ class XTTSTokenizer:
         return self.fault(read, language.code, max_tokens)
 
     def fault(self, read: str, language: str, max_tokens: int | None = None) -> str | None:
-        """Returns the reason why the model cannot speak a text from `reader.read`, or None if it can: too few known
-        letters, or more than `max_tokens` ids. A text with some unknown characters can be spoken."""
+        """Returns the reason why the model cannot speak a text from `reader.read`: too few known letters,
+        or more than `max_tokens` ids. Returns None if it can; a few unknown characters are allowed."""
         fault = self.reader.fault(read, language)
         if fault or max_tokens is None:
             return fault
@@ -301,7 +301,7 @@ class XTTSTokenizer:
         return f"text too long: {count} tokens, at most {max_tokens}" if count > max_tokens else None
 
     def unspoken_share(self, text: str, language: str) -> float:
-        """Returns the share of a text's letters and digits that the vocabulary lacks even if diacritics are removed."""
+        """Returns the fraction of a text's letters and digits that the vocabulary lacks even without diacritics."""
         read, known = self.reader.spoken(text, language), self.reader.characters
         letters = [one for one in replace_unknown(read, get_language(language), known) if one.isalnum()]
         return sum(one not in known for one in letters) / max(1, len(letters))

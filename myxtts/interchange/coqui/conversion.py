@@ -78,7 +78,7 @@ def imported_release(model: Path) -> Path:
     def convert():
         print(f"{model.parent} is a Coqui model: converting it once into {output}", file=sys.stderr, flush=True)
         import_coqui(files, output)
-        for stale in cache.glob(f"*{glob.escape(stem)}-*"):  # also what a killed conversion left
+        for stale in cache.glob(f"*{glob.escape(stem)}-*"):  # also the remains of a killed conversion
             if output.name not in stale.name:
                 shutil.rmtree(stale, ignore_errors=True)
 
@@ -144,8 +144,8 @@ def import_coqui(files: CoquiFiles, output: Path) -> tuple[XTTSConfig, list[Stor
 
 
 def _gather(files, checkpoint):
-    """Returns all tensors of a model's files as `{key: Stored}`. The key is the tensor's name in current coqui-tts. For
-    tensors of the DVAE, it is preceded by `dvae.`."""
+    """Returns all tensors of a model's files as `{key: Stored}`. The key is the tensor's name in current coqui-tts,
+    preceded by `dvae.` for tensors of the DVAE."""
     stored = {}
     for name, array in _items(checkpoint, files.model):
         key, reason = coqui.modern_name(name), None
@@ -162,7 +162,7 @@ def _gather(files, checkpoint):
         if not isinstance(stats, np.ndarray):
             raise CheckpointError(f"--mel-stats must be a file with one tensor. {files.mel_stats} is not.")
         inside = stored.setdefault(MEL_STATS, Stored(files.model.name, MEL_STATS, stats)).array
-        if inside.shape != stats.shape or not np.allclose(inside, stats, rtol=0.01):  # a bfloat16 model has 8 bits
+        if inside.shape != stats.shape or not np.allclose(inside, stats, rtol=0.01):  # bfloat16 has 8 significant bits
             raise CheckpointError(f"{files.mel_stats} and the model's own mel_stats differ. Use files of one model.")
     return stored
 
@@ -272,7 +272,7 @@ def export_coqui(folder: str | os.PathLike, output: str | os.PathLike, which: st
 
     Raises:
         CheckpointError: A part is missing, or Coqui TTS does not support the model's shape.
-        OSError: A file could not be written. The model file does not exist then, because it is put in place last.
+        OSError: A file could not be written. No model file exists in that case, because it is put in place last.
     """
     folder, output = Path(folder), Path(output)
     if output.suffix != ".pth":
@@ -328,7 +328,7 @@ def _voices(folder, which):
 
 
 def _read_part(folder, part, which):
-    """Returns a part's weights by name, with `mel_stats` if it is stored there, or {} if the part has no checkpoint."""
+    """Returns a part's weights by name, and `mel_stats` if stored with them; {} if the part has no checkpoint."""
     store = CheckpointStore(folder / part)
     if not store.steps():
         return {}

@@ -85,7 +85,7 @@ def model_config(shapes: Mapping[str, tuple[int, ...]], settings: dict, tokenize
         raise CheckpointError(f"The vocabulary must {rule}. Received: {tokenizer.num_tokens} ids. {hint}")
     heads = settings["model_args"].get("gpt_n_heads")
     if heads is None and width != 1024:
-        raise CheckpointError("Tensors do not determine the number of heads. Give its config.json with --config.")
+        raise CheckpointError("The tensors do not give the number of heads. Give config.json with --config.")
     heads = width // _HEAD_WIDTH if heads is None else heads
     dvae = dict(dvae_hidden=512, codebook_width=512)
     if any(name.startswith("dvae.") for name in shapes):
@@ -114,7 +114,7 @@ def run_config(model: ModelConfig, settings: dict) -> XTTSConfig:
     """Returns a converted model's `XTTSConfig`: sampling settings from `settings`, data settings for fine-tuning."""
     longest = math.floor(10 * model.max_codes * CODE_STRIDE_SAMPLES / MODEL_SAMPLE_RATE) / 10
     limits = dict(max_seconds=min(_TABLES["longest seconds"], longest), max_text_length=min(200, model.max_text_tokens))
-    # coqui-tts cuts a recording to the second length, then to the first, unless that is not positive.
+    # coqui-tts cuts a recording to `max_ref_len`, then to `gpt_cond_len` unless that is not positive.
     seconds = min((settings[name] for name in ("gpt_cond_len", "max_ref_len") if settings[name] > 0), default=0)
     lengths = dict(reference_seconds=seconds, reference_chunk_seconds=settings["gpt_cond_chunk_len"])
     sampling = SamplingConfig(**{name: settings[name] for name in _TABLES["sampling"]}, **lengths)

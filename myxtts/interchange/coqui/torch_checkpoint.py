@@ -56,7 +56,7 @@ _SIGNS_OF_DAMAGE += (struct.error, zipfile.BadZipFile)
 
 
 class TorchCheckpointError(UserError):
-    """A file is damaged, is not a PyTorch checkpoint, calls a forbidden function, or claims more data than it has."""
+    """Error for a file that is damaged, not a PyTorch checkpoint, or unsafe (forbidden calls, too large claims)."""
 
 
 def _require(holds, source, problem):
@@ -87,7 +87,7 @@ class _Cell:
     depth: int = 0
     """Nesting depth; 0 for a value that contains no other values."""
     is_held: bool = False
-    """Whether another value contains this one. If so, this one must not grow: the other's weight includes it."""
+    """Whether another value contains this value, which then must not grow: the container's weight includes it."""
 
 
 class Unpickler:

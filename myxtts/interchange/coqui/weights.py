@@ -55,9 +55,9 @@ def model_tensors(config: ModelConfig) -> list[Tensor]:
 def constant_tensors(config: ModelConfig) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """Returns tensors that coqui-tts requires but MyXTTS lacks: one dictionary for `model.pth`, and one for `dvae.pth`.
 
-    Those of `model.pth` are counters, and pre-emphasis, window and filterbank of the speaker encoder's spectrogram.
+    Tensors for `model.pth` are counters, and pre-emphasis, window and filterbank of the speaker encoder's spectrogram.
     """
-    from myxtts.audio.mel import SPEAKER_MEL  # imports Keras, which the other direction does not need
+    from myxtts.audio.mel import SPEAKER_MEL  # imports Keras, which an import does not need
 
     names = [re.sub("running_var$", "num_batches_tracked", tensor.names[0]) for tensor in _speaker_encoder(config)]
     model = {name: np.zeros((), np.int64) for name in names if name.endswith(".num_batches_tracked")}
@@ -143,7 +143,7 @@ def _gpt(config):
         attended=config.perceiver_heads * config.perceiver_head_width,
         hidden=config.width * 8 // 3,
     )
-    for table in _TABLES["gpt"]:  # named as the field with its number of repetitions, if it has one
+    for table in _TABLES["gpt"]:  # a repeated table is named after the field with its count
         for i in range(getattr(config, table, 1)):
             yield from _tensors("gpt", table, i=i, **numbers)
 

@@ -76,7 +76,7 @@ class Builder:
         self._nodes, self._arrays, self._inputs, self._outputs, self._count = [], {}, [], [], 0
 
     def input(self, name: str, dtype: Any, *shape: int | str) -> Tensor:
-        """Declares an input of the graph; `shape` names each axis of variable length, such as `rows`."""
+        """Declares an input of the graph; `shape` has a name for each dynamic axis, such as `rows`."""
         self._inputs.append(self._declared(name, dtype, shape))
         return Tensor(self, name)
 
@@ -98,7 +98,7 @@ class Builder:
         return found[0] if outputs == 1 else found
 
     def constant(self, value: Any, dtype: Any = None) -> Tensor:
-        """Stores an array in the graph and returns it as a tensor; without a `dtype`, floats become float32."""
+        """Stores an array in the graph and returns it as a tensor; if `dtype` is None, floats become float32."""
         array, found = shared_array(value), self._new("weight")
         array = array.astype(dtype or (np.float32 if array.dtype.kind == "f" else array.dtype), order="C", copy=False)
         self._arrays[found.name] = array
@@ -157,7 +157,7 @@ class Builder:
         # Version 20 of the standard operators is the first one with `Gelu`.
         opsets = [helper.make_opsetid(domain, 1 if domain else 20) for domain in sorted(domains)]
         model = helper.make_model(graph, opset_imports=opsets, ir_version=10, producer_name="myxtts")
-        if not outside:  # the checker requires files for arrays outside of the graph
+        if not outside:  # the checker requires files for arrays outside the graph
             self.onnx.checker.check_model(model)
         return model
 

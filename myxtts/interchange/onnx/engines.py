@@ -48,8 +48,8 @@ class OnnxSteps:
     Attention keys in a `DecodingState` have the shape `(B, heads, D, S)`. `draw` overwrites the cache of its argument
     `state`, so this state must not be used again.
 
-    `weights` are `float32`, which sample the same codes as TensorFlow, or `int8`, which may sample other codes. With 0
-    `threads`, ONNX Runtime uses all cores.
+    `weights` is `float32`, which gives the same codes as TensorFlow, or `int8`, which may give different codes. If
+    `threads` is 0, ONNX Runtime uses all cores.
     """
 
     shapes = frozenset()
@@ -64,7 +64,7 @@ class OnnxSteps:
         self._drawing = build_drawing(config).session(1)
 
     def read(self, latents: np.ndarray, text: np.ndarray, text_mask: np.ndarray) -> DecodingState:
-        """Reads latents `(B, N, width)`, text `(B, L)` with a bool mask, and the start code; returns the new state."""
+        """Runs the GPT on a prompt: latents `(B, N, width)`, masked text `(B, L)`, start code. Returns the state."""
         config, rows = self.config, len(text)
         depth = config.width // config.heads
         keys = [np.zeros((rows, config.heads, depth, 1), np.float32)] * config.layers
@@ -82,7 +82,7 @@ class OnnxSteps:
         return self._reading.run(None, arrays)
 
     def move(self, state: DecodingState, rows: list[int], kept: slice, padding: tuple[int, int]) -> DecodingState:
-        """Returns `rows` and the cache positions `kept` of a state, with `padding` empty positions before and after."""
+        """Selects `rows` and the cache positions `kept` of a state; puts `padding` empty positions before and after."""
         keys = tuple(np.pad(one[rows][..., kept], ((0, 0),) * 3 + (padding,)) for one in state.keys)
         values = tuple(np.pad(one[rows][:, :, kept], ((0, 0),) * 2 + (padding, (0, 0))) for one in state.values)
         return DecodingState(keys, values, *(np.take(part, rows, axis=0) for part in state[2:]))

@@ -1,6 +1,6 @@
-"""Speaks with an exported model in the server, without TensorFlow and Keras.
+"""Runs exported models in the server, without TensorFlow and Keras.
 
-Unlike `speak.py`, it streams audio, and reads voices from all audio formats.
+Unlike `speak.py`, this module streams audio and reads recordings in all supported audio formats.
 """
 
 import threading
@@ -23,9 +23,9 @@ from myxtts.text.tokenizer import XTTSTokenizer
 
 
 class ExportedModel:
-    """An exported model, with the methods of `Synthesizer` that the server uses. A `SpeechStream` of it can be polled.
+    """Exported model with the methods of `Synthesizer` that the server uses. Its `SpeechStream`s can only be polled.
 
-    Computes speech in the calling thread. Raises `CheckpointError` if a file is missing or damaged.
+    Synthesizes in the calling thread. Raises `CheckpointError` if a file is missing or damaged.
     """
 
     def __init__(self, folder: Path, warm: str = "none"):
@@ -46,7 +46,7 @@ class ExportedModel:
         self.no_speech = NO_SAMPLES  # as in speak.py
         self.engine = self.to_waveform = self
         self.changed = threading.Condition()
-        """Condition on which the server waits. This class does not notify it: `more` samples in the caller's thread."""
+        """Condition on which the server waits. It is never notified, because `more` samples in the caller's thread."""
         self.speakers = {name: language or None for name, language in exported.voice_languages.items()}
         """Names of the stored voices, each with its language code; None for a voice whose language is unknown."""
 
@@ -68,8 +68,8 @@ class ExportedModel:
         return Voice(*(array[None] for array in found))
 
     def warm_up(self, which: str = "short", check: bool = False) -> None:
-        """Loads and runs graphs, so that the first request is faster. `short` runs the GPT and the decoder, `all` also
-        the encoders, which recordings need, and `none` runs nothing. `check` is ignored."""
+        """Loads and runs graphs, so that the first request is faster. `short` runs the GPT and the decoder; `all` also
+        runs the encoders, which recordings need; `none` runs nothing. `check` is ignored."""
         if which != "none":
             self.exported.sentence([], *(np.zeros(shape, np.float32) for shape in self._shapes), max_codes=2)
         if which == "all":

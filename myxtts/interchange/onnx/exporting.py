@@ -37,15 +37,15 @@ MODEL_NUMBERS = (
 ).split()
 """Fields of `ModelConfig` that `speak.py` needs."""
 LIMITS = {"float32": 1e-4, "int8": 0.1}
-"""By number format: largest allowed RMS error of a graph's output, relative to the RMS of the Keras model's output."""
+"""Maximum RMS error of a graph's output by number format, relative to the RMS of the Keras model's output."""
 ROUNDING, ROUNDINGS = 1e-7, 5.0
-"""Tolerance for encoders, which may amplify rounding errors. To measure this, the audio samples are changed by noise of
-the relative size `ROUNDING`. An exported encoder's output may differ by `ROUNDINGS` times the resulting change."""
+"""Tolerance for encoders, which may amplify rounding errors. To measure the amplification, the audio samples are
+multiplied by 1 + noise of size `ROUNDING`. An encoder's output may differ by `ROUNDINGS` times the resulting change."""
 NUM_SENTENCES, MOST_CODES = 8, 48
 """Number of sentences on which the exported GPT is compared with the original, and maximum codes per sentence."""
 LONG_TEXTS, LACKING = 2.2, 0.4
-"""Two numbers for the test with a long text. Its length is `LONG_TEXTS` times that of the longest text that the model
-speaks at once. `LACKING` is the largest fraction of the original model's audio that may be missing."""
+"""Parameters of the test with a long text, which is `LONG_TEXTS` times as long as the longest text that the model
+synthesizes at once. `LACKING` is the largest fraction of the original model's audio that may be missing."""
 
 
 def export_model(
@@ -64,7 +64,7 @@ def export_model(
         form: One of `FORMATS`.
         weights: Number format of the GPT's matrices, `float32` or `int8`; None uses `int8` for `web`, else `float32`.
         which: Checkpoint to export, `best` or `last`.
-        tell: Function that is called with a line about each result of the comparison.
+        tell: Function that is called with one line of text for each comparison.
 
     Raises `UserError` if the model cannot be exported, a package is missing, or a graph differs from the model.
     """
@@ -146,7 +146,7 @@ def settings(synthesizer: Synthesizer, form: str, weights: str) -> dict:
 
 
 def _voices(folder, synthesizer):
-    """Returns the arrays of `voices.npz` by name, a row per voice; `trained` marks speakers of the training data."""
+    """Returns the arrays of `voices.npz` by name, one row per voice; `trained` marks speakers of the training data."""
     config, stored = synthesizer.model.config, read_speakers(folder)
     voices = {}
     for name in sorted(stored, key=lambda one: stored[one].clip is None):  # speakers of the training data first
@@ -205,7 +205,7 @@ def _other_graphs(speaker, synthesizer, random):
 
 
 def _sentences(speaker, synthesizer, random):
-    """Compares token ids, GPT states and codes of random sentences, half of them decoded greedily; yields as above."""
+    """Compares token ids, GPT states and codes of random sentences, half of them greedy; yields as `_other_graphs`."""
     tokenizer, config, sampling = synthesizer.tokenizer, synthesizer.model.config, synthesizer.config.sampling
     voices = [one[None] for one, _ in speaker.voices.values()] or [_normal(random, 1, config.num_latents, config.width)]
     reference = Tokenizer.from_str(tokenizer.to_json())
@@ -243,7 +243,7 @@ def _sentences(speaker, synthesizer, random):
 
 
 def _long_text(speaker, synthesizer, random):
-    """Speaks a text too long to speak at once; yields whether pieces differ and how much audio is missing, as above."""
+    """Synthesizes a text that must be split; yields whether pieces differ and how much audio is missing."""
     settings, config = speaker.config, synthesizer.model.config
     language = min(settings["languages"], key=lambda code: code != "en")
     tokens = [synthesizer.tokenizer.decode([number]) for number in range(synthesizer.tokenizer.num_tokens)]

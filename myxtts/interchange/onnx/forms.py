@@ -67,4 +67,4 @@ FORMATS = {
     "onnx": ("graphs and speak.py", lambda *_: None),
     "web": ("onnx with a demo page that runs in the browser", write_page),
 }
-"""Export formats by name. Each has a help text, and a function with `write_page`'s arguments that adds its files."""
+"""Export formats by name. Each has a help text and a function, called like `write_page`, that adds its files."""

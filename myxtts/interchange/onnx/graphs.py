@@ -191,7 +191,7 @@ def _unit(graph, x):
 
 
 def _attend(graph, query, key, value, depth):
-    """Returns attention without a mask: query, key and value `(B, heads, T, depth)` to `(B, T, heads * depth)`."""
+    """Returns unmasked attention: query, key and value `(B, heads, T, depth)` to `(B, T, heads * depth)`."""
     shares = graph.op("Softmax", (query * depth**-0.5) @ key.transpose(0, 1, 3, 2), axis=-1)
     return (shares @ value).transpose(0, 2, 1, 3).reshape(0, 0, -1)
 
@@ -260,7 +260,7 @@ def _istft(graph, decoder, frames, speaker):
 def _waves(graph, size):
     """Adds nodes for the matrix of the inverse real FFT, `(2 (size / 2 + 1), size)`; the rows of real parts come first.
 
-    ONNX Runtime computes the matrix when it loads the graph. A stored matrix would be most of a small model's file.
+    ONNX Runtime computes the matrix when it loads the graph. A stored matrix would make up most of a small file.
     """
     bins = np.arange(size // 2 + 1)
     turns = graph.constant(bins[:, None]) * graph.count([size])

@@ -82,7 +82,7 @@ def _kind(character):
 
 class Speaker:
     """Speaks texts and clones voices with an exported model. `threads` is the number of threads; 0 uses all cores. If
-    None, a small model uses one thread, and others use all cores."""
+    it is None, a small model uses one thread, and others use all cores."""
 
     def __init__(self, folder=".", threads=None):
         import onnxruntime
@@ -110,7 +110,7 @@ class Speaker:
             raise
         except Exception as error:  # the errors of damaged files have no common base class
             raise ValueError(f"{path} is missing or damaged: {type(error).__name__}: {error}") from error
-        if not getattr(importlib.util.find_spec("myxtts"), "origin", None):  # not installed; not a folder of data
+        if not getattr(importlib.util.find_spec("myxtts"), "origin", None):  # not installed (a folder has no origin)
             sys.path.append(str(folder / "reading"))
         from myxtts.text.reading import Reader
 
@@ -120,7 +120,7 @@ class Speaker:
         """Runs the graph `name`, loaded at first use; returns outputs by name. Raises `RuntimeError` if that fails."""
         path = str(self.folder / f"{name}.onnx")
         try:
-            if name not in self.sessions:  # asked first without the lock: loading one graph must not stop the others
+            if name not in self.sessions:  # first without the lock: loading a graph must not block others
                 with self.loading:
                     if name not in self.sessions:
                         if Path(path).stat().st_mtime_ns != self.found.get(name):  # the others are of an older export
@@ -133,8 +133,8 @@ class Speaker:
             raise RuntimeError(f"{path} cannot be run: {error}") from error
 
     def speak(self, text, voice=None, language=None, seed=0, speed=1.0, **sampling):
-        """Speaks a text and returns samples `(S,)` float32; a speed of 2 is twice as fast. `sampling` may set
-        temperature, top_k, top_p and repetition_penalty. `choose` gives the defaults of voice and language."""
+        """Synthesizes a text to samples `(S,)` float32; a speed of 2 is twice as fast. `sampling` may set
+        temperature, top_k, top_p and repetition_penalty. `choose` explains the default voice and language."""
         given = dict(sampling, speed=speed)
         for name, (*_, rule, holds) in RULES.items():
             if name in given and not holds(given[name]):
@@ -154,9 +154,9 @@ class Speaker:
         return np.concatenate(parts[:-1])
 
     def choose(self, voice=None, language=None, text=""):
-        """Returns voice and language; chooses what is not given, as `myxtts say` does. The default language fits the
-        letters of the text: that of the voice, else the one shared by all training voices, else identified by the
-        words, else English. The default voice is the only training voice, else preferably one that speaks the language.
+        """Returns a voice and a language; chooses those not given, as `myxtts say` does. The default language is the
+        first that fits the letters of the text: that of the voice, that shared by all training voices, that identified
+        by the words, or English. The default voice is the only training voice, else preferably one of the language.
         Raises `ValueError` if the language is not written in the letters of the text."""
         from myxtts.text.language_guess import guess_language, language_to_read
         from myxtts.text.languages import get_language
@@ -183,7 +183,7 @@ class Speaker:
         return voice or max(own, key=fit, default=""), language
 
     def sentence(self, ids, latents, speaker, seed=0, number=0, speed=1.0, **sampling):
-        """Speaks token ids as sentence `number`; returns samples `(S,)`, codes, and whether a stop code ended them."""
+        """Synthesizes ids as sentence `number`; returns samples `(S,)`, codes, and whether a stop code ended them."""
         states, codes = zip(*self.draw(ids, latents, seed, number, **sampling))
         has_audio = len(codes) >= max(2, speed)  # fewer states have no frame
         samples = self.sound(np.concatenate(states), speaker, speed) if has_audio else np.zeros(0, np.float32)
@@ -207,9 +207,9 @@ class Speaker:
         return [one for one in ids if one != self.vocabulary.unknown]
 
     def draw(self, ids, latents, seed=0, sentence=0, max_codes=0, **sampling):
-        """Samples sentence number `sentence`; yields pairs of a GPT state `(1, width)` and the code that it predicts.
+        """Samples codes of sentence number `sentence`; yields pairs: GPT state `(1, width)` and predicted code.
 
-        The last code is the stop code, or None after `max_codes` codes without it; 0 stands for the model's maximum.
+        The last one is the stop code, or None after `max_codes` other codes. A `max_codes` of 0 is the model's limit.
         """
         model, values = self.model, self.sampling_values(**sampling)
         if len(ids) > model["max_text_tokens"]:
@@ -248,14 +248,14 @@ class Speaker:
         return self.listen(*read_wav(voice, heard["most_samples"] / heard["sample_rate"] + 1))
 
     def listen(self, samples, sample_rate):
-        """Returns latents and speaker vector, as in `voice`, of a recording `(S,)` in [-1, 1]."""
+        """Encodes a recording `(S,)` in [-1, 1]; returns latents and speaker vector, as `voice` does."""
         heard = self.config["listening"]
         length, least = heard["piece_samples"], heard["least_samples"]
         if len(samples) / sample_rate < least / heard["sample_rate"]:
             raise ValueError(f"The recording must be at least {least / heard['sample_rate']:.2g} s long.")
         samples = resampled(samples, sample_rate, heard["sample_rate"])[: heard["most_samples"]]
         if np.ptp(samples) / 2 < SILENT_PEAK:
-            raise ValueError(f"The recording is silent: what is used of it stays below {SILENT_PEAK:g} of full scale.")
+            raise ValueError(f"The recording is silent: the used part stays below {SILENT_PEAK:g} of full scale.")
         wav = resampled(samples, heard["sample_rate"], heard["speaker_sample_rate"])
         if heard["repeats"]:
             samples = np.resize(samples, max(1, round(len(samples) / length)) * length)
@@ -338,7 +338,7 @@ def read_wav(path, seconds=3600):
         with wave.open(str(path), "rb") as file:
             width, channels, rate = file.getsampwidth(), file.getnchannels(), file.getframerate()
             content = np.frombuffer(file.readframes(int(seconds * rate)), np.uint8).reshape(-1, channels, width)
-            stated = file.getnframes() * channels * width  # without headers, of 44 bytes; huge if it was not known
+            stated = file.getnframes() * channels * width  # without headers of 44 bytes; huge if unknown to the writer
         is_cut = stated - Path(path).stat().st_size > 980 and stated < 0x7FFF0000
         if is_cut or not len(content) or not (width <= 4 and channels <= 8 and 4000 <= rate <= 384000):
             raise wave.Error
@@ -372,7 +372,7 @@ def main():
         parser.error(f"--threads must be 0 to 256. Received: {arguments['threads']}")
     if sys.version_info < (3, 11) or not importlib.util.find_spec("onnxruntime"):
         parser.error("Python 3.11 or newer with onnxruntime is needed: pip install numpy onnxruntime")
-    sys.path.insert(0, str(folder / "reading"))  # its copies, also if another version of MyXTTS is installed
+    sys.path.insert(0, str(folder / "reading"))  # prefer these copies, even if MyXTTS is installed
     try:
         speaker = Speaker(folder, arguments.pop("threads"))
     except ValueError as error:

@@ -97,7 +97,7 @@ _compiled = cache(re.compile)  # the cache of the `re` module is too small for t
 def described(code: str, cardinal: Callable | None = None, **more: Any) -> Language:
     """Creates the language `code` from its entry in `languages.toml`; `more` sets fields that an entry cannot contain.
 
-    Numbers are read by `SpelledNumbers` if `cardinal` is given or the entry has words for numbers, else by `Num2Words`.
+    Numbers are spelled by `SpelledNumbers` if `cardinal` is given or the entry has number words, else by `Num2Words`.
     """
     fields = {"code": code} | DESCRIPTIONS[code]
     fields.pop("module_words", None)

@@ -22,7 +22,7 @@ def normalize_persian(text: str) -> str:
 
 def persian_cardinal(number: int) -> str:
     """Spells an integer with num2words. Decimals are not given to num2words: it reads 12.05 as twelve and a half."""
-    return re.sub(r"\bنه\b", "نُه", number_to_words(number, "fa"))  # without its vowel, nine is written like no
+    return re.sub(r"\bنه\b", "نُه", number_to_words(number, "fa"))  # without the vowel mark, nine is spelled like no
 
 
 @cache

@@ -365,7 +365,7 @@ export class Speaker {
     const { piece_samples: length, least_samples: least, most_samples: most, repeats, sample_rate: rate } = this.config.listening;
     if (samples.length < least) throw new Error(`The recording must be at least ${(least / rate).toFixed(2)} s long.`);
     samples = samples.subarray(0, most);
-    if (!(amplitude(samples) >= SILENT_PEAK)) throw new Error(`The recording is silent: what is used of it stays below ${SILENT_PEAK} of full scale.`);
+    if (!(amplitude(samples) >= SILENT_PEAK)) throw new Error(`The recording is silent: the used part stays below ${SILENT_PEAK} of full scale.`);
     const total = repeats ? Math.max(1, Math.round(samples.length / length)) * length : samples.length, pieces = [];
     for (let start = 0; start < total; start += length) {
       const piece = Float32Array.from({ length: Math.min(length, total - start) }, (_, i) => samples[(start + i) % samples.length]);
