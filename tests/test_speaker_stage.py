@@ -27,7 +27,7 @@ from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
 from myxtts.storage.run_folder import TAKEN_FROM
 from myxtts.training.stages.speaker import SpeakerPreparation, equal_error_rate, repeated, verification_scores
 
-SMALL, CHANNELS = functools.partial(SpeakerEncoder, num_blocks=(1, 1)), {"speaker_channels": (8, 16, 16, 16)}
+SMALL, CHANNELS = functools.partial(SpeakerEncoder, num_blocks=(1, 1, 1, 1)), {"speaker_channels": (8, 16, 16, 16)}
 VOICES, FRAMES, BANDS = 12, 40, 64
 
 
@@ -35,7 +35,7 @@ VOICES, FRAMES, BANDS = 12, 40, 64
 def small_encoder(monkeypatch):
     """Uses two blocks instead of sixteen, because tracing them takes most of the time."""
     monkeypatch.setattr("myxtts.models.speaker_encoder.SpeakerEncoder", SMALL)
-    monkeypatch.setattr("myxtts.memory.parts.SPEAKER_BLOCKS", (1, 1))
+    monkeypatch.setattr("myxtts.memory.parts.SPEAKER_BLOCKS", (1, 1, 1, 1))
 
 
 def test_equal_error_rate_of_worked_examples():

@@ -326,6 +326,11 @@ def say_lines(lines: list[Line], synthesizer, voice, arguments, options: dict, c
     """Checks all lines, then synthesizes those whose audio file is missing or out of date; returns the exit code."""
     # `options` and `check` are keyword arguments of `Synthesizer.batch`.
     folder = Path(arguments.output_folder)
+    name_of = lambda line: f"{line.id}.{arguments.format}"
+    read = [*(arguments.reference_audio or ()), *(Path(arguments.batch).parent / line.voice for line in lines)]
+    lost = {os.path.realpath(folder / name_of(line)) for line in lines} & {*map(os.path.realpath, read)}
+    rule = "a folder in which no recording of a voice has the name of an output"
+    require(not lost, "--output-folder", rule, min(lost, default=None))
     requests = _requests(lines, synthesizer, voice, arguments)
     file = folder / SPOKEN_FILE
     digests = read_json(file) if file.is_file() else {}
@@ -337,7 +342,6 @@ def say_lines(lines: list[Line], synthesizer, voice, arguments, options: dict, c
     stores = stores_in(synthesizer.folder).items()
     digests_of = [store.digest(chosen_step(store, part, arguments.which)) for part, store in stores]
     settings = repr((which, sorted(options.items(), key=str), digests_of))
-    name_of = lambda line: f"{line.id}.{arguments.format}"
     wanted = {}
     for line, own, language in requests:
         wanted[name_of(line)] = digest_bytes(repr((line.text, language, settings)).encode() + own.latents.tobytes())
@@ -368,11 +372,6 @@ def say_lines(lines: list[Line], synthesizer, voice, arguments, options: dict, c
 def _requests(lines, synthesizer, voice, arguments):
     """Returns `(line, voice, language)` for each line. Raises `UserError` for the first line that cannot be spoken."""
     speakers, requests, voices, notes = read_speakers(arguments.checkpoint), [], {}, {}
-    written = {os.path.realpath(Path(arguments.output_folder, f"{line.id}.{arguments.format}")) for line in lines}
-    read = [*(arguments.reference_audio or ()), *(Path(arguments.batch).parent / line.voice for line in lines)]
-    lost = written.intersection(map(os.path.realpath, read))
-    rule = "a folder in which no recording of a voice has the name of an output"
-    require(not lost, "--output-folder", rule, min(lost, default=None))
     for line in lines:
         name = composed(line.voice) if composed(line.voice) in speakers else line.voice
         own = name in speakers and speakers[name].language or arguments.own
