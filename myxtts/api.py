@@ -150,8 +150,7 @@ def plan(
         show: Function that is called with the report before the trial steps.
         named: Other options of `train`.
 
-    Returns:
-        A dictionary of JSON types; `print` shows it as tables.
+    Returns a dictionary of JSON types; `print` shows it as tables.
     """
     from myxtts.devices.configuration import device_request
     from myxtts.memory.estimates import RESERVED_GB

@@ -6,29 +6,29 @@ from test_architecture import ROWS
 
 ROOT = Path(__file__).resolve().parents[1]
 BUDGETS = {
-    "apps/datasets": 1700,
-    "apps/evaluation": 1005,
+    "apps/datasets": 1695,
+    "apps/evaluation": 1000,
     "apps/server": 1565,
     "apps/studio": 1740,
     "audio": 920,
     "bundled": 5,
-    "cli": 1070,
-    "config": 1355,
+    "cli": 1060,
+    "config": 1370,
     "data": 3200,
     "devices": 1035,
     "distributed": 455,
     "hearing": 725,
-    "inference": 1945,
-    "interchange": 2755,
+    "inference": 1950,
+    "interchange": 2810,
     "memory": 580,
-    "models": 1885,
+    "models": 1880,
     "runs": 2440,
     "storage": 1255,
-    "tests": 24985,
+    "tests": 25020,
     "text": 1650,
     "training": 4140,
     "utilities": 5495,
-    "utils": 115,
+    "utils": 125,
 }
 """Maximum lines of Python per package. A commit that raises one must say why."""
 

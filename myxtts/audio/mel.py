@@ -119,8 +119,7 @@ class MelSpectrogram:
             wav: Waveforms, `(B, S)` in [-1, 1] at `spec.sample_rate`; `S` must be more than half a window.
             by_clip: Whether to process one clip after the other, which is faster on a CPU and slower on a GPU.
 
-        Returns:
-            Log-mel, `(B, 1 + S // hop_length, num_mels)` float32.
+        Returns log-mel, `(B, 1 + S // hop_length, num_mels)` float32.
         """
         blocks, num_frames = self._blocks(wav)
         if not by_clip:

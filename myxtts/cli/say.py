@@ -149,7 +149,7 @@ def _say(arguments, text, lines, sound):
 def say_text(text: str, synthesizer, voice, arguments, options: dict, check: dict) -> int:
     """Writes the audio to --output during synthesis, then writes --subtitles. After an error, keeps partial audio."""
     # `options` and `check` are keyword arguments of `Synthesizer.sentences`.
-    spoken, partial = Spoken(), partial_path(arguments.output)
+    spoken, partial, file = Spoken(), partial_path(arguments.output), None
     spoken.pieces, rate = (), arguments.sample_rate or synthesizer.sample_rate
     try:
         with progress_bar("speaking", "sentence") as progress, write_whole(arguments.output, partial) as place:
@@ -166,7 +166,7 @@ def say_text(text: str, synthesizer, voice, arguments, options: dict, check: dic
             if arguments.subtitles:
                 with suppress(OSError):
                     write_text(partial_path(arguments.subtitles), spoken.subtitles())
-        else:
+        elif file:  # otherwise the partial file is another process's
             partial.unlink(missing_ok=True)
         raise
     if arguments.subtitles:

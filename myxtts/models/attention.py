@@ -287,8 +287,7 @@ class TransformerBlock(Layer):
             position: Index of the cache position to write, scalar int32.
             key_mask: `(B, S)` bool, True for cache positions to attend to; must be True at `position`.
 
-        Returns:
-            Output `(B, 1, width)`, updated keys and updated values.
+        Returns output `(B, 1, width)`, updated keys and updated values.
         """
         query, key, value = self.attention.split(self.attention.qkv(self.attention_norm(x)))
         keys = ops.slice_update(keys, (0, 0, position, 0), key)

@@ -221,8 +221,7 @@ class GPT(Layer):
             text_inputs: Text tokens between `[START]` and `[STOP]`, then padding, `(B, L)` int32.
             text_mask: `(B, L)` bool, False for padding.
 
-        Returns:
-            The state before the first code, with `num_latents + L + 1` positions in the cache.
+        Returns the state before the first code, with `num_latents + L + 1` positions in the cache.
         """
         start = ops.full((ops.shape(text_inputs)[0], 1), self.config.start_audio_token, dtype="int32")
         x = self._prompt(latents, text_inputs, start)

@@ -68,8 +68,7 @@ def open_run(
             only writes reports, renames damaged checkpoints, and removes the vocabulary of a run without checkpoints.
         is_plan: Whether to return after the estimates (`on_trial`), and to write no reports.
 
-    Returns:
-        The data set, whose `config` has the complete settings of the run, and a `StageWork` per stage.
+    Returns the data set, whose `config` has the complete settings of the run, and a `StageWork` per stage.
 
     Raises:
         UserError: The folder has a different run, the model in --init-from lacks a part, the recordings are unusable,

@@ -143,8 +143,7 @@ class Run:
             seed: Sampling seed.
             options: Other arguments of `Synthesizer.speak`, such as `temperature`.
 
-        Raises:
-            UserError: The GPT is not trained yet, or there is no recording for the voice.
+        Raises `UserError` if the GPT is not trained yet, or there is no recording for the voice.
         """
         from myxtts.interchange.onnx.engines import load_synthesizer
         from myxtts.runs.samples import held_out_voice

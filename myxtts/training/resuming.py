@@ -361,8 +361,7 @@ def load_foundations(
 ) -> tuple[dict[str, XTTS], dict[str, str]]:
     """Loads the models that a stage needs from the run's folder, into `models` or into new models on `device`.
 
-    Returns:
-        The models, and the digests of their weights, both by the name of the stage that trained the model.
+    Returns the models, and the digests of their weights, both by the name of the stage that trained the model.
 
     Raises:
         CheckpointError: A model is missing or not trained to the end.

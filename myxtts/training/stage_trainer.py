@@ -44,8 +44,7 @@ class StageTrainer:
         lineage: Digests of the weights of `foundations`, by stage name. Checkpoints with other digests are rejected.
         model, resume_checkpoint: See `XTTSTrainer`.
 
-    Raises:
-        UserError: A setting, the model or a checkpoint cannot be used.
+    Raises `UserError` if a setting, the model or a checkpoint cannot be used.
     """
 
     def __init__(

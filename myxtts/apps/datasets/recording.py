@@ -142,8 +142,7 @@ class Survey:
 def survey(audio: LongAudio, model: SileroModel | None = None) -> Survey:
     """Returns levels and voice activity of a recording mixed to mono; uses the loudest channel if the mix cancels out.
 
-    Raises:
-        AudioError: The recording is damaged or shorter than a frame.
+    Raises `AudioError` if the recording is damaged or shorter than a frame.
     """
     found, powers = _survey_channel(audio, model, None)
     if powers[-1] < 0.01 * powers[:-1].max():  # at -20 dB, the channels have opposite polarity

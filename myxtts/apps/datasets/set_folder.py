@@ -104,8 +104,7 @@ def open_set(path: Path) -> Iterator[SetFolder]:
     """Opens or creates a data set's folder, locked during the `with` block. After the block, deletes a new data set
     to which nothing was added, and the parent folders created for it.
 
-    Raises:
-        UserError: The folder has other content, or another process writes to it.
+    Raises `UserError` if the folder has other content, or another process writes to it.
     """
     if path.exists() and not path.is_dir():
         raise UserError(f"--output must be a folder. {path} is a file.")

@@ -42,8 +42,7 @@ def subjects(folders: Sequence[str], which: str, accept_licence: bool = False) -
 
     `which` is the checkpoint of a plain `FOLDER`. Models on the Hugging Face hub are downloaded.
 
-    Raises:
-        UserError: A folder does not exist, or a model cannot be loaded (see `local_folder`).
+    Raises `UserError` if a folder does not exist, or a model cannot be loaded (see `local_folder`).
     """
     found, names, what = [], Counter(), "FOLDER (or spoken files with a metadata.csv)"
     for one in folders:

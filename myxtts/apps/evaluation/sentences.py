@@ -59,8 +59,7 @@ def choose_sentences(
             language of clips is detected; `texts` get the language of a run's speakers or, if unknown, English.
         folder: Empty folder for recordings by eSpeak NG, which are the default test data of the bundled model.
 
-    Raises:
-        UserError: There are no sentences, or no voices.
+    Raises `UserError` if there are no sentences, or no voices.
     """
     models = [one.folder for one in judged if one.is_model]
     used = [read_config(folder).data for folder in models]

@@ -148,8 +148,7 @@ class Speaker:
     def submit(self, job: SpeechJob) -> None:
         """Queues a text. Must be called in a running event loop. A text without `pieces` gives silence at once.
 
-        Raises:
-            ApiError: The queue is full (429), or the server is stopping (503).
+        Raises `ApiError` if the queue is full (429) or the server is stopping (503).
         """
         job.loop = asyncio.get_running_loop()
         with self._changed:

@@ -112,8 +112,7 @@ class Stored:
 def import_coqui(files: CoquiFiles, output: Path) -> tuple[XTTSConfig, list[Stored]]:
     """Converts a Coqui model to a MyXTTS model in `output`, a new or empty folder. An error leaves no partial model.
 
-    Returns:
-        The model's settings, and every tensor in the files, whether used or not.
+    Returns the model's settings, and every tensor in the files, whether used or not.
 
     Raises:
         CheckpointError: A tensor is missing, unknown, misshapen or not finite, or the files belong to different models.
@@ -267,8 +266,7 @@ def export_coqui(folder: str | os.PathLike, output: str | os.PathLike, which: st
         output: Path of the model file, ending in `.pth`, or a folder for `model.pth`. No file is overwritten.
         which: Checkpoint of the GPT and the waveform decoder, `best` or `last`.
 
-    Returns:
-        Paths of the files written.
+    Returns paths of the files written.
 
     Raises:
         CheckpointError: A part is missing, or Coqui TTS does not support the model's shape.

@@ -31,8 +31,8 @@ CACHE_ROWS = 64
 """The key-value cache grows to the next multiple of this number of positions."""
 RULES = {
     "speed": (float, "speaking rate", "0.25 to 4.0", lambda value: 0.25 <= value <= 4),
-    "temperature": (float, "sampling temperature, 0 is greedy", "0 or more", lambda value: 0 <= value <= 10**9),
-    "top_k": (int, "codes to sample from, 0 is all", "0 or more", lambda value: 0 <= value <= 10**9),
+    "temperature": (float, "sampling temperature, 0 is greedy", "at least 0", lambda value: 0 <= value <= 10**9),
+    "top_k": (int, "codes to sample from, 0 is all", "at least 0", lambda value: 0 <= value <= 10**9),
     "top_p": (float, "their total probability", "above 0 and at most 1", lambda value: 0 < value <= 1),
     "repetition_penalty": (float, "1 is none", "above 0", lambda value: 0 < value <= 10**9),
 }
