@@ -24,7 +24,7 @@ BUDGETS = {
     "models": 1880,
     "runs": 2440,
     "storage": 1255,
-    "tests": 25020,
+    "tests": 25010,
     "text": 1650,
     "training": 4140,
     "utilities": 5495,

@@ -20,22 +20,18 @@ FILES = [*ROOT.glob("myxtts/**/*.py"), *ROOT.glob("utilities/**/*.py")]
 SOURCES = "".join(path.read_text(encoding="utf-8") for path in FILES)
 
 
-class Parsed(BaseException):
-    """Ends a command when it parses its arguments."""
-
-
 def parser_of(entry):
     """Returns the parser of a subcommand."""
     module, _, function = entry.partition(":")
 
     def parse_args(parser, *_):
-        raise Parsed(parser)
+        raise SystemExit(parser)
 
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(Parsed) as found:
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as found:
         patch.setattr(argparse.ArgumentParser, "parse_args", parse_args)
         patch.setattr(PlainParser, "parse_args", parse_args)
         getattr(importlib.import_module(module), function)([])
-    return found.value.args[0]
+    return found.value.code
 
 
 PARSERS = {name: parser_of(entry) for name, (entry, _) in COMMANDS.items()}

@@ -100,10 +100,6 @@ def test_recommendations_name_the_flag_and_the_value(monkeypatch):
     assert "--buffer-size 100 (now 50)" in fixed.recommendation and "pipeline_depth: 5" in fixed.recommendation
 
 
-def test_data_device_is_busy_in_preparation_and_copies_the_model_device_outside_of_stalls():
-    assert profile_of(phases(), pipeline(stall=0.2, preparing=0.3, copying=0.1)).busy == pytest.approx((0.4, 0.8))
-
-
 @on_logical_devices
 def profiled(folder, corpus):
     config = tiny_run_config(corpus, folder / "run", model={"layers": 1}, data={"num_buckets": 1})
