@@ -44,7 +44,7 @@ def prepare(
     require(1 <= shards <= MAX_SHARDS, "--shards", f"1 to {MAX_SHARDS}", shards)
     require(shard is None or 0 <= shard < shards, "--shard", f"0 to {shards - 1}, below --shards", shard)
     output, config = Path(output), read_config(Path(checkpoint))
-    limits = ClipLimits(*(given or own for given, own in zip(limits, clip_limits(config))))
+    limits = ClipLimits(*(own if given is None else given for given, own in zip(limits, clip_limits(config))))
     require(0 < limits.min_seconds < limits.max_seconds, "--min-seconds", "above 0 and below --max-seconds", limits[0])
     data = replace(config.data, train_data=train_data or config.data.train_data, prepared=None)
     if data.train_data is None:
