@@ -88,6 +88,7 @@ class AudioFile:
         try:
             self._file = soundfile.SoundFile(self._disk, "w", sample_rate, 1, subtype, format=container)
         except soundfile.LibsndfileError as error:
+            self._disk.close()
             raise AudioError(path, "unsupported", f"{container} at {sample_rate} Hz: {error.error_string}") from error
         if container == "WAV":  # SFC_SET_UPDATE_HEADER_AUTO: each write updates the length in the header
             soundfile._snd.sf_command(self._file._file, 0x1061, soundfile._ffi.NULL, 1)

@@ -110,7 +110,7 @@ def _read(arguments):
         arguments.text_front.check(text, arguments.language)
         print(note, end="\n" * bool(note), file=sys.stderr)
         if len(text) > SHORT_TEXT:
-            seconds = SECONDS_AT_CHAR_LIMIT * len(text) / get_language(arguments.language).char_limit
+            seconds = SECONDS_AT_CHAR_LIMIT * len(text) / get_language(arguments.language).char_limit / arguments.speed
             print(f"This is about {seconds / 60:.1f} min of speech.", file=sys.stderr)
             is_wav = not arguments.stream and check_suffix(arguments.output) == ".wav"
             if is_wav and 2 * seconds * (arguments.sample_rate or DECODER_SAMPLE_RATE) > 2**32:
@@ -149,7 +149,7 @@ def _say(arguments, text, lines, sound):
 def say_text(text: str, synthesizer, voice, arguments, options: dict, check: dict) -> int:
     """Writes the audio to --output during synthesis, then writes --subtitles. After an error, keeps partial audio."""
     # `options` and `check` are keyword arguments of `Synthesizer.sentences`.
-    spoken, partial, file = Spoken(), partial_path(arguments.output), None
+    spoken, partial, place = Spoken(), partial_path(arguments.output), None
     spoken.pieces, rate = (), arguments.sample_rate or synthesizer.sample_rate
     try:
         with progress_bar("speaking", "sentence") as progress, write_whole(arguments.output, partial) as place:
@@ -166,7 +166,7 @@ def say_text(text: str, synthesizer, voice, arguments, options: dict, check: dic
             if arguments.subtitles:
                 with suppress(OSError):
                     write_text(partial_path(arguments.subtitles), spoken.subtitles())
-        elif file:  # otherwise the partial file is another process's
+        elif place:  # otherwise the partial file is another process's
             partial.unlink(missing_ok=True)
         raise
     if arguments.subtitles:
@@ -231,8 +231,9 @@ def _check(arguments):
     written = {"--output": output, "--subtitles": arguments.subtitles, "--save-voice": arguments.save_voice}
     for flag, path in written.items():
         require_output(flag, path)
-        require(not path or os.path.realpath(path) not in named, flag, "a file that no other option names", path)
-        named.add(os.path.realpath(path or "-"))
+        if path is not None:
+            require(os.path.realpath(path) not in named, flag, "a file that no other option names", path)
+            named.add(os.path.realpath(path))
     if arguments.batch:
         require_output("--output-folder", arguments.output_folder, makes_folders=True)
         require(not Path(arguments.output_folder).is_file(), "--output-folder", "a folder", arguments.output_folder)

@@ -97,9 +97,9 @@ def launch(argv: list[str] | None = None) -> int:
     given = build_parser().parse_args(command[1:])
     for flag, value in (("--workers", given.workers), ("--worker-index", given.worker_index)):
         require(value is None, flag, "left out after --, because myxtts launch sets it", value)
-    starts_over = config_from_arguments(given).training.reset_training and not given.resume
+    starts_over = arguments.restarts and not given.resume and config_from_arguments(given).training.reset_training
     rule = "0 with --reset-training (training.reset_training), which would start over after each lost worker"
-    require(not (arguments.restarts and starts_over), "--restarts", rule, arguments.restarts)
+    require(not starts_over, "--restarts", rule, arguments.restarts)
     from myxtts.devices.configuration import divide_gpus
     from myxtts.distributed.workers import launch
 

@@ -44,7 +44,7 @@ def maybe_traced(traced: bool, function: Callable, *signature: tf.TensorSpec) ->
 def graph_of(function: Callable, signature: list, compiled: bool = False) -> Callable:
     """Returns a function `() -> graph` that traces `function` to a concrete graph when first called, and caches it.
 
-    Calling a concrete graph skips the lookup of a `tf.function`, which takes as long as a step of a small model.
+    Calling the graph skips the lookup in each call of a `tf.function`, which takes as long as a small model's step.
     """
     traced = tf.function(function, input_signature=signature, jit_compile=compiled, autograph=False)
     return functools.cache(traced.get_concrete_function)

@@ -28,7 +28,7 @@ from myxtts.interchange.coqui.conversion import CoquiFiles, find_release, import
 from myxtts.interchange.coqui.settings import RELEASED_NAMES
 from myxtts.storage.base_model import BASE_NAME, MODELS, RELEASE, is_base, require_kind
 from myxtts.storage.files import AnyPath, write_json, write_text, write_whole_folder
-from myxtts.storage.run_folder import stores_in
+from myxtts.storage.run_folder import listed_seconds, stores_in
 from myxtts.storage.speakers import SPEAKERS_FILE
 
 _OWN_FILES = ["config.json", "vocab.json", SPEAKERS_FILE, *(f"{part}/step_*/*" for part in STAGES)]
@@ -272,7 +272,7 @@ def _lists(origin):
     for name, title in (("train", "Training"), ("validation", "Validation")):
         with suppress(FileNotFoundError), open(origin / f"clips_{name}.csv", encoding="utf-8", newline="") as file:
             rows = [row for row in csv.DictReader(file) if row.get("verdict") != "rejected"]
-            yield title, len(rows), sum(float(row["seconds"] or 0) for row in rows) / 60
+            yield title, len(rows), sum(listed_seconds(row) for row in rows) / 60
 
 
 def _stages(origin):

@@ -2,7 +2,7 @@
 
 Memory-efficient attention is FlashAttention over chunks of keys. The forward and backward passes follow Dao et al.
 2022, algorithms 1 and 4, with the online softmax of Milakov and Gimelshein 2018, algorithm 3. With a causal mask,
-queries before a chunk of keys are left out of its scores, which saves about half of the matrix products.
+scores of a chunk of keys are computed only for later queries, which saves about half of the matrix products.
 """
 
 from collections.abc import Callable

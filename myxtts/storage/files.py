@@ -30,8 +30,8 @@ MAX_JSON_BYTES = 32 * 2**20
 """Maximum size of a JSON file; the files of a run take a few hundred kilobytes."""
 _FORMULA = re.compile(r"\s*[=+\-@\t\r\uff1d\uff0b\uff0d\uff20]")
 """Pattern for the start of a CSV cell that a spreadsheet may evaluate as a formula, even after leading blanks."""
-_TEMPORARY = f".{{}}.{12 * '[0-9a-f]'}.myxtts*.tmp"
-"""Glob pattern for the temporary paths of a file or folder, to format with the first 40 characters of its name."""
+_TEMPORARY = f".{{}}.{12 * '[0-9a-f]'}.myxtts{{}}.tmp"
+"""Glob pattern for temporary paths, to format with the first 40 characters of a name, then with "", ".old" or "*"."""
 _NUMBER = re.compile(r"[+-]?\d+(\.\d+)?(e[+-]?\d+)?")
 
 
@@ -82,6 +82,7 @@ def write_whole(path: AnyPath, partial: Path | None = None) -> Iterator[Path]:
     with _named(path, temporary):
         # A private file must not become readable while it is written.
         mode = target.stat().st_mode & 0o777 | 0o600 if target.exists() else 0o666
+        _had_leftovers(target.parent)
         descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode)
         try:
             _claim(descriptor, target)
@@ -129,6 +130,7 @@ def write_whole_folder(path: AnyPath, sync: bool = True, replaced_name: str | No
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = temporary_path(path)
     replaced = path.with_name(replaced_name or temporary.with_suffix(".old.tmp").name)
+    _had_leftovers(path.parent)
     temporary.mkdir()
     descriptor = os.open(temporary, os.O_RDONLY)
     try:
@@ -155,8 +157,8 @@ def write_whole_folder(path: AnyPath, sync: bool = True, replaced_name: str | No
 
 @functools.cache
 def _had_leftovers(folder):
-    """Whether `folder` had other temporary paths at this process's first write. Cached, since listing is slow."""
-    return len([*folder.glob(_TEMPORARY.format("*"))]) > 1
+    """Whether `folder` had temporary paths before this process's first write. Cached, since listing is slow."""
+    return any(folder.glob(_TEMPORARY.format("*", "*")))
 
 
 def _claim(descriptor, path):
@@ -164,16 +166,17 @@ def _claim(descriptor, path):
     with suppress(OSError):  # without locks, the others may be in use
         lock(descriptor)
         if _had_leftovers(path.parent):
-            remove_leftovers(path.parent, glob.escape(path.name[:40]))
+            # If `path` is missing, a replaced folder (`.old.tmp`) may be its only version.
+            remove_leftovers(path.parent, glob.escape(path.name[:40]), "*" if path.exists() else "")
 
 
-def remove_leftovers(folder: AnyPath, name: str = "*") -> None:
+def remove_leftovers(folder: AnyPath, name: str = "*", kind: str = "*") -> None:
     """Removes temporary files and folders in `folder` that no process has locked: their writers were killed.
 
-    `name` is a glob pattern for the first 40 characters of the final names. On a file system without locks, the caller
-    must make sure that no process is writing to `folder`.
+    `name` is a glob pattern for the first 40 characters of the final names; with `kind` "", replaced folders are kept.
+    On a file system without locks, the caller must make sure that no process is writing to `folder`.
     """
-    for leftover in () if os.path.islink(folder) else Path(folder).glob(_TEMPORARY.format(name)):
+    for leftover in () if os.path.islink(folder) else Path(folder).glob(_TEMPORARY.format(name, kind)):
         with suppress(OSError):  # it is a link, or another user's; opening a pipe must not wait for a writer
             descriptor = os.open(leftover, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
             try:

@@ -201,6 +201,11 @@ def _put_back(folder):
         gathered.rmdir()
 
 
+def listed_seconds(row: dict[str, str]) -> float:
+    """Returns a clip's duration in a row of `clips_….csv`, which a spreadsheet may have saved with decimal commas."""
+    return float((row.get("seconds") or "0").replace(",", "."))
+
+
 def read_metrics(folder: AnyPath) -> list[dict]:
     """Reads a run's `metrics.jsonl`, one dictionary per line; skips incomplete lines, which a killed run may leave."""
     path, found = Path(folder, METRICS), []

@@ -103,8 +103,9 @@ class Reader(NamedTuple):
 
         def shortened(part: str, limit: int) -> list[str]:
             is_short = entry.romanize or len(in_words(part, language, self.g2p)) <= limit  # romanized text is longer
-            shorter = max(len(part) * 3 // 4, longest_word(part) * fits(read(part)))
-            if is_short and fits(read(part)) or not 0 < shorter < len(part):
+            is_fitting = fits(read(part))
+            shorter = max(len(part) * 3 // 4, longest_word(part) * is_fitting)
+            if is_short and is_fitting or not 0 < shorter < len(part):
                 return [part]
             return [one for half in split_text(part, language, shorter) for one in shortened(half, limit)]
 

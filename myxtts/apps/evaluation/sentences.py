@@ -29,7 +29,7 @@ from myxtts.inference.code_engine import mark_text
 from myxtts.inference.synthesizer import SpeechError, Synthesizer
 from myxtts.inference.voices import Voice
 from myxtts.storage.base_model import is_base, model_name
-from myxtts.storage.run_folder import read_config
+from myxtts.storage.run_folder import listed_seconds, read_config
 from myxtts.storage.speakers import language_of
 from myxtts.text.languages import get_language
 
@@ -55,8 +55,8 @@ def choose_sentences(
         data: Data set with recordings (default: the data set of the first run whose data still exist).
         texts: Text file with one sentence per line, used instead of the data set.
         voices: Reference recordings, assigned to the sentences in turn.
-        language: Language of `texts` and unlabeled clips (default: a run's language). If no run has a language, the
-            language of clips is detected; `texts` get the language of a run's speakers or, if unknown, English.
+        language: Language of `texts` and of clips without a language (default: that of the first run with one). Without
+            any, the language of clips is detected, and `texts` are in the language of a run's speakers, else English.
         folder: Empty folder for recordings by eSpeak NG, which are the default test data of the bundled model.
 
     Raises `UserError` if there are no sentences, or no voices.
@@ -153,8 +153,7 @@ def clips_of_run(run: Path, utterances: Sequence[Utterance], folder: Path) -> tu
         # In the list, names that a spreadsheet would evaluate as formulas begin with an apostrophe.
         rows = {re.sub("^'(?=[=+@-])", "", row["id"]): row for row in csv.DictReader(file)}
     known = [one for one in utterances if one.id in rows]
-    seconds = lambda one: float((rows[one.id].get("seconds") or "0").replace(",", "."))  # perhaps from a spreadsheet
-    some = [(_usable_seconds(one), seconds(one)) for one in spread(known, 20)]
+    some = [(_usable_seconds(one), listed_seconds(rows[one.id])) for one in spread(known, 20)]
     others = [found for found, listed in some if found and abs(found - listed) > 0.1 * listed > 0]
     # Half of the shorter list's ids must be shared and have the listed durations: other data sets may use the same ids.
     is_known = len(known) >= max(1, 0.5 * min(len(ids), len(rows))) and 2 * len(others) <= len(some)

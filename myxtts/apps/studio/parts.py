@@ -70,8 +70,8 @@ def language_box(texts: dict[str, str], elem_id: str, value: str, codes: Collect
 
 
 def hint(texts: dict[str, str], doubt: str, unread: str) -> str:
-    """Returns a note for the user: the text seems to be in another language, `doubt`, and the characters `unread` are
-    not spoken. Each of `doubt` and `unread` may be ""; the note then leaves out this part."""
+    """Returns a warning that the text seems to be in the language `doubt`, and that the characters `unread` are not
+    spoken. If `doubt` or `unread` is "", its part of the note is omitted."""
     seems = doubt and texts["seems"].format(texts.get(f"language_{doubt}", LANGUAGES[doubt].name))
     return " · ".join(filter(None, [seems, unread and texts["unread"].format(html.escape(unread))]))
 

@@ -51,7 +51,7 @@ def load_corpus(
 
     Args:
         root: A folder, or a single list of clips.
-        language: Default for clips without a language. None identifies the language from the texts, else uses English.
+        language: Default for clips without a language. With None, it is detected, and is English if unclear.
         format_name: Name of the only format to try. By default, the first format that recognizes the data set is used.
         audio_roots: Folders outside the data set that may contain its audio files.
 
@@ -116,7 +116,7 @@ def text_beside(recording: Path, language: str) -> Path | None:
 
 
 def _other_kind(root):
-    """Returns the kind of `root`, a key of `not_data.toml` or `KINDS`, if it is not a data set; else None."""
+    """If `root` is not a data set, returns what it is, a key of `not_data.toml` or `KINDS`; else returns None."""
     if str(root).startswith("hf:"):
         return "hub"
     if not root.exists():

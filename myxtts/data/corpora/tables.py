@@ -200,7 +200,7 @@ def plain_table(reading: Reading, place: Place, path: Path) -> Table:
 
 
 def columns_by_content(rows: Sequence[list[str]], size: int, clip: int = 0) -> tuple[tuple[str | None, ...], bool]:
-    """Returns the columns of a list without a header, and whether they are a guess that users should be told about.
+    """Returns the columns of a list without a header, and whether they are a guess to be reported to users.
 
     Considers `rows` with `size` cells. The text column has the most letters. A column of words that are not in the text
     is for speakers or languages if these words are few or short. Columns of varied numbers (durations) are not used.
@@ -319,9 +319,9 @@ def read_split(reading: Reading, place: Place, training: Table, validation: Tabl
 
     `others` are test lists. A validation or test list that contains all training clips is ignored.
     """
-    form_of = lambda table: (table.header_line, table.dialect and table.dialect.separator, len(table.columns))
-    is_alike = validation and (training.is_guess or form_of(validation) == form_of(training))
-    if is_alike and validation.header_line is None:  # the longer list is the better sample
+    plain = [one for one in (training, validation) if one and one.dialect and one.header_line is None]
+    is_alike = len(plain) == 2 and training.dialect.separator == validation.dialect.separator
+    if is_alike and (training.is_guess or len(validation.columns) == len(training.columns)):  # it is the better sample
         validation = validation._replace(columns=training.columns, is_guess=training.is_guess)
     ids_of = lambda table: {_to_id(reading, name) for name in _clip_names(reading, table)}
     named, kept_back = ids_of(training), set()

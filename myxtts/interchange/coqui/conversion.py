@@ -20,6 +20,7 @@ from myxtts.inference.speech import Voice
 from myxtts.interchange.coqui import weights as coqui
 from myxtts.interchange.coqui.settings import RELEASED_NAMES, coqui_settings, model_config, read_settings, run_config
 from myxtts.interchange.coqui.torch_checkpoint import read_torch_checkpoint, write_torch_checkpoint
+from myxtts.storage import files as storage_files
 from myxtts.storage.base_model import RELEASE, TRAINER, kind_of
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore, write_manifest, write_tensors
 from myxtts.storage.files import claimed, digest_bytes, user_cache, write_json, write_whole, write_whole_folder
@@ -78,9 +79,9 @@ def imported_release(model: Path) -> Path:
     def convert():
         print(f"{model.parent} is a Coqui model: converting it once into {output}", file=sys.stderr, flush=True)
         import_coqui(files, output)
-        for stale in cache.glob(f"*{glob.escape(stem)}-*"):  # also the remains of a killed conversion
-            if output.name not in stale.name:
-                shutil.rmtree(stale, ignore_errors=True)
+        for stale in {*cache.glob(f"{glob.escape(stem)}-*")} - {output}:
+            shutil.rmtree(stale, ignore_errors=True)
+        storage_files.remove_leftovers(cache, f"{glob.escape(stem[:40])}*")  # of killed conversions
 
     make_once(output, convert)
     return output

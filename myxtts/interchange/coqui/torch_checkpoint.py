@@ -250,7 +250,7 @@ def _extended(name, whole, values):
 
 
 def _of_kind(kind, value):
-    """Returns `value` if it is an instance of `kind`; else raises `TypeError`. Other types could bypass the limits."""
+    """Returns `value` if its type is `kind`, else raises `TypeError`. Other types could bypass the size limits."""
     if not isinstance(value, kind):
         raise TypeError(f"{brief(value)} where a {kind.__name__} belongs")
     return value

@@ -118,7 +118,7 @@ def _tensors(part, table, **numbers):
 
 
 def dvae_tensors(config: ModelConfig, prefix: str = "") -> list[Tensor]:
-    """Lists the weights in `dvae.pth` as `Tensor`s. Puts `prefix` before the names of the tensors in that file."""
+    """Lists the weights in `dvae.pth` as `Tensor`s. In the file, all names begin with `prefix`."""
     count, hidden = config.dvae_residual_blocks, config.dvae_hidden
     numbers = dict(hidden=hidden, book=config.codebook_width, codes=config.num_codes, mels=config.num_mels)
     tensors = [*_tensors("dvae", "encoder", **numbers)]

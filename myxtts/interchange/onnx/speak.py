@@ -183,7 +183,7 @@ class Speaker:
         return voice or max(own, key=fit, default=""), language
 
     def sentence(self, ids, latents, speaker, seed=0, number=0, speed=1.0, **sampling):
-        """Synthesizes ids as sentence `number`; returns samples `(S,)`, codes, and whether a stop code ended them."""
+        """Synthesizes the ids of sentence `number` of a text. Returns samples `(S,)`, codes, and whether they ended."""
         states, codes = zip(*self.draw(ids, latents, seed, number, **sampling))
         has_audio = len(codes) >= max(2, speed)  # fewer states have no frame
         samples = self.sound(np.concatenate(states), speaker, speed) if has_audio else np.zeros(0, np.float32)

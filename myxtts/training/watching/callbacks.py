@@ -1,4 +1,4 @@
-"""Trainer callbacks: base class, descriptions of a stage, and the writer of metrics and TensorBoard files."""
+"""Trainer callbacks: the base class, objects that describe a stage to callbacks, and the writer of metrics."""
 
 import json
 import logging

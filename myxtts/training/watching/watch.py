@@ -68,9 +68,9 @@ class DivergenceGuard:
 class OvertrainingDetector:
     """Early stopping (Prechelt 1998) that distinguishes overtraining from a plateau.
 
-    A validation counts as overtrained if, compared with the best validation, its loss is higher although the training
-    loss (mean since the previous validation) is lower. A new best resets the count. `update` warns when the
-    count reaches half of `patience` and sets `stopped` at `patience`. With a patience of 0, it only warns.
+    Counts the validations whose loss is higher than that of the best validation although the training loss (mean since
+    the previous validation) is lower. A new best resets the count. `update` warns when the count reaches half of
+    `patience`, and sets `stopped` at `patience`. With a patience of 0, it warns after `WARN_AFTER` and never stops.
     """
 
     def __init__(self, patience: int):
@@ -165,7 +165,7 @@ class Watch:
         self.call("on_end", StageEnd(trainer.stage.name, trainer.step, timing, step.traces, scale, step.bad_steps))
 
     def after_step(self, losses: dict, batches: int) -> None:
-        """Records the losses of the last step, which used `batches` batches, and the clips in these batches.
+        """Records the losses of the last step and the clips that it used. `batches` is the number of its batches.
 
         Raises:
             TrainingDiverged: Losses or gradients of too many consecutive steps were not finite. A file lists the steps.

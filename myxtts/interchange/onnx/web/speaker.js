@@ -230,7 +230,11 @@ function squeezed(states, width, speed) {
 
 // Half of the distance between the lowest and the highest sample: a constant offset is silent.
 function amplitude(samples) {
-  const [low, high] = samples.reduce(([low, high], one) => [Math.min(low, one), Math.max(high, one)], [Infinity, -Infinity]);
+  let low = Infinity, high = -Infinity;
+  for (const one of samples) {
+    if (one < low) low = one;
+    if (one > high) high = one;
+  }
   return (high - low) / 2;
 }
 
