@@ -113,9 +113,8 @@ def train(config: Configuration = None, **options) -> "Run":
             `model_size="nano"`, `data_gpu=0`, `max_steps=2000`; they override `config`. Also `callbacks`, a list of
             callbacks (see `runs.run.Run`), and `quiet=True`, which turns off the output but not `train.log`.
 
-    Returns:
-        The run, with `history`, `best`, `finished` and `speak`. On Ctrl-C, training ends with a checkpoint; the same
-        call resumes it.
+    Returns the run, with `history`, `best`, `finished` and `speak`. On Ctrl-C, training ends with a checkpoint; the
+    same call resumes it.
 
     Raises:
         UserError: An option or a recording is unusable. A note gives the Python names of flags in the message.

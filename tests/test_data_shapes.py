@@ -153,7 +153,7 @@ def test_data_of_every_layout_is_read_and_trained_on_completely(shape, tiny_yaml
     assert main(["data", str(path), "--strict"]) == 0
     assert "accepted: 6" in (said := capsys.readouterr().out)
     assert ("Not used" in said) == (shape in UNUSED) and UNUSED.get(shape, "") in said
-    assert said.count("audio from") + said.count("read as the clip") <= 1 + (shape in SPLIT)
+    assert said.count("audio from") + said.count("columns are read as") <= 1 + (shape in SPLIT)
     for place, name in ((DVAEStage, "prepare_step"), (DVAEStage, "measure"), (samples, "write_curves")):
         monkeypatch.setattr(place, name, lambda *_: None)  # they cost as much as the two steps
     options = dict(config=tiny_yaml, checkpoint_dir=tmp_path / "run", stage="dvae", sample_every=0, max_text_length=24)

@@ -38,7 +38,6 @@ def write_audio(path: AnyPath, samples: np.ndarray, sample_rate: int, from_rate:
     does not support `sample_rate`.
     """
     samples = np.asarray(samples, np.float32)
-    check_suffix(path)
     if samples.ndim != 1:
         raise ValueError(f"samples must have the shape (S,), one channel. Received: {samples.shape}.")
     if not len(samples):
@@ -108,11 +107,8 @@ class AudioFile:
 
     def close(self) -> None:
         """Finishes the file."""
-        try:
+        with closing(self._disk), closing(self._file):
             self.write(np.zeros(0, np.float32), last=True)
-        finally:
-            self._file.close()
-            self._disk.close()
         self._disk.check()
 
 

@@ -15,7 +15,6 @@ from myxtts.audio.encoding import AudioFile, SoundEncoder, check_suffix
 from myxtts.cli.arguments import OPTIONS, PlainParser, add_model, add_options
 from myxtts.cli.errors import exits_with_sentence, language_code, read_input, require_output
 from myxtts.config.checks import UserError, bounded_text, counted, printable, require
-from myxtts.config.rates import DECODER_SAMPLE_RATE
 from myxtts.data.corpora import SUBTITLES
 from myxtts.data.corpora.tables import find_dialect, names_to_columns
 from myxtts.devices.machine import check_device
@@ -112,9 +111,6 @@ def _read(arguments):
         if len(text) > SHORT_TEXT:
             seconds = SECONDS_AT_CHAR_LIMIT * len(text) / get_language(arguments.language).char_limit / arguments.speed
             print(f"This is about {seconds / 60:.1f} min of speech.", file=sys.stderr)
-            is_wav = not arguments.stream and check_suffix(arguments.output) == ".wav"
-            if is_wav and 2 * seconds * (arguments.sample_rate or DECODER_SAMPLE_RATE) > 2**32:
-                raise UserError(f"{arguments.output} would exceed 4 GiB, the limit of WAV. Give a name such as a.flac.")
     given = {name: value for name, value in vars(arguments).items() if name in vars(config.sampling)}
     arguments.sampling = config.sampling.changed(given)
     return text, lines

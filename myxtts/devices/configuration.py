@@ -66,11 +66,16 @@ def divide_gpus(count: int, virtual_devices: int | None = None) -> list[dict[str
     if not (share := len(gpus) // count):
         rule = f"--workers must be at most {len(gpus)}, the number of GPUs that this process sees. Received: {count}"
         raise DeviceError(f"{rule}. Check CUDA_VISIBLE_DEVICES, or set {ACCELERATOR_VARIABLES[0]}=cpu.")
-    ids = [",".join(gpu.id for gpu in gpus[share * n : share * (n + 1)]) for n in range(count)]
-    say(f"CUDA_VISIBLE_DEVICES of each worker: {' | '.join(ids)}")
+    found = [_showing(gpu.id for gpu in gpus[share * n : share * (n + 1)]) for n in range(count)]
+    say(f"CUDA_VISIBLE_DEVICES of each worker: {' | '.join(own['CUDA_VISIBLE_DEVICES'] for own in found)}")
+    return found
+
+
+def _showing(ids):
+    """Returns the environment variables that make only the GPUs `ids` visible, in this order."""
     # NVML and nvidia-smi use this order. A list set by the user refers to the user's own order.
     order = {} if "CUDA_VISIBLE_DEVICES" in os.environ else {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
-    return [order | {"CUDA_VISIBLE_DEVICES": own} for own in ids]
+    return order | {"CUDA_VISIBLE_DEVICES": ",".join(ids)}
 
 
 def device_request(data_gpu: int | None, model_gpu: int | None, virtual_devices=None, **options) -> DeviceRequest:
@@ -192,10 +197,7 @@ def _narrow_environment(plan):
     # After the import, GPUs in descending order are an error: `set_visible_devices` numbers them in ascending order.
     has_gpus = plan.is_dual and plan.visible_ids
     if has_gpus and "tensorflow" not in sys.modules:
-        if "CUDA_VISIBLE_DEVICES" not in os.environ:
-            # NVML and nvidia-smi use this order. A list set by the user refers to the user's own order.
-            os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
-        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(plan.visible_ids)
+        os.environ.update(_showing(plan.visible_ids))
         return True
     if has_gpus and list(plan.visible) != sorted(plan.visible):
         pair, ids = ",".join(map(str, plan.visible)), ",".join(plan.visible_ids)

@@ -265,9 +265,8 @@ def launch(arguments: Sequence[str], environments: Sequence[Mapping[str, str]], 
     Ctrl-C and SIGTERM are forwarded to all workers. If a worker is lost, all workers end and are restarted, up to
     `restarts` times; the run resumes from the last checkpoint.
 
-    Returns:
-        `REFUSED_EXIT_CODE` if the first worker that failed could not run with its settings; else `LOST_EXIT_CODE` if a
-        worker was lost; else the first exit code, in worker order, that is not 0; 0 if all workers succeeded.
+    Returns `REFUSED_EXIT_CODE` if the first worker that failed could not run with its settings; else `LOST_EXIT_CODE`
+    if a worker was lost; else the first exit code, in worker order, that is not 0; 0 if all workers succeeded.
     """
     workers, is_stopped = [], threading.Event()
     # Each worker has its own session, so that it gets a Ctrl-C only once, forwarded by this process.

@@ -116,9 +116,8 @@ class TensorflowSteps:
     def draw(self, state: DecodingState, request: Request) -> tuple[Tensor, Tensor, Tensor, DecodingState]:
         """Samples up to `request.steps` codes for each sentence; stops early if all sentences have ended.
 
-        Returns:
-            Codes `(MOST_CODES, B)` int32, filled with stop codes after the end of a sentence; the GPT latents
-            `(MOST_CODES + 1, B, width)` that predict these codes and the next one; number of steps run; new state.
+        Returns codes `(MOST_CODES, B)` int32, filled with stop codes after the end of a sentence; the GPT latents
+        `(MOST_CODES + 1, B, width)` that predict these codes and the next one; number of steps run; new state.
         """
         xla = tuple(request.key_mask.shape) in self.shapes
         with tf.device(self._device):

@@ -165,11 +165,13 @@ class Synthesizer:
         logger.log(logging.INFO if note else logging.DEBUG, "%s", note.replace("--language", "language"))
         return voice, language
 
-    def batch(self, texts: Sequence[str], *given, **options) -> list[Speech]:
+    def batch(
+        self, texts: Sequence[str], voices: Sequence[AnyVoice | None], languages: Sequence[str], *given, **options
+    ) -> list[Speech]:
         """Synthesizes several texts of any length together. Arguments and errors are those of `sentences`."""
         to_mel = self.codes_to_mel if "dvae" in self.model.parts else None
         found = []
-        for piece, samples in self.sentences(texts, *given, **options):
+        for piece, samples in self.sentences(texts, voices, languages, *given, **options):
             if not piece.start_seconds:
                 found.append(([], []))
             for parts, part in zip(found[-1], (piece, samples)):

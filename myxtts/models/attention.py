@@ -177,8 +177,7 @@ def attention(
         dropout: `Dropout` layer that applies the mask `keep`; not used if `keep` is None.
         keep: Dropout mask of the attention probabilities, `(B, heads, T, S)` bool; None for no dropout.
 
-    Returns:
-        `(B, heads, T, D)`.
+    Returns `(B, heads, T, D)`.
     """
     query = query * ops.cast(query.shape[-1] ** -0.5, query.dtype)
     scores = ops.cast(ops.matmul(query, ops.swapaxes(key, 2, 3)), "float32")

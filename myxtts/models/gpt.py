@@ -204,8 +204,7 @@ class GPT(Layer):
             codes: Codes with the final stop code, `(B, C)` int32.
             text_mask: `(B, L)` bool, False for padding; None if there is no padding.
 
-        Returns:
-            `(B, C, width)`.
+        Returns `(B, C, width)`.
         """
         audio_inputs = ops.pad(codes, ((0, 0), (1, 0)), constant_values=self.config.start_audio_token)[:, :-1]
         key_mask = None

@@ -19,7 +19,7 @@ from myxtts.distributed.workers import Workers
 from myxtts.inference.synthesizer import Synthesizer
 from myxtts.models.xtts import PARTS, XTTS
 from myxtts.runs.agenda import StageWork, find_needs, make_agenda, try_run
-from myxtts.runs.origin import bring_in, reset_parts, settle_origin, source_parts, taken_parts
+from myxtts.runs.origin import bring_in, reset_parts, settle_origin, source_parts, taken_parts, with_absolute_paths
 from myxtts.runs.samples import Copier, SampleSpeaker, SpeechJudge
 from myxtts.runs.setup import holds_run, run_in
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
@@ -123,7 +123,7 @@ def write_settings(dataset: SpeechDataset) -> None:
     home = Path(dataset.config.training.checkpoint_dir)
     dataset.tokenizer.save(home / VOCABULARY)
     keep_speakers(home, dataset.train)
-    write_json(home / "config.json", dataset.config.to_dict())
+    write_json(home / "config.json", with_absolute_paths(dataset.config, (*PATHS, "vocabulary")).to_dict())
 
 
 def check_same_model(before: ModelConfig, config: XTTSConfig, reset: Sequence[str] = ()) -> None:

@@ -36,17 +36,14 @@ def settle_origin(config: XTTSConfig) -> tuple[XTTSConfig, XTTSConfig | None]:
 
     Paths become absolute, so that the run can be resumed from another working folder. Returns the complete settings and
     the stored settings (None for a new run). Raises `UserError` if --init-from lacks a needed part, or if a resumed run
-    is given another --init-from, --tune, --lora-rank, --lora-targets or --lora-alpha.
+    is given another --init-from, --tune or LoRA option.
     """
     training = config.training
     source = training.init_from
     if source and not (is_hub_name(source) or is_base(source)):
         source = str(Path(source).resolve())
     tune = tuple(name for name in TUNABLE if name in training.tune)
-    absolute = lambda path: os.path.abspath(path) if path and "://" not in path else path
-    places = {name: absolute(getattr(config.data, name)) for name in PATHS}
-    data = replace(config.data, **places, audio_roots=tuple(map(absolute, config.data.audio_roots)))
-    config = replace(config, data=data, training=replace(training, tune=tune, init_from=source))
+    config = with_absolute_paths(replace(config, training=replace(training, tune=tune, init_from=source)))
     began = None if training.reset_training else run_in(Path(training.checkpoint_dir))
     if began is not None:
         return _continued(config, began), began
@@ -58,6 +55,14 @@ def settle_origin(config: XTTSConfig) -> tuple[XTTSConfig, XTTSConfig | None]:
     if not tune and is_base(source) and training.stage == "all" and not training.gpt.lora_rank:
         config = replace(config, training=replace(config.training, tune=TUNABLE))
     return adopt(config), None
+
+
+def with_absolute_paths(config: XTTSConfig, names: Sequence[str] = PATHS) -> XTTSConfig:
+    """Makes the paths `names` and `audio_roots` of `config.data` absolute; the current folder may change later."""
+    absolute = lambda path: os.path.abspath(path) if path and "://" not in path else path
+    places = {name: absolute(getattr(config.data, name)) for name in names}
+    places["audio_roots"] = tuple(map(absolute, config.data.audio_roots))
+    return replace(config, data=replace(config.data, **places))
 
 
 def _refuse_other_origin(config):

@@ -30,7 +30,7 @@ class CheckpointWriter:
         self._thread = self._step = self._error = None
         self._last_good, self._failures = store.steps()[-1:], 0
 
-    def start(self, step: int, *content) -> None:
+    def start(self, step: int, tensors: dict[str, dict], state: dict, best: bool = False, copies=None) -> None:
         """Waits for the current write, then starts the next one with the arguments of `CheckpointStore.write`.
 
         The arrays and the state must not change until the write ends. Raises the same exceptions as `wait`.
@@ -38,6 +38,7 @@ class CheckpointWriter:
         self.wait()
         self._step = step
         # Python does not wait for a daemon thread at exit, so a second Ctrl-C ends the process at once.
+        content = tensors, state, best, copies
         self._thread = threading.Thread(target=self._run, args=content, name="myxtts-checkpoint", daemon=True)
         self._thread.start()
 
@@ -61,26 +62,26 @@ class CheckpointWriter:
             raise CheckpointError(f"{self._describe(error)} This was {tried} {hint}") from error
         logger.error("%s Training continues; %s", self._describe(error), tried)
 
-    def write_last(self, step: int, *content) -> None:
+    def write_last(self, step: int, tensors: dict[str, dict], state: dict, best: bool = False, copies=None) -> None:
         """Writes a run's last checkpoint, in up to `SAVE_TRIES` attempts. Raises `CheckpointError` if all fail."""
-        self.start(step, *content)
+        self.start(step, tensors, state, best, copies)
         self._join()
         for number in range(1, SAVE_TRIES):
             if not isinstance(self._error, OSError):
                 break
             logger.error("%s This was attempt %d of %d.", self._describe(self._error), number, SAVE_TRIES)
             time.sleep(LAST_TRY_PAUSE_SECONDS)
-            self._run(*content)
+            self._run(tensors, state, best, copies)
         self._failures = SAVE_TRIES - 1
         self.wait()
 
-    def _run(self, *content):
+    def _run(self, tensors, state, best, copies):
         try:
             home = self.store.folder.parent
             # If the run's folder was moved, writing would create an incomplete run or change another one.
             if self._home and not (home.exists() and os.path.samestat(home.stat(), self._home)):
                 raise FileNotFoundError(f"the run's folder {home} was moved or replaced; move it back")
-            self.store.write(self._step, *content)
+            self.store.write(self._step, tensors, state, best, copies)
             self._failures, self._last_good, self._error = 0, [self._step], None
         except BaseException as error:  # `wait` raises it in the training loop
             self._error = error

@@ -33,9 +33,8 @@ def align(starts: np.ndarray, ends: np.ndarray, pieces: Sequence[Piece]) -> list
 
     Segments have the times `starts` and `ends`, `(N,)` seconds; `pieces` are the texts in spoken order, with times.
 
-    Returns:
-        Atoms in spoken order, which together contain all segments and texts. A text that is not spoken becomes an atom
-        without segments. An atom whose text is missing, faulty or uncertain has a `reason` and is not used in a clip.
+    Returns atoms in spoken order, which together contain all segments and texts. A text that is not spoken becomes an
+    atom without segments. An atom whose text is missing, faulty or uncertain has a `reason` and is not used in a clip.
     """
     links, touches = _links(starts, ends, pieces)
     blocks: list[list[int]] = []  # segments [first, last) with pieces [first, last)

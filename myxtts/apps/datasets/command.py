@@ -70,9 +70,8 @@ def _make(arguments):
 def open_options(arguments: Namespace) -> Namespace:
     """Checks the arguments of the command and loads the models that they name.
 
-    Returns:
-        A copy of the arguments with the path `text` (None if not given), the models `recognizer`, `aligner`, `encoder`,
-        `speech_model` and `dnsmos` (None if not used), and the names `recognizer_name` and `aligner_name`.
+    Returns a copy of the arguments with the path `text` (None if not given), the models `recognizer`, `aligner`,
+    `encoder`, `speech_model` and `dnsmos` (None if not used), and the names `recognizer_name` and `aligner_name`.
     """
     opened = Namespace(**vars(arguments))
     low, high, least = arguments.min_seconds, arguments.max_seconds, arguments.min_dnsmos

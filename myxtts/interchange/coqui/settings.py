@@ -85,7 +85,7 @@ def model_config(shapes: Mapping[str, tuple[int, ...]], settings: dict, tokenize
         raise CheckpointError(f"The vocabulary must {rule}. Received: {tokenizer.num_tokens} ids. {hint}")
     heads = settings["model_args"].get("gpt_n_heads")
     if heads is None and width != 1024:
-        raise CheckpointError("The tensors do not give the number of heads. Give config.json with --config.")
+        raise CheckpointError("The tensors do not give the number of heads. Give its config.json with --config.")
     heads = width // _HEAD_WIDTH if heads is None else heads
     dvae = dict(dvae_hidden=512, codebook_width=512)
     if any(name.startswith("dvae.") for name in shapes):

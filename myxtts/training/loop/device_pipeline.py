@@ -200,10 +200,9 @@ class StepClock:
     def report(self, whole_run: bool = False) -> dict[str, float]:
         """Returns the timing of the steps since the last report or, if `whole_run`, of all steps. Empty if none.
 
-        Returns:
-            `avg_ms`, `std_ms`, `steps_per_second`, `variation` (std / mean), `buffer` (mean fill), `buffer_capacity`;
-            and fractions of the total step time since `start`: `stall`, the time spent waiting for data, and `reading`,
-            `preparing` and `copying`, the producer's time in these phases.
+        Returns `avg_ms`, `std_ms`, `steps_per_second`, `variation` (std / mean), `buffer` (mean fill),
+        `buffer_capacity`; and fractions of the total step time since `start`: `stall`, the time spent waiting for data,
+        and `reading`, `preparing` and `copying`, the producer's time in these phases.
         """
         first = 0 if whole_run else self._reported
         times = np.array(self.step_times[first:])

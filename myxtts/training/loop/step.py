@@ -157,10 +157,9 @@ class TrainStep:
             batches: One batch on the model devices, or several micro-batches, whose gradients are then summed.
             seed: Dropout seed, two integers.
 
-        Returns:
-            Scalars by name: `loss` (weighted), each loss, `gradient_norm`, and `finite`. If a stage has several
-            updates, their results have prefixes, as in `discriminator/loss`; `loss` and `gradient_norm` are from the
-            last update, and `finite` is True if all updates were applied.
+        Returns scalars by name: `loss` (weighted), each loss, `gradient_norm`, and `finite`. If a stage has several
+        updates, their results have prefixes, as in `discriminator/loss`; `loss` and `gradient_norm` are from the last
+        update, and `finite` is True if all updates were applied.
         """
         # Operations outside the replicas, such as the norm, would otherwise run on the first device: the data device.
         with tf.device(self.strategy.extended.worker_devices[0]):

@@ -111,8 +111,7 @@ class UpdateRule:
     def update(self, gradients: list, sums: dict, counts: dict, statistics: dict) -> dict[str, tf.Tensor]:
         """Clips and applies gradients summed over replicas; skips the update if a gradient or the loss is not finite.
 
-        Returns:
-            Scalars by name: each loss, `loss` (weighted), `gradient_norm`, `finite`, `clip_factor`.
+        Returns scalars by name: each loss, `loss` (weighted), `gradient_norm`, `finite`, `clip_factor`.
         """
         scale = self.loss_scale.read_value()
         norm = tf.linalg.global_norm(self.first(gradients)) / scale

@@ -140,10 +140,9 @@ def sample_of_all(vectors: tf.Tensor, number: int, seed: tf.Tensor) -> tf.Tensor
 def measure_mel_stats(loader: Callable[[int], WaveBatch], num_batches: int) -> tuple[np.ndarray, np.ndarray]:
     """Measures the scale and the mean of each mel band over the first `num_batches` batches.
 
-    Returns:
-        The scale, `(num_mels,)` float32: the standard deviation of the log-mel, at least `SMALLEST_MEL_SCALE`. Log-mels
-        are divided by the scale, which corresponds to `mel_stats.pth` of the released model.
-        The mean of the scaled log-mel, `(num_mels,)` float32.
+    Returns the scale, `(num_mels,)` float32: the standard deviation of the log-mel, at least `SMALLEST_MEL_SCALE`.
+    Log-mels are divided by the scale, which corresponds to `mel_stats.pth` of the released model. The mean of the
+    scaled log-mel, `(num_mels,)` float32.
     """
     extractor, frames = MelSpectrogram(DVAE_MEL), []
     for position in range(num_batches):

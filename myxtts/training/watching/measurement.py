@@ -26,7 +26,7 @@ from myxtts.training.stage_trainer import StageTrainer
 PHASE_STEPS = 20
 """Number of evenly spaced steps for which `try_stage` looks up the phase, to estimate its fraction of a stage."""
 PHASE_SECONDS = 15.0
-"""Time limit in seconds for the steps that `try_stage` takes in a phase. It takes at least one step."""
+"""Time limit in seconds for the steps that `try_stage` takes in a phase after the first step."""
 COMPILED_SHARES = 0.3, 0.5
 """Ratio of compiled to eager time, for preparation and for the train step; fitted to five runs (docs/benchmarks.md)."""
 WARMUP_STEPS = 5
@@ -135,15 +135,15 @@ def try_stage(dataset: SpeechDataset, stage: str, plan: DevicePlan) -> tuple[flo
         phases = Counter(trainer.stage.phase(step, PHASE_STEPS) for step in range(PHASE_STEPS))
         for phase, count in phases.items():
             trainer.train_step.phase = phase
-            taken, ends = {}, time.perf_counter() + PHASE_SECONDS
+            taken, ends = {}, 0.0
             for size in (1, 1, some, some):  # the first call of each size loads kernels
                 fits = int((ends - time.perf_counter()) / sum(taken[1])) if taken else 1
                 if fits < size and (fits < 2 or len(taken) > 1):
                     break
                 size = min(size, fits)
                 taken[size] = []  # seconds of preparation and of training
-                batch = timed(taken[size], trainer.noise, dataset, size, median_low)
-                timed(taken[size], take_step, trainer, batch, 0)
+                timed(taken[size], take_step, trainer, timed(taken[size], trainer.noise, dataset, size, median_low), 0)
+                ends = ends or time.perf_counter() + PHASE_SECONDS  # the first call, which loads kernels, is extra
             alone.append(sum(taken[1]))
             most, one = max(taken), taken[1] if len(taken) > 1 else (0.0, 0.0)
             more = sum(share * max(0.0, b - a) for share, a, b in zip(COMPILED_SHARES, one, taken[most]))
