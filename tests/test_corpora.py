@@ -123,10 +123,12 @@ def test_columns_without_a_header_are_found_by_content(tmp_path, line, read_as, 
     for last in ("\n", "c0.wav|Ann\n", "x|Ann|c0.wav|EN|1|1\n") if ".wav" in line else ("",):
         corpus = load_corpus(make_corpus(tmp_path, lines + last, [row["c"] for row in rows]))
         assert len(corpus.utterances) == len(rows) and len(corpus.rejections) == bool(last.strip())
-    assert {clip.speaker.replace(tmp_path.name, "{d}") for clip in corpus.utterances} == speakers
+    assert {one.speaker.replace(tmp_path.name, "{d}") for one in corpus.utterances if one.language == "en"} == speakers
     assert [clip.text for clip in corpus.utterances] == [row["word" if "word" in line else "t"] for row in rows]
     assert not (read_as or corpus.notes) or f"read as '{read_as}'" in corpus.notes[0]
-    assert {clip.language for clip in corpus.utterances} == {"en"}
+    (tmp_path / "metadata.csv").rename(tmp_path / "train.csv")
+    (tmp_path / "val.jsonl").write_text('{"audio": "c0.wav", "text": "said"}\n')
+    assert [clip.text for clip in load_corpus(tmp_path).utterances if clip.validation] == ["said"]
 
 
 def test_speakers_csv_sets_speakers_and_languages(tmp_path):

@@ -23,10 +23,10 @@ BUDGETS = {
     "memory": 580,
     "models": 1880,
     "runs": 2440,
-    "storage": 1255,
-    "tests": 25010,
+    "storage": 1265,
+    "tests": 25000,
     "text": 1650,
-    "training": 4140,
+    "training": 4135,
     "utilities": 5495,
     "utils": 125,
 }

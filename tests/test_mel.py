@@ -160,6 +160,7 @@ def mel_of(wav):
 
 @pytest.fixture(scope="module")
 def wav(log_mel):
+    np.testing.assert_array_equal(*(log_mel_to_wav(log_mel[:40], num_iterations=4) for _ in range(2)))
     return log_mel_to_wav(log_mel)
 
 
@@ -175,13 +176,9 @@ def test_round_trip_is_closer_than_librosa(log_mel, wav):
     assert error_of(wav, log_mel) < min(0.15, 0.5 * error_of(by_librosa, log_mel))
 
 
-def test_same_mel_gives_the_same_wav(log_mel):
-    first, again = (log_mel_to_wav(log_mel[:40], num_iterations=4) for _ in range(2))
-    np.testing.assert_array_equal(first, again)
-
-
 def test_short_wav_and_mel_with_nan_are_refused():
     with pytest.raises(ValueError, match="longer than half a window, 512 samples.*Received: 512"):
         MelSpectrogram(DVAE_MEL)(np.zeros((1, 512), "float32"))
-    with pytest.raises(ValueError, match="must be finite"):
-        log_mel_to_wav(np.full((10, 80), np.nan, "float32"))
+    for shape, rule in {(10, 80): "be finite", (3, 80): "4 or more, 80", (10, 64): "shape", (80,): "shape"}.items():
+        with pytest.raises(ValueError, match=rule):
+            log_mel_to_wav(np.full(shape, np.nan, "float32"))

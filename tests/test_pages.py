@@ -1,6 +1,5 @@
 """The pages in docs/: existing commands and settings, valid links, and equal content in both languages."""
 
-import argparse
 import importlib
 import re
 import shlex
@@ -28,7 +27,6 @@ def parser_of(entry):
         raise SystemExit(parser)
 
     with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as found:
-        patch.setattr(argparse.ArgumentParser, "parse_args", parse_args)
         patch.setattr(PlainParser, "parse_args", parse_args)
         getattr(importlib.import_module(module), function)([])
     return found.value.code

@@ -205,6 +205,8 @@ def log_mel_to_wav(log_mel: Any, num_iterations: int = 60) -> np.ndarray:
     `XTTS.denormalize_mel`). Returns a waveform at 22 050 Hz, `((F - 1) * hop_length,)` float32, not clipped.
     """
     log_mel = np.asarray(log_mel, "float32")
+    if log_mel.shape[1:] != (DVAE_MEL.num_mels,) or len(log_mel) < 4:
+        raise ValueError(f"log_mel must have the shape (4 or more, {DVAE_MEL.num_mels}). Received: {log_mel.shape}.")
     if not np.isfinite(log_mel).all():
         raise ValueError("log_mel must be finite. Received: NaN or infinity. The model may have diverged.")
     mel, filters = np.maximum(np.exp(log_mel), _TINY), DVAE_MEL.filterbank()

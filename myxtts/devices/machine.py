@@ -125,9 +125,8 @@ class PeakMemory:
 def probe_files(folder: AnyPath, paths: Iterable[AnyPath], most_bytes: int = 64 * 2**20) -> dict[str, Any]:
     """Measures the free space of a folder's disk, and the speed of reading the files `paths`, up to `most_bytes`.
 
-    Returns:
-        A dictionary with `folder`; `free` (bytes); `read_per_second` (bytes, or None if nothing was read); and `note`,
-        a text that tells what was read, or why nothing was read.
+    Returns a dictionary with `folder`; `free` (bytes); `read_per_second` (bytes, or None if nothing was read); and
+    `note`, a text that tells what was read, or why nothing was read.
     """
     count, total, seconds, note = 0, 0, 0.0, "not measured: no files"
     if not hasattr(os, "posix_fadvise"):

@@ -289,9 +289,8 @@ def transcribe(config: XTTSConfig, missing: TextsMissing, quiet: bool = False, p
     base. Each folder of recordings is a speaker; a single recording is a speaker named after the file. Unusable
     recordings are reported and skipped.
 
-    Returns:
-        The configuration with the new data set as its training data. If `plan`, nothing is cut: unless an earlier
-        result exists, the return value is a text that tells what would be cut.
+    Returns the configuration with the new data set as its training data. If `plan`, nothing is cut: unless an earlier
+    result exists, the return value is a text that tells what would be cut.
 
     Raises:
         UserError: The recognizer cannot be used, no clip could be made, or the run's folder is among the recordings.

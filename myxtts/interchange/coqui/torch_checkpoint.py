@@ -262,9 +262,8 @@ def read_torch_checkpoint(path: str | os.PathLike) -> Any:
     Supports the zip format and the format used before PyTorch 1.6, which has no checksums. Arrays are read-only views
     of the memory-mapped file, so they need little memory. bfloat16 arrays have the dtype `ml_dtypes.bfloat16`.
 
-    Returns:
-        The saved object: usually a dictionary of arrays by name, or a dictionary with arrays by name under `"model"`.
-        Objects of other classes become `StubObject`s.
+    Returns the saved object: usually a dictionary of arrays by name, or a dictionary with arrays by name under
+    `"model"`. Objects of other classes become `StubObject`s.
 
     Raises:
         TorchCheckpointError: The file is cut short, altered or not a PyTorch checkpoint, calls a function that no
