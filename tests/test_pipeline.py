@@ -185,10 +185,10 @@ def test_batch_that_breaks_the_contract_is_refused():
         ({"wav": batch.wav.astype(np.float64)}, "WaveBatch.wav must be float32"),
         ({"text_lengths": batch.text_lengths[:1]}, "WaveBatch.text_lengths"),
         ({"wav": batch.wav[:, :-1]}, "multiple of 1024"),
-        ({"wav_lengths": batch.wav_lengths * 0}, "within 1"),
-        ({"text_lengths": batch.text_lengths + 100}, "within 1"),
+        ({"wav_lengths": batch.wav_lengths * 0}, "WaveBatch.wav_lengths"),
+        ({"text_lengths": batch.text_lengths + 100}, "WaveBatch.text_lengths"),
         ({"target_wav": batch.target_wav[:, :-256]}, "target_wav must have 2304 samples or none"),
-        ({"target_lengths": batch.target_lengths * 0}, "within 1"),
+        ({"target_lengths": batch.target_lengths * 0}, "WaveBatch.target_lengths"),
         ({"speaker": batch.speaker.astype(np.int64)}, "WaveBatch.speaker must be int32"),
     ]:
         with pytest.raises(ValueError, match=words):

@@ -255,9 +255,7 @@ def test_a_taken_port_ends_all_workers_at_once_with_an_error_message(monkeypatch
         addresses = f"127.0.0.1:{port}", *free_addresses(1)
         monkeypatch.setattr(launching, "free_addresses", lambda count: addresses)
         assert launching.launch(["train", "--checkpoint-dir", "run"], [{}, {}]) == 2
-    assert f"[0] Error: Worker 0 (127.0.0.1:{port}) cannot listen on its port: Address already in use. Give" in (
-        capfd.readouterr().out
-    )
+    assert f"[0] Error: Worker 0 (127.0.0.1:{port})" in capfd.readouterr().out
     assert list(tmp_path.iterdir()) == []
 
 
