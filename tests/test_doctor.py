@@ -111,11 +111,12 @@ def test_text_with_half_a_surrogate_pair_or_in_an_unsupported_language_is_reject
     assert {one.reason for one in inspect_corpus(both).rejections} == {"text wrongly encoded", "unsupported language"}
 
 
-def test_check_of_texts_only_rejects_clips_that_were_accepted_so_far(corpus):
+def test_texts_of_accepted_clips_only_are_encoded_and_may_reject_them(corpus):
     asked = []
-    check_text = lambda text, language: asked.append(text) or ("too many tokens" if text == "a" else None)
-    inspection = inspect_corpus(corpus).checked(check_text)
+    encode = lambda text, language: asked.append(text) or ([len(text)], "too many tokens" if text == "a" else None)
+    inspection = inspect_corpus(corpus).encoded(encode)
     assert len(asked) == 8 and inspection.given == 14
+    assert [clip.tokens for clip in inspection.accepted] == [(len(clip.text),) for clip in inspection.accepted]
     rejection = inspection.rejections[-1]
     assert (rejection.id, rejection.reason, rejection.detail) == ("slow", "text not usable", "too many tokens")
 

@@ -197,7 +197,7 @@ def test_extension_of_the_released_vocabulary_keeps_its_ids(released):
     ],
 )
 def test_check_returns_a_clear_reason(text, language, reason, english):
-    found = english.check(text, language, max_tokens=100)
+    _, found = english.encode_checked(text, language, 100)
     assert found is None if reason is None else re.search(reason, found)
 
 

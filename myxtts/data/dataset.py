@@ -279,8 +279,7 @@ def _tokenizer(config, utterances):
 def _clips(inspection, name, tokenizer, config, writes):
     """Returns the accepted clips whose transcript can be tokenized, and writes the report on all clips if `writes`."""
     longest = config.data.max_text_length
-    inspection = inspection.checked(lambda text, language: tokenizer.check(text, language, longest))
-    clips = [replace(one, tokens=tuple(tokenizer.encode(one.text, one.language))) for one in inspection.accepted]
+    inspection = inspection.encoded(lambda text, language: tokenizer.encode_checked(text, language, longest))
     summary, reasons = summarize(inspection), ""
     for line in summary.splitlines():
         logger.info("%s set: %s", name.capitalize(), line)
@@ -289,9 +288,9 @@ def _clips(inspection, name, tokenizer, config, writes):
         write_report(inspection, report)
         logger.info("%s set: every clip and its reason: %s", name.capitalize(), report)
         reasons = f"; {report} gives the reason for each"
-    if not clips:
+    if not inspection.accepted:
         raise CorpusError(f"{inspection.root} has no usable clips{reasons}.\n{summary}")
-    return clips
+    return list(inspection.accepted)
 
 
 def keep_speakers(folder: Path, clips: Sequence[Utterance]) -> None:

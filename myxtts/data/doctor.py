@@ -59,11 +59,12 @@ class Inspection:
         """Number of clips in the data set, accepted or rejected."""
         return len(self.accepted) + len(self.rejections)
 
-    def checked(self, check_text: Callable[[str, str], str | None]) -> "Inspection":
-        """Returns an inspection that also rejects the clips for which `check_text(text, language)` returns a reason."""
-        pairs = [(clip, check_text(clip.text, clip.language)) for clip in self.accepted]
-        refused = [_finding(self.root, clip, "text not usable", fault) for clip, fault in pairs if fault]
-        accepted = tuple(clip for clip, fault in pairs if not fault)
+    def encoded(self, encode: Callable[[str, str], tuple[Sequence[int], str | None]]) -> "Inspection":
+        """Returns an inspection whose clips have `tokens`. `encode(text, language)` returns these and None; or the
+        reason why it cannot encode the text, which rejects the clip."""
+        results = [(clip, *encode(clip.text, clip.language)) for clip in self.accepted]
+        refused = [_finding(self.root, clip, "text not usable", fault) for clip, _, fault in results if fault]
+        accepted = tuple(replace(clip, tokens=tuple(ids)) for clip, ids, fault in results if not fault)
         return replace(self, accepted=accepted, rejections=(*self.rejections, *refused))
 
 
@@ -84,11 +85,11 @@ def check_data(
         progress: As in `inspect_corpus`; called for the clips of `folder`, then for the clips of `validation`.
         corpus_options: Arguments of `load_corpus`.
     """
-    check_text = XTTSTokenizer.from_file(vocabulary).check if vocabulary else lambda text, language: None
+    encode = XTTSTokenizer.from_file(vocabulary).encode_checked if vocabulary else lambda text, language: ((), None)
 
     def inspect(folder):
         corpus = load_corpus(folder, **{"language": None} | corpus_options)
-        return inspect_corpus(corpus, limits, progress=progress).checked(check_text)
+        return inspect_corpus(corpus, limits, progress=progress).encoded(encode)
 
     inspection = inspect(folder)
     held = inspect(validation).accepted if validation else [clip for clip in inspection.accepted if clip.validation]

@@ -276,20 +276,27 @@ class XTTSTokenizer:
         text = "".join(self._pieces.get(int(token_id), "") for token_id in ids)
         return text.replace(SPACE, " ").replace(STOP, "").replace(UNKNOWN, "")
 
-    def check(self, text: str, language: str, max_tokens: int | None = None) -> str | None:
+    def check(self, text: str, language: str) -> str | None:
         """Returns the reason why a text cannot be used, or None if it can.
 
-        The reasons are an unsupported language, unknown characters, too few known letters, or too many tokens.
-        `max_tokens` is the maximum number of ids that `encode` may return; None means no limit.
+        The reasons are an unsupported language, unknown characters, and too few known letters.
+        """
+        return self.encode_checked(text, language)[1]
+
+    def encode_checked(self, text: str, language: str, max_tokens: int | None = None) -> tuple[list[int], str | None]:
+        """Returns the ids of a text, as `encode` does, and None; or no ids and the reason why it cannot be used.
+
+        The reasons are those of `check`, and more than `max_tokens` ids; None means no limit.
         """
         try:
             language = get_language(language, self.languages)
         except ValueError as error:
-            return str(error)
+            return [], str(error)
         read = self.reader.read(text, language.code)
         if unknown := self.reader.unknown(read, language.code):
-            return f"{counted(len(unknown), 'character')} not in the vocabulary: {with_names(unknown)}"
-        return self.fault(read, language.code, max_tokens)
+            return [], f"{counted(len(unknown), 'character')} not in the vocabulary: {with_names(unknown)}"
+        fault = self.fault(read, language.code, max_tokens)
+        return [] if fault else self.encode_read(read, language.code), fault
 
     def fault(self, read: str, language: str, max_tokens: int | None = None) -> str | None:
         """Returns the reason why the model cannot speak a text from `reader.read`: too few known letters,
