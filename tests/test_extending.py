@@ -26,14 +26,14 @@ LIMITS = {
     "corpus format": 2,
     "stage": 4,
     "training switch": 3,
-    "setting on the command line and the page": 1,
+    "setting on the command line and the web page": 1,
     "export format": 1,
     "metric": 1,
     "server endpoint": 1,
 }
 """Maximum number of files that each change in docs/extending.md touches, in the order of the page."""
 COPIED = ("myxtts", "tests", "docs", "configs", "pyproject.toml", "README.md", "train_main.py")
-WITHOUT_TENSORFLOW = ("language", "corpus format", "setting on the command line and the page")
+WITHOUT_TENSORFLOW = ("language", "corpus format", "setting on the command line and the web page")
 OPTIONAL = {"export format": "onnx", "server endpoint": "uvicorn"}
 """Packages without which a change is not checked."""
 needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed; `git apply` reads the diffs")

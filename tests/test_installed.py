@@ -50,7 +50,7 @@ def installed(tmp_path_factory):
     for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source / name)
     unpacked = tmp_path_factory.mktemp("unpacked")
-    shutil.unpack_archive(built("build_sdist", source, unpacked), unpacked, filter="data")
+    shutil.unpack_archive(built("build_sdist", source, unpacked), unpacked)
     wheel = built("build_wheel", next(folder for folder in unpacked.iterdir() if folder.is_dir()), target)
     zipfile.ZipFile(wheel).extractall(target)
     wheel.unlink()

@@ -130,7 +130,7 @@ class _Formatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescription
 
 def add_model(parser: argparse.ArgumentParser, more: str = "", name: str = "--checkpoint", **options) -> None:
     """Adds the argument `name` (a model), `--accept-licence` and `--which`; appends `more` to the help of `name`."""
-    model = f"folder of a training run or an imported model, base, or hf://owner/name{more}"
+    model = f"folder of a training run, an imported model or a released XTTS v2, base, or hf://owner/name{more}"
     parser.add_argument(name, metavar="FOLDER", help=model, **options)
     parser.add_argument("--accept-licence", **LICENCE)
     parser.add_argument("--which", choices=("best", "last"), default="best", help="checkpoint to use")

@@ -79,6 +79,11 @@ def _read(arguments):
     text = lines = None
     if arguments.batch:
         lines = read_lines(arguments.batch)
+        read = [*(arguments.reference_audio or ()), *(Path(arguments.batch).parent / line.voice for line in lines)]
+        files = (Path(arguments.output_folder, f"{line.id}.{arguments.format}") for line in lines)
+        lost = {*map(os.path.realpath, files)} & {*map(os.path.realpath, read)}
+        rule = "a folder in which no recording of a voice has the name of an output"
+        require(not lost, "--output-folder", rule, min(lost, default=None))
     elif arguments.text is not None:
         text = arguments.text
     elif arguments.text_file not in (None, "-"):
@@ -324,10 +329,6 @@ def say_lines(lines: list[Line], synthesizer, voice, arguments, options: dict, c
     # `options` and `check` are keyword arguments of `Synthesizer.batch`.
     folder = Path(arguments.output_folder)
     name_of = lambda line: f"{line.id}.{arguments.format}"
-    read = [*(arguments.reference_audio or ()), *(Path(arguments.batch).parent / line.voice for line in lines)]
-    lost = {os.path.realpath(folder / name_of(line)) for line in lines} & {*map(os.path.realpath, read)}
-    rule = "a folder in which no recording of a voice has the name of an output"
-    require(not lost, "--output-folder", rule, min(lost, default=None))
     requests = _requests(lines, synthesizer, voice, arguments)
     file = folder / SPOKEN_FILE
     digests = read_json(file) if file.is_file() else {}

@@ -93,7 +93,7 @@ class TrainingConfig(Settings):
     leave_out: tuple[str, ...] = setting((), one_of=lambda: STAGES, of_run=True)
     """Stages that `stage: all` does not start. Stages that have a checkpoint are resumed nevertheless."""
     epochs: int = setting(500, at_least=1, flag="--epochs", page="main")
-    """Maximum number of epochs, for stages without max steps. By default, only speaker and decoder have max steps."""
+    """Maximum number of epochs, for stages without max steps: dvae and gpt, unless --max-steps or a recipe sets it."""
     stages: dict[str, StageConfig] = field(default_factory=dict)
     """Settings of each stage, by its name. YAML leaves out the level `stages`: `training: {gpt: {max_steps: 9}}`."""
     gradient_accumulation: int = setting(1, at_least=1, flag="--grad-accum", page="main", metavar="N")
@@ -113,7 +113,7 @@ class TrainingConfig(Settings):
     ema: float | None = _switch(
         at_least=0, below=1, hint="Try 0.999.", flag="--ema", metavar="DECAY", page="", alone=0.999
     )
-    """Decay of the weights' moving average (EMA) for validation and speech; 0 for none (default: from the preset)."""
+    """Decay of the weights' moving average (EMA) for validation and speech; 0 for none (default: 0; decoder: 0.999)."""
     strict: bool = setting(False, of_run=True, flag="--strict", page="more", group="optimizations")
     """Exit with code 2 after the first step if an optimization is not in effect as requested."""
     deterministic: bool = setting(False, flag="--deterministic", group="optimizations")
@@ -133,8 +133,8 @@ class TrainingConfig(Settings):
     reset_training: bool = setting(False, of_run=True, flag="--reset-training", rival="begin")
     """Start over; existing checkpoints are moved aside."""
     init_from: str | None = setting(None, of_run=True, flag="--init-from", page="main", metavar="DIR")
-    """Start from pretrained weights: `base` (the bundled model), the folder of a run or of `myxtts convert`, or
-    `hf://owner/name[@revision]`."""
+    """Start from pretrained weights: `base` (the bundled model), the folder of a run, of `myxtts convert` or of a
+    released XTTS v2, or `hf://owner/name[@revision]`."""
     tune: tuple[str, ...] = setting((), one_of=TUNABLE, flag="--tune", page="more", metavar="NAME,…")
     """Stages to fine-tune, with --init-from (default: gpt; from base: dvae, gpt, decoder; --stage decoder: decoder)."""
     accept_licence: bool = setting(False, of_run=True, flag="--accept-licence", page="more")

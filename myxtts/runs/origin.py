@@ -178,7 +178,7 @@ def _continued(config, began):
         rule = f"{own or 'none'}, as when the run in {home} was created"
         require(not requested or requested == own, name, rule, requested, hint)
     given, own = config.data.vocabulary, began.data.vocabulary
-    is_there = given in (None, own) or os.path.isfile(given)
+    is_there = given in (None, own) or os.path.abspath(given) == own or os.path.isfile(given)
     require(is_there, "--vocabulary", "a tokenizer file", printable(given or ""), "Leave it out to resume.")
     data = replace(config.data, vocabulary=given or own)
     config = replace(config, data=data, training=replace(training, init_from=before.init_from, tune=before.tune))

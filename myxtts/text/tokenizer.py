@@ -295,17 +295,15 @@ class XTTSTokenizer:
         read = self.reader.read(text, language.code)
         if unknown := self.reader.unknown(read, language.code):
             return [], f"{counted(len(unknown), 'character')} not in the vocabulary: {with_names(unknown)}"
-        fault = self.fault(read, language.code, max_tokens)
-        return [] if fault else self.encode_read(read, language.code), fault
+        ids, fault = self.encode_read(read, language.code), self.reader.fault(read, language.code)
+        fault = fault or _too_long(ids, max_tokens)
+        return [] if fault else ids, fault
 
     def fault(self, read: str, language: str, max_tokens: int | None = None) -> str | None:
         """Returns the reason why the model cannot speak a text from `reader.read`: too few known letters,
         or more than `max_tokens` ids. Returns None if it can; a few unknown characters are allowed."""
         fault = self.reader.fault(read, language)
-        if fault or max_tokens is None:
-            return fault
-        count = len(self.encode_read(read, language))
-        return f"text too long: {count} tokens, at most {max_tokens}" if count > max_tokens else None
+        return fault if fault or max_tokens is None else _too_long(self.encode_read(read, language), max_tokens)
 
     def unspoken_share(self, text: str, language: str) -> float:
         """Returns the fraction of a text's letters and digits that the vocabulary lacks even without diacritics."""
@@ -316,6 +314,11 @@ class XTTSTokenizer:
     def encode_read(self, read: str, language: str) -> list[int]:
         """Returns the ids of a text from `reader.read`."""
         return self._tokenizer.encode(self.reader.tagged(read, language)).ids
+
+
+def _too_long(ids: list[int], max_tokens: int | None) -> str | None:
+    is_long = max_tokens is not None and len(ids) > max_tokens
+    return f"text too long: {len(ids)} tokens, at most {max_tokens}" if is_long else None
 
 
 def _clean_corpus(texts: Corpus, g2p: tuple[str, ...]) -> tuple[list[str], list[str]]:

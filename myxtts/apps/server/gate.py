@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Model: TypeAlias = "Synthesizer | ExportedModel"
 SPEECH, CAPTIONED, VOICES = "/v1/audio/speech", "/dev/captioned_speech", "/v1/audio/voices"
 PAGE = "/ui"
-"""Path prefix of the web UI (`--ui`), which has its own size limits and password."""
+"""Path prefix of the web page (`--ui`), which has its own size limits and password."""
 OPEN_PATHS = ("/", "/docs", "/openapi.json", "/health", "/ready")
 """Paths that need no API key, because they reveal nothing private, only documentation and the server's load."""
 _LOCAL_HOST = re.compile(r"(localhost|127(\.\d{1,3}){3}|\[::1\])(:\d+)?")

@@ -20,7 +20,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--runs", metavar="FOLDER", default="runs", help="folder with a folder for each run")
     parser.add_argument("--host", default="127.0.0.1", help=EXAMPLES["host of ui"])
     parser.add_argument("--port", type=int, default=7860, help="listen port; 0 picks a free one")
-    parser.add_argument("--no-token", action="store_true", help="let every user of this machine open the page")
+    parser.add_argument("--no-token", action="store_true", help="let every user of this machine open the web page")
     arguments = parser.parse_args(argv)
     password = os.environ.get(PASSWORD_VARIABLE) or None
     require_output("--runs", arguments.runs, makes_folders=True)
@@ -29,8 +29,8 @@ def main(argv: list[str] | None = None) -> int:
         raise UserError(f"--host {arguments.host} needs a password. Set {PASSWORD_VARIABLE}.")
     require_port("--port", arguments.host, arguments.port)
     made = "" if os.path.isdir(arguments.runs) else f" with the new folder {printable(arguments.runs)}"
-    print(f"Starting the page{made} …", flush=True)  # Gradio takes seconds to import, on a busy machine a minute
-    with needing('The page needs: pip install "myxtts[ui]" ({} is missing.)'):
+    print(f"Starting the web page{made} …", flush=True)  # Gradio takes seconds to import, on a busy machine a minute
+    with needing('The web page needs: pip install "myxtts[ui]" ({} is missing.)'):
         import uvicorn
 
         from myxtts.apps.studio.app import make_page_app
@@ -39,7 +39,7 @@ def main(argv: list[str] | None = None) -> int:
     app, query = make_page_app(Studio(Path(arguments.runs)), password, token), f"?token={token}" if token else ""
     listener = open_port("--port", arguments.host, arguments.port)
     host = f"[{arguments.host}]" if ":" in arguments.host else arguments.host
-    print(f"Open http://{host}:{listener.getsockname()[1]}/{query} (Ctrl-C stops the page; runs continue)", flush=True)
+    print(f"Open http://{host}:{listener.getsockname()[1]}/{query} (Ctrl-C stops it; runs continue)", flush=True)
     # An open page holds a connection; uvicorn would log its end as an error with a traceback.
     uvicorn.Server(uvicorn.Config(app, log_level="critical", timeout_graceful_shutdown=2)).run([listener])
     return 0

@@ -320,8 +320,8 @@ def read_split(reading: Reading, place: Place, training: Table, validation: Tabl
     `others` are test lists. A validation or test list that contains all training clips is ignored.
     """
     plain = [one for one in (training, validation) if one and one.dialect and one.header_line is None]
-    is_alike = len(plain) == 2 and training.dialect.separator == validation.dialect.separator
-    if is_alike and (training.is_guess or len(validation.columns) == len(training.columns)):  # it is the better sample
+    form_of = lambda table: (table.dialect.separator, len(table.columns))
+    if len(plain) == 2 and (training.is_guess or form_of(training) == form_of(validation)):  # it is the better sample
         validation = validation._replace(columns=training.columns, is_guess=training.is_guess)
     ids_of = lambda table: {_to_id(reading, name) for name in _clip_names(reading, table)}
     named, kept_back = ids_of(training), set()

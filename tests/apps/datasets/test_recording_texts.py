@@ -85,6 +85,11 @@ def test_offset_and_drift_are_found(offset, drift):
     assert np.abs(late).max() < 0.05 and np.ptp(late) < 2e-4 * starts[-1] and bool(note) == bool(offset)
 
 
+def test_cues_of_another_recording_are_refused():
+    with pytest.raises(UserError):
+        synchronize([Piece("x", *pair) for pair in np.array(speech_of(80, 5)).T], *speech_of(80, 1))
+
+
 def pieces_of(starts, ends):
     letters = [round(14 * (end - start)) for start, end in zip(starts, ends)]
     return [Piece(f"{k}{count * 'a'}", *span) for k, (count, span) in enumerate(zip(letters, zip(starts, ends)))]
