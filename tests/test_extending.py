@@ -258,7 +258,7 @@ def check_training_switch():
     assert still == {name for name in before if name.startswith(("gpt/conditioning_encoder/", "gpt/perceiver/"))}
 
 
-def check_setting_on_the_command_line_and_the_page():
+def check_setting_on_the_command_line_and_the_web_page():
     from myxtts.apps.studio.training_form import training_flags, values_of
     from myxtts.cli.train import build_parser, config_from_arguments
     from myxtts.config.config import XTTSConfig
