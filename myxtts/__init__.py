@@ -22,7 +22,7 @@ os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 
 _STUB = ast.parse(Path(__file__).with_suffix(".pyi").read_text("utf-8"))
 _HOMES = {one.name: str(home.module) for home in _STUB.body if isinstance(home, ast.ImportFrom) for one in home.names}
-"""Defining module of each public name, from the stub file, which editors also read."""
+"""Module that defines each public name. The names come from the stub file, which editors also read."""
 __all__ = ["__version__", *_HOMES]
 
 

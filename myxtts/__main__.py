@@ -14,11 +14,11 @@ from myxtts.devices.tensorflow_start import run_to_exit
 
 TEXTS = tomllib.loads((Path(__file__).parent / "cli/commands.toml").read_text("utf-8"))
 COMMANDS = {name: entry for group in TEXTS["groups"].values() for name, entry in group.items()}
-"""Each subcommand with the function to call and a one-line summary."""
+"""Function to call (`module:function`) and one-line summary of each subcommand, by the name of the subcommand."""
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Runs a subcommand and returns its exit code; without one, or with `--help`, lists all subcommands."""
+    """Runs the subcommand in `argv` and returns its exit code. `--help`, or no argument, lists all subcommands."""
     argv = sys.argv[1:] if argv is None else argv
     if not argv or argv[0] in ("-h", "--help"):
         print("usage: myxtts COMMAND …")
@@ -49,7 +49,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _end(number, frame):
-    """Raises SystemExit on SIGTERM, so that cleanup code runs. A timer repeats the signal until the process ends."""
+    """Handles SIGTERM: raises SystemExit, so that cleanup code runs. A timer repeats SIGTERM until the process ends."""
     # The exception can be lost where native code calls Python, for example during an import.
     signal.signal(signal.SIGALRM, lambda alarm, frame: signal.raise_signal(number))
     signal.setitimer(signal.ITIMER_REAL, 1.0)  # repeats SIGTERM if the process has not ended

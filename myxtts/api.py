@@ -37,7 +37,7 @@ def configure(config: Configuration = None, **named) -> XTTSConfig:
     """Returns the settings of a run. Raises `ConfigError` for an unknown setting or an invalid value.
 
     Args:
-        config: Settings, as in `train`.
+        config: Settings, as in `train`, except that None never selects the settings of an existing run.
         named: Flags of `myxtts train`, with underscores; they override `config`.
     """
     if isinstance(config, XTTSConfig):
@@ -51,7 +51,7 @@ def configure(config: Configuration = None, **named) -> XTTSConfig:
 
 
 def open_run(config: Configuration = None, *, callbacks: Sequence = (), quiet: bool = False, **named) -> "Run":
-    """Checks the options, configures the devices, and returns a run ready to train. Takes the arguments of `train`."""
+    """Checks the options, configures the devices, and returns the run, ready to train. Arguments are as in `train`."""
     start = start_options(named)
     config = _requested(config, named, start)
     from myxtts.runs.setup import require_run, run_in
@@ -82,9 +82,9 @@ def open_run(config: Configuration = None, *, callbacks: Sequence = (), quiet: b
 
 @contextmanager
 def naming_arguments(parser: Callable | None = None) -> Iterator[None]:
-    """Context manager that adds a note to a `UserError`, with the Python argument for each flag in the message.
+    """Context manager that adds a note to a `UserError`: the Python argument for each flag in the error message.
 
-    `parser` builds the parser of the command. None means `myxtts train`: the note then also names each flag's setting.
+    `parser` builds the command's parser. If None, the command is `myxtts train`, and the note also names the settings.
     """
     try:
         yield
@@ -107,14 +107,14 @@ def train(config: Configuration = None, **options) -> "Run":
     """Trains the stages that are not finished, like `myxtts train`, and returns the run.
 
     Args:
-        config: Settings, a YAML file or a recipe's name. None selects the defaults if `train_data` is given, else the
-            settings of the run in `checkpoint_dir` if that run has its own recordings, else `sample.yaml`.
+        config: Settings, a YAML file or a recipe's name. None selects the defaults if `train_data` is given. Otherwise,
+            None selects the settings of the run in `checkpoint_dir`, or `sample.yaml` if there is no run or if it was
+            trained on the sample corpus.
         options: Flags of `myxtts train`, with underscores and the same defaults: `train_data="DIR"`,
             `model_size="nano"`, `data_gpu=0`, `max_steps=2000`; they override `config`. Also `callbacks`, a list of
             callbacks (see `runs.run.Run`), and `quiet=True`, which turns off the output but not `train.log`.
 
-    Returns the run, with `history`, `best`, `finished` and `speak`. On Ctrl-C, training ends with a checkpoint; the
-    same call resumes it.
+    On Ctrl-C, training ends with a checkpoint, and the same call resumes the training.
 
     Raises:
         UserError: An option or a recording is unusable. A note gives the Python names of flags in the message.
@@ -145,7 +145,7 @@ def plan(
         clip_seconds: Duration of the longest clip; the default is `data.max_seconds`.
         text_tokens: Size of the vocabulary.
         gpu_memory: Memory sizes of GPUs in GB. The report has the largest batch for each size.
-        time: Also estimate the time of a new run on `train_data` by trial steps, see `runs.agenda.try_run`.
+        time: Whether to also estimate the time of a new run on `train_data` by trial steps, see `runs.agenda.try_run`.
         show: Function that is called with the report before the trial steps.
         named: Other options of `train`.
 
@@ -186,7 +186,7 @@ def plan(
 
 
 def _seconds(config, start) -> dict[str, float] | str:
-    """Estimates the seconds that each stage of a new run will take, or returns why no estimate is possible."""
+    """Returns the estimated seconds of each stage of a new run, or a text that tells why no estimate is possible."""
     from myxtts.runs.opening import open_run
     from myxtts.runs.setup import holds_run, set_up, with_workers
 
@@ -206,7 +206,7 @@ def _seconds(config, start) -> dict[str, float] | str:
 
 
 def _with_texts(config, start, quiet=False, is_plan=False):
-    """Checks the options and returns the settings. For recordings without texts, returns the result of `transcribe`."""
+    """Checks the options and returns the settings. If recordings lack texts, returns the result of `transcribe`."""
     from myxtts.data.corpora import TextsMissing
     from myxtts.runs.setup import check_request, transcribe
 
@@ -227,14 +227,14 @@ def load(
     """Loads a model for speech synthesis.
 
     Args:
-        folder: Folder of a run, of a released XTTS v2 or of `XTTS.save_to_preset`; `base`, the bundled model; or
-            `hf://owner/name[@revision]`, a model on the Hugging Face hub. Coqui checkpoints are converted.
+        folder: Folder of a run or of a released XTTS v2 model, or a folder that `XTTS.save_to_preset` wrote. Or `base`
+            (the bundled model) or `hf://owner/name[@revision]` (the Hugging Face hub). Coqui checkpoints are converted.
         which: Checkpoint to load, `best` or `last`.
         accept_licence: Accept the licence of a Hugging Face model without a prompt.
-        engine: Inference engine: `tensorflow`, `onnx` (8 bits) or `onnx-float32`; None selects the fastest in float32.
+        engine: `tensorflow`, `onnx-float32` or `onnx` (8 bits). None selects the faster of the first two.
 
     Raises:
-        CheckpointError: A model file is missing or damaged (`UserError` if it is the vocabulary).
+        CheckpointError: A model file is missing or damaged (`UserError` if the vocabulary is damaged).
         HubError: The model cannot be downloaded, or its licence was not accepted.
     """
     from myxtts.interchange.hub import local_folder
@@ -318,9 +318,9 @@ def _requested(config, named, start, is_plan=False) -> XTTSConfig:
 
 
 def _config_of_source(source, requested):
-    """Returns the settings of a model, given the value `source` of --init-from; None for a model on the hub.
+    """Returns the settings of the model `source`, the value of --init-from; None for a model on the hub.
 
-    `requested` is the value of --model-size, or None. Raises `ConfigError` if that model has another size.
+    Raises `ConfigError` unless the model has the size `requested`, the value of --model-size (None: any size).
     """
     from myxtts.interchange import hub  # imports NumPy, which other plans do not need
     from myxtts.storage.run_folder import read_config

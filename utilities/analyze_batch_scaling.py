@@ -2,8 +2,8 @@
 
     python utilities/analyze_batch_scaling.py test_batch_*.log [--stage NAME] [--json]
 
-Logs are read as in `compare_logs.py`, all of one stage. Runs that ran out of memory are listed too. The exit code is
-also 2 if neither a log nor its file name states a batch size.
+Logs are read as in `compare_logs.py`, for one stage that all logs contain. Runs that ran out of memory are also listed.
+The exit code is 2 for the errors of `compare_logs.py`, and if neither a log nor its file name states a batch size.
 """
 
 import argparse
@@ -32,13 +32,13 @@ COLUMNS = (  # figure of `compare_logs.FIGURES`, title, format
 
 
 def read_runs(paths, stage=None):
-    """Reads logs; returns one dictionary per log, as `read_logs` does, sorted by the number of clips per step.
+    """Returns the dictionaries that `read_logs` returns for the logs `paths`, sorted by the number of clips per step.
 
-    Each run gets `batch`, its clips per micro-batch, and `efficiency_percent`: throughput relative to linear scaling
-    from the run with the fewest clips per step.
+    Two entries are added: `batch` is the number of clips per micro-batch. `efficiency_percent` is the throughput,
+    relative to linear scaling from the measured run with the fewest clips per step.
 
     Raises:
-        LogError: As in `read_logs`, or neither log nor name has a batch size.
+        LogError: `read_logs` failed, or neither a log nor its file name states a batch size.
     """
     runs = read_logs(paths, stage, allow_out_of_memory=True)
     for run in runs:
@@ -55,7 +55,7 @@ def read_runs(paths, stage=None):
 
 
 def recommended(runs):
-    """Returns the run with the smallest batch that reaches `ENOUGH`, and the fastest; ignores runs out of memory."""
+    """Returns the run of the smallest batch that reaches `ENOUGH`, and the fastest run; both are None if all failed."""
     measured = [run for run in runs if run["samples_per_second"] and not run["out_of_memory"]]
     if not measured:
         return None, None
@@ -83,7 +83,7 @@ def report(runs):
 
 
 def analyzed(options):
-    """Reads the logs in parsed `options`; returns the result as JSON types and as text."""
+    """Reads the files `options.logs`; returns the result as JSON types and as text."""
     runs = read_runs(options.logs, options.stage)
     chosen, best = recommended(runs)
     found = {"runs": list(map(json_ready, runs)), "recommended_batch_size": chosen and chosen["batch"]}

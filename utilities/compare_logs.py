@@ -3,7 +3,7 @@
     python utilities/compare_logs.py baseline.log optimized.log [--stage NAME] [--json]
 
 A log is the output of `train_main.py`. Values come from its final report, or from its step lines if the run ended
-before the report. Compares --stage (default: the last stage in both logs), in the last run with values of that stage.
+before the report. --stage selects the stage (default: the last one in both logs); its last run with values counts.
 The exit code is 2 if a log cannot be read or has no values, or if the logs have no stage in common.
 """
 
@@ -46,17 +46,17 @@ class LogError(ValueError):
 
 
 def read_logs(paths, stage=None, allow_out_of_memory=False):
-    """Reads training logs. A batch size that a log lacks is taken from its file name, such as `test_batch_16.log`.
+    """Reads training logs. If a log states no batch size, takes it from the file name, such as `test_batch_16.log`.
 
     Args:
         paths: The files.
-        stage: Name of the stage; None for the last one that all logs have. A log without stage names has any stage.
+        stage: Name of the stage; None for the last one in all logs. A log without stage names matches every stage.
         allow_out_of_memory: Whether to accept runs that ran out of memory before their first measurement.
 
     Returns:
-        For each log, a dictionary of its last run of the stage with `path`, `stage`, `source` (final report or step
-        lines), `out_of_memory`, `accumulation` (batches per step) and the values in `FIGURES`, None for those that the
-        log lacks. Percentages are 0 to 100, memory is in MB.
+        One dictionary per log, of the last run of the stage. It has `path`, `stage`, `source` (final report or step
+        lines), `out_of_memory`, `accumulation` (batches per step), and the values in `FIGURES`. A value that the log
+        lacks is None. Percentages are 0 to 100, memory is in MB.
 
     Raises:
         LogError: A file cannot be read, is empty, or has no values; or the logs have no stage in common.
@@ -72,7 +72,7 @@ def read_logs(paths, stage=None, allow_out_of_memory=False):
 
 
 def _read_runs(path, allow_out_of_memory):
-    """Reads the runs with values in a log, at least one; arguments and errors as in `read_logs`."""
+    """Returns the runs in a log that have values, in the form of `read_logs`. Raises `LogError` if there are none."""
     try:
         text = Path(path).read_text(encoding="utf-8", errors="replace")
     except OSError as error:
@@ -103,7 +103,7 @@ def _unfolded(lines):
 
 
 def _split_runs(lines):
-    """Splits a log at batch sizes into runs, `(stage, lines)`. Parts without step or memory error join others."""
+    """Yields `(stage, lines)` of each run. A run starts at a batch size, and has a step or a memory error."""
     starts = [i for i, line in enumerate(lines) if BATCH_SIZE.search(line)]
     bounds = [0]
     for start, end in zip(starts, [*starts[1:], None]):
@@ -139,13 +139,13 @@ def _read_run(path, stage, lines):
 
 
 def _figures(text):
-    """Returns the last value of each of the `FIGURES` in a text, by name; those that the text lacks are left out."""
+    """Returns `{name: last value}` of those `FIGURES` that a text contains."""
     found = {name: pattern.findall(text) for name, pattern in PATTERNS.items()}
     return {name: float(values[-1]) for name, values in found.items() if values}
 
 
 def _summarize(steps):
-    """Combines the values of a run's step lines, with equal weights: each line covers the same number of steps."""
+    """Combines the values of a run's step lines with equal weights, as each line covers the same number of steps."""
     columns = {name: [step[name] for step in steps if name in step] for name in PATTERNS}
     summary = {name: sum(values) / len(values) for name, values in columns.items() if values}
     means, stds = columns["mean_step_ms"], columns["std_step_ms"]
@@ -166,7 +166,7 @@ def _summarize(steps):
 
 
 def speed_up(baseline, optimized):
-    """Returns `(throughput ratio or None, unit)`. The unit is samples/s if both logs have that, otherwise steps/s."""
+    """Returns `(throughput ratio or None, unit)`. The unit is samples/s if both logs have this value, else steps/s."""
     for field, unit in (("samples_per_second", "samples/s"), ("steps_per_second", "steps/s")):
         before, after = baseline[field], optimized[field]
         if before and after is not None:
@@ -217,7 +217,7 @@ def comparison(baseline, optimized):
 
 
 def compared(options):
-    """Compares the logs in parsed `options`; returns the result as JSON types and as text."""
+    """Compares the files `options.baseline` and `options.optimized`; returns the result as JSON types and as text."""
     baseline, optimized = read_logs([options.baseline, options.optimized], options.stage)
     found = {"baseline": json_ready(baseline), "optimized": json_ready(optimized)}
     return found | {"speed_up": speed_up(baseline, optimized)[0]}, comparison(baseline, optimized)

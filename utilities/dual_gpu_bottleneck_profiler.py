@@ -22,14 +22,14 @@ from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from myxtts.cli.errors import exits_with_sentence, require_output  # noqa: E402  the repository must be on the path first
+from myxtts.cli.errors import exits_with_sentence, require_output  # noqa: E402  the checkout must be on the path first
 from myxtts.devices.gpu_monitor import GPUMonitor  # noqa: E402
 
 LOAD_LIMIT = 0.20
 TRANSFER_LIMIT = 0.15
 TRAIN_LIMIT = 0.50
 VARIATION_LIMIT = 0.30
-"""Limits as fractions of the step time: `judge` reports training below its limit, other bottlenecks above theirs."""
+"""Limits, as fractions of the step time: `judge` reports training below its limit, and the others above theirs."""
 PLOTTED_STEPS = 12
 LANES = {"preprocess": (1, "tab:blue"), "transfer": (1, "tab:orange"), "train": (0, "tab:green")}
 """Row and color of each phase of the pipeline in the figure."""
@@ -51,7 +51,7 @@ def data_seconds(phases):
 
 
 def measure_phases(trainer, dataset, num_steps):
-    """Returns the mean seconds per step of each phase, timed alone; trains the model, without accumulation.
+    """Times each phase alone; returns the mean seconds per step by phase. Trains the model, without accumulation.
 
     `load` covers reading, padding and the copy to the data device; `preprocess` covers mels, codes and augmentation.
     """
@@ -131,7 +131,7 @@ def _trains_more(plan):
 
 @dataclass(frozen=True)
 class Profile:
-    """Result of profiling with an `XTTSConfig` on a `DevicePlan`: seconds by phase, the whole pipeline, `GPUReport`."""
+    """Result of `DualGPUBottleneckProfiler`: measurements, the `XTTSConfig`, the `DevicePlan`, and a `GPUReport`."""
 
     config: object
     plan: object
@@ -140,7 +140,7 @@ class Profile:
     timing: dict[str, float]
     """Timing of the pipeline's steps, see `StepClock.report`."""
     spans: list[tuple[str, float, float]]
-    """Phase, start and end of each call of a phase in `LANES`, in seconds since the start of the first timed step."""
+    """Phase, start and end of each call of a phase in `LANES`, in seconds since the end of the last untimed step."""
     gpus: object
 
     @property

@@ -4,10 +4,10 @@
     python utilities/gpu_acceptance.py --virtual-devices 2 --model-size nano --minutes 5
 
 Both GPU flags may name the same GPU; data work and training then have separate memory limits. Takes the flags of
-train_main.py and trains on the sample corpus by default. Each case runs in its own process: most run
-dual_gpu_bottleneck_profiler.py with different flags, one resumes a run, and one monitors memory and threads in a long
-run. Writes hardware, versions and results, but no paths, to gpu_report.md and gpu_report.json in --report. The exit
-code is 1 if a target is missed.
+train_main.py and trains on the sample corpus by default. Each case runs in its own process. Most cases run
+dual_gpu_bottleneck_profiler.py with different flags. One case resumes a run, and another monitors memory and threads in
+a long run. Writes hardware, versions and results, but no paths, to gpu_report.md and gpu_report.json in --report. The
+exit code is 1 if a target is missed.
 """
 
 import argparse
@@ -65,7 +65,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Judgement:
-    """Whether a target was met: `pass`, `fail` or `not judged`. `found` is the measured value, or why there is none."""
+    """A target and its verdict, `pass`, `fail` or `not judged`. `found` is the measured value, or why there is none."""
 
     target: str
     found: str
@@ -108,7 +108,7 @@ def run_case(case: Case, flags: Sequence[str], steps: int, seconds: float) -> di
 
 
 def _resumed(flags, folder, seconds):
-    """Trains a run, repeats its last steps from an earlier checkpoint, and compares the weights."""
+    """Trains a run, repeats its last steps from an earlier checkpoint, and compares the final weights of both."""
     from myxtts.storage.checkpoint import CheckpointStore
 
     half, whole, again = RESUME_STEPS // 2, folder / "whole", folder / "again"
@@ -268,12 +268,12 @@ def _overlap(figures):
 
 
 def _ratio(own, other, holds):
-    """Returns the ratio as text, and `holds(ratio)`; None instead if one of the two is not known."""
+    """Returns `own / other` as text, and `holds(own / other)`, which is None if `own` or `other` is not known."""
     return (f"{own / other:.2f} x", holds(own / other)) if own and other else ("not known", None)
 
 
 def without_paths(text: str, given: Sequence[str]) -> str:
-    """Replaces paths by `…`, those in `given` even with spaces; joins lines and replaces `|`, for tables."""
+    """Replaces paths by `…`; paths with spaces only if they are in `given`. Joins lines and replaces `|` for tables."""
     for path in sorted(given, key=len, reverse=True):
         text = re.sub(rf"(?<!\w){re.escape(path)}(?!\w)", "…", text)
     text = re.sub(r"[^\s'\"(]*[/\\](?![CG]PU:)[^\s'\",;)]*", "…", text)
@@ -281,7 +281,7 @@ def without_paths(text: str, given: Sequence[str]) -> str:
 
 
 def flags_to_use(found: dict[str, dict[str, dict]]) -> str:
-    """Returns the flags to recommend: in each group, those of the fastest case, if over 3 % faster than the default."""
+    """Returns flags to recommend: in each group, those of the fastest case if over 3 % faster than the default."""
     quickest = {}
     for case in cases():
         figures = found.get(case.group, {}).get(case.name, {})

@@ -12,7 +12,7 @@ These parts of a page are compared:
 - a path in the folder of a run, such as `runs/mine/samples`: it must exist at the end of the page;
 - the output of the notebook: its cells must print lines with the same first words.
 
-Files that a command names with `--output` and similar options must exist after it. `…` matches anything. Seconds,
+Files that a command names with `--output` and similar options must exist afterwards. `…` matches anything. Seconds,
 memory, speeds and percentages must agree within a factor of five, other decimals within 10 %, integers exactly.
 
 The working folder starts with a data set of a few clips, files with the names that the pages use, and the result of
@@ -83,11 +83,11 @@ SKIPPED = (
     (r'^"""Swedish', "a test adds this language"),
 )
 QUICK = r"^(?!.*runs/).*(say --text|doctor data (?!set)|plan --model|base --format onnx|--subtitles)"
-"""Pattern of the commands that `--quick` runs: those that need no model, or only the bundled one."""
+"""Pattern of the commands that `--quick` runs, which need no model or only the bundled model."""
 OWN_RUNS = ("python", "finetune", "migration", "decoder")
 """Pages that train a `runs/mine` of their own. It is renamed to `runs/PAGE`, so that README's `runs/mine` is kept."""
 SERVERS = {"myxtts serve": 8000, "myxtts ui": 7860, "http.server": 8000}
-"""Commands that start a server, and its port. A server runs until the page starts another one or ends."""
+"""Port of a server, by the command that starts it. A server runs until the page starts another server or ends."""
 MADE = r"(?:--output|--output-folder|--json|--plot|--save-voice|--subtitles|--checkpoint-dir)[ =](\S+)"
 """Pattern of the options that name an output file or folder of a command."""
 NUMBER = r"(?<![\w.])[-+]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?(?:(?=m?s\b)|(?![\w.]*\w))"
@@ -129,7 +129,7 @@ def prepare(folder: Path, quick: bool) -> None:
 
 
 def make_models(folder: Path) -> None:
-    """Writes a model with random weights in the layout of XTTS v2's release, of minimal shape, and a vocabulary."""
+    """Writes a minimal model with random weights in the layout of XTTS v2's release, and another vocabulary."""
     tokenizer = XTTSTokenizer.train([("the quick brown fox jumps over the lazy dog, '.?!-", "en"), ("", "fa")])
     limits = dict(num_text_tokens=tokenizer.num_tokens, max_text_tokens=200, max_audio_tokens=260)
     write_release(folder / "XTTS-v2", replace(RELEASED_SHAPE, **limits))
@@ -138,7 +138,7 @@ def make_models(folder: Path) -> None:
 
 
 def make_recordings(folder: Path, paths: list[Path]) -> None:
-    """Writes short reference recordings, and long recordings that contain all clips, with pauses of a second."""
+    """Writes copies of a short recording, and long recordings of all `paths`, with a pause of a second after each."""
     for name in ("voice", "me", "me_again", "a", "b", "other"):
         shutil.copyfile(paths[0], folder / f"{name}.wav")
     parts = []
@@ -150,7 +150,7 @@ def make_recordings(folder: Path, paths: list[Path]) -> None:
 
 
 def files_of_pages(known: dict[str, str], paths: list[Path]) -> dict[str, str]:
-    """Returns the contents of text files by name. `paths`: clips of the long recordings; `known`: text of all clips."""
+    """Returns `{file name: content}`. `paths` are clips of the long recordings; `known` has the text of every clip."""
     texts, cues, start = [known[path.stem] for path in paths], [], 0.0
     for number, (path, text) in enumerate(zip(paths, texts), 1):
         end = start + soundfile.info(path).duration
@@ -214,7 +214,7 @@ def printing_values(program: str) -> tuple[str, str]:
 
 
 def reason_to_skip(code: str) -> str | None:
-    """Returns the reason why a part is skipped; None if it is not."""
+    """Returns the reason why a part is skipped; None if the part is run."""
     return next((why for pattern, why in SKIPPED if re.search(pattern, code)), None)
 
 
@@ -228,7 +228,7 @@ def adapted(page: str, code: str) -> tuple[str, list[str]]:
 
 
 def run(code: str, interpreter: str, folder: Path) -> tuple[int, str]:
-    """Runs code with `sh` or Python; returns exit code (124 after a timeout) and output."""
+    """Runs code with bash (`interpreter` "sh") or Python; returns exit code (124 after a timeout) and output."""
     command = ["bash", "-euo", "pipefail", "-c", code] if interpreter == "sh" else [sys.executable, "-c", code]
     both = dict(stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=LONGEST_SECONDS)
     try:
@@ -259,14 +259,14 @@ def text_of_cells(notebook: Path) -> str:
 
 
 def missing_line(shown: str, printed: str) -> list[str]:
-    """Checks that `printed` has the lines of `shown` in this order; returns an error for the first one missing."""
+    """Checks that `printed` has the lines of `shown` in this order; returns [error] for a missing line, else []."""
     rest = iter(printed.splitlines())
     missing = (line for line in shown.splitlines() if not any(matches(line, one) for one in rest))
     return [f"not printed: {line}" for line in missing if line.strip(" …")][:1]
 
 
 def matches(shown: str, printed: str) -> bool:
-    """Whether a printed line equals a shown line, up to white space and the tolerances of numbers."""
+    """Returns whether a printed line equals a shown line, up to white space and the tolerances of numbers."""
     words = re.split(f"(…|{NUMBER})", " ".join(shown.split()))
     patterns = [re.escape(word).replace(r"\ ", r"\s+") for word in words]
     patterns[1::2] = [".*?" if word == "…" else f"({NUMBER})" for word in words[1::2]]
@@ -276,7 +276,7 @@ def matches(shown: str, printed: str) -> bool:
 
 
 def is_close(shown: str, found: str, after: str) -> bool:
-    """Whether two numbers agree within the tolerance for the unit that follows them."""
+    """Returns whether two numbers agree within the tolerance for their unit, which `after` begins with."""
     low, high = sorted(float(text.replace(",", "")) for text in (shown, found))
     if re.match(LOOSE, after):
         return high <= 5 * low + 0.2
@@ -284,7 +284,7 @@ def is_close(shown: str, found: str, after: str) -> bool:
 
 
 def missing_files(page: str, folder: Path) -> list[str]:
-    """Returns an error for each path on a page that is missing, and each file missing from a table or its folder."""
+    """Returns errors: paths on a page that do not exist, and files that are only in a table or only in its folder."""
     text, paths = adapted(page, text_of(page))[0], r"`((?:checkpoints|runs/\w+)/[\w./*-]+)`"
     missing = [f"{page}: {path} does not exist" for path in re.findall(paths, text) if not any(folder.glob(path))]
     for name, rows in re.findall(r"^\| file in `([^`]+)` .*\n\|.*\n((?:\|.*\n)+)", text, re.MULTILINE):
@@ -332,7 +332,7 @@ def walk(page: str, folder: Path, quick: bool) -> list[str]:
 
 
 def stop(process: subprocess.Popen | None) -> None:
-    """Ends a server, if there is one, as Ctrl-C does."""
+    """Sends SIGINT to a server, if there is one, and waits for its end."""
     if process:
         process.send_signal(signal.SIGINT)
         process.wait(60)

@@ -75,7 +75,7 @@ def train(door: str, source: str, language: str, work: Path) -> Path:
 
 
 def check_settings(folder: Path, source: str) -> None:
-    """Raises AssertionError if learning rates or batch sizes differ from the recipe."""
+    """Raises AssertionError if learning rates or batch sizes of a run differ from those of its recipe."""
     found = config_from_dict(json.loads((folder / "config.json").read_text("utf-8")))
     expected = XTTSConfig.from_yaml(SOURCES[source]) if SOURCES[source] else XTTSConfig()
     for name, stage in found.training.stages.items():
@@ -101,7 +101,7 @@ def say(folder: Path, language: str, work: Path) -> str:
 
 
 def serve(model: Path, text: str, voice: str, language: str) -> np.ndarray:
-    """Returns the speech of a text by `myxtts serve`, `(S,)` int16."""
+    """Starts `myxtts serve`, requests the speech of a text, and returns the samples, `(S,)` int16."""
     port = free_port()
     words = [sys.executable, "-m", "myxtts", "serve", f"--checkpoint={model}", f"--port={port}", "--warm=none"]
     with subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT) as server:

@@ -13,7 +13,7 @@ import tensorflow as tf
 SPEED_RANGE = 0.05
 """Speed factors are from exp(-SPEED_RANGE) to exp(SPEED_RANGE). A speed change also shifts pitch and formants."""
 GAIN_NEPERS = 0.7
-"""Maximum random gain. `draw_change` adds the gain to log power (3 dB), and `disturb` to log amplitude (6 dB)."""
+"""Maximum gain or attenuation. `draw_change` adds the gain to log power (3 dB), `disturb` to log amplitude (6 dB)."""
 EQUALIZER_CURVES = 4
 
 
@@ -21,10 +21,10 @@ def draw_rows(draw: Callable, shape: Sequence, *arguments: Any, share: tuple[int
     """Returns this worker's rows of a batch of random numbers. The batch is the same for any number of workers.
 
     Args:
-        draw: Stateless random function of a shape and `arguments`. It is called with the shape of the whole batch,
+        draw: Stateless random function, called with a shape and `arguments`. The shape is that of the whole batch,
             because rounding depends on the shape, and the logarithm of near-silent audio magnifies rounding errors.
         shape: Shape of the result; the first dimension is the number of this worker's rows.
-        share: Index of this worker, and number of workers. Each worker has equally many rows.
+        share: Index of this worker, and number of workers. All workers have equally many rows.
     """
     (part, parts), rows = share, shape[0]
     return draw((rows * parts, *shape[1:]), *arguments)[part * rows : (part + 1) * rows]
@@ -38,9 +38,9 @@ class Change(NamedTuple):
 
 
 def draw_change(rows: int, num_mels: int, seed: Any, position: Any, on: Any, share: tuple[int, int] = (0, 1)) -> Change:
-    """Returns random changes for `rows` clips. They depend on the run's `seed` and the batch's `position` in training.
+    """Returns random changes for `rows` clips, which depend on the run's `seed` and the batch's `position` in training.
 
-    If the scalar bool `on` is False, the changes have no effect. `share` is as in `draw_rows`.
+    If `on`, a scalar bool, is False, the changes have no effect. `share` is explained in `draw_rows`.
     """
 
     def draw(shape, at):
@@ -91,7 +91,7 @@ def _interpolate(wav, at, left, right):
 def disturb(wav: tf.Tensor, seed: Any, position: Any, share: tuple[int, int] = (0, 1)) -> tf.Tensor:
     """Simulates other microphones and rooms: random equalization, random level and added colored noise.
 
-    `wav` and the result are `(B, S)` float32; the other arguments are as in `draw_change`.
+    `wav` and the result are `(B, S)` float32. The other arguments are explained in `draw_change`.
     """
     rows, size = tf.shape(wav)[0], tf.shape(wav)[1]
     shape, at = (rows, 2 + 2 * EQUALIZER_CURVES), [seed, position]

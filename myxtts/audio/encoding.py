@@ -31,11 +31,11 @@ def check_suffix(path: AnyPath) -> str:
 
 
 def write_audio(path: AnyPath, samples: np.ndarray, sample_rate: int, from_rate: int | None = None) -> None:
-    """Writes a mono audio file atomically, in the format of its suffix; WAV and FLAC have 16 bits.
+    """Writes a mono audio file atomically, in the format of its suffix. WAV and FLAC files have 16 bits.
 
-    `samples` are `(S,)` floats, clipped to `[-1, 1]`, and resampled from `from_rate` (None: the same) to `sample_rate`
-    Hz. Raises `AudioError` if `samples` is empty or not finite, the folder does not exist, or the format is unknown or
-    does not support `sample_rate`.
+    `samples`, `(S,)` floats, are resampled from `from_rate` to `sample_rate` Hz (not if `from_rate` is None), and
+    clipped to `[-1, 1]`. Raises `AudioError` if `samples` is empty or not finite, the folder does not exist, or the
+    format is unknown or does not support `sample_rate`.
     """
     samples = np.asarray(samples, np.float32)
     if samples.ndim != 1:
@@ -49,14 +49,15 @@ def write_audio(path: AnyPath, samples: np.ndarray, sample_rate: int, from_rate:
 
 
 class _Disk:
-    """File that stores the first error during a write (or Ctrl-C), because libsndfile would hide it."""
+    """File object for libsndfile that remembers the first exception raised in a write (including `KeyboardInterrupt`),
+    because libsndfile would hide it."""
 
     def __init__(self, path):
         self._file, self.error = open(path, "wb", buffering=0), None
         self.seek, self.tell, self.close = self._file.seek, self._file.tell, self._file.close
 
     def write(self, content):
-        """Writes all bytes, unless a write has failed. Always returns their number, so that libsndfile continues."""
+        """Writes `content`, unless a write has failed. Always returns its length, so that libsndfile continues."""
         left = memoryview(content)
         while left and not self.error:
             try:
@@ -66,19 +67,17 @@ class _Disk:
         return len(content)
 
     def check(self):
-        """Raises the first error, if any."""
+        """Raises the first exception raised in a write, if any."""
         if self.error:
             raise self.error
 
 
 class AudioFile:
-    """Mono audio file that is written in parts. WAV and FLAC have 16 bits. Written parts survive a killed process.
+    """Mono audio file that is written in parts, which remain if the process is killed. WAV and FLAC have 16 bits.
 
-    Args:
-        place: Path of the file to write. The suffix of `path` determines the format; messages name `path`.
-        from_rate: Sample rate in Hz of the samples given to `write`, which are resampled; None means `sample_rate`.
-
-    Raises `AudioError` if the format does not support `sample_rate`. The methods raise `OSError` if the disk is full.
+    `place` is the path of the file to write. Messages contain `path`, whose suffix determines the format. Samples given
+    to `write` are resampled from `from_rate` to `sample_rate` Hz, unless `from_rate` is None. Raises `AudioError` if
+    the format does not support `sample_rate`. The methods raise `OSError` if the disk is full.
     """
 
     def __init__(self, place: AnyPath, path: AnyPath, sample_rate: int, from_rate: int | None = None):
@@ -93,8 +92,8 @@ class AudioFile:
             soundfile._snd.sf_command(self._file._file, 0x1061, soundfile._ffi.NULL, 1)
 
     def write(self, samples: np.ndarray, last: bool = False) -> None:
-        """Appends samples `(S,)`, clipped to `[-1, 1]`; raises `AudioError` if one is not finite. `last` flushes the
-        resampler."""
+        """Appends samples `(S,)`, clipped to `[-1, 1]`. `last` flushes the resampler. Raises `AudioError` if a sample
+        is not finite."""
         samples = self._resampler.resample_chunk(samples, last=last) if self._resampler else samples
         if not np.isfinite(samples).all():
             raise AudioError(self.path, "not finite", "the samples to write contain NaN or infinity.")
@@ -106,14 +105,14 @@ class AudioFile:
         self._disk.check()
 
     def close(self) -> None:
-        """Finishes the file."""
+        """Writes the samples that the resampler still contains, and closes the file."""
         with closing(self._disk), closing(self._file):
             self.write(np.zeros(0, np.float32), last=True)
         self._disk.check()
 
 
 def _resampler(from_rate, to_rate):
-    """Returns a resampler for a stream; None if the rates are equal or `from_rate` is None."""
+    """Returns a streaming resampler, or None if the rates are equal or `from_rate` is None."""
     return None if from_rate in (None, to_rate) else soxr.ResampleStream(from_rate, to_rate, 1, dtype="float32")
 
 
@@ -128,7 +127,7 @@ class SoundEncoder:
     Args:
         sound_format: One of `OPEN_FORMATS`, or "flac" if `is_open` is false. WAV, FLAC and PCM have 16 bits.
         sample_rate: Sample rate of the file in Hz. MP3 and Opus support few rates; all formats support 24 000.
-        is_open: Whether to stream: `add` returns bytes as soon as they are ready, and the header has no length.
+        is_open: Whether to stream: `add` returns bytes as soon as they are ready, and the header contains no length.
             If false, `end` returns the whole file.
         from_rate: Sample rate in Hz of the samples given to `add`, which are resampled; None means `sample_rate`.
     """
@@ -152,7 +151,7 @@ class SoundEncoder:
                 soundfile._snd.sf_command(self._file._file, 0x1302, soundfile._ffi.new("double *", 50), 8)
 
     def add(self, samples: np.ndarray, last: bool = False) -> bytes:
-        """Encodes samples `(S,)`, clipped to `[-1, 1]`; returns bytes if `is_open`. `last` flushes the resampler."""
+        """Encodes samples `(S,)`, clipped to `[-1, 1]`. Returns bytes if `is_open`. `last` flushes the resampler."""
         if self._resampler:
             samples = self._resampler.resample_chunk(samples, last=last)
         if self._file:
@@ -162,7 +161,7 @@ class SoundEncoder:
         return self._new() if self.is_open else b""
 
     def end(self) -> bytes:
-        """Finishes the file. Returns its remaining bytes if `is_open`, else the whole file."""
+        """Finishes the file. If `is_open`, returns the bytes that `add` has not returned, else the whole file."""
         content = self.add(np.zeros(0, np.float32), last=True)
         if self._file:
             self._file.close()

@@ -32,13 +32,13 @@ MIN_SAMPLE_RATE = 4_000
 MAX_SAMPLE_RATE = 384_000
 MAX_CHANNELS = 8
 MAX_SECONDS = 3_600.0
-"""Maximum duration of a recording in seconds; `max_seconds` of `read_audio` can only lower the limit."""
+"""Maximum duration of a recording in seconds. The argument `max_seconds` of `read_audio` can only lower it."""
 MAX_DECODED_VALUES = 2**26
 """Maximum number of decoded values in all channels: 256 MiB as float32, 50 minutes of mono at 22.05 kHz."""
 SILENT_PEAK = 1e-3
 """Audio with a lower amplitude counts as silent: -60 dB of full scale, or 33 quantization steps of a 16-bit file."""
 MAX_PEAK = 8.0
-"""Maximum peak, 18 dB over full scale. A higher peak is a fault: scaling it to full scale would silence the rest."""
+"""Maximum peak, 18 dB over full scale. A higher peak is a fault: scaling it to 1 would silence all other samples."""
 
 _BLOCK_FRAMES = 2**18
 _COARSE_SUBTYPES = ("PCM_U8", "PCM_S8", "ULAW", "ALAW", "IMA_ADPCM", "MS_ADPCM")
@@ -50,8 +50,8 @@ MPEG_BITRATES = {
     10: (32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320),
     12: (32, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384),
 }
-"""Bitrates in kbit/s of MPEG audio, by version and layer bits of the header: 2 is MPEG-2, 10 MPEG-1 layer III, 12
-MPEG-1 layer II."""
+"""Bitrates of MPEG audio in kbit/s, by the version and layer bits of a frame header. 2 means MPEG-2, 10 MPEG-1 layer
+III, and 12 MPEG-1 layer II."""
 # MP4, AIFF, AU, CAF, big-endian WAV, Matroska.
 _KNOWN_UNSUPPORTED = (b"ftyp", b"FORM", b".snd", b"caff", b"RIFX", b"\x1aE\xdf\xa3")
 
@@ -90,7 +90,7 @@ def read_audio(path: AnyPath, *, min_seconds: float = 0.1, max_seconds: float = 
     """Reads and checks a recording, mixes it to mono and resamples it to `MODEL_SAMPLE_RATE`.
 
     The mix is the mean of the channels that are not silent. If the peak is above full scale, the recording is scaled to
-    full scale, with a warning. The format is detected from the content, not from the extension.
+    full scale and gets a warning. The format is detected from the content, not from the extension.
 
     Raises `AudioError` if the file is missing, damaged, not audio, silent, not finite, too loud or outside the limits.
     """
@@ -119,7 +119,7 @@ def load_samples(path: AnyPath, sample_rate: int = MODEL_SAMPLE_RATE) -> np.ndar
 
 
 def load_with_rate(path: AnyPath, sample_rate: int) -> tuple[np.ndarray, int]:
-    """Like `load_samples`, but also returns the file's own sample rate in Hz, before resampling."""
+    """Returns the result of `load_samples`, and the sample rate in Hz of the file itself."""
     _regular_file_size(path)
     with _open(path) as file:
         frames, original_rate = _read_frames(path, file), file.samplerate
@@ -147,7 +147,7 @@ def _regular_file_size(path):
 
 
 def check_container(path: AnyPath) -> tuple[str, ...]:
-    """Detects the format by the first bytes and checks the lengths in the header; returns warnings as in `Recording`.
+    """Detects the format by the first bytes, and checks the lengths in the header. Returns `Recording.warnings`.
 
     Raises `AudioError` if the file is missing, empty, truncated or of an unsupported format.
     """
@@ -177,7 +177,7 @@ def check_container(path: AnyPath) -> tuple[str, ...]:
 
 
 def _check_chunks(path, file, size):
-    """Checks the header of a WAV file, because libsndfile reads a truncated file without an error; returns warnings."""
+    """Checks a WAV header, because libsndfile reads truncated files without an error. Returns `Recording.warnings`."""
     position = 12
     for _ in range(1_000):
         file.seek(position)
@@ -208,7 +208,7 @@ def _check_sample_rate(path, rate):
 
 @contextmanager
 def open_sound(path: AnyPath) -> Iterator[soundfile.SoundFile]:
-    """Opens a recording with libsndfile, which detects its format. Raises `AudioError` if it is not supported."""
+    """Context manager that opens a recording with libsndfile. Raises `AudioError` if the format is not supported."""
     if os.fspath(path).lower().endswith(".raw"):
         # For this extension, soundfile assumes headerless audio.
         raise AudioError(path, "unsupported", "files named .raw are not supported; use the extension of its format.")
@@ -235,7 +235,7 @@ def _open(path, max_seconds=MAX_SECONDS):
 
 
 def check_header(path: AnyPath, file: soundfile.SoundFile, is_stream: bool = False) -> None:
-    """Raises `AudioError` for an unsupported rate, channel count or length; `is_stream` permits an unknown length."""
+    """Raises `AudioError` for an unsupported rate, channel count or length. `is_stream` permits an unknown length."""
     _check_sample_rate(path, file.samplerate)
     if file.channels > MAX_CHANNELS:
         raise AudioError(path, "unsupported", f"it has {file.channels} channels; at most {MAX_CHANNELS} are supported.")
@@ -263,7 +263,7 @@ def check_joins(path: AnyPath, file: soundfile.SoundFile) -> None:
 
 
 def _mpeg_seconds(data):
-    """Returns the duration in seconds of all MPEG frames in `data` that precede another, but for 8 (padding)."""
+    """Returns the duration in seconds of the MPEG frames in `data` that precede another frame, except the first 8."""
     lengths, position = [], 0
     while header := _MPEG_HEADER.search(data, position):
         (_, second, third), start = header[0], header.start()
@@ -298,7 +298,7 @@ def check_level(path: AnyPath, samples: np.ndarray) -> None:
 
 
 def _read_frames(path, file):
-    """Decodes a file to `(S, C)` float32, in blocks because the length in the header may be far too large."""
+    """Decodes a file to `(S, C)` float32. Reads it in blocks, because the length in its header may be far too large."""
     # NumPy converts 16-bit samples to floats three times faster than libsndfile, with the same result.
     is_16_bit = file.subtype == "PCM_16"
     blocks = []
@@ -314,7 +314,7 @@ def _read_frames(path, file):
 
 
 def _mix_to_mono(path, frames):
-    """Mixes `(S, C)` samples to mono `(S,)`, and scales a peak above 1 to 1; returns the mix and the original peak."""
+    """Scales a peak above 1 to 1 and mixes `(S, C)` samples to mono `(S,)`. Returns the mix and the original peak."""
     peak = check_peak(path, frames)
     if peak > 1:
         frames = frames / peak
@@ -329,7 +329,7 @@ def _mix_to_mono(path, frames):
 
 
 def _sounding_channels(frames):
-    """Returns a mask `(C,)` of the channels that are not silent; if all are silent, all are True."""
+    """Returns a mask `(C,)` that is True for channels that are not silent or, if all are silent, for all channels."""
     sounding = np.ptp(frames, axis=0) / 2 >= SILENT_PEAK  # a DC offset has no effect
     return sounding if sounding.any() else np.ones_like(sounding)
 

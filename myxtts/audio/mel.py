@@ -90,7 +90,7 @@ _TINY = np.float32(1e-10)
 
 
 def _pooled(filters):
-    """Returns the slice of bins in which `filters`, `(bins, bands)`, are not zero, and the filters of these bins."""
+    """Returns the slice of bins in which `filters`, `(bins, bands)`, are not zero, and `filters` in these bins."""
     reached = np.flatnonzero(filters.any(axis=1))
     bins = slice(int(reached[0]), int(reached[-1]) + 1)
     return bins, filters[bins]
@@ -128,7 +128,7 @@ class MelSpectrogram:
         return ops.map(one, blocks)
 
     def _log_mel(self, frames, filter_groups):
-        """Converts frames `(..., F, win_length)` to log-mel `(..., F, num_mels)`; `filter_groups` as in `_pooled`."""
+        """Converts frames `(..., F, win_length)` to log-mel `(..., F, num_mels)` with filter groups from `_pooled`."""
         spec = self.spec
         # The window is at the start of n_fft, not centered, which changes only the phase.
         real, imaginary = ops.rfft(frames * self._window, fft_length=spec.n_fft)
@@ -137,7 +137,7 @@ class MelSpectrogram:
         return ops.log(ops.maximum(mel, spec.log_floor) + spec.log_offset)
 
     def _blocks(self, wav):
-        """Reflect-pads `(B, S)` and returns blocks of one hop, `(B, blocks, hop_length)`, and the number of frames."""
+        """Reflect-pads waveforms `(B, S)`. Returns blocks of one hop, `(B, N, hop_length)`, and the frame count."""
         spec, hop_length, win_length = self.spec, self.spec.hop_length, self.spec.win_length
         wav = ops.convert_to_tensor(wav, "float32")
         before, after = win_length // 2, win_length - win_length // 2
@@ -164,11 +164,11 @@ class MelSpectrogram:
 def resample(wav: Any, from_rate: int, to_rate: int) -> Any:
     """Resamples waveforms with a Hann-windowed sinc, as one strided convolution, eagerly or in a graph.
 
-    Band-limited interpolation (Smith, "Digital Audio Resampling Home Page") with torchaudio's defaults, which the
-    reference implementation uses.
+    This is band-limited interpolation (Smith, "Digital Audio Resampling Home Page") with torchaudio's defaults, which
+    the reference implementation uses.
 
     `wav` is `(B, S)`, the result `(B, ceil(S to_rate / from_rate))` float32. The rates, in Hz, should have a large
-    common divisor: if their reduced ratio is p / q, the size of the kernel grows with p times q.
+    common divisor, because the size of the kernel grows with p times q if the reduced ratio of the rates is p / q.
     """
     wav = ops.convert_to_tensor(wav, "float32")
     kernel, stride, pad = _sinc_kernel(from_rate, to_rate)
@@ -182,7 +182,7 @@ def resample(wav: Any, from_rate: int, to_rate: int) -> Any:
 
 @functools.lru_cache(maxsize=32)
 def _sinc_kernel(from_rate, to_rate):
-    """Returns a float32 kernel `(taps, 1, num_phases)`, its stride and the padding at the start, as in torchaudio."""
+    """Returns torchaudio's float32 kernel `(taps, 1, num_phases)`, its stride, and the padding at the start."""
     stride, num_phases = Fraction(from_rate, to_rate).as_integer_ratio()
     base = 0.99 * min(stride, num_phases)  # cutoff as a fraction of the lower Nyquist frequency
     pad = math.ceil(_LOWPASS_WIDTH * stride / base)
@@ -197,11 +197,11 @@ def _sinc_kernel(from_rate, to_rate):
 def log_mel_to_wav(log_mel: Any, num_iterations: int = 60) -> np.ndarray:
     """Estimates a waveform from its log-mel spectrogram.
 
-    Magnitudes are estimated from the mel bands, phases by fast Griffin-Lim (Perraudin, Balazs and Søndergaard, "A fast
-    Griffin-Lim algorithm", 2013). The second half of the iterations also improves the magnitudes, which are then
-    taken from the current waveform and corrected towards the given mel. This more than halves the mel error.
+    Estimates the magnitudes from the mel bands, and the phases by fast Griffin-Lim (Perraudin, Balazs and Søndergaard,
+    "A fast Griffin-Lim algorithm", 2013). In the second half of the iterations, the magnitudes are taken from the
+    current waveform and corrected towards the given mel. This more than halves the mel error.
 
-    `log_mel` `(F, num_mels)`, F at least 4, has the format `DVAE_MEL` and is not normalized (see
+    `log_mel` `(F, num_mels)`, with F of at least 4, has the format `DVAE_MEL` and is not normalized (see
     `XTTS.denormalize_mel`). Returns a waveform at 22 050 Hz, `((F - 1) * hop_length,)` float32, not clipped.
     """
     log_mel = np.asarray(log_mel, "float32")

@@ -18,13 +18,13 @@ GROUPS = ("data", "devices", "training", "optimizations")
 LICENCE = dict(action="store_true", help="accept the licence of a Hugging Face model without a prompt")
 """`add_argument` keyword arguments for `--accept-licence`, a flag of every command that accepts a hub model."""
 EXAMPLES = read_toml(__file__, "examples.toml")
-"""Texts that commands print, from `examples.toml`. The `myxtts say` key holds the examples in its `--help`."""
+"""Texts that commands print. `EXAMPLES["myxtts say"]`, for example, ends the output of `myxtts say --help`."""
 OPTIONS = read_toml(__file__, "options.toml")
 """Tables of options for `add_options`, by command: `OPTIONS["say"]` has the options of `myxtts say`."""
 
 
 class PlainParser(argparse.ArgumentParser):
-    """`argparse.ArgumentParser` that raises `UserError`, and whose help shows defaults and keeps line breaks."""
+    """`ArgumentParser` that raises `UserError` for wrong arguments. The help shows defaults and keeps line breaks."""
 
     def __init__(self, **options):
         examples = {"epilog": EXAMPLES.get(options.get("prog"))}
@@ -34,7 +34,7 @@ class PlainParser(argparse.ArgumentParser):
     def parse_args(self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None):
         """Parses arguments; the error for an unknown flag suggests the nearest flag of the command or a sub-command.
 
-        The result's `given` attribute is the set of this command's options in `args`, even with their default value.
+        The result's attribute `given` is the set of the options of this command (not of a sub-command) in `args`.
         """
         args = sys.argv[1:] if args is None else args
         subjects = next((one.choices for one in self._actions if isinstance(one, argparse._SubParsersAction)), {})
@@ -119,7 +119,7 @@ _SENTENCES = {
     r"argument (\S+): not allowed with argument (\S+)": "{} is not allowed with {}: give one of them.".format,
     r"argument (\S+): (must be .*)": "{} {}.".format,
 }
-"""Clearer argparse messages. A pattern matches a message; its function turns the match's groups into a sentence."""
+"""Functions that write a clearer message from the groups of a match, by the pattern of argparse's message."""
 
 
 class _Formatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
@@ -143,7 +143,7 @@ def add_options(
 ) -> dict[str, argparse._ActionsContainer]:
     """Adds the options of a table, such as `OPTIONS["say"]`; returns the argument groups of the parser by heading.
 
-    `computed` has additional `add_argument` keyword arguments by flag, for values that are computed in code.
+    `computed` contains further keyword arguments of `add_argument`, by flag, whose values are not constant.
     """
     groups, rivals, types = {}, {}, {"int": int, "float": float}
     for heading, entries in options.items():
@@ -160,7 +160,7 @@ def add_options(
 
 
 def add_flags(parser: argparse.ArgumentParser, flags: Iterable[Flag]) -> None:
-    """Adds settings flags under their group headings. The value of a flag that is not given is None."""
+    """Adds flags under the headings of their groups. The value of a settings flag that is not given is None."""
     options = {group: {} for group in GROUPS}
     for flag in flags:
         options[flag.group][" ".join(flag.names)] = _options(flag)

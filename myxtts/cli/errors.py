@@ -19,7 +19,7 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 def exits_with_sentence(main: Callable) -> Callable:
     """Decorates a command's `main` to print errors that a user can fix and to return an exit code for them.
 
-    The code is `error.exit_code` (default: 2), or 130 after Ctrl-C. With several workers, the process exits with it.
+    The code is `error.exit_code` (default: 2), or 130 after Ctrl-C. One of several workers exits instead of returning.
     """
 
     @functools.wraps(main)
@@ -52,7 +52,7 @@ def exits_with_sentence(main: Callable) -> Callable:
 def require_output(flag: str, path: str | None, makes_folders: bool = False, starts: bytes = b"") -> None:
     """Raises `UserError` if no file can be written to `path`, the value of `flag`. Does nothing if `path` is None.
 
-    `makes_folders` allows a folder, and missing parent folders. An existing file must be empty or begin with `starts`.
+    If `makes_folders`, a folder and missing parents are allowed. An existing file must be empty or begin with `starts`.
     """
     if path is None:
         return
@@ -80,7 +80,7 @@ def require_output(flag: str, path: str | None, makes_folders: bool = False, sta
 
 
 def read_input(flag: str, path: str, max_bytes: int) -> str:
-    """Reads the text file given with a flag. Raises `UserError` if it is missing, empty, too large or not UTF-8."""
+    """Returns the text of the file given with `flag`. Raises `UserError` if missing, empty, too large or not UTF-8."""
     try:
         if (text := read_bounded(Path(path), max_bytes)).strip():
             return text
@@ -92,7 +92,7 @@ def read_input(flag: str, path: str, max_bytes: int) -> str:
 
 
 def language_code(name: str | None, among: Collection[str] | None = None) -> str | None:
-    """Converts `--language` to a code, except None. Raises `UserError` if the language is unknown or not in `among`."""
+    """Converts the value of --language to a code, or None to None. Raises `UserError` if unknown or not in `among`."""
     from myxtts.text.languages import get_language  # takes long to import
 
     try:
@@ -102,13 +102,13 @@ def language_code(name: str | None, among: Collection[str] | None = None) -> str
 
 
 def require_port(flag: str, host: str, port: int | None) -> None:
-    """Raises `UserError` if this process cannot listen on a port. None and 0 (any free port) are allowed."""
+    """Raises `UserError` if this process cannot listen on `port`. None and 0 (any free port) are allowed."""
     if port is not None:
         open_port(flag, host, port).close()
 
 
 def open_port(flag: str, host: str, port: int) -> socket.socket:
-    """Returns a socket that listens on a port; 0 means any free one. Raises `UserError` if the port cannot be used."""
+    """Returns a socket that listens on `port` (0: any free port). Raises `UserError` if the port cannot be used."""
     require(0 <= port <= 65535, flag, "0 to 65535", port)
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET

@@ -20,7 +20,7 @@ _flag = lambda option: f"--{option.replace('_', '-')}"
 
 @exits_with_sentence
 def convert(argv: Sequence[str] | None = None) -> int:
-    """Converts released XTTS checkpoints to model folders, or back; returns the exit code."""
+    """Converts a released XTTS checkpoint to a model folder, or the reverse; returns the exit code."""
     defaults = f"By default, these files are read from the folder of model.pth:\n{', '.join(RELEASED_NAMES.values())}."
     parser = PlainParser(prog="myxtts convert", description=EXAMPLES["about convert"], epilog=defaults)
     direction = parser.add_mutually_exclusive_group(required=True)
@@ -99,7 +99,7 @@ def export(argv: Sequence[str] | None = None) -> int:
 
 @exits_with_sentence
 def push(argv: Sequence[str] | None = None) -> int:
-    """Uploads a model with its model card, or prints only the card with --card; returns the exit code."""
+    """Uploads a model with its model card or, with --card, only prints the card; returns the exit code."""
     parser = PlainParser(prog="myxtts push", description=EXAMPLES["about push"])
     add_model(parser, name="folder")
     add_options(parser, OPTIONS["push"])

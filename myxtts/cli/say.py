@@ -1,4 +1,4 @@
-"""The `myxtts say` command, which synthesizes a text, standard input or a list of texts."""
+"""The `myxtts say` command, which synthesizes a given text, the text on standard input, or a list of texts."""
 
 import argparse
 import itertools
@@ -35,7 +35,7 @@ from myxtts.utils.commons import progress_bar, setup_logging, standard_output_fo
 
 MAX_TEXT_BYTES = 16 * 2**20
 SHORT_TEXT = 400
-"""Maximum length of a text for which not all graphs are traced, because tracing would take longer than it saves."""
+"""Maximum length in characters of texts for which not all graphs are traced, as tracing takes longer than it saves."""
 MAX_LIST_BYTES = 64 * 2**20
 SPOKEN_FILE = "spoken.json"
 """File in the output folder with a digest of each audio file's text, voice and settings, to find outdated files."""
@@ -74,7 +74,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _read(arguments):
-    """Reads the input: `(text, None)` or, with --batch, `(None, lines)`. Sets sampling and language in `arguments`."""
+    """Returns `(text, None)`, or `(None, lines)` for --batch. Sets text front, language and sampling in `arguments`."""
     setup_logging()
     text = lines = None
     if arguments.batch:
@@ -122,7 +122,7 @@ def _read(arguments):
 
 
 def _say(arguments, text, lines, sound):
-    """Synthesizes `text` (to --output or the stream `sound`) or the `lines` of a batch; returns the exit code."""
+    """Speaks `text`, to --output or to the stream `sound`, or the `lines` of a batch file; returns the exit code."""
     import_tensorflow()
     from myxtts.devices.configuration import configure_for_speech
     from myxtts.interchange.onnx.engines import load_synthesizer
@@ -148,7 +148,7 @@ def _say(arguments, text, lines, sound):
 
 
 def say_text(text: str, synthesizer, voice, arguments, options: dict, check: dict) -> int:
-    """Writes the audio to --output during synthesis, then writes --subtitles. After an error, keeps partial audio."""
+    """Synthesizes `text` to --output, then writes --subtitles; returns 0. After an error, keeps the finished audio."""
     # `options` and `check` are keyword arguments of `Synthesizer.sentences`.
     spoken, partial, place = Spoken(), partial_path(arguments.output), None
     spoken.pieces, rate = (), arguments.sample_rate or synthesizer.sample_rate
@@ -185,7 +185,7 @@ def _confidence(spoken):
 
 
 def _check(arguments):
-    """Checks the arguments before the model is loaded. Raises `UserError` if one is invalid."""
+    """Checks arguments before the model is loaded, and sets text and speaker. Raises `UserError` if one is invalid."""
     check_model(arguments.checkpoint)
     if arguments.list_speakers:
         return
@@ -243,7 +243,7 @@ def _check(arguments):
 
 
 def _voice(arguments, synthesizer):
-    """Returns the selected voice, or None for a batch without voice flags, in which each line names a voice."""
+    """Returns the voice that the flags select; None for a batch without voice flags, whose lines may name voices."""
     voice = arguments.speaker or arguments.voice or arguments.reference_audio
     if is_base(arguments.checkpoint) and not (voice or arguments.batch):
         language = get_language(arguments.language)
@@ -293,7 +293,7 @@ class Line(NamedTuple):
 
 
 def read_lines(path: str) -> list[Line]:
-    """Parses lines `id|text|voice|language`; skips header, blank and `#` lines. Raises `UserError` for a bad line."""
+    """Reads lines `id|text|voice|language`; skips header, blank and `#` lines. Raises `UserError` for a bad line."""
     # `splitlines` would also split at characters that can be part of a text.
     rows = re.split("\r\n|\r|\n", read_input("--batch", path, MAX_LIST_BYTES))
     first = next((row for row in rows if row.strip() and not row.startswith("#")), "")

@@ -29,7 +29,7 @@ def build_parser(prog: str = "myxtts train") -> argparse.ArgumentParser:
 
 
 def config_from_arguments(arguments: argparse.Namespace) -> XTTSConfig:
-    """Returns the settings from the --config file, overridden by the other given flags."""
+    """Returns the settings of the --config file, overridden by those of the other flags that were given."""
     return api.configure(arguments.config, **_given(arguments, (flag for flag in all_flags() if flag.settings)))
 
 
@@ -47,7 +47,7 @@ def _given(arguments, flags: Iterable[Flag]) -> dict[str, Any]:
 
 @exits_with_sentence
 def main(argv: list[str] | None = None) -> int:
-    """Starts or resumes training; returns the exit code. Without `argv`, parses `sys.argv` as `train_main.py`."""
+    """Starts or resumes training; returns the exit code. If `argv` is None, parses the arguments of `train_main.py`."""
     arguments = (build_parser("train_main.py") if argv is None else build_parser()).parse_args(argv)
     filter_native_errors()
     run = api.open_run(**_given(arguments, all_flags()))

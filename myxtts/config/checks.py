@@ -12,11 +12,11 @@ from typing import Any, BinaryIO
 UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 """Pattern of control characters, lone surrogates, line separators and bidirectional marks."""
 console_log = logging.getLogger("myxtts.console")
-"""Logger for lines that are already on the screen: they go only to the run's log file."""
+"""Logger for lines that were already printed on the screen. They are only added to the run's log file."""
 
 
 class UserError(ValueError):
-    """Error in the user's input. A command prints only the message and exits with code 2."""
+    """Error in the user's input. The command line prints only the message and exits with code 2."""
 
     def _render_traceback_(self) -> list[str]:
         """Returns what IPython and notebooks show instead of a traceback: the message and its notes."""
@@ -52,7 +52,7 @@ def require(holds: bool, setting: str, rule: str, value: object, hint: str = "")
 @contextmanager
 def needing(hint: str, error: type[Exception] = UserError) -> Iterator[None]:
     """Context manager for imports of optional packages: raises `error` instead of an `ImportError`. The message is
-    `hint` if `hint` names the missing package or has `{}` for its name; else, it quotes the `ImportError`."""
+    `hint` if `hint` names the missing package or contains `{}`, its placeholder. Else, it quotes the `ImportError`."""
     try:
         yield
     except ImportError as fault:
@@ -78,7 +78,7 @@ def is_new_or_empty(folder: Path) -> bool:
 
 
 def read_toml(module: str, name: str) -> dict[str, Any]:
-    """Reads the TOML file `name` next to a module of this package, given the module's `__file__`."""
+    """Reads the TOML file `name` that is next to `module`, the `__file__` of a module in this package."""
     return tomllib.loads(Path(module).with_name(name).read_text("utf-8"))
 
 
@@ -86,7 +86,7 @@ def read_bounded(path: Path, max_bytes: int) -> str:
     """Reads a text file of at most `max_bytes` in UTF-8, or in UTF-16 with a byte-order mark. Removes the mark.
 
     Raises `OSError` if the file cannot be read, `UnicodeError` if it is not text, and `ValueError` if it is too large
-    or not a regular file. The last two have messages such as "is a folder", to which the caller prepends the file name.
+    or not a regular file. Messages of the last two begin with a verb ("is a folder"): callers prepend the name.
     """
     # Checked before opening, because opening a pipe waits for a writer.
     if not stat.S_ISREG(path.stat().st_mode):
@@ -96,7 +96,7 @@ def read_bounded(path: Path, max_bytes: int) -> str:
 
 
 def bounded_text(file: BinaryIO, max_bytes: int) -> str:
-    """Reads the rest of an open binary file as text, with the limit and the errors of `read_bounded`."""
+    """Reads the rest of an open binary file as text, with the encodings and exceptions of `read_bounded`."""
     content = file.read(max_bytes + 1)
     if len(content) > max_bytes:
         raise ValueError(f"is too large; at most {max_bytes} bytes are read")

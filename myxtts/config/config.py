@@ -40,8 +40,8 @@ class SamplingConfig(Settings):
     conditioning clip in training)."""
 
     def changed(self, values: Mapping[str, Any], beside: Collection[str] = ()) -> Self:
-        """Returns a copy with the `values` that are not None. Raises `ConfigError` for a name that is not a field; the
-        message may suggest a name in `beside`, the other arguments of the caller."""
+        """Returns a copy with the `values` that are not None. Raises `ConfigError` for a name that is not a field.
+        `beside` contains names of the caller's other arguments, which the message may suggest instead."""
         for name in values.keys() - vars(self).keys():
             hint = nearest("voice" if name == "speaker" and beside else name, (*beside, *vars(self)))
             raise ConfigError(f"{printable(name)} is not {'an argument' if beside else 'a setting of sampling'}.{hint}")
@@ -82,7 +82,7 @@ class XTTSConfig(Settings):
         return longest if frames is None else min(longest, frames * CODE_STRIDE_SAMPLES // MEL_FRAMES_PER_CODE)
 
     def stage(self, name: str) -> StageConfig:
-        """Returns the settings of a stage; a batch size or learning rate of None is replaced by its default."""
+        """Returns the settings of a stage. A batch size or learning rate of None is replaced by its default."""
         stage, rates = self.training.stages[name], STAGES[name].learning_rates
         rate = stage.learning_rate or rates[self.model.size]
         return dataclasses.replace(stage, batch_size=stage.batch_size or self.data.batch_size, learning_rate=rate)
@@ -106,7 +106,7 @@ class XTTSConfig(Settings):
         return values
 
     def recipe(self) -> dict[str, Any]:
-        """Returns the settings that affect the model or its speech as `{dotted name: JSON value}`, to compare runs."""
+        """Returns `{dotted name: JSON value}` of all settings that affect the model or its speech, to compare runs."""
         found = {}
         for section, values in json.loads(json.dumps(self.to_dict())).items():
             known = getattr(self, section).__dataclass_fields__
@@ -120,13 +120,13 @@ class XTTSConfig(Settings):
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 RECIPES: Path = _PACKAGE / "recipes" if (_PACKAGE / "recipes").is_dir() else _PACKAGE.parent / "configs"
-"""Folder of the recipes, ready-made YAML files: `myxtts/recipes/` of an installed package, `configs/` of a checkout."""
+"""Folder of the recipes, ready-made YAML files: `myxtts/recipes/` if installed, `configs/` in a Git checkout."""
 SAMPLE = "sample.yaml"
-"""Recipe of a run that is started with neither training data nor a configuration file."""
+"""Recipe for a run that is started without training data and without a configuration file."""
 _MAX_FILE_BYTES = 64 * 2**10
 _MAX_FILES = 100
 _MAX_VALUES = 10_000
-"""Maximum number of values in a YAML file. Like `_MAX_FILE_BYTES` and `_MAX_FILES`, 100 times what recipes need."""
+"""Maximum number of values in a YAML file: 100 times what recipes need, like `_MAX_FILE_BYTES` and `_MAX_FILES`."""
 _UNREADABLE = (ArithmeticError, AttributeError, LookupError, OSError, RuntimeError, TypeError, ValueError)
 """Exceptions other than `YAMLError` that an invalid YAML file can cause, for example with the value `!!int ""`."""
 
@@ -137,7 +137,7 @@ def recipe_names() -> list[str]:
 
 
 def find_recipe(path: str | os.PathLike) -> Path:
-    """Returns the path that a value of `--config` refers to: the file if it exists, else the recipe with this name."""
+    """Returns `path`, the value of `--config`, or the recipe with this name if there is no such file."""
     require("://" not in str(path), "--config", "a file on this machine", path)
     path = Path(path)
     is_recipe = path.name in recipe_names() and path.parent.as_posix() in (".", "configs")
@@ -158,13 +158,13 @@ def config_from_dict(values: dict) -> XTTSConfig:
 
 
 def _mapping(values, where):
-    """Returns `values` with all keys as strings. Raises `ConfigError` if `values` is not a dictionary."""
+    """Returns `values` with its keys converted to strings. Raises `ConfigError` if `values` is not a dictionary."""
     require(isinstance(values, dict), where, "a mapping of settings", brief(values))
     return {name if isinstance(name, str) else brief(name): value for name, value in values.items()}
 
 
 def _typed(cls, values, where):
-    """Converts `values` to the types declared in the class `cls`. Raises `ConfigError` for a bad name or type."""
+    """Converts `values`, of the section `where`, to the types in the class `cls`, or raises `ConfigError`."""
     kinds = {one.name: one.type for one in fields(cls) if one.name != "stages"}
     stages = STAGES if cls is TrainingConfig else {}
     typed = {}
@@ -182,7 +182,7 @@ def _typed(cls, values, where):
 
 
 def _parsed(text):
-    """Parses YAML. Raises `YAMLError` if it has more than `_MAX_VALUES` values, counting an alias at each use."""
+    """Parses YAML. Raises `YAMLError` for more than `_MAX_VALUES` values; an alias counts each time that it is used."""
     import yaml
 
     root = yaml.compose(text, yaml.SafeLoader)
@@ -202,7 +202,7 @@ def _parsed(text):
 
 
 def read_yaml(path: str | Path) -> dict:
-    """Reads a YAML file as nested dictionaries. Its values override those of the files listed by its key `include`.
+    """Reads a YAML file as nested dictionaries. Its values override those of the files that its key `include` lists.
 
     Raises `ConfigError` if a file is missing, too large, not a mapping, includes itself, or is outside `path`'s folder.
     """
@@ -211,7 +211,7 @@ def read_yaml(path: str | Path) -> dict:
 
 
 def without_adapted(values: dict) -> dict:
-    """Removes numbers in `data` that equal their `Default`, so that a run may adapt them, as if they were not set."""
+    """Removes numbers in the section `data` that equal their `Default`, so that a run may adapt these settings."""
     adapted = {one.name: one.default for one in fields(DataConfig) if isinstance(one.default, Default)}
     if isinstance(data := values.get("data"), dict):
         values["data"] = {name: value for name, value in data.items() if name not in adapted or value != adapted[name]}

@@ -1,6 +1,6 @@
 """Flags of `myxtts train` and arguments of `myxtts.train`, generated from the fields of the settings classes.
 
-A field with `setting(..., flag="--max-steps")` gets this flag and the argument `max_steps`. The docstring is the help.
+A field with `setting(..., flag="--max-steps")` gets this flag and the argument `max_steps`. Its docstring is the help.
 """
 
 import ast
@@ -28,7 +28,7 @@ AUTOMATIC = "auto"
 
 @dataclass
 class DeviceOptions(Settings):
-    """Options for devices, which apply to one start and are not saved with the run."""
+    """Options for devices that apply to one start and are not saved with the run."""
 
     group = "devices"
 
@@ -70,7 +70,7 @@ class Flag:
     names: tuple[str, ...]
     field: dataclasses.Field
     settings: tuple[str, ...]
-    """Dotted names of the settings that the flag changes (see `EVERY_STAGE`); empty if it is a start option."""
+    """Dotted names of the settings that the flag changes (see `EVERY_STAGE`); empty if the flag is a start option."""
     help: str
     group: str
     """Heading above the flag in `--help`."""
@@ -146,16 +146,16 @@ def all_flags() -> list[Flag]:
 
 
 def start_options(named: dict[str, Any]) -> StartOptions:
-    """Removes the start options from the arguments `named` of `myxtts.train`; returns them as `StartOptions`."""
+    """Removes the start options from `named`, the arguments of `myxtts.train`, and returns the `StartOptions`."""
     keywords = {flag.field.name: flag.keywords[0] for flag in all_flags() if not flag.settings}
     given = {name: named.pop(keyword, None) for name, keyword in keywords.items()}
     return StartOptions(**{name: value for name, value in given.items() if value is not None})
 
 
 def with_named(values: dict, named: Mapping[str, Any]) -> dict:
-    """Applies the arguments `named` of `myxtts.train` to the nested settings `values` and returns the result.
+    """Returns the nested settings `values`, overridden by `named`, the arguments of `myxtts.train`.
 
-    Arguments that are None are ignored. Raises `ConfigError` for an unknown argument.
+    Ignores arguments that are None. Raises `ConfigError` for an unknown argument.
     """
     flags = {keyword: flag for flag in all_flags() if flag.settings for keyword in flag.keywords}
     values = merge(values, {"training": {"automatic_batch_size": False}}) if named.get("batch_size") else values

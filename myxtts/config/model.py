@@ -25,7 +25,7 @@ SPEAKER_NUM_MELS = 64
 
 
 def norm_groups(width: int) -> int:
-    """Returns the number of groups in the conditioning encoder's norms; `width` must be a multiple of it."""
+    """Returns the number of groups in the conditioning encoder's norms. `width` must be a multiple of this number."""
     return 8 if width <= 16 else 16 if width <= 64 else 32
 
 
@@ -114,7 +114,7 @@ class ModelConfig(Settings):
 
     @property
     def start_audio_token(self) -> int:
-        """Audio token id that starts a sequence: the lowest id above the codes' ids."""
+        """Audio token id that starts a sequence. It follows the ids of the codes, 0 to `num_codes - 1`."""
         return self.num_codes
 
     @property

@@ -28,11 +28,10 @@ def setting(default: Any, **options) -> Any:
     """Declares a field of a settings class. The field's docstring is its help text in `--help` and on the web page.
 
     Args:
-        default: Default value.
         of_run: Whether the setting concerns only the run (folders, devices, intervals), not the model. All other
             settings are in `XTTSConfig.recipe`.
         hint: Fix, shown in the error message for an invalid value.
-        flag: Names on the command line, separated by commas; messages use the first.
+        flag: Names on the command line, separated by commas; messages contain only the first name.
         group: Heading above the flag in `--help` (default: `Settings.group`).
         metavar: Placeholder of the value in `--help`. If it ends in `,…`, the value is a comma-separated list.
         alone: Value of the setting if the flag is given without a value.
@@ -61,7 +60,8 @@ BASE_NAME = "base"
 
 
 def path_text(value: Any) -> Any:
-    """Converts a path to text; returns other values unchanged. `Path("base")` is a folder and becomes `./base`."""
+    """Converts a path to text, and returns other values unchanged. `Path("base")` becomes `./base`, because the text
+    `base` would mean the bundled model."""
     text = os.fspath(value) if isinstance(value, os.PathLike) else value
     return f"./{text}" if text is not value and text == BASE_NAME else text
 
@@ -69,8 +69,8 @@ def path_text(value: Any) -> Any:
 def typed_value(kind: Any, value: Any, name: str) -> Any:
     """Converts a value from YAML, Python or the command line to the declared type `kind` of a setting.
 
-    Converts lists to tuples, whole numbers to floats, and paths to text. Raises `ConfigError`, with the setting's
-    `name` in the message, for a value of another type.
+    Converts lists to tuples, whole numbers and numeric texts to floats, and paths to text. Raises `ConfigError`, whose
+    message contains the setting's `name`, for a value of another type.
     """
     if value is None and NoneType in get_args(kind):
         return None
@@ -107,7 +107,7 @@ class Settings:
     """Heading above the flags of the class in `--help`."""
 
     def fill(self, values: dict, defaults: dict):
-        """Sets every field: to its value in `values`, else in `defaults`, else to its declared default."""
+        """Sets each field to its value in `values`. If there is none, uses `defaults`, then the field's own default."""
         fields = {one.name: one for one in dataclasses.fields(self)}
         for name in values.keys() - fields:
             raise TypeError(f"{self.section} has no setting {name}.{nearest(name, fields)}")
@@ -137,12 +137,12 @@ class Settings:
                     require(abs(number) <= MAX_NUMBER, name, f"a number of at most {MAX_NUMBER:,}", brief(number))
 
     def name_of(self, name: str) -> str:
-        """Returns the name of a setting for messages, as in `data.batch_size (--batch-size)`."""
+        """Returns the name of a setting for messages, such as `data.batch_size (--batch-size)`."""
         flag = self.__dataclass_fields__[name].metadata.get("flag", "").partition(",")[0]
         return f"{self.section}.{name}".lstrip(".") + (f" ({flag})" if flag else "")
 
     def check(self, name: str, holds: bool, rule: str, hint: str = "") -> None:
-        """Raises `ConfigError` unless `holds`. The message has the setting, its value, the `rule` and a `hint`."""
+        """Raises `ConfigError` unless `holds`. The message contains the setting, its value, `rule` and `hint`."""
         require(holds, self.name_of(name), rule, brief(getattr(self, name)), hint)
 
     def check_name(self, name: str) -> None:
@@ -159,13 +159,13 @@ class Settings:
 
 
 def nearest(name: str, names: Collection[str]) -> str:
-    """Returns a hint for a message about an unknown name: the most similar of `names` or, if none is similar, all."""
+    """Returns a hint for a message about an unknown name: the most similar of `names`, or all if none is similar."""
     close = difflib.get_close_matches(name[:100], names, n=1)
     return f" Did you mean {close[0]}?" if close else f" Known: {', '.join(names)}."
 
 
 def merge(below: dict, above: dict) -> dict:
-    """Merges nested dictionaries; values of `above` override those of `below`."""
+    """Returns two nested dictionaries merged into a new one. Values of `above` override those of `below`."""
     merged = dict(below)
     for name, value in above.items():
         both = isinstance(value, dict) and isinstance(merged.get(name), dict)

@@ -126,9 +126,9 @@ class StageEntry:
     speaks: bool = False
     """Whether the model can synthesize speech during the stage, for samples and evaluations."""
     takes_init_from: bool = False
-    """Whether a new run can load the part's weights from another run (`--init-from`)."""
+    """Whether `--init-from` fine-tunes this stage if `--stage` names it and `--tune` is not given."""
     tuned_with_all: bool = True
-    """Whether `--init-from` fine-tunes the part by default in a run of all stages. If not, the part stays as it is."""
+    """Whether `--init-from` fine-tunes this stage if `--stage` is `all`. If not, its weights are copied unchanged."""
     defaults: Mapping[str, object] = field(default_factory=dict)
     """Default values that differ from those of the class in `settings`, by field name, such as `max_steps`."""
     can_crop: bool = False
@@ -140,13 +140,13 @@ class StageEntry:
     speakers: bool = False
     """Whether the batches contain speaker ids."""
     codes: bool = False
-    """Whether the stage can use codes from `myxtts prepare` instead of audio; it does if augmentation is off."""
+    """Whether the stage uses codes from `myxtts prepare`, if any, instead of audio, unless augmentation is on."""
     ema: float = 0.0
-    """Decay of the weight averages if neither `training.ema` nor the preset `training.optimizations` sets it."""
+    """Decay of the weight averages if neither `training.ema` nor the preset `training.optimizations` sets a decay."""
     cost: float = 1.0
     """Step time per clip relative to the GPT stage, for time estimates (measured with `nano` on two cores)."""
     follows: Sequence[str] = ()
-    """Stages in `builds_on` that may be trained further after this stage, which then resumes with the new weights."""
+    """Stages in `builds_on` that may be trained further after this stage. This stage then resumes with new weights."""
 
 
 _SETTINGS = {"gpt": GPTConfig, "decoder": DecoderConfig}

@@ -28,10 +28,10 @@ _switch = functools.partial(setting, None, page="more", group="optimizations")
 
 
 def workers_in(environment: Mapping[str, str]) -> tuple[tuple[str, ...], int] | None:
-    """Returns all workers' addresses (chief first) and this worker's index, from the variable `TF_CONFIG`.
+    """Returns the addresses of all workers (chief first) and the index of this worker, read from `TF_CONFIG`.
 
-    Kubeflow's TFJob sets this variable. Returns None if the variable names no cluster. Raises `ConfigError` if the
-    variable is invalid, or if this process is neither chief nor worker.
+    Kubeflow's TFJob sets this environment variable. Returns None if the variable names no cluster. Raises `ConfigError`
+    if the variable is invalid, or if this process is neither chief nor worker.
     """
     try:
         found = json.loads(environment.get("TF_CONFIG") or "{}")
@@ -49,7 +49,7 @@ def workers_in(environment: Mapping[str, str]) -> tuple[tuple[str, ...], int] | 
 
 
 def workers_of_slurm(environment: Mapping[str, str]) -> tuple[tuple[str, ...], int]:
-    """Returns the task addresses of a Slurm job step and this task's index. Raises `ConfigError` outside a job step."""
+    """Returns the addresses of a Slurm job step's tasks and this task's index. Raises `ConfigError` outside a step."""
     names = "SLURM_PROCID", "SLURM_JOB_ID", "SLURM_STEP_NODELIST", "SLURM_STEP_TASKS_PER_NODE"
     if missing := [name for name in names if not environment.get(name)]:
         hint = "Start it with srun inside a job, or give host:port,… with --worker-index."
@@ -72,7 +72,7 @@ def workers_of_slurm(environment: Mapping[str, str]) -> tuple[tuple[str, ...], i
 
 
 def requested_switches(training: Settings, stage: str | None = None) -> dict[str, tuple[object, str]]:
-    """Returns `{switch: (value, source)}` for all `SWITCHES`, with source `given`, `preset NAME`, or a default."""
+    """Returns `{switch: (value, source)}`; a source is `given`, `preset NAME`, `default of the stage` or `default`."""
     found = {name: (value, "default") for name, value in SWITCHES.items()}
     if stage and STAGES[stage].ema:
         found["ema"] = STAGES[stage].ema, "default of the stage"
@@ -230,7 +230,7 @@ class TrainingConfig(Settings):
 
 
 def _stage_config(name, given):
-    """Returns `given` (mapping, `StageConfig` or None) as settings of stage `name`; unchanged for an unknown stage."""
+    """Converts `given` (a mapping, `StageConfig` or None) to the settings of stage `name`, if this stage exists."""
     entry = STAGES.get(name)
     if entry is None or isinstance(given, entry.settings):
         return given

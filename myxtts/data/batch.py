@@ -15,7 +15,7 @@ from myxtts.storage.files import new_hasher
 
 
 class WaveBatch(NamedTuple):
-    """Padded batch of B clips from the host: S audio samples, L text tokens and R conditioning samples per clip.
+    """Padded batch of B clips, loaded on the host: each has S audio samples, L text tokens, R conditioning samples.
 
     Audio is at 22 050 Hz, except `target_wav`. The fields from `target_wav` to `codes` are empty or 0 if unused.
     """
@@ -31,14 +31,14 @@ class WaveBatch(NamedTuple):
     target_lengths: object  # `(B,)` int32, in samples at 24 000 Hz
     source_rate: object  # `(B,)` int32, sample rate of the file in Hz
     speaker: object  # `(B,)` int32, index into the sorted speakers of the training set; -1 if unknown
-    # `(B, S / 1024)` int32, zero-padded codes of prepared clips, for which `wav` is empty; `(B, 0)` for other clips
+    # `(B, S / 1024)` int32, zero-padded, in batches of prepared clips, whose `wav` is empty; `(B, 0)` in other batches
     codes: object = np.zeros((0, 0), np.int32)
 
 
 WAVE_DTYPES = WaveBatch(*map(np.dtype, "i4 f4 i4 i4 i4 f4 i4 f4 i4 i4 i4 i4".split()))
 WAVE_RANKS = WaveBatch(1, 2, 1, 2, 1, 2, 2, 2, 1, 1, 1, 2)
 TARGET_GRID = (147, 160)
-"""Samples in 1/150 s, at 22 050 and 24 000 Hz. Slices start at multiples of 1/150 s, where both rates have a sample."""
+"""Samples in 1/150 s at 22 050 and 24 000 Hz. Slices start at multiples of 1/150 s, where both rates have a sample."""
 
 
 def target_width(num_samples: int) -> int:
@@ -49,7 +49,7 @@ def target_width(num_samples: int) -> int:
 def zero_batch(
     rows: int, num_samples: int, num_tokens: int, voice_samples: int = 0, targets: bool = False, prepared: bool = False
 ) -> WaveBatch:
-    """Creates a `WaveBatch` of zeros for clips of `num_samples`; with `codes` instead of `wav` if `prepared`."""
+    """Creates a `WaveBatch` of zeros. Conditioning clips have `voice_samples`. If `prepared`, `codes` replace `wav`."""
     wav, codes = (0, num_samples // CODE_STRIDE_SAMPLES) if prepared else (num_samples, 0)
     target = target_width(num_samples) if targets else 0
     widths = (), (wav,), (), (num_tokens,), (), (voice_samples,), (2,), (target,), (), (), (), (codes,)
@@ -59,7 +59,7 @@ def zero_batch(
 def noise_batch(
     num_clips: int, num_samples: int, num_tokens: int, voice_samples: int, num_text_tokens: int, targets: bool = False
 ) -> WaveBatch:
-    """Creates a `WaveBatch` of noise and random tokens, without padding, to measure speed and memory."""
+    """Creates a `WaveBatch` of unpadded noise and random ids below `num_text_tokens`, to measure speed and memory."""
     rng, batch = np.random.default_rng(0), zero_batch(num_clips, num_samples, num_tokens, voice_samples, targets)
     for waves in (batch.wav, batch.conditioning, batch.target_wav):
         waves[:] = 0.1 * rng.standard_normal(waves.shape, np.float32)
@@ -86,7 +86,7 @@ class GPTBatch(NamedTuple):
     conditioning_mel: object  # `(B, F, num_mels)` float32, normalized log-mel
     codes: object  # `(B, C)` int32
     code_lengths: object  # `(B,)` int32, `ceil(samples / 1024)`
-    conditioning_codes: object  # `(B, 2)` int32, span of the codes that the conditioning clip covers; not in the loss
+    conditioning_codes: object  # `(B, 2)` int32, start and end of the conditioning clip in `codes`; not in the loss
 
 
 class SpeakerBatch(NamedTuple):
@@ -94,13 +94,13 @@ class SpeakerBatch(NamedTuple):
 
     index: object  # `(B,)` int32
     mel: object  # `(B, F, 64)` float32, log-mel of audio at 16 000 Hz; short clips are repeated
-    speaker: object  # `(B,)` int32, class label of a training speaker at one speed; -1 if unknown
+    speaker: object  # `(B,)` int32, class: one for each training speaker at each playback speed; -1 if unknown
 
 
 class DecoderBatch(NamedTuple):
     """Training batch of the waveform decoder: slices of clips, or whole clips in validation.
 
-    Each slice has S audio samples. Its F latent frames begin `history_frames` earlier and end `lookahead_frames` later.
+    A slice has S samples. F includes the decoder's `history_frames` before the slice and `lookahead_frames` after it.
     """
 
     index: object  # `(B,)` int32
@@ -136,29 +136,29 @@ def check_wave_batch(batch: WaveBatch) -> WaveBatch:
 
 
 class OrderedBatch(NamedTuple):
-    """Plan of a batch: epoch, number in the epoch (`offset`), indices of the clips `(B,)`, and padded lengths."""
+    """Plan of a batch, from which `BatchLoader` loads a `WaveBatch`."""
 
     epoch: int
-    offset: int
-    indices: np.ndarray
-    num_samples: int
-    num_tokens: int
+    offset: int  # number of earlier batches in the epoch
+    indices: np.ndarray  # `(B,)`, positions of the clips in the data set
+    num_samples: int  # padded length of the audio
+    num_tokens: int  # padded length of the texts
 
 
 def bucket_bounds(units: np.ndarray, num_buckets: int) -> np.ndarray:
-    """Divides lengths `(N,)` into at most `num_buckets` buckets with minimal padding; returns sorted upper bounds."""
+    """Returns the sorted upper bounds of at most `num_buckets` buckets that minimize the padding of `units` `(N,)`."""
     lengths, counts = np.unique(units, return_counts=True)
     if len(lengths) <= num_buckets:
         return lengths
     total = np.concatenate([[0], np.cumsum(counts)])
     weighted = np.concatenate([[0], np.cumsum(counts * lengths)])
-    # cost[i, j]: padding of a bucket with lengths i to j.
+    # cost[i, j]: total padding of a bucket that contains the distinct lengths with indices i to j.
     size = len(lengths)
     cost = lengths[None, :] * (total[None, 1:] - total[:size, None]) - (weighted[None, 1:] - weighted[:size, None])
     cost = np.where(np.arange(size)[:, None] <= np.arange(size)[None, :], cost.astype(np.float64), np.inf)
     best, cuts = cost[0], []
     for _ in range(num_buckets - 1):
-        # options[i - 1, j]: lengths up to i - 1 in earlier buckets, i to j in this one.
+        # options[i - 1, j]: least padding if the lengths up to i - 1 are in earlier buckets, and i to j in this bucket.
         options = best[:-1, None] + cost[1:]
         cuts.append(np.argmin(options, axis=0) + 1)
         best = np.min(options, axis=0)
@@ -184,9 +184,9 @@ class EpochStart:
 class BatchOrder:
     """Order of the training batches over all epochs.
 
-    In each epoch, clips are shuffled, sorted into length buckets and divided into batches of `batch_size`. Leftover
-    clips of a bucket move to the next longer bucket. Randomly chosen clips are skipped, so that every batch is full. If
-    `start` is inside an epoch, that epoch continues with the clips that were not yet used.
+    In each epoch, clips are shuffled. Clips at the end that would not fill a batch are skipped; the others are sorted
+    into length buckets, which are divided into batches of `batch_size`. Leftover clips of a bucket move to the next
+    longer bucket. If `start` is inside an epoch, this epoch uses only clips that are not in `start.heard`.
     """
 
     num_samples: Sequence[int]
@@ -200,7 +200,7 @@ class BatchOrder:
     seed: int
     fixed_samples: int | None = None
     fixed_tokens: int | None = None
-    """Padded length of all texts in tokens and, in `fixed_samples`, of all audio in samples. None: one per bucket."""
+    """`fixed_samples` and `fixed_tokens` are the padded lengths in all batches; None means one length per bucket."""
     extra_samples: int = 0
     """Samples added to the padded length of every clip, to make room for random silence before the clip."""
     start: EpochStart = field(default_factory=EpochStart)
@@ -212,7 +212,7 @@ class BatchOrder:
         bounds = bucket_bounds(units, self.num_buckets if self.fixed_samples is None else 1)
         self._bucket = np.searchsorted(bounds, units)
         self.shapes: list[tuple[int, int]] = []
-        """Padded length of audio in samples, and of text in tokens, for each bucket."""
+        """For each bucket, the padded lengths of the audio in samples and of the texts in tokens."""
         for bucket, bound in enumerate(bounds):
             longest_text = int(tokens[self._bucket <= bucket].max())
             samples = self.fixed_samples or int(bound) * CODE_STRIDE_SAMPLES
@@ -244,7 +244,7 @@ class BatchOrder:
         return OrderedBatch(epoch, row + before.offset, indices, *self.shapes[bucket])
 
     def _place(self, position):
-        """Locates a position: returns its epoch, its index in `_epoch_batches(epoch)`, and the epoch's `EpochStart`."""
+        """Returns the epoch of a batch, the batch's index in `_epoch_batches(epoch)`, and the epoch's `EpochStart`."""
         row = int(position) - self.start.position
         if row < self._in_first_epoch:
             return self.start.epoch, row, self.start
@@ -252,13 +252,13 @@ class BatchOrder:
         return self.start.epoch + 1 + epochs, row, EpochStart()
 
     def cut(self, position: int) -> EpochStart:
-        """Returns the `EpochStart` for continuing this order at `position` with other clips or another batch size."""
+        """Returns the `EpochStart` of an order with other clips or batch size that continues this one at `position`."""
         epoch, row, before = self._place(position)
         heard = [*(indices for indices, _ in self._epoch_batches(epoch)[:row]), before.heard]
         return EpochStart(int(position), epoch, row + before.offset, np.concatenate(heard))
 
     def start_at(self, position: int) -> EpochStart:
-        """Returns an `EpochStart` for continuing this order at `position` with the same clips and batches."""
+        """Returns the `EpochStart` of an order with the same batches as this one from the epoch of `position` on."""
         epoch, row, before = self._place(position)
         return self.start if before is self.start else EpochStart(int(position) - row, epoch)
 

@@ -1,4 +1,4 @@
-"""Training and validation data: reads corpora, checks and splits clips, tokenizes transcripts and loads batches."""
+"""`SpeechDataset`, which reads corpora, checks and splits their clips, tokenizes transcripts and loads batches."""
 
 import io
 import itertools
@@ -37,14 +37,14 @@ from myxtts.text.tokenizer import XTTSTokenizer
 logger = logging.getLogger(__name__)
 
 CLIPS = "clips"
-"""Name, without suffix, of the checkpoint file that lists the training clips of a stage; see `OrderedClips`."""
+"""Name, without suffix, of the file in a checkpoint that lists the stage's training clips (see `OrderedClips`)."""
 MAX_SHIFT_SAMPLES = CODE_STRIDE_SAMPLES - 1
-"""Maximum random silence before a training clip, in samples, so that codes begin at various points of the audio."""
+"""Maximum random silence before a training clip, in samples. The silence shifts the audio relative to the codes."""
 KEPT_SAMPLES = 12 * MODEL_SAMPLE_RATE
-"""Maximum length of a speaker's stored recording in samples, twice the default maximum length of conditioning clips."""
+"""Maximum length in samples of a speaker's stored recording: 12 s, twice the default maximum of conditioning clips."""
 MOST_CLIPS = 24
 MOST_SPEAKERS = 200
-"""Maximum number of speakers with a stored recording, about 50 MB in total."""
+"""Maximum number of speakers with a stored recording. The recordings of so many speakers need about 50 MB."""
 
 
 @dataclass(eq=False)
@@ -57,20 +57,20 @@ class SpeechDataset:
     validation: Sequence[Utterance]
     tokenizer: XTTSTokenizer
     speakers: tuple[str, ...]
-    """Sorted speakers of the training clips, in the order of their indices in batches."""
+    """Sorted names of the training speakers. `WaveBatch.speaker` contains indices into this tuple."""
     cache: SampleCache
-    """Cache of the recordings and of the codes of prepared clips."""
+    """Cache of decoded recordings, and of the codes of prepared clips."""
     starts: dict[str, EpochStart] = field(default_factory=dict)
-    """Start of each stage's batch order; stages that are not listed start at position 0."""
+    """`{stage: start of its batch order}`. The batch orders of other stages start at position 0."""
 
     @classmethod
     def open(cls, config: XTTSConfig, progress: Callable[[int, int], None] | None = None, writes: bool = True) -> Self:
-        """Reads, checks and splits the corpora in `config.data`.
+        """Reads, checks and splits the corpora that `config.data` names, and returns the `SpeechDataset`.
 
-        If `writes`, worker 0 lists all clips, with reasons for rejections, in `clips_*.csv` in the checkpoint folder,
-        and caches the check results there. The vocabulary is the resumed run's, else `data.vocabulary`, else
-        trained on the corpus. Calls `progress(done, total)` while recordings are checked. Raises `ConfigError` or
-        `CorpusError` if the settings or a corpus cannot be used.
+        Uses the vocabulary of the resumed run, else `data.vocabulary`, else trains one on the corpus. If `writes`,
+        worker 0 caches the results of the checks in the checkpoint folder, and lists all clips there in `clips_*.csv`,
+        with reasons for rejections. Calls `progress(done, total)` while recordings are checked. Raises a
+        `UserError`, such as `ConfigError` or `CorpusError`, if the settings or a corpus cannot be used.
         """
         language = config.data.language and get_language(config.data.language).code
         config = replace(config, data=replace(config.data, language=language, g2p=_g2p(config)))
@@ -123,10 +123,10 @@ class SpeechDataset:
     def stream(
         self, stage: str, device: str, start: int = 0, stop: int | None = None, buffer_size: int | None = None
     ) -> Iterator[WaveBatch]:
-        """Iterates over a stage's training batches from `start` until `stop` (None: endless), prefetched to `device`.
+        """Returns an iterator over a stage's training batches at the positions from `start` to below `stop`.
 
-        Each worker reads its own rows of a batch. By default, `data.pipeline_buffer_size` batches are prefetched.
-        Raises `AudioError` or `OSError` if a recording cannot be read.
+        If `stop` is None, there is no end. Prefetches `buffer_size` batches (default: `data.pipeline_buffer_size`) to
+        `device`. A worker reads only its rows of a batch. Raises `AudioError` or `OSError` if reading audio fails.
         """
         num_workers, buffer_size = self.config.data.num_workers, buffer_size or self.config.data.pipeline_buffer_size
         loader, training = self.train_loader(stage), self.config.training
@@ -189,8 +189,8 @@ def _prepared(config, sides):
 
 
 def trained_on(home: Path, config: XTTSConfig) -> set[int]:
-    """Returns the `id_hash` of each clip that a run was trained on, read from the newest checkpoint of each stage.
-    Includes the clips of the run in --init-from, if that run used the same folder of training data."""
+    """Returns the `id_hash` of each clip that the run in `home` was trained on, from each stage's newest checkpoint.
+    With --reset-training, omits these clips. Adds those of the run in --init-from if its training data is the same."""
     homes, source = [] if config.training.reset_training else [home], config.training.init_from
     with suppress(UserError, OSError):
         if source and Path(str(read_config(Path(source)).data.train_data)).samefile(str(config.data.train_data)):
@@ -204,7 +204,8 @@ def trained_on(home: Path, config: XTTSConfig) -> set[int]:
 
 
 def _divide(sides, config):
-    """Returns training and validation clips: by --val-data, else by the data set's split, else by hashes of ids."""
+    """Returns `(train, validation)`. The validation clips are those of --val-data. Without it, they are those of the
+    data set's own split or, if there is none, those that `split_by_hash` selects."""
     trained = trained_on(Path(config.training.checkpoint_dir), config)
     is_held = lambda clip: clip.validation and id_hash(clip.id) not in trained
     train, held = ([clip for clip in sides[0] if is_held(clip) == side] for side in (False, True))
@@ -216,7 +217,7 @@ def _divide(sides, config):
 
 
 def conditioning_seconds(data: DataConfig, clips: Sequence[Utterance]) -> tuple[float, float]:
-    """Returns `data.conditioning_seconds`; `repeat` padding limits both to the 95th percentile of clip durations."""
+    """Returns `data.conditioning_seconds`. `repeat` padding limits both to the 95th percentile of clip durations."""
     if data.conditioning_padding != "repeat":
         return data.conditioning_seconds
     longest = np.percentile([clip.num_samples for clip in clips], 95) / MODEL_SAMPLE_RATE
@@ -226,14 +227,14 @@ def conditioning_seconds(data: DataConfig, clips: Sequence[Utterance]) -> tuple[
 
 
 def _own_vocabulary(config):
-    """Returns the run's vocabulary file; None if it does not exist, or if the GPT is reset (--reset-training)."""
+    """Returns the path of the run's vocabulary; None if the file does not exist or --reset-training resets the GPT."""
     path, stage = vocabulary_path(Path(config.training.checkpoint_dir)), config.training.stage
     keeps_gpt = not config.training.reset_training or stage in list(STAGES)[list(STAGES).index("gpt") + 1 :]
     return path if path.is_file() and keeps_gpt else None
 
 
 def _g2p(config):
-    """Returns the codes of languages to convert to phonemes, from the resumed run or, for new runs, `data.g2p`."""
+    """Returns the codes of languages to convert to phonemes: `data.g2p` or, in a resumed run, the run's own codes."""
     home = Path(config.training.checkpoint_dir)
     try:
         requested = None if config.data.g2p is None else g2p_codes(config.data.g2p)
@@ -249,7 +250,8 @@ def _g2p(config):
 
 
 def _tokenizer(config, utterances):
-    """Returns the run's tokenizer, else `data.vocabulary` extended for the corpus, else one trained on the corpus."""
+    """Returns the run's tokenizer. For a new run, loads `data.vocabulary` and extends it for the corpus. If there is no
+    `data.vocabulary`, trains a tokenizer on the corpus, or returns None if the corpus is empty."""
     data, own = config.data, _own_vocabulary(config)
     texts = [(utterance.text, utterance.language) for utterance in utterances]
     if not (own or data.vocabulary):
@@ -277,7 +279,7 @@ def _tokenizer(config, utterances):
 
 
 def _clips(inspection, name, tokenizer, config, writes):
-    """Returns the accepted clips whose transcript can be tokenized, and writes the report on all clips if `writes`."""
+    """Returns the accepted clips whose transcripts can be tokenized. If `writes`, also writes a report on all clips."""
     longest = config.data.max_text_length
     inspection = inspection.encoded(lambda text, language: tokenizer.encode_checked(text, language, longest))
     summary, reasons = summarize(inspection), ""
@@ -295,9 +297,7 @@ def _clips(inspection, name, tokenizer, config, writes):
 
 def keep_speakers(folder: Path, clips: Sequence[Utterance]) -> None:
     """Stores a reference recording of each training speaker in a run's folder, unless the stored one is up to date.
-
-    Stores at most `MOST_SPEAKERS` speakers, those with the most speech.
-    """
+    If there are more than `MOST_SPEAKERS` speakers, stores only those with the most speech."""
     by_speaker = defaultdict(list)
     for clip in clips:
         by_speaker[clip.speaker].append(clip)
@@ -307,7 +307,7 @@ def keep_speakers(folder: Path, clips: Sequence[Utterance]) -> None:
         nearest = sorted(by_speaker[name], key=lambda clip: (abs(clip.num_samples - 6 * MODEL_SAMPLE_RATE), clip.id))
         before = itertools.accumulate((clip.num_samples for clip in nearest[:MOST_CLIPS]), initial=0)
         chosen = [clip for clip, length in zip(nearest[:MOST_CLIPS], before) if length < KEPT_SAMPLES]
-        # A stored recording is out of date if these digests have changed.
+        # If these digests have changed, the stored recording is out of date.
         sources = tuple(f"{clip.id} {digest_file(clip.wav_path)[:12]}" for clip in chosen)
         if name not in known or known[name].sources != sources:
             samples = np.concatenate([load_samples(clip.wav_path) for clip in chosen])[:KEPT_SAMPLES]

@@ -1,4 +1,4 @@
-"""Checks of data sets for training: reasons to reject clips, the validation split, and leakage between sets."""
+"""Checks data sets before training: rejects unusable clips, splits off validation clips, and finds leakage."""
 
 import json
 import os
@@ -27,18 +27,18 @@ MAX_CHARACTERS_PER_SECOND = 40.0
 """Maximum speech rate of accepted clips. At a higher rate, the transcript belongs to other audio, or audio was cut."""
 MIN_CHARACTERS_PER_SECOND = 2.0
 """Speech rate below which a clip gets a warning: the transcript may be incomplete, or the audio has much silence."""
-# The last 10 ms of carefully cut recordings, such as LJSpeech and VCTK, have at most 0.13 times the mean level. Of the
-# same recordings cut at random places, half have more than 0.4 times. Even abrupt synthetic voices end in silence.
+# The last 10 ms of carefully cut recordings, such as LJSpeech and VCTK, have at most 0.13 times the mean level. If the
+# recordings are cut at random places, half exceed 0.4 times that level. Even abrupt synthetic voices end in silence.
 _CUT_SECONDS = 0.01
 
 _COLUMNS = ("id", "verdict", "reason", "detail", "path", "line", "seconds")
 
 Progress = Callable[[int, int], None]
-"""Callback that is called with the number of checked clips and the number of all clips."""
+"""Callback that receives the number of clips checked so far, and the number of all clips."""
 
 
 class ClipLimits(NamedTuple):
-    """Minimum and maximum duration of a clip, in seconds; by default, as in training."""
+    """Minimum and maximum duration of a clip in seconds. The defaults are those of training."""
 
     min_seconds: float = DataConfig.min_seconds
     max_seconds: float = DataConfig.max_seconds
@@ -60,8 +60,8 @@ class Inspection:
         return len(self.accepted) + len(self.rejections)
 
     def encoded(self, encode: Callable[[str, str], tuple[Sequence[int], str | None]]) -> "Inspection":
-        """Returns an inspection whose clips have `tokens`. `encode(text, language)` returns these and None; or the
-        reason why it cannot encode the text, which rejects the clip."""
+        """Returns a copy of the inspection in which accepted clips have `tokens`. `encode(text, language)` returns the
+        tokens and None. If it returns a reason instead of None, the text cannot be encoded and the clip is rejected."""
         results = [(clip, *encode(clip.text, clip.language)) for clip in self.accepted]
         refused = [_finding(self.root, clip, "text not usable", fault) for clip, _, fault in results if fault]
         accepted = tuple(replace(clip, tokens=tuple(ids)) for clip, ids, fault in results if not fault)
@@ -77,13 +77,13 @@ def check_data(
     progress: Progress | None = None,
     **corpus_options: Any,
 ) -> tuple[Inspection, str]:
-    """Checks a data set as training does. Returns the inspection, and the result of `find_leakage`.
+    """Checks a data set as training does. Returns the inspection of `folder`, and the result of `find_leakage`.
 
     Args:
         validation: Data set of validation clips; None uses the validation split of `folder`, if there is one.
         vocabulary: Tokenizer file that must be able to encode the transcripts; None skips this check.
-        progress: As in `inspect_corpus`; called for the clips of `folder`, then for the clips of `validation`.
-        corpus_options: Arguments of `load_corpus`.
+        progress: Called after each checked clip, first for the clips of `folder`, then for those of `validation`.
+        corpus_options: More arguments of `load_corpus`, which apply to both data sets.
     """
     encode = XTTSTokenizer.from_file(vocabulary).encode_checked if vocabulary else lambda text, language: ((), None)
 
@@ -105,10 +105,10 @@ def inspect_corpus(
     keeps_cache: bool = True,
     progress: Progress | None = None,
 ) -> Inspection:
-    """Decodes every clip of a corpus in `workers` threads, and checks the audio and the transcript.
+    """Checks the audio and the transcript of every clip of a corpus. Decodes the audio in `workers` threads.
 
-    Results are cached in the JSON file `cache_path`, and reused while `limits` and the size and modification time of
-    the audio file are unchanged. New results are saved only if `keeps_cache`. Calls `progress` after each clip.
+    Audio is not decoded again if the JSON file `cache_path` has a result for the same `limits`, file size and
+    modification time. If `keeps_cache`, new results are saved in this file. Calls `progress` after each clip.
     """
     key = [6, MODEL_SAMPLE_RATE, *limits]  # 6: version of the cache
     cached = _load_cache(cache_path, key) if cache_path is not None else {}
@@ -135,9 +135,9 @@ def inspect_corpus(
 
 
 def summarize(inspection: Inspection) -> str:
-    """Returns a summary of several lines: totals, the count and first clip of each reason, and notes.
+    """Returns a summary: a line of totals, a line for each reason with its count and first clip, and the notes.
 
-    The line of a reason that rejects more than half of all clips also has the detail of the first clip.
+    If a reason rejects more than half of all clips, its line also contains the detail about the first clip.
     """
     minutes = sum(utterance.seconds for utterance in inspection.accepted) / 60
     duration = f"{minutes:.1f} min" if minutes < 120 else f"{minutes / 60:.1f} h"
@@ -172,9 +172,9 @@ def id_hash(clip_id: str) -> int:
 
 
 def split_by_hash(utterances: Sequence, share: float, trained: Set[int] = frozenset()) -> tuple[tuple, tuple]:
-    """Splits utterances, or other objects with an `id`, by a hash of the id; returns `(train, validation)`.
+    """Splits utterances, or other objects with an `id`, by a hash of the id. Returns `(train, validation)`.
 
-    Clips stay in the same part when others are added or removed. `share` is the expected fraction of validation clips.
+    A clip stays in its part if other clips are added or removed. `share` is the expected fraction of validation clips.
     Clips whose `id_hash` is in `trained` are for training. At least one of the other clips is for validation.
     """
     hashes = [id_hash(utterance.id) for utterance in utterances]
@@ -187,7 +187,7 @@ def split_by_hash(utterances: Sequence, share: float, trained: Set[int] = frozen
 
 
 def find_leakage(train: Sequence[Utterance], validation: Sequence[Utterance]) -> str:
-    """Counts the validation clips that have the id or the audio of a training clip, with examples; "" if none has."""
+    """Returns a sentence about validation clips that have the id or audio of a training clip; "" if there are none."""
     ids, by_audio = {one.id for one in train}, {one.audio: one.id for one in reversed(train)}
     leaks = [f"{one.id} (same id)" for one in validation if one.id in ids]
     alike = [one for one in validation if one.id not in ids and one.audio in by_audio]
@@ -197,7 +197,7 @@ def find_leakage(train: Sequence[Utterance], validation: Sequence[Utterance]) ->
 
 
 class _Verdict(NamedTuple):
-    """Check result of one audio file. The result is outdated if the file's size or modification time has changed."""
+    """Result of the check of an audio file. If the file's size or modification time changes, the result is outdated."""
 
     size: int
     mtime_ns: int
@@ -209,7 +209,7 @@ class _Verdict(NamedTuple):
 
 
 def _load_cache(path, key):
-    """Returns `{audio path: _Verdict}` from the cache file; {} if the file is damaged or for other limits (`key`)."""
+    """Returns `{audio path: _Verdict}` from a cache file; {} if the file is missing, damaged or has another `key`."""
     try:
         content = json.loads(Path(path).read_text(encoding="utf-8"))
         clips = content["clips"].items() if content["limits"] == key else ()
@@ -243,7 +243,7 @@ def _examine(path, limits, known):
 
 
 def _refusal(text, language, verdict):
-    """Decides whether to reject a clip: returns `(reason, detail)`, or None if the clip can be used."""
+    """Returns `(reason, detail)` if a clip must be rejected, or None if the clip can be used."""
     if verdict.reason:
         return verdict.reason, verdict.detail
     if language not in LANGUAGES:
@@ -280,7 +280,7 @@ def _finding(root, utterance, reason, detail):
 
 
 def _encoding_fault(text):
-    """Looks for signs of a wrong encoding. Returns `(is_certain, fault)`; `fault` is a sentence or ""."""
+    """Returns whether the text was certainly decoded wrongly, and a sentence about signs of wrong decoding, or ""."""
     if lost := re.search("[\ufffd\ud800-\udfff]", text):  # U+D800 and above: half of a pair in JSON
         return True, f"The text contains U+{ord(lost[0]):04X}, which stands for lost letters."
     if text.count("?") > max(2, sum(map(str.isalpha, text))):
@@ -292,5 +292,5 @@ def _encoding_fault(text):
     except UnicodeError:
         return False, ""
     fault = f"The text looks like UTF-8 read as cp1252; it may mean {meant[:60]!r}."
-    # One such pair of characters can be correct text: É and a no-break space in "ALLÉ !". Two of them cannot.
+    # One such pair of characters can be correct text: É and a no-break space in "ALLÉ !". Two such pairs cannot.
     return len(text) - len(meant) > 1, "" if meant == text else fault

@@ -34,8 +34,8 @@ LJSPEECH = Archive(**read_toml(__file__, "ljspeech.toml"))
 def download_ljspeech(folder: str | Path, archive: Archive = LJSPEECH) -> Path:
     """Downloads LJSpeech into `folder`, unless the folder already has a `metadata.csv`, and returns the folder.
 
-    An interrupted download leaves `NAME.myxtts-part` next to `folder`, and the next call resumes it. Raises
-    `CorpusError` if the folder has other files, the disk has too little space, or the download fails.
+    An interrupted download leaves `NAME.myxtts-part` next to `folder`. The next call resumes the download. Raises
+    `CorpusError` if the folder contains other files, the disk has too little space, or the download fails.
     """
     folder = Path(folder)
     if (folder / "metadata.csv").is_file():
@@ -68,7 +68,7 @@ def download_ljspeech(folder: str | Path, archive: Archive = LJSPEECH) -> Path:
         part.unlink()
     except (OSError, EOFError, ValueError, tarfile.TarError) as error:
         if not isinstance(error, OSError) or part.is_file() and not part.stat().st_size:
-            part.unlink(missing_ok=True)  # empty, or not the archive
+            part.unlink(missing_ok=True)  # the file is empty or is not the archive
         kept = f" The partial download is kept in {part}." if part.exists() else ""
         hint = f"Run the same command again, or download it and unpack it into {folder}."
         raise CorpusError(f"LJSpeech could not be downloaded from {archive.url}: {error}.{kept} {hint}") from error
@@ -85,7 +85,7 @@ def _within(tar):
 
 
 def _fetch(archive, file, part):
-    """Downloads the rest of the archive into the open `file`, whose path is `part`, and verifies the checksum."""
+    """Downloads the missing end of the archive to the open `file`, whose path is `part`, and verifies the checksum."""
     start = file.tell()
     needed = max(0, archive.num_bytes - start) + archive.unpacked_bytes
     if (free := shutil.disk_usage(part.parent).free) < needed:

@@ -1,4 +1,4 @@
-"""Provides `LJSpeechDataset`, another name for `SpeechDataset` (which reads all formats), and tf.data functions."""
+"""Exports `LJSpeechDataset`, an alias of `SpeechDataset` (which reads all formats), and two tf.data functions."""
 
 from myxtts.data.dataset import SpeechDataset
 from myxtts.data.pipeline import prefetch_to, wave_dataset

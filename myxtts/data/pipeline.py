@@ -19,7 +19,7 @@ from myxtts.devices.tensorflow_start import AbandonedThread
 
 
 class SampleCache:
-    """Cache of recordings as 16-bit samples, up to `budget_mb` MB.
+    """Cache of recordings as 16-bit samples, and of codes, up to `budget_mb` MB.
 
     `prepared` maps paths of recordings to prepared clips, whose samples and codes are read from shards.
     """
@@ -74,7 +74,7 @@ class BatchLoader:
     max_shift: int = 0
     """Maximum length of the random silence before a training clip, in samples."""
     training: bool = True
-    """Whether slices, conditioning clips and shifts are random. If False, all are fixed, and the shift is 0."""
+    """Whether slices, conditioning clips and shifts are random. If False, all of them are fixed, and shifts are 0."""
     targets: bool = False
     """Whether batches contain the audio at 24 000 Hz; slices then start at multiples of `TARGET_GRID`."""
     speakers: Sequence[str] | None = None
@@ -141,7 +141,7 @@ class BatchLoader:
         return samples, shift
 
     def _fill_conditioning(self, batch, row, clip, rng, samples, shift):
-        """Fills a row's conditioning clip and span. `samples` is the audio at `shift` in `wav`; None if `prepared`."""
+        """Fills a row's conditioning clip and span. `samples` and `shift` are results of `_fill_wav`, or None and 0."""
         longest, grid = self.conditioning_samples, self.conditioning_grid
         length = int(rng.integers(self._min_conditioning, longest + 1)) if self.training else longest
         same_voice = self._by_speaker[clip.speaker, clip.language]
@@ -169,7 +169,8 @@ class BatchLoader:
 
 
 def wave_dataset(loader: Callable[[int], WaveBatch], start: int, stop: int | None, num_workers: int) -> tf.data.Dataset:
-    """Returns a dataset of the batches from `start` until `stop` (None: endless), in order and loaded in parallel."""
+    """Returns a dataset of the batches at positions from `start` to below `stop`, or without end if `stop` is None.
+    Batches are in order, although several are loaded in parallel."""
     empty = zero_batch(0, 0, 0)
 
     def read(position):
@@ -195,11 +196,9 @@ def wave_dataset(loader: Callable[[int], WaveBatch], start: int, stop: int | Non
 def stream_batches(
     loader: BatchLoader, device: str, start: int, stop: int | None, num_workers: int, buffer_size: int
 ) -> Iterator[WaveBatch]:
-    """Iterates over the batches of `wave_dataset` on `device`, and raises any error of `loader` at the failing batch.
-
-    TensorFlow sees neither these errors nor the end of the data, because a failing operation also aborts eager
-    operations of other threads: for example, the training step would report the error of `loader` as its own.
-    """
+    """Yields the batches of `wave_dataset` on `device`. If `loader` fails for a batch, raises that exception instead.
+    TensorFlow receives neither such an exception nor the end of the data, because a failing operation also aborts
+    eager operations of other threads: for example, the training step would report the exception as its own."""
     failures = {}
 
     def read(position):

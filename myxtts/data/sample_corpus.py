@@ -30,7 +30,7 @@ SAMPLE_RATE = 22050
 TIMEOUT_SECONDS = 300
 WORDS_PER_MINUTE = 165
 UNHEARD_EVERY = 13
-"""Step between held-out sentences of a grammar: a prime, so that held-out words also occur in other sentences."""
+"""Every 13th sentence of a grammar is held out. 13 is prime, so that held-out words also occur in other sentences."""
 MANIFEST_FILE = "sample_corpus.json"
 _SOURCES = Path(__file__).resolve().parents[1] / "bundled" / "sample"
 _NUM_PHRASES = 6
@@ -39,7 +39,7 @@ POSITION_CHARACTER, RATE, PITCH = 1, 1, 3
 
 
 class Voice(NamedTuple):
-    """Synthetic speaker: name, language code, and the language, voice variant and pitch (0 to 100) in eSpeak NG."""
+    """Synthetic speaker. `espeak_language`, `variant` (of a voice) and `pitch` (0 to 100) are settings of eSpeak NG."""
 
     speaker: str
     language: str
@@ -55,7 +55,7 @@ SENTENCES = {
     language: [*one["phrases"], *(" ".join(words) + one["full_stop"] for words in itertools.product(*one["slots"]))]
     for language, one in _GRAMMARS.items()
 }
-"""Sentences by language code: first `_NUM_PHRASES` fixed phrases, then all word combinations of the grammar."""
+"""`{language code: sentences}`: first `_NUM_PHRASES` fixed phrases, then all word combinations of the grammar."""
 
 
 class Clip(NamedTuple):
@@ -69,7 +69,7 @@ class Clip(NamedTuple):
 def make_sample_corpus(root: Path, *, num_clips: int | None = None, languages: Sequence[str] = ("en",)) -> Path:
     """Creates the sample corpus in `root`, unless it already exists, and returns its absolute path.
 
-    A damaged corpus, or one with another size or languages, is replaced.
+    Replaces a sample corpus that is damaged, or that has another number of clips or other languages.
 
     Args:
         num_clips: Number of clips of 1 to 3 s, distributed evenly over the `VOICES` of the languages. None means 880,
@@ -106,7 +106,7 @@ def make_sample_corpus(root: Path, *, num_clips: int | None = None, languages: S
 
 
 def plan_clips(num_clips: int | None, languages: Sequence[str] = ("en",)) -> list[Clip]:
-    """Assigns random sentences to each voice, without repetition. Raises `ConfigError` for an invalid argument."""
+    """Returns clips with random, different sentences for each voice. Arguments and errors: see `make_sample_corpus`."""
     unknown = set(languages).difference(SENTENCES)
     received = ", ".join(sorted(unknown)) or "none"
     require(bool(languages) and not unknown, "The sample corpus", f"in one of {', '.join(SENTENCES)}", received)
@@ -146,7 +146,7 @@ def speak_clips(clips: Sequence[Clip], root: Path) -> None:
 
 
 def unheard_sentences(language: str) -> list[str]:
-    """Returns the held-out sentences of a language; each of their words also occurs in the other sentences."""
+    """Returns the held-out sentences of a language. Each of their words also occurs in other sentences."""
     return SENTENCES[language][_NUM_PHRASES::UNHEARD_EVERY]
 
 
@@ -170,7 +170,7 @@ def _is_complete(root, plan):
 
 
 class SpeechJob(NamedTuple):
-    """Sentence to synthesize into the WAV file `path`, with eSpeak NG's language (`en-us`) and voice variant (`f2`)."""
+    """Sentence to synthesize to the WAV file `path`. `language` (`en-us`), `variant` (`f2`) are names in eSpeak NG."""
 
     path: str
     text: str
@@ -181,7 +181,7 @@ class SpeechJob(NamedTuple):
 
 
 def speak_to_files(jobs: Sequence[SpeechJob]) -> None:
-    """Synthesizes `jobs` in order into 16-bit WAV files at `SAMPLE_RATE`. Raises `RuntimeError` if eSpeak NG fails."""
+    """Synthesizes `jobs`, in order, to 16-bit WAV files at `SAMPLE_RATE`. Raises `RuntimeError` if eSpeak NG fails."""
     # -P prevents imports from the working folder.
     command = [sys.executable, "-P", "-m", "myxtts.data.sample_corpus"]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}

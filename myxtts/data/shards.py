@@ -25,13 +25,13 @@ MANIFEST = "manifest.json"
 MAX_SHARDS = 99_999
 MAX_SHARD_CLIPS = 200_000
 """Maximum number of clips per shard, so that an index stays well below the size limit of `read_json`."""
-DIGITS = 12  # hexadecimal digits of a clip's digest that an index keeps
-_RECORD_HEADER_BYTES, _RECORD_FOOTER_BYTES = 12, 4  # of a TFRecord: length and its checksum; checksum of the data
+DIGITS = 12  # number of hexadecimal digits of a clip's digest that an index stores
+_RECORD_HEADER_BYTES, _RECORD_FOOTER_BYTES = 12, 4  # TFRecord header: length and its checksum; footer: data checksum
 _AGAIN = "Run the same `myxtts prepare` again"
 
 
 class Record(NamedTuple):
-    """Offset and length of a `tf.train.Example` in a shard, in bytes, and its CRC32."""
+    """Position of a `tf.train.Example` in a shard: offset and length in bytes, and the CRC32 of these bytes."""
 
     offset: int
     length: int
@@ -39,7 +39,7 @@ class Record(NamedTuple):
 
 
 class PreparedClip(NamedTuple):
-    """Prepared clip in a shard. `shard` is a path or an address; `audio` is the start of the digest of the samples."""
+    """Prepared clip in the file or address `shard`. `audio` is the start of the digest of the clip's samples."""
 
     shard: str
     id: str
@@ -81,9 +81,10 @@ def write_shard(
 
     Args:
         dvae: Digest of the DVAE weights that computed the codes.
-        clips: Id, codes `(C,)` int32 and samples `(S,)` int16 of each clip.
-        left_out: Id and reason of each clip that cannot be used.
-        audio: Digests of what the clips and `left_out` depend on, by id. If a digest changes, the shard is outdated.
+        clips: `(id, codes, samples)` of each clip, with codes `(C,)` int32 and samples `(S,)` int16.
+        left_out: `(id, reason)` of each clip that cannot be used.
+        audio: `{id: text}`. If a text changes, the shard is outdated. A text is the digest of the clip's audio file.
+            For clips in `left_out`, the text also contains the transcript, the language and the duration limits.
     """
     name = shard_name(number, shards)
     remove_leftovers(folder, f"{name}.*")
@@ -106,7 +107,7 @@ def write_shard(
 
 
 def _examples(clip_id, codes, pcm):
-    """Returns the two serialized `tf.train.Example`s of a clip: one with its codes, one with its samples `pcm`."""
+    """Returns two serialized `tf.train.Example`s of a clip: one with its codes, and one with its samples `pcm`."""
     clip_id = tf.train.Feature(bytes_list=tf.train.BytesList(value=[clip_id.encode("utf-8", "surrogatepass")]))
     codes = tf.train.Feature(int64_list=tf.train.Int64List(value=codes.tolist()))
     samples = tf.train.Feature(bytes_list=tf.train.BytesList(value=[pcm]))
@@ -116,7 +117,7 @@ def _examples(clip_id, codes, pcm):
 
 
 def read_index(folder: Path, number: int, shards: int, dvae: str) -> dict[str, Any] | None:
-    """Returns a shard's index, or None if the shard is incomplete. Raises `UserError` for another format or DVAE."""
+    """Returns a shard's index, or None if the shard is incomplete. Raises `UserError` for another DVAE or format."""
     name = shard_name(number, shards)
     try:
         index = read_json(folder / f"{name}.json")
@@ -129,13 +130,13 @@ def read_index(folder: Path, number: int, shards: int, dvae: str) -> dict[str, A
 
 
 def refuse_other_count(folder: Path, shards: int) -> None:
-    """Raises `UserError` if the folder already has shards that were written for another total number of `shards`."""
+    """Raises `UserError` if the folder contains shards of a data set with another number of shards than `shards`."""
     if found := {int(path.stem.rpartition("-")[2]) for path in folder.glob("shard-*-of-*.json")} - {shards}:
         raise UserError(f"--shards must be {max(found)}, as in {folder}. Received: {shards}. Or give another --output.")
 
 
 def merge(folder: Path, shards: int, dvae: str) -> list[int]:
-    """Writes the manifest if all shards are complete; returns the numbers of missing or incomplete shards."""
+    """Returns the numbers of missing or incomplete shards. If there are none, writes the manifest."""
     indexes = [read_index(folder, number, shards, dvae) for number in range(shards)]
     if missing := [number for number, index in enumerate(indexes) if index is None]:
         return missing
@@ -153,18 +154,16 @@ def merge(folder: Path, shards: int, dvae: str) -> list[int]:
 
 
 class PreparedClips:
-    """The prepared clips in a folder of shards, by id. `name` is used in messages; `dvae` is the digest of the DVAE
-    weights that computed the codes."""
+    """Prepared clips in a folder of shards, by id. Messages contain `name`. `dvae` is the digest of the DVAE weights
+    that computed the codes."""
 
     def __init__(self, name: str, dvae: str, clips: dict[str, PreparedClip]):
         self.name, self.dvae, self._clips = name, dvae, clips
 
     @classmethod
     def open(cls, folder: str | Path, flag: str = "--prepared") -> Self:
-        """Opens a folder or an address like `gs://bucket/folder`: reads manifest and indexes, and checks file sizes.
-
-        `flag` is the option's name in messages. Raises `UserError` if a file is missing, damaged or incomplete.
-        """
+        """Opens a folder or an address such as `gs://bucket/folder`: reads manifest and indexes, checks file sizes.
+        Messages name the option `flag`. Raises `UserError` if a file is missing, damaged or incomplete."""
         home, clips = str(folder).rstrip("/"), {}
         if _file_size(f"{home}/{MANIFEST}") is None:
             raise UserError(f"{flag} {folder} has no {MANIFEST}, so it is not complete. {_AGAIN}.")
@@ -187,7 +186,7 @@ class PreparedClips:
     def by_path(self, clips: Sequence, of: str = "--train-data") -> dict[str, PreparedClip]:
         """Returns `{path of the recording: prepared clip}` for the `clips` of a data set, matched by id.
 
-        `of` is the data set's flag in messages. Raises `UserError` if a clip is missing or its audio has changed.
+        Messages name the data set's option `of`. Raises `UserError` if a clip is missing or its audio has changed.
         """
         found = {}
         for clip in clips:
@@ -207,7 +206,7 @@ class PreparedClips:
 
 
 def _file_size(path):
-    """Returns the size in bytes of a file or an address such as `gs://bucket/file`; None if there is no file."""
+    """Returns the size in bytes of the file at a path or an address such as `gs://bucket/file`; None without a file."""
     try:
         with _os_errors(path):
             found = tf.io.gfile.stat(path)
@@ -224,7 +223,7 @@ def _read_bytes(path, offset=0, length=-1):
 
 @contextmanager
 def _os_errors(path) -> Iterator[None]:
-    """Turns TensorFlow errors in a `with` block into `OSError`, or `UserError` if the storage is not supported."""
+    """Context manager that turns TensorFlow errors into `OSError`, or `UserError` if the storage is not supported."""
     try:
         yield
     except tf.errors.UnimplementedError as error:

@@ -22,10 +22,10 @@ _applied: tuple[DeviceRequest, DevicePlan] | None = None
 
 
 def plan_for(data_gpu: int | None = None, model_gpu: int | None = None) -> DevicePlan:
-    """Returns the device plan for the given GPUs, and applies it by `early_gpu_configuration` on the first call.
+    """Returns the device plan for the given GPUs; unless it is applied, `early_gpu_configuration` applies it.
 
     Without arguments, returns the applied plan. If no plan has been applied, returns a plan for one device (the first
-    GPU or the CPU) without applying the plan.
+    GPU or the CPU), and does not apply it.
     """
     pair, plan = (data_gpu, model_gpu), _applied and _applied[1]
     if plan and (pair == (None, None) or plan.is_dual and pair == (plan.data_gpu, *plan.model_gpus)):
@@ -38,7 +38,7 @@ def plan_for(data_gpu: int | None = None, model_gpu: int | None = None) -> Devic
 
 
 def check_devices(data_gpu: int | None = None, model_gpu: int | None = None, **options) -> None:
-    """Checks device options early, as far as possible without importing TensorFlow. Raises `DeviceError`."""
+    """Raises `DeviceError` if device options are wrong, as far as this can be checked without importing TensorFlow."""
     request = device_request(data_gpu, model_gpu, **options)
     if _applied and _applied[0] == request:  # its indices are outdated: only the plan's GPUs are visible now
         return
@@ -49,15 +49,15 @@ def check_devices(data_gpu: int | None = None, model_gpu: int | None = None, **o
 
 
 def visible_gpus() -> Sequence[GPU]:
-    """Returns the GPUs that this process can see, by NVML or, if NVML cannot be read, by TensorFlow."""
+    """Returns the GPUs that this process can see, as listed by NVML or, if NVML cannot be read, by TensorFlow."""
     gpus = _nvml_gpus()
     return _tensorflow_gpus() if gpus is None else gpus
 
 
 def divide_gpus(count: int, virtual_devices: int | None = None) -> list[dict[str, str]]:
-    """Divides the GPUs that this process sees equally among `count` workers; returns environment variables for each.
+    """Divides the GPUs that this process sees equally among `count` workers; returns environment variables per worker.
 
-    No variables are needed if the workers use no GPU. Raises `DeviceError` if there are fewer GPUs than workers.
+    The dictionaries are empty if the workers use no GPU. Raises `DeviceError` if there are fewer GPUs than workers.
     """
     request = device_request(None, None, virtual_devices)
     gpus = () if request.virtual_devices or request.accelerator == "cpu" else visible_gpus()
@@ -79,7 +79,7 @@ def _showing(ids):
 
 
 def device_request(data_gpu: int | None, model_gpu: int | None, virtual_devices=None, **options) -> DeviceRequest:
-    """Creates a `DeviceRequest`. Environment variables set the defaults of `virtual_devices` and `accelerator`."""
+    """Creates a `DeviceRequest`; `virtual_devices` and `accelerator` default to the values of environment variables."""
     if virtual_devices is None:
         value = os.environ.get(VIRTUAL_DEVICES_VARIABLE, "").strip() or "0"
         if not value.isdecimal():
@@ -93,8 +93,8 @@ def device_request(data_gpu: int | None, model_gpu: int | None, virtual_devices=
 def early_gpu_configuration(data_gpu: int | None = None, model_gpu: int | None = None, **options) -> DevicePlan:
     """Makes the device plan, applies it and prints it; must be called before TensorFlow's devices are initialized.
 
-    The arguments are the fields of `DeviceRequest`. `virtual_devices` defaults to `MYXTTS_VIRTUAL_DEVICES` in the
-    environment, `accelerator` to `MYXTTS_ACCELERATOR` (or `URVC_ACCELERATOR`). A repeated call returns the same plan.
+    Arguments are the fields of `DeviceRequest`. `virtual_devices` defaults to the variable `MYXTTS_VIRTUAL_DEVICES`,
+    and `accelerator` to `MYXTTS_ACCELERATOR` or `URVC_ACCELERATOR`. A second equal call returns the applied plan.
 
     Raises:
         DeviceError: `plan_devices` or `apply_plan` failed, or this process has already configured another GPU pair.
@@ -126,8 +126,8 @@ def early_gpu_configuration(data_gpu: int | None = None, model_gpu: int | None =
 def apply_plan(plan: DevicePlan) -> None:
     """Sets environment variables and TensorFlow's devices for a plan, without starting the runtime; prints each step.
 
-    If data and model have separate devices, soft placement is off: a missing device raises an error instead of being
-    replaced by the CPU. The device policy is `silent`: a tensor on another device is copied.
+    If data and model have separate devices, turns off soft placement, so that a missing device raises an error instead
+    of being replaced by the CPU, and sets the device policy `silent`, which copies tensors from other devices.
 
     Raises:
         DeviceError: TensorFlow does not see the GPUs of the plan, is built for another accelerator, or has already
@@ -168,7 +168,7 @@ def apply_plan(plan: DevicePlan) -> None:
 
 
 def configure_for_speech(device: str | None = None) -> AbstractContextManager:
-    """Configures devices for synthesis or encoding: the accelerator named by `MYXTTS_ACCELERATOR`, and memory growth.
+    """Configures TensorFlow for synthesis or encoding, with the accelerator of `MYXTTS_ACCELERATOR` and memory growth.
 
     Returns a `tf.device` scope for `device`; None means the first visible GPU or, without a GPU, the CPU.
     Raises `DeviceError` if the accelerator is not available, and `UserError` if `device` does not exist.
@@ -193,7 +193,7 @@ def _require_build(tf, accelerator):
 
 
 def _narrow_environment(plan):
-    """Sets `CUDA_VISIBLE_DEVICES` to a dual plan's GPUs if TensorFlow is not imported yet; returns whether it did."""
+    """Sets `CUDA_VISIBLE_DEVICES` for a dual plan if TensorFlow is not imported yet; returns whether this was done."""
     # After the import, GPUs in descending order are an error: `set_visible_devices` numbers them in ascending order.
     has_gpus = plan.is_dual and plan.visible_ids
     if has_gpus and "tensorflow" not in sys.modules:
@@ -210,7 +210,7 @@ def _narrow_environment(plan):
 
 
 def _configure_gpus(tf, plan, narrowed):
-    """Makes only the plan's GPUs visible (already done if `narrowed`), and sets memory growth or memory limits."""
+    """Hides all GPUs but the plan's, unless `narrowed` says that this is done; sets memory growth or limits."""
     physical = tf.config.list_physical_devices("GPU")
     if narrowed and len(physical) != len(plan.visible):
         rule = f"TensorFlow must see {counted(len(plan.visible), 'GPU')} for this plan ({plan.describe()})"
@@ -228,7 +228,7 @@ def _configure_gpus(tf, plan, narrowed):
 
 
 def _importers_of_tensorflow():
-    """Returns a clause for an error message: which modules imported TensorFlow before it was configured."""
+    """Returns a clause for an error message that names the modules which have imported TensorFlow."""
     tensorflow, own = sys.modules["tensorflow"], ("tensorflow", "keras")
     others = [name for name in sorted(sys.modules) if name.partition(".")[0] not in own]
     values_of = lambda name: list(getattr(sys.modules[name], "__dict__", {}).values())
@@ -244,7 +244,7 @@ def _nvml_gpus():
 
 
 def _tensorflow_gpus(listed=None):
-    """Returns TensorFlow's GPUs, in its order. Names and memory are from NVML's list `listed`, if its length fits."""
+    """Returns the GPUs in TensorFlow's order. Their data come from NVML's list `listed`, if it has as many entries."""
     config = import_sparingly().config
     physical = config.list_physical_devices("GPU")
     if not listed or len(listed) != len(physical):
@@ -260,7 +260,7 @@ def _tensorflow_gpus(listed=None):
 def require_placement(named_variables: Iterable[tuple[str, object]], plan: DevicePlan) -> str:
     """Checks that variables are on the plan's model devices; returns a summary for the log.
 
-    Variables may come from Keras or TensorFlow. A distributed variable needs a component on each model device.
+    Variables may come from Keras or TensorFlow. A distributed variable must have a component on each model device.
     Raises `DeviceError` with the names of variables that are on other devices.
     """
     named_variables, strays = list(named_variables), []

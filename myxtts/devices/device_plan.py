@@ -24,7 +24,7 @@ class DeviceError(UserError):
 
 @dataclass(frozen=True)
 class DevicePlan:
-    """The device that prepares data and the devices that train; all other modules get device names from a plan."""
+    """The device that prepares data and the devices that train. All other modules take device names from a plan."""
 
     mode: str
     """`single` (one device for data and model), `dual` (separate devices) or `isolated` (`dual` with memory limits)."""
@@ -63,7 +63,7 @@ class DevicePlan:
 
     @property
     def gpu_roles(self) -> tuple[str, ...]:
-        """Role of each GPU in `visible_ids`: `model` if it trains, else `data`. See `GPUReport.figures`."""
+        """Role of each GPU in `visible_ids`, for `GPUReport.figures`: `model` if the GPU trains, else `data`."""
         return tuple("model" if gpu in self.model_gpus else "data" for gpu, _ in zip(self.visible, self.visible_ids))
 
     def describe(self) -> str:
@@ -96,7 +96,7 @@ def plan_devices(*, num_gpus: int, gpus: Sequence[GPU] | None = None, **request)
 
     Args:
         num_gpus: Number of GPUs visible to this process.
-        gpus: The visible GPUs, to check memory limits. If None, limits are not checked, and indices are used as ids.
+        gpus: The visible GPUs, for their ids and memory. If None, the ids are indices, and memory is not checked.
         request: Fields of `DeviceRequest`.
 
     Raises:

@@ -1,7 +1,7 @@
 """Lists the NVIDIA GPUs visible to this process and monitors their utilization and memory.
 
 The measurements come from NVML (package `nvidia-ml-py`), which works without TensorFlow and, unlike TensorFlow, reports
-utilization. Without NVML, they are reported as "not available", never as zero.
+utilization. Without NVML, the measurements are reported as "not available", never as zero.
 """
 
 import os
@@ -45,7 +45,7 @@ class GPUUsage:
     total_memory_mb: float = 0.0
 
     def add(self, utilization: float | None, used_mb: float, total_mb: float) -> None:
-        """Adds a sample to the means and maxima. `utilization` must be None in all samples of a GPU or in none."""
+        """Updates the means and maxima with a sample. `utilization` must be None in all samples of a GPU or in none."""
         self.num_samples += 1
         self.mean_memory_mb += (used_mb - self.mean_memory_mb) / self.num_samples
         self.max_memory_mb, self.total_memory_mb = max(self.max_memory_mb, used_mb), total_mb
@@ -65,7 +65,7 @@ class GPUReport:
     def figures(self, roles: Sequence[str]) -> dict[str, float]:
         """Returns usage by role for the metrics, with keys such as `data_gpu_mb` (max) and `data_gpu_percent` (mean).
 
-        `roles` has the role of each monitored GPU, in the report's order. Utilization is left out if it is unknown.
+        `roles` has the role of each GPU in `gpus`; if the lengths differ, returns {}. Leaves out unknown utilization.
         """
         found = {}
         for role in dict.fromkeys(roles) if len(self.gpus) == len(roles) else ():  # else a GPU cannot be read
@@ -98,14 +98,14 @@ def nvml() -> Iterator[ModuleType]:
 
 
 def list_gpus() -> tuple[GPU, ...]:
-    """Lists the NVIDIA GPUs visible to this process, in CUDA's order. Raises `NVMLUnavailable` without NVML."""
+    """Returns the GPUs that `CUDA_VISIBLE_DEVICES` lists (default: all). Raises `NVMLUnavailable` without NVML."""
     with nvml() as pynvml:
         name, memory, found = pynvml.nvmlDeviceGetName, pynvml.nvmlDeviceGetMemoryInfo, _visible(pynvml)
         return tuple(GPU(entry, name(handle), memory(handle).total // BYTES_PER_MB) for entry, handle in found)
 
 
 def _visible(pynvml, visible=None):
-    """Yields `(entry, NVML handle)` of each GPU in `visible`, a list as in `CUDA_VISIBLE_DEVICES` (the default)."""
+    """Yields `(entry, NVML handle)` of each GPU in `visible`, a text like `CUDA_VISIBLE_DEVICES` (the default)."""
     # Entries are indices, UUIDs or prefixes of UUIDs; as in CUDA, the first entry that names no GPU ends the list.
     visible = os.environ.get("CUDA_VISIBLE_DEVICES") if visible is None else visible
     handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
@@ -127,7 +127,7 @@ def _visible(pynvml, visible=None):
 class GPUMonitor:
     """Samples utilization and memory of GPUs in a thread, during a `with` block or from `start` to `stop`.
 
-    Sampling ends early if a GPU can no longer be read. Without a GPU or NVML, the report gives the reason.
+    Sampling ends early if a GPU can no longer be read. If nothing could be sampled, the report gives the reason.
 
     Args:
         indices: Physical GPU numbers or UUIDs (`CUDA_VISIBLE_DEVICES` entries, such as `DevicePlan.visible_ids`), in

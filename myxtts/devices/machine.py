@@ -63,7 +63,7 @@ class Memory:
 
 
 def read_processor(root: Path = Path("/")) -> Processor:
-    """Returns the CPU and how much CPU time this process may use; `root` is the root of the file system."""
+    """Returns the CPU and how much CPU time this process may use. Tests pass another `root` of the file system."""
     lines = (line.partition(":") for line in (_text(root / "proc/cpuinfo") or "").splitlines())
     facts = {key.strip(): value.strip() for key, _, value in lines}
     name = facts.get("model name") or platform.processor() or platform.machine()
@@ -77,7 +77,7 @@ def read_processor(root: Path = Path("/")) -> Processor:
 
 
 def read_memory(root: Path = Path("/")) -> Memory:
-    """Returns the state of the RAM and the lowest memory limit of a container; `root` is the file system root."""
+    """Returns the state of the RAM with the container's lowest memory limit. Tests pass another file system `root`."""
     machine, found = psutil.virtual_memory(), []
     version_1 = "memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
     version_2 = "", "memory.max", "memory.current", "inactive_file"
@@ -104,7 +104,7 @@ def peak_resident_bytes() -> int:
 
 
 class PeakMemory:
-    """Measures the resident memory (RSS) of this process every 5 ms in a `with` block; `peak` is the max in bytes."""
+    """Measures this process's resident memory (RSS) every 5 ms in a `with` block; `peak` is the maximum in bytes."""
 
     def __enter__(self):
         self.peak, self._ended = resident_bytes(), threading.Event()
@@ -123,7 +123,7 @@ class PeakMemory:
 
 
 def probe_files(folder: AnyPath, paths: Iterable[AnyPath], most_bytes: int = 64 * 2**20) -> dict[str, Any]:
-    """Measures the free space of a folder's disk, and the speed of reading the files `paths`, up to `most_bytes`.
+    """Measures the free space of a folder's disk, and the speed of reading `paths` until `most_bytes` have been read.
 
     Returns a dictionary with `folder`; `free` (bytes); `read_per_second` (bytes, or None if nothing was read); and
     `note`, a text that tells what was read, or why nothing was read.
@@ -148,7 +148,7 @@ def probe_files(folder: AnyPath, paths: Iterable[AnyPath], most_bytes: int = 64 
 
 
 def _limiting_files(root, controller, *names):
-    """Yields the texts of the files `names` for this process's control group and its parents, if the first exists."""
+    """Yields the texts of the files `names`, for this process's control group and each parent with the first file."""
     # `controller` is empty for version 2. Inside a container, the path of the group may be the path on the host; then
     # the group is at the root of the mount.
     lines = [line.split(":", 2)[1:] for line in (_text(root / "proc/self/cgroup") or "").splitlines()]
@@ -182,7 +182,7 @@ def check_device(name: str | None) -> None:
 def device_named(name: str | None, setting: str = "--device") -> str:
     """Converts `cpu`, `gpu:1` or `/GPU:1` to TensorFlow's short device name; starts TensorFlow's runtime.
 
-    None or "" means the default device. Raises `UserError` with the name of the `setting` if there is no such device.
+    None or "" means the default device. Raises `UserError`, which names the option `setting`, for a missing device.
     """
     if not name:
         return default_device()
@@ -196,7 +196,7 @@ def device_named(name: str | None, setting: str = "--device") -> str:
 
 
 def runs_on_cpu(device: str) -> bool:
-    """Whether a device, given by its short or full name, is a CPU."""
+    """Returns whether a device, given by its short or full name, is a CPU."""
     return short_name(device).upper().startswith("/CPU:")
 
 
@@ -207,7 +207,7 @@ def short_name(device: str) -> str:
 
 
 def choose_precision(requested: str, device: str) -> tuple[str, str]:
-    """Returns the dtype policy to train with on a device, and the reason in words.
+    """Returns the Keras dtype policy for training on a device, and the reason for it in words.
 
     `auto` selects bfloat16 if the hardware supports it, else float16 on GPUs with tensor cores, else float32. On GPUs
     without bfloat16, a request for bfloat16 becomes float32, which is faster there. Other requests are granted.
@@ -233,7 +233,7 @@ def choose_precision(requested: str, device: str) -> tuple[str, str]:
 
 
 def rounds_to_tf32(device: str) -> bool:
-    """Whether a device computes float32 matrix products in TF32; finds out by computing one."""
+    """Computes a float32 matrix product on a device; returns whether the device rounds to TF32."""
     import tensorflow as tf
 
     with tf.device(device):

@@ -74,7 +74,7 @@ def import_sparingly() -> Any:
 
 
 def filter_native_errors() -> None:
-    """Drops `NOISE` messages from standard error until the process ends. Does nothing if stderr was replaced."""
+    """Drops `NOISE` messages from standard error until the process ends. Does nothing if `sys.stderr` was replaced."""
     if sys.stderr is None or sys.stderr is not sys.__stderr__:
         return
     own = os.dup(2)
@@ -86,8 +86,8 @@ def filter_native_errors() -> None:
 def _relay(output):
     """Filters standard error by a `grep` process, which drops `NOISE` and copies the rest to descriptor `output`.
 
-    Returns the process, or None if nothing is filtered because `grep` is missing, `TF_CPP_MIN_LOG_LEVEL` asks for
-    messages, or the system is Windows. Unlike a thread, `grep` still prints the reason if TensorFlow aborts.
+    Returns the `grep` process. Filters nothing and returns None if `grep` is missing, `TF_CPP_MIN_LOG_LEVEL` is 0 or 1,
+    or the system is Windows. Unlike a thread, `grep` still prints the reason if TensorFlow aborts this process.
     """
     grep = shutil.which("grep")
     if os.environ.get("TF_CPP_MIN_LOG_LEVEL", "2") in ("0", "1") or grep is None or os.name != "posix":

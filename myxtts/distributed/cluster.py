@@ -26,7 +26,7 @@ class Cluster:
 
     Raises:
         UserError: A worker is missing or cannot be reached, or the port is taken.
-        DeviceError: TensorFlow's runtime is initialized already.
+        DeviceError: TensorFlow's runtime has already started.
     """
 
     def __init__(self, addresses: tuple[str, ...], index: int, plan: DevicePlan, timeout_seconds: float):
@@ -53,14 +53,14 @@ class Cluster:
             ) from error
 
     def write(self, key: str, value: str) -> None:
-        """Stores a value that all workers can read; raises `ConnectionError` if worker 0 is gone or the key exists."""
+        """Stores a value that all workers can read. Raises `ConnectionError` if worker 0 is gone or the key exists."""
         try:
             context().set_config_key_value(key, value)
         except tf.errors.OpError as error:
             raise ConnectionError(error.message) from error
 
     def read(self, key: str) -> str:
-        """Waits for the value of a key and returns it. Raises `ConnectionError` on failure."""
+        """Waits until a key has a value and returns the value. Raises `ConnectionError` if the store cannot be read."""
         while True:
             try:
                 return context().get_config_key_value(key, 1000)  # short, so that Python can handle Ctrl-C

@@ -32,16 +32,16 @@ CHECK_SECONDS = 2.0
 LOST_SECONDS = 30.0
 """Time limit of a health check in seconds. The check of a killed process fails at once."""
 LOST_EXIT_CODE = 75
-"""Exit code after the loss of a worker (`EX_TEMPFAIL` of sysexits.h); the same command resumes."""
+"""Exit code after the loss of a worker (`EX_TEMPFAIL` of sysexits.h). The same command then resumes training."""
 REFUSED_EXIT_CODE = 2
-"""Exit code of a worker that cannot run with its settings; `launch` does not restart it."""
+"""Exit code of a worker that cannot run with its settings. In this case, `launch` restarts no workers."""
 FAREWELL_SECONDS = 5.0
-"""Seconds to wait for other workers: in worker 0 if one ended early, in `launch` if one refused its settings."""
+"""Seconds to wait for other workers to end. Worker 0 waits if a worker ended early, `launch` if one refused to run."""
 LOST_PATIENCE_SECONDS = 15.0
 """Seconds after the loss of a worker until `launch` kills the other workers, which may hang."""
 RESUME = "The same command resumes from the last checkpoint"
 _END = "myxtts/end"
-"""Key in `Cluster` under which a worker reports that all must end: who ended first, why, and with which exit code."""
+"""`Cluster` key for the message that all workers must end: index of the first to end, reason, and exit code."""
 
 
 class WorkerLost(UserError):
@@ -51,7 +51,7 @@ class WorkerLost(UserError):
 
 
 class Workers:
-    """Processes that train one model together, as seen by the process `index`. By default, this process is alone."""
+    """Processes that train one model together. This process is worker `index`; by default, it is the only one."""
 
     def __init__(self, addresses: tuple[str, ...] = ("",), index: int = 0, cluster=None):
         self.addresses, self.index, self._cluster = addresses, index, cluster
@@ -72,7 +72,7 @@ class Workers:
         return f"worker {index} ({self.addresses[index]})"
 
     def gather(self, value: Any = None) -> list:
-        """Returns the JSON values that all workers passed to `gather`, in worker order. All workers must call it."""
+        """Returns the JSON values that all workers passed to `gather`, in worker order. All workers must call this."""
         if self.count == 1:
             return [value]
         if self._closed.is_set():
@@ -104,7 +104,7 @@ class Workers:
         return is_set  # not `event.is_set()`, which may have changed since on one worker
 
     def require_equal(self, what: str, value: Any, hint: str) -> None:
-        """Raises `UserError` on all workers if their JSON `value`s differ. In the message, `what` names the value."""
+        """Raises `UserError` on all workers if their JSON `value`s differ. `what` names the values in the message."""
         first, *others = self.gather(value)
         differing = [(index, other) for index, other in enumerate(others, 1) if other != first]
         for index, other in differing[:1]:
@@ -119,9 +119,9 @@ class Workers:
         self._deadline = (time.monotonic() + seconds, seconds) if seconds else (math.inf, 0.0)
 
     def raise_lost(self, error: BaseException) -> None:
-        """Raises `WorkerLost` after a collective failed with `error`; does nothing if this process trains alone.
+        """Waits a minute, then raises `WorkerLost` because a collective failed with `error`. No effect if `count` is 1.
 
-        First waits a minute. Usually, a health check finds the lost worker before, names it and ends this process.
+        During that minute, a health check usually finds the lost worker, reports its name and ends this process.
         """
         if self.count == 1:
             return
@@ -130,13 +130,13 @@ class Workers:
         raise WorkerLost(f"{reason}. {RESUME}. TensorFlow: {str(error).splitlines()[0]}") from error
 
     def leave(self, why: str, code: int) -> None:
-        """Ends the other workers before this one ends. They print the reason `why` and exit with `code`."""
+        """Ends the other workers before this worker ends. The others print the reason `why` and exit with `code`."""
         if self.count > 1 and not self._closed.is_set():
             self._closed.set()
             self._send_end(self.index, why, code)
 
     def close(self) -> None:
-        """Waits until all workers have called `close` and ends the health checks."""
+        """Waits until all workers have called `close`, then ends the health checks."""
         if self.count > 1 and not self._closed.is_set():
             self.gather()
             self._closed.set()
@@ -145,7 +145,7 @@ class Workers:
             self._listener.join(LOST_SECONDS)
 
     def _check_health(self):
-        """Ends all workers if one is lost or the deadline has passed. The chief checks all, others only the chief."""
+        """Ends all workers if one is lost or the deadline passes. The chief checks all others, the others the chief."""
         while not self._closed.wait(CHECK_SECONDS):
             for peer in range(1, self.count) if self.is_chief else [0]:
                 if why := self._cluster.failure(peer, LOST_SECONDS):
@@ -179,7 +179,7 @@ class Workers:
 
 
 def join_workers(training: TrainingConfig, plan: DevicePlan, settings: dict) -> Workers:
-    """Connects this process to the other `training.workers` and returns the `Workers`; later calls only return them.
+    """Connects this process to the other `training.workers`. Returns a `Workers`, which later calls return again.
 
     Checks that all workers have the same code, package versions and `settings` (JSON values). Must be called after the
     devices are configured and before TensorFlow's runtime starts. With no `training.workers`, the process trains alone.
@@ -210,7 +210,7 @@ def join_workers(training: TrainingConfig, plan: DevicePlan, settings: dict) -> 
 
 
 def require_free_port(training: TrainingConfig) -> None:
-    """Checks that this worker's port is free, before TensorFlow listens on it. Raises `UserError` if it is taken."""
+    """Checks that this worker's port is free. Raises `UserError` if not. Call it before TensorFlow uses the port."""
     addresses, index = training.workers, training.worker_index
     if addresses and _current.addresses != addresses:
         try:
@@ -222,7 +222,7 @@ def require_free_port(training: TrainingConfig) -> None:
 
 @contextmanager
 def leaving_together(workers: Workers) -> Iterator[None]:
-    """If the `with` block raises an error, ends the other workers too; they print the error."""
+    """If the `with` block raises an error, ends the other workers too. They print the error."""
     try:
         yield
     except BaseException as error:
@@ -245,7 +245,7 @@ def current_workers() -> Workers:
 
 
 def end_process(code: int = 0, seconds: float = LOST_SECONDS) -> NoReturn:
-    """Ends this process without clean-up, which could wait forever if interrupted code holds a lock.
+    """Ends this process without clean-up, because clean-up could wait forever if interrupted code holds a lock.
 
     Worker 0, which runs the coordination service, first waits up to `seconds` for the other workers to end.
     """
@@ -259,14 +259,14 @@ def end_process(code: int = 0, seconds: float = LOST_SECONDS) -> NoReturn:
 
 
 def launch(arguments: Sequence[str], environments: Sequence[Mapping[str, str]], restarts: int = 0) -> int:
-    """Runs `myxtts ARGUMENTS --workers … --worker-index N` once for each entry of `environments`
-    (environment variables to add) and prints the output of all workers.
+    """Runs `myxtts ARGUMENTS --workers … --worker-index N` for each worker and prints the output of all workers.
 
-    Ctrl-C and SIGTERM are forwarded to all workers. If a worker is lost, all workers end and are restarted, up to
-    `restarts` times; the run resumes from the last checkpoint.
+    Each entry of `environments` contains the environment variables to add for one worker. Ctrl-C and SIGTERM are
+    forwarded to all workers. If a worker is lost, all workers end and are restarted, up to `restarts` times. Restarted
+    workers resume from the last checkpoint.
 
-    Returns `REFUSED_EXIT_CODE` if the first worker that failed could not run with its settings; else `LOST_EXIT_CODE`
-    if a worker was lost; else the first exit code, in worker order, that is not 0; 0 if all workers succeeded.
+    Returns `REFUSED_EXIT_CODE` if the first worker that failed could not run with its settings. Otherwise, returns
+    `LOST_EXIT_CODE` if a worker was lost, else the exit code of the failed worker with the lowest index, else 0.
     """
     workers, is_stopped = [], threading.Event()
     # Each worker has its own session, so that it gets a Ctrl-C only once, forwarded by this process.
@@ -315,7 +315,7 @@ def _signal(workers, number):
 
 
 def _follow(workers):
-    """Prints the workers' output until all have ended; kills those that hang; returns the exit code for `launch`."""
+    """Prints the workers' output until all workers have ended. Kills workers that hang. Returns `launch`'s result."""
 
     def show(index, worker):
         for line in worker.stdout:
@@ -330,11 +330,11 @@ def _follow(workers):
     while running := [worker for worker in workers if worker.poll() is None]:
         codes = _failures(workers)
         if codes and failed_at is None:
-            if 128 + signal.SIGTERM in codes:  # it ended before it connected, so the others do not know
+            if 128 + signal.SIGTERM in codes:  # the worker ended before it connected, so the others do not know it
                 _signal(running, signal.SIGTERM)
             failed_at, is_refused = time.monotonic(), REFUSED_EXIT_CODE in codes
             patience = LOST_PATIENCE_SECONDS if LOST_EXIT_CODE in codes else 2 * LOST_SECONDS
-            if is_refused:  # connected workers know, the others would wait for it
+            if is_refused:  # connected workers end themselves; the others would wait for this worker
                 patience = FAREWELL_SECONDS
         if failed_at is not None and time.monotonic() - failed_at > patience:
             for index in map(workers.index, running):
@@ -350,5 +350,5 @@ def _follow(workers):
 
 
 def _failures(workers):
-    """Returns the exit codes of the workers that failed; a killed worker has `LOST_EXIT_CODE`."""
+    """Returns the exit codes of the workers that failed, with `LOST_EXIT_CODE` for workers killed by a signal."""
     return [LOST_EXIT_CODE if worker.returncode < 0 else worker.returncode for worker in workers if worker.returncode]

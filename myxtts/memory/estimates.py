@@ -1,10 +1,10 @@
 """Estimates the memory needed to train the GPT and the DVAE from `ModelConfig`, without TensorFlow.
 
 Weights are counted exactly, layer by layer. Activations are the tensors of the forward pass that the backward pass
-reads; docstrings list them, with W for the model width. XLA is assumed to keep only the inputs of the GPT's blocks, as
-on GPUs, and to change no other stage. A step's peak is the largest of three values: the memory when the backward
-pass starts (all activations), when the conditioning encoder's backward pass starts, and at the update (all gradients).
-`utilities/benchmarks/memory_estimate.py` compares estimates with measured peaks.
+reads. Docstrings and comments list these tensors, with W for the model width. XLA is assumed to store only the inputs
+of the GPT's blocks, as on GPUs, and to have no effect in other stages. A step's peak is the largest of three values:
+the memory at the start of the backward pass (all activations), when that pass reaches the conditioning encoder, and at
+the update (all gradients). `utilities/benchmarks/memory_estimate.py` compares estimates with measured peaks.
 """
 
 import math
@@ -19,7 +19,7 @@ from myxtts.config.stages import StageConfig
 FLOAT = 4
 """Size of a float32 in bytes."""
 TEXT_MARKS, AUDIO_MARKS = 2, 5
-"""Numbers of tokens that teacher forcing adds: `[START]` and `[STOP]` to the text, 1 start and 4 stops to the codes."""
+"""Numbers of tokens that teacher forcing adds to a text (`[START]` and `[STOP]`) and to codes (1 start and 4 stops)."""
 CHUNK_KEYS = 256
 """Number of keys in a chunk of memory-efficient attention, as in `models.attention.CHUNK`."""
 TOKENS_PER_SECOND = 7
@@ -27,14 +27,14 @@ TOKENS_PER_SECOND = 7
 RESERVED_GB = 1.0
 """GPU memory in GB reserved for CUDA's context, library workspaces and fragmentation; typical value, not measured."""
 UNFOLDED_BYTES = 2**25
-"""Maximum size in bytes of TensorFlow's buffer for a convolution's unfolded input, which fits the last-level cache."""
+"""Maximum size in bytes of TensorFlow's buffer for a convolution's unfolded input. It fits the last-level cache."""
 LORA_KERNELS = {"qkv": (1, 3), "output_projection": (1, 1), "mlp_in": (1, 4), "mlp_out": (4, 1)}
 """Kernels of a GPT block that can have LoRA adapters, with their shapes in multiples of the model width."""
 
 
 @dataclass(frozen=True)
 class Shapes:
-    """Sizes of a padded batch. Text tokens, codes (without start and stops) and conditioning frames are per clip."""
+    """Sizes of a padded batch. Per clip: `text` tokens, `codes` without start and stops, and conditioning `frames`."""
 
     batch: int
     text: int
@@ -47,7 +47,7 @@ class Shapes:
     def of_data(
         cls, data: DataConfig, batch: int, seconds: float | None = None, settings: StageConfig | None = None
     ) -> "Shapes":
-        """Returns the sizes for clips of `seconds` (default: `data.max_seconds`), cut to `settings.crop_seconds`."""
+        """Returns the sizes for clips of `seconds` (default: `data.max_seconds`), at most `settings.crop_seconds`."""
         seconds = seconds or data.max_seconds
         if settings and settings.crop_seconds:
             seconds = min(seconds, settings.crop_seconds)
@@ -60,12 +60,11 @@ class Shapes:
 
 @dataclass(frozen=True)
 class Optimizations:
-    """Training settings that change how much memory is needed."""
+    """Training settings that change how much memory is needed. `attention` is `standard` or `memory-efficient`."""
 
     precision: str = "float32"
     gradient_checkpointing: bool = False
     attention: str = "standard"
-    """Implementation of attention: `standard` or `memory-efficient`."""
     accumulation: int = 1
     lora_rank: int = 0
     lora_targets: tuple[str, ...] = tuple(LORA_KERNELS)
@@ -84,7 +83,7 @@ class Optimizations:
 
     @property
     def cast_bytes(self) -> int:
-        """Bytes per value of the half-precision copies that mixed precision makes; 0 in float32, which needs none."""
+        """Bytes per value of the half-precision copies that mixed precision makes; 0 in float32."""
         return 0 if self.precision == "float32" else 2
 
 
@@ -126,12 +125,11 @@ class MemoryEstimate:
 
 
 def _dense(inputs, outputs):
-    """Returns the number of weights of a dense layer with bias."""
     return (inputs + 1) * outputs
 
 
 def count_gpt(model: ModelConfig) -> int:
-    """Counts the weights of GPT, conditioning encoder and perceiver; `model.num_text_tokens` must be set."""
+    """Counts the weights of GPT, conditioning encoder and perceiver. `model.num_text_tokens` must be set."""
     width, text, audio = model.width, model.num_text_tokens, model.num_audio_tokens
     attended, hidden = model.perceiver_heads * model.perceiver_head_width, width * 8 // 3
     conditioning_block = 2 * width + _dense(width, 3 * width) + _dense(width, width)
@@ -155,19 +153,21 @@ def count_dvae(model: ModelConfig) -> tuple[int, int]:
 
 
 def count_lora(model: ModelConfig, optimizations: Optimizations) -> tuple[int, int]:
-    """Returns two counts: the weights of the LoRA adapters, and the text weights trained with them."""
+    """Returns two counts: the weights of the LoRA adapters, and the text weights that are trained as well."""
     widths = sum(sum(LORA_KERNELS[target]) for target in optimizations.lora_targets)
     text = model.num_text_tokens * model.width + _dense(model.width, model.num_text_tokens)
     return model.layers * widths * model.width * optimizations.lora_rank, text
 
 
 def _block_activations(model, positions, optimizations):
-    """Returns the bytes that the activations of one transformer block take per clip.
+    """Returns the bytes that the activations of one transformer block take per clip. These are, per position:
 
-    Kept for each position: input, output and gamma / standard deviation of both norms (2 x 3 W); query, key and value
-    (3 W); merged heads (W); input, tanh, sum, half and product of the tanh-GELU (5 x 4 W); and the masks of both
-    residual dropouts (2 W bytes). Kept for each head and pair of positions: the softmax, and the mask and output of its
-    dropout. Mixed precision halves the float32 tensors, except the softmax and two tensors in each norm.
+    - input, output and gamma / standard deviation of both norms: 2 x 3 W values
+    - query, key, value and merged heads: 4 W values
+    - input, tanh, sum, half and product of the tanh-GELU: 5 x 4 W values
+    - masks of both residual dropouts: 2 W bytes
+    - for each head and key position: the softmax, and the mask and output of the softmax's dropout
+    Values are float32. Mixed precision halves all of them except the softmax and two tensors in each norm.
     """
     width, number, dropout = model.width, optimizations.compute_bytes, model.dropout > 0
     if optimizations.xla:
@@ -182,7 +182,7 @@ def _block_activations(model, positions, optimizations):
 
 
 def _kept_by_attention(heads, keys, width, dropout, optimizations):
-    """Returns the bytes per query position that attention keeps in addition to query, key, value and merged heads."""
+    """Returns the bytes that attention stores per query position besides query, key, value and merged heads."""
     number = optimizations.compute_bytes
     if optimizations.attention == "memory-efficient":
         return heads * FLOAT + width * number  # softmax denominators, and the output before heads are merged
@@ -216,7 +216,7 @@ def _perceiver_activations(model, frames, optimizations):
 
 
 def estimate_gpt(model: ModelConfig, shapes: Shapes, optimizations: Optimizations = Optimizations()) -> MemoryEstimate:
-    """Estimates the memory needed to train the GPT; `model.num_text_tokens` must be set."""
+    """Estimates the memory needed to train the GPT. `model.num_text_tokens` must be set."""
     count, number, uses_lora = count_gpt(model), optimizations.compute_bytes, optimizations.lora_rank > 0
     adapters, text_weights = count_lora(model, optimizations)
     trained = adapters + text_weights if uses_lora else count
@@ -248,7 +248,7 @@ def estimate_gpt(model: ModelConfig, shapes: Shapes, optimizations: Optimization
 
 
 def with_optimizer(trained: int, others: int, optimizations: Optimizations, **terms: int) -> MemoryEstimate:
-    """Creates a `MemoryEstimate` from the numbers of trained and other weights; `terms` are the remaining fields."""
+    """Creates a `MemoryEstimate` from the numbers of trained and other weights. `terms` are the remaining fields."""
     return MemoryEstimate(
         parameters=FLOAT * (trained + others),
         slots=2 * FLOAT * trained,
@@ -269,7 +269,7 @@ def _attention_workspace(heads, positions, optimizations):
 
 
 def estimate_dvae(model: ModelConfig, shapes: Shapes, optimizations: Optimizations = Optimizations()) -> MemoryEstimate:
-    """Estimates the memory needed to train the DVAE. Only three optimizations matter: precision, accumulation, EMA."""
+    """Estimates the memory needed to train the DVAE. Of `optimizations`, precision, accumulation and EMA matter."""
     trained, others = count_dvae(model)
     number, batch_codes = optimizations.compute_bytes, shapes.batch * shapes.codes
     # A code has four mel frames. H is the number of hidden channels; residual blocks have 2 H. Encoder: the padded mel;

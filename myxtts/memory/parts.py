@@ -15,11 +15,11 @@ TAPS, EXPANSION = 7, 3
 PERIODS, PERIOD_CHANNELS = (2, 3, 5, 7, 11), (32, 128, 512, 1024, 1024)
 RESOLUTIONS, SPECTRUM_CHANNELS = (512, 1024, 2048), (32, 32, 32, 32, 32)
 FEWEST_CHANNELS = 4
-"""Minimum number of channels in a discriminator's layers. This constant and those above are as in `models`."""
+"""Minimum number of channels in a discriminator's layers. This constant and those above repeat values of `models`."""
 DIVISORS = {"nano": 8, "tiny": 4, "small": 2}
 """Divisor of the discriminators' numbers of channels, by model size; 1 for sizes not listed."""
 CONTEXT_FRAMES = {"istft": 34, "hifigan": 26}
-"""Frames around a slice that affect its audio, by decoder type. For `istft`, each block beyond four adds 6."""
+"""Number of frames around a slice that affect its audio, by decoder type. In `istft`, blocks beyond 4 add 6 each."""
 
 
 def count_speaker(model: ModelConfig) -> tuple[int, int]:
@@ -42,10 +42,8 @@ def count_speaker(model: ModelConfig) -> tuple[int, int]:
 
 
 def estimate_speaker(model: ModelConfig, shapes: Shapes, optimizations=Optimizations()) -> MemoryEstimate:
-    """Estimates the memory needed to train the speaker encoder, without its classifier, which has a row per speaker.
-
-    Only three optimizations matter: precision, accumulation and EMA.
-    """
+    """Estimates the memory needed to train the speaker encoder, but not the classifier, which has a row per speaker.
+    Of `optimizations`, only precision, accumulation and EMA matter."""
     trained, others = count_speaker(model)
     number = optimizations.compute_bytes
     frames = round(FRAMES_PER_SECOND * shapes.codes * CODE_STRIDE_SAMPLES / MODEL_SAMPLE_RATE) + 1
@@ -87,12 +85,12 @@ def count_decoder(model: ModelConfig) -> int:
 
 
 def count_discriminators(model: ModelConfig) -> int:
-    """Counts the weights of the discriminators."""
     return sum((taps * inputs + 1) * outputs for taps, inputs, outputs, _ in _discriminator_layers(model, 0))
 
 
 def _discriminator_layers(model, samples):
-    """Yields (kernel size, input channels, output channels, output positions per clip) of each discriminator layer."""
+    """Yields `(kernel size, input channels, output channels, output positions)` of each discriminator layer. The number
+    of positions is for a clip of `samples` samples, and 0 for the score, which is not stored."""
     divisor = DIVISORS.get(model.size, 1)
     for period in PERIODS:
         length, inputs = -(-samples // period), 1
@@ -115,10 +113,13 @@ def _discriminator_layers(model, samples):
 def _decoder_activations(model, frames, number):
     """Returns the bytes that the activations of the decoder take per clip; `number` is the size of a value in bytes.
 
-    An `istft` block with D channels keeps the padded input (2 D); the outputs of convolution and modulation, and two
-    tensors of the norm (D each); four tensors of the tanh-GELU (3 D each); the output of the branch before and after
-    scaling, and the output of the block (D each). The head keeps about three float32 values per FFT sample. A residual
-    step of `hifigan` keeps both ReLU inputs, the output of the first convolution, and the sum.
+    An `istft` block with D channels stores, per frame:
+    - the padded input: 2 D values
+    - the outputs of convolution and modulation, and two tensors of the norm: 4 D values
+    - four tensors of the tanh-GELU: 4 x 3 D values
+    - the output of the branch before and after scaling, and the output of the block: 3 D values
+    The head stores about three float32 values per FFT sample. A residual step of `hifigan` stores both ReLU inputs, the
+    output of the first convolution, and the sum.
     """
     if model.decoder_type == "istft":
         width = model.decoder_width
@@ -133,10 +134,9 @@ def _decoder_activations(model, frames, number):
 
 
 def estimate_decoder(model: ModelConfig, shapes: Shapes, optimizations=Optimizations()) -> MemoryEstimate:
-    """Estimates the memory needed to train the decoder. Only three optimizations matter: precision, accumulation, EMA.
+    """Estimates the memory needed to train the decoder. Of `optimizations`, precision, accumulation and EMA matter.
 
-    The peak is in the decoder's update, which keeps the feature maps of recordings and, for generated audio, both the
-    feature maps and their values before the activation.
+    The peak is in the decoder's update: feature maps of recordings, and of generated audio before and after activation.
     """
     decoder, discriminators = count_decoder(model), count_discriminators(model)
     trained, number = decoder + discriminators, optimizations.compute_bytes

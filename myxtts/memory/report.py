@@ -26,16 +26,16 @@ ESTIMATES: dict[str, Callable] = {
     "speaker": parts.estimate_speaker,
     "decoder": parts.estimate_decoder,
 }
-"""Functions that estimate a stage's memory, by stage; all have the same arguments as `estimates.estimate_gpt`."""
+"""Functions that estimate a stage's memory, by stage. All accept the arguments of `estimates.estimate_gpt`."""
 SHOWN: dict[str, dict[str, Any]] = read_toml(__file__, "report.toml")
-"""Rows of the report: `Optimizations` fields that each changes. Rows without effect on the stage are left out."""
+"""Rows of the report: `{name: {field of Optimizations: value}}`. Rows without effect on a stage are left out."""
 TERMS = "parameters slots averages accumulators gradients activations working peak".split()
 """Columns of the report: fields of `MemoryEstimate`."""
 
 
 def requested_optimizations(training: TrainingConfig, stage: str) -> tuple[Optimizations, dict[str, str]]:
-    """Returns the requested `Optimizations` of a stage, and the values assumed for those that are `auto`, by name."""
-    # Instead of `auto`, the default is assumed, which needs the most memory.
+    """Returns the requested `Optimizations` of a stage, and the values that replace `auto` in them, by name."""
+    # The default replaces `auto`, because it needs the most memory.
     known = Optimizations.__dataclass_fields__
     switches = {name: value for name, (value, _) in requested_switches(training, stage).items() if name in known}
     settled = {name: SWITCHES[name] for name, value in switches.items() if value == "auto"}
@@ -45,7 +45,7 @@ def requested_optimizations(training: TrainingConfig, stage: str) -> tuple[Optim
 
 
 class MemoryReport(dict[str, Any]):
-    """Result of `memory_report`: a dictionary of JSON types, which `str` formats as tables."""
+    """Result of `memory_report`: a dictionary of JSON types. `str()` formats the dictionary as tables."""
 
     def __str__(self) -> str:
         variants = self["variants"]
@@ -73,7 +73,7 @@ class MemoryReport(dict[str, Any]):
         return "\n".join([*lines, *sizes, "", *(textwrap.fill(note, columns) for note in notes), *times])
 
     def describe_time(self) -> str:
-        """Formats the estimated time of each stage, which only a report of `myxtts.plan(time=True)` has."""
+        """Formats the estimated time of each stage, which only a report of `myxtts.plan(time=True)` contains."""
         text = f"TIME: not estimated, because {self.get('not_timed')}. Training prints the time left after some steps."
         if self["seconds"]:
             each = (f"{stage} {tqdm.format_interval(seconds)}" for stage, seconds in self["seconds"].items())
@@ -85,7 +85,7 @@ class MemoryReport(dict[str, Any]):
 def memory_report(
     config: XTTSConfig, stage: str, clip_seconds: float | None, gpus_gb: list[float], shares: int = 1
 ) -> MemoryReport:
-    """Estimates a stage's memory and largest batch with each optimization, on each of the devices that train.
+    """Estimates a stage's memory and largest batch per training device, with different optimizations (see `SHOWN`).
 
     Args:
         config: Configuration with `model.num_text_tokens` set.
@@ -119,7 +119,7 @@ def memory_report(
 def check_claims(model: ModelConfig, stores: "Mapping[str, CheckpointStore]") -> None:
     """Raises `CheckpointError` if `model`, as described by `config.json`, is much larger than the stored weights.
 
-    Without this check, building such a model could use up all memory. `stores` has the checkpoints of each part.
+    Without this check, building such a model could use up all memory. `stores` contains the checkpoints by stage.
     """
     for part in ESTIMATES.keys() & stores.keys():
         store, step = stores[part], stores[part].steps()[-1]

@@ -24,7 +24,7 @@ def memory_efficient_attention(
 ) -> Tensor:
     """Computes the same as `attention`, with `O(T + S)` instead of `O(T S)` memory in the forward and backward passes.
 
-    Dropout takes a `seed` (see `Dropout`) and no mask, because masks are computed for one chunk of keys at a time.
+    The layer `dropout` gets a `seed` instead of a mask, because masks are computed for one chunk of keys at a time.
     """
 
     def differentiable(query, key, value):
@@ -112,7 +112,7 @@ class _Chunks:
         return carried
 
     def _read(self, start, after):
-        """Returns `(first, query, key, value, scores)` for a chunk of keys, which only queries from `first` on see."""
+        """Returns `(first, query, key, value, scores)` of a chunk. Only queries from `first` on attend to its keys."""
         first = start if self.causal else 0
         minimum = min if isinstance(start, int) else ops.minimum
         stop, shape = minimum(start + CHUNK, self.num_keys), ops.shape(self.key)
@@ -208,10 +208,10 @@ def attend(
 
 
 class CausalSelfAttention(Layer):
-    """Linear layers of GPT-2's causal self-attention: projection to queries, keys and values; output projection.
+    """Linear layers of GPT-2's causal self-attention: one computes queries, keys and values, the other the output.
 
     `dropout` is the dropout rate of the attention probabilities, `site` the dropout site of this layer (see
-    `layers.Dropout`), `output_stddev` the standard deviation of the output projection's initial kernel.
+    `layers.Dropout`), and `output_stddev` the standard deviation of the output projection's initial kernel.
     """
 
     def __init__(self, width: int, heads: int, dropout=0.0, output_stddev=0.02, site=0, **kwargs):

@@ -100,7 +100,7 @@ class Discriminators(Layer):
     S must be static and a multiple of 512.
 
     Args:
-        divisor: Divisor of the papers' channel counts. It saves time: discriminators take most of a training step.
+        divisor: Number by which the papers' channel counts are divided, because discriminators take most of the time.
         periods: Period of each `PeriodDiscriminator`.
         resolutions: FFT length of each `SpectrumDiscriminator`.
     """

@@ -12,10 +12,10 @@ DECAY, SMOOTHING = 0.99, 1e-5
 class VectorQuantizer(Layer):
     """Nearest-neighbor codebook with exponential moving averages (van den Oord et al. 2017, appendix A.1).
 
-    A call does not change the codebook. To train it, sum the `statistics` over replicas and accumulated batches, and
-    call `update` once per step.
+    A call does not change the codebook. To train the codebook, sum the results of `statistics` over replicas and
+    accumulated batches, and call `update` with the sums once per step.
 
-    Call arguments: `codes`, integers of any shape. Returns their vectors, `(..., width)`.
+    Call arguments: `codes`, integers of any shape. Returns their codebook vectors, `(..., width)`.
     """
 
     def __init__(self, num_codes: int, width: int, **kwargs):
@@ -45,7 +45,7 @@ class VectorQuantizer(Layer):
 
         `codes` `(B, N)` are the nearest codes of the `vectors` `(B, N, width)`; `mask` `(B, N)` is 0 for padding.
 
-        Returns number and sum of the vectors of each code: `count` `(num_codes,)` and `sum` `(num_codes, width)`.
+        Returns the number of vectors of each code, `count` `(num_codes,)`, and their sum, `sum` `(num_codes, width)`.
         """
         chosen = ops.one_hot(codes, self.num_codes, dtype="float32") * ops.cast(mask, "float32")[..., None]
         chosen = ops.reshape(chosen, (-1, self.num_codes))
@@ -53,7 +53,7 @@ class VectorQuantizer(Layer):
         return {"count": ops.sum(chosen, axis=0), "sum": ops.matmul(ops.transpose(chosen), flat)}
 
     def update(self, count: Tensor, vector_sum: Tensor):
-        """Updates the moving averages and the codebook; the arguments are the `statistics`, summed over batches."""
+        """Updates the moving averages and the codebook, given the results of `statistics` summed over batches."""
         self.cluster_size.assign(DECAY * self.cluster_size + (1.0 - DECAY) * count)
         self.codebook_sum.assign(DECAY * self.codebook_sum + (1.0 - DECAY) * vector_sum)
         total = ops.sum(self.cluster_size)
@@ -63,8 +63,8 @@ class VectorQuantizer(Layer):
     def revive(self, candidates: Tensor, threshold: Tensor) -> None:
         """Replaces the codebook vectors of rarely used codes.
 
-        `candidates` `(num_codes, width)` has a replacement for each code. A code is replaced if the moving average of
-        its count per step is below the scalar `threshold`.
+        If the moving average of a code's count per step is below the scalar `threshold`, the code's row in `candidates`
+        `(num_codes, width)` becomes its new codebook vector.
         """
         dead = ops.cast(ops.convert_to_tensor(self.cluster_size) < threshold, "float32")
         keep, candidates = 1.0 - dead, ops.cast(candidates, "float32")
@@ -75,7 +75,7 @@ class VectorQuantizer(Layer):
 
 
 class DVAEResidualBlock(Layer):
-    """Residual block of convolutions with kernel sizes 3, 3 and 1, and ReLUs between them: `(B, T, channels)`."""
+    """Residual block on `(B, T, channels)`: convolutions with kernel sizes 3, 3 and 1, and ReLUs between them."""
 
     def __init__(self, channels: int, **kwargs):
         super().__init__(**kwargs)
@@ -105,7 +105,7 @@ class DVAE(Layer):
         self.num_mels, self.num_codes, self.codebook_width = num_mels, num_codes, codebook_width
         policy, wide, width = self.dtype_policy, 2 * hidden, codebook_width
         self.reach = 2 * residual_blocks + 1
-        """Lookahead of `encode` in codes: 2 per residual block, and 1 for strided convolutions and STFT together."""
+        """Lookahead of `encode` in codes: 2 per residual block, plus 1 for the strided convolutions and the STFT."""
 
         def conv(name, *options, stride=1):
             return Conv1D(*options, stride=stride, dtype=policy, name=name)

@@ -1,4 +1,4 @@
-"""GPT of XTTS (Casanova et al. 2024) over one sequence of latents, text and audio codes, and sampling of codes."""
+"""GPT of XTTS (Casanova et al. 2024) over one sequence of latents, text and audio codes; functions to sample codes."""
 
 from collections import namedtuple
 from collections.abc import Callable
@@ -129,8 +129,8 @@ class GPT(Layer):
 
         Args:
             attention: Implementation of attention, `STANDARD` or `MEMORY_EFFICIENT`.
-            recompute: Function `recompute(function, block=name)` that returns `function`, a part of the block `name`,
-                with gradient checkpointing. None turns checkpointing off.
+            recompute: Function `recompute(function, block=name)` that adds gradient checkpointing to `function`, a part
+                of the block `name`, and returns the result. None turns checkpointing off.
         """
         for name, blocks in (("block", self.blocks), ("conditioning_block", self.conditioning_encoder.blocks)):
             for number, block in enumerate(blocks):
@@ -140,7 +140,7 @@ class GPT(Layer):
     def mel_to_latents(self, mel: Tensor, run_block: Callable | None = None) -> Tensor:
         """Computes conditioning latents: mel `(B, T, num_mels)` -> `(B, num_latents, width)`.
 
-        If given, `run_block(x, number=number)` is called in place of each conditioning block, to run compiled code.
+        If given, `run_block(x, number=number)` is called instead of each conditioning block, to run compiled code.
         """
         return self.perceiver(self.conditioning_encoder(mel, run_block=run_block))
 
@@ -160,10 +160,10 @@ class GPT(Layer):
         see_input=None,
         run_block=None,
     ) -> Tensor:
-        """Returns the normalized output of the trunk at the text and audio positions, `(B, L + C, width)`.
+        """Returns the normalized output of the trunk at the L text and C audio positions, `(B, L + C, width)`.
 
-        `see_input(number, x)` receives each block's input, `(B, num_latents + L + C, width)`, for `text_attention`.
-        If given, `run_block(x, number=number, key_mask=..., seed=...)` replaces each block, to run compiled code.
+        If given, `see_input(number, x)` is called with each block's number and input (see `text_attention`). If given,
+        `run_block(x, number=number, key_mask=..., seed=...)` is called instead of each block, to run compiled code.
         """
         x = self.embedding_dropout(self._prompt(latents, text_inputs, audio_inputs), seed=seed)
         if key_mask is not None:
@@ -281,8 +281,8 @@ def penalize_repetition(logits: Tensor, seen: Tensor, penalty: Tensor) -> Tensor
 def filter_logits(logits: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
     """Applies temperature, top-k and top-p (Holtzman et al. 2020, section 3.1) to logits `(B, V)`.
 
-    Removed logits become -1e30. Top-k keeps all logits equal to the k-th largest; top-p keeps at least one. A `top_k`
-    of 0 and a `top_p` of 1 remove none.
+    Removed logits become -1e30. Top-k keeps all logits equal to the k-th largest; top-p keeps at least one logit. A
+    `top_k` of 0 turns top-k off, and a `top_p` of 1 turns top-p off.
     """
     top_k, top_p = ops.convert_to_tensor(top_k, "int32"), ops.convert_to_tensor(top_p, "float32")
     logits = logits / temperature
@@ -313,7 +313,7 @@ def sample(logits: Tensor, sampling: SamplingValues | SamplingConfig, seen: Tens
 
 
 def gumbel_noise(seed: int, sentence: int, first: int, count: int, num_scores: int) -> np.ndarray:
-    """Returns Gumbel noise `(count, num_scores)` float32 for `sample`: `count` codes of a sentence, from `first` on.
+    """Returns Gumbel noise `(count, num_scores)` float32 to sample `count` codes of a sentence, from code `first` on.
 
     The noise depends only on seed, sentence number and code number, which set the key and counter of a Philox generator
     (Salmon et al. 2011). Random numbers of TensorFlow would differ between plain and compiled graphs.

@@ -26,7 +26,7 @@ class Layer(keras.layers.Layer):
 
 
 class GivenSeed(keras.random.SeedGenerator):
-    """Seed generator that always returns a given tensor, because `keras.random` accepts no tensor as a seed."""
+    """Seed generator whose seed is always the given tensor, because `keras.random` does not accept tensors as seeds."""
 
     def __init__(self, seed: Tensor):  # the base class would create a state variable
         self._given = ops.cast(seed, "uint32" if keras.backend.backend() == "jax" else "int32")
@@ -41,9 +41,9 @@ class Dropout(Layer):
     The mask of `keras.layers.Dropout` depends on a counter of calls instead. A counter would change between a forward
     pass and its recomputation, and would be missing in checkpoints.
 
-    `rate` is the fraction of values that are set to zero, `site` the number of this layer, unique within the model.
+    `rate` is the fraction of values that are set to zero. `site` is the number of this layer, unique within the model.
 
-    Call arguments: `x` of any shape; `seed`, (replica, step) as `(2,)` int32, or None for no dropout.
+    Call arguments: `x` of any shape; `seed`, an int32 tensor `(2,)` with (replica, step), or None for no dropout.
     """
 
     def __init__(self, rate: float, site: int = 0, **kwargs):
@@ -54,9 +54,9 @@ class Dropout(Layer):
         return self.apply(x, self.keep_mask(ops.shape(x), seed))
 
     def keep_mask(self, shape: Shape, seed: Tensor | None, part: int | Tensor = 0) -> Tensor | None:
-        """Returns a bool mask of this shape, True for values to keep; None if `seed` is None or the rate is 0.
+        """Returns a bool mask of shape `shape`, True for values to keep; None if `seed` is None or the rate is 0.
 
-        For a computation in chunks, `part` is the number of the chunk, below 1,024; each chunk has its own mask.
+        If the mask is computed in chunks, `part` is the number of the chunk, below 1,024. Each chunk has its own mask.
         """
         if seed is None or self.rate == 0.0:
             return None
@@ -64,16 +64,16 @@ class Dropout(Layer):
         return keras.random.uniform(shape, dtype="float32", seed=seed) >= self.rate
 
     def apply(self, x: Tensor, keep: Tensor | None) -> Tensor:
-        """Sets `x` to zero where the mask `keep` is False and scales up the rest; returns `x` if `keep` is None."""
+        """Returns `x / (1 - rate)`, but 0 where the mask `keep` is False; returns `x` unchanged if `keep` is None."""
         if keep is None:
             return x
         return ops.where(keep, x * ops.cast(1.0 / (1.0 - self.rate), x.dtype), ops.cast(0.0, x.dtype))
 
 
 def site_offset(site: int, part: int | Tensor = 0) -> Tensor:
-    """Returns an offset `(2,)` int32 to add to the seed of a step, so each dropout site and chunk has its own seed.
+    """Returns an int32 offset `(2,)` that gives each dropout site and chunk its own seed if added to a step's seed.
 
-    The seed of a step is (replica, step). The offset adds a multiple of 1,024 to the replica, a number below 1,024.
+    The seed of a step is (replica, step). The offset adds a multiple of 1,024 to the replica, which is below 1,024.
     """
     return ops.stack([(site << 20) + ops.cast(part, "int32") * 1024, ops.cast(0, "int32")])
 
@@ -81,7 +81,7 @@ def site_offset(site: int, part: int | Tensor = 0) -> Tensor:
 class AdaptableDense(keras.layers.Dense):
     """`Dense` layer that can have LoRA adapters, with dropout on their input (Hu et al. 2022, appendix D).
 
-    Call arguments: `inputs` `(..., C)`; `seed` for the dropout of the adapters, as in `Dropout`.
+    Call arguments: `inputs` `(..., C)`; `seed` of the adapters' dropout, or None for no dropout (see `Dropout`).
     """
 
     def __init__(self, units: int, **kwargs):
@@ -107,7 +107,7 @@ def has_gpu() -> bool:
 
 
 def add_bias(x: Tensor, bias: Tensor | None) -> Tensor:
-    """Adds a bias `(C,)` to `x` `(..., C)`; returns `x` if the bias is None.
+    """Returns `x` `(..., C)` plus a bias `(C,)`; returns `x` unchanged if the bias is None.
 
     On an H100, TensorFlow's gradient of a 16-bit bias took a fifth to a half of a training step. So on GPUs, this
     function computes the gradient of a 16-bit bias as a matrix product with ones.
@@ -128,7 +128,7 @@ def add_bias(x: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def built(layer: keras.layers.Layer, *shapes: Shape) -> keras.layers.Layer:
-    """Builds `layer` for inputs of these shapes and returns it."""
+    """Builds `layer` for inputs of the given shapes, and returns `layer`."""
     layer.build(*shapes)
     return layer
 
@@ -138,7 +138,7 @@ _BLANK = ContextVar("_BLANK", default=False)
 
 @contextmanager
 def blank_weights() -> Iterator[None]:
-    """Makes initial weights zero in a `with` block, to save time if they are then replaced by loaded weights."""
+    """Context manager in which `uniform` and `normal` return zeros, to save time if weights are loaded afterwards."""
     token = _BLANK.set(True)
     try:
         yield
@@ -157,7 +157,7 @@ def normal(stddev: float) -> Any:
 
 
 def shared_array(value: Any) -> np.ndarray:
-    """Returns a tensor or variable as an array, uncopied if possible. Later assignments do not change the array."""
+    """Returns a tensor's or variable's value as an array, copied only if needed; later assignments do not change it."""
     held = value.value if isinstance(value, keras.Variable) else value
     return np.asarray(held.read_value() if hasattr(held, "read_value") else held)  # `asarray` copies a variable
 
@@ -228,7 +228,7 @@ def conv_transpose(channels: int, filters: int, kernel_size: int, stride: int, *
     """Creates and builds a transposed convolution over time, `(B, T, channels)` to `(B, stride T, filters)`.
 
     Equals `torch.nn.ConvTranspose1d` with `padding=(kernel_size - stride) / 2`, which must be an integer. The kernel
-    `(kernel_size, filters, channels)` is a PyTorch weight `(in, out, k)` with reversed axes, initialized like `Conv1D`.
+    `(kernel_size, filters, channels)` is a PyTorch weight `(in, out, k)` with reversed axes, initialized as in PyTorch.
     """
     bound = 1.0 / math.sqrt(kernel_size * filters)
     options |= dict(kernel_initializer=uniform(bound), bias_initializer=uniform(bound), data_format="channels_last")

@@ -1,4 +1,4 @@
-"""Speaker encoder, from the log-mel of a recording to a speaker vector, and the classifier for its training.
+"""Speaker encoder, from the log-mel of a recording to a speaker vector, and the classifier that trains it.
 
 A squeeze-and-excitation ResNet with attentive statistics pooling (Heo et al., "Clova baseline system for the VoxCeleb
 speaker recognition challenge 2020", 2020), in the variant of XTTS v2.
@@ -18,14 +18,14 @@ class BatchNormalization(Layer):
     """Batch normalization of `(..., channels)` in float32 (Ioffe and Szegedy 2015).
 
     A float32 sum over a batch of spectrograms has an error of about 1e-5. This error changes if the batch is split.
-    So means are computed axis by axis (Higham 1993, "The accuracy of floating point summation"), and variances from
-    deviations from the mean (Chan, Golub and LeVeque 1983, "Algorithms for computing the sample variance").
+    So means are computed axis by axis (Higham 1993, "The accuracy of floating point summation"). Variances are computed
+    from deviations from the mean (Chan, Golub and LeVeque 1983, "Algorithms for computing the sample variance").
 
     With `training=True`, a call uses the statistics of the batch and updates the moving statistics.
     """
 
     momentum, epsilon = 0.9, 1e-5
-    """Weight of the old value in a moving statistic (1 minus PyTorch's momentum), and constant added to variances."""
+    """Weight of the old value in a moving statistic (1 minus PyTorch's momentum); constant added to the variances."""
 
     def __init__(self, channels: int, **kwargs):
         super().__init__(**kwargs)
@@ -53,7 +53,7 @@ class BatchNormalization(Layer):
         return ops.cast(normalized, self.compute_dtype)
 
     def moments(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns the mean and the variance of `x`, `(..., C)` float32, over all replicas, `(C,)` each.
+        """Returns the mean `(C,)` and the variance `(C,)` of the channels of `x` `(..., C)` float32, over all replicas.
 
         Reduces one axis after the other, and combines means and variances as in Chan et al., equation 2.1. Time
         (axis 1) comes first: it is the longest axis, so the backward pass needs little memory besides `x`.
@@ -89,7 +89,7 @@ class SqueezeExcitation(Layer):
 class ResidualBlock(Layer):
     """Residual block of two convolutions, the first one with `stride`, and squeeze-and-excitation.
 
-    `(B, H, W, channels)` to `(B, ceil(H / stride), ceil(W / stride), filters)`.
+    Maps `(B, H, W, channels)` to `(B, ceil(H / stride), ceil(W / stride), filters)`.
     """
 
     def __init__(self, channels: int, filters: int, stride: int = 1, **kwargs):
@@ -137,10 +137,10 @@ class AttentiveStatisticsPooling(Layer):
 class SpeakerEncoder(Layer):
     """Speaker encoder: log-mel `(B, F, num_mels)` of 16 kHz audio to unit vectors `(B, embedding_width)` float32.
 
-    Padding is not masked, so all clips of a batch must have the same length. `training` as in `BatchNormalization`.
+    Padding is not masked, so all clips of a batch must have the same length. `training` is as in `BatchNormalization`.
 
-    `widths` has the channels and `num_blocks` the number of residual blocks of each group; every group but the first
-    halves both axes.
+    The residual blocks form groups. `widths` lists the channels of each group, `num_blocks` the number of its blocks.
+    Each group but the first halves both axes.
     """
 
     def __init__(

@@ -102,7 +102,7 @@ _EDGE_TAPS = 7
 
 
 class ResidualStack(Layer):
-    """Residual steps of two convolutions, `(B, T, channels)` to the same shape (Kong et al., section 2.2, "ResBlock1").
+    """Residual steps of two convolutions each, on `(B, T, channels)` ("ResBlock1" in Kong et al., section 2.2).
 
     All convolutions have the odd kernel size `kernel_size`. `dilations` has the dilation of the first convolution of
     each residual step; the second convolution has dilation 1.
@@ -192,8 +192,8 @@ MOST_LOG_MAGNITUDE = 6.9
 class ConvNextBlock(Layer):
     """Residual block of a depthwise convolution over time, a norm and a pointwise MLP (Liu et al. 2022, section 2).
 
-    `inner_width` is the width of the MLP's hidden layer, `scale` the initial layer scale, the learned factor of the
-    residual branch. If `causal`, each output depends only on the same and earlier inputs.
+    `inner_width` is the width of the MLP's hidden layer. `scale` is the initial value of the layer scale, a learned
+    factor of the residual branch. If `causal`, each output depends only on inputs at the same and earlier times.
 
     Call arguments: `x` `(B, T, width)`; `condition` `(B, width)`, which scales and shifts the output of the norm;
     `present` `(B, T)` bool, False for padding, or None.
@@ -263,14 +263,14 @@ class IstftGenerator(WaveformDecoder):
         return self._overlap(ops.irfft(spectrum, fft_length=4 * self.hop_length) * self.window, present)
 
     def _overlap(self, parts, present):
-        """Overlap-adds windowed frames `(B, F, 4 hop)`, divides by the sum of squared windows; returns `(B, F hop)`."""
+        """Overlap-adds windowed frames `(B, F, 4 hop)` to `(B, F hop)`, and divides by the sum of squared windows."""
         squares = ops.broadcast_to(self.window**2, ops.shape(parts))
         # Padding has no window, so the envelope may be zero.
         envelope = ops.maximum(self._sum_of_shifted(masked(squares, present)), 1e-3)
         return ops.clip(self._sum_of_shifted(parts) / envelope, -1.0, 1.0)
 
     def _sum_of_shifted(self, parts):
-        """Overlap-adds frames `(B, F, 4 hop)` and trims both ends equally; the result is `(B, F hop)`."""
+        """Returns the overlap-add of frames `(B, F, 4 hop)`, trimmed equally at both ends to `(B, F hop)`."""
         hop, length = self.hop_length, ops.shape(parts)[1]
         quarters = [ops.pad(parts[..., i * hop : (i + 1) * hop], ((0, 0), (i, 3 - i), (0, 0))) for i in range(4)]
         return ops.reshape(sum(quarters), (-1, (length + 3) * hop))[:, 3 * hop // 2 : 3 * hop // 2 + length * hop]

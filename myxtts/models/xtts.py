@@ -17,7 +17,7 @@ from myxtts.models.speaker_encoder import make_speaker_encoder
 from myxtts.models.waveform_decoders import make_decoder
 
 LAYERS = {"dvae": "dvae", "gpt": "gpt", "speaker": "speaker_encoder", "decoder": "decoder"}
-"""Maps each part to its attribute of `XTTS`. In checkpoints, the names of the part's weights begin with that name."""
+"""Name of the attribute of `XTTS` for each part. In checkpoints, the part's weight names begin with this name."""
 PARTS = tuple(LAYERS)
 """Names of the model's parts, each of which has its own checkpoints."""
 
@@ -28,12 +28,12 @@ class XTTS(keras.Model):
     All weights are created in the constructor, on the current device and in the current strategy scope.
 
     Args:
-        config: `ModelConfig` or its fields; if `num_text_tokens` is 0, it is set to `DEFAULT_TEXT_TOKENS`.
+        config: `ModelConfig` or a dictionary of its fields; `num_text_tokens` 0 stands for `DEFAULT_TEXT_TOKENS`.
         parts: Parts to create, from `PARTS`.
         precision: Keras dtype policy of the layers.
 
     Attributes:
-        preset: `(tokenizer, XTTSConfig)` with which the weights were trained; None for a new model.
+        preset: Tokenizer and `XTTSConfig` with which the weights were trained; None for a new model.
         origin: Folder from which the weights were loaded; None for a new model.
     """
 
@@ -109,7 +109,7 @@ class XTTS(keras.Model):
         myxtts.save_to_preset(self, folder)
 
     def push_to_hub(self, target: str, private: bool = False, licence: str | None = None) -> str:
-        """Uploads the model with a model card to `hf://owner/name[@branch]` (see `myxtts.push`); returns its URL."""
+        """Uploads the model and a model card to `hf://owner/name[@branch]`; returns the URL (see `myxtts.push`)."""
         return myxtts.push(self, target, private, licence)
 
     def get_config(self) -> dict[str, Any]:

@@ -34,7 +34,7 @@ from myxtts.training.watching.watch import has_stopped
 logger = logging.getLogger(__name__)
 
 WARMUP_STEPS, TIMED_STEPS = 3, 5
-"""The first `WARMUP_STEPS` steps of a stage are not timed. `TIMED_STEPS` steps later, the time left is estimated."""
+"""The first `WARMUP_STEPS` steps of a stage are not timed. The time left is estimated `TIMED_STEPS` steps later."""
 LEAST_TO_TRY, MOST_TO_TRY = 40, 8 * BYTES_PER_GB
 """`try_run` makes trial steps if a run has at least `LEAST_TO_TRY` steps and needs at most `MOST_TO_TRY` bytes."""
 OPENING, STOP_SECONDS, CLOSING_SECONDS = 22, 3, 25
@@ -120,8 +120,8 @@ def make_agenda(
     """Returns a `StageWork` for each stage in `training.stage`. Renames damaged checkpoints.
 
     `reset` lists stages to start over. `taken` lists trained stages that the run will copy from `training.init_from`.
-    With `all`, untrained stages in `training.leave_out` are omitted. Raises `UserError` if further training of
-    `training.stage` would make the stages that depend on it unusable.
+    If `training.stage` is `all`, untrained stages in `training.leave_out` are omitted. Raises `UserError` if further
+    training of `training.stage` would make the stages that depend on this stage unusable.
     """
     training = config.training
     stores = {name: CheckpointStore(f"{training.checkpoint_dir}/{name}") for name in STAGES}
@@ -205,7 +205,7 @@ class Needs(NamedTuple):
     disk_free: int
 
     def describe(self) -> str:
-        """Formats needed and free memory and disk space as a line for the user."""
+        """Returns a line for the user with the needed and the free memory and disk space."""
         memory, free, _, disk, disk_free = (f"{count / BYTES_PER_GB:.1f} GB" for count in self)
         more = ", less than that: see --batch-size" if self.memory > self.memory_free else ""
         return f"Needs about {memory} of memory ({free} free{more}) and {disk} of disk ({disk_free} free)"
@@ -269,8 +269,8 @@ def find_needs(config: XTTSConfig, works: Sequence[StageWork], dataset: SpeechDa
 
 
 def try_run(works: Sequence[StageWork], dataset: SpeechDataset, needs: Needs, notify: Callable) -> dict[str, tuple]:
-    """Estimates `{stage: (seconds per step, seconds of the stage)}` by trial steps on a CPU. If a reason
-    listed below rules out trial steps, reports this reason to `on_no_trial` and returns {}."""
+    """Estimates `{stage: (seconds per step, seconds of the stage)}` by trial steps on a CPU. If trial steps are
+    ruled out, for example on a GPU, calls `notify("on_no_trial", reason)` and returns {}."""
     training, plan = dataset.config.training, plan_for()
     steps = {work.stage: max(0, work.total - (work.step or 0)) for work in works if work.trains}
     is_cpu = not plan.visible_ids and len(plan.model_devices) == 1
@@ -299,11 +299,11 @@ def try_run(works: Sequence[StageWork], dataset: SpeechDataset, needs: Needs, no
 
 
 class TimeLeft(Callback):
-    """Estimates the remaining time of the stage and of the run. `on_log` adds both to `timing` for later callbacks.
+    """Callback that estimates the remaining time of the stage and of the run. `on_log` stores both in `timing`.
 
-    If `try_run` estimated E seconds for the later stages, and S seconds for this stage's steps so far, which took M
-    seconds, then E is multiplied by (M + E) / (S + E). Thus, a few short steps change the estimate little. Without
-    `try_run`, the time per step is assumed to be proportional to clips per step and `StageEntry.cost`.
+    Let E be the seconds that `try_run` estimated for the later stages, S its estimate for the steps of this stage so
+    far, and M the measured seconds of these steps. Then E is multiplied by (M + E) / (S + E): a few short steps change
+    E little. Without `try_run`, the time per step is assumed proportional to clips per step and `StageEntry.cost`.
     """
 
     def __init__(self, config: XTTSConfig):

@@ -92,7 +92,7 @@ class RunConsole(RunListener):
         psutil.cpu_percent(), self._process.cpu_percent()  # later calls return the CPU use since this one
 
     def _say(self, text, logged=None):
-        """Prints a text, above the progress bar if there is one. Logs the same text or, if given, `logged`."""
+        """Prints a text, above the progress bar if there is one. Logs `logged` if given, else the same text."""
         is_step = "\n" not in text and " | " in text
         shown = folded(text, 80) if is_step else folded_on_terminal(text, sys.stdout)
         with suppress(OSError):  # the disk of a log is full, or Ctrl-C has ended `tee`: training continues

@@ -29,13 +29,13 @@ CLIP_SECONDS = 6.0
 """Clip length in seconds for timing training steps; about the mean of read-speech corpora."""
 TRAINING_INSTRUCTIONS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "bf16")
 SUMS_MB, REPEATS, MESSAGES = (1, 4, 16, 64, 256), 5, 50
-"""Sizes in MB of the all-reduces that `examine_workers` times, repetitions of each, and number of messages to time."""
+"""For `examine_workers`: sizes in MB of all-reduces to time, repetitions per size, number of messages to time."""
 
 
 def examine(config: XTTSConfig, seconds: float, folder: str, data_files: Sequence[str] = ()) -> dict[str, Any]:
     """Examines the machine and configures TensorFlow; returns findings as JSON types, with None for unknown values.
 
-    Times training steps for `seconds` (0: no steps). Measures the free space of `folder` and reading of `data_files`.
+    Times training steps for `seconds` (0: no steps), measures free space in `folder`, and times reading `data_files`.
     """
     config = replace(config, model=replace(config.model, num_text_tokens=config.data.vocabulary_size))
     ram, cpu, disks = read_memory(), read_processor(), [probe_files(folder, ())]

@@ -127,7 +127,7 @@ def write_settings(dataset: SpeechDataset) -> None:
 
 
 def check_same_model(before: ModelConfig, config: XTTSConfig, reset: Sequence[str] = ()) -> None:
-    """Raises `ConfigError` if `config.model` differs in shape from a run's model `before`. Ignores parts in `reset`."""
+    """Raises `ConfigError` if `config.model` and a run's model `before` differ in shape, except in parts in `reset`."""
     home = Path(config.training.checkpoint_dir)
     kept = {*PARTS} - {*reset}
     if not CheckpointStore(home / "decoder").steps():
@@ -141,7 +141,7 @@ def check_same_model(before: ModelConfig, config: XTTSConfig, reset: Sequence[st
 
 
 def open_stage(stage: str, plan: DevicePlan, dataset: SpeechDataset) -> tuple[StageTrainer, list]:
-    """Returns the trainer of a stage, and the callbacks that write logs and samples; only the chief has callbacks."""
+    """Returns the trainer of a stage, and callbacks that write logs and samples (an empty list except on the chief)."""
     speaks, config, settings = STAGES[stage].speaks, dataset.config, dataset.config.training
     foundations, lineage = load_foundations(config, stage, plan.data_device)
     trainer = StageTrainer(config, stage, plan, foundations, lineage)

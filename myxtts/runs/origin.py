@@ -1,4 +1,4 @@
-"""Start from another model: checks --init-from, --tune and --lora-rank, and copies the weights into a run.
+"""Starting a run from another model: checks --init-from, --tune and --lora-rank, and copies weights into the run.
 
 These settings cannot change once the run's folder exists. A stage's copied weights become a checkpoint of step 0.
 """
@@ -32,11 +32,10 @@ TEXT_WEIGHTS = ("gpt/text_embedding", "gpt/text_head/kernel", "gpt/text_head/bia
 
 
 def settle_origin(config: XTTSConfig) -> tuple[XTTSConfig, XTTSConfig | None]:
-    """Completes the settings of a new run from the model in --init-from, and those of a resumed run from its folder.
+    """Completes the settings of a new run from the model in --init-from, or of a resumed run from the run's folder.
 
-    Paths become absolute, so that the run can be resumed from another working folder. Returns the complete settings and
-    the stored settings (None for a new run). Raises `UserError` if --init-from lacks a needed part, or if a resumed run
-    is given another --init-from, --tune or LoRA option.
+    Returns the complete settings, with absolute paths, and the stored settings (None for a new run). Raises `UserError`
+    if --init-from lacks a needed part, or if a resumed run is given another --init-from, --tune or LoRA option.
     """
     training = config.training
     source = training.init_from
@@ -58,7 +57,7 @@ def settle_origin(config: XTTSConfig) -> tuple[XTTSConfig, XTTSConfig | None]:
 
 
 def with_absolute_paths(config: XTTSConfig, names: Sequence[str] = PATHS) -> XTTSConfig:
-    """Makes the paths `names` and `audio_roots` of `config.data` absolute; the current folder may change later."""
+    """Returns `config` with absolute paths in `data.audio_roots` and in the fields of `data` that `names` lists."""
     absolute = lambda path: os.path.abspath(path) if path and "://" not in path else path
     places = {name: absolute(getattr(config.data, name)) for name in names}
     places["audio_roots"] = tuple(map(absolute, config.data.audio_roots))
@@ -83,7 +82,7 @@ def reset_parts(training: TrainingConfig) -> list[str]:
 
 
 def tuned_stages(config: XTTSConfig) -> list[str]:
-    """Returns the stages to fine-tune: those in --tune; else --stage, if tunable; else all with `tuned_with_all`."""
+    """Returns the stages to fine-tune: --tune if given, else --stage if tunable, else those with `tuned_with_all`."""
     training = config.training
     if training.tune:
         return [name for name in STAGES if name in training.tune]
@@ -100,7 +99,8 @@ def taken_parts(config: XTTSConfig) -> list[str]:
 
 
 def source_parts(config: XTTSConfig, taken: Sequence[str]) -> dict[str, CheckpointStore]:
-    """Returns checkpoints of `taken` and tuned stages. Raises `CheckpointError` if one is damaged or too large."""
+    """Returns `{stage: checkpoints in --init-from}` for the stages to copy: those in `taken` and those to fine-tune.
+    Raises `CheckpointError` if a checkpoint is missing or damaged, or has more text tokens than the vocabulary."""
     training, found, count = config.training, {}, config.model.num_text_tokens
     own = run_folder.stores_in(Path(training.checkpoint_dir)).keys() - reset_parts(training)
     tuned = [name for name in tuned_stages(config) if name not in training.leave_out]
@@ -114,7 +114,7 @@ def source_parts(config: XTTSConfig, taken: Sequence[str]) -> dict[str, Checkpoi
 
 
 def bring_in(config: XTTSConfig, parts: Mapping[str, CheckpointStore], is_new: bool) -> None:
-    """Copies `parts` (see `source_parts`) into a run as checkpoints of step 0. If `is_new`, also copies the voices."""
+    """Copies `parts`, from `source_parts`, into a run as checkpoints of step 0. If `is_new`, also copies the voices."""
     home, tuned = Path(config.training.checkpoint_dir), tuned_stages(config)
     for name, store in parts.items():
         step = run_folder.chosen_step(store, name)
@@ -159,7 +159,7 @@ def with_rows(arrays: dict[str, np.ndarray], num_text_tokens: int, seed: int) ->
 
 
 def _continued(config, began):
-    """Completes `config` from `began`, the stored settings of the run; raises `ConfigError` if they conflict."""
+    """Returns `config`, completed from the run's stored settings `began`. Raises `ConfigError` if the two conflict."""
     training, before, home = config.training, began.training, Path(config.training.checkpoint_dir)
     for name in tuned_stages(replace(config, training=replace(training, tune=before.tune))):
         state = CheckpointStore(home / name).newest_state()
@@ -189,7 +189,7 @@ def _continued(config, began):
 
 
 def adopt(config: XTTSConfig) -> XTTSConfig:
-    """Copies settings from the model `training.init_from`: shape, sampling and, unless given, vocabulary and g2p.
+    """Returns `config` with shape, sampling and, unless given, vocabulary and g2p of the model in --init-from.
 
     Raises `CheckpointError` if the model lacks a needed part, and `ConfigError` if the settings do not fit the model.
     """

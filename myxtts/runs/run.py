@@ -69,7 +69,7 @@ class Run:
         self.monitor: GPUMonitor = GPUMonitor(plan.visible_ids)
         """Measures memory and utilization of the GPUs in use during training."""
         self.trainer = None
-        """`StageTrainer` of the current or last stage; None if there is none."""
+        """`StageTrainer` of the current or last stage; None before the first stage and after the final samples."""
         self.finished: bool = False
         """Whether the last call of `train` trained all requested stages and was not stopped."""
         self._stop = threading.Event()
@@ -77,8 +77,8 @@ class Run:
 
     @classmethod
     def open(cls, config: XTTSConfig, callbacks: Sequence = (), device_plan: str | None = None, **options) -> "Run":
-        """Creates a run on the requested devices or, with `device_plan="auto"`, on the fastest devices.
-        `options` are keyword arguments of `setup.set_up`."""
+        """Configures the devices and creates a run. `options` are keyword arguments of `setup.set_up`.
+        `device_plan="auto"` times training steps to select the fastest devices."""
         early = MemoryHandler(10**5)  # log lines until the run's log file exists
         with _logging_to(early):
             if device_plan == "auto":
@@ -214,7 +214,7 @@ class Run:
         return True
 
     def _train_stage(self, stage, dataset, guard, workers):
-        """Trains one stage; returns False if the run was stopped."""
+        """Trains one stage. Returns False if the run was stopped in this stage."""
         from myxtts.runs.opening import open_stage
 
         self._notify("on_stage", stage, dataset.order(stage))
@@ -262,7 +262,7 @@ class _LogFile(logging.FileHandler):
 
 @contextmanager
 def stops_on_signals(trainer) -> Iterator[None]:
-    """On Ctrl-C or SIGTERM, sets the trainer's `stop_requested`: training ends after this step and saves a checkpoint.
+    """Context manager in which Ctrl-C or SIGTERM makes `trainer` finish the step, write a checkpoint and stop.
 
     A second signal raises `KeyboardInterrupt`. Before the first step, the first signal ends the `with` block at once.
     """
@@ -294,7 +294,7 @@ def stops_on_signals(trainer) -> Iterator[None]:
 
 @contextmanager
 def _logging_to(handler) -> Iterator[None]:
-    """Sends the package's log messages of level INFO and above to `handler` during the block, and then closes it."""
+    """Sends the package's log messages of level INFO and above to `handler` in the block; then closes `handler`."""
     logger = logging.getLogger(LOGGER_NAME)
     level = logger.level
     logger.setLevel(min(level or logging.INFO, logging.INFO))

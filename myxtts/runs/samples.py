@@ -36,12 +36,12 @@ from myxtts.training.watching.callbacks import Callback, EventFile
 logger = logging.getLogger(__name__)
 
 SHOWN_HZ = (250, 500, 1000, 2000, 4000)
-"""Ticks on the frequency axis of a mel spectrogram."""
+"""Frequencies in Hz at the ticks of the vertical axis of a mel spectrogram."""
 FRAME_SECONDS = DVAE_MEL.hop_length / DVAE_MEL.sample_rate
 Maker = Callable[[], Synthesizer]
 FROM_RECOGNIZER = ("cer", "wer")
 FIGURES = (*FROM_RECOGNIZER, "similarity", "mcd", "f0_rmse", "length", "limit", "doubtful")
-"""Names of the metrics that `SpeechJudge` returns if it can compute them, see `hearing.measuring`."""
+"""Names of the metrics that `SpeechJudge` can return, see `hearing.measuring`."""
 UNENDED_SCORE = 100.0
 """Penalty added to the score (lower is better) of a model that rambles on or stops early, see `ends_well`."""
 
@@ -89,8 +89,8 @@ class Picture(NamedTuple):
 def draw_sounds(path: AnyPath, title: str, mels: Mapping[str, np.ndarray], attention: np.ndarray | None = None) -> None:
     """Writes a PNG image of mel spectrograms, one below the other, with common time and color scales.
 
-    `mels` has log-mels `(T, num_mels)` in the format `DVAE_MEL` by name. `attention` `(C, L)`, the weights of codes to
-    text tokens, is shown at the bottom; None leaves it out.
+    `mels` maps the title of each image to a log-mel `(T, num_mels)` in the format `DVAE_MEL`. `attention` `(C, L)` has
+    the attention weights from C codes to L text tokens, which are shown at the bottom; None leaves this image out.
     """
     rows = len(mels) + (attention is not None)
     figure = Figure(figsize=(8, 0.8 + 1.9 * rows), dpi=80, layout="constrained")
@@ -171,7 +171,7 @@ class SampleWriter(Callback):
 
 
 class SampleSpeaker(SampleWriter):
-    """Synthesizes validation sentences. Each voice comes from another recording of the same speaker, if there is one.
+    """Writes synthesized validation sentences. The voice is that of another recording of the speaker, if possible.
 
     `make_synthesizer()` is called for each set of samples, and returns a synthesizer with the current weights.
     """
@@ -273,7 +273,7 @@ def speak_last_words(config: XTTSConfig, dataset: SpeechDataset, device: str) ->
 
 
 def reference_of(dataset: SpeechDataset, clip: Utterance) -> str:
-    """Returns the path of the longest training clip with `clip`'s speaker and language; if none, the path of `clip`."""
+    """Returns the path of the longest training clip with `clip`'s speaker and language or, without one, of `clip`."""
     same = [one for one in dataset.train if (one.speaker, one.language) == (clip.speaker, clip.language)]
     return max(same or [clip], key=lambda other: other.num_samples).wav_path
 
@@ -282,7 +282,7 @@ def held_out_voice(dataset: SpeechDataset, language: str | None = None) -> list[
     """Returns clips of one speaker to use as a voice, usually a single validation clip.
 
     Chooses the longest validation clip, preferably in `language` and within the limits `data.conditioning_seconds`. If
-    this clip is shorter than the lower limit, adds other clips of the same speaker.
+    this clip is shorter than the lower limit, other clips of its speaker are appended.
     """
     low, high = dataset.config.data.conditioning_seconds
     seconds = lambda clip: clip.num_samples / MODEL_SAMPLE_RATE
@@ -298,8 +298,8 @@ def held_out_voice(dataset: SpeechDataset, language: str | None = None) -> list[
 class SpeechJudge:
     """Evaluates the speech of the model in training: synthesizes validation sentences and computes metrics.
 
-    Each worker synthesizes a part of the sentences; all workers get the metrics of all sentences. `make_synthesizer()`
-    is called at each evaluation, and returns a synthesizer with the current weights.
+    Each worker synthesizes a part of the sentences. All workers then compute the metrics over all sentences.
+    `make_synthesizer()` is called at each evaluation, and returns a synthesizer with the current weights.
 
     Raises `UserError` if the recognizer cannot be loaded, or if the workers differ in recognizer or speaker encoder.
     """
@@ -320,10 +320,10 @@ class SpeechJudge:
         """Whether the CER on the recordings is low enough to trust the recognizer; None before the first evaluation."""
 
     def __call__(self, step: int) -> dict[str, float]:
-        """Returns metrics by name, with `score` (lower is better) first. Errors are logged, and the result is then {}.
+        """Returns metrics by name, with `score` (lower is better) first. Logs errors, and returns {} after an error.
 
         The score is the CER in percent or, without a recognizer that understands the recordings, the mel-cepstral
-        distortion in dB. `UNENDED_SCORE` may be added. Returns {} if neither metric is available.
+        distortion in dB, plus `UNENDED_SCORE` unless `ends_well`. Returns {} if neither metric is available.
         """
         try:
             with tf.device(self._device):
@@ -351,7 +351,7 @@ class SpeechJudge:
         return {"score": score + (not ends_well(found["limit"], found["length"])) * UNENDED_SCORE, **values}
 
     def _measure_own(self):
-        """Evaluates this worker's sentences: returns lists of `[id, metrics]` for synthesized and recorded audio."""
+        """Returns two lists, for synthesized and recorded audio: `[id, metrics]` for each sentence of this worker."""
         own = self._sentences[self._workers.index :: self._workers.count]
         spoken, recorded = speak_all(self._make_synthesizer(), own, [self._seed]), ()
         if self._trusts_recognizer is None:

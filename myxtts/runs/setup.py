@@ -42,7 +42,7 @@ MEASURED_STEPS = 12
 
 
 def check_request(config: XTTSConfig, download: bool = False, **devices) -> None:
-    """Raises `UserError` for errors that can be found before TensorFlow is imported. Takes the arguments of `set_up`.
+    """Raises `UserError` for errors that can be found before TensorFlow is imported. Arguments are as in `set_up`.
 
     Raises `TextsMissing`, for recordings without texts, only if there is no other error.
     """
@@ -75,7 +75,7 @@ def check_request(config: XTTSConfig, download: bool = False, **devices) -> None
 
 
 def check_settings(config: XTTSConfig) -> None:
-    """Raises `UserError` if settings conflict or the language is unknown. With workers, new runs count as resumed."""
+    """Raises `UserError` for conflicting settings or an unknown language. `settle_origin` checks workers' new runs."""
     data, training, home = config.data, config.training, Path(config.training.checkpoint_dir)
     try:
         get_language(data.language or "en")
@@ -90,7 +90,7 @@ def check_settings(config: XTTSConfig) -> None:
 
 
 def check_tuning(training: TrainingConfig, is_new: bool) -> None:
-    """Raises `ConfigError` if --tune has wrong stages, or a new run has --tune or --lora-rank but no --init-from."""
+    """Raises `ConfigError` for an invalid --tune, and if a new run has --tune or --lora-rank without --init-from."""
     tune, rank, stage = [name for name in TUNABLE if name in training.tune], training.gpt.lora_rank, training.stage
     given, hint = ",".join(tune), f"gpt and decoder depend on the dvae. Give --tune {','.join(TUNABLE)}."
     require("dvae" not in tune or len(tune) == len(TUNABLE), TUNE, "without dvae, or all stages", given, hint)
@@ -104,9 +104,9 @@ def check_tuning(training: TrainingConfig, is_new: bool) -> None:
 
 
 def with_shape(config: XTTSConfig, stored: XTTSConfig) -> XTTSConfig:
-    """Returns `config` with the model and sampling settings of `stored`. Dropout, and sampling settings that differ
-    from the defaults, remain those of `config`; if the source is `base`, so do all sampling settings.
+    """Returns `config` with the model settings, except dropout, and the sampling settings of `stored`.
 
+    Sampling settings of `config` that differ from the defaults are kept, and all of them if --init-from is `base`.
     Default clip lengths are lowered to the model's limits. Longer clip lengths set by the user raise `ConfigError`.
     """
     model, data = replace(stored.model, dropout=config.model.dropout), config.data
@@ -127,7 +127,7 @@ def with_shape(config: XTTSConfig, stored: XTTSConfig) -> XTTSConfig:
 
 
 def with_own_data(config: XTTSConfig) -> XTTSConfig:
-    """Returns the configuration with the data sets of the run to resume, if the user gave no training data."""
+    """Returns `config`, with the data sets of the run to resume if the user gave no training data."""
     home, is_reset = Path(config.training.checkpoint_dir), config.training.reset_training
     if config.data.train_data or not (home / "config.json").is_file():
         return config
@@ -154,7 +154,7 @@ def with_own_data(config: XTTSConfig) -> XTTSConfig:
 def set_up(config: XTTSConfig, download=False, **devices) -> tuple[XTTSConfig, DevicePlan]:
     """Configures devices, connects workers and fills in `data.train_data`; returns the settings and the device plan.
 
-    With `download`, LJSpeech is downloaded into `data.train_data`, unless it is there. `devices` are arguments of
+    If `download`, LJSpeech is downloaded into `data.train_data`, unless it is already there. `devices` are arguments of
     `early_gpu_configuration`. Raises `UserError` if devices are not available or there is no training set.
     """
     config = with_workers(config)
@@ -180,7 +180,7 @@ def with_workers(config: XTTSConfig) -> XTTSConfig:
 
 
 def _with_data(config, download):
-    """Fills in `data.train_data`: downloads LJSpeech if `download`; if it is missing, makes the sample corpus."""
+    """Returns `config` with a training set: LJSpeech if `download`, else the given one, else the sample corpus."""
     folder = config.data.train_data
     if download:
         from myxtts.data.download import download_ljspeech

@@ -11,7 +11,7 @@ from myxtts.storage.files import AnyPath, CheckpointError
 BASE_FOLDER: Path = Path(__file__).resolve().parents[1] / "bundled" / "base"
 _READ = read_toml(__file__, "kinds.toml")
 KINDS: dict[str, str] = {kind["mark"]: kind["text"] for kind in _READ.values()}
-"""Error text for each kind of path. A folder's kind is the first glob pattern that matches in it, see `kinds.toml`."""
+"""Error texts by kind of path. A folder's kind is the first key that, as a glob pattern, matches a path in it."""
 _marks = lambda names: [_READ[name]["mark"] for name in names.split()]
 MODEL, SETTINGS, EXPORT, STAGE, RELEASE, TRAINER = _marks("model settings export stage release trainer")
 RUNS, FOLDER, FILE, NEW = _marks("runs folder file new")
@@ -22,7 +22,7 @@ FORMS = "the folder of a training run, of `myxtts convert` or of XTTS v2, base, 
 
 
 def kind_of(source: AnyPath) -> str:
-    """Returns the kind of a path, a key of `KINDS`. "base" as text is the bundled model; `Path("base")` is a folder."""
+    """Returns the kind of a path, a key of `KINDS`. The string "base" is the bundled model, `Path("base")` a folder."""
     if is_base(source):
         return BASE_NAME
     path = Path(source)
@@ -33,9 +33,9 @@ def kind_of(source: AnyPath) -> str:
 def require_kind(
     source: AnyPath, what: str = "A model (--checkpoint)", kinds: Sequence[str] = MODELS, forms: str = FORMS
 ) -> Path:
-    """Returns the folder of a model, given its path or `base`. Raises `CheckpointError` if its kind is not in `kinds`.
+    """Returns `source` as a path. Raises `CheckpointError` if the kind of `source` is not one of `kinds`.
 
-    In the error message, `what` is the name of the option, and `forms` describes its permitted values.
+    For `base`, returns the bundled model's folder. The error names the option `what` and its permitted values `forms`.
     """
     if (kind := kind_of(source)) in kinds:
         return base_folder() if kind == BASE_NAME else Path(source)
@@ -45,7 +45,7 @@ def require_kind(
 
 
 def is_base(source: AnyPath | None) -> bool:
-    """Whether `source` names the bundled model."""
+    """Returns whether `source` is the name (`base`) or the folder of the bundled model."""
     return source == BASE_NAME or str(source) == str(BASE_FOLDER)  # Path("./base") is an ordinary folder
 
 
@@ -57,5 +57,5 @@ def base_folder() -> Path:
 
 
 def model_name(folder: AnyPath) -> str:
-    """Returns a model's name for options and messages: `base` or the folder's path (`./base` for a folder `base`)."""
+    """Returns `base` or a model folder's path. `Path("base")` gives `./base`, because `base` is the bundled model."""
     return BASE_NAME if is_base(folder) else path_text(Path(folder))

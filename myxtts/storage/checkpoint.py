@@ -1,13 +1,13 @@
 """Checkpoints: one folder of safetensors and JSON files per step, written completely or not at all.
 
-A run has one folder per stage, which has one folder per kept step:
+The folder of a run contains a folder for each stage. A stage's folder contains a folder for each kept step:
 
     RUN/config.json  RUN/vocab.json
     RUN/gpt/step_00001000/{model.safetensors, optimizer.safetensors, vocab.json, state.json, manifest.json}
-    RUN/gpt/best.json    {"step": 1000}, a copy for other programs: the best step is stored in `state.json`
+    RUN/gpt/best.json    {"step": 1000}, for other programs; MyXTTS reads the best step from `state.json`
 
-Files are not trusted. The manifest lists the other files with their sizes and checksums, and contains a checksum of its
-own. Only plain files are read, and no links are followed.
+Files are not trusted. The manifest lists sizes and checksums of the other files, with a checksum of the list. Only
+plain files are read, and no links are followed.
 """
 
 import json
@@ -45,9 +45,9 @@ _DTYPES |= {"U8": "<u1", "U16": "<u2", "U32": "<u4", "U64": "<u8"}
 
 
 def write_tensors(path: AnyPath, arrays: Mapping[str, np.ndarray], values: Iterable[np.ndarray] | None = None) -> None:
-    """Writes a safetensors file tensor by tensor; the library's writer would need twice the memory of all tensors.
+    """Writes a safetensors file tensor by tensor, because the library's writer needs twice the memory of all tensors.
 
-    `arrays` determines names, order, shapes and data types. `values` provides the data in the same order, if given.
+    `arrays` determines names, order, shapes and data types. If `values` is given, it yields the data in this order.
     """
     # Header of names, shapes and offsets, then the values: https://huggingface.co/docs/safetensors/index#format
     header, end, names = {}, 0, {np.dtype(dtype): name for name, dtype in _DTYPES.items()}
@@ -67,8 +67,7 @@ def write_tensors(path: AnyPath, arrays: Mapping[str, np.ndarray], values: Itera
 class StoredTensors(Mapping):
     """Mapping of names to the tensors in a safetensors file; a tensor is read only when it is looked up.
 
-    The constructor and lookups raise `CheckpointError` if the file is missing or damaged. Lookups also raise it for
-    data types that NumPy does not have.
+    The constructor and lookups raise `CheckpointError` for a damaged or missing file, lookups also for unknown dtypes.
     """
 
     def __init__(self, path: AnyPath):
@@ -78,7 +77,6 @@ class StoredTensors(Mapping):
         except (FileNotFoundError, SafetensorError) as error:  # its message may quote the whole file
             raise CheckpointError(f"{path} cannot be read: {error!s:.300}.") from None
         self.shapes = {name: tuple(self._file.get_slice(name).get_shape()) for name in self._file.offset_keys()}
-        """Shape of each tensor, by name."""
 
     def __getitem__(self, name: str) -> np.ndarray:
         if name not in self.shapes:
@@ -104,7 +102,7 @@ class CheckpointVersionError(CheckpointError):
 
 
 def write_manifest(folder: Path) -> None:
-    """Writes the manifest of a folder: `{file name: {"bytes": size, "blake2b": digest}}`, and its own checksum."""
+    """Writes a folder's manifest: format, `{file name: {"bytes": size, "blake2b": digest}}`, and a checksum of both."""
     found = (file for file in sorted(folder.iterdir()) if file.name != MANIFEST)
     entries = {file.name: {"bytes": file.stat().st_size, "blake2b": files.digest_file(file)} for file in found}
     manifest = {"format": FORMAT, "files": entries, "blake2b": _manifest_digest(FORMAT, entries)}
@@ -112,9 +110,9 @@ def write_manifest(folder: Path) -> None:
 
 
 def read_manifest(folder: Path) -> dict[str, dict]:
-    """Returns the entries of a checkpoint's manifest. Raises `CheckpointVersionError` if its format is not `FORMAT`.
+    """Returns the entries of a checkpoint's manifest by file name, in the form that `write_manifest` writes.
 
-    Raises `CheckpointError` if the manifest is missing or damaged, or if it lists a file outside of the folder.
+    Raises `CheckpointVersionError` for another format, and `CheckpointError` if the manifest is missing or damaged.
     """
     path = folder / MANIFEST
     if not path.is_file():
@@ -152,7 +150,7 @@ def _check_file(file, entry):
 
 
 class CheckpointStore:
-    """Checkpoints of one stage in a folder, which `write` creates. Keeps the newest `keep` checkpoints and the best."""
+    """Checkpoints of one stage, in a folder that need not exist; `write` keeps only the newest `keep` and the best."""
 
     def __init__(self, folder: AnyPath, keep: int = 2):
         self.folder = Path(folder)
@@ -175,7 +173,7 @@ class CheckpointStore:
         return self._newest(self.read_state)
 
     def newest_file(self, name: str) -> Path | None:
-        """Returns the path of a file in the newest checkpoint; None if there is no such file. Skips damaged files."""
+        """Returns a file's path in the newest checkpoint, or None. If the file is damaged, tries older checkpoints."""
         return self._newest(lambda step: self.file(step, name))
 
     def _newest(self, read):
@@ -190,7 +188,7 @@ class CheckpointStore:
         return None
 
     def best_step(self) -> int | None:
-        """Returns the step of the best checkpoint, as recorded in the state of the newest one; None if unknown."""
+        """Returns the step of the best checkpoint, as recorded in the newest checkpoint's state; None if unknown."""
         best = (self.newest_state() or {}).get("best_step")
         return best if best in self.steps() else None
 
@@ -207,14 +205,13 @@ class CheckpointStore:
     ) -> Path:
         """Writes a checkpoint, removes older ones that are no longer kept, and returns the new folder.
 
+        If an `OSError` is raised, the checkpoint could not be written, and earlier checkpoints are unchanged.
+
         Args:
             tensors: `{file name: {tensor name: NumPy array}}`, with file names without suffix.
             state: JSON values for `state.json`.
             best: Whether this is the best checkpoint so far, which is kept until there is a better one.
             copies: Additional files, as `{file name: bytes}`.
-
-        Raises:
-            OSError: The checkpoint could not be written; earlier checkpoints are unchanged.
         """
         self._sound.discard(step)
         marks = {"step": step, "best_step": step if best else self.best_step()}
@@ -252,7 +249,7 @@ class CheckpointStore:
         return _entry(self.path(step) / f"{name}.safetensors")["blake2b"]
 
     def file(self, step: int, name: str) -> Path | None:
-        """Returns the path of a file after verifying its size and digest; None if the checkpoint has no such file."""
+        """Verifies a file and returns its path; None if the manifest lacks it. Raises `CheckpointError` if damaged."""
         path = self.path(step) / name
         entry = read_manifest(path.parent).get(name)
         if entry is None:
@@ -261,9 +258,9 @@ class CheckpointStore:
         return path
 
     def newest_sound(self, warn: Callable[[str], Any]) -> int | None:
-        """Returns the step of the newest intact checkpoint, or None. Renames newer damaged ones, each with a warning.
+        """Returns the step of the newest intact checkpoint, or None. Renames newer damaged ones and warns of each.
 
-        Raises `CheckpointVersionError`, without renaming it, if the newest intact checkpoint has another format.
+        If the newest intact checkpoint has another format, raises `CheckpointVersionError` and does not rename it.
         """
         while steps := self.steps():
             step = steps[-1]
@@ -325,7 +322,10 @@ class CheckpointStore:
 
 
 def assign_by_name(variables: Mapping[str, Any], arrays: Mapping[str, np.ndarray], what: str) -> None:
-    """Assigns arrays to variables by name. If names or shapes differ, raises `CheckpointError` and assigns nothing."""
+    """Assigns arrays to variables by name. If names or shapes differ, raises `CheckpointError` and assigns nothing.
+
+    In the error message, `what` is the name of the file or option that the arrays come from.
+    """
     unfit = f"{what} does not fit this model:"
     missing, unknown = sorted(set(variables) - set(arrays)), sorted(set(arrays) - set(variables))
     if missing or unknown:

@@ -18,9 +18,9 @@ LAST_TRY_PAUSE_SECONDS = 5.0
 class CheckpointWriter:
     """Writes the checkpoints of a `CheckpointStore` in a background thread, one at a time.
 
-    After a failed write, the next method call logs an `OSError` and raises any other error. After `SAVE_TRIES`
-    consecutive `OSError`s, the call raises a `CheckpointError`. Nothing else may write to the store. At the end of
-    a `with` block, the writer waits for the current write, except after Ctrl-C.
+    If a write fails with an `OSError`, the next method call logs the error or, after `SAVE_TRIES` consecutive failures,
+    raises a `CheckpointError`. If a write fails with another error, the next method call raises that error.
+    No other object may write to the store. The end of a `with` block waits for the current write, except after Ctrl-C.
     """
 
     def __init__(self, store: CheckpointStore):
@@ -31,7 +31,7 @@ class CheckpointWriter:
         self._last_good, self._failures = store.steps()[-1:], 0
 
     def start(self, step: int, tensors: dict[str, dict], state: dict, best: bool = False, copies=None) -> None:
-        """Waits for the current write, then starts the next one with the arguments of `CheckpointStore.write`.
+        """Waits for the current write, then starts a new one with the arguments of `CheckpointStore.write`.
 
         The arrays and the state must not change until the write ends. Raises the same exceptions as `wait`.
         """
@@ -43,12 +43,12 @@ class CheckpointWriter:
         self._thread.start()
 
     def poll(self) -> None:
-        """Reports the error of a finished write, if any, without waiting. Raises the same exceptions as `wait`."""
+        """Calls `wait` if the current write has finished, to log or raise the error of the write; else does nothing."""
         if self._thread is not None and not self._thread.is_alive():
             self.wait()
 
     def wait(self) -> None:
-        """Waits for the current write, if any. Logs or raises its error, as described in the class docstring."""
+        """Waits for the current write, if any. Logs or raises the error of the write, see `CheckpointWriter`."""
         self._join()
         error, self._error = self._error, None
         if error is None:

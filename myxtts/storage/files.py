@@ -27,11 +27,11 @@ logger = logging.getLogger(__name__)
 AnyPath = str | os.PathLike
 DIGEST_BYTES = 16
 MAX_JSON_BYTES = 32 * 2**20
-"""Maximum size of a JSON file; the files of a run take a few hundred kilobytes."""
+"""Maximum size of a JSON file in bytes; the files of a run have a few hundred kilobytes."""
 _FORMULA = re.compile(r"\s*[=+\-@\t\r\uff1d\uff0b\uff0d\uff20]")
 """Pattern for the start of a CSV cell that a spreadsheet may evaluate as a formula, even after leading blanks."""
 _TEMPORARY = f".{{}}.{12 * '[0-9a-f]'}.myxtts{{}}.tmp"
-"""Glob pattern for temporary paths, to format with the first 40 characters of a name, then with "", ".old" or "*"."""
+"""Glob pattern of temporary paths; `format` fills in the first 40 characters of a name, and "", ".old" or "*"."""
 _NUMBER = re.compile(r"[+-]?\d+(\.\d+)?(e[+-]?\d+)?")
 
 
@@ -50,12 +50,12 @@ def user_cache() -> Path:
 
 
 def digest_bytes(content: bytes, size: int = DIGEST_BYTES) -> str:
-    """Returns the BLAKE2b digest of `content`, with `size` bytes, as hexadecimal text."""
+    """Returns the BLAKE2b digest of `content` as hexadecimal text; the digest has `size` bytes."""
     return hashlib.blake2b(content, digest_size=size).hexdigest()
 
 
 def digest_file(path: AnyPath) -> str:
-    """Returns the digest of a file, the same as `digest_bytes` of its content."""
+    """Returns the same digest as `digest_bytes` of a file's content, without loading the whole file."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, new_hasher).hexdigest()
 
@@ -64,9 +64,9 @@ def digest_file(path: AnyPath) -> str:
 def write_whole(path: AnyPath, partial: Path | None = None) -> Iterator[Path]:
     """Yields a temporary path next to `path`. If the block ends without an error, the temporary file replaces `path`.
 
-    The file is synced before it is renamed, so that `path` is the old or the new file even after a power cut.
-    Keeps permissions. If `path` is a symbolic link, replaces its target; if it is a device or pipe, writes into it.
-    `partial` is another temporary path, at which the incomplete file is kept after an error; see `partial_path`.
+    The new file is synced before it is renamed, so that even a power cut leaves the old or the new file. The new
+    file gets the old file's permissions. If `path` is a link, its target is replaced. A device or pipe is written to.
+    If `partial` (see `partial_path`) is given, it is the temporary path, and an incomplete file remains after an error.
     """
     path = Path(path)
     if path.is_dir():
@@ -99,7 +99,7 @@ def write_whole(path: AnyPath, partial: Path | None = None) -> Iterator[Path]:
 
 @contextmanager
 def _named(path, temporary=None):
-    """Sets the file name of an `OSError` in a `with` block to `path` if the error names no file or `temporary`."""
+    """Makes an `OSError` in a `with` block name the file `path` if the error names no file or the file `temporary`."""
     try:
         yield
     except OSError as error:
@@ -110,7 +110,7 @@ def _named(path, temporary=None):
 
 @contextmanager
 def refusing_unwritable(path: AnyPath) -> Iterator[None]:
-    """Converts an `OSError` to a `UserError` in a `with` block that writes to `path`."""
+    """Converts an `OSError` in a `with` block to a `UserError` with the message that `path` cannot be written."""
     try:
         yield
     except OSError as error:
@@ -121,8 +121,8 @@ def refusing_unwritable(path: AnyPath) -> Iterator[None]:
 def write_whole_folder(path: AnyPath, sync: bool = True, replaced_name: str | None = None) -> Iterator[Path]:
     """Yields an empty temporary folder, which replaces `path` when the block ends without an error.
 
-    `sync` waits until all files are on disk, which takes a few milliseconds per file. The old folder is renamed to
-    `replaced_name`, then deleted; a killed process may leave it there. Raises `UserError` if `path` is a mount point.
+    If `sync`, first waits until all files are on disk (a few milliseconds per file). The old folder is renamed to
+    `replaced_name` and then deleted; after a kill in between, it stays. Raises `UserError` if `path` is a mount point.
     """
     path = Path(os.path.realpath(path))
     if path.is_mount():  # such as a volume of Docker
@@ -157,12 +157,12 @@ def write_whole_folder(path: AnyPath, sync: bool = True, replaced_name: str | No
 
 @functools.cache
 def _had_leftovers(folder):
-    """Whether `folder` had temporary paths before this process's first write. Cached, since listing is slow."""
+    """Returns whether `folder` had temporary paths before this process's first write; cached, since listing is slow."""
     return any(folder.glob(_TEMPORARY.format("*", "*")))
 
 
 def _claim(descriptor, path):
-    """Locks the temporary file or folder `descriptor` for `path` and removes leftovers of killed processes."""
+    """Locks `descriptor`, an open temporary file or folder for `path`; removes what killed processes left."""
     with suppress(OSError):  # without locks, the others may be in use
         lock(descriptor)
         if _had_leftovers(path.parent):
@@ -171,9 +171,9 @@ def _claim(descriptor, path):
 
 
 def remove_leftovers(folder: AnyPath, name: str = "*", kind: str = "*") -> None:
-    """Removes temporary files and folders in `folder` that no process has locked: their writers were killed.
+    """Removes temporary files and folders in `folder` that no process has locked, because their writers were killed.
 
-    `name` is a glob pattern for the first 40 characters of the final names; with `kind` "", replaced folders are kept.
+    `name` is a glob pattern for the first 40 characters of the final names. If `kind` is "", keeps replaced folders.
     On a file system without locks, the caller must make sure that no process is writing to `folder`.
     """
     for leftover in () if os.path.islink(folder) else Path(folder).glob(_TEMPORARY.format(name, kind)):
@@ -248,13 +248,13 @@ def parse_json(text: str | bytes, path: AnyPath) -> Any:
 
 
 def free_path(path: Path) -> Path:
-    """Returns `path` if it does not exist, else the first of `path_2`, `path_3`, … that does not."""
+    """Returns `path` if it does not exist, else the first of `path_2`, `path_3`, … that does not exist."""
     paths = itertools.chain([path], (path.with_name(f"{path.name}_{number}") for number in itertools.count(2)))
     return next(free for free in paths if not os.path.lexists(free))
 
 
 def partial_path(path: AnyPath) -> Path:
-    """Returns an unused path for an incomplete version of the file `path`: `a.partial.wav` for `a.wav`."""
+    """Returns an unused path for an incomplete version of the file `path`, such as `a.partial.wav` for `a.wav`."""
     target = Path(os.path.realpath(path))
     free = (target.with_stem(f"{target.stem[:50]}.partial{number or ''}") for number in itertools.count())
     return next(one for one in free if not os.path.lexists(one))
@@ -276,7 +276,7 @@ def sync_path(path: AnyPath) -> None:
 
 @contextmanager
 def locked_folder(folder: Path, busy: str) -> Iterator[None]:
-    """Locks a folder during the block, or warns if the file system has no locks.
+    """Locks a folder during a `with` block. If the file system has no locks, logs a warning instead.
 
     Raises `CheckpointError` with the message `busy` if another process has locked the folder.
     """
@@ -295,7 +295,7 @@ def locked_folder(folder: Path, busy: str) -> Iterator[None]:
 
 
 def lock(descriptor: int) -> None:
-    """Locks an open file or folder until it is closed. Raises `BlockingIOError` if another process holds the lock."""
+    """Locks a file or folder until `descriptor` is closed. Raises `BlockingIOError` if another process locked it."""
     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 

@@ -1,4 +1,4 @@
-"""Folder of a run: its settings, vocabulary and checkpoints. Training locks it; a reset moves its files aside.
+"""Folder of a run: its settings, vocabulary and checkpoints. Training locks the folder. A reset moves the files aside.
 
 A checkpoint contains the settings and the vocabulary that it was trained with. They take precedence over `config.json`
 and `vocab.json` in the run's folder.
@@ -31,13 +31,13 @@ logger = logging.getLogger(__name__)
 
 VOCABULARY = "vocab.json"
 MEL_STATS = "mel_stats"
-"""Name of the tensor of mel scales, one per band. It is in the DVAE's checkpoints or, without a DVAE, in the GPT's."""
+"""Name of the tensor with a scale per mel band, stored in the DVAE's checkpoints or, without a DVAE, in the GPT's."""
 JUDGED = ("gpt", "decoder")
 """Stages whose best checkpoint is used for speech. The other stages use their last checkpoint."""
 TAKEN_FROM = "taken_from"
 """Key in a checkpoint's state for the folder that its weights were copied from."""
 _PART_OF = {"num_mels": "dvae", "num_codes": "dvae", "codebook_width": "dvae", "dropout": None}
-"""Exceptions to the rule that a model setting's prefix names the part whose shapes it determines; None: no part."""
+"""Part whose shapes a model setting determines (None: no part), for settings whose prefix does not name this part."""
 GATHERED = ".before_reset"
 """Temporary folder in which a reset collects the files of a run before it moves them aside."""
 METRICS = "metrics.jsonl"
@@ -62,7 +62,7 @@ def chosen_step(store: CheckpointStore, part: str, which: str = "best") -> int:
 
 
 def require_trained(folder: Path, what: str) -> None:
-    """Raises `CheckpointError` unless the stage in `folder` is fully trained; the message says that `what` needs it."""
+    """Raises `CheckpointError`, "`what` needs a trained STAGE", if the stage in `folder` is not fully trained."""
     name, state = folder.name, CheckpointStore(folder).newest_state()
     if state is None:
         fault = f"{what} needs a trained {name}, and {folder.parent} has none"
@@ -75,12 +75,12 @@ def require_trained(folder: Path, what: str) -> None:
 
 
 def is_start(state: dict | None) -> bool:
-    """Returns whether a checkpoint's state is from step 0: weights copied from another run, before any training."""
+    """Returns whether `state` belongs to step 0, which has weights copied from another run, before any training."""
     return bool(state) and TAKEN_FROM in state and not state["finished"]
 
 
 def shape_settings(model: ModelConfig, parts: Collection[str]) -> dict[str, Any]:
-    """Returns `{name: value}` of the model settings that determine the shapes of `parts`."""
+    """Returns `{name: value}` of the model settings that determine the shapes of the weights of `parts`."""
     found = {}
     for name, value in asdict(model).items():
         prefix = name.partition("_")[0]
@@ -91,8 +91,8 @@ def shape_settings(model: ModelConfig, parts: Collection[str]) -> dict[str, Any]
 
 
 def read_config(folder: Path) -> XTTSConfig:
-    """Reads a run's `config.json`. The GPT's checkpoint, if any, overrides the shapes of DVAE and GPT and `data.g2p`.
-    If `config.json` is missing, returns the checkpoint's settings. Raises `CheckpointError` if both are missing."""
+    """Reads a run's `config.json`. The GPT's checkpoint, if any, overrides `data.g2p` and the shapes of DVAE and GPT.
+    If `config.json` is missing, returns the settings in that checkpoint. Without both, raises `CheckpointError`."""
     store, path = CheckpointStore(folder / "gpt"), folder / "config.json"
     state = store.newest_state()
     own = None if state is None else config_of(state, str(store.folder))
@@ -122,10 +122,10 @@ def vocabulary_path(folder: Path) -> Path:
 
 @contextmanager
 def own_run_folder(folder: AnyPath) -> Iterator[Path]:
-    """Context manager that creates a run's folder if necessary, locks it, and cleans up after a killed run.
+    """Creates a run's folder if necessary, locks it for a `with` block, cleans it after a killed run; yields its path.
 
-    If the block raises a `UserError`, removes newly created folders that contain nothing but a log. Raises
-    `CheckpointError` if the folder cannot be written to, is in use by another run, or contains links.
+    If the block raises a `UserError`, removes new folders that contain nothing but a log. Raises `CheckpointError` if
+    the folder cannot be written to, is in use by another run, or contains links in place of a run's files.
     """
     folder = require_kind(Path(folder), "--checkpoint-dir", HOMES, "a folder to write to")
     made = [place for place in (folder, *folder.parents) if not place.exists()]
@@ -164,7 +164,7 @@ def _refuse_links(folder):
 
 
 def set_aside(folder: Path, names: Iterable[str], shared: Iterable[str] = ()) -> Path:
-    """Moves a run's files and folders `names`, if they exist, into a new folder `before_reset`; returns its path.
+    """Moves a run's files and folders `names`, if they exist, into a new folder `before_reset`; returns that folder.
 
     Folders in `shared` are copied instead, because the next run also needs them. After an error, all files are moved
     back; if the process is killed, the next `own_run_folder` moves them back.
@@ -202,7 +202,7 @@ def _put_back(folder):
 
 
 def listed_seconds(row: dict[str, str]) -> float:
-    """Returns a clip's duration in a row of `clips_….csv`, which a spreadsheet may have saved with decimal commas."""
+    """Returns the seconds in a row of `clips_….csv`, which a spreadsheet may have saved with a decimal comma."""
     return float((row.get("seconds") or "0").replace(",", "."))
 
 

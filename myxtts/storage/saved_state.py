@@ -15,7 +15,7 @@ _MOST = 2**62
 
 
 class SavedState(dict):
-    """Dictionary of JSON values from a file. A missing key raises a `CheckpointError` that names the file."""
+    """Dictionary of JSON values from the file `where`. Looking up a missing key raises a `CheckpointError`."""
 
     def __init__(self, values: dict, where: str):
         wrapped = {name: SavedState(value, where) for name, value in values.items() if isinstance(value, dict)}
@@ -47,7 +47,7 @@ _CHECKS = {
 
 
 def checked_state(values: dict, path: Path) -> SavedState:
-    """Checks the types of the values in a `state.json`. Raises `CheckpointError` if a value has a wrong type."""
+    """Returns the values of a `state.json` as `SavedState`. Raises `CheckpointError` if a value has a wrong type."""
     for name in values.keys() & _CHECKS.keys():
         if not _CHECKS[name](values[name]):
             raise CheckpointError(f"{path} is damaged: {name!r} has a wrong type or value. {_HINT}")
@@ -56,7 +56,7 @@ def checked_state(values: dict, path: Path) -> SavedState:
 
 @contextmanager
 def refusing_damage(where: str) -> Iterator[None]:
-    """Converts errors that invalid values cause in a `with` block to a `CheckpointError` that calls `where` damaged."""
+    """Converts the errors that invalid values cause in a `with` block to a `CheckpointError`, "`where` is damaged"."""
     try:
         yield
     except (TypeError, ValueError, OverflowError) as error:
@@ -64,7 +64,7 @@ def refusing_damage(where: str) -> Iterator[None]:
 
 
 def config_of(state: dict[str, Any], where: str) -> XTTSConfig | None:
-    """Returns the settings in a checkpoint's state; None if there are none. Raises `CheckpointError` if invalid."""
+    """Returns the settings in a checkpoint's state, or None. Invalid settings of `where` raise `CheckpointError`."""
     if "config" not in state:
         return None
     try:

@@ -1,4 +1,4 @@
-"""Stored voices of a model: conditioning latents and a speaker vector, or a recording to compute them from."""
+"""Stored voices of a model. Each is conditioning latents and a speaker vector, or a recording to compute them from."""
 
 import difflib
 import re
@@ -36,21 +36,21 @@ class StoredSpeaker:
     clip: Path | None = None
     """FLAC file with some seconds of a training speaker; None for a voice that is stored as latents."""
     language: str | None = None
-    """Language of `clip`. Without a clip, the prefix of the voice's name (`fr_f2`) if the model knows it, else None."""
+    """Language of `clip`. Without a clip, the prefix of the name (`fr` of `fr_f2`) if it is a language of the model."""
     sources: tuple[str, ...] = ()
-    """Training clips that `clip` consists of. Each entry has a clip's id and the first digits of its file's digest."""
+    """Training clips that `clip` was made of. An entry is a clip's id and the first digits of the file's digest."""
     stored_name: str | None = None
-    """Name of the latents in `SPEAKERS_FILE`, which may be decomposed; None for a recording."""
+    """Name of the voice as written in `SPEAKERS_FILE`, where letters may be decomposed; None for a recording."""
 
 
 def write_speakers(folder: AnyPath, speakers: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> None:
-    """Writes voices `{name: (latents, vector)}`: `(1, num_latents, width)` and `(1, speaker_width)`, both float32."""
+    """Writes voices, `{name: (latents, vector)}`: float32, `(1, num_latents, width)` and `(1, speaker_width)`."""
     arrays = {name + end: one for name, both in speakers.items() for end, one in zip((_LATENTS, _VECTOR), both)}
     write_tensors(Path(folder) / SPEAKERS_FILE, arrays)
 
 
 def read_speakers(folder: AnyPath) -> dict[str, StoredSpeaker]:
-    """Returns all stored voices of a model, sorted by name. Raises `CheckpointError` if a file is damaged."""
+    """Returns the stored voices of a model by name, in alphabetical order. Damaged files raise `CheckpointError`."""
     path, found, vocabulary = Path(folder) / SPEAKERS_FILE, {}, ""
     arrays = StoredTensors(path) if path.is_file() else ()
     names = sorted(name.removesuffix(_LATENTS) for name in arrays if name.endswith(_LATENTS))
@@ -65,7 +65,7 @@ def read_speakers(folder: AnyPath) -> dict[str, StoredSpeaker]:
 
 
 def find_speaker(folder: AnyPath, name: str) -> StoredSpeaker:
-    """Returns the stored voice `name`. Raises `CheckpointError`, which lists similar names, if there is none."""
+    """Returns the stored voice `name`. If there is none, raises `CheckpointError` with similar names."""
     name = composed(name)
     if not (speakers := read_speakers(folder)):
         rule = "--speaker needs a model that comes with voices"
@@ -82,14 +82,14 @@ def find_speaker(folder: AnyPath, name: str) -> StoredSpeaker:
 
 
 def language_of(folder: AnyPath, name: str | None = None) -> str | None:
-    """Returns the language of the voice `name`, else of all training speakers; None if it is unknown or they differ."""
+    """Returns the language of the voice `name` or, if None, the common language of the training speakers; else None."""
     speakers = [find_speaker(folder, name)] if name else read_speakers(folder).values()
     languages = {one.language for one in speakers if name or one.clip}
     return languages.pop() if len(languages) == 1 else None
 
 
 def default_speaker(folder: AnyPath, language: str) -> str | None:
-    """Returns the only training speaker or, for `base`, the first voice, preferably in `language`; otherwise None."""
+    """Returns the only training speaker's name or, for `base`, that of a voice, if possible in `language`; or None."""
     speakers = read_speakers(folder)
     names = [name for name, one in speakers.items() if one.clip]
     if len(names) != 1:
@@ -98,7 +98,7 @@ def default_speaker(folder: AnyPath, language: str) -> str | None:
 
 
 def read_speaker(folder: AnyPath, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Returns a voice's latents and vector, see `write_speakers`. Raises `CheckpointError` if it is a recording."""
+    """Returns a voice's latents and vector, as in `write_speakers`. Raises `CheckpointError` for recordings."""
     if (known := find_speaker(folder, name).stored_name) is None:
         raise CheckpointError(f"The voice {name} in {folder} is a recording; it has no latents in {SPEAKERS_FILE}.")
     stored = StoredTensors(Path(folder) / SPEAKERS_FILE)
@@ -108,7 +108,7 @@ def read_speaker(folder: AnyPath, name: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def write_speaker_clips(folder: AnyPath, clips: Mapping[str, tuple[bytes, str, tuple[str, ...]]]) -> None:
-    """Adds recordings to a run's folder. `clips` is `{speaker: (content of a FLAC file, language, sources)}`."""
+    """Adds `clips`, `{speaker: (content of a FLAC file, language, sources)}`, to the recordings in a run's folder."""
     home = Path(folder) / SPEAKER_CLIPS
     speakers = read_clips(home)
     home.mkdir(exist_ok=True)
@@ -126,7 +126,7 @@ def write_speaker_clips(folder: AnyPath, clips: Mapping[str, tuple[bytes, str, t
 
 
 def read_clips(home: Path) -> dict[str, StoredSpeaker]:
-    """Returns `{speaker: voice}` from the index of a `SPEAKER_CLIPS` folder; does not check that recordings exist."""
+    """Returns `{speaker: voice}` from the index in the folder `home`; does not check whether the recordings exist."""
     if not (home / _INDEX).is_file():
         return {}
     entries, speakers = files.read_json(home / _INDEX), {}

@@ -16,7 +16,7 @@ _SAME_SOUND = {variant: mark.replace("silent", "") for mark, row in MARKS.items(
 """ASCII replacement with the same pronunciation, by character; an empty string for silent characters."""
 TYPOGRAPHIC_VARIANTS = {ord(mark): _SAME_SOUND[mark] for mark in "‘’‚‛ʼ＇`´′“”„‟‹›″–—―‒‐‑−－…‥"}
 """Translation table from typographic variants to ASCII, so that a new vocabulary needs no tokens for the variants.
-Punctuation that belongs to a script (، ؟ 。) is not in it."""
+Punctuation that belongs to a script (، ؟ 。) is not in the table."""
 _PLAIN_LETTERS = table("ł l, ø o, đ d, ð d, ı i, æ ae, œ oe, þ th, Ł L, Ø O, Đ D, Ð D, Æ Ae, Œ Oe, Þ Th")
 """Replacements for letters with diacritics that Unicode does not decompose, and for ligatures."""
 # End marks with closing quotes and brackets. Full-width and Ethiopic stops need no space after them.
@@ -50,7 +50,7 @@ def replace_unknown(cleaned: str, language: Language, known: frozenset[str]) -> 
     """Replaces the characters of a cleaned text that are not in `known`, the characters of a vocabulary.
 
     Punctuation becomes ASCII, symbols become words, and silent characters are removed. Colons, semicolons and brackets
-    that the vocabulary lacks become commas, for their pause. All other characters are kept.
+    become commas, because commas also make a pause. Unknown characters of other kinds are kept.
     """
     comma = "،" if "ARABIC" in language.scripts and "،" in known else "," if "," in known else ""
     text = re.sub("[\ufe00-\ufe0f]", "", unicodedata.normalize("NFC", cleaned))  # variation selectors
@@ -115,9 +115,9 @@ def split_text(text: str, language: str, max_chars: int | None = None) -> list[s
     """Splits written text into non-empty pieces of whole sentences, each short enough for the model to speak at once.
 
     A piece has as many sentences as fit into `max_chars` characters (default: `Language.char_limit`). A longer sentence
-    is cut within its first `max_chars` characters: after the last clause mark in their second half, else at the last
-    space there that is not next to a number or after a full stop, else at their last space, else at their end. Raises
-    `ValueError` if the language is not supported or `max_chars` is below 1.
+    is cut at the first of these places that its first `max_chars` characters have: the last clause mark in the second
+    half; the last space in the second half that is neither next to a number nor after a full stop; the last space; the
+    end. Raises `ValueError` if the language is not supported or `max_chars` is below 1.
     """
     limit = get_language(language).char_limit if max_chars is None else max_chars
     if limit < 1:

@@ -17,14 +17,14 @@ AUDIO_OUTPUT_SYNCHRONOUS, INITIALIZE_DONT_EXIT = 2, 0x8000
 CHARS_UTF8, IPA = 1, 2
 WITHIN_WORDS = " '’\u200c\u200d"
 LOCK = threading.Lock()
-"""Protects the global state of eSpeak NG; hold it during `load_library` and all calls of the library."""
+"""Lock that protects the global state of eSpeak NG. Hold it during `load_library` and all calls of the library."""
 
 
 def text_to_ipa(text: str, voice: str, scripts: tuple[str, ...] = ()) -> str:
     """Converts cleaned text to IPA with stress marks; punctuation and foreign letters are kept.
 
-    `voice` is a language of eSpeak NG, such as `en-us`. Foreign letters are neither Latin nor in `scripts`, which are
-    named as in Unicode (`"CYRILLIC"`). Raises `ValueError` if eSpeak NG or the language is missing.
+    `voice` is a language of eSpeak NG, such as `en-us`. Foreign letters are neither Latin nor of a script in `scripts`,
+    named as in Unicode (`"CYRILLIC"`). Raises `ValueError` if eSpeak NG is not installed or lacks the language.
     """
     # eSpeak NG removes punctuation, and would say names such as "Ethiopic letter" for letters of other scripts.
     # A single Greek letter is a symbol, which is read as the letter's name.

@@ -52,7 +52,7 @@ def _find_rules(language: str) -> Callable[[str, str], str]:
 
 
 def g2p_codes(languages: Iterable[str]) -> tuple[str, ...]:
-    """Validates a `g2p` setting, and returns it sorted, with names of languages replaced by codes.
+    """Checks a `g2p` setting, and returns the sorted codes of its languages, with `ESPEAK` if the setting contains it.
 
     Raises `ValueError` if a language has no rules, the rules cannot be loaded, or eSpeak NG is not installed.
     """
@@ -69,7 +69,7 @@ def g2p_codes(languages: Iterable[str]) -> tuple[str, ...]:
 
 
 def in_words(text: str, language: str, g2p: Iterable[str] = ()) -> str:
-    """Returns the cleaned text, with notation expanded to words; `written` converts it to phonemes if `g2p` says so."""
+    """Returns the cleaned text with notation expanded to words: the input of the phoneme conversion in `written`."""
     if espeak_voice(language, g2p):
         text = unicodedata.normalize("NFC", text)  # eSpeak NG ignores accents that are separate characters
         text = _ESPEAK_SPELLS.sub(lambda match: unicodedata.normalize("NFKC", match[0]), text)  # ﬁ, Ⅷ, ㎏
@@ -78,7 +78,7 @@ def in_words(text: str, language: str, g2p: Iterable[str] = ()) -> str:
 
 
 def written(text: str, language: str, g2p: Iterable[str] = ()) -> str:
-    """Returns the text to tokenize: phonemes if `g2p` (from `g2p_codes`) turns them on, else the cleaned text."""
+    """Returns the text to tokenize: phonemes if `g2p` (from `g2p_codes`) selects the language, else cleaned text."""
     entry, voice, words = get_language(language), espeak_voice(language, g2p), in_words(text, language, g2p)
     if entry.code in g2p:
         return _find_rules(language)(words, "latin")
@@ -101,7 +101,7 @@ def alphabet(language: str, g2p: Iterable[str] = ()) -> set[str]:
 
 
 def espeak_voice(language: str, g2p: Iterable[str]) -> str | None:
-    """Returns eSpeak NG's name of a language; None if `g2p` (from `g2p_codes`) does not select eSpeak NG for it."""
+    """Returns eSpeak NG's name of a language, or None if the result `g2p` of `g2p_codes` does not select eSpeak NG."""
     entry = get_language(language)
     # eSpeak NG cannot read romanized text.
     has_rules = entry.phonemize or entry.romanize or entry.code in _hooks() or entry.code in g2p

@@ -22,9 +22,9 @@ _MOST_TEXTS, OF_A_CORPUS, OF_A_SENTENCE = 500, (120, 0.99), (8, 0.9)
 def guess_language(texts: Iterable[str], language: str | None, among: Collection[str] | None = None) -> tuple[str, str]:
     """Replaces the language of texts if their letters do not fit the language and exactly one other is likely.
 
-    Returns a language code and a message for users. If the letters fit `language` (English if None), the message is
-    `""`. If the letters fit several others, the words of the texts may exclude some; of the rest, languages in
-    `among` (those of a model) are preferred. An unsupported `language` is returned unchecked, without a message.
+    Returns a language code and a message for users. The message is `""` if the letters fit `language` (English if
+    None), or if `language` is not supported. If the letters fit several other languages, `identify_language` may choose
+    one of them by the words of the texts. If it does not, languages in `among`, those of a model, are preferred.
     """
     code, texts = language or "en", [*texts]
     try:
@@ -57,7 +57,7 @@ def identify_language(
 ) -> str | None:
     """Identifies the language of texts by their words, with langid (Lui and Baldwin 2012).
 
-    Returns a code in `among`, or None if the number of letters or the probability is below its minimum in `least`.
+    Returns a code in `among`. Returns None for fewer letters, or a lower probability, than the two minimums in `least`.
     """
     text = " ".join(dict.fromkeys(itertools.islice(texts, _MOST_TEXTS)))[:_MOST_LETTERS]
     if sum(map(str.isalpha, text)) < least[0]:
@@ -82,8 +82,8 @@ def language_to_read(
 ) -> tuple[str, str]:
     """Returns the code of the language in which to read a text, and a message to users about the choice, or `""`.
 
-    The language is `requested`, else `own` (the speaker's or the model's), else what `identify_language` finds, else
-    English. `guess_language` corrects it by the letters of the text. `speaker` is the speaker's name in the message.
+    The language is `requested`, else `own` (of the speaker or model), else the result of `identify_language`, else
+    English. If the text has other letters, `guess_language` may replace the language. The message names the `speaker`.
     """
     language, note = guess_language([text or ""], requested or own, among)
     if requested or note and language != own:

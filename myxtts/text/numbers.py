@@ -80,7 +80,7 @@ class Num2Words:
         return self._read_cardinal(digits) + self.ordinal_suffix
 
     def _read_cardinal(self, digits: str) -> str:
-        """Returns the words of a cardinal, or of its single digits if num2words cannot read the number."""
+        """Returns the words of `digits` as one cardinal or, if num2words cannot read the number, digit by digit."""
         with suppress(*REFUSALS):
             if len(digits) <= _MAX_CARDINAL_DIGITS:
                 return number_to_words(int(digits), self.code)
@@ -96,7 +96,7 @@ def _to_float(written: str) -> float:
 # `typed` keeps 2 ("two") and 2.0 ("two point zero") apart.
 @lru_cache(maxsize=65536, typed=True)
 def number_to_words(number: int | float, code: str, to: str = "cardinal", **kwargs: str) -> str:
-    """Converts a number to lower-case words. Raises one of `REFUSALS` if num2words cannot read it or is missing."""
+    """Converts a number to lower-case words. Raises one of `REFUSALS` if num2words fails or is not installed."""
     with needing("Numbers need the package num2words: pip install num2words"):
         from num2words import num2words  # takes 0.1 s; most texts have no digits
 
@@ -119,8 +119,8 @@ class SpelledNumbers:
     max_integer: int
     """Largest number that `cardinal` accepts; larger numbers, and codes such as 00123, are read digit by digit."""
     ordinal_ending: str = "(?!)"
-    """Regular expression of the ending that makes digits an ordinal. The words of the ordinal replace both, but text
-    that a group of the expression matches, such as a case ending, is kept after the words."""
+    """Regular expression of the ending that makes digits an ordinal. The words of the ordinal replace digits and
+    ending, but text that a group of the expression matches, such as a case ending, is kept after the words."""
     to_ordinal: Callable[[str], str] = str
     """Function that turns the words of a cardinal into those of the ordinal."""
     point: str
@@ -130,7 +130,7 @@ class SpelledNumbers:
     cents_joint: str
     """Text between the units and the hundredths of an amount of money."""
     thousands: str = r"\b[0-9]{1,3}(?:,[0-9]{3})+\b"
-    """Regular expression of numbers with commas as thousands separators; their commas are removed."""
+    """Regular expression of numbers with commas as thousands separators. The commas are removed."""
     sets_words_apart: bool = False
     """Whether to insert a space between digits and letters next to them."""
     attached_endings: str = "(?!)"
@@ -181,7 +181,7 @@ class SpelledNumbers:
 
 
 def spell_number(number: int, words: list[str], units: dict[int, str]) -> str:
-    """Spells a number. `words[n]` is the word for n; `units` has names of larger numbers by value, largest first."""
+    """Spells a number. `words[n]` is the word for n. `units` maps larger values to names, with the largest first."""
     if number < len(words):
         return words[number]
     value, name = next((value, name) for value, name in units.items() if value <= number)

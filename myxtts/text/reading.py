@@ -39,9 +39,9 @@ class Reader(NamedTuple):
     characters: frozenset[str]
     """The characters that have a token, and the space."""
     control_tokens: re.Pattern
-    """Pattern of control tokens. `read` changes `[STOP]` in a text to `(STOP)`, so that it is not a token."""
+    """Pattern of control tokens. `read` changes `[STOP]` in a text to `(STOP)`, which is not a token."""
     g2p: tuple[str, ...] = ()
-    """Languages to convert to phonemes, from `g2p.g2p_codes`."""
+    """Languages to convert to phonemes, as returned by `g2p.g2p_codes`."""
 
     def read(self, text: str, language: str) -> str:
         """Returns the text to tokenize; unknown characters are replaced if all of them have a replacement.
@@ -59,17 +59,17 @@ class Reader(NamedTuple):
         return replaced if self.characters.issuperset(replaced) else cleaned
 
     def tagged(self, read: str, language: str) -> str:
-        """Returns the tokenizer's input for a text from `read`: language tag, then the text with `SPACE` for spaces."""
+        """Returns the tokenizer's input: the language tag, then `read` (from `Reader.read`) with `SPACE` for spaces."""
         return (get_language(language).tag + read).replace(" ", SPACE)
 
     def unknown(self, read: str, language: str) -> list[str]:
-        """Returns the characters of a text from `read` that have no token and no replacement, sorted."""
+        """Returns the sorted characters of `read`, a text returned by `Reader.read`, without a token or replacement."""
         known = self.characters
         missing = () if known.issuperset(read) else replace_unknown(read, get_language(language), known)
         return sorted(set(missing) - known)
 
     def fault(self, read: str, language: str) -> str | None:
-        """Returns None if a text from `read` can be spoken, else the reason: no letters, or most lack a token."""
+        """Returns a message if `read` (from `Reader.read`) has no letters, or most of them have no token; else None."""
         letters = [character for character in read if character.isalnum()]
         known = sum(letter in self.characters for letter in letters)
         if not known:
@@ -95,8 +95,8 @@ class Reader(NamedTuple):
         """Splits a text into pieces for synthesis: whole sentences, or parts of long ones. Drops pieces with a `fault`.
 
         A piece has at most `longest` characters, both as written and with notation expanded to words. The limit is
-        raised to the longest word, but not over `Language.char_limit`. Pieces are shortened until, for each piece,
-        `fits(spoken(piece))` is True.
+        raised to the length of the longest word, but not above `Language.char_limit`. Pieces are split further until
+        `fits(spoken(piece))` is True for each piece.
         """
         read, entry = cache(lambda piece: self.spoken(piece, language)), get_language(language)
         longest_word = lambda part: max(map(len, _WORD.findall(part)), default=1)

@@ -18,13 +18,13 @@ logger = logging.getLogger(__name__)
 SPEECH_RATES = "speech_rates.json"
 """Name of the file in a GPT checkpoint that contains the speech rates of the training recordings."""
 SECONDS_AT_CHAR_LIMIT = 16.0
-"""Usual duration of a text with `Language.char_limit` characters; in English, about 16 characters per second."""
+"""Usual duration of a text with `Language.char_limit` characters. In English, about 16 are spoken per second."""
 DIGIT_LETTERS = 6
 """Number of letters that `spoken_length` counts for each digit: the average length of a digit's word."""
 FEWEST_CLIPS = 20
 """Minimum number of clips to estimate the speech rate of a language."""
 EDGE_SHARE = 0.005
-"""Fraction of clips that is ignored as outliers at each end, the fastest and the slowest."""
+"""Fraction of the clips that is ignored as too fast to be typical. The same fraction is ignored as too slow."""
 MARGIN = 1.15
 """Factor by which the measured range of durations is widened, to allow for other voices and tightly cut clips."""
 
@@ -62,7 +62,7 @@ def rule_of_thumb(language: str) -> SpeechRate:
 
 
 def measure_rates(spoken: Iterable[tuple[str, str, float]]) -> dict[str, SpeechRate]:
-    """Estimates the rates of all languages with at least `FEWEST_CLIPS` recordings `(language, text, seconds)`."""
+    """Returns the rate of each language with at least `FEWEST_CLIPS` of the recordings `(language, text, seconds)`."""
     found: dict[str, list[tuple[int, float, int]]] = {}
     for language, text, seconds in spoken:
         if (length := spoken_length(text)) and seconds > 0:
@@ -73,8 +73,8 @@ def measure_rates(spoken: Iterable[tuple[str, str, float]]) -> dict[str, SpeechR
 def longest_texts(rates: dict[str, SpeechRate], origin: str | None = None) -> dict[str, int]:
     """Returns the number of characters of the longest training text in each language; empty if unknown.
 
-    `rates` are measured on the run's own recordings. `origin` is the model that the run started from, if any. If it is
-    the bundled model, its training texts count too. The texts of other models are unknown, so the result is empty.
+    `rates` are measured on the run's own recordings. `origin` is the model that the run started from, if any. Training
+    texts of the bundled model count too. For any other `origin`, the result is empty, because its texts are unknown.
     """
     if origin is not None and not is_base(origin):
         return {}
@@ -84,7 +84,7 @@ def longest_texts(rates: dict[str, SpeechRate], origin: str | None = None) -> di
 
 
 def _fit(clips):
-    """Fits a `SpeechRate`, without negative times, to `clips` `(N, 3)`: spoken length, seconds and characters."""
+    """Fits a `SpeechRate`, without negative times, to rows `(spoken length, seconds, number of characters)`."""
     lengths, seconds, written = clips.T
     slope, start = np.polyfit(lengths, seconds, 1) if np.ptp(lengths) else (0.0, 0.0)
     if slope <= 0 or start < 0:
@@ -99,7 +99,7 @@ def write_rates(rates: dict[str, SpeechRate]) -> bytes:
 
 
 def read_rates(folder: str | Path) -> dict[str, SpeechRate]:
-    """Returns the rates by language in a run's newest intact GPT checkpoint, or {}. Warns if their file is invalid."""
+    """Returns the rates by language in a run's newest intact GPT checkpoint, or {} if they are missing or invalid."""
     path = CheckpointStore(Path(folder) / "gpt").newest_file(SPEECH_RATES)
     try:
         content = json.loads(path.read_bytes()) if path else {}

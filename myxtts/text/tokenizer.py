@@ -47,7 +47,7 @@ class Vocabulary(NamedTuple):
     """Tokens and merges of a BPE tokenizer."""
 
     tokens: dict[str, int]
-    """Ids by token. They need not be consecutive."""
+    """Id of each token. The ids need not be consecutive."""
     merges: list[tuple[str, str]]
     """Pairs of tokens to merge, in order of priority."""
     special_tokens: tuple[str, ...]
@@ -68,7 +68,7 @@ class Vocabulary(NamedTuple):
 
     @classmethod
     def parse(cls, text: str, source: str) -> Self:
-        """Parses the result of `to_json`. If it is not valid, raises a `UserError` that names the file `source`."""
+        """Parses text in the format of `to_json`. If the text is invalid, raises a `UserError` that names `source`."""
         try:
             document = json.loads(text)
         except (ValueError, RecursionError) as error:
@@ -150,7 +150,7 @@ def learn_merges(words: list[tuple[list[str], int]], new_characters: set[str], l
 
 
 def with_names(characters: Sequence[str]) -> str:
-    """Quotes the first five characters with their Unicode names, for messages."""
+    """Returns the first five characters, in quotes and with their Unicode names, as text for messages."""
     names = ", ".join(f"{one!r} ({unicodedata.name(one, 'unnamed')})" for one in characters[:5])
     return names + ", ..." * bool(characters[5:])
 
@@ -166,14 +166,13 @@ class XTTSTokenizer:
     straight quotes, € by "euro") or removed if silent (emoji). If a text also has unknown characters without a
     replacement, all its unknown characters become `[UNK]`; `check` reports them.
 
-    Instances are immutable and thread-safe. All methods but `check` raise ValueError for an unsupported language.
-
-    `g2p` has codes or names of languages to convert to phonemes; `"espeak"` adds all languages without rules.
+    Instances are immutable and thread-safe. Methods raise ValueError for an unsupported language, except for `check`
+    and `encode_checked`. `g2p` lists languages to convert to phonemes; `"espeak"` adds all languages without rules.
     """
 
     def __init__(self, vocabulary: Vocabulary, g2p: Iterable[str] = ()):
         self.g2p = g2p_codes(g2p)
-        """Codes of the languages whose text is converted to phonemes."""
+        """Sorted codes of the languages to convert to phonemes, and `"espeak"` if the argument `g2p` contains it."""
         tokens, _, special_tokens = vocabulary
         characters = frozenset(token for token in tokens if len(token) == 1) | {" "}
         self.reader = Reader(characters, re.compile("|".join(map(re.escape, special_tokens))), self.g2p)
@@ -190,7 +189,7 @@ class XTTSTokenizer:
     def from_file(cls, path: str | os.PathLike) -> Self:
         """Loads the vocabulary file of a released checkpoint, or a file that `save` wrote.
 
-        Raises `FileNotFoundError` if it does not exist, and `UserError` if it is not an XTTS vocabulary.
+        Raises `FileNotFoundError` if the file does not exist, and `UserError` if it is not an XTTS vocabulary.
         """
         try:
             text = read_bounded(Path(path), _MAX_FILE_BYTES)
@@ -222,7 +221,7 @@ class XTTSTokenizer:
         return cls(Vocabulary.parse(tokenizer.to_str(), "just trained"), g2p)
 
     def with_g2p(self, languages: Iterable[str]) -> Self:
-        """Returns a copy that converts only these languages to phonemes. Raises the errors of `g2p_codes`."""
+        """Returns a copy that converts only these languages to phonemes. Raises `ValueError` like `g2p_codes`."""
         return type(self)(self._vocabulary, languages)
 
     def extend(self, texts_with_languages: Corpus, num_new_tokens: int = 256) -> Self:
@@ -272,7 +271,7 @@ class XTTSTokenizer:
         return self.encode_read(self.reader.read(text, language.code), language.code)
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Returns the language tag and the cleaned text of ids, leaving out `[STOP]`, `[UNK]` and unused ids."""
+        """Returns the text that ids stand for, with the language tag but without `[STOP]`, `[UNK]` and unused ids."""
         text = "".join(self._pieces.get(int(token_id), "") for token_id in ids)
         return text.replace(SPACE, " ").replace(STOP, "").replace(UNKNOWN, "")
 
@@ -284,9 +283,9 @@ class XTTSTokenizer:
         return self.encode_checked(text, language)[1]
 
     def encode_checked(self, text: str, language: str, max_tokens: int | None = None) -> tuple[list[int], str | None]:
-        """Returns the ids of a text, as `encode` does, and None; or no ids and the reason why it cannot be used.
+        """Returns `(ids, None)`, with the ids from `encode`, or `([], reason)` if the text cannot be used.
 
-        The reasons are those of `check`, and more than `max_tokens` ids; None means no limit.
+        The reasons are those of `check` and, if `max_tokens` is given, that the text has more than `max_tokens` ids.
         """
         try:
             language = get_language(language, self.languages)
@@ -300,8 +299,8 @@ class XTTSTokenizer:
         return [] if fault else ids, fault
 
     def fault(self, read: str, language: str, max_tokens: int | None = None) -> str | None:
-        """Returns the reason why the model cannot speak a text from `reader.read`: too few known letters,
-        or more than `max_tokens` ids. Returns None if it can; a few unknown characters are allowed."""
+        """Returns why the model cannot speak `read`, a text returned by `Reader.read`: too few known letters,
+        or more than `max_tokens` ids. Returns None if it can speak the text; a few unknown characters are allowed."""
         fault = self.reader.fault(read, language)
         return fault if fault or max_tokens is None else _too_long(self.encode_read(read, language), max_tokens)
 
@@ -312,7 +311,7 @@ class XTTSTokenizer:
         return sum(one not in known for one in letters) / max(1, len(letters))
 
     def encode_read(self, read: str, language: str) -> list[int]:
-        """Returns the ids of a text from `reader.read`."""
+        """Returns the ids of `read`, a text returned by `Reader.read`."""
         return self._tokenizer.encode(self.reader.tagged(read, language)).ids
 
 

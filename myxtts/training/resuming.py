@@ -1,7 +1,6 @@
-"""Saves and resumes the training of a stage and loads the models of earlier stages that it depends on.
+"""Saves and resumes the training of a stage, and loads the models of earlier stages that the stage depends on.
 
-Checkpoints have no state of random generators, because random values depend only on the seed and a position
-(docs/architecture.md).
+Checkpoints contain no random state: random values depend only on the seed and a position (docs/architecture.md).
 """
 
 import json
@@ -42,7 +41,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 ClipRecord = tuple[dict[str, np.ndarray], dict]
-"""Training clips and the order of their batches, as saved in a checkpoint, see `OrderedClips.record`."""
+"""Record of the training clips and their batch order in a checkpoint, see `OrderedClips.record`."""
 _ARRAYS = {"identity": ("uint64", 1), "heard_at_start": ("uint8", 1), "heard": ("uint8", 1)}
 
 
@@ -51,9 +50,9 @@ class TrainingState:
     """Progress of a stage's training; only the trainer changes it."""
 
     lineage: dict = field(default_factory=dict)
-    """Digests of the earlier stages' models that this stage uses, by stage name. They must match when a run resumes."""
+    """Digests of the earlier stages' models, by stage name. A checkpoint with other digests cannot be resumed."""
     follows: tuple[str, ...] = ()
-    """Stages in `lineage` whose models may be trained further. Their digests need not match when a run resumes."""
+    """Stages in `lineage` that may be trained further. Their digests may differ from those in a resumed checkpoint."""
     step: int = 0
     """Number of optimizer steps taken."""
     position: int = 0
@@ -61,13 +60,13 @@ class TrainingState:
     clips: "OrderedClips | None" = None
     """Training clips and the order of their batches; None before training begins."""
     record: ClipRecord | None = None
-    """Clips and batch order that the resumed checkpoint was trained with; None if it has no such record."""
+    """Clips and batch order of the resumed checkpoint; None if no checkpoint was resumed or it contains no record."""
     validation: str | None = None
     """Digest (`data_digest`) of the validation clips with which `best` was computed; None before training begins."""
     history: list[dict] = field(default_factory=list)
     """One dictionary per validation: `step`, and the losses and metrics by name."""
     best: tuple[float, int] | None = None
-    """Lowest value of the criterion `best_by` so far, and its step; None before the first value."""
+    """`(value, step)` of the lowest value of the criterion `best_by` so far; None before the first value."""
     best_by: str = "loss"
     """Criterion for the best checkpoint: `loss` (validation) or `evaluation` (speech score), see `training.best_by`."""
     stale_evaluations: int = 0
@@ -75,12 +74,12 @@ class TrainingState:
     least_score: float | None = None
     """Best score of a speech evaluation so far (lower is better); None before the first one."""
     finished: bool = False
-    """Whether the stage was trained to its last step, as recorded in the last checkpoint."""
+    """Whether training is complete (last step taken, or ended early), as recorded in the last checkpoint."""
     parts: dict[str, Any] = field(default_factory=dict)
-    """Other objects to save, by name. Each has a method `state()`, which returns JSON values, and `restore(state)`."""
+    """Other objects to save, by name. Their methods are `restore(state)` and `state()`, which returns JSON values."""
 
     def improves(self, by: str, value: float) -> bool:
-        """Updates `best` if `by` is `best_by` and `value` is lower than in `best`. Returns whether it changed."""
+        """Sets `best` if `by` is the criterion `best_by` and `value` is the lowest. Returns whether `best` was set."""
         is_less = self.best is None or value < self.best[0]
         if by != self.best_by or not math.isfinite(value) or not is_less:
             return False
@@ -88,7 +87,7 @@ class TrainingState:
         return True
 
     def scored(self, score: float) -> bool:
-        """Records the score of a speech evaluation; returns whether this step became the best (see `improves`)."""
+        """Records the score of a speech evaluation. Returns whether `improves` made this step the best one."""
         self.stale_evaluations += 1
         if math.isfinite(score) and (self.least_score is None or score < self.least_score):
             self.least_score, self.stale_evaluations = score, 0
@@ -101,7 +100,8 @@ class TrainingState:
         return {name: getattr(self, name) for name in names} | {"history": list(self.history), "parts": parts}
 
     def restore(self, step: int, saved: dict, where: str) -> None:
-        """Restores a result of `as_dict`. Raises `CheckpointError` if the checkpoint `where` cannot be resumed."""
+        """Sets `step`, and restores the fields in `saved`, a result of `as_dict`. Raises `CheckpointError` if the
+        checkpoint `where` has no training state, is damaged, or was trained with other models of earlier stages."""
         if "position" not in saved:
             raise CheckpointError(f"{where} has weights, but no training state. Start from it with --init-from.")
         moved = [name for name in self.lineage if saved["lineage"].get(name) != self.lineage[name]]
@@ -120,7 +120,8 @@ class TrainingState:
                 part.restore(saved["parts"][name])
 
     def take_up(self, dataset: SpeechDataset, stage: str) -> SpeechDataset:
-        """Returns the data set with an order that continues `record`. Resets `best` if validation is not comparable."""
+        """Sets `clips` and returns the data set with a batch order that continues `record`. Resets `best` and
+        the counts for early stopping if validation clips or earlier stages changed: losses are not comparable then."""
         before, self.validation = self.validation, data_digest(dataset.validation)
         if before not in (None, self.validation):
             change = "The validation clips changed, or an earlier stage was trained further, since the checkpoint"
@@ -138,7 +139,7 @@ class TrainingState:
 
 
 def data_digest(clips: Iterable) -> str:
-    """Returns a digest of the id, audio and tokens of each clip, which shows whether a data set has changed."""
+    """Returns one digest of the ids, audio and tokens of all clips, which shows whether a data set has changed."""
     hasher = new_hasher()
     for clip in clips:  # one by one, because a corpus can have millions
         hasher.update(json.dumps([clip.id, clip.audio, clip.tokens]).encode())
@@ -153,7 +154,7 @@ def versions() -> dict[str, str]:
 
 
 def differences(saved: dict, config: XTTSConfig, where: str) -> Iterator[str]:
-    """Yields messages on changed settings and versions that may affect losses; `saved` is the checkpoint's state."""
+    """Yields messages on settings and versions that changed since `saved`, the state of the checkpoint `where`."""
     before, now = (config_of(saved, where) or config).recipe(), config.recipe()
     changed = [name for name, value in now.items() if value != before.get(name) and not name.startswith("sampling.")]
     if changed:
@@ -168,7 +169,7 @@ def differences(saved: dict, config: XTTSConfig, where: str) -> Iterator[str]:
 
 
 class OrderedClips:
-    """Training clips of a run, and the batch order of a stage, whose batches are indices into `clips`."""
+    """Training clips of a run, and the batch order of a stage. Batches in this order are indices into `clips`."""
 
     def __init__(self, clips: Sequence[Utterance], order: BatchOrder):
         self.clips, self.order = clips, order
@@ -177,11 +178,11 @@ class OrderedClips:
         self._digest = digest_bytes(self.identities.tobytes() + order.digest().encode())
 
     def record(self, position: int) -> ClipRecord:
-        """Returns what a checkpoint after `position` batches records: tensors for its file `CLIPS`, and JSON values.
+        """Returns the record for a checkpoint after `position` batches: arrays for the file `CLIPS`, and JSON values.
 
-        A run with the same clips continues from `start`, the start of the epoch, and rebuilds the same batches. A run
-        with other clips continues from `cut`, the position itself. `heard_at_start` and `heard`, `(N,)` uint8, mark
-        the clips that the epoch has used before `start` and `cut`. `identity` has the hashes of the clips' ids.
+        A run with the same clips rebuilds the same batches from `start`, this order's first batch in the epoch. A run
+        with other clips continues from `cut`, the batch at `position`. `heard_at_start` and `heard`, `(N,)` uint8, mark
+        clips used in the epoch before `start` and before `cut`. `identity` contains hashes of the clips' ids.
         """
         start, cut = self.order.start_at(position), self.order.cut(position)
         heard_at_start, heard = np.zeros((2, len(self.identities)), np.uint8)
@@ -192,7 +193,7 @@ class OrderedClips:
         return arrays, {"digest": self._digest, **state}
 
     def continuing(self, record: ClipRecord) -> tuple[EpochStart, str | None]:
-        """Returns the start of an order that continues `record`, and a warning or, if nothing changed, None."""
+        """Returns the `EpochStart` that continues `record`, and a warning if clips or batches changed, else None."""
         arrays, state = record
         if state.get("digest") == self._digest:
             return EpochStart(*state["start"], np.flatnonzero(arrays["heard_at_start"])), None
@@ -207,7 +208,7 @@ class OrderedClips:
 
 
 def checked_record(record: ClipRecord, position: int, where: str) -> ClipRecord:
-    """Checks and returns a checkpoint's record. Raises `CheckpointError` if it is invalid or has another `position`."""
+    """Returns `record` if it is valid and made at `position`. If not, raises `CheckpointError`, which names `where`."""
     arrays, state = record
     start, cut = state.get("start"), state.get("cut")
     is_place = lambda found: isinstance(found, list) and len(found) == 3 and all(map(is_count, found))
@@ -219,12 +220,11 @@ def checked_record(record: ClipRecord, position: int, where: str) -> ClipRecord:
 
 
 TRAINED = "trained"
-"""Name of the checkpoint file with the trained weights, if the run averages weights. The file `model` then has the
-averages, which are used for validation and synthesis."""
+"""Checkpoint file with the trained weights if the run averages weights. The file `model` then contains the averages."""
 
 
 class Checkpointer:
-    """Saves and loads a trainer's checkpoints. The chief worker saves and selects what all workers load."""
+    """Saves and loads a trainer's checkpoints. The chief worker saves, and selects the step that all workers load."""
 
     def __init__(self, trainer: "StageTrainer"):
         self.trainer, self.workers = trainer, trainer.workers
@@ -237,9 +237,9 @@ class Checkpointer:
         """Saves a checkpoint of the current step and marks it as the best if `state.best` is from this step.
 
         Args:
-            last: Whether to wait until the checkpoint is written, and to try again after errors. If False, a thread
-                writes the checkpoint, and the next call reports errors.
-            finished: Whether the stage's last step was taken.
+            last: Whether to wait until the checkpoint is written, and to try again after errors. If False, `writer`
+                writes the checkpoint in a thread and reports errors later.
+            finished: Whether the training of the stage is complete.
         """
         with self.trainer.clock.paused():
             self.writer.wait()  # so that at most one checkpoint is in memory
@@ -269,9 +269,9 @@ class Checkpointer:
         return tensors, saved
 
     def resume(self, store: CheckpointStore) -> None:
-        """Loads the newest intact checkpoint in `store`, unless this checkpoint has only starting weights (step 0).
+        """Loads the newest intact checkpoint in `store`, unless it contains only starting weights (step 0).
 
-        Raises `CheckpointError` if the checkpoint does not fit, or if `store` is another run's and has none.
+        Raises `CheckpointError` if this checkpoint cannot be resumed, or if another run's `store` has no trained one.
         """
         step = self.workers.ask(lambda: store.newest_sound(logger.warning))
         if step is not None and not is_start(store.read_state(step)):
@@ -300,9 +300,9 @@ class Checkpointer:
             logger.info("%s", line)
 
     def go_back(self, error: Exception) -> None:
-        """Loads the last checkpoint with finite losses and lowers the learning rate, after training has diverged.
+        """Loads the newest checkpoint with finite losses and lowers the learning rate, after training has diverged.
 
-        Raises `error` if there is no such checkpoint, or after `training.divergence_returns` returns.
+        Raises `error` if there is no such checkpoint, or if training has gone back `training.divergence_returns` times.
         """
         settings, guard = self.trainer.config.training, self.trainer.watch.divergence
         self.writer.wait()
@@ -320,7 +320,7 @@ class Checkpointer:
         )
 
     def go_back_to_best(self) -> None:
-        """Loads the best checkpoint, if any, after early stopping; keeps the history; sets later checkpoints aside."""
+        """Loads the best checkpoint, if any, after early stopping, but keeps the history. Renames later checkpoints."""
         self.writer.wait()
         state, detector = self.state, self.trainer.watch.overtraining
         kept = state.history, state.stale_evaluations, detector.state()
@@ -338,7 +338,7 @@ class Checkpointer:
 
 
 def last_good_step(store: CheckpointStore) -> int | None:
-    """Returns the step of the newest intact checkpoint with finite losses, or None; sets newer checkpoints aside."""
+    """Returns the step of the newest intact checkpoint with finite losses, or None. Renames newer checkpoints."""
     while (step := store.newest_sound(logger.warning)) is not None:
         state = store.read_state(step)
         if is_start(state):
@@ -351,7 +351,7 @@ def last_good_step(store: CheckpointStore) -> int | None:
 
 
 def untrained_foundations(config: XTTSConfig, stage: str, device: str) -> dict[str, XTTS]:
-    """Creates the models that a stage needs, with random weights, on `device`; returns them by stage name."""
+    """Returns new models of the stages that `stage` depends on, by stage name, with random weights, on `device`."""
     with tf.device(device):
         return {name: XTTS(config.model, parts=(STAGE_CLASSES[name].part,)) for name in STAGES[stage].builds_on}
 
@@ -359,13 +359,13 @@ def untrained_foundations(config: XTTSConfig, stage: str, device: str) -> dict[s
 def load_foundations(
     config: XTTSConfig, stage: str, device: str, models: dict[str, XTTS] | None = None
 ) -> tuple[dict[str, XTTS], dict[str, str]]:
-    """Loads the models that a stage needs from the run's folder, into `models` or into new models on `device`.
+    """Loads the trained models that `stage` depends on, into the given `models` or into new models on `device`.
 
-    Returns the models, and the digests of their weights, both by the name of the stage that trained the model.
+    Returns the models and the digests of their weights, both by the name of the stage that trained the model.
 
     Raises:
-        CheckpointError: A model is missing or not trained to the end.
-        UserError: The codes in `data.prepared` are from another DVAE.
+        CheckpointError: A model is missing in the run's folder, or not trained to the end.
+        UserError: The codes in `data.prepared` or `data.val_prepared` are from another DVAE.
     """
     models, lineage = models or untrained_foundations(config, stage, device), {}
     for name, model in models.items():

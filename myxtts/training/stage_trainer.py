@@ -38,7 +38,6 @@ class StageTrainer:
 
     Args:
         config: The `config` of a `SpeechDataset`, in which values such as `model.num_text_tokens` are filled in.
-        stage: Name of the stage.
         plan: Devices that prepare data and train.
         foundations: Frozen models of the stages that this stage depends on, by stage name, on the data device.
         lineage: Digests of the weights of `foundations`, by stage name. Checkpoints with other digests are rejected.
@@ -60,7 +59,7 @@ class StageTrainer:
     ):
         self.config, self.plan, self.replicas = config, plan, Replicas(plan)
         self.data_device, self.model_device, self.workers = plan.data_device, plan.model_device, self.replicas.workers
-        """The device that prepares batches, the first training device, and the processes that train together."""
+        """In this order: the device that prepares batches, the first training device, and the processes that train."""
         self.stage: Stage = STAGE_CLASSES[stage](config, foundations or {})
         self.store = CheckpointStore(f"{config.training.checkpoint_dir}/{stage}", config.training.keep_checkpoints)
         resumed = None if config.training.reset_training else self.store
@@ -90,14 +89,14 @@ class StageTrainer:
 
     def _build(self, model, resumed):
         """Resolves the training switches and builds the stage's model and its `TrainStep`."""
-        # `resumed` is the store to resume from, or to start from if its newest checkpoint is of step 0; or None.
+        # `resumed` is a store or None. Its newest checkpoint may contain only starting weights, see `is_start`.
         config, settings, workers, stage = self.config.training, self.stage_config, self.workers, self.stage
         joined = tuple(filter(None, workers.addresses))
         rule, hint = "the workers that this process has joined", "Use myxtts.train(config), which connects them."
         require(config.workers == joined, "training.workers", rule, config.workers, hint)
         before = (resumed.newest_state() if resumed else None) or {}
         if before and resumed.folder.resolve() != self.store.folder.resolve():
-            # Otherwise, two runs' checkpoints would mix, and the new ones be removed if the others have more steps.
+            # Otherwise, two runs' checkpoints would mix, and the new ones be removed if the old ones have more steps.
             rule = f"the run to resume, or a folder without checkpoints of the {stage.name}"
             require(not self.store.steps(), "training.checkpoint_dir", rule, config.checkpoint_dir)
         has_one_shape = self.config.data.static_shapes or settings.crop_seconds or hasattr(settings, "frames")
@@ -137,7 +136,7 @@ class StageTrainer:
         return self.clock.skipped > 0
 
     def train(self, dataset: SpeechDataset, callbacks: Iterable = ()) -> dict[str, float]:
-        """Trains to the last step, with `callbacks` (see `Callback`); returns the last validation losses by name."""
+        """Trains to the last step, calling `callbacks` (see `Callback`). Returns the last validation losses by name."""
         if reason := self.stage.nothing_to_learn(dataset):
             logger.warning("Stage %s: nothing to train. %s", self.stage.name, reason)
             if not self.state.finished:
@@ -177,8 +176,8 @@ class StageTrainer:
         return validation
 
     def _train_and_go_back(self, total, dataset):
-        """Trains to the last step and returns the last validation losses by name. If training diverges, continues from
-        a good checkpoint; if it stops early, restores the best checkpoint."""
+        """Trains to step `total` and returns the last validation losses by name. If training diverges, continues from
+        the last good checkpoint. If the stage ends early, restores the best checkpoint."""
         loader, validation = dataset.validation_loader(self.stage.name), {}
         while self.step < total and not (self.watch.ended_early or self.workers.agree(self.stop_requested)):
             try:
@@ -200,7 +199,7 @@ class StageTrainer:
         return validation
 
     def _train_until(self, total, dataset, validation_loader):
-        """Trains to step `total` or until a stop is requested; returns the last validation losses by name."""
+        """Trains until step `total`, an early end or a requested stop. Returns the last validation losses by name."""
         settings, state, watch = self.config.training, self.state, self.watch
         accumulation, validation = self.batching.accumulation, {}
         stop = state.position + (total - state.step) * accumulation
@@ -256,7 +255,7 @@ class StageTrainer:
     ) -> DevicePipeline:
         """Returns an iterator (and context manager) of the prepared batches `start` to `stop - 1`, on the model device.
 
-        `watch(phase, call)` returns a wrapped `call`, for example to time it; `phase` is `preprocess` or `transfer`.
+        `watch(phase, call)` must return `call` or a wrapper, such as a timer. `phase` is `preprocess` or `transfer`.
         """
         # Batches that are neither in preparation nor in training; with accumulation, a step takes several.
         capacity = max(0, self.pipeline_depth - 2) * self.batching.accumulation * self.enable_async_pipeline
@@ -264,7 +263,7 @@ class StageTrainer:
         return DevicePipeline(self.stream(dataset, start, stop), prepare, transfer, capacity, start)
 
     def _prepare_whole(self, wave, position):
-        """Returns a prepared batch; with a separate data GPU, waits until that GPU has computed it."""
+        """Prepares a batch. If there is a separate data GPU, waits until that GPU has computed the batch."""
         batch = self.preparation(wave, position)
         if self.plan.is_dual and not runs_on_cpu(self.data_device):
             # The call has only queued kernels; reading a value waits for them. (Integer fields are on the host.)
@@ -280,8 +279,8 @@ class StageTrainer:
     def noise(self, dataset: SpeechDataset, size: int | None = None, pick: Callable = max):
         """Returns a prepared batch of noise with the shape of a training batch, to measure time and memory.
 
-        `size` is the number of clips (default: this worker's part of a batch). `pick` selects one of the training
-        batches' audio lengths and one of their text lengths. The default, `max`, selects the longest of each.
+        `size` is the number of clips (default: this worker's part of a batch). `pick` selects the audio length from the
+        audio lengths of all training batches, and likewise the text length. The default, `max`, selects the longest.
         """
         size = size or self.batching.batch_size // self.workers.count
         loader = dataset.train_loader(self.stage.name)
@@ -296,7 +295,8 @@ class StageTrainer:
         return {**self.stage.all_weights(), **step.state_variables, **step.averages, **step.accumulators()}
 
     def adopt_batching(self) -> None:
-        """Updates `config` with the batch size and accumulation in use, set by `fit_batch_size` or a checkpoint."""
+        """Copies batch size and accumulation from `batching`, where `fit_batch_size` or a checkpoint may have changed
+        them, to `config`. Raises `ConfigError` if the batch cannot be divided equally among the training devices."""
         size, accumulation = self.batching.batch_size, self.batching.accumulation
         rule = f"a multiple of the number of training devices, {self.replicas.count}"
         hint = "Give a number instead of auto." if self.batching.automatic else ""

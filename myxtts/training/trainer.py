@@ -35,15 +35,15 @@ class XTTSTrainer(StageTrainer):
 
     Args:
         config: Configuration. `data.data_gpu` and `data.model_gpu` select the devices.
-        model: Model to train, on the model device; must have the part that the stage trains. It determines the run's
-            model shape and, if it has one, the vocabulary. None creates a model.
+        model: Model to train, on the model device. It must contain the part that the stage trains. The run uses the
+            model's shape and, if `model.preset` is set, the vocabulary in it. None creates a model.
         resume_checkpoint: Folder of the run to resume. None resumes the run in `training.checkpoint_dir`, if it has a
             checkpoint of the stage and `training.reset_training` is False.
-        model_device: TensorFlow name of the device that trains; None takes it from `plan`.
-        stage: Name of the stage; None means `training.stage`, or the GPT if that is `all`.
-        plan: Devices that prepare data and train; None takes them from the configuration.
-        options: `foundations` and `lineage` of `StageTrainer`. With `foundations`, `config` must be the configuration
-            of a `SpeechDataset`, and `train` must be called with that data set.
+        model_device: TensorFlow name of the device that trains; None means the model device in `plan`.
+        stage: Name of the stage; None means `training.stage`, or `gpt` if `training.stage` is `all`.
+        plan: Devices that prepare data and train; None means the devices in the configuration.
+        options: Arguments `foundations` and `lineage` of `StageTrainer`. With `foundations`, `config` must be the
+            configuration of a `SpeechDataset`, and `train` must be called with that data set.
 
     Raises:
         DeviceError: The configured devices are not available.
@@ -82,8 +82,8 @@ class XTTSTrainer(StageTrainer):
         super().__init__(config, stage, plan, model=model, resume_checkpoint=resume_checkpoint, **options)
 
     def _open(self, config):
-        """Opens the data set. Raises `ConfigError` if the data set is missing or does not fit the given model, or if
-        the settings ask to start from another model or to reset an existing run."""
+        """Opens the data set. Raises `ConfigError` if no data set is configured, if the vocabulary has more tokens than
+        the given model, or if `training.init_from` or the reset of an existing run is requested."""
         home, training, model = self._home, config.training, self._given
         hint = "myxtts.train() makes a sample corpus without one."
         require(config.data.train_data is not None, "data.train_data", "a training set", None, hint)
@@ -106,10 +106,10 @@ class XTTSTrainer(StageTrainer):
         return dataset
 
     def train(self, dataset: SpeechDataset | None = None, callbacks: Iterable = ()) -> dict[str, float]:
-        """Trains to the stage's last step; returns the last validation losses by name.
+        """Trains to the stage's last step. Returns the last validation losses by name.
 
         Args:
-            dataset: Data set; None opens the configured data set.
+            dataset: Data set; None means the data set in the configuration.
             callbacks: Objects with any of the methods of `callbacks.Callback`.
         """
         if self._dataset is None:
@@ -124,7 +124,7 @@ class XTTSTrainer(StageTrainer):
         return losses
 
     def _train_missing(self, callbacks):
-        """Trains the missing stages and loads them into the foundations. Returns False if the training was stopped."""
+        """Trains the stages in `_missing` and loads their models into the foundations. Returns False if stopped."""
         config, device, model = self._dataset.config, self.data_device, self._given
         for name in self._missing:
             part = STAGE_CLASSES[name].part

@@ -29,7 +29,7 @@ def get_device_context(device: str | None = None) -> AbstractContextManager:
 
 
 def ensure_gpu_placement(tensor: Any) -> Any:
-    """Copies a CPU tensor to the first GPU. Returns other tensors unchanged, and all tensors if there is no GPU."""
+    """Returns a copy of a CPU tensor on the first GPU. If there is no GPU, or `tensor` is on one, returns `tensor`."""
     import tensorflow as tf
 
     tensor = tf.convert_to_tensor(tensor)
@@ -97,7 +97,7 @@ class _AboveProgressBars:
 
 
 def setup_logging() -> logging.Logger:
-    """Makes the package print log messages of level INFO and above to standard output; returns the logger `myxtts`."""
+    """Makes the logger `myxtts` print messages of level INFO and above to standard output, and returns the logger."""
     logger = logging.getLogger(LOGGER_NAME)
     logger.handlers = [handler for handler in logger.handlers if handler.get_name() != LOGGER_NAME]
     handler = logging.StreamHandler(_AboveProgressBars())

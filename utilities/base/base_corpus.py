@@ -43,7 +43,7 @@ SPELLED_OUT = range(0x1250, 0x1260)
 
 
 def words_of(language: str) -> tuple[list[str], list[float]]:
-    """Returns frequent words of a language and their sampling weights: square roots of frequencies; 1 for Amharic."""
+    """Returns frequent words of a language and their sampling weights: square roots of frequencies (Amharic: 1)."""
     if language == "am":
         words = [word for word in amharic_words() if word and not any(ord(letter) in SPELLED_OUT for letter in word)]
         return words, [1.0] * len(words)
@@ -55,7 +55,7 @@ def words_of(language: str) -> tuple[list[str], list[float]]:
 
 
 def amharic_words() -> list[str]:
-    """Reads `AMHARIC`. Each word is stored as the length of the prefix shared with the previous one, then the rest."""
+    """Returns the words in `AMHARIC`, stored as the length of the prefix shared with the word before, then the rest."""
     if not AMHARIC.is_file():
         raise SystemExit(f"{AMHARIC} is missing. Install Aspell's Amharic dictionary there: apt-get install aspell-am")
     words, word = [], b""
@@ -78,7 +78,7 @@ def random_sentences(language: str, count: int, seed: str) -> list[str]:
 
 
 def evaluated(text: str) -> str:
-    """Normalizes a sentence, to compare it with evaluation sentences: words in lower case, without punctuation."""
+    """Returns the words of a sentence in lower case, without punctuation, to find sentences that are held out."""
     return " ".join(re.findall(r"\w+", text.lower()))
 
 

@@ -2,10 +2,10 @@
 
     python utilities/base/calibrate_confidence.py --recognizer base
 
-The model speaks the English sentences of `confidence_sentences.txt`. Some are also spoken with noise on the weights of
-the GPT or the decoder, or compared with the text of another sentence, as bad examples. The coefficients in the model's
-folder are fitted to all examples; for the printed tables, each half of the sentences is evaluated with coefficients
-fitted to the other half. The measurements are stored in `--work` and reused by the next call.
+The model speaks the English sentences of `confidence_sentences.txt`. For bad examples, some sentences are also spoken
+with noise on the weights of the GPT or the decoder, or compared with the text of another sentence. The coefficients in
+the model's folder are fitted to all examples. For the printed tables, each half of the sentences is evaluated with
+coefficients fitted to the other half. The measurements are stored in `--work` and reused by the next call.
 """
 
 import argparse
@@ -28,9 +28,9 @@ LANGUAGE, VOICES = "en", ("en_Gene", "en_f2")
 UNDERSTOOD = 1 / 3
 """Maximum CER at which a sentence counts as understood."""
 SPOILT = {"gpt": (0.2, 0.35, 0.5, 0.7), "decoder": (0.3, 0.5, 0.8)}
-"""Standard deviations of the noise on the weights of the GPT or the decoder, relative to that of each weight tensor."""
+"""Standard deviations of the noise added to each weight tensor of a part, relative to that of the tensor's values."""
 AS_TRAINED, SEEDS = "as trained", 4
-"""`kind` of examples with the trained weights and the right text, and the number of seeds to speak each with."""
+"""Name of the kind of examples with trained weights and the right text, and the number of seeds to speak with."""
 FLAGGED = 0.05
 """Fraction of the understood `AS_TRAINED` examples that the threshold flags; goal for new sentences: at most 0.1."""
 PENALTY = 0.01
@@ -38,14 +38,14 @@ PENALTY = 0.01
 
 
 def measured(synthesizer: Synthesizer, listener: Listening) -> Iterator[dict]:
-    """Speaks all examples; yields a row for each: `number` of its text, `kind`, CER (`wrong`), `features`, and whether
-    the check for distortion flags it (`distorted`)."""
+    """Speaks all examples; yields a dictionary for each: `number` of the text, `kind`, `features`, the CER as `wrong`,
+    and as `distorted`, whether the check for distortion flags the example."""
     lines = (line.split("|", 1) for line in SENTENCES.read_text(encoding="utf-8").splitlines())
     texts = [text for language, text in lines if language == LANGUAGE]
     voices = [synthesizer.as_voice(name) for name in VOICES]
 
     def spoken(kind, numbers, seed, claimed=lambda number: number):
-        """Speaks the sentences `numbers`; yields a row for each, measured against the text number `claimed(number)`."""
+        """Speaks the sentences `numbers`; yields a row for each, measured against the text of `claimed(number)`."""
         own = [voices[number // 2 % 2] for number in numbers]
         said = [texts[number] for number in numbers]
         speeches = synthesizer.batch(said, own, [LANGUAGE] * len(said), seed=seed)
@@ -77,7 +77,7 @@ def measured(synthesizer: Synthesizer, listener: Listening) -> Iterator[dict]:
 def fitted(rows: list[dict]) -> Calibration:
     """Fits a logistic regression with L2 penalty, which predicts from the features whether a sentence is understood.
 
-    The features are of the GPT, so sentences with noise on the decoder's weights are left out.
+    Sentences with noise on the decoder's weights are left out, because the features measure only the GPT.
     """
     rows = [row for row in rows if not row["kind"].startswith("decoder")]
     names = list(rows[0]["features"])
@@ -95,7 +95,7 @@ def fitted(rows: list[dict]) -> Calibration:
 
 
 def with_threshold(calibration: Calibration, rows: list[dict]) -> Calibration:
-    """Returns the calibration with `doubt` set as in `FLAGGED`: the probability below which a sentence is flagged."""
+    """Returns the calibration with a threshold `doubt` that flags a fraction `FLAGGED` of the understood examples."""
     understood = [row for row in rows if row["kind"] == AS_TRAINED and row["wrong"] <= UNDERSTOOD]
     limit = np.quantile([calibration(row["features"]) for row in understood], FLAGGED)
     return calibration._replace(doubt=round(float(limit), 2))

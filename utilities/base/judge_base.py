@@ -3,8 +3,8 @@
     python utilities/base/judge_base.py --recognizer base --output base.md
 
 The model speaks 100 held-out sentences of the grammars in its training corpus, then free sentences, which may contain
-new words. A male and a female voice of each language take turns. The table has four CERs: of the model; of eSpeak NG,
-which spoke the training corpus; and, as controls, of the model with shuffled texts and with added noise.
+new words. A male and a female voice of each language take turns. The table has the CER of the model and of eSpeak NG,
+which spoke the training corpus. As controls, it also has the CER of the model with shuffled texts and with added noise.
 
     python utilities/base/judge_base.py --losses
 
@@ -48,7 +48,7 @@ def free_sentences(language: str) -> list[str]:
 
 
 def spoken_by_espeak(texts: list[str], language: str) -> list[np.ndarray]:
-    """Returns the sentences as spoken by eSpeak NG in the voices of the training corpus, `(S,)` each."""
+    """Synthesizes texts by eSpeak NG, in turn in the voices of the training corpus; returns samples, `(S,)` each."""
     words_per_minute = round(np.mean(WORDS_PER_MINUTE))
     with tempfile.TemporaryDirectory() as folder:
         paths = [str(Path(folder, f"{number}.wav")) for number in range(len(texts))]
@@ -59,7 +59,7 @@ def spoken_by_espeak(texts: list[str], language: str) -> list[np.ndarray]:
 
 
 def losses(synthesizer: Synthesizer, language: str) -> tuple[float, float]:
-    """Returns the GPT's mean loss per code on eSpeak NG's speech in a language: with the text, and without it."""
+    """Returns the GPT's mean loss per code on eSpeak NG's speech in a language, with the text and without the text."""
     model, texts, sums = synthesizer.model, random_sentences(language, NUM_LOSSES, "judged"), np.zeros(3)
     voices = [synthesizer.as_voice(f"{language}_{voice}") for voice in VOICES]
     to_mel = MelSpectrogram(DVAE_MEL)

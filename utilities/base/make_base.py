@@ -3,7 +3,7 @@
     pip install -e ".[bench,sample]"
     python utilities/base/make_base.py --work runs/base
 
-An interrupted command continues where it stopped, like every run. `myxtts/bundled/base/CARD.md` describes the model.
+After an interruption, the same command resumes the run. `myxtts/bundled/base/CARD.md` describes the model.
 The package has the best weights of each stage, in half precision and without optimizer states. Its voices are stored as
 latents instead of recordings. `calibrate_confidence.py` calibrates the self-check afterwards.
 """
@@ -38,7 +38,7 @@ CARD = BASE_FOLDER / "CARD.md"  # written by hand
 
 
 def settings(folder: Path):
-    """Returns a run's configuration to publish, with paths, precision and fine-tuning (`init_from`, `tune`) reset."""
+    """Returns a run's configuration for the package, without paths, precision and fine-tuning (`init_from`, `tune`)."""
     config = read_config(folder)
     for name in ("train_data", "val_data", "vocabulary"):
         setattr(config.data, name, None)
@@ -48,7 +48,7 @@ def settings(folder: Path):
 
 
 def voices(folder: Path, utterances: list) -> dict:
-    """Returns conditioning latents and speaker vector of each speaker, by name."""
+    """Returns `{speaker: (conditioning latents, speaker vector)}`."""
     synthesizer, by_speaker = Synthesizer.load(folder), {}
     for utterance in utterances:
         by_speaker.setdefault(utterance.speaker, []).append(str(utterance.wav_path))

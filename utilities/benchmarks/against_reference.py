@@ -8,10 +8,10 @@ The reference is `coqui-tts` 0.28.0 with PyTorch for CPU, in an environment of i
     pip install coqui-tts==0.28.0 six soundfile
     pip install --no-deps torchaudio==2.11.0 torchcodec==0.17.0
 
-If `torchaudio` was built for CUDA, remove its `.so` files. Each implementation runs in its own process; both are pinned
-to the same cores. For each case, their outputs are compared first. Then they run alternately, and the ratio is the
-median over pairs of runs. `--list` names the cases, `--cases 'gpt-small*' --repeats 1` quickly runs some of them, and
-`--append` adds the tables to docs/benchmarks.md.
+If `torchaudio` was built for CUDA, remove its `.so` files. Each implementation runs in its own process; both processes
+are pinned to the same cores. For each case, the outputs are compared first. Then the implementations run alternately,
+and the ratio is the median over pairs of runs. `--list` prints the names of cases, `--cases 'gpt-small*' --repeats 1`
+quickly runs some cases, and `--append` adds the tables to docs/benchmarks.md.
 """
 
 import argparse
@@ -43,7 +43,7 @@ def check_same_work(case, ours, theirs):
 
 
 def measure(case_name, ours, theirs, repeats, clock):
-    """Returns a table row: title, median times of MyXTTS and the reference, median ratio, range of ratios, goal."""
+    """Returns a table row: title, median time of MyXTTS, that of the reference, median ratio, range of ratios, goal."""
     for side in (ours, theirs):
         side.ask({"forget": True})
     check_same_work(CASES[case_name], *(side.ask({"prepare": case_name}) for side in (ours, theirs)))

@@ -18,7 +18,7 @@ sys.path.insert(0, str(ROOT))
 
 
 class Worker(AbstractContextManager):
-    """Context manager that runs a command and sends it requests by `ask`; `environment` adds environment variables."""
+    """Process that runs a command in a `with` block and answers requests. `environment` adds environment variables."""
 
     def __init__(self, *command: object, **environment: str):
         pipes, environment = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True), os.environ | environment
@@ -39,7 +39,7 @@ class Worker(AbstractContextManager):
 def answer_requests(prepare: Callable[[], Callable[[object], object]]) -> None:
     """Answers the requests of a `Worker` until the input ends. `prepare()` returns the function that answers a request.
 
-    Other output, such as that of libraries, is redirected to standard error.
+    Text that other code prints to standard output, such as a library, is redirected to standard error.
     """
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
@@ -61,7 +61,7 @@ def describe_hardware() -> str:
 
 
 def append_table(title: str, script: str, header: list[str], rows: list[list], append: bool) -> None:
-    """Prints a table of results with date, hardware and command; `append` also adds it to docs/benchmarks.md."""
+    """Prints a table of results with date, hardware and command. If `append`, also adds it to docs/benchmarks.md."""
     command = " ".join([f"python utilities/benchmarks/{script}", *sys.argv[1:]])
     lines = [f"## {title}", "", f"{date.today()}, {describe_hardware()}. `{command}`", ""]
     lines += ["| " + " | ".join(header) + " |", "|" + " --- |" * len(header)]

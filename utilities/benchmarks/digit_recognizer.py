@@ -1,6 +1,6 @@
 """A small recognizer of spoken digits that can also answer "no word", for `digits.py`.
 
-It is trained on recordings only, never on synthesized speech, with augmentation. A third of the recordings is also used
+It is trained with augmentation, on recordings only, never on synthesized speech. A third of the recordings is also used
 after resynthesis from mel spectrograms. Some examples are damaged (cut, mixed, blurred, muffled, noisy) and have the
 label "no word", so that the recognizer does not find words in noise.
 """
@@ -31,7 +31,7 @@ TEST_PLACEMENTS = (0.2, 0.5, 0.8)
 
 
 def power_spectrum(samples: np.ndarray, sample_rate: int) -> np.ndarray:
-    """Returns the power spectrum of trimmed audio, at most its loudest 0.8 s, `(T, NUM_BINS)`; empty for silence."""
+    """Trims audio to at most its loudest 0.8 s; returns the power spectrum, `(T, NUM_BINS)`. For silence, T is 0."""
     samples = np.asarray(samples, np.float32)
     if np.abs(samples).max(initial=0) < SILENT_PEAK:
         return np.zeros((0, NUM_BINS), np.float32)
@@ -53,7 +53,7 @@ def place(spectra: Sequence[np.ndarray], shares: np.ndarray) -> np.ndarray:
 
 
 def features(power: np.ndarray) -> np.ndarray:
-    """Returns mel levels `(B, WINDOW_FRAMES, NUM_MELS)`, scaled: 1 is the level of the loud frames, -1 50 dB less."""
+    """Returns mel levels `(B, WINDOW_FRAMES, NUM_MELS)`; 1 is the level of the loudest frames, and -1 is 50 dB less."""
     filters = librosa.filters.mel(sr=SAMPLE_RATE, n_fft=N_FFT, n_mels=NUM_MELS, fmin=60, fmax=3900)
     mel = power @ filters.T
     loudest_db = np.sort(10 * np.log10(mel.sum(axis=-1) + 1e-9), axis=1)[:, -10:].mean(axis=1)
@@ -82,7 +82,7 @@ def augmented(spectra: Sequence[np.ndarray], rng: np.random.Generator) -> np.nda
 
 
 def with_noise(power: np.ndarray, lengths: np.ndarray, snr_db: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Adds noise with a random slope over frequency, `snr_db` below the mean power of each clip."""
+    """Adds noise with a random slope over frequency; the noise is `snr_db` below the mean power of each clip."""
     shape = 10 ** (rng.uniform(-15, 5, (len(power), 1)) * np.linspace(0, 1, NUM_BINS) / 10)
     level = (power.sum(axis=(1, 2)) / lengths * 10 ** (-snr_db / 10))[:, None] * shape / shape.sum(axis=1)[:, None]
     return (power + level[:, None] * rng.standard_exponential(power.shape)).astype(np.float32)
@@ -135,7 +135,7 @@ class DigitRecognizer:
 
     @classmethod
     def load_or_train(cls, data: Path, path: Path, indices: Collection[int], epochs: int = EPOCHS) -> "DigitRecognizer":
-        """Loads the weights in `path`. If the file does not exist, calls `train` and saves its weights there."""
+        """Loads the weights in `path`. If the file does not exist, calls `train` and saves the weights to `path`."""
         if path.exists():
             network = build_network()
             network.load_weights(path)

@@ -41,7 +41,7 @@ GOALS = {"digits, %": 95.0, "voices, %": 88.0, "DNSMOS signal above Griffin-Lim'
 
 
 class Row(NamedTuple):
-    """Clips for one row of the table: `waves`, `(S,)` float32 each, and `names`, the `(speaker, digit)` of each."""
+    """Clips for a row of the table: `waves` has the samples of each, `(S,)` float32, `names` its `(speaker, digit)`."""
 
     stage: str
     names: Sequence[tuple[str, int]]
@@ -50,7 +50,7 @@ class Row(NamedTuple):
 
 
 class Scores(NamedTuple):
-    """Scores of a row: whether each digit and voice is recognized, `(clips,)` bool; mean DNSMOS. None: not measured."""
+    """Scores of a row: which digits and voices are recognized, `(clips,)` bool, and mean DNSMOS. None: not measured."""
 
     digits: np.ndarray
     voices: np.ndarray | None
@@ -96,7 +96,7 @@ def train(folder: Path, output: Path, options: argparse.Namespace) -> Path:
 
 
 class Stages:
-    """Creates the rows of the table: recordings, their resynthesis after each stage of a model, and its speech.
+    """Creates the rows of the table: recordings, their resynthesis after each stage of a model, and the model's speech.
 
     Args:
         data: Folder of the Free Spoken Digit Dataset.
@@ -109,7 +109,7 @@ class Stages:
         self._voice: Callable = cache(lambda *clip: synthesizer.voice(recording(data, *clip)))
 
     def rows(self) -> Iterator[Row]:
-        """Yields the rows in the order of the table; those of the waveform decoder only if the model has one."""
+        """Yields the rows in the order of the table. Rows of a waveform decoder are left out if the model has none."""
         model, to_mel = self.synthesizer.model, MelSpectrogram(DVAE_MEL)
         names = [pair for pair in self.pairs for _ in HELD_OUT_INDICES]
         waves = [recording(self.data, *pair, index) for pair in self.pairs for index in HELD_OUT_INDICES]
@@ -141,7 +141,7 @@ class Stages:
         return self._voice(speaker, int(rng.choice(range(10))), int(rng.choice(TRAIN_INDICES)))
 
     def _resynthesis(self, name, wave):
-        """Resynthesizes a recording by the waveform decoder. The voice is that of another recording of the speaker."""
+        """Resynthesizes a recording by the waveform decoder, with the voice of another recording of the speaker."""
         voice = self._reference(name[0], np.random.default_rng([name[1], 11]))
         ids = self.synthesizer.text_front.ids(WORDS[name[1]], "en")
         return copy_speech(self.synthesizer, wave, voice, ids)[0]
@@ -164,7 +164,7 @@ def score(row: Row, recognizer: DigitRecognizer, nearest: Callable | None, dnsmo
 
 
 def worst(right: np.ndarray | None, names: Sequence[str]) -> str:
-    """Formats the percentage of correct clips, for all and for the worst of `names` (digit or speaker of each)."""
+    """Formats the percentage of correct clips, overall and for the worst digit or speaker (`names`: of each clip)."""
     if right is None:
         return "not available"
     shares = {name: right[[other == name for other in names]].mean() for name in sorted(set(names))}
@@ -181,7 +181,7 @@ def print_row(row: Row, scores: Scores) -> None:
 
 
 def figures(results: dict[str, Scores]) -> dict[str, tuple[float, float]]:
-    """Returns `{name: (value, goal)}` of the measurements with a goal. `results` has the scores of rows by name."""
+    """Returns `{name: (value, goal)}` for the measurements with a goal. `results` has the scores by name of the row."""
     spoken, before = results["free speech"], results.get("free speech, Griffin-Lim")
     values = {"digits, %": 100 * spoken.digits.mean()}
     if spoken.voices is not None:

@@ -33,7 +33,7 @@ def trained_model(folder: Path) -> tuple[Synthesizer, Voice]:
 
 
 def long_text(folder: Path, minutes: list[float]) -> None:
-    """Speaks texts of about the given lengths in minutes, and prints CPU time and memory of each."""
+    """Speaks a text of about each length in `minutes`, and prints the CPU time and the memory that this takes."""
     synthesizer, voice = trained_model(folder)
     sentences = unheard_sentences("en")
     (first,) = synthesizer.batch([" ".join(sentences[:20])], [voice], ["en"])

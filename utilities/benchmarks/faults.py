@@ -95,7 +95,7 @@ def prepare(work: Path, steps: int) -> None:
 
 
 def differences(whole: Path, other: Path) -> Iterator[str]:
-    """Yields the differences of two finished runs (losses, weights, optimizers), and temporary files in `other`."""
+    """Yields a message for each difference of losses, weights or optimizers, and for each temporary file in `other`."""
     yield from (f"{path} is left over" for path in other.rglob("*.tmp"))
     for stage in STAGES:
         stores = [CheckpointStore(home / stage) for home in (whole, other)]

@@ -2,8 +2,8 @@
 
     python utilities/benchmarks/first_words.py --checkpoint checkpoints --corpus sample_corpus --recognizer base
 
-The model speaks 32 sentences, half of them in each voice; each is listed with its transcription. Their CER is shown
-next to the CER of recordings, and of controls that must have a higher CER: shuffled texts, added noise, and silence.
+The model speaks 32 sentences, half of them in each voice, and each sentence is listed with its transcription. The CER
+is shown next to that of recordings and of controls, which must have a higher CER: shuffled texts, noise, and silence.
 """
 
 import argparse
@@ -27,7 +27,7 @@ NOISE = 0.1
 
 
 def error_rate(expected: Sequence[str], found: Sequence[str], language: str = "en") -> float:
-    """Returns the CER of all transcriptions together; "neighbor" and "neighbour" count as equal."""
+    """Returns the CER of the transcriptions `found` as a whole; "neighbor" and "neighbour" count as equal."""
     same = lambda text: text.lower().replace("neighbor", "neighbour")
     pairs = [recognition_errors(same(a), same(b), language)["cer"] for a, b in zip(expected, found)]
     return sum(wrong for wrong, _ in pairs) / sum(size for _, size in pairs)

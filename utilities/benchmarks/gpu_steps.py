@@ -4,10 +4,10 @@
     MYXTTS_ACCELERATOR=cpu python utilities/benchmarks/gpu_steps.py --cases nano:2 nano:2:xla --seconds 2 --steps 2
 
 A case is a model size, a batch size, and flags of train_main.py without their dashes; bfloat16 is the default. Each
-case runs in its own process; all compile at the same time, and are then timed one after another. The fraction of
-the peak assumes an estimated number of operations per step: 6 per weight and position (per weight and mel frame in the
-conditioning encoder), plus those of attention. `--kernels N` prints the N kernels that take the most time, by
-TensorFlow's profiler.
+case runs in its own process. The processes compile at the same time, and are then timed one after another. The fraction
+of the peak assumes an estimated number of operations per step: 6 per weight and position (per weight and mel frame in
+the conditioning encoder), plus those of attention. `--kernels N` prints the N kernels that take the most time, as
+measured by TensorFlow's profiler.
 """
 
 import argparse
@@ -41,7 +41,7 @@ def parse():
 
 
 def responder(case: str, own: argparse.Namespace) -> Callable[[str], dict]:
-    """Takes first steps of a case; returns a function that answers `ready` with {}, and `time` with measurements."""
+    """Takes the first steps of a case; returns a function that answers `ready` with {} and `time` with measurements."""
     from dataclasses import replace
 
     from myxtts.cli.train import build_parser, config_from_arguments

@@ -46,7 +46,7 @@ def cut_short(said: Sequence[Spoken]) -> Iterator[Spoken]:
 
 
 def from_others(said: Sequence[Spoken], fits: Callable[[Sentence, Sentence], bool]) -> Iterator[Spoken]:
-    """Replaces each sentence's audio by that of the next sentence that `fits`; leaves out a sentence if none fits."""
+    """Yields each sentence with the audio of the next one that `fits` it. Skips a sentence if no other one fits."""
     for index, one in enumerate(said):
         turned = [*said[index + 1 :], *said[:index]]
         other = next((two for two in turned if fits(one.sentence, two.sentence)), None)
@@ -64,7 +64,7 @@ BROKEN = {
 
 
 def with_broken(source: Row) -> Iterator[Row]:
-    """Yields the source, which must speak first, then a copy for each of `BROKEN`, which damages the source's audio."""
+    """Yields `source`, then a row for each of `BROKEN`, with damaged audio of `source`, which must speak first."""
     said: list[Spoken] = []
 
     def speak():
@@ -78,7 +78,7 @@ def with_broken(source: Row) -> Iterator[Row]:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Evaluates the original and damaged audio, and prints a line of metrics for each kind."""
+    """Evaluates the original and the damaged audio; prints a line of metrics for each row."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--run", required=True)
     parser.add_argument("--data", required=True)

@@ -4,10 +4,10 @@
 
 `DATA` has corpora in the LJSpeech layout, and `fsdd` with recordings of single words. Clips of a corpus are joined with
 pauses of 0.3 to 1.2 s and room noise. Between them are chords, noise, speech without text, and pairs of sentences
-spoken at once. The results are the fraction of cuts within 50 ms of a pause; the number of cuts in words; the detected
-offset and drift of subtitles that are 1.4 s late and 0.1 % too slow; the fractions of speech in clips with the right
-text, with the right part of a sentence, or with a wrong text; whether a second run gives the same files; memory and CPU
-time. As a control, runs with shuffled texts must give worse results.
+spoken at once. Subtitles are 1.4 s late and 0.1 % too slow; the detected offset and drift are printed. Scores of cuts
+are the fraction within 50 ms of a pause, and the number in words. Scores of texts are the fractions of speech in clips
+with the right text, with the right part of a sentence, and with a wrong text. A second run must give the same files.
+Memory and CPU time are printed. As a control, runs with shuffled texts must give worse results.
 """
 
 import argparse
@@ -37,7 +37,7 @@ CASES = ("subtitles", "again", "transcript", "shuffled subtitles", "shuffled tra
 
 @dataclass
 class Truth:
-    """Known content of a recording. Spans are `(start, end)` in seconds; `odd`: inserted segments (`ODD_EVERY`)."""
+    """Known content of a recording. Spans are `(start, end)` in seconds; `odd` has inserted segments (`ODD_EVERY`)."""
 
     seconds: float = 0.0
     sentences: list = field(default_factory=list)
@@ -122,7 +122,7 @@ def plant(folder: Path, path: Path, seconds: float, seed: int) -> Truth:
 
 
 def at_once(first: tuple, second: tuple, start: float, truth: Truth) -> np.ndarray:
-    """Mixes two sentences, of which the second starts 0.5 s after the first, and adds their cues to `truth`."""
+    """Mixes two sentences, of which the second starts 0.5 s after the first; appends their cues to `truth`."""
     (a, rate, text_a, _), (b, _, text_b, _) = first, second
     later = rate // 2
     sound = np.zeros(max(len(a), later + len(b)), np.float32)
@@ -145,7 +145,7 @@ def write_subtitles(truth: Truth, path: Path, texts: Sequence[str]) -> None:
 
 
 def run(recording: Path, text: Path, output: Path, language: str, more: Sequence[str]) -> tuple[str, float, float]:
-    """Runs the command in a new process; returns its output, CPU seconds and peak memory in MB."""
+    """Runs `myxtts make-dataset` in a new process; returns its output, CPU seconds and peak memory in MB."""
     flag = "--subtitles" if text.suffix == ".srt" else "--transcript"
     words = ["make-dataset", recording, flag, text, "--output", output, "--language", language, *more]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -196,7 +196,7 @@ def judge(truth: Truth, folder: Path) -> dict[str, float]:
 
 
 def is_clause(start: float, end: float, text: str, spoken: Sequence[tuple[float, float, str]]) -> bool:
-    """Whether `text` is right for a clip that covers only a part of the sentences `spoken`, `(start, end, text)` each.
+    """Returns whether `text` is right for a clip with a part of the sentences `spoken`, `(start, end, text)` each.
 
     It must occur in the joined text of these sentences, at about the same relative position as the clip in their audio.
     """
@@ -211,7 +211,7 @@ def is_clause(start: float, end: float, text: str, spoken: Sequence[tuple[float,
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Measures `myxtts make-dataset` on each corpus of `--sets`."""
+    """Measures `myxtts make-dataset` on each of the corpora `--sets`."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--sets", nargs="+", default=["ljspeech_mini", "kerstin_de_mini", "vctk_mini", "fsdd"])

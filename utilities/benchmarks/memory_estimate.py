@@ -78,7 +78,7 @@ def training_step(stage, config, switches, accumulation=1, device="/device:CPU:0
 
 
 def measure(stage, size, decoder_type, shapes, case):
-    """Measures a case in this process; returns `resident` and `step` memory in bytes. `shapes`: fields of `Shapes`."""
+    """Measures a case in this process; returns `{"resident": bytes, "step": bytes}`. `shapes`: fields of `Shapes`."""
     shapes, optimizations = Shapes(**shapes), CASES[case]
 
     def step_of(model_config, switches):

@@ -66,7 +66,7 @@ def main():
 
 
 def measure(arguments):
-    """Returns the rows of the table. The first row is `none`; the others have their ratios to it."""
+    """Returns the rows of the table. The first is the case `none`; the others contain ratios to this case."""
 
     def start(case):
         request = {"case": case, "tokens": arguments.tokens, "batch": arguments.batch}
@@ -137,7 +137,7 @@ class Step:
         return time.perf_counter() - began
 
     def peak_memory(self):
-        """Returns the second step's peak memory in MB: on a GPU as allocated, on a CPU the growth since `__init__`."""
+        """Returns the peak memory of the second step in MB. On a CPU, this is the RSS growth since `__init__`."""
         self.take()
         memory = self.tf.config.experimental
         Path("/proc/self/clear_refs").write_text("5")  # resets the process's peak

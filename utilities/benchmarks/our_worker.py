@@ -145,13 +145,13 @@ class OurWorker:
 
 
 class Speaking(NamedTuple):
-    """A model that speaks, and its inputs. It never predicts the stop code, because that code's bias is lowered."""
+    """A model that speaks, and its inputs. The model never predicts the stop code, whose bias is lowered."""
 
     model: XTTS
     inputs: dict
     voice: Voice
     states: np.ndarray
-    """GPT latents of the codes in `inputs`, computed before the bias is lowered, for comparison with the reference."""
+    """GPT latents of the codes in `inputs`, for comparison with the reference; computed before the bias is lowered."""
 
 
 @functools.lru_cache(1)
@@ -199,7 +199,7 @@ def open_stream(engine, inputs, number=0, hurry=False):
 
 
 def first_sound(engine, decoder, inputs, voice):
-    """Returns the first samples of a streamed sentence, then cancels it."""
+    """Streams a sentence until the first samples, cancels the stream, and returns these samples."""
     stream, sound, samples = open_stream(engine, inputs, hurry=True), decoder.begin(voice), np.zeros(0)
     while not len(samples):
         known = len(stream.codes)

@@ -25,7 +25,7 @@ def xtts_of(shape):
 
 
 class ReferenceWorker:
-    """Builds each case of `reference_cases.CASES` with classes of coqui-tts, called as by its trainer and `Xtts`."""
+    """Builds each case of `reference_cases.CASES` with classes of coqui-tts, called as in its trainer and in `Xtts`."""
 
     def gpt(self, size, with_encoder):
         shape = cases.GPT_SIZES[size]
@@ -132,7 +132,7 @@ class ReferenceWorker:
 
 @functools.lru_cache(1)
 def speaking(size):
-    """Returns a model that always generates `SPOKEN_CODES` codes, its inputs, and a function to get GPT latents."""
+    """Returns a model that always generates `SPOKEN_CODES` codes, its inputs, and a function that returns latents."""
     model = xtts_of(cases.SPOKEN_SIZES[size])
     arrays = cases.spoken_inputs(cases.SPOKEN_SIZES[size]["width"])
     inputs = {name: torch.from_numpy(array) for name, array in arrays.items()}

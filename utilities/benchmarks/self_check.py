@@ -26,7 +26,7 @@ from myxtts.text.speech_rates import SpeechRate, measure_rates
 
 DIGITS = "zero one two three four five six seven eight nine".split()
 SHORTEST = 9
-"""Sentences with fewer codes are not spoilt to make bad examples."""
+"""Minimum number of codes of a sentence that is changed to make bad examples."""
 
 
 def planted(codes: np.ndarray, others: np.ndarray, rng: np.random.Generator) -> Iterator[tuple[str, np.ndarray]]:

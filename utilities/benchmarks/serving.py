@@ -3,7 +3,7 @@
     python utilities/benchmarks/serving.py --checkpoint runs/mine --clients 1 4 16 32 --disconnects 1000
 
 `myxtts serve` runs in its own process, the clients are threads. The checkpoint may be a run, `base` or an exported
-folder. Each number of clients requests the same texts; the audio is compared with that of the first number of clients.
+folder. Each number of clients requests the same texts; the audio is compared with that for the first number of clients.
 """
 
 import argparse
@@ -68,7 +68,7 @@ class Server(AbstractContextManager):
         return found
 
     def load(self) -> dict:
-        """Returns the response of `/ready`: `ready`, and the numbers of texts `waiting` and `speaking` (spoken now)."""
+        """Returns the response of `/ready`: `ready`, and the numbers of texts that wait and that are being spoken."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=3600)
         connection.request("GET", "/ready")
         return json.loads(connection.getresponse().read())
@@ -95,7 +95,7 @@ def others_seconds() -> float:
 
 
 class Timed:
-    """Sends a request and records its status, its audio, and the seconds until the first and until the last byte."""
+    """A sent request, with its status, its audio, and the seconds until the first and until the last byte."""
 
     def __init__(self, server: Server, number: int, voice: str):
         connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=3600)
@@ -130,7 +130,7 @@ def load(server: Server, clients: int, requests: int, voice: str) -> tuple[list[
 
 
 def disconnects(server: Server, count: int, voice: str) -> str:
-    """Lets clients disconnect during the request, or before or during the audio; returns a report on leaks."""
+    """Lets clients disconnect during the request, before the audio or during the audio; returns a report on leaks."""
     chosen, before = random.Random(0), server.state()
     body = body_of(3, voice)
 

@@ -4,7 +4,7 @@
     python utilities/benchmarks/workers_equal.py --output /tmp/equal4 --workers 4 --stages dvae,gpt --cases plain
 
 For each case and stage, prints the largest relative difference of losses and of gradient norms, in training and in
-validation, and the step where it occurs. In each stage, the workers start from the earlier stages of the single
+validation, and the step where it occurs. In each stage, the workers start with the earlier stages of the single
 process, so that differences come from this stage only. Shapes are tiny, and learning rates are those of the size
 normal. Augmentation is on; dropout is off, because replicas have different dropout masks.
 
@@ -35,7 +35,7 @@ LARGEST_DIFFERENCE = 1e-5
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """Settings and flags of the compared runs: `flags` of the workers, `one` of the single process (None: `flags`)."""
+    """Settings of the compared runs. The workers get `flags`. The single process gets `one`; if None, `flags`."""
 
     training: dict = dataclasses.field(default_factory=dict)
     stage: dict = dataclasses.field(default_factory=dict)

@@ -1,12 +1,12 @@
 """Writes outputs of coqui-tts, the reference implementation, with seeded weights; tests compare MyXTTS with them.
 
-Needs an environment with the reference (`pip install torch coqui-tts six`, with torchaudio and torchcodec); does not
-import MyXTTS:
+Does not import MyXTTS. Needs an environment with the reference (`pip install torch coqui-tts six`, with torchaudio and
+torchcodec):
 
     python utilities/parity/make_reference.py --output tests/data/parity_small.npz
 
-Arrays in `small/` are outputs of a GPT of 2 layers and width 64 and of a DVAE of 64 codes. Arrays in `full/` are those
-of a model of XTTS v2's size, sampled at regular intervals. `versions` has the package versions. Needs 5 GB of memory.
+Arrays in `small/` are outputs of a GPT of 2 layers and width 64 and of a DVAE of 64 codes. Arrays in `full/` are from a
+model of XTTS v2's size; large ones have only every n-th value. `versions` has package versions. Needs 5 GB of memory.
 """
 
 import argparse
@@ -155,7 +155,7 @@ def adamw_groups(gpt):
 
 
 def sampling(out):
-    """Applies the reference's logits processors to three rows of random logits; adds the results to `out`."""
+    """Applies the reference's logits processors to three rows of random logits; stores the result in `out`."""
     logits = drawn("small/sampling_logits", 3, 1026, scale=4.0)
     seen = drawn_ids("small/sampling_seen", 3, 12, high=1026)
     warpers = TemperatureLogitsWarper(0.75), TopKLogitsWarper(50), TopPLogitsWarper(0.85)

@@ -1,7 +1,7 @@
 """Random weights and inputs seeded by name, so that comparisons with the reference need no stored weights.
 
-Shared by `make_reference.py`, which runs in the reference's environment, and the tests; imports NumPy only. Values are
-uniform. Their variance preserves the scale of activations. No norm, bias, moving statistic or gain has its default
+Tests and `make_reference.py` share this module. It imports only NumPy, for use in the reference's environment. Values
+are uniform. Their variance preserves the scale of activations. No norm, bias, moving statistic or gain has its default
 value, because default values could hide an error.
 """
 
@@ -58,7 +58,7 @@ def seeded_tensor(name, shape):
 
 
 def sampled(array):
-    """Returns 16 evenly spaced values, first and last included; all values and zeros of an array with fewer."""
+    """Returns 16 evenly spaced values of an array, from the first to the last. A smaller array is padded with zeros."""
     values = np.zeros(16, np.float32)
     positions = np.unique(np.linspace(0, array.size - 1, 16).astype(np.int64))
     values[: len(positions)] = np.ravel(array)[positions]

@@ -101,8 +101,8 @@ def _deviations(seconds, counts):
 
 
 def _links(starts, ends, pieces):
-    """Finds which texts overlap in time with which segments. Returns `{segment: (first, end)}`, the text range of each
-    segment that has text, and all (segment, text) pairs with a noticeable overlap. All these are indices."""
+    """Finds which texts overlap in time with which segments. Returns `{segment: (first, end)}`, the range of texts for
+    each segment that has text, and all (segment, text) pairs with a noticeable overlap. All values are indices."""
     begins, finishes = np.array([(piece.start, piece.end) for piece in pieces]).reshape(-1, 2).T
     latest = np.maximum.accumulate(finishes)
     links, touches = {}, []
@@ -155,10 +155,10 @@ def find_sentences(
 
 
 def with_times(pieces: Sequence[Piece], times: Sequence[tuple[float, float] | None], seconds: float) -> list[Piece]:
-    """Returns the sentences with the given times, corrected so that no sentence starts before the previous one ends.
+    """Returns the sentences `pieces` with `times`, corrected so that no sentence starts before the previous one ends.
 
-    `times` has each sentence's start and end in seconds, or None if it was not recognized. Such a sentence gets a
-    `fault`, and its times span the gap between its recognized neighbors. `seconds` is the recording's duration.
+    `times` contains start and end of each sentence in seconds, or None for a sentence that was not recognized. Such a
+    sentence gets a `fault`, and times that span the gap between recognized neighbors. `seconds` is the total duration.
     Raises `UserError` if too few sentences were recognized.
     """
     count, found, latest = sum(time is not None for time in times), [], 0.0
@@ -205,7 +205,7 @@ def match_words(heard: Sequence[str], text: Sequence[str]) -> list[int]:
 
 
 def _spread(words, spans):
-    """Estimates when each word is spoken: divides the `spans` of speech, (start, end), in proportion to word length."""
+    """Returns `words` with estimated times: divides `spans` of speech, (start, end), in proportion to word length."""
     starts, ends = np.array(spans, float).T
     spoken = np.concatenate([[0], np.cumsum(ends - starts)])
     places = np.concatenate([[0], np.cumsum([len(word) for word in words])]) * spoken[-1]
@@ -216,8 +216,8 @@ def _spread(words, spans):
 
 
 def _fill_gaps(times, letters, pace, most):
-    """Estimates missing `times` (None): divides the gap between the known neighbors in proportion to `letters`. Skips
-    gaps with more than `most` letters, or with an implausible duration at `pace` seconds per letter."""
+    """Returns `times` with estimates in place of None: divides the gap between known neighbors in proportion to
+    `letters`, but skips gaps with over `most` letters or an implausible duration at `pace` seconds per letter."""
     filled, known = list(times), [index for index, time in enumerate(times) if time is not None]
     for left, right in zip(known, known[1:]):
         start, end, counts = times[left][1], times[right][0], letters[left + 1 : right]
@@ -230,7 +230,7 @@ def _fill_gaps(times, letters, pace, most):
 
 
 def _time_of(text, places, heard, pace):
-    """Estimates start and end of a sentence from its recognized words; returns None for an implausible duration."""
+    """Estimates start and end of a sentence from its recognized words; returns None if the duration is implausible."""
     known = [(k, place) for k, place in enumerate(places) if place >= 0]
     (first, begin), (last, finish) = known[0], known[-1]
     before, after = (sum(map(len, part)) for part in (text[:first], text[last + 1 :]))

@@ -37,9 +37,9 @@ class ClipFacts:
     snr_db: float
     """Level of the speech relative to the pauses in and around the clip."""
     end_db: float
-    """Level of the first or last 50 ms (10 ms at an end of the recording), the louder one, relative to the speech."""
+    """Level of the louder end (first or last 50 ms, or 10 ms at an end of the recording) relative to the speech."""
     end_over_noise_db: float
-    """The level that `end_db` describes, relative to the pauses."""
+    """Level of the louder end, as for `end_db`, but relative to the pauses."""
     dynamics_db: float
     """Difference between the 90th and the 10th percentile of the level during speech."""
     characters_per_second: float
@@ -47,7 +47,7 @@ class ClipFacts:
     dnsmos: float | None = None
     """Overall DNSMOS, 1 to 5; None if not requested."""
     voice_change: float | None = None
-    """Lowest speaker similarity between the parts before and after a point; None if not measured."""
+    """Lowest speaker similarity between the parts of the clip before and after a point; None if not measured."""
     word_probability: float = 1.0
     """The lowest probability that the recognizer gave to a word; 1 if it reports no probabilities."""
 
@@ -59,15 +59,15 @@ class Segment:
     start: int
     end: int
     text: str = ""
-    """The text, or ""."""
+    """Text of the segment; "" if it has no text or the text is unknown."""
     reason: str = ""
     """Why the segment is dropped, in a few words; "" for a clip."""
     detail: str = ""
-    """Details of the reason, such as measured values; for a clip, why its text may be wrong. "" if there are none."""
+    """Details of the reason, such as measured values, or why the text of a clip may be wrong; "" if there are none."""
     facts: ClipFacts | None = None
     """Measurements; None for a pause and for speech that was not selected for a clip."""
     clip: str = ""
-    """Path of the clip within the data set, or ""."""
+    """Path of the clip within the data set; "" if the segment is not a clip."""
     validation: bool = False
     """Whether the clip is held out for validation."""
 
@@ -90,7 +90,7 @@ def measure_clip(survey: Survey, start: int, end: int, num_letters: int) -> Clip
 
 
 def judge(clips: Sequence[Segment], min_snr_db: float) -> None:
-    """Drops clips that are noisy, cut off, not like speech, or much quieter, faster or slower than the others."""
+    """Drops each clip that is noisy, cut off, not like speech, or much quieter, faster or slower than the others."""
     if not clips:
         return
     usual_rate, deviations = _rate_deviations(clips)
@@ -192,8 +192,8 @@ def listen(
 ) -> None:
     """Runs the checks that need a neural network, and drops the clips that fail. `clips` are (clip, WAV file) pairs.
 
-    With `needs_text`, the recognizer provides the texts; otherwise, it checks the given texts. `options`, made by
-    `command.open_options`, hold the models; a check whose model is None is skipped. `tell` gets progress messages.
+    If `needs_text`, the recognizer provides the texts of the clips; otherwise, it checks the given texts. `options`,
+    made by `command.open_options`, contain the models; a check without a model is skipped. `tell` prints progress.
     """
     if not (options.recognizer or options.dnsmos or options.encoder):
         return
@@ -239,7 +239,7 @@ def share_alike(text: str, heard: str) -> float:
 
 
 def _compare_voices(parts):
-    """Drops clips in which the voice changes, and clips whose voice differs from the voice of most clips."""
+    """Drops clips whose voice changes, or is not that of most clips. `parts` are (clip, embeddings `(N, E)`) pairs."""
     means = [unit(vectors.mean(axis=0)) for _, vectors in parts]
     usual = unit(np.median(means, axis=0))
     for (clip, vectors), mean in zip(parts, means):

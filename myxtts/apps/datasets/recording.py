@@ -87,7 +87,7 @@ class LongAudio:
 
     @contextmanager
     def _open(self) -> Iterator[soundfile.SoundFile]:
-        """Opens the file, or the output of ffmpeg for formats that libsndfile cannot read."""
+        """Opens the file or, for a format that libsndfile cannot read, the output of ffmpeg."""
         if not self._by_ffmpeg:
             with open_sound(self.path) as file:
                 yield file

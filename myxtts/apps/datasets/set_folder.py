@@ -47,7 +47,7 @@ class SetFolder:
         return sorted(map(files.read_json, (self.path / SOURCES).glob("*.json")), key=lambda record: record["number"])
 
     def hold_back(self, record: dict[str, Any], share: float, seed: int) -> None:
-        """Marks about the fraction `share` of clips for validation, in blocks of time: adjacent clips are alike."""
+        """Marks about a fraction `share` of clips for validation, in time blocks because adjacent clips are alike."""
         rate, blocks = record["sample_rate"], defaultdict(list)
         length = np.clip(0.1 * record["num_samples"] / rate, 20.0, 120.0)
         for row in record["rows"]:
@@ -101,8 +101,8 @@ class SetFolder:
 
 @contextmanager
 def open_set(path: Path) -> Iterator[SetFolder]:
-    """Opens or creates a data set's folder, locked during the `with` block. After the block, deletes a new data set
-    to which nothing was added, and the parent folders created for it.
+    """Opens or creates a data set's folder, locked during the `with` block. After the block, a new data set to which
+    nothing was added is deleted, with the parent folders that were created for it.
 
     Raises `UserError` if the folder has other content, or another process writes to it.
     """
@@ -133,7 +133,7 @@ def open_set(path: Path) -> Iterator[SetFolder]:
 
 
 def source_id(name: str, digest: str) -> str:
-    """Returns the id of a recording: its file name in ASCII letters and digits, and the start of its digest."""
+    """Returns the id of a recording: the ASCII letters and digits of its file name, and the start of its digest."""
     return f"{re.sub(r'[^A-Za-z0-9]+', '_', Path(name).stem).strip('_')[:40] or 'source'}-{digest[:10]}"
 
 
@@ -153,7 +153,7 @@ def describe(record: dict[str, Any]) -> str:
 
 
 def clips_of(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Returns the rows of all clips in `records`, with `seconds` and `speaker` added to each; worst quality first."""
+    """Returns the rows of all clips in `records`, worst quality first. Each row also gets `seconds` and `speaker`."""
     clips = []
     for record in records:
         kept = [row for row in record["rows"] if row["clip"]]
@@ -168,7 +168,7 @@ def clips_of(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def describe_doubts(clips: Sequence[dict[str, Any]], speaker: str) -> list[str]:
-    """Returns lines for the user on a speaker's doubtful texts: how many, then the worst ones; [] if there are none."""
+    """Returns lines for the user: the number of a speaker's doubtful texts, then the worst; [] if there is none."""
     clips = [clip for clip in clips if clip["speaker"] == speaker]
     found = sorted((one for one in clips if one["detail"]), key=lambda one: one["facts"].get("word_probability", 1.0))
     lines = [f"  {one['clip']}, {one['seconds']:.1f} s, {one['detail']}: {one['text'][:100]}" for one in found[:_WORST]]

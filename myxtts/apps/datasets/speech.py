@@ -49,8 +49,8 @@ def find_speech(levels_db: np.ndarray, probabilities: np.ndarray | None, frame_s
     Speech is a run of frames above a low threshold that has at least one frame above a high threshold. The thresholds
     follow the levels in the 30 s around a frame: the 10th percentile is the noise floor, the 95th the speech level. The
     high threshold is 12 dB above the noise floor (less at low SNR), but at least the speech level minus 38 dB, so that
-    noise after digital silence is not detected. The low threshold is at most 4 dB below the high one. With
-    `probabilities`, a network's probabilities of speech, frames that are not near probable speech are excluded.
+    noise after digital silence is not detected. The low threshold is at most 4 dB below the high one. If
+    `probabilities` of speech by a network are given, frames that are not near probable speech are excluded.
     """
     levels = smooth_levels(levels_db, 3)
     window, step = (max(1, round(seconds / frame_seconds)) for seconds in (30.0, 1.0))
@@ -68,7 +68,7 @@ def find_speech(levels_db: np.ndarray, probabilities: np.ndarray | None, frame_s
 
 
 def to_stretches(speech: np.ndarray, frame_seconds: float) -> np.ndarray:
-    """Converts voice activity `(F,)` to segments of speech, `(N, 2)` start and end frames; drops clicks."""
+    """Converts voice activity `(F,)` to `(N, 2)` start and end frames of speech; ignores short pauses and clicks."""
     runs = np.flatnonzero(np.diff(np.concatenate([[0], speech.astype(np.int8), [0]]))).reshape(-1, 2)
     is_pause = (runs[1:, 0] - runs[:-1, 1]) * frame_seconds >= 0.2  # every plosive begins with a shorter silence
     starts, ends = runs[:1, 0], runs[-1:, 1]
@@ -87,7 +87,7 @@ def smooth_levels(levels_db: np.ndarray, frames: int) -> np.ndarray:
 
 
 def find_edges(segments: np.ndarray, levels_db: np.ndarray, frame_seconds: float) -> Edges:
-    """Finds frames for cuts around `segments` `(N, 2)`: one in each short pause, two in a long one, near its ends."""
+    """Finds frames for cuts around `segments` `(N, 2)`: one per short pause, and two near the ends of a long pause."""
     frames = lambda seconds: max(1, round(seconds / frame_seconds))
     after, before = (list(map(frames, pair)) for pair in (_AFTER_SPEECH_SECONDS, _BEFORE_SPEECH_SECONDS))
     levels, begins, finishes = smooth_levels(levels_db, 5), [], []
@@ -110,8 +110,8 @@ def choose_clips(
     """Combines neighboring atoms into clips of minimum cost by dynamic programming.
 
     A clip costs more if it is much shorter or longer than six seconds, is cut in a short pause or within a sentence, or
-    contains a long pause. Returns `(first, last, start, end)` of each clip: its atoms have the indices
-    `[first, last)`, its frames are `[start, end)`.
+    contains a long pause. Returns `(first, last, start, end)` for each clip, which consists of the atoms with indices
+    `[first, last)` and of the frames `[start, end)`.
     """
     best, choice = [0.0], [None]
     longest = max_seconds - 2 * 0.03  # pause on both sides of a clip of maximum length
@@ -156,7 +156,7 @@ def choose_clips(
 
 
 def force_cuts(segments: np.ndarray, levels_db: np.ndarray, frame_seconds: float, max_seconds: float) -> np.ndarray:
-    """Splits segments `(N, 2)` longer than `max_seconds` at every frame that is the quietest within ±0.5 s."""
+    """Splits each segment of `(N, 2)` above `max_seconds` at every frame that is the quietest within ±0.5 s."""
     levels, reach = smooth_levels(levels_db, max(1, round(0.1 / frame_seconds))), round(0.5 / frame_seconds)
     split: list[tuple[int, int]] = []
     for start, end in segments.tolist():

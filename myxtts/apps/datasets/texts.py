@@ -57,9 +57,9 @@ def is_subtitles(path: Path) -> bool:
 
 
 def read_text(recording: Path, text: Path | None, options: Namespace) -> list[Piece]:
-    """Reads the text file of a recording. If `text` is None, returns [], and a recognizer must transcribe the audio.
+    """Reads the text file of a recording. If `text` is None, returns [], because a recognizer transcribes the audio.
 
-    Raises `UserError` if the text cannot be read, or no recognizer is given to transcribe or align the recording.
+    Raises `UserError` if the text cannot be read, or if `options` lack a recognizer to transcribe or align the audio.
     """
     if text is None:
         if options.recognizer is None:
@@ -123,7 +123,7 @@ def read_subtitles(path: Path) -> list[Piece]:
 
 
 def clean_cue(text: str) -> tuple[str, str]:
-    """Returns the words of a subtitle cue in one line, and its `fault`, such as "two speakers", or ""."""
+    """Returns the words of a subtitle cue in one line, and the fault of the cue, such as "two speakers", or ""."""
     text = html.unescape(text)
     if _MUSIC.search(text):
         return one_line(_MUSIC.sub(" ", text)), "sung or music"
@@ -184,7 +184,7 @@ def synchronize(
     line so that cues and segments start together. Also fits time-reversed cues, to see how many match by chance.
 
     Returns the cues with corrected times, and a note for the user on the correction ("" if it is below 0.1 s). Raises
-    `UserError` if the cues, read from `path`, do not match the speech better than by chance.
+    `UserError`, which names the file `path` of the cues, if they do not match the speech better than by chance.
     """
     times, count = np.array([[cue.start, cue.end] for cue in cues]), len(cues)
     offset, drift, matched = _fit(times, starts, ends)
@@ -228,7 +228,7 @@ def _fit(times, starts, ends):
 
 
 def _signals(starts, ends, seconds):
-    """Converts starts and ends to signals, `(T,)` at `_RATE` Hz: zero-mean speech activity, and pulses at onsets."""
+    """Converts starts and ends to two signals, `(T,)` at `_RATE` Hz: zero-mean activity, and pulses at starts."""
     size = int(np.ceil(seconds * _RATE)) + 1
     begins, finishes = (
         np.bincount(np.clip((edges * _RATE).astype(int), 0, size), minlength=size + 1)[:size].astype(float)
@@ -239,7 +239,7 @@ def _signals(starts, ends, seconds):
 
 
 def _peaks(times, speech):
-    """Yields the best offsets for each window of cues: (center of the window in s, offset in s, score)."""
+    """Yields (center in s, offset in s, score) for each of the best offsets of each window of cues."""
     count = max(1, round(np.ptp(times) / 240.0))
     edges = np.linspace(times.min(), times.max() + 1e-6, count + 1)
     for chosen in np.unique(np.linspace(0, count - 1, 14).astype(int)):

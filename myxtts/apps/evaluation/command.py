@@ -40,7 +40,7 @@ class Subject(NamedTuple):
 def subjects(folders: Sequence[str], which: str, accept_licence: bool = False) -> list[Subject]:
     """Parses the arguments `FOLDER`, `FOLDER@best` and `FOLDER@last`, and gives each subject a unique name.
 
-    `which` is the checkpoint of a plain `FOLDER`. Models on the Hugging Face hub are downloaded.
+    `which` is the checkpoint for a `FOLDER` without `@`. Models on the Hugging Face hub are downloaded.
 
     Raises `UserError` if a folder does not exist, or a model cannot be loaded (see `local_folder`).
     """
@@ -62,7 +62,7 @@ def subjects(folders: Sequence[str], which: str, accept_licence: bool = False) -
 
 
 def check_output(folder: Path) -> None:
-    """Raises `UserError` if the output folder exists with content that is not from an earlier evaluation."""
+    """Raises `UserError` if the output folder has other content than an earlier evaluation, or is a file or link."""
     if folder.is_symlink() or folder.exists() and not folder.is_dir():
         raise UserError(f"--output must be a folder. {folder} is a file or a link.")
     names, report = {one.name for one in folder.iterdir()} if folder.is_dir() else set(), folder / JSON_FILE
@@ -84,7 +84,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 @exits_with_sentence
 def main(argv: list[str] | None = None) -> int:
-    """Runs `myxtts evaluate`; returns 3 if a model was left out. Options are checked before TensorFlow is imported."""
+    """Runs `myxtts evaluate`; returns 3 if a model was left out, else 0. Checks options before importing TensorFlow."""
     arguments = build_parser().parse_args(argv)
     judged = _check(arguments)
     import_tensorflow()
@@ -109,7 +109,7 @@ def evaluate(*folders: str | os.PathLike, **options) -> dict[str, Any]:
 
 
 def _check(arguments):
-    """Checks the options without TensorFlow, and returns a `Subject` for each of the folders to evaluate."""
+    """Checks the options without importing TensorFlow. Returns a `Subject` for each folder to evaluate."""
     if not arguments.folders:
         raise UserError("Name a model to evaluate, for example: myxtts evaluate runs/mine --quick")
     require(1 <= arguments.sentences <= MOST_SENTENCES, "--sentences", f"1 to {MOST_SENTENCES}", arguments.sentences)

@@ -135,7 +135,7 @@ def share(hits: np.ndarray, totals: np.ndarray) -> Estimate:
 
 
 def share_difference(first: tuple[np.ndarray, np.ndarray], second: tuple[np.ndarray, np.ndarray]) -> Estimate:
-    """Estimates the second proportion minus the first, each as (hits, totals), with Newcombe's interval (1998)."""
+    """Estimates the second proportion minus the first, with Newcombe's interval (1998). Both are (hits, totals)."""
     a, b = share(*first), share(*second)
     value = b.value - a.value
     if a.low is None or b.low is None:
@@ -177,19 +177,19 @@ class Comparison:
 
     @cached_property
     def figures(self) -> list[dict[str, dict[str, Estimate]]]:
-        """Estimates for each group of sentences: `{group: {metric: estimate}}` of each row."""
+        """`{group: {metric: estimate}}` for each of `rows`, in order: all metrics on each group of sentences."""
         of_row = lambda row, ids: {one.name: found for one in METRICS if (found := self.figure(row, one, ids))}
         return [{name: of_row(row, ids) for name, ids in self.groups.items()} for row in self.rows]
 
     @cached_property
     def differences(self) -> list[dict[str, Estimate]]:
-        """`{metric: estimate}` of each row of `compared` after the first, minus the first row."""
+        """Differences from the first of the `compared` rows: `{metric: estimate}` for each of the others, in order."""
         first, *others = self.compared or [None]
         difference = lambda row: {one.name: found for one in METRICS if (found := self.difference(first, row, one))}
         return [difference(row) for row in others]
 
     def difference(self, first: Row, second: Row, metric: Metric) -> Estimate | None:
-        """Estimates a metric of `second` minus that of `first`, on their common sentences; None if they have none."""
+        """Estimates a metric of `second` minus that of `first`, on their common sentences; returns None without any."""
         a, b = first.parts(metric.name), second.parts(metric.name)
         both = [key for key in a if key in b]
         pair = (tuple(np.array([parts[key] for key in both]).T) for parts in (a, b))
@@ -197,7 +197,7 @@ class Comparison:
         return estimate(*pair).times(metric.scale) if both else None
 
     def value(self, row: Row, name: str) -> float | None:
-        """Returns a row's value of a metric as a plain ratio, not times `Metric.scale`; None if it was not measured."""
+        """Returns the value of a metric for a row, without `Metric.scale`, or None if the metric was not measured."""
         return pooled((one.parts for one in row.measured), name)
 
     @property
@@ -211,7 +211,7 @@ class Comparison:
         return [row for row in self.rows if row.kind in COMPARED]
 
     def missing(self) -> dict[str, str]:
-        """Returns how to enable each metric that is not available, by metric name."""
+        """Returns `{metric: hint}` for the metrics that are not available. A hint tells how to enable the metric."""
         has = {name for name in MISSING if getattr(self.measurer, name, None)}
         has |= {"recordings"} if any(one.recording for one in self.sentences) else set()
         return {one.name: MISSING[one.needs] for one in METRICS if one.needs and one.needs not in has}
@@ -225,12 +225,12 @@ class Comparison:
         return f"not judged: the CER of the recognizer on recordings is {100 * error:.1f} %, above the limit of {limit}"
 
     def unjudged(self) -> set[str]:
-        """Returns the names `cer` and `wer` if the recognizer is too inaccurate (see `not_judged`), else none."""
+        """Returns `{"cer", "wer"}` if the recognizer is too inaccurate (see `not_judged`), otherwise an empty set."""
         return {metric.name for metric in METRICS if metric.needs == "recognizer"} if self.not_judged() else set()
 
     @property
     def groups(self) -> dict[str, set[str] | None]:
-        """Sentence ids by group: `all` (None: all ids) and, if both exist, speakers seen and unseen in training."""
+        """Sentence ids by group: `all` (None for all ids) and, if both exist, speakers seen and unseen in training."""
         seen, others = ({one.id for one in self.sentences if one.seen is kind} for kind in (True, False))
         by_speaker = {"seen speakers": seen, "unseen speakers": others} if seen and others else {}
         return {"all": None} | by_speaker
@@ -282,8 +282,8 @@ def compare(
 ) -> Comparison:
     """Measures the speech of all sources. Raises `UserError` if one fails before any model or folder is measured.
 
-    Sources that fail later, or can speak none of the sentences, are left out, so that no results are lost.
-    After measuring, calls `on_measured(row)`, which may save the audio of `row.measured[-1]`. Then drops the audio.
+    Sources that fail later are left out, so that no results are lost. A model or folder that speaks no sentence fails.
+    After each sentence, calls `on_measured(row)`, which may save the audio of `row.measured[-1]`. Then drops the audio.
     """
     rows, left_out = [], {}
     for row in sources:

@@ -55,8 +55,8 @@ def choose_sentences(
         data: Data set with recordings (default: the data set of the first run whose data still exist).
         texts: Text file with one sentence per line, used instead of the data set.
         voices: Reference recordings, assigned to the sentences in turn.
-        language: Language of `texts` and of clips without a language (default: that of the first run with one). Without
-            any, the language of clips is detected, and `texts` are in the language of a run's speakers, else English.
+        language: Language of `texts` and of clips without a language. Default: the language of the first run with one.
+            Without it, clip languages are detected, and `texts` are in the language of a run's speakers or English.
         folder: Empty folder for recordings by eSpeak NG, which are the default test data of the bundled model.
 
     Raises `UserError` if there are no sentences, or no voices.
@@ -95,9 +95,9 @@ def choose_sentences(
 def sentences_of_data(folder: str | Path, runs: Sequence[Path], language: str, count: int) -> list[Sentence]:
     """Returns up to `count` held-out clips of a data set as sentences, spread evenly over speakers and ids.
 
-    A run's own data set is read with its `data.format` and `data.audio_roots`. Clips that a run rejected are left out.
-    The voice of a sentence is the longest clip of the same speaker and language, if possible a training clip. The
-    sentence's own clip is used only if there is no other. Raises `UserError` if no clip is held out and readable.
+    A run's own data set is read with the run's `data.format` and `data.audio_roots`. Clips rejected by a run are left
+    out. The voice of a sentence is the longest clip of the same speaker and language, if possible a training clip, and
+    the sentence's own clip only if there is no other. Raises `UserError` if no clip is held out and readable.
     """
     is_own = lambda data: any(_is_same(path, folder) for path in (data.train_data, data.val_data))
     own = next(filter(is_own, (read_config(run).data for run in runs)), DataConfig())
@@ -145,7 +145,7 @@ def _espeak_data(folder, language):
 
 
 def clips_of_run(run: Path, utterances: Sequence[Utterance], folder: Path) -> tuple[set[str], set[str]]:
-    """Returns two sets of clip ids: used to train a run; rejected by it. Both are empty if the run has other data."""
+    """Returns ids of clips that a run trained on, and of clips that it rejected; empty sets if it has other data."""
     config, ids, rows = read_config(run), {one.id for one in utterances}, {}
     is_trained = _is_same(config.data.train_data, folder)
     name = "validation" if _is_same(config.data.val_data, folder) and not is_trained else "train"
@@ -182,7 +182,7 @@ def _usable_seconds(clip):
 
 
 def _in_voices(sentences, voices):
-    """Assigns `voices` to the sentences in turn, and removes their recordings, because these are in other voices."""
+    """Assigns `voices` to the sentences in turn, and removes the sentences' recordings, which are in other voices."""
     return [
         replace(one, speaker=Path(voice).stem, voice=str(voice), recording=None, seen=None)
         for one, voice in zip(sentences, np.resize(list(voices), len(sentences)))
@@ -202,7 +202,7 @@ class Row:
     measured: list[Measured] = field(default_factory=list)
 
     def parts(self, metric: str, ids: Collection[str] | None = None) -> dict[str, np.ndarray]:
-        """Returns `{id: (numerator, denominator)}` of a metric, summed over seeds, for sentences `ids` (None: all)."""
+        """Returns `{sentence id: (numerator, denominator)}` of a metric, summed over seeds, for `ids` (None: all)."""
         sums: dict[str, np.ndarray] = {}
         for one in self.measured:
             key = one.spoken.sentence.id
@@ -216,7 +216,7 @@ class Row:
         return {one.spoken.sentence.id: one for one in reversed(self.measured)}
 
     def worst(self, count: int) -> list[Measured]:
-        """Returns the `count` worst sentences, by low confidence, then by CER or MCD; [] if no model spoke them."""
+        """Returns the `count` worst sentences of a model, by low confidence, then CER or MCD; [] for other rows."""
 
         def badness(one):
             part, whole = one.parts.get("cer", one.parts.get("mcd", (0.0, 1.0)))

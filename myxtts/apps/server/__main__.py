@@ -36,14 +36,14 @@ def main(argv: list[str] | None = None) -> int:
     serving = Serving(app, speaker, arguments.max_connections, arguments.grace_seconds, wyoming)
 
     def end(number, frame):
-        if speaker.alive:  # still warms up, and Python's cleanup would crash
+        if speaker.alive:  # the speaker is still warming up, and Python's cleanup would crash
             os._exit(128 + number)
         sys.exit(128 + number)
 
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, end)
-    serving.run([listening])  # raises its signals again after the shutdown
+    serving.run([listening])  # after the shutdown, raises the caught signals again
     return 0 if serving.started else 1
 
 

@@ -1,4 +1,4 @@
-"""HTTP endpoints: speech, models and voices in OpenAI's format, health, metrics and pages."""
+"""FastAPI application of the server: endpoints for speech, models, voices, health and metrics, and HTML pages."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -22,7 +22,7 @@ from myxtts.apps.server.voices import VoiceBook
 
 
 def make_app(speaker: Speaker, voices: VoiceBook, settings: ServerSettings) -> FastAPI:
-    """Builds the FastAPI application, which starts `speaker` if necessary and stops it at shutdown."""
+    """Builds the FastAPI app. At startup it starts `speaker`, unless running; at shutdown it stops `speaker`."""
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -50,7 +50,7 @@ def make_app(speaker: Speaker, voices: VoiceBook, settings: ServerSettings) -> F
 
     @app.post(CAPTIONED, response_class=Response, responses={200: {"content": {"application/json": {}}}})
     async def captioned_speech(body: SpeechRequest, request: Request) -> Response:
-        """Synthesizes a text with word times, as in Kokoro-FastAPI; a stream has one line of JSON per sentence."""
+        """Returns audio and word times in Kokoro-FastAPI's format; if streamed, one line of JSON per sentence."""
         return await answer(CaptionedResponse, body, request)
 
     _add_state(app, speaker, voices, settings)

@@ -50,7 +50,7 @@ class ServerSettings:
 
 @dataclass
 class ApiError(Exception):
-    """Error for the client, which becomes an HTTP response in the format of OpenAI's API."""
+    """Error that is reported to the client, over HTTP in the format of OpenAI's API."""
 
     status: int
     message: str
@@ -68,14 +68,14 @@ class ApiError(Exception):
         return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
 
     def response(self) -> JSONResponse:
-        """Creates the HTTP response, with the headers that the status requires."""
+        """Creates the HTTP response; adds `Retry-After` if `retry_after_seconds` is set, `WWW-Authenticate` for 401."""
         headers = {} if self.retry_after_seconds is None else {"Retry-After": str(self.retry_after_seconds)}
         headers |= {"WWW-Authenticate": "Bearer"} if self.status == 401 else {}
         return JSONResponse(self.body, self.status, headers)
 
 
 def as_api_error(error: Exception) -> ApiError:
-    """Converts an exception to an error for the client. A `UserError` keeps its message, others get a general one."""
+    """Converts an exception to an `ApiError`. Only the message of an `ApiError` or `UserError` reaches the client."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, UserError):
@@ -142,7 +142,7 @@ class Gate:
             raise ApiError(401, "Send the server's API key as `Authorization: Bearer KEY`.", code="invalid_api_key")
 
     async def _read_body(self, request, most):
-        """Reads a body of at most `most` bytes within the time limit; returns an ASGI `receive` to replay the body."""
+        """Reads a body of up to `most` bytes within `body_seconds`; returns an ASGI `receive` that replays the body."""
         too_large = ApiError(413, f"The body of a request to {request.scope['path']} must have at most {most} bytes.")
         if int(request.headers.get("content-length", 0)) > most:
             raise too_large

@@ -15,7 +15,7 @@ from myxtts.storage.base_model import BASE_NAME, EXPORT, FILE, KINDS, MODELS, re
 
 KEY_VARIABLE = "MYXTTS_API_KEY"
 COMMAND = read_toml(__file__, "options.toml")
-"""Description and options of the command; `ranges` maps numeric flags to their minimum and maximum."""
+"""Content of `options.toml`. Its table `ranges` maps each numeric flag to the minimum and maximum of its value."""
 
 
 def build_parser() -> argparse.ArgumentParser:

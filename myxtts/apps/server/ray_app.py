@@ -13,14 +13,14 @@ from myxtts.apps.server.options import build_parser, check_options
 from myxtts.config.checks import UserError, needing
 
 OF_RAY = tuple("host port max_connections grace_seconds wyoming_port wyoming_host ui api_key device".split())
-"""Flags of `myxtts serve` that are refused here, because Ray Serve has its own settings for them."""
+"""Flags of `myxtts serve` that `command_line` refuses: Ray manages them, or replicas do not support them."""
 
 
 def application(flags: dict[str, Any]) -> Any:
     """Builds a Ray Serve application from flags of `myxtts serve`, such as `{"checkpoint": "runs/mine", "queue": 16}`.
 
     Raises:
-        UserError: Ray is not installed, or a flag is unknown, invalid, or replaced by a setting of Ray.
+        UserError: Ray is not installed, or a flag is unknown, invalid or in `OF_RAY`.
     """
     with needing('This needs Ray Serve. Install it with: pip install "myxtts[ray]"'):
         from ray import serve
@@ -43,7 +43,7 @@ def application(flags: dict[str, Any]) -> Any:
 
 
 def command_line(flags: dict[str, Any]) -> list[str]:
-    """Converts flags to arguments of `myxtts serve`. False and None omit a flag; True gives a flag without a value."""
+    """Converts flags to arguments of `myxtts serve`. False or None omits a flag; True adds the flag without a value."""
     words = []
     for name, value in flags.items():
         name = name.replace("-", "_")

@@ -59,7 +59,7 @@ def open_model(arguments: argparse.Namespace, key: str | None) -> tuple[FastAPI,
 
 
 def _open_exported(run, arguments):
-    """Returns an exported model, its voices `{name: language}`, its training speakers, and options for `Speaker`."""
+    """Returns an exported model, its voices `{name: language}`, training speakers' names, and options of `Speaker`."""
     for name in ("decoder", "engine", "device", "which"):
         if getattr(arguments, name) not in (None, "best"):
             raise UserError(
@@ -113,8 +113,8 @@ def log_as_json() -> None:
 def limited_protocol(max_of_address: int) -> type[H11Protocol]:
     """Returns a uvicorn protocol class that limits connections, and closes them after `HEAD_SECONDS` without a request.
 
-    Allows `max_of_address` connections per address (0: no limit) and `MOST_CONNECTIONS` in total. If a new connection
-    exceeds a limit, closes the oldest one that is not waiting for a response or, if all are waiting, the new one.
+    The class allows `max_of_address` connections per address (0: no limit) and `MOST_CONNECTIONS` in total. Beyond a
+    limit, the oldest connection that is not waiting for a response is closed or, if all are waiting, the new one.
     """
     opened: dict[H11Protocol, str] = {}  # the oldest first
     has_no_request = lambda one: one.cycle is None or one.cycle.response_complete or one.cycle.more_body
@@ -175,7 +175,7 @@ class Serving(uvicorn.Server):
                 logging.getLogger("myxtts.apps.server").info("Listening on http://%s", place)
 
     async def shutdown(self, sockets=None):
-        """Rejects queued texts and finishes the texts in progress, up to the time limit."""
+        """Rejects queued texts, and finishes the texts in progress unless they take longer than `grace_seconds`."""
         self.speaker.refuse_more()
         end = time.monotonic() + self.config.timeout_graceful_shutdown
         while self.speaker.load[1] and not self.force_exit and time.monotonic() < end:

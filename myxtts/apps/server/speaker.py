@@ -26,12 +26,12 @@ logger = logging.getLogger(__name__)
 _stopping = partial(ApiError, 503, "The server is stopping.", code="stopping", retry_after_seconds=5)
 
 MOST_ROWS = 8
-"""Maximum number of sentences in the GPT's batch, the same as in `code_engine`; also the default of `most_texts`."""
+"""Maximum number of sentences in the GPT's batch, as `MOST_ROWS` in `code_engine`; also the default of `most_texts`."""
 METRICS = read_toml(__file__, "metrics.toml")
 
 
 class Metrics(dict):
-    """Prometheus metrics by name, in a registry of their own. `load()` returns the numbers of `Speaker.load`."""
+    """Prometheus metrics by name, in a registry of their own. The gauges call `load`, which returns `Speaker.load`."""
 
     def __init__(self, load: Callable[[], tuple[int, int, int]]):
         self.registry = CollectorRegistry()
@@ -44,14 +44,14 @@ class Metrics(dict):
 
 @dataclass(eq=False)
 class SpeechJob:
-    """A text to speak and its state in the queue. The event loop that submits a job receives its audio with `next`."""
+    """A text to speak and its state in the queue. The event loop that submits the job gets the audio from `next`."""
 
     silences: tuple[float, float]
     """Seconds of silence before the first piece and after the last piece."""
     pieces: list[Piece]
-    """The text; empty if there is nothing to speak."""
+    """Pieces of the text; empty if the text has nothing to speak."""
     voices: VoiceBook
-    """Loads `voice`."""
+    """Voice book that loads `voice`."""
     voice: ServedVoice
     language: str
     sampling: SamplingConfig
@@ -84,7 +84,7 @@ class SpeechJob:
             self.loop.call_soon_threadsafe(self._audio.put_nowait, item)
 
     async def next(self) -> np.ndarray | None:
-        """Waits for the next samples `(S,)` at the model's rate; returns None at the end, raises if the job failed."""
+        """Waits for the next samples `(S,)` and returns them, or None at the end. Raises the error of a failed job."""
         item = await self._audio.get()
         if isinstance(item, Exception):
             raise item
@@ -99,11 +99,11 @@ class Speaker:
     engine's batch is not full, the next sentences of the running texts are sampled ahead.
 
     Args:
-        max_waiting, queue_seconds: Limits of the queue.
+        max_waiting, queue_seconds: Maximum number of texts in the queue, and maximum waiting time of each.
         total_seconds: Time limit from arrival to the last audio.
         warm: `none`, `short` or `all`, as in `Synthesizer.warm_up`.
         device: Context in which the speaker's thread runs the model, such as `tf.device`.
-        most_texts: Maximum number of texts spoken at once. An exported model samples texts in turn, a few codes each.
+        most_texts: Maximum number of texts spoken at once. An exported model samples a few codes of each text in turn.
     """
 
     def __init__(
@@ -146,7 +146,7 @@ class Speaker:
             return len(self._waiting), len(self._running), sum(job.stream.num_rows for job in self._running)
 
     def submit(self, job: SpeechJob) -> None:
-        """Queues a text. Must be called in a running event loop. A text without `pieces` gives silence at once.
+        """Queues a job. Must be called in a running event loop. If `job.pieces` is empty, sends only silence.
 
         Raises `ApiError` if the queue is full (429) or the server is stopping (503).
         """
@@ -238,7 +238,7 @@ class Speaker:
                 self._fail(self._waiting.popleft(), late)
 
     def _admit(self):
-        """Starts queued texts up to the limit, and fills the rest of the engine's batch with upcoming sentences."""
+        """Starts queued texts up to `most_texts`, and fills the engine's batch with next sentences of running texts."""
         while len(self._running) < self._most_texts:
             with self._changed:
                 if not self._waiting:
@@ -283,7 +283,7 @@ class Speaker:
             self._end(job)
 
     def _end(self, job, error=None):
-        """Removes a job from the texts being spoken, and sends it None as the end of its audio, or the error."""
+        """Ends a running job. Unless it was cancelled, sends `error` or, if None, the end of the audio to `next`."""
         job.stream.close()
         with self._changed:
             self._running.remove(job)

@@ -87,7 +87,7 @@ def plain_text(text: str) -> str:
 
 
 def spoken_parts(text: str) -> tuple[float, list[tuple[str, float]]]:
-    """Splits a text at `[pause: 2s]`; returns the initial silence in seconds, and each part with the silence after it.
+    """Splits a text at pauses such as `[pause: 2s]`; returns initial silence in s, and (part, silence after it) pairs.
 
     Parts without letters and digits are dropped. If no part is left, the silence lasts `SILENCE_SECONDS` or more.
 
@@ -150,7 +150,7 @@ def make_job(
 
 
 class SpeechResponse(Response):
-    """HTTP response that submits a job and sends its audio, or an error if the job fails before its first audio."""
+    """HTTP response that submits `job` and sends the audio, or an error if the job fails before the first audio."""
 
     def __init__(self, speaker: Speaker, job: SpeechJob, request: SpeechRequest):
         self.speaker, self.job, self.request, self.background, self.error = speaker, job, request, None, None
@@ -222,7 +222,7 @@ class SpeechResponse(Response):
 
 
 class CaptionedResponse(SpeechResponse):
-    """Response with audio and word times as in Kokoro-FastAPI: one JSON object, or if streamed, one per sentence."""
+    """Response with audio and word times in Kokoro-FastAPI's format: a JSON object, or one per sentence if streamed."""
 
     media_type = "application/json"
 
@@ -248,7 +248,7 @@ class CaptionedResponse(SpeechResponse):
         yield self._captioned(content, times), True
 
     def _length_of_word(self, word):
-        """Returns a word's relative duration: its number of phonemes (letters if the model has none); 0 if silent."""
+        """Returns a word's number of phonemes, or letters if the model uses no phonemes, as its relative duration."""
         tokenizer = self.speaker.synthesizer.tokenizer
         ids = tokenizer.encode(word, self.job.language)[1:]
         letters = sum(map(str.isalnum, tokenizer.decode(ids)))

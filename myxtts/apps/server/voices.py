@@ -15,7 +15,7 @@ from myxtts.storage.speakers import composed
 from myxtts.text.languages import LANGUAGES
 
 VOICE_NAME = re.compile(r"[^\W_][\w .-]{0,63}(?<![ .])")
-"""Valid names of voices. They begin with a letter or digit, so that no name is a path or a hidden file."""
+"""Pattern of valid voice names. They begin with a letter or digit, so that no name is a path or a hidden file."""
 MOST_NAME_BYTES = 200
 MOST_VOICES, MOST_VOICES_BYTES = 1_000, 2**28
 """Maximum number of files and of bytes in the voice folder. When either is reached, uploads are refused."""
@@ -43,15 +43,15 @@ class ServedVoice:
 
 
 class VoiceBook:
-    """Finds and adds voices by name. Names from requests never become part of a path.
+    """Finds and adds voices by name. Names from requests are not used as paths, except by `add`, which checks them.
 
     Args:
         model: Model that loads the voices and encodes new ones.
         speakers: Languages of the voices stored with the model, by voice name.
         folder: Folder with one file per voice; files may be added or changed at any time. None means no folder.
-        aliases: Voice for each additional name; the name "" sets the default voice. The names of OpenAI's and Kokoro's
-            voices need no alias. For these, a voice of the same language and sex is used, if there is one. OpenAI's
-            voices have no language of their own; the language of the text is used.
+        aliases: Voice for each additional name. The voice for the name "" is the default voice. OpenAI's and Kokoro's
+            voice names need no alias: they select a voice of the same language and sex, if there is one. Because
+            OpenAI's voices have no language, the language of the text is used for them.
 
     Raises `FileNotFoundError` if the folder does not exist, and `UserError` if an alias does not name a voice.
     """
@@ -85,8 +85,8 @@ class VoiceBook:
         return self._speakers | found
 
     def find(self, name: str, language: str) -> ServedVoice:
-        """Finds the voice of a request by its name or an alias. If `name` is empty or an OpenAI voice, the likely
-        `language` of the text selects the voice. Raises `ApiError` if no voice has this name."""
+        """Returns the voice with this name or alias. If `name` is "" or a voice of OpenAI, and has no alias, a voice in
+        `language`, the likely language of the text, is preferred. Raises `ApiError` if no voice has this name."""
         voices, name = self.all(), composed(name)
         name = name if name in voices else self.aliases.get(name, name)
         if voices and name not in voices:
@@ -100,8 +100,8 @@ class VoiceBook:
         """Encodes a voice from an audio file's content, and saves it to the folder as `name`. Not thread-safe.
 
         Raises:
-            ApiError: `name` is the name of a voice or of a file in the folder (409), the folder is full (403), or the
-                name or recording is invalid (400).
+            ApiError: `name` is already the name of a voice, alias or file (409), the folder is full (403), or the name
+                or recording is invalid (400).
         """
         if not VOICE_NAME.fullmatch(name := composed(name)) or len(name.encode()) > MOST_NAME_BYTES:
             rule = "A voice's name must have letters, digits, spaces, _, - and . only, and begin with a letter or digit"

@@ -40,7 +40,7 @@ def build_page(studio: Studio, language: str) -> gr.Blocks:
 
 
 MOST_WRONG, WRONG_SECONDS = 10, 60.0
-"""Limit for guessing: after `MOST_WRONG` wrong passwords within `WRONG_SECONDS`, every password is refused."""
+"""Limit for guessing: no password is accepted if `MOST_WRONG` wrong ones were given in the last `WRONG_SECONDS`."""
 
 
 def _checks_password(password):
@@ -106,7 +106,7 @@ def _in_language(language, send):
 
 
 def mount_page(app: FastAPI, studio: Studio, password: str | None, token: str | None) -> None:
-    """Mounts the page on an app, in each language, protected by the password or, without one, the token (`Door`)."""
+    """Mounts the page on an app in each language, protected by a password or, if it is None, a token (see `Door`)."""
     studio.home.mkdir(parents=True, exist_ok=True)
     app.add_middleware(Door, token=None if password else token)
     for language, prefix in PREFIX.items():
@@ -119,7 +119,7 @@ def mount_page(app: FastAPI, studio: Studio, password: str | None, token: str | 
 
 
 def make_page_app(studio: Studio, password: str | None, token: str | None = None) -> FastAPI:
-    """Builds an app with only the page (see `mount_page`). Without a password, the app serves localhost only."""
+    """Builds an app that has only the page (see `mount_page`). Without a password, it answers only on localhost."""
     app = FastAPI(openapi_url=None)
     if not password:
         app.add_middleware(TrustedHostMiddleware, allowed_hosts=["localhost", "127.0.0.1", "[::1]"])

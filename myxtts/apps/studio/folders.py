@@ -24,21 +24,21 @@ DATA, EXPORTS, EVALUATION, TRASH = "_data", "_exports", "_evaluation", "_trash"
 SUBTITLES = (".srt", ".vtt", ".ass")
 TEXT_SUFFIXES = (".txt", ".lab", ".csv", *SUBTITLES)
 RECORDINGS = ".recordings"
-"""Suffix of the folder `NAME.recordings`: long recordings for the data set NAME, with a subfolder for each upload."""
+"""Suffix of `NAME.recordings`, the folder of the long recordings of the data set NAME, with a subfolder per upload."""
 VOTES = "_votes.csv"
 COLUMNS = ("time", "first", "second", "better", "blind", "text", "seed")
 SAME = "same"
 
 
 def runs_in(folder: Path) -> list[str]:
-    """Returns the names of the runs in a folder, newest first; `./base` for a run named like the bundled model."""
+    """Returns run names, newest first. A run named `base` becomes `./base`, because `base` is the bundled model."""
     found = [path.parent for path in folder.glob(f"[!.]*/{SETTINGS}") if kind_of(path.parent) in (MODEL, SETTINGS)]
     found.sort(key=lambda path: status_of(path).st_mtime, reverse=True)
     return [model_name(path.relative_to(folder)) for path in found]
 
 
 def named_folder(home: Path, name: str, kind: str = "run") -> Path:
-    """Returns `home / name` for a run or data set (`kind`: `run` or `data`); raises `UserError` for bad new names."""
+    """Returns `home / name`. Raises `UserError` if `name` is invalid for a new run (`kind`: run) or data set (data)."""
     is_valid = re.fullmatch(r"[^\W_][\w .-]{0,99}(?<! )", name or "") or (kind == "run" and name in runs_in(home))
     if name == BASE_NAME or not is_valid:
         raise PageError(f"bad_name_{kind}", repr(name)) if name else PageError(f"no_name_{kind}")
@@ -70,9 +70,10 @@ class DataSets:
         return self.folder(name).with_name(f"{name}{RECORDINGS}")
 
     def keep(self, name: str, files: Sequence[str] | None, is_heard: bool = False) -> Path | None:
-        """Copies uploaded files for a data set. With subtitles, or if a recognizer is used (`is_heard`), the
-        files are long recordings: copies them to a new folder in `recordings(name)`, and returns it. Otherwise they are
-        clips with texts: copies them to the set's folder, and returns None. Raises `UserError` for unfit files."""
+        """Copies uploaded files for a data set. If there are subtitles or a recognizer is used (`is_heard`), the files
+        are treated as long recordings: they are copied to a new folder in `recordings(name)`, which is returned.
+        Otherwise the files are treated as clips with texts: they are copied to `folder(name)`, and None is returned.
+        Raises `UserError` if a file has an unknown type or no text, or does not fit the existing data set."""
         folder, names = self.folder(name), [Path(file).name for file in files or ()]
         is_cut = is_heard or any(one.lower().endswith(SUBTITLES) for one in names)
         audio = MEDIA_EXTENSIONS if is_cut else AUDIO_EXTENSIONS
@@ -120,19 +121,19 @@ class DataSets:
         return folder
 
     def lists(self, folder: str | Path) -> list[Path]:
-        """Returns the lists of clips (CSV files) of a data set; [] if it was not made on the web page."""
+        """Returns the paths of a data set's CSV lists of clips; [] if the page did not cut the set from recordings."""
         lists = [Path(folder, name) for name in ("metadata_train.csv", "metadata_eval.csv")]
         return [path for path in lists if path.is_file()] if Path(folder).parent == self.home else []
 
     def doubts(self, folder: str) -> dict[tuple[str, str], str]:
-        """Returns why a text was doubtful when the data set was cut, `{(clip, text): reason}`."""
+        """Returns `{(clip, text): reason}` for the texts that were doubtful when the data set was cut."""
         rows = _read_csv(Path(folder, "segments.csv")) if self.lists(folder) else ()
         return {(row["clip"], row["text"].lstrip("'")): row["detail"] for row in rows if row["clip"] and row["detail"]}
 
     def correct(self, folder: str, loaded: Sequence, texts: Sequence, languages: Mapping[str, str] = {}) -> int:
-        """Saves edited texts of clips to the CSV lists of a data set, and removes clips whose text is now empty. Also
-        replaces the clips' language codes by `languages`, `{old: new}`. `loaded` and `texts` are the rows (clip, text,
-        …) before and after the edit. Returns the number of edited texts. Raises `UserError` if the text of an edited
+        """Saves edited texts of clips to the CSV lists of a data set; returns the number of edited texts. `loaded` and
+        `texts` are the rows (clip, text, …) before and after the edit. A clip whose text is now empty is removed.
+        `languages`, `{old code: new code}`, replaces the clips' languages. Raises `UserError` if the text of an edited
         clip has been changed on disk since it was loaded."""
         plain = lambda rows: {row[0]: " ".join(str(row[1] or "").replace("|", " ").split()) for row in rows}
         before, given, lists = plain(loaded), plain(texts), {}
@@ -157,10 +158,9 @@ class DataSets:
 
 
 class Kept(NamedTuple):
-    """A folder in the list of the tab Models: a run, a data set, an export or the evaluation."""
+    """A folder in the list of the tab Models. Its `kind` is `run`, `data`, `export` or `evaluation`."""
 
     kind: str
-    """Kind of the folder: `run`, `data`, `export` or `evaluation`."""
     folder: Path
     size: str
     changed: str
@@ -168,7 +168,7 @@ class Kept(NamedTuple):
 
 
 def kept_in(home: Path) -> dict[str, Kept]:
-    """Returns the runs (newest first), data sets, exports and the evaluation, by their paths relative to `home`."""
+    """Returns the runs (newest first), data sets, exports and the evaluation, each by its path relative to `home`."""
     found = [("run", home / name) for name in runs_in(home)]
     patterns = {"data": f"{DATA}/[!.]*/", "export": f"{EXPORTS}/[!.]*/", "evaluation": f"{EVALUATION}/"}
     found += [(kind, path) for kind, pattern in patterns.items() for path in home.glob(pattern)]
@@ -184,13 +184,13 @@ def kept_in(home: Path) -> dict[str, Kept]:
 
 
 def _parts(kind, folder):
-    """Returns the paths to move: `folder`, preceded by its companion (a data set's recordings, a run's output)."""
+    """Returns the paths that belong together: a data set's recordings or a run's output, if any, and then `folder`."""
     beside = {"data": folder.with_name(f"{folder.name}{RECORDINGS}"), "run": output_path(folder)}
     return [path for path in (beside.get(kind), folder) if path and (path.exists() or path == folder)]
 
 
 def removable(home: Path, place: str | None, tasks: Tasks) -> Kept:
-    """Returns the `Kept` folder at the path `place`. Raises `UserError` if no such folder exists or it is in use."""
+    """Returns `kept_in(home)[place]`. Raises `UserError` if there is no such folder, or if the folder is in use."""
     if (one := kept_in(home).get(place or "")) is None:
         raise PageError("choose_kept")
     for run in filter(process_of, {*map(home.resolve().joinpath, runs_in(home)), *trainings}):
@@ -208,7 +208,7 @@ def removable(home: Path, place: str | None, tasks: Tasks) -> Kept:
 
 
 def to_trash(home: Path, place: str | None, tasks: Tasks) -> Path:
-    """Moves a folder of `kept_in`, with the files that belong to it, to the trash; returns its new path."""
+    """Moves `kept_in(home)[place]` and its companion (see `_parts`) to the trash; returns the folder's new path."""
     one = removable(home, place, tasks)
     (home / TRASH).mkdir(exist_ok=True)
     trainings.pop(one.folder.resolve(), None)  # how its training ended does not concern a new run of this name
@@ -216,7 +216,7 @@ def to_trash(home: Path, place: str | None, tasks: Tasks) -> Path:
 
 
 def add_vote(home: Path, sides: Sequence[str], better: int | None, blind: bool, text: str, seed: int) -> None:
-    """Appends a vote between the two models `sides` to `_votes.csv`; `better` is the winner's index, None for a tie."""
+    """Appends a vote on two models, `sides`, to `_votes.csv`. `better` is the index of the winner, None for a tie."""
     if not (home / VOTES).exists():
         append_line(home / VOTES, csv_text([COLUMNS], end=""))
     at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

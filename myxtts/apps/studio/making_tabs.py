@@ -19,7 +19,7 @@ from myxtts.storage.base_model import BASE_NAME
 
 
 def data_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
-    """Fills the tab Data, to create and check data sets. Sets `choices.data`: inputs that also update the tab Train."""
+    """Fills the tab Data, to create and check data sets. Sets `choices.data`, the inputs that the tab Train follows."""
     with gr.Row():
         with gr.Column():
             with gr.Row():
@@ -57,7 +57,7 @@ def data_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
 
 
 def _checked(studio, texts, page_language, chosen):
-    """Adds a button to check a data set, and the results: report, clips to play, texts to correct, `report.html`.
+    """Adds a button to check a data set, and what the check shows: report, clips, texts to correct, `report.html`.
     `chosen` are the inputs for folder and language. Returns `examine_on(event)`, which makes an event run the check."""
     check = gr.Button(texts["check"], elem_id="data_check")
     line, report = parts.state_line("data_notice"), parts.log_box(texts["report"], "data_report", 6)
@@ -144,7 +144,7 @@ def train_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
 
 
 def _form(studio, texts, choices):
-    """Adds the training form; returns run name input, `{flag: input}` of settings, recipe input and stage table."""
+    """Adds the training form; returns the run name input, setting inputs `{flag: input}`, recipe input, stage table."""
     preset = studio.preset(None, BASE_NAME)
     lists = dict(allow_custom_value=True)
     models = lambda: [(texts["nothing"], ""), (texts["base"], BASE_NAME), *runs_in(studio.home), ("XTTS v2", XTTS_V2)]
@@ -186,7 +186,7 @@ def _box(name, texts, value):
 
 
 def _fill(studio, texts, name, form, recipe, stages, notice):
-    """Connects events, so that a change of the run name, the model to start from or the recipe updates the form."""
+    """Connects events that update the form when the run name, the model to start from or the recipe is changed."""
     source, outputs = form["init_from"], [recipe, stages, *form.values()]
 
     def shown(run, source, recipe=None):

@@ -20,7 +20,7 @@ from myxtts.text.languages import LANGUAGES
 SCRIPTS = {path.stem: path.read_text(encoding="utf-8") for path in Path(__file__).parent.glob("*.js")}
 """JavaScript of the page, by the name of its file."""
 PATHS = re.compile(r"[^\s'\"(`]*/(?:[0-9a-f]{64}|_data|_exports)/(?:[^/\n]+\.recordings/(?:upload[_\d]*/)?)?")
-"""Pattern of the path before the name of an upload, data set or export. Messages on the page leave this path out."""
+"""Pattern of the path before the name of an upload, data set or export. Messages on the page omit this path."""
 
 
 def state_line(elem_id: str) -> gr.Markdown:
@@ -29,10 +29,10 @@ def state_line(elem_id: str) -> gr.Markdown:
 
 
 def act(texts: dict, event: Callable, run: Callable, inputs: Sequence, outputs: Sequence, line: gr.Markdown, **options):
-    """Calls the function or generator `run` on an event, and shows its errors; returns a `gradio.events.Dependency`.
+    """Connects an event, such as `button.click`, with the function or generator `run`; returns the Gradio dependency.
 
-    Errors appear in `line` until the next call; `outputs` may contain `line`, too. A message that exists only
-    in English is preceded by a note in the page's language. Events chained by `success` do not run after an error.
+    Results are shown in `outputs`, which may contain `line`. Errors appear in `line` until the next call, after a note
+    in the page's language if the message exists only in English. Events chained by `success` do not run after an error.
     """
 
     def generated(*given):
@@ -63,7 +63,7 @@ def log_box(label: str, elem_id: str, lines: int = 8) -> gr.Textbox:
 
 
 def language_box(texts: dict[str, str], elem_id: str, value: str, codes: Collection[str] = LANGUAGES) -> gr.Dropdown:
-    """Creates a drop-down of the languages `codes`; "" stands for detecting the language."""
+    """Creates a drop-down of the languages `codes`. The code "" becomes the choice to detect the language."""
     named = {code: f"{texts.get(f'language_{code}', one.name)} ({code})" for code, one in LANGUAGES.items()}
     names = [(named.get(code, texts["automatic"]), code) for code in codes]
     return gr.Dropdown(names, value=value, label=texts["language"], elem_id=elem_id)
@@ -71,7 +71,7 @@ def language_box(texts: dict[str, str], elem_id: str, value: str, codes: Collect
 
 def hint(texts: dict[str, str], doubt: str, unread: str) -> str:
     """Returns a warning that the text seems to be in the language `doubt`, and that the characters `unread` are not
-    spoken. If `doubt` or `unread` is "", its part of the note is omitted."""
+    spoken. If `doubt` or `unread` is "", its part of the warning is omitted."""
     seems = doubt and texts["seems"].format(texts.get(f"language_{doubt}", LANGUAGES[doubt].name))
     return " · ".join(filter(None, [seems, unread and texts["unread"].format(html.escape(unread))]))
 
@@ -82,7 +82,7 @@ def command(studio: Studio, texts: dict[str, str], name: str, task: str, label: 
     Returns the function `connect(page, start, inputs, outputs, end)`, which sets what the run button does. A click
     calls two functions. `start(*inputs)` runs a command as `task` (see `Tasks`), and yields its output so far. Then
     `end(folder, *inputs)` returns the final text of the state line, and the values of `outputs`. `folder` is the output
-    folder of the command; None if no command ran. An opened `page` shows the last command; `end` then gets no inputs.
+    folder of the command; None if no command ran. Opening `page` shows the last command and calls `end(folder)`.
     """
     with gr.Row():
         button = gr.Button(texts[label or name], variant="primary", elem_id=name)
@@ -136,14 +136,14 @@ class Choices:
         return self.listed(label, names, value=BASE_NAME, **options)
 
     def listed(self, label: str, names: Callable[[], list], **options) -> gr.Dropdown:
-        """Creates a drop-down of `names()`, which is kept up to date."""
+        """Creates a drop-down with the label `texts[label]` and the choices `names()`, which are kept up to date."""
         box = gr.Dropdown(names(), label=self.texts[label], **options)
         self.fresh(box, lambda: gr.Dropdown(choices=names()), is_typed=options.get("allow_custom_value", False))
         return box
 
     def fresh(self, lists: Any, fill: Callable, name: str | bool = False, is_typed: bool = False) -> None:
-        """Updates the inputs `lists` to the values from `fill()` when the page or their tab is opened, and on `refill`.
-        If `is_typed`, opening the tab does not update them. `name` is the update's name in the API, False for none."""
+        """Updates the inputs `lists` to the values that `fill()` returns when the page or the current tab opens, and at
+        events of `refill`. If `is_typed`, opening the tab is ignored. `name` is the update's name in the API."""
         self._fills.append((fill, lists))
         opened = [self.page.load, self.tab.select][: 1 if is_typed else 2]  # text typed just after would be lost
         gr.on(opened, fill, None, lists, show_progress="hidden", api_name=name)
@@ -155,7 +155,7 @@ class Choices:
 
     def voice(self, name: str, text: gr.Textbox, *models: gr.Dropdown) -> tuple[gr.Dropdown, gr.Dropdown, gr.Audio]:
         """Creates inputs for a language, a stored voice, and a recording of another voice. Offers the languages and
-        stored voices that all `models` share. A change of either translates `text` if it is a sample sentence."""
+        stored voices that all `models` share. A new language or voice translates `text` if it is a sample sentence."""
 
         def voices(before, language, *names):
             found = self.studio.speakers(language or self.language, *names, before=before)

@@ -29,7 +29,7 @@ POLL_SECONDS = 0.5
 ENDING_SECONDS = 60.0
 """Maximum time that a new training run waits for the process of the previous one to exit."""
 FIGURES = ("loss", "avg_ms", "stall", "host_mb", "model_gpu_mb")
-"""Measurements in `metrics.jsonl` that the page shows, in order."""
+"""Measurements in `metrics.jsonl` that the page shows, in this order."""
 ENDED = (-signal.SIGTERM, 128 + signal.SIGTERM)
 """Exit codes of a process after SIGTERM: killed by the signal, or ended by its own handler."""
 FOREIGN = re.compile(r"\[src/|\[\d{4}-\d\d-\d\d [\d:.]+\] \[")
@@ -46,7 +46,7 @@ class Tasks:
         self._lock = threading.Lock()
 
     def follow(self, name: str, *arguments: str) -> Iterator[str]:
-        """Runs a `myxtts` command, or joins it if it is already running; yields its output so far every `POLL_SECONDS`
+        """Starts a `myxtts` command under `name`, unless it already runs; yields its output so far every `POLL_SECONDS`
         and at the end. Without `arguments`, follows the last command under this name, even if it has ended. Raises
         `UserError` if a different command is running under this name, or if the command fails or is cancelled."""
         with self._lock:
@@ -84,7 +84,7 @@ class Tasks:
         return time.monotonic() - self._last[name][3]
 
     def folders(self) -> dict[str, Path]:
-        """Returns the output folder of each running command, by task name. `plan` has the folder of the planned run."""
+        """Returns the output folder of each running command by its name; for `plan`, the folder of the planned run."""
         flags = ("--output=", "--checkpoint-dir=")
         words = {name: word for name in [*self._last] for word in self.arguments(name) if word.startswith(flags)}
         return {name: Path(word.partition("=")[2]) for name, word in words.items()}
@@ -118,8 +118,8 @@ def start_training(folder: Path, flags: Sequence[str]) -> None:
 
 
 def stop_training(folder: Path) -> None:
-    """Stops the training run in a folder: after its current step, with a checkpoint; before its first step, at once.
-    Sends SIGTERM instead of SIGINT: if the server was started in the background (`&`), its runs ignore SIGINT until
+    """Stops the training run in a folder. The run saves a checkpoint after its current step, or ends at once before its
+    first step. Sends SIGTERM because, if the server was started in the background (`&`), its runs ignore SIGINT until
     training begins. Raises `UserError` if no run is training in the folder."""
     if (process := process_of(folder)) is None:
         raise PageError("no_training", folder.name)
@@ -133,7 +133,7 @@ def require_free(folder: Path) -> None:
 
 
 def process_of(folder: Path) -> int | None:
-    """Returns the process id of the training in a folder, from its lock or `trainings`; None if nothing is training."""
+    """Returns the id of the process that is training in a folder, or None. Reads the folder's lock and `trainings`."""
     process = trainings.get(folder.resolve())
     own = process.pid if process is not None and process.poll() is None else None
     try:
@@ -166,7 +166,7 @@ def output_path(folder: Path) -> Path:
 
 
 def status_of(path: Path) -> os.stat_result:
-    """Returns `lstat` of a file or link. If it was deleted meanwhile, like an old checkpoint, all values are 0."""
+    """Returns the `lstat` of a file or link. If the path does not exist (any more), all values are 0."""
     with suppress(OSError):
         return path.lstat()
     return os.stat_result((0,) * 10)
@@ -206,8 +206,8 @@ class RunView:
 
     Attributes:
         failed: Error message of a failed training run; None if it did not fail.
-        state: `training`, `failed`, `finished`, `stopped` or, before its first training, `not training`.
-        stages: Names of the stages that the run trains, in order.
+        state: `training`, `failed`, `finished`, `stopped` or, before the first training, `not training`.
+        stages: Names of the stages that the run trains, in the order of training.
         metrics: Lines of `metrics.jsonl`, each with `kind`, `stage`, `step` and measurements; `loss` is the main loss.
         log: The end of `train.log`.
         sample: The newest audio file of a synthesized or resynthesized validation clip; None if there is none.

@@ -51,7 +51,7 @@ class Studio:
         return base_folder() if name == BASE_NAME else named_folder(self.home, name)
 
     def source(self, named: str | None) -> str:
-        """Returns the value of `--init-from` for the model `named`: its folder if it is a run, otherwise the name."""
+        """Returns the value of `--init-from` for the model `named`: its folder if it is a run, otherwise `named`."""
         named = (named or "").strip()
         return str((self.home / named).resolve()) if named in runs_in(self.home) else named
 
@@ -65,14 +65,14 @@ class Studio:
         return summarize(found) + (f"\nleakage: {leakage}" if leakage else "")
 
     def clips(self, folder: str, language: str) -> dict[str, Utterance]:
-        """Returns the clips of a data set by their relative paths, sorted. Raises `UserError` if there is none."""
+        """Returns `{relative path: clip}` of a data set, sorted by path. Raises `UserError` if there is no clip."""
         utterances = load_corpus(folder := self.data.place(folder), language).utterances
         clips = sorted(utterances, key=lambda clip: Path(clip.wav_path))
         return {os.path.relpath(clip.wav_path, folder): clip for clip in clips}
 
     def data_language(self, folder: str | None, before: str) -> str:
-        """Returns a data set's language: its most common label or, if this is `before` (which unlabeled clips get), the
-        language detected in its texts. If that is unknown, returns `before`, the language selected so far."""
+        """Returns the most common language label of a data set, whose clips without a label get `before`, the language
+        selected so far. If the label is `before`, returns the language detected in the texts instead, if known."""
         with suppress(UserError, OSError):
             stated, found = self.clip_languages(self.clips(folder, before).values() if folder else ())
             found = found if stated == before else stated
@@ -89,8 +89,8 @@ class Studio:
         return MODEL_SAMPLE_RATE, to_int16(load_samples(self.clips(folder, language)[place].wav_path))
 
     def make_data_set(self, name: str, files: list[str] | None, language: str, recognizer="") -> Iterator[str]:
-        """Makes a data set from uploaded files. With subtitles or a recognizer, runs `myxtts make-dataset` to cut the
-        recordings, and yields its output. If the command fails and the set has no clips, removes the uploads."""
+        """Makes a data set from uploaded files. If these have subtitles, or a recognizer is given, runs
+        `myxtts make-dataset` and yields its output. If the command fails without any clip, removes the uploads."""
         recognizer = (recognizer or "").strip()
         known = recognizer.removeprefix("whisper-") in ("", "pocketsphinx", *WHISPER_SIZES) or "{wav}" in recognizer
         if not (known or recognizer.startswith("hf://") or Path(recognizer).is_dir()):
@@ -109,7 +109,7 @@ class Studio:
                 raise
 
     def preset(self, name: str | None, source: str | None, recipe: str | None = None) -> training_form.Preset:
-        """Returns the content of the training form for an existing run, or for a new one that starts from `source`."""
+        """Returns the content of the training form for an existing run, or for a new run that starts from `source`."""
         return training_form.preset_for(self.source(source), self._folder_or_home(name), recipe)
 
     def stages(self, name: str | None, recipe: str, values: dict[str, Any]) -> list[list]:
@@ -127,7 +127,7 @@ class Studio:
 
     def plan(self, flags: list[str], run: str | None, tasks: processes.Tasks | None = None) -> Iterator[str]:
         """Runs `myxtts plan` in `tasks` (default: `self.tasks`), and yields its output, without batch sizes for GPUs if
-        there is no GPU. If `run` names a run, also estimates its time. Raises `UserError` if the command fails."""
+        there is no GPU. If `run` names a run, also estimates its duration. Raises `UserError` if the command fails."""
         if f"--init-from={training_form.XTTS_V2}" in flags:  # the plan does not download the model to read its size
             flags = [*flags, f"--model-size={training_form.RELEASED_SIZE}"]
         of_run = ["--time", f"--checkpoint-dir={self.home / run}"] if run else []
@@ -136,7 +136,7 @@ class Studio:
             yield "\n\n".join(one for one in printed.split("\n\n") if has_gpu or not one.startswith("LARGEST BATCH"))
 
     def speakers(self, language: str, *names: str, before: str | None = None) -> list[str]:
-        """Returns the voices shared by all models `names`, those in `language` first. `before` leads its group."""
+        """Returns voices shared by all models `names`: those in `language` first, and in each group, `before` first."""
         voices, *others = (read_speakers(self.folder(name)) for name in names)
         shared = [one for one in voices if all(one in other for other in others)]
         return sorted(shared, key=lambda it: (voices[it].language != language, it != before, voices[it].clip is None))
@@ -152,9 +152,9 @@ class Studio:
         return next((one for one in (*known[:1], before) if one in shared), ""), sorted(shared)
 
     def reading(self, text: str, language: str, speaker: str | None, *names: str) -> tuple[str, str | None, str, str]:
-        """Returns language and voice for a text, and two causes for a warning, each "" if absent: another language
-        that the words suggest, and the characters that a model cannot speak. If `language` is "", it is detected as in
-        `myxtts say`, and the voice is chosen to match. Raises `UserError` for letters that the language lacks."""
+        """Returns a text's language and voice, and two causes for a warning, which are "" if absent: another language
+        that the words suggest, and the characters that a model of `names` cannot speak. If `language` is "", detects it
+        like `myxtts say` and chooses a matching voice. Raises `UserError` for letters that the language lacks."""
         if not text.strip():
             raise PageError("no_text")
         _, among = self.languages("", *names)
@@ -179,7 +179,7 @@ class Studio:
 
         `options` are, in this order: language ("" to detect it), path of a recording of the voice or None, name of a
         voice to use without a recording, seed, temperature (0 for the run's setting), speed. Raises `UserError` if the
-        model cannot speak the text. `progress` is called like that of `Synthesizer.batch`.
+        model cannot speak the text. `progress` is called with the numbers of finished and of all pieces.
         """
         synthesizer, *manner = self._opened(run, *options, which=which)
         speech = synthesizer.speak(text, *manner, retries=1, progress=progress)
@@ -226,7 +226,7 @@ class Studio:
         yield from self.tasks.follow("convert", "convert", f"--from-coqui={source.strip()}", f"--output={target}")
 
     def evaluate(self, first: str, which: str, second: str, of_second: str, sentences: int) -> Iterator[str]:
-        """Evaluates `first` at checkpoint `which` (`best` or `last`) and `second` at `of_second`; yields the output."""
+        """Evaluates the models `first` and `second` at their checkpoints `which` and `of_second`; yields the output."""
         folders = dict.fromkeys((f"{self.source(first)}@{which}", f"{self.source(second)}@{of_second}"))
         flags = [f"--sentences={int(sentences or 0)}", "--seeds=1", f"--output={self.home / EVALUATION}"]
         yield from self.tasks.follow("evaluate", "evaluate", *flags, "--", *folders)

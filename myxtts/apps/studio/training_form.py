@@ -43,7 +43,7 @@ class Preset(NamedTuple):
 def preset_for(source: str | None, folder: Path, recipe: str | None = None) -> Preset:
     """Returns the initial content of the form for a run in `folder` with `source` as its `--init-from`.
 
-    If `recipe` is None, the form has the settings of the existing run or, for a new run, those that suit `source`.
+    If `recipe` is None, the form shows the settings of the existing run or, for a new run, settings that suit `source`.
     Raises `UserError` if the source or the run is damaged.
     """
     known = _model_in(source) if source else {}
@@ -95,7 +95,7 @@ def stages_of(config: XTTSConfig, values: Mapping[str, Any]) -> list[list]:
 
 
 def training_flags(recipe: str, folder: Path, values: Mapping[str, Any]) -> list[str]:
-    """Converts the form to flags of `myxtts train`: `--config` for the recipe, and the values that differ from it."""
+    """Converts the form to flags of `myxtts train`: `--config` for the recipe, and flags for differing values."""
     has_data, source = bool((values["train_data"] or "").strip()), values["init_from"]
     recipe = recipe or ("" if has_data else SAMPLE)
     config = config_in(recipe, folder)
@@ -118,7 +118,7 @@ def training_flags(recipe: str, folder: Path, values: Mapping[str, Any]) -> list
 
 
 def _model_in(source):
-    """Returns a model's `size`, `g2p`, trained `stages` and `released` (whether it is XTTS v2); {} if not local."""
+    """Returns a model's `size`, `g2p`, trained `stages`, and `released`, which is True for XTTS v2; {} if not known."""
     if source == XTTS_V2:
         return dict(size=RELEASED_SIZE, g2p=(), released=True, stages=())
     if is_hub_name(source) or kind_of(source) not in (*MODELS, RELEASE, TRAINER):  # starting the run reports it
@@ -140,7 +140,7 @@ def _value_in(config, place):
 
 
 def _plain(value):
-    """Converts a value of the form to text, so that values can be compared; None if it is empty or switched off."""
+    """Converts a value of the form to text, for comparisons. Returns None if the value is empty or switched off."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     return None if value is None or value is False else str(value).strip() or None

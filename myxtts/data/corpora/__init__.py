@@ -51,13 +51,14 @@ def load_corpus(
 
     Args:
         root: A folder, or a single list of clips.
-        language: Default for clips without a language. With None, it is detected, and is English if unclear.
+        language: Language of clips without a label. None detects it from the texts; if they are unclear, it is English.
         format_name: Name of the only format to try. By default, the first format that recognizes the data set is used.
         audio_roots: Folders outside the data set that may contain its audio files.
 
-    Raises `ConfigError` if there is no format `format_name` or an audio root is missing. Raises `CorpusError` if `root`
-    does not exist or has no known layout; if a list is empty, too large, or neither UTF-8 nor UTF-16 with a byte-order
-    mark; or if over 10 % of the clips are in the wrong script for their language.
+    Raises:
+        ConfigError: There is no format `format_name`, or a folder in `audio_roots` does not exist.
+        CorpusError: `root` does not exist or has no known layout, a list is empty, too large or in a wrong encoding
+            (not UTF-8 or UTF-16 with a byte-order mark), or over 10 % of the clips are in a wrong script.
     """
     formats = find_formats()
     chosen = [form for form in formats if not format_name or form.name == format_name]
@@ -67,8 +68,7 @@ def load_corpus(
     refuse_other_kinds(root)
     root = Path(root)
     home = root if root.is_dir() else root.parent
-    # Each folder of a speaker may have another format.
-    inner = formats if chosen[0].name == "speaker-folders" else chosen
+    inner = formats if chosen[0].name == "speaker-folders" else chosen  # speakers' folders may have other formats
     reading = Reading(CorpusFolder(home, audio_roots), language or "", inner)
     folder = reading.folder.root
     place = Place(folder, "", folder.name, None if root.is_dir() else folder / file_key(root.name))
@@ -95,8 +95,8 @@ def load_corpus(
 
 
 def files_beside(recording: Path, suffixes: Sequence[str]) -> list[Path]:
-    """Returns the files beside a recording that share its name (`talk.srt`, `talk.en.srt`), in order of `suffixes`.
-    A file with the full name of another recording belongs to that recording."""
+    """Returns the files with `suffixes` that belong to a recording, in the order of the suffixes. For `talk.wav`, these
+    are `talk.srt` and `talk.en.srt`, but not the latter if there is another recording `talk.en.wav`."""
     kind = lambda one: one.suffix.lower()
     paths = [recording.parent / name for name in os.listdir(recording.parent) if name.startswith(recording.stem)]
     others = {one.stem for one in paths if kind(one) in MEDIA_EXTENSIONS}
@@ -107,8 +107,8 @@ def files_beside(recording: Path, suffixes: Sequence[str]) -> list[Path]:
 
 
 def text_beside(recording: Path, language: str) -> Path | None:
-    """Returns the text file next to a recording, preferably subtitles whose name contains `language` (`talk.en.srt`,
-    `talk.en-US.srt`). A file of another language is not used."""
+    """Returns the text file next to a recording, or None. Prefers subtitles to other texts, and then a file whose name
+    contains `language`, such as `talk.en.srt`. Ignores files whose names contain another language."""
     found = files_beside(recording, (*SUBTITLES, ".txt", ".lab"))
     codes = {path: to_code(path.stem.removeprefix(recording.stem).strip(".")) for path in found}
     fitting = [path for path in found if codes[path] == language or codes[path] not in LANGUAGES]
@@ -116,7 +116,7 @@ def text_beside(recording: Path, language: str) -> Path | None:
 
 
 def _other_kind(root):
-    """If `root` is not a data set, returns what it is, a key of `not_data.toml` or `KINDS`; else returns None."""
+    """Returns None if `root` may be a data set, else what it is: a key of `not_data.toml` or `KINDS`."""
     if str(root).startswith("hf:"):
         return "hub"
     if not root.exists():
@@ -134,7 +134,7 @@ def _other_kind(root):
 
 
 def refuse_other_kinds(given: str | os.PathLike) -> None:
-    """Raises `CorpusError` if `given` is missing or an archive, table or model; `TextsMissing` if it is a recording."""
+    """Raises `TextsMissing` if `given` is a recording, and `CorpusError` if it is not a data set for other reasons."""
     root, name = Path(given), printable(str(given))  # a `Path` of hf://owner/name would lose a slash
     kind = _other_kind(root)
     if kind is None:
@@ -149,7 +149,7 @@ def refuse_other_kinds(given: str | os.PathLike) -> None:
 
 
 def _texts_missing(message, root, recordings):
-    """Returns a `TextsMissing` for recordings, or a `CorpusError` if all of them need ffmpeg, which is missing."""
+    """Returns a `TextsMissing`, or a `CorpusError` if all recordings need ffmpeg and ffmpeg is not installed."""
     if shutil.which("ffmpeg") or any(path.suffix.lower() in AUDIO_EXTENSIONS for path in recordings):
         return TextsMissing(message, root, recordings)
     return CorpusError(f"{printable(str(root))} cannot be decoded without ffmpeg. {FFMPEG}.")
@@ -168,7 +168,7 @@ def _note_unused_audio(reading, layout):
 
 
 def _guess_language(reading):
-    """Sets missing languages of clips by script or words, and adds notes about clips that seem mislabeled."""
+    """Sets the language of unlabeled clips by their script or words. Rejects or notes clips that seem mislabeled."""
     unnamed = [clip for clip in reading.utterances if clip.language == reading.language]
     language, note = guess_language((clip.text for clip in unnamed), reading.language)
     if note:
@@ -195,8 +195,8 @@ def _guess_language(reading):
 
 
 def _refuse_letters(reading, language, group):
-    """Rejects clips in `group`, all labeled `language`, in the wrong script; raises `CorpusError` for too many of them.
-    Does nothing if the texts as a whole fit `language` or one other, or if `language` is Latin or romanized."""
+    """Rejects clips of `group`, all labeled `language`, in the wrong script; raises `CorpusError` if they exceed 10 %.
+    Does nothing if the texts together fit `language` or exactly one other, or if `language` is Latin or romanized."""
     read_as, note = guess_language((clip.text for clip in group), language)
     if not note or read_as != language:
         return
@@ -214,7 +214,7 @@ def _refuse_letters(reading, language, group):
 
 
 def _nothing_found(place, formats):
-    """Returns the error for a data set that no format recognizes; its message lists some files and gives a hint."""
+    """Returns the error for a data set that no format recognizes. The message lists some files and gives a hint."""
     names, tables, kinds = [], [], (*_TABLES, *_ARCHIVES)
     for path, folders, files in os.walk(place.path):
         names += [f"{name}/" for name in sorted(folders)] + sorted(files)

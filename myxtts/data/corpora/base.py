@@ -80,7 +80,7 @@ class Place(NamedTuple):
     language: str = ""
 
     def below(self, path: Path, **changes) -> Self:
-        """Returns a `Place` for the subfolder `path`: appends its relative path to `prefix`, and applies `changes`."""
+        """Returns the `Place` of the subfolder `path`: appends its relative path to `prefix`, and applies `changes`."""
         return self._replace(path=path, prefix=f"{self.prefix}{path.relative_to(self.path).as_posix()}/", **changes)
 
 
@@ -94,7 +94,7 @@ class CorpusFormat:
     hint: str
     """Description of the layout, which error messages show after the words "a folder with"."""
     read: Callable[["Reading", Place], object]
-    """Function that adds the clips and rejections of a `Place` to a `Reading`; adds none if the layout is another one.
+    """Function that adds the clips and rejections of a `Place` to a `Reading`, unless the place has another layout.
     Raises `CorpusError` if a list cannot be read, and `ClipRefused` if the folder cannot or must not be opened."""
     takes_list: bool = False
     """Whether `read` can also read a single list, `place.list_path`, instead of a folder."""
@@ -115,7 +115,7 @@ class Reading:
         self._first_uses: dict[str, Utterance] = {}
 
     def read(self, formats: Iterable[CorpusFormat], place: Place) -> str | None:
-        """Reads a place with the first of `formats` that finds clips in it; returns the format's name, or None."""
+        """Reads a place with the first of `formats` that finds clips there. Returns the format's name, or None."""
         before = len(self.utterances) + len(self.rejections)
         for form in formats:
             form.read(self, place)
@@ -124,7 +124,7 @@ class Reading:
         return None
 
     def note(self, start: str, subject: str = "", end: str = "."):
-        """Adds the note `start` + `subject` + `end`. Notes that differ only in the subject become one, with a count."""
+        """Adds the note `start` + `subject` + `end`. If notes differ only in `subject`, one is shown, with a count."""
         self._notes.setdefault((start, end), []).append(subject)
 
     @property
@@ -135,7 +135,7 @@ class Reading:
 
     @contextmanager
     def clip(self, name: str, line: int | None, path: Path) -> Iterator[None]:
-        """Turns `ClipRefused` in a `with` block into a rejection of clip `name`, on line `line` of the list `path`."""
+        """Context manager that turns `ClipRefused` into a rejection of clip `name`, in line `line` of file `path`."""
         try:
             yield
         except ClipRefused as refused:
@@ -154,9 +154,9 @@ class Reading:
         """Adds the utterance of one clip. Raises `ClipRefused` if the clip cannot be used.
 
         Args:
-            cells: `id` (name of the audio file), `normalized` or else `text`, and optionally `speaker` and `language`.
+            cells: `id` (name of the audio file), `text` or `normalized` (preferred), and perhaps `speaker`, `language`.
             line: Line number in the list; None if there is no list.
-            audio_places: Folders to search for the audio file.
+            audio_places: Folders that may contain the audio file.
             speakers: `{id: (speaker, language)}` from a `speakers.csv`.
             name: Id of the clip without the prefix of `place`. By default, it is derived from the audio file's name.
         """
@@ -187,7 +187,7 @@ class Reading:
 
 @lru_cache(1000)
 def to_code(language: str) -> str:
-    """Returns the language code for a label such as `German` or `de_DE`. Unknown labels only become lower case."""
+    """Returns the language code of a label such as `German` or `de_DE`; converts other labels to lower case."""
     with suppress(ValueError):
         language = get_language(language).code
     return language.lower().replace("_", "-")

@@ -1,4 +1,4 @@
-"""Safe access to an untrusted data set: limits sizes, and opens files outside it only if the user allows it."""
+"""Safe access to an untrusted data set: limits file sizes, and opens files outside it only if the user allows this."""
 
 import itertools
 import json
@@ -26,7 +26,7 @@ class CorpusError(UserError):
 
 
 class TextsMissing(CorpusError):
-    """Error for recordings without transcripts, or with subtitles only. `root` is the file or folder that was given."""
+    """Error for recordings without transcripts, or with only subtitles. `root` is the file or folder that was given."""
 
     def __init__(self, message: str, root: Path, recordings: list[Path]):
         super().__init__(message)
@@ -55,7 +55,7 @@ class CorpusFolder:
         self.linked: set[Path] = set()
         """Folders outside the data set from which audio is read, because symbolic links or a list point to them."""
         self.searched: set[Path] = {*self.audio_roots}
-        """Folders whose subfolders, one level down, are also searched for audio files."""
+        """Folders whose direct subfolders are also searched for audio files."""
         self._links: set[Path] = set()
         # Formats read a list twice: to recognize it, and to read its clips.
         self.read_lines = lru_cache(maxsize=2)(self._read_lines)
@@ -68,8 +68,8 @@ class CorpusFolder:
         self._roots |= dict.fromkeys((folder, folder.resolve()))
 
     def allow_named(self, names: Collection[str]):
-        """Adds a folder outside the data set to `audio_roots` if at least half of the paths `names` are audio files in
-        that folder, the user owns the folder, the folder is not `/`, and there are no `audio_roots` yet."""
+        """Allows audio files outside the data set if they are at least half of the paths `names`: adds their common
+        folder to `audio_roots`. Does nothing if there are `audio_roots`, or if the folder is `/` or another user's."""
         away = [name for name in names if (name[:1] == "/" or ".." in name) and name.lower().endswith(AUDIO_EXTENSIONS)]
         paths = [Path(os.path.normpath(self.root / name)) for name in away]
         outside = [path for path in paths if not any(path.is_relative_to(root) for root in self._roots)]
@@ -90,7 +90,7 @@ class CorpusFolder:
         return self._list(folder)[1]
 
     def walk(self, folder: Path, depth: int) -> Iterator[Path]:
-        """Yields the sorted folders 1 to `depth` levels below a folder. Folders that cannot be listed are skipped."""
+        """Yields the subfolders of a folder, down to `depth` levels. Skips folders that cannot be listed."""
         for path in self.subfolders(folder) if depth else ():
             if path in self._links and path.is_relative_to(os.path.realpath(path)):
                 continue  # a link to a parent folder
@@ -100,7 +100,7 @@ class CorpusFolder:
                 yield from self.walk(path, depth - 1)
 
     def _find_below(self, place):
-        """Returns `{name: subfolders}`: the subfolders of `place` that contain a file or folder of this name."""
+        """Returns `{name: [subfolder, …]}`: for each file or folder name, the subfolders of `place` that contain it."""
         found: dict[str, list[Path]] = {}
         for folder in self._list(place, for_audio=True)[1]:
             with suppress(ClipRefused):
@@ -109,14 +109,14 @@ class CorpusFolder:
         return found
 
     def _find_on_disk(self, folder):
-        """Returns a folder's path with the name in the Unicode form on disk, or the same path if there is no folder."""
+        """Returns the path of a folder with its name in the Unicode form on disk, or `folder` if it does not exist."""
         if os.path.isdir(folder) or not any(folder.is_relative_to(root) for root in self._roots):
             return folder
         beside, key = self._list(folder.parent, for_audio=True)[1], file_key(folder.name)
         return next((one for one in beside if file_key(one.name) == key), folder)
 
     def _find_entries(self, folder, for_audio=False):
-        """Returns the files and the subfolders of a folder, as `files` and `subfolders` do."""
+        """Returns the results of `files` and `subfolders` for a folder. For `for_audio`, see `_check_links`."""
         folder = self._on_disk(folder)
         if not os.path.isdir(folder):
             return {}, []
@@ -126,7 +126,7 @@ class CorpusFolder:
         except OSError as error:
             raise ClipRefused("unreadable", f"Its folder cannot be listed: {error.strerror}.", folder) from error
         if folder not in self._roots and any(re.match("inspected_.{8}[.]json", entry.name) for entry in entries):
-            entries = []  # a run's folder in a data set has recordings and lists of its own
+            entries = []  # the folder of a run, whose recordings and lists are not part of the data set
         self._links.update(folder / entry.name for entry in entries if entry.is_symlink())
         names = sorted(entry.name for entry in entries if not entry.is_dir(follow_symlinks=False))
         is_folder = lambda entry: os.path.isdir(entry) if entry.is_symlink() else entry.is_dir()
@@ -142,7 +142,7 @@ class CorpusFolder:
         return {name.removesuffix(end) for name in self.files(folder) for end in suffixes if name[1:].endswith(end)}
 
     def find_audio(self, places: Sequence[Path], parts: list[str]) -> Path:
-        """Finds a clip's audio file in `places` or `audio_roots`, or in their subfolders if `searched` has the parent.
+        """Returns the path of a clip's audio file in `places`, `audio_roots`, or subfolders of those in `searched`.
 
         `parts` are the components of the file's path, with or without extension. Raises `ClipRefused` if the file is
         missing, is in several subfolders, or is a link to another user's file outside the data set.
@@ -193,8 +193,8 @@ class CorpusFolder:
         """Splits a clip's path, as given in a list, into components relative to the data set. A path in one of
         `audio_roots` has that root as its first component. Raises `ClipRefused` if the path is invalid.
 
-        An absolute path that does not exist, or a relative path whose first folder does not, is assumed to be from
-        another computer: leading folders are removed until a folder in `searched` contains the rest of the path.
+        An absolute path that does not exist, or a relative path whose first folder does not exist, may be from another
+        computer. Its leading folders are then removed until a folder in `searched` contains the remaining path.
         """
         if not is_name(name):
             detail = f"The id has over {MAX_NAME_CHARACTERS} characters, or control or direction characters."
@@ -224,8 +224,8 @@ class CorpusFolder:
         return any(os.path.isdir(self._on_disk(at / name)) or file_key(name) in self._below(at) for at in self.searched)
 
     def _check_links(self, path, for_audio=False):
-        """Raises `ClipRefused` if a symbolic link leads out of the data set and `audio_roots`. If `for_audio`, links to
-        audio files and folders are allowed, if the user owns both the links and their target."""
+        """Raises `ClipRefused` if symbolic links in `path` lead out of the data set and `audio_roots`. If `for_audio`,
+        links to audio files and to folders are allowed if the user owns both the links and their target."""
         real = Path(os.path.realpath(path))
         links = [one for one in (path, *path.parents) if one.is_relative_to(self.root) and one.is_symlink()]
         # Folders from `allow_named` are only for audio files that a list names, not for other files or links.
@@ -263,21 +263,21 @@ class CorpusFolder:
         return text.replace("\r\n", "\n").replace("\r", "\n")
 
     def _read_lines(self, path: Path) -> list[str]:
-        """Reads the lines of a list of clips, without empty last lines. Raises the same exceptions as `read_text`."""
+        """Returns the lines of a list of clips, without empty last lines. Raises the same exceptions as `read_text`."""
         text = self.read_text(path, MAX_LIST_BYTES).rstrip("\n")
         if path.suffix == ".json" and text.lstrip().startswith(("[", "{")):
-            with suppress(ValueError, TypeError, LookupError, RecursionError):  # one object per line, or settings
-                if isinstance(rows := json.loads(text), dict):  # clips by name: their texts, or objects
+            with suppress(ValueError, TypeError, LookupError, RecursionError):  # one object per line, or not clips
+                if isinstance(rows := json.loads(text), dict):  # `{name of the clip: text or object}`
                     names = [name for name in rows if name.lower().endswith(MEDIA_EXTENSIONS)]
                     rows |= {name: {"text": rows[name]} for name in names if isinstance(rows[name], str)}
                     rows = [{"id": name, "text": row["text"], **row} for name, row in rows.items()]
-                text = "\n".join(map(json.dumps, rows))
+                text = "\n".join(map(json.dumps, rows))  # a line for each clip
         if text.count("\n") >= MAX_LINES:
             raise CorpusError(f"{path} has over {MAX_LINES} lines, the maximum. Split the data set.")
         return text.split("\n") if text else []
 
     def relative(self, path: Path) -> str:
-        """Returns a path relative to the data set for messages, with unprintable characters escaped."""
+        """Returns a path for messages: relative to the data set, and with unprintable characters escaped."""
         return printable(relative_path(path, self.root))
 
 
@@ -303,11 +303,11 @@ def audio_keys(name: str, kinds: Sequence[str] = AUDIO_EXTENSIONS) -> list[str]:
 
 
 def is_name(text: str) -> bool:
-    """Returns whether `text` can be a name: all characters printable, and at most `MAX_NAME_CHARACTERS` of them."""
+    """Returns whether `text` can be a name: printable, and at most `MAX_NAME_CHARACTERS` long."""
     return len(text) <= MAX_NAME_CHARACTERS and not UNPRINTABLE.search(text)
 
 
 def file_key(name: str) -> str:
-    """Normalizes a file name for look-up: NFC, because macOS decomposes letters, and a lower-case extension."""
+    """Normalizes a file name for look-up: to NFC, because macOS decomposes letters, and to a lower-case extension."""
     stem, extension = os.path.splitext(unicodedata.normalize("NFC", name))
     return stem + extension.lower()

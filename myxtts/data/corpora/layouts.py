@@ -34,7 +34,7 @@ def read_datasets(reading: Reading, place: Place) -> None:
 
 
 def _read_saved(reading, place):
-    """Reads one saved `Dataset`, whose audio files are extracted into the user's cache."""
+    """Reads one saved `Dataset`. Its recordings are first extracted to a folder in the user's cache."""
     missing = f"{place.path} was saved by the library datasets, which is not installed"
     with needing(f'{missing}. Install it with: pip install datasets (or ".[datasets]").'):
         import datasets
@@ -74,20 +74,20 @@ def _extract(audio, path):
 
 
 def _with_language(reading, place):
-    """Returns `place` with the language from `lang.txt`, a file of xtts-finetune-webui, if the folder has this file."""
+    """Returns `place`, with the language in `lang.txt` if the folder contains this file of xtts-finetune-webui."""
     path = place.path / "lang.txt"
     is_there = reading.folder.has(place.path, path.name)
     return place._replace(language=reading.folder.read_text(path, 100).strip()) if is_there else place
 
 
 def read_finetune_webui(reading: Reading, place: Place) -> None:
-    """Reads `metadata_train.csv` and `metadata_eval.csv` of xtts-finetune-webui."""
+    """Reads a data set of xtts-finetune-webui: `metadata_train.csv` and `metadata_eval.csv`."""
     if reading.folder.has(place.path, "metadata_train.csv"):
         read_lists(reading, _with_language(reading, place))
 
 
 def read_common_voice(reading: Reading, place: Place) -> None:
-    """Reads Common Voice: `train.tsv` (if missing, `validated.tsv`), `dev.tsv` and `test.tsv`."""
+    """Reads Common Voice: trains on `train.tsv` (else `validated.tsv`), validates on `dev.tsv` (else `test.tsv`)."""
     files = reading.folder.files(place.path)
     training = [name for name in ("train.tsv", "validated.tsv") if name in files]
     if not training or place.path / "clips" not in reading.folder.subfolders(place.path):
@@ -102,7 +102,7 @@ def read_common_voice(reading: Reading, place: Place) -> None:
 
 
 def read_audiofolder(reading: Reading, place: Place) -> None:
-    """Reads the metadata of a Hugging Face AudioFolder or of each of its splits."""
+    """Reads a Hugging Face AudioFolder: its `metadata.jsonl` or, if it has splits, a metadata file in each split."""
     names = ("metadata.jsonl", "metadata.csv")
     list_of = lambda path: next((path / name for name in names if reading.folder.has(path, name)), None)
 
@@ -131,7 +131,7 @@ def read_header(reading: Reading, place: Place) -> None:
 
 
 def read_ljspeech(reading: Reading, place: Place) -> None:
-    """Reads a list without a known header, and finds its columns by content."""
+    """Reads `metadata.csv`, or the list of `place`, without a known header. Finds the columns by their content."""
     path = place.list_path or place.path / "metadata.csv"
     if not reading.folder.has(path.parent, path.name):
         return
@@ -157,7 +157,7 @@ def read_lists(reading: Reading, place: Place) -> None:
 
 
 def _find_lists(reading, place, folder):
-    """Returns the lists of clips in a folder as `{path: table}`, except `speakers.csv` and MyXTTS's own reports."""
+    """Returns the lists of clips in a folder as `{path: Table}`. Omits `speakers.csv` and reports by MyXTTS."""
     names = [name for name in reading.folder.files(folder) if name.endswith(_LISTS) and name != "speakers.csv"]
     named = [folder / name for name in names]
     if len(named) > _MAX_LISTS:  # many small files are transcripts or metadata of clips
@@ -169,7 +169,7 @@ def _find_lists(reading, place, folder):
                 continue  # a report on clips, such as that of `myxtts doctor data`
             found[path] = tables.header_table(reading, place, path) or tables.content_table(reading, place, path)
         except CorpusError:
-            if path.suffix not in (".txt", ".json"):  # not a list
+            if path.suffix not in (".txt", ".json"):  # these need not be lists
                 raise
     return {path: table for path, table in found.items() if table}
 
@@ -184,7 +184,7 @@ def read_kaldi(reading: Reading, place: Place) -> None:
         raise CorpusError(f"{place.path} has a file named segments: its clips are parts of long recordings. {hint}")
 
     def pairs(name):
-        """Returns the first word and the rest of each line of a file, or "" for a missing part."""
+        """Returns `[first word, rest of the line]` for each line of a file. A missing part is ""."""
         lines = folder.read_lines(place.path / name) if folder.has(place.path, name) else []
         return [(line.rstrip().split(None, 1) + ["", ""])[:2] for line in lines]
 
@@ -221,7 +221,7 @@ def read_text_files(reading: Reading, place: Place) -> None:
 
 
 def _read_pairs(reading, place, audio, texts, suffix):
-    """Reads the audio files in the folder `audio` with their text files in `texts`, and rejects unpaired files."""
+    """Adds a clip for each audio file in `audio` that has a text file in the folder `texts`. Rejects unpaired files."""
     for stem in sorted(reading.folder.stems(audio) | reading.folder.stems(texts, (suffix,))):
         transcript = texts / f"{stem}{suffix}"
         with reading.clip(place.prefix + stem, None, transcript):
@@ -229,7 +229,7 @@ def _read_pairs(reading, place, audio, texts, suffix):
 
 
 def _add_pair(reading, place, audio, transcript, name):
-    """Adds the clip of an audio file and its transcript file. Raises `ClipRefused` if the clip cannot be used."""
+    """Adds the clip of the file `audio` (a path without suffix). Raises `ClipRefused` if the clip cannot be used."""
     folder = reading.folder
     if not folder.has(transcript.parent, transcript.name):
         raise ClipRefused("no text", f"There is no {folder.relative(transcript)} for the audio.")
@@ -249,9 +249,9 @@ def _add_pair(reading, place, audio, transcript, name):
 
 
 def _are_labels(rows):
-    """Decides whether the matches of `_LABEL` are labels, or a transcript with numbers, such as "1 2 buckle my shoe".
-    In Audacity labels, all times have decimals. HTS labels contain letters and are in order of time, and at least
-    one has a duration above 1. No label ends before it starts."""
+    """Returns whether `rows`, matches of `_LABEL`, are labels, rather than a transcript such as "1 2 buckle my shoe".
+    All times of Audacity labels have decimals, and no label ends before it starts. HTS labels contain letters, are
+    sorted by time, and have positive durations, of which at least one is above 1."""
     times = [tuple(float(row[k].replace(",", ".")) for k in (1, 2)) for row in rows]
     lengths = [end - start for start, end in times]
     if all({*".,"} & {*row[1]} and {*".,"} & {*row[2]} for row in rows):
@@ -261,7 +261,7 @@ def _are_labels(rows):
 
 
 def read_vctk(reading: Reading, place: Place) -> None:
-    """Reads VCTK: texts in `txt/SPEAKER/`, `mic1` audio in `wav48/SPEAKER/`."""
+    """Reads VCTK: texts in `txt/SPEAKER/`, and audio in `wav48/SPEAKER/`. Prefers `_mic1` files to `_mic2` files."""
     folders = {path.name: path for path in reading.folder.subfolders(place.path)}
     audio = next((folders[k] for k in ("wav48_silence_trimmed", "wav48", "wav16", "wav") if k in folders), None)
     speakers = reading.folder.subfolders(audio) if audio and "txt" in folders else []
@@ -278,7 +278,7 @@ def read_vctk(reading: Reading, place: Place) -> None:
 def read_chapters(reading: Reading, place: Place, suffix: str) -> None:
     """Reads LibriSpeech or LibriTTS: `SPEAKER/CHAPTER/` folders with texts in files that end with `suffix`.
 
-    Folders `dev-…` are for validation, and `test-…` are not used. If only such folders exist, all are for training.
+    Folders `dev-…` are for validation, and `test-…` are not used. If there are no other sets, all are for training.
     """
     has_texts = lambda path: any(name.endswith(suffix) for name in reading.folder.files(path))
     chapters = [path for path in reading.folder.walk(place.path, 3) if has_texts(path)]
@@ -301,7 +301,7 @@ def read_chapters(reading: Reading, place: Place, suffix: str) -> None:
 
 
 def read_mls(reading: Reading, place: Place) -> None:
-    """Reads Multilingual LibriSpeech: `audio/` and `transcripts.txt` (clip, text)."""
+    """Reads Multilingual LibriSpeech: `audio/`, and `transcripts.txt` with lines of a clip and its text."""
     path, audio = place.path / "transcripts.txt", place.path / "audio"
     if not (reading.folder.has(place.path, path.name) and audio in reading.folder.subfolders(place.path)):
         return
@@ -315,7 +315,7 @@ def read_mls(reading: Reading, place: Place) -> None:
 def read_m_ailabs(reading: Reading, place: Place) -> None:
     """Reads M-AILABS: books such as `de_DE/by_book/female/SPEAKER/BOOK/`, each with a `metadata.csv` and `wavs/`.
 
-    A folder whose subfolders are books is read only if its path contains `by_book` or the user chose this format.
+    Direct subfolders may be speakers instead. They are read only below `by_book`, or if the user chose this format.
     """
     folder = reading.folder
     is_book = lambda path: folder.has(path, "metadata.csv") and path / "wavs" in folder.subfolders(path)
@@ -334,7 +334,7 @@ def read_m_ailabs(reading: Reading, place: Place) -> None:
 
 
 def read_speaker_folders(reading: Reading, place: Place) -> None:
-    """Reads a folder with one subfolder per speaker; each of these may have another layout."""
+    """Reads a folder with one subfolder per speaker. Each subfolder may have its own layout."""
     folders = reading.folder.subfolders(place.path) if place.path == reading.folder.root else []
     read = partial(reading.read, reading.formats)
     parts = {path.name: path for path in folders}

@@ -1,4 +1,4 @@
-"""Reads lists with one clip per line: detects separator and columns, and uses `speakers.csv` and validation lists."""
+"""Reads lists with one clip per line. Detects their separators and columns, and uses `speakers.csv`."""
 
 import csv
 import itertools
@@ -40,10 +40,10 @@ class Dialect(NamedTuple):
 
 
 class Table(NamedTuple):
-    """List of clips: its file, its columns, and the folders of its audio.
+    """List of clips in the file `path`, whose audio files are in the folders `audio_places`.
 
-    If `dialect` is None, each line is a JSON object. In `columns`, unused columns are None. `is_guess` is True if the
-    columns were guessed from their content, because there is no header.
+    If `dialect` is None, each line is a JSON object. In `columns`, None stands for an unused column. `header_line` is
+    the index of the header. `is_guess` is True if the columns were guessed from their content.
     """
 
     path: Path
@@ -61,7 +61,7 @@ class Table(NamedTuple):
         return dict(zip(self.columns, cells)).get("id", "").strip()
 
     def cells_of(self, line: str) -> dict[str, str]:
-        """Returns the cells of a line as `{column: cell}`. Raises `ClipRefused` if the line is not a clip."""
+        """Returns the cells of a line as `{column: cell}`. Raises `ClipRefused` if the line describes no clip."""
         if self.dialect is None:
             cells = _json_to_cells(line)
             if "id" not in cells or not {"text", "normalized"} & {*cells}:
@@ -75,7 +75,7 @@ class Table(NamedTuple):
         cells = self.dialect.split(line)
         if not cells:
             raise ClipRefused("unclosed quote", "A cell starts with a double quote, but does not end with one.")
-        # The second text column, and unused columns, may be missing at the end of a line.
+        # At the end of a line, the second text column and unused columns may be missing.
         order = {column: index for index, column in enumerate(self.columns)}
         needed = [order[column] for column in ("id", "speaker", "language") if column in order]
         least = 1 + max(*needed, min(order[column] for column in ("text", "normalized") if column in order))
@@ -100,8 +100,8 @@ def _json_to_cells(line):
 def find_dialect(lines: list[str], separator: str) -> Dialect:
     """Returns the dialect of a list: decides whether double quotes around cells are syntax or part of the text.
 
-    With commas or semicolons, they are syntax. With other separators, they are syntax only if every cell that starts
-    with a quote also ends with one: transcripts often contain quotes, and an unclosed quote would merge cells.
+    With commas or semicolons, quotes are syntax. With other separators, they are syntax only if every cell that starts
+    with a quote also ends with one, because transcripts often contain quotes, and an unclosed one would merge cells.
     """
     if separator in ",;":
         return Dialect(separator, True)
@@ -110,8 +110,8 @@ def find_dialect(lines: list[str], separator: str) -> Dialect:
 
 
 def _guess_separator(lines):
-    """Returns `|` if a line contains it; else the first of tab, comma and semicolon that splits most lines into 2 or 3
-    cells; else `|`."""
+    """Returns `|` if any line contains `|`. Otherwise, returns the first of tab, comma and semicolon that splits most
+    lines into 2 or 3 cells, or `|` if none of them does."""
     lines = [line for line in lines if line.strip()]
     splits = lambda one: sum(len(cells) in (2, 3) for cells in map(find_dialect(lines, one).split, lines))
     found = (one for one in "\t,;" if 2 * splits(one) > len(lines))
@@ -133,7 +133,7 @@ def names_to_columns(names: Sequence[str]) -> tuple[str | None, ...]:
 
 
 def header_table(reading: Reading, place: Place, path: Path) -> Table | None:
-    """Returns the `Table` of JSON lines, or of a list whose header names a clip and a text column; else None."""
+    """Returns the `Table` of a JSON list, or of a list whose header names clip and text columns; else None."""
     lines = reading.folder.read_lines(path)
     index = _first_line(lines)
     first = "" if index is None else lines[index]
@@ -148,10 +148,10 @@ def header_table(reading: Reading, place: Place, path: Path) -> Table | None:
 
 
 def content_table(reading: Reading, place: Place, path: Path) -> Table | None:
-    """Returns the `Table` of a list whose columns are found by their content; None if no column contains clips.
+    """Finds the columns of a list by their content. Returns its `Table`, or None if no column contains clips.
 
-    In the clip column, at least half of the cells name audio files. The text column is the one that the header names,
-    else the one with the most letters. `columns_by_content` finds the columns of lists without a header.
+    In the clip column, at least half of the cells name audio files. If the list has a header, the text column is the
+    one that the header names, else the one with the most letters. If not, `columns_by_content` finds the columns.
     """
     lines = reading.folder.read_lines(path)
     sample = [line for line in lines[:100] if line.strip()]
@@ -187,8 +187,8 @@ def content_table(reading: Reading, place: Place, path: Path) -> Table | None:
 
 
 def plain_table(reading: Reading, place: Place, path: Path) -> Table:
-    """Returns the `Table` of a list without a header: `id|text|normalized text`, perhaps followed by `speaker`, or
-    other columns after the clip, such as `id|speaker|text` (see `columns_by_content`)."""
+    """Returns the `Table` of a list without a header: `id|text|normalized text`, `id|text|normalized text|speaker`, or
+    a clip column and others that `columns_by_content` recognizes, such as `id|speaker|text`."""
     lines = reading.folder.read_lines(path)
     dialect = find_dialect(lines, _guess_separator(lines))
     rows = [cells for cells in map(dialect.split, lines) if len(cells) > 1 and any(cells)]
@@ -202,8 +202,9 @@ def plain_table(reading: Reading, place: Place, path: Path) -> Table:
 def columns_by_content(rows: Sequence[list[str]], size: int, clip: int = 0) -> tuple[tuple[str | None, ...], bool]:
     """Returns the columns of a list without a header, and whether they are a guess to be reported to users.
 
-    Considers `rows` with `size` cells. The text column has the most letters. A column of words that are not in the text
-    is for speakers or languages if these words are few or short. Columns of varied numbers (durations) are not used.
+    Uses the `rows` with `size` cells. `clip` is the index of the clip column. The text column has the most letters. A
+    column of words that are not in the text contains speakers or languages, if the words are short or there are few
+    different ones. Columns of varied numbers, such as durations, are not used.
     """
     plain = ("id", "text", "normalized", "speaker")[:size]
     words = [[tuple(cell.casefold().split()) for cell in row] for row in rows if len(row) == size]
@@ -255,7 +256,7 @@ def _is_header(rows, column, found):
 
 
 def _located(reading, place, path, dialect, columns, header_line=None, is_guess=False):
-    """Creates a `Table`. Audio files are in `place`, `wavs/`, their subfolders, or a folder that `allow_named` adds."""
+    """Creates a `Table`. Its audio is in `place`, `wavs/`, their subfolders, or a folder that `allow_named` adds."""
     table = Table(path, dialect, columns, (place.path / "wavs", place.path), header_line, is_guess)
     reading.folder.allow_named([*_clip_names(reading, table)])
     reading.folder.searched.update(table.audio_places)
@@ -263,7 +264,7 @@ def _located(reading, place, path, dialect, columns, header_line=None, is_guess=
 
 
 def read_table(reading: Reading, place: Place, table: Table, left_out: Collection[str] = ()) -> None:
-    """Adds an utterance or a rejection for each line except the header and the lines of clips in `left_out` (ids)."""
+    """Adds an utterance or a rejection for each line, except the header and clips whose ids are in `left_out`."""
     lines = reading.folder.read_lines(table.path)
     if _first_line(lines) is None or table.header_line == len(lines) - 1:
         example = "such as " + JSON_EXAMPLE if table.dialect is None else "'id|text|normalized text'"
@@ -293,7 +294,7 @@ def read_table(reading: Reading, place: Place, table: Table, left_out: Collectio
 
 
 def _read_speakers(reading, path):
-    """Returns `{id: (speaker, language or "")}` from `speakers.csv`, noting bad lines; None if the file is missing."""
+    """Returns `{id: (speaker, language or "")}` from `speakers.csv`, or None without this file. Skips invalid lines."""
     if not reading.folder.has(path.parent, path.name):
         return None
     header, *lines = reading.folder.read_lines(path) or [""]
@@ -315,13 +316,11 @@ def _read_speakers(reading, path):
 
 
 def read_split(reading: Reading, place: Place, training: Table, validation: Table | None, others: Sequence[Table]):
-    """Reads a training and a validation list. Skips training clips that are also in the validation list or `others`.
-
-    `others` are test lists. A validation or test list that contains all training clips is ignored.
-    """
+    """Reads a training list and a validation list. Skips training clips that are also in the validation list or in
+    `others`, the test lists. Ignores a validation or test list that contains all training clips."""
     plain = [one for one in (training, validation) if one and one.dialect and one.header_line is None]
     form_of = lambda table: (table.dialect.separator, len(table.columns))
-    if len(plain) == 2 and (training.is_guess or form_of(training) == form_of(validation)):  # it is the better sample
+    if len(plain) == 2 and (training.is_guess or form_of(training) == form_of(validation)):  # the better sample
         validation = validation._replace(columns=training.columns, is_guess=training.is_guess)
     ids_of = lambda table: {_to_id(reading, name) for name in _clip_names(reading, table)}
     named, kept_back = ids_of(training), set()
@@ -343,7 +342,7 @@ def read_split(reading: Reading, place: Place, training: Table, validation: Tabl
 
 
 def read_parts(reading: Reading, place: Place, parts: dict[str, Path], training: str, read: Callable[[Place], object]):
-    """Reads two of `parts` (`{split: folder}`) with `read`: the first one of `VALIDATION`, if any, and `training`."""
+    """Calls `read` for two of `parts`, `{split: folder}`: `training` and, if any, the first one in `VALIDATION`."""
     validation, *others = [name for name in VALIDATION if name in parts and name != training] or [None]
     for name in others:
         reading.note("The folder ", reading.folder.relative(parts[name]), " is not used.")
@@ -352,7 +351,7 @@ def read_parts(reading: Reading, place: Place, parts: dict[str, Path], training:
 
 
 def _to_id(reading, name):
-    """Returns the clip id for a `name` in a list, the same for `c` and `wavs/c.wav`; an invalid `name` is unchanged."""
+    """Returns the clip id of a name in a list: `c` for both `c` and `wavs/c.wav`. Returns an invalid name unchanged."""
     with suppress(ClipRefused):
         return parts_to_id(reading.folder.name_to_parts(name))
     return name

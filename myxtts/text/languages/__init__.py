@@ -29,7 +29,7 @@ def register_language(language: Language) -> None:
 def get_language(code: str, among: Collection[str] | None = None) -> Language:
     """Finds a language by code or name (`fa`, `fas`, `Persian`, `farsi`). Regions (`zh_CN`) and case are ignored.
 
-    Raises `ValueError`, with a list of the codes in `among` (default: all), if the language is not one of them.
+    Raises `ValueError` if the language is not in `among` (default: all languages). The message lists these languages.
     """
     by_name = {name: one for one in LANGUAGES.values() for name in (one.code, one.name.lower(), *one.other_names)}
     name = code.strip().replace("_", "-").lower()

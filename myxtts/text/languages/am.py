@@ -46,7 +46,7 @@ def ethiopic_to_int(numeral: str) -> int:
 
 
 def amharic_to_phonemes(text: str, alphabet: str) -> str:
-    """Converts the Amharic words of a cleaned text to phonemes; `alphabet` is as in `g2p.text_to_phonemes`."""
+    """Converts the Amharic words of a cleaned text to phonemes. `alphabet` is "latin" or "ipa", see `text.g2p`."""
 
     def to_phonemes(match: re.Match) -> str:
         ipa = _word_to_ipa(match.group())

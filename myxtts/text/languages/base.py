@@ -29,23 +29,23 @@ class Language:
     normalize: Callable[[str], str] = str
     """Function that unifies variants of letters and digits, applied before the text is lower-cased."""
     write_out: Callable[[str], str] = str
-    """Function that writes out dates, units, abbreviations etc. in uncleaned text, for models that read phonemes."""
+    """Function that writes out dates, units and abbreviations in uncleaned text, for eSpeak NG and text comparison."""
     expand_numbers: Num2Words | SpelledNumbers | Callable[[str], str]
     """Function that replaces the numbers in a lower-case text by words."""
     abbreviations: dict[str, str] = field(default_factory=dict)
     """Words for each abbreviation, in order of replacement; keys are lower-case, without the final full stop."""
     abbreviation_stop: Literal["always", "optional", "never"] | str = "always"
-    """Whether abbreviations have a final full stop. Other values are regular expressions; `{}` is the abbreviation."""
+    """Whether abbreviations end with a full stop, or a regular expression in which `{}` stands for the abbreviation."""
     within_sentences: frozenset[str] = frozenset()
     """Other lower-case abbreviations whose full stop does not end a sentence; `no#` means `no.` before a digit."""
     symbols: dict[str, str]
     """Words for each symbol, such as `%`."""
     symbol_readings: dict[str, str] = field(default_factory=dict)
-    """Words that replace each symbol if the vocabulary lacks it; in Latin letters if `romanize` is set."""
+    """Words that replace each symbol if the vocabulary lacks it. They are in Latin letters if `romanize` is set."""
     romanize: Callable[[str], str] | None = None
-    """Function that converts cleaned text to Latin letters. Raises `UserError` if a package is not installed."""
+    """Function that converts cleaned text to Latin letters. It raises `UserError` if a package is not installed."""
     romanizes_as_written: bool = False
-    """Whether `romanize` gets the text as written: all other steps of cleaning are skipped."""
+    """Whether cleaning passes the text as written to `romanize` and skips all other steps."""
     ordinal_stop: bool = False
     """Whether a number with a full stop is usually an ordinal, not the end of a sentence."""
     other_names: tuple[str, ...] = ()
@@ -89,7 +89,7 @@ def import_extra(module: str, purpose: str) -> ModuleType:
 
 
 DESCRIPTIONS, _READINGS, MARKS = (read_toml(__file__, f"{name}.toml") for name in ("languages", "readings", "marks"))
-"""Parsed TOML: `Language` fields by language; rules for `Language.write_out`; typographic variants by ASCII mark."""
+"""Parsed TOML files: fields of `Language` by code, rules for `Language.write_out`, typographic variants by mark."""
 _MARKED_NUMBER = r"⟦(\w+)((?: \w+=\w+)*)(\.?\w*) ([0-9]{1,36})⟧"
 _compiled = cache(re.compile)  # the cache of the `re` module is too small for the rules of all languages
 

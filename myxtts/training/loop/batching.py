@@ -23,10 +23,10 @@ MB = 2**20
 
 
 class Batching:
-    """Takes optimizer steps; when memory runs out, splits batches into more parts and repeats the step.
+    """Takes optimizer steps. If memory runs out in a step, splits the batches into more parts and repeats the step.
 
     Checkpoints contain batch size, accumulation and number of parts. If `automatic` is True (`--batch-size auto`), a
-    resumed run restores all three. If not, it restores only the parts, provided that the batch size is unchanged.
+    resumed run restores all three. If not, it restores only the number of parts, if the batch size is unchanged.
     """
 
     def __init__(
@@ -34,16 +34,16 @@ class Batching:
     ):
         self.train_step, self._replicas, self.automatic = train_step, replicas, automatic
         self.batch_size, self.accumulation, self.parts = batch_size, accumulation, 1
-        """Clips per batch (over all replicas), batches per optimizer step, and parts into which each batch is split."""
+        """Numbers of clips per batch (over all replicas), of batches per optimizer step, and of parts per batch."""
 
     @property
     def clips(self) -> int:
-        """Clips per forward pass, on all devices together."""
+        """Number of clips per forward pass, on all devices together."""
         return self.batch_size // self.parts
 
     def take_step(self, group: list, learning_rate: float, seed: tuple[int, int]) -> dict[str, tf.Tensor]:
         """Takes an optimizer step on the batches in `group` and returns the losses. If memory runs out, splits each
-        batch into more parts and repeats the step, or raises `ConfigError` if that is not possible."""
+        batch into more parts and repeats the step. Raises `ConfigError` if the step cannot be split or repeated."""
         while True:
             batches = [part for batch in group for part in self._replicas.split(batch, self.parts)]
             try:
@@ -72,7 +72,7 @@ class Batching:
         return {"batch_size": self.batch_size, "parts": self.parts, "accumulation": self.accumulation}
 
     def restore(self, state: dict) -> None:
-        """Restores a saved `state`. Without `automatic`, restores only `parts`, if the batch size is unchanged."""
+        """Restores a saved `state`. If not `automatic`, restores only `parts`, and only for the same batch size."""
         batch_size, accumulation, parts = (int(state[name]) for name in ("batch_size", "accumulation", "parts"))
         if min(batch_size, accumulation, parts) < 1 or batch_size % parts:
             raise ValueError(f"a batch of {batch_size} clips cannot be split into {parts} parts")
@@ -90,7 +90,7 @@ def with_batch(config: XTTSConfig, stage: str, batch_size: int, accumulation: in
 
 
 def fit_batch_size(trainer: "StageTrainer", dataset: SpeechDataset) -> SpeechDataset:
-    """Sets the largest batch size that fits; a resumed run keeps its own. Returns the data set with this batch size."""
+    """Sets the largest batch size that fits unless the run is resumed. Returns the data set with `trainer.config`."""
     batching = trainer.batching
     if trainer.step == 0:
         trainer.train_step.phase = trainer.stage.phase(1, 1)  # the last phase takes the most memory
@@ -111,7 +111,7 @@ def peak_bytes(trainer: "StageTrainer", dataset: SpeechDataset, size: int, parts
     before = [variable.numpy() for variable in variables]
     try:
         with PeakMemory() as memory:
-            float(step([trainer.noise(dataset, size)] * parts, 0.0, (0, 0))["loss"])  # waits for the device
+            float(step([trainer.noise(dataset, size)] * parts, 0.0, (0, 0))["loss"])  # reading it waits for the device
     finally:
         for variable, value in zip(variables, before):
             variable.assign(value)
@@ -121,7 +121,7 @@ def peak_bytes(trainer: "StageTrainer", dataset: SpeechDataset, size: int, parts
 
 
 def _largest_that_fits(trainer, dataset, effective):
-    """Tries divisors of the effective batch size, each at least twice the previous one. Returns the largest fit."""
+    """Returns the largest batch size that fits. Tries divisors of `effective`, each at least twice the previous one."""
     # A CPU has swap and no hard limit. There, a size is tried only if its memory, extrapolated from the last two sizes,
     # is within the budget.
     replicas = trainer.replicas.count

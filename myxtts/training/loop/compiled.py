@@ -11,12 +11,12 @@ SEED_BITS = 21
 
 
 class CompiledBlocks(Layer):
-    """Runs blocks of equal structure with XLA. They share programs, so compilation takes only as long as for one block.
+    """Runs blocks of equal structure with XLA. The blocks share programs, so compilation takes as long as for one.
 
     Each input shape has one program for the forward pass and one for the backward pass. The weights of a block are
     arguments of the program. The backward pass recomputes the activations from the block's input (Chen et al. 2016), so
     that only the inputs are stored. Dropout masks differ from those without XLA.
-    `prefix` precedes the names of the blocks in name scopes.
+    `prefix` is prepended to the names of the blocks in name scopes.
 
     Call arguments: `x`, the input of the block; `number`, the index of the block; `options`, the other arguments of the
     block, which are tensors or None. The option `seed` is `(2,)` int32.

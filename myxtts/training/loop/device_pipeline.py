@@ -39,7 +39,7 @@ LOST_WORKER = (
 
 
 def prefetch_depth(config: XTTSConfig, plan: DevicePlan, stage: str) -> int:
-    """Returns how many batches to prefetch: `data.pipeline_buffer_size` (default with memory isolation: 2 to 8)."""
+    """Returns how many batches to prefetch: `data.pipeline_buffer_size`, or 2 to 8 by default with memory isolation."""
     requested = config.data.pipeline_buffer_size
     if plan.mode != "isolated" or not isinstance(requested, Default):
         return requested
@@ -48,7 +48,7 @@ def prefetch_depth(config: XTTSConfig, plan: DevicePlan, stage: str) -> int:
 
 def _prepared(waves, prepare, transfer, start, seconds, now):
     """Reads batches, prepares them, copies them to the model device, and yields them."""
-    # Sets `now.phase` to the current phase and adds the time of each phase to the Counter `seconds`.
+    # Sets `now.phase` to the current phase and adds the duration of each phase to the Counter `seconds`.
 
     def timed(phase, call, *arguments):
         now.phase, began = phase, time.monotonic()
@@ -70,20 +70,20 @@ class DevicePipeline(Iterator, AbstractContextManager):
     """Iterator over prepared batches: batch N + 1 is prepared while the consumer uses batch N.
 
     A producer thread reads batches on the host, prepares them on the data device and copies them to the model device.
-    It waits while the buffer holds `capacity` batches. `__next__` raises the thread's errors with their traceback. The
-    thread ends with the `with` block, or when the pipeline is garbage-collected.
+    The thread waits while the buffer contains `capacity` batches. `__next__` raises the thread's errors with their
+    traceback. The thread ends with the `with` block, or when the pipeline is garbage-collected.
 
     Args:
         batches: `WaveBatch`es on the data device.
         prepare: `(WaveBatch, position) -> batch`, on the data device.
-        transfer: `batch -> batch` on the model device.
+        transfer: `batch -> batch`, which copies a batch to the model device.
         capacity: Size of the buffer. With 0, there is no thread: each batch is prepared on demand, without overlap.
         start: Position of the first batch.
     """
 
     def __init__(self, batches: Iterable, prepare: Callable, transfer: Callable, capacity: int = 1, start: int = 0):
         self.capacity, self.seconds, self._now = capacity, Counter(), SimpleNamespace(phase="reading")
-        """`seconds` has the producer's time in each of the `PHASES`, and the consumer's waiting time ("stall")."""
+        """`seconds` sums the producer's time in each of the `PHASES`, and the consumer's waiting time (`stall`)."""
         self._batches = _prepared(batches, prepare, transfer, start, self.seconds, self._now)
         self._ready, self._stop = queue.Queue(maxsize=capacity), threading.Event()
         work = self._batches, self._ready, self._stop
@@ -94,7 +94,7 @@ class DevicePipeline(Iterator, AbstractContextManager):
             self._producer.start()
 
     def wait_until_filled(self, head_start_seconds: float = 0.0, timeout_seconds: float = 300.0) -> None:
-        """Waits for a full buffer after a head start. Raises `RuntimeError` if no batch comes in `timeout_seconds`."""
+        """Waits for a head start and a full buffer. Raises `RuntimeError` if no batch comes in `timeout_seconds`."""
         self._stop.wait(head_start_seconds)
         ready = -1
         while self._producer.is_alive() and not self._ready.full():
@@ -128,7 +128,7 @@ class DevicePipeline(Iterator, AbstractContextManager):
         return item
 
     def __exit__(self, *exception) -> None:
-        """Ends the producer, after waiting up to 5 s for its current batch, and empties the buffer."""
+        """Stops the producer, waits up to 5 s for the batch that it is working on, and empties the buffer."""
         self._stop.set()
         if self.capacity:
             self._producer.join(5.0)
@@ -165,7 +165,7 @@ def copy_to(batch: NamedTuple, device: str) -> NamedTuple:
 
 
 class StepClock:
-    """Measures the duration of steps. Leaves out the first `warmup_steps`, which are slower, and `paused` blocks."""
+    """Measures the duration of each step after the first `warmup_steps`, which are slower. Excludes `paused` blocks."""
 
     def __init__(self, warmup_steps: int = 3):
         self.warmup_steps, self.step_times = warmup_steps, []
@@ -198,11 +198,11 @@ class StepClock:
             self._last += time.perf_counter() - began
 
     def report(self, whole_run: bool = False) -> dict[str, float]:
-        """Returns the timing of the steps since the last report or, if `whole_run`, of all steps. Empty if none.
+        """Returns the timing of the steps since the last report or, if `whole_run`, of all steps; `{}` without steps.
 
-        Returns `avg_ms`, `std_ms`, `steps_per_second`, `variation` (std / mean), `buffer` (mean fill),
-        `buffer_capacity`; and fractions of the total step time since `start`: `stall`, the time spent waiting for data,
-        and `reading`, `preparing` and `copying`, the producer's time in these phases.
+        The names are `avg_ms`, `std_ms`, `steps_per_second`, `variation` (std / mean), `buffer` (mean fill) and
+        `buffer_capacity`. In addition, `stall` (time spent waiting for data) and the producer's phases `reading`,
+        `preparing` and `copying` are fractions of the total step time since `start`, whatever `whole_run` is.
         """
         first = 0 if whole_run else self._reported
         times = np.array(self.step_times[first:])
@@ -223,7 +223,7 @@ class StepClock:
 
 
 def timing_of_all(timing: dict[str, float], workers: Workers) -> dict[str, float]:
-    """Adds values of each worker, such as `worker_0_stall`, to a `StepClock.report`. All workers must call this."""
+    """Returns the report `timing` plus values of each worker, such as `worker_0_stall`. All workers must call this."""
     for index, one in enumerate(workers.gather(timing) if workers.count > 1 else ()):
         names = ("avg_ms", "stall", "buffer") if timing and one else ()
         timing = timing | {f"worker_{index}_{name}": one[name] for name in names}
@@ -252,7 +252,7 @@ class Replicas:
             yield
 
     def adopt(self, model: keras.Model) -> None:
-        """Makes a model built outside `scope` trainable. Raises `ConfigError` if training uses any other device."""
+        """Prepares a model built outside `scope` for training. Raises `ConfigError` if training uses other devices."""
         hint = "Save it with model.save_to_preset(FOLDER) and give training.init_from=FOLDER to myxtts.train()."
         require(self.count == 1, "model=", "trained on one device", f"{self.count} devices", hint)
         device, found = self.devices[0], {short_name(variable.value.device) for variable in model.variables}
@@ -263,7 +263,7 @@ class Replicas:
             variable.value._distribute_strategy = self.strategy
 
     def transfer(self, batch: NamedTuple) -> NamedTuple:
-        """Copies a prepared batch to the model device. If there are several, each device gets an equal shard."""
+        """Copies a prepared batch to the model device. Each of several model devices gets an equal shard."""
         if len(self.devices) == 1:
             return copy_to(batch, self.devices[0])
         with tf.device(self.data_device):
@@ -279,7 +279,7 @@ class Replicas:
         )
 
     def split(self, batch, parts: int) -> list:
-        """Splits a batch into equal parts, each distributed like the batch."""
+        """Splits a batch into equal parts. If the batch is distributed over the replicas, so is each part."""
         if parts == 1:
             return [batch]
         pieces = []
@@ -290,6 +290,6 @@ class Replicas:
 
 
 def equal_parts(batch: NamedTuple, count: int) -> list:
-    """Splits a batch into parts with equal numbers of clips, by slices: `tf.split` has no GPU kernel for integers."""
+    """Splits a batch into parts of equal size, by slicing, because `tf.split` has no GPU kernel for integers."""
     rows = len(batch[0]) // count
     return [type(batch)(*(field[rows * part : rows * (part + 1)] for field in batch)) for part in range(count)]

@@ -51,7 +51,7 @@ class TrainStep:
         self.phase, self.micro_batches = "", 0
         """`phase` is the stage's phase in the next step; `micro_batches` is the number of batches in the last step."""
         self.on_micro_batch: Callable[[int, int], None] = lambda done, count: None
-        """Called with `(done, count)` after each micro-batch, if a step has several. Both count once per update."""
+        """Called with `(done, count)` after each micro-batch if a step has several. Both are sums over the updates."""
         self.xla, self._begun = xla, 0
         self.forget_traces()
 
@@ -143,7 +143,7 @@ class TrainStep:
         self.forget_traces()
 
     def forget_partial_step(self) -> bool:
-        """Resets the accumulators after a failed step; returns whether the step left all weights unchanged."""
+        """Sets the accumulators to zero after a failed step. Returns whether the step left all weights unchanged."""
         for rule in self.rules:
             for accumulator in rule.sums:
                 self.strategy.run(lambda a=accumulator: a.assign(tf.zeros_like(a)))
@@ -154,12 +154,12 @@ class TrainStep:
         """Takes one optimizer step.
 
         Args:
-            batches: One batch on the model devices, or several micro-batches, whose gradients are then summed.
+            batches: One batch on the model devices, or several micro-batches, whose gradients are summed.
             seed: Dropout seed, two integers.
 
-        Returns scalars by name: `loss` (weighted), each loss, `gradient_norm`, and `finite`. If a stage has several
-        updates, their results have prefixes, as in `discriminator/loss`; `loss` and `gradient_norm` are from the last
-        update, and `finite` is True if all updates were applied.
+        Returns scalars by name: `loss` (weighted sum), each loss, `gradient_norm`, and `finite`. Results of an update
+        that has a name are prefixed with it, as in `discriminator/loss`. If a stage has several updates, `loss` and
+        `gradient_norm` are those of the last one, and `finite` is False if any update was skipped as non-finite.
         """
         # Operations outside the replicas, such as the norm, would otherwise run on the first device: the data device.
         with tf.device(self.strategy.extended.worker_devices[0]):

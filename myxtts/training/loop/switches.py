@@ -38,7 +38,7 @@ _ATTENTION = re.compile(rf"^(?:replica_\d+/)?(.*?)({'|'.join(ATTENTION_SCOPES.va
 class Switches(SimpleNamespace):
     """Applied values of the training switches on this machine: an attribute for each of `config.training.SWITCHES`.
 
-    `requested` is the result of `requested_switches`; `reasons` explains some of the applied values, by switch.
+    `requested` is the result of `requested_switches`. `reasons` gives the reasons, if known, for applied values.
     """
 
     def applied(self) -> dict:
@@ -64,10 +64,10 @@ def settle_switches(
     stage: str | None = None,
     steps_per_shape: float = 0.0,
 ) -> Switches:
-    """Resolves the requested switches for a device and sets TF32 and determinism for the whole process.
+    """Returns the switches to apply on a device, and sets TF32 and determinism for the whole process.
 
     Args:
-        applicable: Names of the switches that apply to the stage; the others keep their defaults.
+        applicable: Names of the switches that apply to the stage. All other switches have their default values.
         before: `Switches.applied` of the run to resume. If `attention` or `xla` is `auto`, its value from that run is
             kept, because another value would round losses differently.
         stage: Name of the stage, whose default EMA decay applies if neither the settings nor the preset set one.
@@ -95,7 +95,7 @@ def settle_switches(
 
 
 def _choose_xla(device, before, requested, deterministic, steps_per_shape):
-    """Chooses whether to compile with XLA, for the setting `auto`; returns the choice and its reason as text."""
+    """Chooses whether to compile with XLA if the setting is `auto`. Returns the choice and its reason as text."""
     if before and "xla" in before:
         return before["xla"], RESUMED
     if runs_on_cpu(device):
@@ -121,10 +121,10 @@ def xla_refusal(device: str) -> str | None:
 
 
 def choose_attention(model_config: ModelConfig, precision: str, device: str) -> tuple[str, str]:
-    """Measures `standard` and `memory-efficient` attention and chooses one; returns the choice and the reason, as text.
+    """Chooses `standard` or `memory-efficient` attention by measuring both. Returns the choice and its reason as text.
 
-    Times the forward and backward pass of one layer in both forms, at the model's maximum length. The result depends on
-    processor, precision (a Keras dtype policy) and head width. Takes a few seconds, mostly for tracing.
+    Times the forward and backward pass of one layer at the model's maximum length. The result depends on the processor,
+    the precision (a Keras dtype policy) and the head width. Takes a few seconds, mostly for tracing.
     """
     heads, width = model_config.heads, model_config.width // model_config.heads
     longest = model_config.num_latents + model_config.max_text_tokens + 2 + model_config.max_audio_tokens
@@ -194,7 +194,7 @@ def weights_first(function: Callable) -> Callable:
 
 
 class LedgerRow(NamedTuple):
-    """Row of the `Ledger` for one switch: requested value and source, observed effect, and evidence for this effect."""
+    """Row of the `Ledger` for one switch: requested value and its source, observed effect, evidence of the effect."""
 
     optimization: str
     requested: str
@@ -204,7 +204,7 @@ class LedgerRow(NamedTuple):
 
 
 class Ledger(dict[str, LedgerRow]):
-    """Report on all training switches, by name: their requested values and observed effects. `str()` gives a table."""
+    """Report on requested values and observed effects of all training switches, by name. `str()` returns a table."""
 
     def __str__(self):
         rows = (row if row.as_requested else row._replace(effective=f"! {row.effective}") for row in self.values())
@@ -230,7 +230,7 @@ class LedgerKeeper:
         self._before = [(v, v.numpy()) for v in averages[:8]]
 
     def ledger(self, figures: dict) -> Ledger:
-        """Returns the `Ledger`. `figures` are losses and gradient norms of the first step that changed the weights."""
+        """Returns the `Ledger`. `figures` are results of the first step that changed the weights, see `TrainStep`."""
         rows = [self._precision(), self._tf32(), self._loss_scaling()]
         rows += self.trainer.stage.ledger_rows(self.step, self.switches)
         rows += [self._xla(), self._determinism(), self._averages(), *self._batches()]

@@ -15,7 +15,7 @@ LOSS_SCALE_GROWTH_STEPS = 2000
 
 
 class UpdateRule:
-    """Applies one `Update` and keeps its state: optimizer, loss scale, weight averages, accumulators.
+    """Applies one `Update` and stores its state: optimizer, loss scale, weight averages, accumulators.
 
     Must be created in the strategy's scope and on the model device.
 
@@ -58,18 +58,18 @@ class UpdateRule:
         """Gradient accumulators; empty without gradient accumulation."""
 
     def compile(self, xla: bool) -> None:
-        """Sets whether XLA compiles the gradients and, with one device, the update. Call it before the first step."""
+        """Sets whether XLA compiles the gradients and, with one replica, the update. Call before the first step."""
         compiled = lambda function, on: tf.function(function, jit_compile=True, autograph=False) if on else function
         self.gradients: Callable = compiled(self._gradients, xla and not self.objective.compiles_blocks)
         # With several replicas, the optimizer leaves the replica context, which XLA cannot compile.
         self._apply_compiled: Callable = compiled(self._apply, xla and self.strategy.num_replicas_in_sync == 1)
 
     def has_turn(self, phase: str) -> bool:
-        """Whether the update is applied in this phase of the stage."""
+        """Returns whether the update is applied in this phase of the stage."""
         return self.phases is None or phase in self.phases
 
     def named(self, values: dict) -> dict:
-        """Returns `values` with their names prefixed by the update's name, as in checkpoints and logs."""
+        """Returns `values` with the update's name as a prefix of their names, as used in checkpoints and logs."""
         return {f"{self.name}/{name}": value for name, value in values.items()} if self.name else values
 
     def all_reduce(self, value):
@@ -101,7 +101,7 @@ class UpdateRule:
         return [tf.convert_to_tensor(gradient) for gradient in gradients], sums, statistics
 
     def take_accumulated(self) -> list:
-        """Returns the accumulated gradients, summed over replicas, and clears them. Call it in the replica context."""
+        """Returns the accumulated gradients summed over replicas; clears the accumulators. Needs a replica context."""
         gradients = [tf.identity(accumulator) for accumulator in self.sums]
         with tf.control_dependencies(gradients):
             for accumulator in self.sums:
@@ -109,9 +109,9 @@ class UpdateRule:
         return self.all_reduce(gradients)
 
     def update(self, gradients: list, sums: dict, counts: dict, statistics: dict) -> dict[str, tf.Tensor]:
-        """Clips and applies gradients summed over replicas; skips the update if a gradient or the loss is not finite.
+        """Clips and applies `gradients` (sums over replicas) unless the loss or the gradients' norm is not finite.
 
-        Returns scalars by name: each loss, `loss` (weighted), `gradient_norm`, `finite`, `clip_factor`.
+        Returns scalars by name: each loss, `loss` (weighted sum), `gradient_norm`, `finite` and `clip_factor`.
         """
         scale = self.loss_scale.read_value()
         norm = tf.linalg.global_norm(self.first(gradients)) / scale
@@ -173,7 +173,7 @@ def make_optimizer(settings: StageConfig, trainable: dict) -> keras.optimizers.O
 
 
 def no_weight_decay(name: str) -> bool:
-    """Whether a variable has no weight decay, as in XTTS: biases, embeddings and (except in the perceiver) norms."""
+    """Returns whether a variable has no weight decay, as in XTTS: biases, embeddings, norms outside the perceiver."""
     last = name.rsplit("/", 1)[-1]
     return last in ("bias", "beta") or last.endswith("_embedding") or (last == "gamma" and "norm" in name)
 
@@ -183,7 +183,7 @@ class AdamW(keras.optimizers.AdamW):
 
     Keras adds epsilon before the correction, which makes epsilon `1 / sqrt(1 - beta_2)` times as large in the first
     step and changes the update of weights with gradients near epsilon. This class also calls one fused kernel, where
-    Keras makes a dozen passes over the weights. Takes the arguments of `keras.optimizers.AdamW`.
+    Keras makes a dozen passes over the weights. The constructor's arguments are those of `keras.optimizers.AdamW`.
     """
 
     rate_factors: Sequence[float] = ()

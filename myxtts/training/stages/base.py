@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Objective(ABC):
-    """A weighted sum of losses, and the variables that are trained to minimize it.
+    """A weighted sum of losses, and the variables that are trained to minimize this sum.
 
     An objective returns each loss as a sum over items, such as tokens. The train step divides the sum by the number
     of items in all replicas and accumulated batches, which gives the mean over the effective batch.
@@ -60,7 +60,7 @@ class Objective(ABC):
         """
 
     def apply_statistics(self, statistics: dict[str, tf.Tensor]) -> None:
-        """Updates moving averages, if any, with the statistics of one step, summed over batches and replicas."""
+        """Updates moving averages, if any. `statistics` are those of `loss_sums`, summed over batches and replicas."""
 
 
 class Update(NamedTuple):
@@ -98,14 +98,14 @@ class Stage(ABC):
 
     @staticmethod
     def nothing_to_learn(dataset: SpeechDataset) -> str | None:
-        """Returns the reason, for the log, why the stage cannot be trained on the data set's clips; None if it can."""
+        """Returns a log message on why the stage cannot be trained on the data set; None if it can be trained."""
         return None
 
     def outputs_to_score(self, batch: NamedTuple) -> tuple[np.ndarray, ...] | None:
-        """Returns the arrays that `score` needs from a validation batch, or None. Called on the model device."""
+        """Returns the arrays of a validation batch for `score`, or None without metrics. Called on the model device."""
 
     def score(self, outputs: list) -> dict[str, float]:
-        """Computes validation metrics other than losses, by name, from the `outputs_to_score` of all batches."""
+        """Returns additional validation metrics by name. `outputs` are `outputs_to_score` results, one per batch."""
         return {}
 
     def resynthesize(self, batch: NamedTuple) -> tf.Tensor | None:
@@ -115,22 +115,22 @@ class Stage(ABC):
     def build(self, model: XTTS | None, switches: Switches, starting: dict[str, np.ndarray] | None) -> None:
         """Creates the model unless `model` is given. Called in the strategy's scope, on the model device.
 
-        `starting` has pretrained weights, by name; None means random weights. `foundations` may still be untrained.
+        `starting` contains pretrained weights to load, by name, or is None. `foundations` may still be untrained.
         """
         self.model = model or XTTS(self.config.model, parts=(self.part,), precision=switches.precision)
         if starting is not None:
             assign_by_name(self.model.part_weights(self.part), starting, "--init-from")
 
     def measure(self, dataset: SpeechDataset) -> None:
-        """Sets the weights that are statistics of the recordings (unless they were loaded) or copies of weights in
-        `foundations`. Called before the first step. All workers set equal values."""
+        """Sets weights that are computed from the recordings, unless such weights were loaded, and weights that are
+        copied from `foundations`. Called before the first step. All workers must set equal values."""
 
     @abstractmethod
     def updates(self) -> list[Update]:
         """Returns the updates of one step; called after `build`, in the strategy's scope, on the model device."""
 
     def phase(self, step: int, total: int) -> str:
-        """Returns the phase at `step` of `total`, which selects updates and losses. By default, there is one phase."""
+        """Returns the phase at `step` of `total` steps, by default `""`. The phase selects updates and losses."""
         return ""
 
     def validated(self, objectives: list[Objective]) -> list[Objective]:
@@ -142,22 +142,22 @@ class Stage(ABC):
         """Creates the stage's `Preparation` on the data device. Called after `build`."""
 
     def prepare_step(self, batch, step: int, seed: tuple[int, int]) -> None:
-        """Called before each step, on the model device. `batch` is the step's first batch, spread over replicas."""
+        """Called before each step, on the model device; does nothing by default. `batch` is the step's first batch."""
 
     def report(self) -> dict[str, float]:
         """Returns additional metrics for log lines, by name."""
         return {}
 
     def advise(self, figures: dict[str, float]) -> Iterable[str]:
-        """Yields warnings, each with a fix, about `figures`: the values of a log line, or the metrics from `score`."""
+        """Yields warnings with hints about `figures`: the values of a log line, or the metrics returned by `score`."""
         return ()
 
     def helpers(self) -> dict[str, dict[str, Any]]:
-        """Returns the weights that are used only in training, `{checkpoint file: {name: variable}}`."""
+        """Returns the weights that are used only in training, as `{checkpoint file: {name: variable}}`."""
         return {}
 
     def weight_files(self) -> dict[str, dict[str, Any]]:
-        """Returns the weights by checkpoint file, `{file: {name: variable}}`. Later stages load only `model`."""
+        """Returns the weights as `{checkpoint file: {name: variable}}`. Later stages load only the file `model`."""
         return {"model": self.model.part_weights(self.part), **self.helpers()}
 
     def weight_arrays(self) -> dict[str, dict[str, np.ndarray]]:
@@ -165,7 +165,7 @@ class Stage(ABC):
         return {file: arrays_of(variables) for file, variables in self.weight_files().items()}
 
     def assign_weights(self, tensors: dict[str, dict[str, np.ndarray]], where: str) -> None:
-        """Assigns arrays as returned by `weight_arrays`; `where` names the checkpoint in error messages."""
+        """Assigns `tensors`, returned by `weight_arrays`, to the weights. `where` names the checkpoint in errors."""
         for file, variables in self.weight_files().items():
             assign_by_name(variables, tensors[file], where)
 
@@ -175,7 +175,7 @@ class Stage(ABC):
         return named_weights(self.model) | helpers
 
     def ledger_rows(self, step: "TrainStep", switches: Switches) -> Iterable[LedgerRow]:
-        """Yields `Ledger` rows for switches that only some stages have. Called after the first step of the stage."""
+        """Yields `Ledger` rows for switches that not all stages have. Called after the first step of the stage."""
         return ()
 
 
@@ -226,7 +226,7 @@ class Preparation(ABC):
     Args:
         model: Model with the mel scale and the frozen parts, on the data device; None if neither is used.
         device: Name of the data device.
-        augment: Whether to augment voices (`audio/augment.py`). A clip and its conditioning clip get the same change.
+        augment: Whether to augment voices (`audio/augment.py`). A clip and its conditioning clip are changed equally.
         seed: Seed of the augmentation.
     """
 
@@ -242,7 +242,7 @@ class Preparation(ABC):
         self._prepare = tf.function(self.make_batch, input_signature=signature, autograph=False)
 
     def __call__(self, batch: WaveBatch, position: int | None = None) -> NamedTuple:
-        """Prepares a batch. `position`, its position in training, seeds the augmentation; None turns it off."""
+        """Prepares the batch at `position`, which seeds the augmentation. None turns augmentation off (validation)."""
         seed_position = tf.constant(-1 if position is None else position, tf.int32)
         with tf.device(self.device):
             return self._prepare(batch, seed_position)

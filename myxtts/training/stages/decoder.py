@@ -19,15 +19,15 @@ from myxtts.training.stages.gpt import GPTPreparation
 from myxtts.training.stages.speaker import repeated
 
 SPECTRAL, JUDGING, ADVERSARIAL = "spectral", "judging", "adversarial"
-"""Training phases: the decoder with spectral losses; the discriminators alone; both, adversarially."""
+"""Phases that train, respectively, the decoder with spectral losses, the discriminators, and both adversarially."""
 VOICE_SAMPLES = int(1.2 * MODEL_SAMPLE_RATE)
 """Length in samples of the segments from which training computes speaker vectors. Longer segments hardly help."""
 CHANCE = {"hifigan": 0.5, "istft": 2.0}
 """Loss of a discriminator that cannot tell recordings from generated audio, by decoder type."""
 Maps = list[list[tf.Tensor]]
-"""Lists of feature maps, `(B, ...)`, one list per discriminator. The last map of a discriminator is its score."""
+"""Lists of feature maps, `(B, ...)`, one list per discriminator. The last map in each list is the score."""
 BANDWIDTH_SHARE = 0.46
-"""Bandwidth of a resampled recording as a fraction of its original sample rate. `QUIET` is the floor above it."""
+"""Bandwidth of a resampled recording, as a fraction of the recording's original sample rate."""
 FLOOR = 1e-5
 """Lower limit of magnitudes before the logarithm, as in HiFi-GAN's code."""
 QUIET = 1e-3
@@ -61,7 +61,7 @@ class DecoderStage(Stage):
             self.measure(None)
 
     def measure(self, dataset):
-        """Copies the trained speaker encoder for the speaker loss. `XTTSTrainer` may train it after `build`."""
+        """Copies the speaker encoder's weights for the speaker loss. In `build`, they may still be untrained."""
         if self.speaker_encoder:
             self.speaker_encoder.set_weights(self.foundations["speaker"].speaker_encoder.get_weights())
 
@@ -197,7 +197,7 @@ class DecoderPreparation(GPTPreparation):
 
     The GPT is conditioned on another recording of the speaker, if there is one. In training, a batch has a slice of
     each clip. The speaker vector comes from a random segment of the clip itself or, with equal probability, of the
-    conditioning recording. The decoder `grid` defines the frame rate and the number of context frames.
+    conditioning recording. `grid` is the decoder, which defines the frame rate and the number of context frames.
     """
 
     def __init__(self, foundations: dict[str, XTTS], device: str, config: XTTSConfig, grid: WaveformDecoder):
@@ -248,7 +248,7 @@ class DecoderPreparation(GPTPreparation):
         return tf.cast(self.speaker_encoder(self._speaker_mel(wav)), tf.float32)
 
     def _starts(self, target, num_frames, position):
-        """Samples the first frame of a slice of each clip, `(B,)` int32. If the slice is silent, samples once more."""
+        """Samples the first frame of a slice of each clip, `(B,)` int32. If a slice is silent, samples another one."""
         hop, room = self.grid.hop_length, tf.maximum(num_frames - self.crop, 0)
         part, parts = self.share
         rows = tf.shape(target)[0]
@@ -277,9 +277,9 @@ def log_mel_distance(real: tf.Tensor, made: tf.Tensor, source_rate: tf.Tensor) -
 
 
 def stft_distance(real: tf.Tensor, made: tf.Tensor, source_rate: tf.Tensor) -> tf.Tensor:
-    """Computes spectral convergence plus log-magnitude difference, averaged over three resolutions, `(B,)`.
+    """Returns the sum of spectral convergence and log-magnitude difference, `(B,)`, averaged over three resolutions.
 
-    Takes the arguments of `log_mel_distance`. See Yamamoto, Song and Kim, "Parallel WaveGAN" (2020), equations 5 to 7.
+    The arguments are as in `log_mel_distance`. See Yamamoto, Song and Kim, "Parallel WaveGAN" (2020), equations 5 to 7.
     """
     distances = []
     for n_fft in STFT_LENGTHS:
@@ -307,7 +307,7 @@ def _magnitude(wav, n_fft):
 
 
 def _mean(x):
-    """Averages each example, `(B, ...)` to `(B,)` float32."""
+    """Returns the mean of each example: `(B, ...)` -> `(B,)` float32."""
     x = tf.cast(x, tf.float32)
     return tf.reduce_mean(x, axis=list(range(1, x.shape.rank)))
 

@@ -17,7 +17,7 @@ from myxtts.training.stages.base import Objective, Preparation, Stage, Update, m
 REVIVE_EVERY_STEPS = 50
 """Interval, in steps, at which dead codes are replaced by encoder outputs of the current batch."""
 SMALLEST_MEL_SCALE = 1.0
-"""Lower limit of a mel band's scale. Otherwise, noise above the recordings' Nyquist frequency would be amplified."""
+"""Lower limit of a mel band's scale. A smaller scale would amplify noise above the recordings' Nyquist frequency."""
 
 
 class DVAEStage(Stage):
@@ -27,7 +27,7 @@ class DVAEStage(Stage):
     _strategy: tf.distribute.Strategy = tf.distribute.get_strategy()
 
     def measure(self, dataset):
-        """Initializes `mel_stats` and the output bias with statistics of the mel bands, unless they were loaded."""
+        """Initializes `mel_stats` and the output bias with statistics of mel bands if `mel_stats` was not loaded."""
         if np.all(self.model.mel_stats.numpy() == 1):
             measured = lambda: [stats.tolist() for stats in measure_mel_stats(dataset.train_loader(self.name), 16)]
             scale, mean = current_workers().ask(measured)  # other workers might round differently
@@ -73,7 +73,7 @@ class DVAEStage(Stage):
         quantizer.revive(candidates, tf.maximum(0.03 * average, 1e-4))
 
     def report(self):
-        """Returns the fraction of codes in use and the codebook's perplexity, according to its moving averages."""
+        """Returns the fraction of codes in use and the perplexity of the codebook, from the codes' moving averages."""
         sizes = self.model.dvae.quantizer.cluster_size.numpy()
         shares = sizes / max(sizes.sum(), 1e-9)
         used = np.mean(shares > 0.1 / len(shares))
@@ -81,7 +81,7 @@ class DVAEStage(Stage):
 
 
 class DVAEObjective(Objective):
-    """Reconstruction and commitment loss (van den Oord et al. 2017, eq. 3). Moving averages update the codebook."""
+    """Reconstruction and commitment loss (van den Oord et al. 2017, eq. 3). Moving averages train the codebook."""
 
     loss_weights = {"reconstruction": 1.0, "commitment": 1.0}
 
@@ -123,7 +123,7 @@ def sample_of_all(vectors: tf.Tensor, number: int, seed: tf.Tensor) -> tf.Tensor
     """Samples `number` vectors with replacement from all replicas. Must be called in the replica context.
 
     `vectors` are the vectors of this replica, `(N, width)`; N may differ between replicas. Returns `(number, width)`.
-    All replicas get the same sample, which a single replica would also get from the whole batch.
+    The sample is the same on all replicas, and the same as that of a single replica with the whole batch.
     """
     context = tf.distribute.get_replica_context()
     replicas, this = context.num_replicas_in_sync, context.replica_id_in_sync_group
@@ -138,11 +138,10 @@ def sample_of_all(vectors: tf.Tensor, number: int, seed: tf.Tensor) -> tf.Tensor
 
 
 def measure_mel_stats(loader: Callable[[int], WaveBatch], num_batches: int) -> tuple[np.ndarray, np.ndarray]:
-    """Measures the scale and the mean of each mel band over the first `num_batches` batches.
+    """Returns the scale and the mean of each mel band in the first `num_batches` batches, both `(num_mels,)` float32.
 
-    Returns the scale, `(num_mels,)` float32: the standard deviation of the log-mel, at least `SMALLEST_MEL_SCALE`.
-    Log-mels are divided by the scale, which corresponds to `mel_stats.pth` of the released model. The mean of the
-    scaled log-mel, `(num_mels,)` float32.
+    The scale is the standard deviation of the log-mel, but at least `SMALLEST_MEL_SCALE`. Log-mels are divided by the
+    scale, which corresponds to `mel_stats.pth` of the released model. The mean is computed after this division.
     """
     extractor, frames = MelSpectrogram(DVAE_MEL), []
     for position in range(num_batches):

@@ -50,7 +50,7 @@ class GPTStage(Stage):
         return (tf.reduce_mean(latents, axis=1).numpy(),)
 
     def score(self, outputs):
-        """Returns `voice_spread`, the latents' standard deviation over clips, divided by their mean magnitude."""
+        """Returns `voice_spread`: the standard deviation of latents over clips, relative to their mean magnitude."""
         latents = np.concatenate([array for (array,) in outputs])
         if len(latents) < 2:
             return {}
@@ -107,8 +107,8 @@ class GPTObjective(Objective):
     """Next-token cross-entropy over audio codes and, with a small weight, over text (XTTS)."""
 
     highest_rates = dict.fromkeys(("conditioning_encoder", "perceiver"), 1.5e-4)
-    """The perceiver's last norm removes the latents' scale. At high rates, the latents before this norm grew without
-    limit until all voices had the same latents (docs/experiments.md)."""
+    """Limits for layers before the perceiver's last norm, which removes the latents' scale. At high rates, the latents
+    before this norm grew without limit until all voices had the same latents (docs/experiments.md)."""
 
     def __init__(self, model: XTTS, config: XTTSConfig, compiles_blocks: bool = False):
         self.gpt, self.config, self.compiles_blocks = model.gpt, config, compiles_blocks
@@ -162,7 +162,7 @@ class GPTObjective(Objective):
         return sums, {}
 
     def _masked(self, codes, seed):
-        """Replaces random input codes `(B, C)`, except start, stop and padding, by random codes in training."""
+        """Replaces randomly chosen input codes `(B, C)` by random codes in training, but not start, stop or padding."""
         rate, config = self.config.training.gpt.code_masking, self.config.model
         if seed is None or not rate:
             return codes
@@ -173,7 +173,7 @@ class GPTObjective(Objective):
 
 
 MASKING_SITE = 1023
-"""Number by which `site_offset` gives code masking its own random seed; dropout layers have other numbers."""
+"""Argument of `site_offset` for the random seed of code masking. The sites of dropout layers have other numbers."""
 
 
 class GPTPreparation(Preparation):
@@ -245,7 +245,7 @@ DIAGONAL_WIDTH = 0.2
 
 
 def off_diagonal(attention: tf.Tensor, text_lengths: tf.Tensor, code_lengths: tf.Tensor) -> tf.Tensor:
-    """Computes the guided attention loss, a penalty for attention far from the diagonal, summed over all codes.
+    """Computes the guided attention loss: the penalty for attention far from the diagonal, summed over all codes.
 
     See Tachibana, Uenoyama and Aihara, "Efficiently trainable text-to-speech system based on deep convolutional
     networks with guided attention" (2017), section 4.1. `attention` `(B, C, L)` is a distribution over text positions
@@ -260,7 +260,7 @@ def off_diagonal(attention: tf.Tensor, text_lengths: tf.Tensor, code_lengths: tf
 
 
 def conditioning_target_mask(mask: tf.Tensor, conditioning_codes: tf.Tensor) -> tf.Tensor:
-    """Returns the target mask `(B, T)` bool, set to False at the codes that are part of the conditioning clip.
+    """Returns the target mask `mask`, `(B, T)` bool, with False at the codes that are part of the conditioning clip.
 
     `conditioning_codes` is `(B, 2)` int32: the first index of each clip's conditioning codes, and the last index + 1.
     (Coqui's code masks only the last row of the batch and counts in units of 256 samples.)

@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 FEWEST_CLIPS = 4
 """Minimum number of training clips per speaker. The encoder would memorize speakers with fewer clips."""
 FEWEST_TO_HOLD_OUT, HELD_OUT_SHARE = 4, 0.1
-"""Minimum number of speakers for holding any out for validation, and the fraction of them that is held out."""
+"""Minimum number of speakers for holding out some for validation, and the fraction of speakers held out."""
 JUDGED_CLIPS = 60
 """Maximum number of validation clips per held-out speaker."""
 SPEEDS = (1.0, 0.9, 1.1)
@@ -89,7 +89,7 @@ class SpeakerStage(Stage):
         return self.model.speaker_encoder(batch.mel).numpy(), batch.speaker.numpy()
 
     def score(self, outputs):
-        """Returns `eer`, the equal error rate over clip pairs with an untrained speaker or, if none, over all pairs."""
+        """Returns `eer`, the equal error rate over pairs with an untrained speaker (all pairs if all are trained)."""
         vectors, speakers = (np.concatenate(arrays) for arrays in zip(*outputs))
         active = self.active.numpy() > 0
         held_out = ~active[np.maximum(speakers, 0)]
@@ -111,7 +111,7 @@ class SpeakerStage(Stage):
 class SpeakerObjective(Objective):
     """Cross-entropy of the speaker classifier over clips of trained speakers.
 
-    Batch normalization uses the statistics of the batch. Its moving statistics are updated once per applied step, with
+    Batch normalization uses the statistics of the batch. The moving statistics are updated once per applied step, with
     equal weight for all accumulated batches.
     """
 
@@ -176,7 +176,7 @@ def _trainable_speakers(dataset):
 
 
 def repeated(wav: tf.Tensor, lengths: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
-    """Repeats each clip in a loop to `size` samples; `(B, S)` with lengths `(B,)` in samples -> `(B, size)`."""
+    """Repeats each clip in a loop up to `size` samples: `(B, S)` with lengths `(B,)` in samples -> `(B, size)`."""
     return tf.gather(wav, tf.math.floormod(tf.range(size)[None], lengths[:, None]), batch_dims=1)
 
 

@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 class StageStart(NamedTuple):
     """Description of a stage when its training starts or resumes after `step` optimizer steps.
 
-    `num_weights` counts the trained parameters, `batch_size` is in clips, `accumulation` in batches per optimizer step.
+    `num_weights` counts the trained parameters. `batch_size` is in clips, `accumulation` in batches per optimizer step.
     `preset` is the preset of the training switches. `placement` describes in one line where the variables are.
     """
 
@@ -39,8 +39,8 @@ class StageStart(NamedTuple):
 class StageEnd(NamedTuple):
     """Results of a stage at the end of its training.
 
-    `timing` has the values of `Callback.on_log`, for the whole run. `traces` counts traces of the train step, and
-    `skipped_steps` the updates skipped as non-finite. `loss_scale` is None without dynamic loss scaling.
+    `timing` contains the values described in `Callback.on_log`, but for the whole run. `traces` counts traces of the
+    train step, `skipped_steps` counts skipped non-finite updates. Without dynamic loss scaling, `loss_scale` is None.
     """
 
     stage: str
@@ -58,10 +58,10 @@ class Callback:
     - `on_waiting(seconds)`: in Multi-GPU Mode, before training waits `seconds` to give the data pipeline a head start.
     - `on_running()`: in Multi-GPU Mode, when the pipeline is filled.
     - `on_ledger(ledger: Ledger)`: after the first step that changed the weights.
-    - `on_micro_batch(what, done, count)`: after `done` of a step's `count` batches; `what` is `read` or `computed`.
+    - `on_micro_batch(what, done, count)`: after `done` of a step's `count` batches were `what`: `read` or `computed`.
     - `on_step(step)`: after every step.
-    - `on_log(step, losses, timing)`: every `training.log_every_steps`. `losses` are means since the last call; `timing`
-      has `StepClock.report`, memory in MB (`host_mb`, `model_gpu_mb`) and GPU utilization (`model_gpu_percent`).
+    - `on_log(step, losses, timing)`: every `training.log_every_steps`. `losses` are means since the last call. `timing`
+      is a `StepClock.report` plus memory in MB (`host_mb`, `model_gpu_mb`) and GPU utilization (`model_gpu_percent`).
     - `on_validation(step, losses, is_best)`: after each validation; the model still has the averaged weights.
     - `on_evaluation(step, figures, is_best)`: after each evaluation of speech; in `figures`, a lower `score` is better.
     - `on_sample(step)`: every `training.sample_every_steps`; the model has the averaged weights.
@@ -72,8 +72,8 @@ class Callback:
 class EventFile:
     """Writes TensorBoard event files to a folder. Creates the folder; its parent must exist.
 
-    Values that cannot be written are lost; only the first error is logged. After an error, a new file is started,
-    because TensorBoard stops reading a file at a truncated record.
+    Values that cannot be written are lost, and only the first error is logged. After an error, `write` starts a new
+    file, because TensorBoard stops reading a file at a truncated record.
     """
 
     def __init__(self, folder: AnyPath):
@@ -104,7 +104,7 @@ class EventFile:
 class MetricsWriter(Callback):
     """Writes losses, timing, validations and evaluations to `metrics.jsonl` in a run's folder, and to TensorBoard.
 
-    Each stage has its own TensorBoard folder in `logs`, with the settings. Repeated write errors are not logged.
+    Each stage has its own TensorBoard folder in `logs`, which contains the settings. Repeated errors are not logged.
     """
 
     def __init__(self, home: AnyPath, logs: AnyPath, config: XTTSConfig):

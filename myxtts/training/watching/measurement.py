@@ -24,9 +24,9 @@ from myxtts.training.resuming import untrained_foundations
 from myxtts.training.stage_trainer import StageTrainer
 
 PHASE_STEPS = 20
-"""Number of evenly spaced steps for which `try_stage` looks up the phase, to estimate its fraction of a stage."""
+"""Number of evenly spaced steps whose phase `try_stage` looks up, to estimate the fraction of steps in each phase."""
 PHASE_SECONDS = 15.0
-"""Time limit in seconds for the steps that `try_stage` takes in a phase after the first step."""
+"""Time limit in seconds for the steps that `try_stage` takes in a phase, not counting the first step."""
 COMPILED_SHARES = 0.3, 0.5
 """Ratio of compiled to eager time, for preparation and for the train step; fitted to five runs (docs/benchmarks.md)."""
 WARMUP_STEPS = 5
@@ -43,7 +43,7 @@ def open_trainer(config: XTTSConfig, plan: DevicePlan, folder: PathLike) -> tupl
 
 
 def noise_trainer(config: XTTSConfig, plan: DevicePlan, folder: PathLike, stage: str = "gpt") -> StageTrainer:
-    """Creates a trainer for timing a stage, with untrained models of earlier stages and the run folder `folder`."""
+    """Creates a trainer for timing `stage`, with untrained models of earlier stages and the run folder `folder`."""
     below = untrained_foundations(config, stage, plan.data_device)
     training = replace(config.training, checkpoint_dir=str(folder), reset_training=True, gradient_accumulation=1)
     return StageTrainer(replace(config, training=training), stage, plan, below)
@@ -52,10 +52,10 @@ def noise_trainer(config: XTTSConfig, plan: DevicePlan, folder: PathLike, stage:
 def measure_pipeline(
     trainer: StageTrainer, dataset: SpeechDataset, num_steps: int, start: int = 0, watch=lambda phase, call: call
 ) -> StepClock:
-    """Takes `WARMUP_STEPS` untimed and `num_steps` timed steps; returns the clock. Changes the weights.
+    """Takes `WARMUP_STEPS` untimed and `num_steps` timed steps, from batch `start`. Returns the `StepClock`.
 
-    Data preparation overlaps with training if `trainer.enable_async_pipeline` is True. `watch(phase, call)` is as in
-    `StageTrainer.pipeline`, with the additional phase `train`.
+    Changes the weights. Data preparation overlaps with training if `trainer.enable_async_pipeline` is True.
+    `watch(phase, call)` is described in `StageTrainer.pipeline`; `phase` may also be `train`.
     """
     clock, step = StepClock(WARMUP_STEPS), watch("train", take_step)
     with trainer.pipeline(dataset, start, start + WARMUP_STEPS + num_steps, watch) as batches:
@@ -68,7 +68,7 @@ def measure_pipeline(
 
 
 def take_step(trainer: StageTrainer, batch: tuple, position: int) -> dict[str, tf.Tensor]:
-    """Takes a step on one batch, for timing, at a negligible learning rate; waits for it and returns its losses."""
+    """Takes a step on one batch at a negligible learning rate, for timing. Returns the losses when the step is done."""
     losses = trainer.train_step([batch], 1e-6, (0, position))
     tf.test.experimental.sync_devices()  # a GPU only queues the work
     return losses
@@ -84,7 +84,7 @@ def timed(times: list[float], call: Callable, *arguments) -> Any:
 
 
 def synthetic_waves(config: XTTSConfig, seconds: float, batch_size: int) -> WaveBatch:
-    """Creates a batch of noise clips that last `seconds` (capped at the model's maximum), with random texts."""
+    """Creates a batch of noise clips with random texts. Clips last `seconds`, capped at the model's maximum."""
     samples = min(int(seconds * MODEL_SAMPLE_RATE), config.max_samples) // CODE_STRIDE_SAMPLES * CODE_STRIDE_SAMPLES
     tokens = min(int(TOKENS_PER_SECOND * seconds), config.data.max_text_length)
     conditioning = int(config.data.conditioning_seconds[1] * MODEL_SAMPLE_RATE)
@@ -95,9 +95,9 @@ def synthetic_waves(config: XTTSConfig, seconds: float, batch_size: int) -> Wave
 def measure_training(
     config: XTTSConfig, plan: DevicePlan, folder: PathLike, clip_seconds: float, budget_seconds: float
 ) -> list[float]:
-    """Times training steps on noise, with data preparation but no overlap; returns the seconds of each step.
+    """Times training steps on noise, with data preparation but no overlap. Returns the seconds of each step.
 
-    Times steps for `budget_seconds`, and at least one step, after a first step that traces the graphs.
+    The first step, which traces the graphs, is not timed. After it, times steps for `budget_seconds`, at least one.
     """
     trainer = noise_trainer(config, plan, folder)
     waves = synthetic_waves(config, clip_seconds, trainer.stage_config.batch_size)
@@ -113,12 +113,12 @@ def measure_training(
 
 
 def try_stage(dataset: SpeechDataset, stage: str, plan: DevicePlan) -> tuple[float, float] | None:
-    """Estimates the step time of a stage by timing eager steps on one noise clip and on a batch of several.
+    """Estimates the step time of a stage by timing eager steps on one noise clip and on a batch of noise clips.
 
     Returns:
         `(eager, batch)`: the seconds of an eager step on one clip (mostly Python overhead), and the estimated seconds
-        of a training step, both averaged over the stage's phases. None if the stage cannot be trained on the clips. If
-        only one clip fits in the time limit, the time is assumed to be proportional to the number of clips.
+        of a training step. Both are means over the stage's phases. None if the stage cannot be trained on the data. If
+        time is left for one clip only, the seconds are assumed to be proportional to the number of clips.
     """
     with tempfile.TemporaryDirectory() as folder:
         trainer = noise_trainer(dataset.config, plan, folder, stage)

@@ -40,7 +40,7 @@ class DivergenceGuard:
     def __init__(self, limit: int):
         self.limit, self.rate_scale, self.returns = limit, 1.0, 0
         self.in_row, self._row = 0, deque(maxlen=limit)
-        """`rate_scale` multiplies the learning rate. `returns` counts rollbacks, `in_row` consecutive bad steps."""
+        """`rate_scale` multiplies the learning rate. `returns` counts rollbacks, and `in_row` consecutive bad steps."""
 
     def state(self) -> dict:
         return {"rate_scale": self.rate_scale, "returns": self.returns, "in_row": self.in_row}
@@ -51,7 +51,7 @@ class DivergenceGuard:
         self._row.clear()
 
     def record(self, step: int, clips: list[np.ndarray], losses: dict[str, float]) -> None:
-        """Records a step, which is bad if `losses["finite"]` is false. `clips` are the clip indices of each batch."""
+        """Records a step. It is bad if `losses["finite"]` is false. `clips` contains the clip indices of each batch."""
         if losses["finite"]:
             self.in_row = 0
             self._row.clear()
@@ -61,16 +61,16 @@ class DivergenceGuard:
         self._row.append({"step": step, "clips": np.concatenate(clips).tolist(), "not_finite": broken})
 
     def bad_steps(self) -> list[dict]:
-        """Returns `step`, `clips` and `not_finite` (loss names) of each bad step; empty unless training diverged."""
+        """Returns a dictionary per bad step: `step`, `clips`, `not_finite` (loss names). `[]` without divergence."""
         return list(self._row) if self.in_row >= self.limit else []
 
 
 class OvertrainingDetector:
     """Early stopping (Prechelt 1998) that distinguishes overtraining from a plateau.
 
-    Counts the validations whose loss is higher than that of the best validation although the training loss (mean since
-    the previous validation) is lower. A new best resets the count. `update` warns when the count reaches half of
-    `patience`, and sets `stopped` at `patience`. With a patience of 0, it warns after `WARN_AFTER` and never stops.
+    Counts the validations with a higher validation loss but a lower training loss than the best validation. (A training
+    loss is the mean since the previous validation.) A new best resets the count. `update` warns when the count is half
+    of `patience`, and sets `stopped` at `patience`. If `patience` is 0, `update` warns at `WARN_AFTER` and never stops.
     """
 
     def __init__(self, patience: int):
@@ -84,7 +84,7 @@ class OvertrainingDetector:
         self._count += 1
 
     def update(self, step: int, loss: float) -> str | None:
-        """Records a validation loss; returns a message if the detector warns or ends the stage, else None."""
+        """Records a validation loss. Returns a message if the detector warns or ends the stage, else None."""
         training = self._sum / self._count if self._count else math.inf
         self._sum, self._count = 0.0, 0
         if loss < self._best:
@@ -120,7 +120,7 @@ class OvertrainingDetector:
 
 
 def has_stopped(state: dict, patience: int) -> bool:
-    """Whether early stopping ended the run that saved this `state`, and would still do so with the given `patience`."""
+    """Returns whether early stopping ended the run that saved `state`, and would still end it with this `patience`."""
     return bool(state["stopped"]) and 0 < patience <= int(state["diverging"])
 
 
@@ -133,23 +133,23 @@ class Watch:
         self.divergence = DivergenceGuard(training.max_bad_steps)
         self.overtraining = OvertrainingDetector(training.overtraining_patience)
         self.speech_judge: Callable[[int], dict] | None = None
-        """Function `step -> metrics` that evaluates speech, or None; a lower value of the metric `score` is better."""
+        """Function `step -> metrics` that evaluates speech, or None. A lower value of the metric `score` is better."""
         self.monitor: GPUMonitor | None = None
         """Monitor of the GPUs in use, set by the run. If it is None, GPU memory and utilization are not reported."""
         self.ledger_keeper: LedgerKeeper | None = None
-        """Creates the `Ledger`. Must be set before the first step, to see how this step changes the weight averages."""
+        """Creator of the `Ledger`. Must be set before the first step, in which it observes the weight averages."""
         objectives = trainer.stage.validated([rule.objective for rule in trainer.train_step.rules])
         self.evaluate = Evaluator(trainer, objectives)
         self._callbacks, self._unread, self._recent = [], [], []
 
     def call(self, method: str, *arguments) -> None:
-        """Calls a method, by name, on each callback that defines it."""
+        """Calls the method named `method` with `arguments` on each callback that defines this method."""
         for callback in self._callbacks:
             if hasattr(callback, method):
                 getattr(callback, method)(*arguments)
 
     def start(self, callbacks: Iterable, total: int) -> None:
-        """Sets the callbacks and calls `on_start`. Raises `DeviceError` if a variable is on the wrong device."""
+        """Stores `callbacks` and calls their `on_start`. Raises `DeviceError` if a variable is on the wrong device."""
         self._callbacks, trainer = list(callbacks), self.trainer
         placement = require_placement(trainer.placed_variables().items(), trainer.plan)
         weights = sum(int(tf.size(v.value)) for v in trainer.train_step.trainable.values())
@@ -165,10 +165,10 @@ class Watch:
         self.call("on_end", StageEnd(trainer.stage.name, trainer.step, timing, step.traces, scale, step.bad_steps))
 
     def after_step(self, losses: dict, batches: int) -> None:
-        """Records the losses of the last step and the clips that it used. `batches` is the number of its batches.
+        """Records the losses of the last step and the clips in its batches. `batches` is the number of these batches.
 
         Raises:
-            TrainingDiverged: Losses or gradients of too many consecutive steps were not finite. A file lists the steps.
+            TrainingDiverged: Too many consecutive steps had non-finite losses or gradients. A file lists these steps.
             ConfigError: With `--strict`, a switch did not have the requested effect.
         """
         trainer, step, state = self.trainer, self.trainer.train_step, self.trainer.state
@@ -191,7 +191,7 @@ class Watch:
             )
 
     def read(self) -> None:
-        """Copies the losses of the last steps to the host and records them. Called rarely: it waits for the device."""
+        """Copies losses of the last steps to the host and records them. Called rarely: copying waits for the device."""
         for step, clips, tensors in self._unread:
             losses = {name: float(value) for name, value in tensors.items()}
             self._recent.append(losses)
@@ -228,7 +228,7 @@ class Watch:
         return path
 
     def log(self, learning_rate: float) -> None:
-        """Calls the callbacks' `on_log` with the mean losses since the last call, leaving out non-finite steps."""
+        """Calls the callbacks' `on_log` with the mean losses of the finite steps since the last call."""
         trainer, stage = self.trainer, self.trainer.stage
         self.read()
         finite = [step for step in self._recent if step["finite"]] or self._recent
@@ -247,7 +247,7 @@ class Watch:
         return {"host_mb": resident_bytes() / BYTES_PER_MB, **gpus}
 
     def validate(self, loader) -> tuple[dict[str, float], bool]:
-        """Validates the averaged weights; returns the losses, and whether this step is the best so far."""
+        """Validates the averaged weights. Returns the losses, and whether this step is the best so far."""
         trainer, state = self.trainer, self.trainer.state
         with trainer.clock.paused(), trainer.train_step.averaged_weights():
             losses = self.evaluate(loader)
@@ -263,7 +263,7 @@ class Watch:
         return losses, is_best
 
     def evaluate_speech(self) -> bool:
-        """Evaluates synthesized speech and reports its metrics; returns whether this step is the best so far."""
+        """Evaluates synthesized speech and reports the metrics. Returns whether this step is the best so far."""
         trainer, state = self.trainer, self.trainer.state
         with trainer.clock.paused(), trainer.train_step.averaged_weights():
             figures = self.speech_judge(state.step)
@@ -274,13 +274,13 @@ class Watch:
 
     @property
     def ended_early(self) -> bool:
-        """Whether early stopping has ended the stage, by validation losses or speech evaluations."""
+        """Whether early stopping has ended the stage, because of validation losses or of speech evaluations."""
         patience = self.trainer.config.training.evaluation_patience
         return self.overtraining.stopped or 0 < patience <= self.trainer.state.stale_evaluations
 
 
 class Evaluator:
-    """Computes the validation losses of `objectives`, without dropout, and the metrics of `Stage.score`.
+    """Computes the validation losses of `objectives`, without dropout, and the metrics returned by `Stage.score`.
 
     The batches are divided among the workers and their replicas.
     """
@@ -288,7 +288,7 @@ class Evaluator:
     def __init__(self, trainer: "StageTrainer", objectives: list[Objective]):
         self.trainer, self.objectives, self._traced = trainer, objectives, None
         self.metrics: dict[str, float] = {}
-        """Metrics of `Stage.score`, from the last call."""
+        """Metrics that `Stage.score` returned in the last evaluation."""
 
     def __call__(self, loader) -> dict[str, float]:
         """Returns the losses (means over items; NaN if there are none) and metrics of the current weights, by name.
@@ -312,7 +312,7 @@ class Evaluator:
         return {name: totals[name] / (counts[name] or math.nan) for name in totals} | self.metrics
 
     def _examine(self, waves):
-        """Evaluates at most one batch per replica; returns `(loss sums, item counts, outputs to score)` of each."""
+        """Evaluates at most one batch per replica. Returns `(loss sums, item counts, outputs to score)` per batch."""
         replicas, devices = self.trainer.replicas, self.trainer.replicas.devices
         prepared = [self.trainer.preparation(tf.nest.map_structure(tf.constant, wave)) for wave in waves]
         # If there are fewer batches than replicas, the last batch is repeated, and repeated results are dropped.
@@ -342,7 +342,7 @@ class Evaluator:
 
 
 def _of_any_size(field):
-    """Returns a `TypeSpec` of a batch field whose first two axes are dynamic, so that one trace fits all batches."""
+    """Returns a `TypeSpec` of a batch field, with dynamic first and second axes, so that one trace fits all batches."""
     spec = tf.type_spec_from_value(field)
     if isinstance(spec, tf.TensorSpec):
         return tf.TensorSpec([None] * min(2, spec.shape.rank) + spec.shape[2:], spec.dtype)
