@@ -213,9 +213,8 @@ def test_number_without_a_point_is_a_number():
 
 
 def test_empty_sections_are_the_defaults(tmp_path):
-    path = tmp_path / "empty.yaml"
-    path.write_text("model:\ntraining:\n  gpt:\n")
-    assert config_from_dict(config_module.read_yaml(path)) == XTTSConfig()
+    (tmp_path / "empty.yaml").write_text("model:\ntraining:\n  gpt:\n")
+    assert config_from_dict(config_module.read_yaml(tmp_path / "empty.yaml")) == XTTSConfig()
 
 
 def test_included_files_are_overridden(tmp_path):

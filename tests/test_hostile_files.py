@@ -129,15 +129,13 @@ BOMB = "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9) if n else 1}]\n" fo
     ],
 )
 def test_yaml_whose_aliases_have_no_end_is_refused_in_its_limits(content, tmp_path):
-    path = tmp_path / "bomb.yaml"
-    path.write_text(content)
-    assert "cannot be read" in refusal(path)
+    (tmp_path / "bomb.yaml").write_text(content)
+    assert "cannot be read" in refusal(tmp_path / "bomb.yaml")
 
 
 def test_aliases_that_people_write_are_read(tmp_path):
-    path = tmp_path / "run.yaml"
-    path.write_text("training:\n  dvae: &stage {max_steps: 3}\n  gpt: {<<: *stage, batch_size: 2}\n")
-    gpt = config_from_dict(read_yaml(path)).training.gpt
+    (tmp_path / "run.yaml").write_text("training:\n  dvae: &stage {max_steps: 3}\n  gpt: {<<: *stage, batch_size: 2}\n")
+    gpt = config_from_dict(read_yaml(tmp_path / "run.yaml")).training.gpt
     assert (gpt.max_steps, gpt.batch_size) == (3, 2)
 
 

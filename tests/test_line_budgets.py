@@ -14,7 +14,7 @@ BUDGETS = {
     "bundled": 5,
     "cli": 1060,
     "config": 1370,
-    "data": 3200,
+    "data": 3205,
     "devices": 1035,
     "distributed": 455,
     "hearing": 725,

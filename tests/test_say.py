@@ -162,9 +162,8 @@ c|four five six|me.wav|en
 
 @pytest.fixture
 def batch_argv(argv, folder):
-    path = folder.parent / "lines.txt"
-    path.write_text(BATCH)
-    return [*argv, "--batch", path, "--format", "flac"]
+    (folder.parent / "lines.txt").write_text(BATCH)
+    return [*argv, "--batch", folder.parent / "lines.txt", "--format", "flac"]
 
 
 def test_batch_writes_a_file_per_line_and_resumes(batch_argv, capsys, monkeypatch):
@@ -241,8 +240,7 @@ def test_more_text_on_standard_input_than_is_read_is_refused_and_not_cut(argv, c
     ],
 )
 def test_bad_line_is_reported_before_any_is_spoken(batch_argv, folder, capsys, row, words):
-    path = folder.parent / "lines.txt"
-    path.write_text(f"{BATCH}\n{row}\n")
+    (folder.parent / "lines.txt").write_text(f"{BATCH}\n{row}\n")
     line = sentence_of(capsys, say.main, *batch_argv)
     assert all(word in line for word in words), line
     assert not Path("spoken").exists()

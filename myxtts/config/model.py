@@ -9,7 +9,6 @@ from myxtts.config.settings import Settings, setting
 MODEL_SIZES = read_toml(__file__, "model_sizes.toml")
 """Fields of each model size that differ from the defaults of `ModelConfig`; `big` has the shapes of XTTS v2."""
 DECODER_TYPES = ("istft", "hifigan")
-"""Supported types of waveform decoder."""
 DECODER_UPSAMPLING = ((8, 16), (8, 16), (2, 4), (2, 4))
 """Stride and kernel size of each transposed convolution of the HiFi-GAN decoder."""
 DECODER_KERNELS = (3, 7, 11)

@@ -16,8 +16,7 @@ from myxtts.config.config import DataConfig, ModelConfig
 from myxtts.config.rates import CODE_STRIDE_SAMPLES, MEL_FRAMES_PER_CODE, MEL_HOP_SAMPLES, MODEL_SAMPLE_RATE
 from myxtts.config.stages import StageConfig
 
-FLOAT = 4
-"""Size of a float32 in bytes."""
+FLOAT = 4  # size of a float32 in bytes
 TEXT_MARKS, AUDIO_MARKS = 2, 5
 """Numbers of tokens that teacher forcing adds to a text (`[START]` and `[STOP]`) and to codes (1 start and 4 stops)."""
 CHUNK_KEYS = 256

@@ -31,8 +31,7 @@ def short_time_spectrum(wav: Tensor, n_fft: int) -> tuple[Tensor, Tensor]:
     return ops.rfft(frames * window, fft_length=n_fft)
 
 
-PERIODS = (2, 3, 5, 7, 11)
-"""Periods of the period discriminators, in samples."""
+PERIODS = (2, 3, 5, 7, 11)  # in samples
 RESOLUTIONS = (512, 1024, 2048)
 """FFT lengths of the spectrum discriminators, in samples."""
 PERIOD_CHANNELS = (32, 128, 512, 1024, 1024)

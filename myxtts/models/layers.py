@@ -194,8 +194,7 @@ class Conv1D(Layer):
     `kernel_size` must be odd. `dilation`, the distance between taps, must be 1 if the stride is above 1.
     """
 
-    rank = 1
-    """Number of spatial axes."""
+    rank = 1  # number of spatial axes
 
     def __init__(self, channels: int, filters: int, kernel_size: int, stride=1, dilation=1, use_bias=True, **kwargs):
         super().__init__(**kwargs)

@@ -123,8 +123,7 @@ class SpelledNumbers:
     ending, but text that a group of the expression matches, such as a case ending, is kept after the words."""
     to_ordinal: Callable[[str], str] = str
     """Function that turns the words of a cardinal into those of the ordinal."""
-    point: str
-    """Word for the decimal point."""
+    point: str  # the word for it
     currencies: dict[str, str]
     """For each currency sign, the words for the unit and for a hundredth, separated by a space: `dollar cent`."""
     cents_joint: str

@@ -276,10 +276,8 @@ class XTTSTokenizer:
         return text.replace(SPACE, " ").replace(STOP, "").replace(UNKNOWN, "")
 
     def check(self, text: str, language: str) -> str | None:
-        """Returns the reason why a text cannot be used, or None if it can.
-
-        The reasons are an unsupported language, unknown characters, and too few known letters.
-        """
+        """Returns the reason why a text cannot be used: an unsupported language, unknown characters or too few known
+        letters. Returns None if it can be used."""
         return self.encode_checked(text, language)[1]
 
     def encode_checked(self, text: str, language: str, max_tokens: int | None = None) -> tuple[list[int], str | None]:
@@ -294,15 +292,15 @@ class XTTSTokenizer:
         read = self.reader.read(text, language.code)
         if unknown := self.reader.unknown(read, language.code):
             return [], f"{counted(len(unknown), 'character')} not in the vocabulary: {with_names(unknown)}"
-        ids, fault = self.encode_read(read, language.code), self.reader.fault(read, language.code)
-        fault = fault or _too_long(ids, max_tokens)
-        return [] if fault else ids, fault
+        fault = self.fault(read, language.code, max_tokens)
+        return [] if fault else self.encode_read(read, language.code), fault
 
     def fault(self, read: str, language: str, max_tokens: int | None = None) -> str | None:
         """Returns why the model cannot speak `read`, a text returned by `Reader.read`: too few known letters,
         or more than `max_tokens` ids. Returns None if it can speak the text; a few unknown characters are allowed."""
-        fault = self.reader.fault(read, language)
-        return fault if fault or max_tokens is None else _too_long(self.encode_read(read, language), max_tokens)
+        if max_tokens is not None and (count := len(self.encode_read(read, language))) > max_tokens:
+            return f"text too long: {count} tokens, at most {max_tokens}"
+        return self.reader.fault(read, language)
 
     def unspoken_share(self, text: str, language: str) -> float:
         """Returns the fraction of a text's letters and digits that the vocabulary lacks even without diacritics."""
@@ -313,11 +311,6 @@ class XTTSTokenizer:
     def encode_read(self, read: str, language: str) -> list[int]:
         """Returns the ids of `read`, a text returned by `Reader.read`."""
         return self._tokenizer.encode(self.reader.tagged(read, language)).ids
-
-
-def _too_long(ids: list[int], max_tokens: int | None) -> str | None:
-    is_long = max_tokens is not None and len(ids) > max_tokens
-    return f"text too long: {len(ids)} tokens, at most {max_tokens}" if is_long else None
 
 
 def _clean_corpus(texts: Corpus, g2p: tuple[str, ...]) -> tuple[list[str], list[str]]:

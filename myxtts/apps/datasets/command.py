@@ -15,7 +15,6 @@ from myxtts.data.corpora import TextsMissing, refuse_other_kinds
 from myxtts.storage.files import AnyPath
 
 COMMAND = read_toml(__file__, "options.toml")
-"""Description and options of the command."""
 
 
 def build_parser() -> PlainParser:

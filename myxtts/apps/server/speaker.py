@@ -51,7 +51,6 @@ class SpeechJob:
     pieces: list[Piece]
     """Pieces of the text; empty if the text has nothing to speak."""
     voices: VoiceBook
-    """Voice book that loads `voice`."""
     voice: ServedVoice
     language: str
     sampling: SamplingConfig

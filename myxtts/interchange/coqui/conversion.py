@@ -102,7 +102,6 @@ class Stored:
 
     file: str
     name: str
-    """Name of the tensor in the file."""
     array: np.ndarray
     weight: str | None = None
     """Part and name of the MyXTTS weight, such as `gpt: gpt/text_head/kernel`; None for an unused tensor."""

@@ -20,8 +20,7 @@ class Language:
 
     code: str
     """ISO 639-1 code."""
-    name: str
-    """English name of the language."""
+    name: str  # in English
     char_limit: int
     """Maximum number of characters that the model speaks at once; `cleaners.split_text` splits longer texts."""
     tag: str = ""

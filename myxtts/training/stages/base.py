@@ -34,7 +34,6 @@ class Objective(ABC):
     """
 
     loss_weights: dict[str, float]
-    """Weight of each loss, by name."""
     phase = ""
     """Current phase of the stage (`Stage.phase`), which may select losses. It is set before the losses are traced."""
     compiles_blocks = False
