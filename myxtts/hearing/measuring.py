@@ -134,8 +134,8 @@ def contour_of(samples: np.ndarray, sample_rate: int) -> Contour:
 
 
 def pitch_figures(contour: Contour) -> tuple[float | None, float | None, float]:
-    """Returns the median F0 in Hz, its standard deviation in semitones (both None if no frame is voiced), and the
-    fraction of voiced frames, 0 to 1."""
+    """Returns the median of F0 in Hz, the standard deviation of F0 in semitones, and the fraction of voiced frames. The
+    first two are None if no frame is voiced."""
     voiced = contour.f0[contour.f0 > 0]
     if not len(voiced):
         return None, None, 0.0
@@ -145,8 +145,8 @@ def pitch_figures(contour: Contour) -> tuple[float | None, float | None, float]:
 def differences(spoken: Contour, recorded: Contour) -> tuple[float, float | None]:
     """Returns mel-cepstral distortion (dB) and F0 RMSE (semitones) of speech against a recording, aligned by DTW.
 
-    The RMSE covers frames that are voiced in both, and is None if there are none. The distortion (Kubichek 1993) is not
-    comparable to other implementations, since the cepstra come from a log-mel spectrogram, not a warped spectrum.
+    The RMSE covers frames that are voiced in both, and is None without such frames. The distortion (Kubichek 1993) is
+    not comparable to other implementations, because the cepstra come from a log-mel and not from a warped spectrum.
     """
     import librosa
 
@@ -170,8 +170,8 @@ class Measured:
 
 @dataclass
 class Measurer:
-    """Computes the metrics of spoken sentences. Skips metrics whose `recognizer`, `encoder` or `dnsmos`
-    is None. Caches the features of recordings and of reference voices."""
+    """Computes the metrics of spoken sentences. Skips a metric if the `recognizer`, `encoder` or `dnsmos` that it
+    requires is None. Caches the features of recordings and of reference voices."""
 
     recognizer: Recognizer | None = None
     encoder: Encoder | None = None
@@ -229,20 +229,20 @@ def repeated_groups(codes: np.ndarray | None) -> tuple[float, float] | None:
 
 
 def pooled(sentences: Iterable[Parts], name: str) -> float | None:
-    """Returns a metric of several sentences: sum of the numerators / sum of the denominators. None if none has it."""
+    """Returns metric `name` of several sentences: sum of numerators / sum of denominators. None if none has `name`."""
     pairs = np.array([parts[name] for parts in sentences if name in parts], np.float64)
     return float(pairs[:, 0].sum() / pairs[:, 1].sum()) if len(pairs) else None
 
 
 def is_usable(cer_on_recordings: float | None) -> bool:
-    """Whether a recognizer is accurate enough to evaluate speech. An unknown CER (None) counts as accurate enough."""
+    """Returns whether a recognizer is accurate enough to evaluate speech. True if its CER is unknown (None)."""
     return cer_on_recordings is None or cer_on_recordings <= MAX_RECOGNIZER_ERROR
 
 
 def ends_well(limit: float | None, length: float | None) -> bool:
-    """Whether a model usually ends its sentences properly, rather than rambling on or stopping early.
+    """Returns whether a model usually ends its sentences properly, rather than rambling on or stopping early.
 
     `limit` is the fraction of sentences that reach the length limit, and must be at most 0.02. `length` is the duration
-    relative to recordings, and must be at least 0.75. None means unknown, and passes.
+    relative to recordings, and must be at least 0.75. A value of None is unknown and is not checked.
     """
     return (limit is None or limit <= 0.02) and (length is None or length >= 0.75)

@@ -29,7 +29,7 @@ PART_FRAMES = 160
 PART_STEP_FRAMES = 77
 """Frames from the start of one segment to the start of the next: 0.77 s, so that segments overlap by about half."""
 _ROWS, _COLUMNS = 8, 128
-"""Block sizes of the LSTM's matrix product per frame. On busy machines, one large product takes 80 times longer."""
+"""Block sizes for splitting the LSTM's matrix products. On busy machines, one large product takes 80 times longer."""
 
 Encoder = Callable[[np.ndarray, int], np.ndarray]
 """Speaker encoder: function of samples `(S,)` and their rate in Hz that returns a unit-length embedding `(E,)`."""
@@ -39,7 +39,7 @@ _SILERO_PLACES = {"faster_whisper": "assets/silero_vad*.onnx", "silero_vad": "da
 
 
 def open_network(path: str | Path, flag: str):
-    """Loads an ONNX model for use on one CPU thread. Raises `UserError`, naming the option `flag`, if that fails."""
+    """Loads an ONNX model for use on one CPU thread. Raises a `UserError` that names the option `flag` on failure."""
     with needing(f"{flag} {path} needs onnxruntime. Install it with: pip install onnxruntime"):
         import onnxruntime
     options = onnxruntime.SessionOptions()
@@ -86,8 +86,8 @@ def find_encoder(path: str | None = None) -> Encoder | None:
 class DVector:
     """NumPy version of Resemblyzer's speaker encoder, an LSTM. Averages the embeddings of segments of 1.6 s.
 
-    Wan et al., "Generalized end-to-end loss for speaker verification" (2018). Unlike Resemblyzer, this class keeps
-    silence. Raises `UserError` if `path` is not Resemblyzer's `pretrained.pt`.
+    Wan et al., "Generalized end-to-end loss for speaker verification" (2018). Unlike Resemblyzer, this class does not
+    remove silence. Raises `UserError` if `path` is not Resemblyzer's `pretrained.pt`.
     """
 
     def __init__(self, path: str | Path):
@@ -171,7 +171,7 @@ def unit(x: np.ndarray) -> np.ndarray:
 
 
 def find_silero() -> Path | None:
-    """Finds a Silero model file in the installed packages; returns None if there is none, or no onnxruntime."""
+    """Returns the path of a Silero model in an installed package; None without such a model or without onnxruntime."""
     if importlib.util.find_spec("onnxruntime") is None:
         return None
     for package, pattern in _SILERO_PLACES.items():

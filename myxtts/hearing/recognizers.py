@@ -47,12 +47,12 @@ class Listening:
 
 
 def open_recognizer(name: str, thorough: bool = False) -> Recognizer:
-    """Loads a recognizer by name. The arguments and errors are those of `settle_recognizer`."""
+    """Loads a recognizer by name. For arguments and errors, see `settle_recognizer`."""
     return settle_recognizer(name, thorough)()
 
 
 def settle_recognizer(name: str, thorough: bool = False) -> Callable[[], Recognizer]:
-    """Checks a recognizer's name and downloads its model if needed; returns a function that loads it.
+    """Checks a recognizer's name, downloads its model if needed, and returns a function that loads the recognizer.
 
     Args:
         name: A Whisper size (`base`, `whisper-base`), a Whisper model for CTranslate2 as `hf://owner/name` or a
@@ -227,7 +227,7 @@ def at_rate(samples: np.ndarray, sample_rate: int) -> np.ndarray:
 
 
 def normalized(text: str, language: str) -> str:
-    """Normalizes a text for comparison: `Language.write_out`, `text.cleaners`, NFKC, casefold, no punctuation."""
+    """Applies `Language.write_out`, `clean_text`, NFKC and case folding, and removes punctuation, to compare texts."""
     written_out = clean_text(get_language(language).write_out(text), language)
     text = unicodedata.normalize("NFKC", written_out).casefold()
     # Recognizers are inconsistent in apostrophes, Arabic vowel marks and invisible characters within words.
@@ -238,8 +238,8 @@ def normalized(text: str, language: str) -> str:
 
 
 def recognition_errors(expected: str, found: str, language: str) -> dict[str, tuple[int, int]]:
-    """Returns a pair for `cer`, in characters, and one for `wer`, in words: the edit distance of the normalized texts,
-    and the length of the normalized `expected`."""
+    """Returns `{"cer": pair, "wer": pair}`, counted in characters and in words. Each pair is the edit distance of the
+    normalized texts, and the length of the normalized text `expected`."""
     texts = normalized(expected, language), normalized(found, language)
     pairs = {"cer": texts, "wer": (texts[0].split(), texts[1].split())}
     return {name: (Levenshtein.distance(*pair), len(pair[0])) for name, pair in pairs.items()}

@@ -37,21 +37,21 @@ class Request(NamedTuple):
 
 
 def maybe_traced(traced: bool, function: Callable, *signature: tf.TensorSpec) -> Callable:
-    """Returns `function` as a graph for arguments of this `signature`, or unchanged if `traced` is false."""
+    """Returns `function` as a `tf.function` with this `signature`, or unchanged if `traced` is false."""
     return tf.function(function, input_signature=signature, autograph=False) if traced else function
 
 
 def graph_of(function: Callable, signature: list, compiled: bool = False) -> Callable:
-    """Returns a function `() -> graph` that traces `function` to a concrete graph when first called, and caches it.
+    """Returns a function `() -> graph`. Its first call traces `function`; all calls return the same concrete graph.
 
-    Calling the graph skips the lookup in each call of a `tf.function`, which takes as long as a small model's step.
+    A concrete graph is faster than a `tf.function`, whose lookup in each call takes as long as a small model's step.
     """
     traced = tf.function(function, input_signature=signature, jit_compile=compiled, autograph=False)
     return functools.cache(traced.get_concrete_function)
 
 
 def compiled_advance(first: TransformerBlock) -> Callable:
-    """Returns `TransformerBlock.advance` compiled by XLA. All blocks share one program, traced with `first`."""
+    """Returns `TransformerBlock.advance` compiled by XLA. All blocks use one program, which is traced with `first`."""
 
     def advance(weights, *arguments):
         with keras.StatelessScope(state_mapping=list(zip(first.weights, weights))):
@@ -66,7 +66,7 @@ class TensorflowSteps:
 
     Args:
         traced: Whether `read` is traced to a graph; `draw` always is.
-        by_block: Whether XLA compiles single transformer blocks, for shapes for which `draw` is not compiled.
+        by_block: Whether XLA compiles the transformer blocks one by one, for shapes that are not in `shapes`.
             None means True on a GPU, where launching single operations is slow, and False on a CPU.
 
     Attributes:
@@ -97,12 +97,12 @@ class TensorflowSteps:
         self._read = maybe_traced(traced, gpt.prefill, *prompt)
 
     def read(self, latents: np.ndarray, text: np.ndarray, text_mask: np.ndarray) -> DecodingState:
-        """Runs the GPT on a prompt: latents `(B, N, width)`, masked text `(B, L)`, start code. Returns the state."""
+        """Returns the GPT's state after B prompts: latents `(B, N, width)`, masked text `(B, L)` and start code."""
         with tf.device(self._device):
             return self._read(latents, text, text_mask)
 
     def move(self, state: DecodingState, rows: list[int], kept: slice, padding: tuple[int, int]) -> DecodingState:
-        """Selects `rows` and the cache positions `kept` of a state; puts `padding` empty positions before and after."""
+        """Returns `rows` and cache positions `kept` of a state, with `padding` empty positions before and after."""
         widths = [(0, 0), (0, 0), padding, (0, 0)]
         moved = lambda layers: tuple(tf.pad(tf.gather(layer[:, :, kept], rows), widths) for layer in layers)
         with tf.device(self._device):
@@ -116,15 +116,15 @@ class TensorflowSteps:
     def draw(self, state: DecodingState, request: Request) -> tuple[Tensor, Tensor, Tensor, DecodingState]:
         """Samples up to `request.steps` codes for each sentence; stops early if all sentences have ended.
 
-        Returns codes `(MOST_CODES, B)` int32, filled with stop codes after the end of a sentence; the GPT latents
-        `(MOST_CODES + 1, B, width)` that predict these codes and the next one; number of steps run; new state.
+        Returns `(codes, latents, steps, state)`. Codes `(MOST_CODES, B)` int32 are stop codes after a sentence's end.
+        Latents `(MOST_CODES + 1, B, width)` predict the codes and the next one. `steps` is the number of steps run.
         """
         xla = tuple(request.key_mask.shape) in self.shapes
         with tf.device(self._device):
             return self._draws[xla]()(state, tf.nest.map_structure(tf.constant, request))
 
     def compile(self, num_rows: int, cache_size: int) -> None:
-        """Compiles `draw` with XLA for one shape, which takes seconds."""
+        """Compiles `draw` with XLA for one shape `(num_rows, cache_size)`, which takes seconds."""
 
         def zeros(spec):
             # The first open dimension of a signature is the batch, the second the cache.

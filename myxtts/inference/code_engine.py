@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 MOST_ROWS = 8
 """Maximum number of sentences in a batch; larger batches need more memory and are slower per code."""
 FIRST_STEPS = 4
-"""Codes per call while a sentence with `hurry` has under `FIRST_CODES` codes. Short calls start the audio early."""
+"""Codes per call while a sentence with `hurry` has under `FIRST_CODES` codes. Short calls let the audio start early."""
 CACHE_SIZES = (64, 128, 192, 256, 384, 512, 640, 768, 1024)
 """Sizes of the key-value cache, in positions; above 1024, multiples of 256. XLA compiles once for each size."""
 
@@ -47,7 +47,7 @@ class CodeStream:
     codes: list[int] = field(default_factory=list)
     """Sampled codes, without the stop code."""
     states: list[np.ndarray] = field(default_factory=list)
-    """GPT latents in arrays `(n, width)` float32, which together have one per code, and one more once `finished`."""
+    """GPT latents: arrays `(n, width)` float32. In all, there is one latent per code, and one more once `finished`."""
     stopped: bool = False
     """Whether the model predicted the stop code within `max_codes`."""
     finished: bool = False
@@ -86,7 +86,7 @@ class CodeStream:
     def take(self, codes: np.ndarray, states: np.ndarray, taken: int, stop: int) -> None:
         """Appends the first `taken` of the new `codes` `(n,)`, and their GPT latents from `states` `(n + 1, width)`.
 
-        Finishes the stream at the code `stop`, which is not appended, or when it has `max_codes` codes.
+        Finishes the stream at the code `stop`, which is not appended, or when the stream has `max_codes` codes.
         """
         left = self.max_codes - len(self.codes)
         drawn = codes[:taken].tolist()
@@ -101,13 +101,13 @@ class CodeStream:
 class CodeEngine:
     """Samples the codes of up to `MOST_ROWS` sentences together, in its own thread. Thread-safe.
 
-    Streams join and leave the batch between two calls of `steps`. The codes of a stream depend on its text, voice,
-    sampling values, seed and sentence index; other streams in the batch only change rounding. `steps`, a
+    Streams join and leave the batch between two calls of `steps.draw`. The codes of a stream depend on its text, voice,
+    sampling values, seed and sentence index; other streams in the batch only change rounding. The attribute `steps`, a
     `TensorflowSteps` or `OnnxSteps`, may be replaced while the engine is idle.
 
     Attributes:
-        changed: Condition that is notified after each call of `steps`. While a thread holds the condition, no stream
-            joins the batch, so a thread that opens several streams meanwhile gets the same batches in each run.
+        changed: Condition that is notified after each call of `steps.draw`. No stream joins the batch while a thread
+            holds the condition. If this thread opens several streams meanwhile, every run forms the same batches.
     """
 
     def __init__(self, steps: TensorflowSteps, config: ModelConfig):
@@ -131,7 +131,7 @@ class CodeEngine:
         return stream
 
     def wait(self, ready: Callable[[], bool]) -> None:
-        """Waits until `ready()` returns True, which is checked after each call of `steps`."""
+        """Waits until `ready()` returns True. Calls `ready` again after each call of `steps.draw`."""
         with self.changed:
             self.changed.wait_for(ready)
 
@@ -221,7 +221,7 @@ class CodeEngine:
         return state, np.pad(text_mask, ((0, 0), (self.config.num_latents, 1)), constant_values=True)
 
     def _pack(self, parts):
-        """Joins `parts`, `(state, key mask (B, F), rows to keep)`, into one batch; aligns the ends of their caches."""
+        """Joins `parts`, tuples `(state, key mask (B, F), rows to keep)`, into a batch. Aligns the ends of caches."""
         # Position embeddings are part of the GPT's input, so keys may move within the cache.
         filled = max(mask.shape[1] for _, mask, _ in parts)
         size = _cache_size(filled + MOST_CODES)

@@ -1,7 +1,7 @@
 """Decoders that turn the codes or GPT latents of a sentence into audio, in TensorFlow.
 
-A decoder (`GriffinLim` or `LatentDecoder`) has a `sample_rate` in Hz and a method `begin`, which returns a
-`windows.Sounding` for one sentence.
+A decoder (`GriffinLim` or `LatentDecoder`) has a `sample_rate` in Hz and a method `begin`. This method returns a
+`windows.Sounding`, which is the function that decodes one sentence.
 """
 
 from collections.abc import Callable
@@ -18,9 +18,9 @@ from myxtts.models.xtts import XTTS
 
 
 class GriffinLim:
-    """Decodes whole sentences by Griffin-Lim, for models without a waveform decoder.
+    """Decodes whole sentences with the Griffin-Lim algorithm, for models without a waveform decoder.
 
-    `to_mel` decodes codes `(C,)` to a log-mel `(4 C, num_mels)`.
+    `to_mel` is a function that decodes codes `(C,)` to a log-mel spectrogram `(4 C, num_mels)`.
     """
 
     sample_rate = MODEL_SAMPLE_RATE
@@ -29,7 +29,7 @@ class GriffinLim:
         self.to_mel = to_mel
 
     def begin(self, voice: Voice, speed: float = 1.0) -> Sounding:
-        """Returns the decoder of one sentence. `voice` has no effect, since the codes determine the sound."""
+        """Returns a `Sounding` for one sentence. `voice` has no effect, because the codes determine how it sounds."""
 
         def more(codes, latents, finished):
             if not finished:
@@ -42,7 +42,7 @@ class GriffinLim:
 
 
 class LatentDecoder:
-    """Decodes GPT latents in windows with context. The samples equal those of a single window within 1e-6."""
+    """Decodes GPT latents in windows with context. Samples differ by at most 1e-6 from those of a single window."""
 
     sample_rate = DECODER_SAMPLE_RATE
 
@@ -53,11 +53,11 @@ class LatentDecoder:
         self.to_samples = maybe_traced(traced, self._to_samples, latents, speaker, number, number)
 
     def begin(self, voice: Voice, speed: float = 1.0) -> Sounding:
-        """Returns the decoder of one sentence, spoken faster by the factor `speed`."""
+        """Returns a `Sounding` for one sentence, which is spoken faster by the factor `speed`."""
         to_samples = lambda latents, start, end: self.to_samples(latents[None], voice.speaker, start, end)[0].numpy()
         return Windows(self.decoder, to_samples, speed)
 
     def _to_samples(self, latents, speaker, start, end):
-        """Decodes the frames `start` to `end` of latents `(1, n, width)` to samples `(1, S)`."""
+        """Interpolates latents `(1, n, width)` to frames, and decodes frames `start` to `end` to samples `(1, S)`."""
         samples = self.decoder.frames_to_samples(self.decoder.latents_to_frames(latents)[:, start:end], speaker)
         return tf.cast(samples, tf.float32)

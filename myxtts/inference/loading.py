@@ -21,7 +21,7 @@ from myxtts.utils.commons import progress_bar
 
 
 def load_model(folder: str | PathLike, which: str = "best", only_speech: bool = False) -> XTTS:
-    """Loads a model from a folder. The model's attribute `preset` holds its tokenizer and its configuration.
+    """Loads a model from a folder. The model's attribute `preset` is `(tokenizer, configuration)`.
 
     Args:
         folder: Folder of a run or of `myxtts convert`.
@@ -70,7 +70,7 @@ def load_model(folder: str | PathLike, which: str = "best", only_speech: bool = 
 
 
 def _assign(weights, arrays, where):
-    """Assigns arrays to weights by name. Raises `CheckpointError` if an array does not fit or is not finite."""
+    """Assigns arrays to weights by name. Raises `CheckpointError` for wrong names or shapes, NaN and infinity."""
     assign_by_name(weights, arrays, where)
     _check_finite(weights, where)
 
@@ -82,10 +82,10 @@ def _check_finite(weights, where):
 
 
 def save_to_preset(model: XTTS, folder: str | PathLike) -> None:
-    """Saves a model, its tokenizer and the voices in `SPEAKERS_FILE` to a folder for `myxtts.load` and `--checkpoint`.
+    """Saves a model, `model.preset` and the voices in `SPEAKERS_FILE` to a folder for `myxtts.load` and `--checkpoint`.
 
-    Raises `UserError` if the model has no `preset`, if weights are not finite, or if the folder is not empty or cannot
-    be written.
+    Raises `UserError` if `model.preset` is None, if a weight is not finite, or if the folder is not empty or cannot be
+    written.
     """
     folder = Path(folder)
     if model.preset is None:

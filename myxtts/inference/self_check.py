@@ -2,8 +2,8 @@
 
 Each rule returns a score: 1 means no fault, 0.5 a fault with a probability of one half, 0 a certain fault. The lowest
 score is the confidence. Thresholds were tuned on half of a set of injected faults (docs/benchmarks.md). With a
-`Calibration`, scores of 0.5 or more are dropped, and the probability that a recognizer understands the text is added as
-a score (docs/base.md).
+`Calibration`, scores of 0.5 or more are ignored. Instead, the probability that a recognizer understands the text is
+one of the scores (docs/base.md).
 """
 
 from collections.abc import Callable, Sequence
@@ -33,10 +33,10 @@ BEYOND_BAND = 1.0, 1.05
 """Factors by which a duration is outside its usual range: the score is 1 up to the first factor, 0.5 at the second."""
 DISTORTION = 0.8, 1.2
 """Mean difference in nats between the log-mels of a sentence's audio and of its codes: the score is 1 up to the first
-value, and 0.5 at the second. The difference of `base` is 0.6, or 1.4 with so much noise on the decoder's weights that a
-recognizer understands only half of the sentences."""
+value, and 0.5 at the second. The model `base` has a difference of 0.6. It has 1.4 if noise on its decoder's weights is
+so strong that a recognizer understands only half of the sentences."""
 UNLIKELY_CODES = 8
-"""Number of codes in a row, 0.4 s, whose mean log-probability is the feature `unlikely`."""
+"""Length in codes (0.4 s) of the segments whose lowest mean log-probability is the feature `unlikely`."""
 Listener = Callable[[np.ndarray, int, str, str], float]
 """Speech recognizer that scores audio: `(samples (S,), sample rate in Hz, text, language) -> CER`, 0 to 1."""
 
@@ -45,8 +45,8 @@ class Reading(NamedTuple):
     """Result of a second GPT pass over the C codes and L text tokens (with start and stop) of a finished sentence."""
 
     attention: np.ndarray
-    """`(C, L)` attention of codes to text tokens by the first head of one transformer block: the block whose attention
-    moves most evenly through the text (the middle one after training with guided attention)."""
+    """`(C, L)` attention of codes to text tokens in the first head of one transformer block. This is the block whose
+    attention moves most evenly through the text (the middle block if the training used guided attention)."""
     logs: np.ndarray
     """`(C + 1,)` log-probabilities of the codes and the stop code."""
     without: np.ndarray
@@ -81,9 +81,9 @@ class Calibration(NamedTuple):
 
 
 def features(reading: Reading) -> dict[str, float]:
-    """Returns how well attention follows the text (`evenness`: correlation of time and text position; `sharpness`: mean
-    over codes of the maximum attention; `coverage`: mean over tokens of the maximum attention), and `unlikely`, the
-    lowest mean log-probability of `UNLIKELY_CODES` codes in a row."""
+    """Returns four features by name. `evenness` is the correlation of time and attended text position. `sharpness` is
+    the maximum attention of a code, averaged over codes. `coverage` is the maximum attention to a token, averaged over
+    tokens. `unlikely` is the lowest mean log-probability of `UNLIKELY_CODES` codes in a row."""
     attention, logs = reading.attention, reading.logs[:-1]
     evenness, sharpness = _evenness(attention), attention.max(axis=1).mean()
     coverage = attention[:, 1:-1].max(axis=0).mean() if attention.shape[1] > 2 else 0.0
@@ -111,10 +111,10 @@ def judge(
         stopped: Whether the model predicted the stop code.
         rate: Speech rate of the language, which gives the usual duration.
         reading: Second pass of the GPT; None skips the checks that need it.
-        wrong_share: CER, 0 to 1, measured by a `Listener`; None if there is none.
+        wrong_share: CER, 0 to 1, measured by a `Listener`; None if no `Listener` is used.
         unspoken_share: Fraction of the letters of the text for which the model has no token.
-        calibration: If given, the probability of being understood is added to the scores, and scores of 0.5 or more are
-            dropped. Needs `reading`.
+        calibration: If given, scores of 0.5 or more are ignored, and the probability that a recognizer understands the
+            sentence is one of the scores. Requires `reading`.
         distortion: Difference between the log-mels of the audio and of the codes (see `DISTORTION`).
     """
     if not len(codes):
@@ -189,9 +189,9 @@ class SecondReading:
         self.gpt, self._read = gpt, maybe_traced(traced, self._pass, latents, tokens, tokens)
 
     def __call__(self, latents: np.ndarray, ids: list[int], codes: np.ndarray) -> Reading:
-        """Returns the `Reading` of codes `(C,)`, C > 0, given latents `(1, num_latents, width)` and text ids.
+        """Returns the `Reading` of codes `(C,)`, C > 0, given latents `(1, num_latents, width)` and text `ids`.
 
-        `ids` begin with the language token, and include neither a start nor a stop token.
+        `ids` begin with the language token. They contain neither a start token nor a stop token.
         """
         config = self.gpt.config
         audio = np.array([[*codes, config.stop_audio_token]], np.int32)
@@ -202,7 +202,7 @@ class SecondReading:
         return Reading(max(attention.numpy()[:, :-1], key=_evenness), logs.numpy(), without.numpy(), entropy.numpy())
 
     def _pass(self, latents, text, audio):
-        """Returns `logs` and `entropy` of a `Reading`, and attention for all N transformer blocks, `(N, C + 1, L)`."""
+        """Returns `logs` and `entropy` of a `Reading`, and the attention in all N blocks, `(N, C + 1, L)`."""
         gpt, seen = self.gpt, {}
         before = tf.concat([[[gpt.config.start_audio_token]], audio[:, :-1]], axis=1)
         hidden = gpt.hidden(latents, text, before, see_input=seen.__setitem__)[:, tf.shape(text)[1] :]

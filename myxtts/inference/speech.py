@@ -32,7 +32,7 @@ class Voice:
     latents: np.ndarray
     """Conditioning latents for the GPT, `(1, num_latents, width)` float32."""
     speaker: np.ndarray | None
-    """Speaker vector for the waveform decoder, `(1, speaker_width)` float32; None if there is no encoder."""
+    """Speaker vector for the waveform decoder, `(1, speaker_width)` float32; None without a speaker encoder."""
 
     def save(self, path: str | Path) -> None:
         """Saves the voice to a file. Raises `UserError` if the suffix is not `VOICE_SUFFIX` or writing fails."""
@@ -42,7 +42,7 @@ class Voice:
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """Loads a file written by `save`. Raises `CheckpointError` if it is missing, damaged or not a voice."""
+        """Loads a file written by `save`. Raises `CheckpointError` if the file is missing, damaged or not a voice."""
         stored = StoredTensors(path)
         if not {"latents"} <= set(stored) <= {"latents", "speaker"}:
             raise CheckpointError(f"{path} is not a voice. Write one with `Voice.save`.")
@@ -50,8 +50,8 @@ class Voice:
         return cls(arrays["latents"], arrays.get("speaker"))
 
     def checked(self, where: object, *shapes: tuple[int, ...]) -> Self:
-        """Returns the voice. Raises `SpeechError` if its latents or speaker vector are not finite or not of `shapes`.
-        If `shapes` has one element, only the latents are checked. `where` names the voice in messages."""
+        """Returns `self`, or raises `SpeechError` if an array is not finite or has a wrong shape. `shapes` has one
+        element (shape of the latents) or two (also of the speaker vector). `where` names the voice in messages."""
         arrays = [self.latents, self.speaker][: len(shapes)]
         if [np.shape(array) for array in arrays] != [*shapes]:
             raise SpeechError(f"{where} is a voice of another model. Create it with this model from recordings.")
@@ -191,7 +191,7 @@ class Speech(Spoken):
         return f'<audio controls src="data:audio/mpeg;base64,{content}"></audio>'
 
     def save(self, path: str | Path, sample_rate: int | None = None) -> None:
-        """Saves the audio, resampled to `sample_rate` if given, as 16-bit wav or flac, mp3 or ogg, by the suffix.
+        """Saves the audio in the suffix's format: 16-bit wav or flac, mp3, or ogg. Resamples to `sample_rate` if given.
 
         Raises `UserError` if the suffix is unknown or the file cannot be written.
         """

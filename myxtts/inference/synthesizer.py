@@ -38,19 +38,20 @@ logger = logging.getLogger(__name__)
 MOST_AHEAD = 64
 """Maximum number of sentences that `batch` queues at a time, to limit the memory for their codes and latents."""
 AnyVoice = Voice | Recording | list[Recording]
-"""A `Voice`, the name of a voice that comes with the model, a `.voice` file, or recordings of one speaker."""
+"""A `Voice`, the name of a voice that comes with the model, the path of a `.voice` file, or a speaker's recordings."""
 
 
 class Synthesizer:
     """Synthesizes speech with a GPT and either a waveform decoder and speaker encoder, or a DVAE and Griffin-Lim.
 
-    Thread-safe: `engine` samples the codes of all threads together. `voice` encodes recordings to a `Voice`.
+    Thread-safe: the attribute `engine` samples the codes for all threads together. The attribute `voice` is the encoder
+    that turns recordings into a `Voice`.
 
     Args:
         decoder: `model` or `griffin-lim`; None uses the model's waveform decoder if it has one.
         traced: Whether to trace everything to graphs, not only sampling. Tracing pays off only for several sentences.
-        folder: Folder of the model, from which its voices, speech rates and `Calibration` are read. Give None for a
-            model whose weights may change; its voices are then not cached.
+        folder: Folder with the model's voices, speech rates and `Calibration`. None turns off the cache of encoded
+            voices, so that the weights of the model may change.
     """
 
     def __init__(
@@ -64,7 +65,7 @@ class Synthesizer:
     ):
         self.model, self.tokenizer, self.config, self.folder = model, tokenizer, config, folder
         self.languages: list[str] = sorted(tokenizer.languages)
-        """Codes of the languages that the model was trained on, for `language=`."""
+        """Codes of the languages that the model was trained on: the permitted values of `language`."""
         self.rates = read_rates(folder) if folder else {}
         self.calibration = Calibration.read(folder) if folder else None
         longest = longest_texts(self.rates, config.training.init_from)
@@ -73,7 +74,7 @@ class Synthesizer:
         self.engine = CodeEngine(TensorflowSteps(model.gpt, config.model, traced=traced), config.model)
         self.read_again, self._mel_of = SecondReading(model.gpt, traced), MelSpectrogram(DVAE_MEL)
         self.engine_name, self.make_steps = "tensorflow", None
-        """Name of the engine in use; function that loads ONNX engines by name, or None if there is only TensorFlow."""
+        """`engine_name` names the engine in use. `make_steps(name)` loads an ONNX engine; without ONNX, it is None."""
         self._engines, self._loading = {"tensorflow": self.engine}, threading.Lock()
         to_mel = lambda codes: model.denormalize_mel(model.dvae.decode(codes))
         self._to_mel = tf.function(to_mel, input_signature=[tf.TensorSpec([None, None], tf.int32)], autograph=False)
@@ -88,14 +89,12 @@ class Synthesizer:
         self.sample_rate: int = self.to_waveform.sample_rate
         """Sample rate in Hz: 22 050 from Griffin-Lim, 24 000 from the waveform decoder."""
         self.no_speech = silence(CODE_STRIDE_SAMPLES / MODEL_SAMPLE_RATE, self.sample_rate)
-        """Silence that replaces a sentence for which the model samples no codes, `(S,)` float32."""
+        """Silence, `(S,)` float32, that replaces a sentence for which the model samples no codes."""
 
     @classmethod
     def load(cls, folder: str | Path, which: str = "best", only_speech: bool = False, **options) -> Self:
         """Loads a model; for arguments and errors, see `load_model`. `options` are further arguments of the class.
-
-        If `only_speech` is true, a model with the waveform decoder of XTTS loads no DVAE, and its `Speech.mel` is None.
-        """
+        If the DVAE is skipped because of `only_speech`, `Speech.mel` is None."""
         model = load_model(folder, which, only_speech and options.get("decoder") != "griffin-lim")
         if "decoder" not in model.parts:
             logger.info("%s has no trained waveform decoder: Griffin-Lim is used.", folder)
@@ -113,8 +112,8 @@ class Synthesizer:
         return f"<{type(self).__name__} of {self.folder or 'a model in memory'}: {kind}; .speak(text, voice=…)>"
 
     def with_engine(self, name: str | None) -> Self:
-        """Returns a copy that samples with the engine `name` (in `choices.ENGINES`), or the same object if `name` is
-        None or already in use. Raises `UserError` if the engine is unknown or its package is missing."""
+        """Returns a copy that samples with the engine `name`, a key of `choices.ENGINES`. If `name` is None or the
+        engine in use, returns `self`. Raises `UserError` if the engine is unknown or its package is missing."""
         if name in (None, self.engine_name):
             return self
         with self._loading:  # so that no two threads load the same engine
@@ -140,10 +139,11 @@ class Synthesizer:
         engine: str | None = None,
         **drawing: float,
     ) -> Speech:
-        """Synthesizes a text of any length, sentence by sentence; `sentences` explains errors and other arguments.
+        """Synthesizes a text of any length, sentence by sentence. For errors and other arguments, see `sentences`.
 
         Args:
-            language: Language code, such as `fa`. None: that of the voice, else of all training speakers, or detected.
+            language: Language code, such as `fa`. If None, it is the language of the voice, else the common language of
+                all training speakers, else detected from the text.
             engine: Name in `choices.ENGINES`; None uses the engine that was chosen at loading.
             drawing: Values that override `sampling`: `temperature`, `top_k`, `top_p`, `repetition_penalty`.
         """
@@ -197,15 +197,15 @@ class Synthesizer:
         before the next piece of the same text.
 
         Args:
-            voices: One `AnyVoice` per text; None uses the default voice, as in `as_voice`.
+            voices: One `AnyVoice` per text. None means the model's default voice for the language of the text.
             languages: One language code per text, such as `en` or `fa`.
-            sampling: None uses the sampling parameters of the run.
+            sampling: Sampling parameters; None uses those in the model's configuration.
             max_codes: Maximum number of codes per sentence; 0 is the model's limit.
             speed: Factor of the speaking rate; the pitch does not change.
             retries: Maximum number of further attempts at a sentence with low confidence. The attempt with the highest
                 confidence is used.
             listener: Speech recognizer for the self-check, such as `hearing.recognizers.Listening`.
-            progress: Called with the number of spoken pieces and the number of all pieces.
+            progress: Called after each piece with the number of spoken pieces and the number of all pieces.
 
         Raises `SpeechError`, before anything is sampled, if the model cannot speak one of the texts.
         """
@@ -267,8 +267,8 @@ class Synthesizer:
         return SpeechStream(self, pieces, manner, hurry, check)
 
     def as_voice(self, voice: AnyVoice | None, language: str = "en") -> Voice:
-        """Loads or encodes a voice; None is the model's default voice for `language`. Raises `UserError` if there is no
-        such voice, or if it belongs to another model."""
+        """Loads or encodes a voice. None means the model's default voice for `language`. Raises `UserError` if the
+        voice does not exist or belongs to another model."""
         if voice is None:
             voice = self.folder and default_speaker(self.folder, get_language(language).code)
             if not voice:
@@ -297,7 +297,7 @@ class Synthesizer:
 
     def distortion(self, codes: np.ndarray, samples: np.ndarray) -> float:
         """Returns the mean difference in nats between the log-mels of codes `(C,)` and of their audio `(S,)`.
-        Returns 0 without a DVAE, with Griffin-Lim, and with the decoder of XTTS, for which no thresholds are known."""
+        Returns 0 if there is no DVAE, or if Griffin-Lim or the decoder of XTTS (thresholds unknown) is used."""
         is_checked = self.config.model.decoder_type == "istft" and isinstance(self.to_waveform, LatentDecoder)
         if not is_checked or "dvae" not in self.model.parts:
             return 0.0
@@ -324,7 +324,7 @@ class Synthesizer:
         """Traces graphs in advance, so that the first text is synthesized as fast as later texts.
 
         Args:
-            which: `none`, `short` (traces all graphs, seconds) or `all` (also compiles every batch shape, minutes).
+            which: `none`, `short` (traces all graphs in seconds) or `all` (also compiles all batch shapes in minutes).
             check: Whether to include the graph of the self-check.
         """
         require(which in ("none", "short", "all"), "warm_up", "one of none, short, all", which)

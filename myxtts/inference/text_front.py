@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class TextFront:
-    """Splits texts and encodes them for a model; raises `SpeechError` for texts that the model cannot speak."""
+    """Splits texts into pieces and encodes pieces to token ids. Raises `SpeechError` if a text cannot be spoken."""
 
     tokenizer: XTTSTokenizer
     max_tokens: int
@@ -30,7 +30,7 @@ class TextFront:
     """Length in characters of the longest training text, by language. A model may skip the end of longer texts."""
 
     def pieces(self, text: str, language: str) -> list[Piece]:
-        """Splits a text into pieces: whole sentences, or parts of a long one. Drops pieces with a `Reader.fault`."""
+        """Splits a text into whole sentences or parts of long sentences. Drops pieces that `Reader.fault` rejects."""
         read = self._read(text, language)
         reader, shown = self.tokenizer.reader, brief(text)
         known = reader.with_known_letters(text, language)
@@ -64,7 +64,7 @@ class TextFront:
         self._read(text, language)
 
     def _read(self, text: str, language: str, max_tokens: int | None = None) -> str:
-        """Returns the text to tokenize, from `Reader.spoken`. Raises `SpeechError` if the model cannot speak it."""
+        """Returns `Reader.spoken(text)`, the text to tokenize. Raises `SpeechError` if the model cannot speak it."""
         require(isinstance(text, str), "text", "a string", brief(text))
         try:
             get_language(language, self.tokenizer.languages)
@@ -81,9 +81,9 @@ class TextFront:
 def open_text_front(folder: AnyPath, g2p: Sequence[str] | None = None) -> tuple[TextFront, XTTSConfig]:
     """Loads the text front end and the configuration of the model in a folder, without weights or TensorFlow.
 
-    `g2p` are the languages whose text is converted to phonemes; by default, they are the same as in training.
+    `g2p` lists the languages whose texts are converted to phonemes. None means the same languages as in training.
 
-    Raises `UserError` if a file is missing or damaged, and `SpeechError` if there are no phoneme rules for a language.
+    Raises `UserError` if a file is missing or damaged, and `SpeechError` if a language in `g2p` has no phoneme rules.
     """
     config, path = read_config(Path(folder)), vocabulary_path(Path(folder))
     if not path.is_file():

@@ -40,7 +40,7 @@ class Sentence:
         """Whether `more` has returned audio."""
 
     def open(self, hurry: bool = False, attempt: int = 0) -> None:
-        """Queues the sentence for sampling. Each `attempt` uses other random numbers; `hurry` is as in `CodeStream`."""
+        """Queues the sentence for sampling. Each `attempt` uses other random numbers. For `hurry`, see `CodeStream`."""
         voice, language, sampling, seed, speed, max_codes = self.manner
         ids = self.synthesizer.text_front.ids(self.piece.text, language)
         number = self.number + attempt * 2**32
@@ -58,8 +58,8 @@ class Sentence:
         return samples, ended
 
     def check(self, listener: "Listener | None" = None, samples: np.ndarray | None = None) -> Verdict:
-        """Runs the self-check of the finished sentence. If its `samples`, `(S,)`, are given, checks them for distortion
-        too, and has them scored by a `listener`."""
+        """Runs the self-check of the finished sentence. If its audio `samples` `(S,)` are given, also checks them for
+        distortion (at speed 1 only). A `listener` requires `samples`, and measures their CER."""
         from myxtts.inference.self_check import judge  # imports TensorFlow
 
         stream, synthesizer, language, text = self.stream, self.synthesizer, self.manner.language, self.piece.text
@@ -81,7 +81,7 @@ class Sentence:
         return self.verdict
 
     def best(self, retries: int, listener: "Listener | None") -> np.ndarray:
-        """Makes at most `retries` + 1 attempts at a sentence without faults; returns the best samples, `(S,)`."""
+        """Tries a sentence up to `retries` + 1 times, until no fault is found. Returns the best samples, `(S,)`."""
         found = []
         for attempt in range(max(0, retries) + 1):
             if attempt:
@@ -95,7 +95,7 @@ class Sentence:
         return samples
 
     def end(self, start: int, end: int) -> None:
-        """Records the position of the sentence in the speech, in samples; warns if the sentence is empty or cut off."""
+        """Records where the sentence starts and ends in the speech, in samples. Warns if it is empty or cut off."""
         rate, stream = self.synthesizer.sample_rate, self.stream
         self.start_seconds, self.end_seconds = start / rate, end / rate
         stream.states.clear()
@@ -120,9 +120,9 @@ class SpeechStream(Spoken):
     """Iterator that yields the audio of a text in parts, `(S,)` float32, each as soon as it is decoded.
 
     During iteration, the self-check of a sentence runs after the first audio of the next sentence, so that no audio
-    is delayed. The checked sentence is then added to `pieces`. To poll instead, call `open`, then `more` whenever
-    `ready()` is true, until `finished`, and always `close`; polling runs no self-checks and adds no `pieces`. Unlike
-    `Synthesizer.speak`, a stream never retries a sentence. `Synthesizer.stream` explains the arguments.
+    is delayed. The checked sentence is then appended to `pieces`. To poll instead, call `open` once, then `more`
+    whenever `ready()` is true, until `finished` is true, and always call `close`. Polling runs no self-checks, and
+    leaves `pieces` empty. A stream never retries a sentence. `Synthesizer.stream` explains the arguments.
     """
 
     def __init__(self, synthesizer: "Synthesizer", pieces: Sequence[Piece], manner: Manner, hurry: bool, check: bool):
@@ -157,14 +157,14 @@ class SpeechStream(Spoken):
         self._sentences[0].open(self._hurry)
 
     def look_ahead(self) -> None:
-        """Queues the next sentence, if not yet queued, once the current one has enough codes to start its audio."""
+        """Queues the next sentence if it is not queued yet and the current one has enough codes to start its audio."""
         stream = self._sentences[self._number].stream
         following = self._sentences[self._number + 1 : self._number + 2]
         if following and following[0].stream is None and (stream.finished or len(stream.codes) >= FIRST_CODES):
             following[0].open()
 
     def ready(self) -> bool:
-        """Whether `more` would return new samples or end the stream."""
+        """Returns whether `more` would return new samples or end the stream."""
         return not self.finished and self._sentences[self._number].stream.is_ready
 
     def more(self) -> np.ndarray:
@@ -218,7 +218,7 @@ class SpeechStream(Spoken):
             raise
 
     def _check_heard(self):
-        """Checks each sentence once the next one has audio; at the end of the text, checks the remaining sentences."""
+        """Checks earlier sentences once the current one has audio, and all unchecked ones at the end of the text."""
         heard = self._number if self._sentences[self._number].is_heard else 0
         if self.finished and self._sentences[-1].end_seconds:
             heard = len(self._sentences)

@@ -22,7 +22,7 @@ from myxtts.storage.speakers import find_speaker, read_speaker
 logger = logging.getLogger(__name__)
 
 SHORTEST_CHUNK_SAMPLES = int(0.33 * MODEL_SAMPLE_RATE)
-"""Minimum total length of a voice's recordings, in samples. Shorter chunks are dropped, as in XTTS v2."""
+"""Minimum length in samples of a voice's files in total, and of a chunk. XTTS v2 also drops shorter chunks."""
 Recording = str | Path | np.ndarray
 """Path of an audio file, or `(S,)` float32 samples at 22 050 Hz."""
 
@@ -32,7 +32,7 @@ class VoiceEncoder:
 
     Args:
         config: Settings, which are read at each call and may change between calls.
-        remember: Number of voices to cache; keys are the contents of recordings. Must be 0 if the weights may change.
+        remember: Number of voices to cache, by contents of their recordings. Must be 0 if the weights may change.
         traced: Whether to trace the encoders to graphs.
     """
 
@@ -49,8 +49,8 @@ class VoiceEncoder:
     def __call__(self, references: Recording | list[Recording]) -> Voice:
         """Encodes one or more recordings of a speaker.
 
-        Raises `AudioError` if a file cannot be read, if samples are too loud or silent, or if files are shorter than
-        `SHORTEST_CHUNK_SAMPLES` in all.
+        Raises `AudioError` if a file cannot be read, if samples are too loud or silent, or if the files together are
+        shorter than `SHORTEST_CHUNK_SAMPLES`.
         """
         recordings, files = [], []
         for one in references if isinstance(references, list | tuple) and references else [references]:
@@ -96,7 +96,7 @@ class VoiceEncoder:
         return Voice(latents, np.mean([self._to_speaker(wav).numpy() for wav in heard], axis=0))
 
     def chunks(self, samples: np.ndarray) -> list[np.ndarray]:
-        """Splits a recording `(S,)` into chunks for the conditioning encoder, by default as long as in training."""
+        """Splits the first `reference_seconds` of a recording `(S,)` into chunks for the conditioning encoder."""
         sampling, data = self.config.sampling, self.config.data
         length = int((sampling.reference_chunk_seconds or data.conditioning_seconds[1]) * MODEL_SAMPLE_RATE)
         samples = samples[: int(sampling.reference_seconds * MODEL_SAMPLE_RATE)]

@@ -1,4 +1,4 @@
-"""Decodes the GPT latents of a sentence window by window, while they are sampled. Imports no TensorFlow."""
+"""Decodes the GPT latents of a sentence window by window, while more codes are sampled. Imports no TensorFlow."""
 
 from collections.abc import Callable, Sequence
 from functools import reduce
@@ -9,19 +9,19 @@ import numpy as np
 FIRST_FRAMES = 8
 """Minimum number of frames in the first window of a sentence."""
 LATER_FRAMES = 64
-"""Minimum number of frames in the second window, about as many as one engine call yields. Each later window is twice as
-long as the one before, up to `MOST_FRAMES`. Long windows save time, because each window decodes its context again."""
+"""Minimum number of frames in the second window, about as many as one engine call yields. The minimum doubles with each
+further window, up to `MOST_FRAMES`. Long windows save time, because each window decodes its context again."""
 MOST_FRAMES = 172
 FIRST_CODES = 8
 """Number of sampled codes after which the first window can be decoded."""
 NO_SAMPLES = np.zeros(0, np.float32)
 Sounding = Callable[[list[int], np.ndarray, bool], np.ndarray]
-"""Function that decodes one sentence in steps: `(codes, latents, ended) -> samples`. It gets all n codes so far and
-the GPT latents `(n, width)`, or `(n + 1, width)` if `ended`; returns the next samples `(S,)` float32 (S may be 0)."""
+"""Function that decodes one sentence in steps: `(codes, latents, ended) -> samples`. Each call passes all n codes
+so far and their latents `(n, width)`, or `(n + 1, width)` if `ended`. It returns the next samples `(S,)`, S >= 0."""
 
 
 class WindowShape(NamedTuple):
-    """Properties of a waveform decoder that `Windows` needs. A `WaveformDecoder` also has them, and can be passed."""
+    """Properties of a waveform decoder that `Windows` needs. `Windows` also accepts a `WaveformDecoder` instead."""
 
     factors: Sequence[float]
     hop_length: int
@@ -32,7 +32,7 @@ class WindowShape(NamedTuple):
 class Windows:
     """Decodes a sentence in windows with context. The samples equal those of a single window, except for rounding.
 
-    `to_samples(latents, start, end)` decodes the frames `start` to `end` of latents `(n, width)` to samples `(S,)`.
+    `to_samples(latents, start, end)` returns the samples `(S,)` of frames `start` to `end` of latents `(n, width)`.
     """
 
     def __init__(self, shape: WindowShape, to_samples: Callable[[np.ndarray, int, int], np.ndarray], speed: float = 1):
@@ -40,7 +40,7 @@ class Windows:
         self._given, self._least = 0, FIRST_FRAMES
 
     def __call__(self, codes: list[int], latents: np.ndarray, finished: bool) -> np.ndarray:
-        """Returns the next samples `(S,)`, given all codes and latents so far (see `Sounding`). S may be 0."""
+        """Returns the next samples `(S,)`, where S may be 0, given all codes and latents so far (see `Sounding`)."""
         shape, given = self._shape, self._given
         latents = spoken_faster(latents, self._speed, finished)
         # Frames after the second-to-last latent change with the next latent.
@@ -57,7 +57,7 @@ class Windows:
 
 def spoken_faster(x: np.ndarray, speed: float, finished: bool = True) -> np.ndarray:
     """Speeds up latents or frames `(n, C)` by the factor `speed` > 0, with linear interpolation in time as in XTTS v2.
-    If not `finished`, leaves out results that depend on the next latent."""
+    If `finished` is false, omits the outputs that would change with the next latent."""
     if speed == 1:
         return x
     position = (np.arange(int(len(x) / speed)) + 0.5) * speed - 0.5

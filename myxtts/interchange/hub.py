@@ -46,12 +46,12 @@ class HubError(UserError):
 
 
 def is_hub_name(source: str | os.PathLike) -> bool:
-    """Whether `source` names a model on the hub, `hf://…`, and not a folder."""
+    """Returns whether `source` names a model on the hub, `hf://…`, and not a folder."""
     return isinstance(source, str) and source.startswith("hf://")
 
 
 def parse_hub_name(source: str) -> tuple[str, str]:
-    """Splits `hf://owner/name[@revision]` into name and revision (default: `main`); raises `HubError` if malformed."""
+    """Splits `hf://owner/name[@revision]` into `owner/name` and revision (`main` by default), or raises `HubError`."""
     match = _NAME.fullmatch(source)
     if not match or ".." in source:
         raise HubError(f"A model of the hub must be hf://owner/name or hf://owner/name@revision. Received: {source}.")
@@ -132,7 +132,7 @@ def ask_on_terminal(question: str) -> bool | None:
 
 
 def describe_licence(source: str, terms: Path) -> tuple[bool, str]:
-    """Returns whether the model card in the folder `terms` names a licence, and a text about the licence for users."""
+    """Returns whether the model card in the folder `terms` names a licence, and a text for users about the licence."""
     from huggingface_hub.repocard import metadata_load
 
     try:
@@ -148,7 +148,7 @@ def describe_licence(source: str, terms: Path) -> tuple[bool, str]:
 
 
 def _require_licence(source, terms, accepted):
-    """Prints a model's licence and, unless `accepted`, asks the user; raises `HubError` if it is not accepted."""
+    """Prints a model's licence and, unless `accepted`, asks the user. Raises `HubError` if the user does not accept."""
     has_licence, shown = describe_licence(source, terms)
     print(f"{shown}.", file=sys.stderr, flush=True)
     answer = accepted or ask_on_terminal("Do you accept it?" if has_licence else "Use the model without one?")
@@ -184,7 +184,7 @@ def _make_folder(source, snapshot, home):
 
 
 def check_digest(source: str, path: Path):
-    """Checks a downloaded file against its checksum; deletes the file and raises `HubError` if it is damaged."""
+    """Checks a downloaded file against its checksum. If they differ, deletes the file and raises `HubError`."""
     from huggingface_hub.utils.sha import git_hash, sha_fileobj
 
     blob = Path(os.path.realpath(path))
@@ -199,10 +199,10 @@ def check_digest(source: str, path: Path):
 
 
 def push(model: Any, target: str, private: bool = False, licence: str | None = None) -> str:
-    """Uploads an `XTTS`, a model card and the voices to `target`, `hf://owner/name[@branch]`; returns the web address.
+    """Uploads an `XTTS`, its voices and a model card to `target`, `hf://owner/name[@branch]`; returns the page's URL.
 
-    Creates the repository if necessary, and removes an earlier model's checkpoints from it. Does not upload local paths
-    or recordings of speakers.
+    Creates the repository if necessary, or removes an earlier model's checkpoints and voices from it. Does not upload
+    local paths or recordings of speakers.
 
     Args:
         private: Whether a new repository is private.
@@ -245,7 +245,7 @@ def without_places(config: XTTSConfig) -> XTTSConfig:
 
 
 def model_card(repository: str, config: XTTSConfig, origin: str | os.PathLike | None, licence: str | None) -> str:
-    """Returns the text of the model card. If a run's folder is given as `origin`, lists its data, steps and losses."""
+    """Returns the text of the model card. If `origin` is the folder of a run, lists its data, steps and losses."""
     base = config.training.init_from
     head = {
         "license": licence,
@@ -277,7 +277,7 @@ def _lists(origin):
 
 def _stages(origin):
     """Yields `(stage, steps, step, losses)` for each stage of a run. `steps` are the last and the best step, or None if
-    the stage was not trained in this run. `losses` are texts that name the validation losses at `step`."""
+    the stage was not trained in this run. `losses` are texts of the validation losses at `step` (the best if known)."""
     for stage, store in stores_in(origin).items():
         state, best_step = store.read_state(store.steps()[-1]), store.best_step()
         was_trained = "position" in state and "taken_from" not in state

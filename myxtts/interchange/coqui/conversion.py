@@ -42,16 +42,16 @@ class CoquiFiles:
     """File with the weights: a released model, a checkpoint of Coqui's trainer, or a bare state dict."""
     vocab: Path
     dvae: Path | None = None
-    """File with the weights of the DVAE. If None, uses the DVAE that a checkpoint of Coqui's trainer may contain."""
+    """File with the weights of the DVAE. If None, the DVAE in `model` is used, if `model` contains one."""
     mel_stats: Path | None = None
     speakers: Path | None = None
     config: Path | None = None
-    """`config.json`. If None, uses the settings in `model` or, if `model` has none, the settings of XTTS v2."""
+    """`config.json`. If None, the settings in `model` are used or, if `model` has none, the settings of XTTS v2."""
 
     @classmethod
     def of(cls, model: Path, **given: Path | None) -> "CoquiFiles":
-        """Finds the model's other files next to `model`, by their names in Coqui's releases. Paths in `given` are used
-        instead. Raises `CheckpointError` if there is no vocabulary."""
+        """Finds the model's other files next to `model`, by their names in Coqui's releases. `given` contains
+        paths to use instead, by field. Raises `CheckpointError` if there is no vocabulary."""
         beside = {field: model.with_name(name) for field, name in RELEASED_NAMES.items()}
         files = {field: given.get(field) or (path if path.is_file() else None) for field, path in beside.items()}
         if files["vocab"] is None:
@@ -61,7 +61,7 @@ class CoquiFiles:
 
 
 def find_release(source: str | os.PathLike) -> Path | None:
-    """Returns the weights file of a Coqui model, given this file or its folder; None if `source` is neither."""
+    """Returns the weights file of a Coqui model if `source` is this file or the file's folder, else None."""
     path, kind = Path(source), kind_of(source)
     if kind in (RELEASE, TRAINER):
         path /= kind
@@ -69,7 +69,7 @@ def find_release(source: str | os.PathLike) -> Path | None:
 
 
 def imported_release(model: Path) -> Path:
-    """Returns the folder of the cached conversion of a Coqui weights file; converts a new or changed file first."""
+    """Returns the folder of a converted Coqui model, given its weights file. Converts a new or changed model first."""
     files, cache = CoquiFiles.of(model), user_cache()
     stats = [(str(path.resolve()), path.stat()) for path in vars(files).values() if path]
     content = repr([_CONVERSION, *((name, stat.st_size, stat.st_mtime_ns) for name, stat in stats)])
@@ -88,7 +88,7 @@ def imported_release(model: Path) -> Path:
 
 
 def make_once(folder: Path, make: Callable[[], None]) -> None:
-    """Calls `make`, which creates `folder`, unless the folder exists. Other threads and processes wait meanwhile."""
+    """Calls `make` to create `folder`, unless `folder` exists. Concurrent calls, also in other processes, wait."""
     if not folder.is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)
         with _MAKING, claimed(folder.parent / ".lock", 0, waits=True):
@@ -112,7 +112,7 @@ class Stored:
 def import_coqui(files: CoquiFiles, output: Path) -> tuple[XTTSConfig, list[Stored]]:
     """Converts a Coqui model to a MyXTTS model in `output`, a new or empty folder. An error leaves no partial model.
 
-    Returns the model's settings, and every tensor in the files, whether used or not.
+    Returns the model's settings, and a `Stored` for each tensor of the model, whether used or not.
 
     Raises:
         CheckpointError: A tensor is missing, unknown, misshapen or not finite, or the files belong to different models.
@@ -178,7 +178,7 @@ def _items(checkpoint, path):
 
 
 def _match(tensors, stored):
-    """Sets `weight`, or `reason` for unused tensors. Raises `CheckpointError` for missing, wrong or unknown tensors."""
+    """Sets `weight` or `reason` of each `Stored`. Raises `CheckpointError` for missing, wrong or unknown tensors."""
     missing, wrong = [], []
     for tensor in tensors:
         for key, shape in zip(tensor.names, tensor.shapes, strict=True):
@@ -232,7 +232,7 @@ def _write_parts(folder, stored, tensors, config, files, with_dvae):
 
 
 def _finite_weights(tensors, stored):
-    """Converts `tensors` to MyXTTS weights and yields them in order; raises `CheckpointError` for NaN or infinity."""
+    """Yields the MyXTTS weights for `tensors`, in this order. Raises `CheckpointError` for NaN or infinity."""
     for tensor in tensors:
         value = coqui.to_ours([stored[name].array for name in tensor.names], tensor.layout)
         if not np.isfinite(value).all():
@@ -241,7 +241,7 @@ def _finite_weights(tensors, stored):
 
 
 def _read_speakers(path, model):
-    """Reads a file of voices as `{name: (latents, speaker vector)}`. Each voice must have these two, in this order."""
+    """Returns the voices in a file as `{name: (latents, speaker vector)}`. The file must store both, in this order."""
     stored = read_torch_checkpoint(path)
     if not isinstance(stored, dict) or not stored:
         raise CheckpointError(f"--speakers must be a file with voices by name. {path} holds {type(stored).__name__}.")
@@ -258,19 +258,19 @@ def _read_speakers(path, model):
 
 
 def export_coqui(folder: str | os.PathLike, output: str | os.PathLike, which: str = "best") -> list[Path]:
-    """Exports a model to Coqui TTS: `model.pth`, `config.json`, `vocab.json`, `mel_stats.pth` and, if the model has a
-    DVAE or voices, `dvae.pth` and `speakers_xtts.pth`, all in one folder.
+    """Exports a model to a folder for Coqui TTS: `model.pth`, `config.json`, `vocab.json` and `mel_stats.pth`. Adds
+    `dvae.pth` if the model has a DVAE, and `speakers_xtts.pth` if the model has voices.
 
     Args:
         folder: Folder that `import_coqui` wrote, or a run with a GPT, a speaker encoder and a waveform decoder.
         output: Path of the model file, ending in `.pth`, or a folder for `model.pth`. No file is overwritten.
         which: Checkpoint of the GPT and the waveform decoder, `best` or `last`.
 
-    Returns paths of the files written.
+    Returns the paths of the written files.
 
     Raises:
         CheckpointError: A part is missing, or Coqui TTS does not support the model's shape.
-        OSError: A file could not be written. No model file exists in that case, because it is put in place last.
+        OSError: A file could not be written. Then no model file exists, because it gets its final name last.
     """
     folder, output = Path(folder), Path(output)
     if output.suffix != ".pth":
@@ -308,7 +308,7 @@ def export_coqui(folder: str | os.PathLike, output: str | os.PathLike, which: st
 
 
 def _voices(folder, which):
-    """Yields each voice as `(name, {tensor name: array})` for coqui-tts. Encodes voices kept as recordings."""
+    """Yields each voice as `(name, {tensor name: array})` for coqui-tts. Encodes voices stored as recordings."""
     speakers = read_speakers(folder)
     if any(speaker.clip for speaker in speakers.values()):
         from myxtts.inference.loading import load_model  # imports TensorFlow, which other voices do not need
@@ -326,7 +326,7 @@ def _voices(folder, which):
 
 
 def _read_part(folder, part, which):
-    """Returns a part's weights by name, and `mel_stats` if stored with them; {} if the part has no checkpoint."""
+    """Returns a part's weights by name, with `mel_stats` if its checkpoint has them; {} if it has no checkpoint."""
     store = CheckpointStore(folder / part)
     if not store.steps():
         return {}
@@ -337,7 +337,7 @@ def _read_part(folder, part, which):
 
 
 def _released(tensors, weights, folder):
-    """Converts MyXTTS weights, by name, to the tensors of a Coqui release; returns views where the layout allows it."""
+    """Returns the tensors of a Coqui release by name, given MyXTTS `weights` by name. Most are views of `weights`."""
     known = {tensor.weight for tensor in tensors}
     if unknown := [name for name in weights if name not in known]:
         raise CheckpointError(f"{folder} has weights that XTTS v2 does not have: {', '.join(unknown[:20])}.")

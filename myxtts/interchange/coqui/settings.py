@@ -53,13 +53,13 @@ def read_settings(path: Path | None, stored: Any) -> dict[str, Any]:
 
 
 def _fields(value):
-    """Returns a dictionary unchanged, the attributes of an unpickled coqui-tts object, or {} for other values."""
+    """Returns `value` if it is a dictionary, its attributes if it is an unpickled coqui-tts object, else {}."""
     value = value.state if isinstance(value, StubObject) else value
     return value if isinstance(value, dict) else {}
 
 
 def _count(pattern, names):
-    """Returns the number of layers: the highest index that `pattern` captures in the names, plus one; 0 if none."""
+    """Returns the number of layers: 1 plus the highest layer index that `pattern` captures in `names`; 0 if none."""
     found = (re.match(pattern, name) for name in names)
     return 1 + max((int(match.group(1)) for match in found if match), default=-1)
 
@@ -111,7 +111,7 @@ def model_config(shapes: Mapping[str, tuple[int, ...]], settings: dict, tokenize
 
 
 def run_config(model: ModelConfig, settings: dict) -> XTTSConfig:
-    """Returns a converted model's `XTTSConfig`: sampling settings from `settings`, data settings for fine-tuning."""
+    """Returns a converted model's `XTTSConfig`, with sampling from `settings` and data settings for fine-tuning."""
     longest = math.floor(10 * model.max_codes * CODE_STRIDE_SAMPLES / MODEL_SAMPLE_RATE) / 10
     limits = dict(max_seconds=min(_TABLES["longest seconds"], longest), max_text_length=min(200, model.max_text_tokens))
     # coqui-tts cuts a recording to `max_ref_len`, then to `gpt_cond_len` unless that is not positive.
@@ -122,9 +122,9 @@ def run_config(model: ModelConfig, settings: dict) -> XTTSConfig:
 
 
 def coqui_settings(config: XTTSConfig, languages: Iterable[str]) -> dict[str, Any]:
-    """Returns the `config.json` with which coqui-tts loads an exported model; `languages` are its language codes.
+    """Returns the contents of the `config.json` with which coqui-tts loads an exported model.
 
-    Raises `CheckpointError` if coqui-tts does not support the model's shape.
+    `languages` are its language codes. Raises `CheckpointError` if coqui-tts does not support the model's shape.
     """
     model, sampling = config.model, config.sampling
     released = ModelConfig(size="big")

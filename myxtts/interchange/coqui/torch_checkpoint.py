@@ -33,9 +33,9 @@ DTYPES = {f"{name}Storage": np.dtype(code) for name, code in (_FLOATS | _WHOLE).
 """NumPy dtype by PyTorch storage class, such as `FloatStorage`."""
 MAX_PICKLE_BYTES = 64 * 2**20
 _MAX_OPCODES, _MAX_WORK, _MAX_DEPTH, _MAX_ODD_KEYS, _MAX_AXES = 10**6, 4 * 10**6, 100, 5000, 64
-"""Limits of one pickle: number of opcodes, total weight of the values put into other values (see `_Cell`), nesting
-depth, number of dictionary keys and set items that are not text, and number of axes of a tensor. The contents of
-tensors do not count. The pickle of XTTS v2 uses about a hundredth of most limits."""
+"""Limits of one pickle, in this order: number of opcodes, total weight of the values put into other values (see
+`_Cell`), nesting depth, number of dictionary keys and set items that are not text, number of axes of a tensor. The
+contents of tensors do not count. The pickle of XTTS v2 uses about a hundredth of most limits."""
 _OPCODES = frozenset(
     "PROTO FRAME STOP MARK POP POP_MARK DUP NONE NEWTRUE NEWFALSE INT BININT BININT1 BININT2 LONG LONG1 LONG4 FLOAT "
     "BINFLOAT UNICODE BINUNICODE SHORT_BINUNICODE BINUNICODE8 STRING BINSTRING SHORT_BINSTRING BINBYTES SHORT_BINBYTES "
@@ -45,7 +45,7 @@ _OPCODES = frozenset(
 )
 """Pickle opcodes that are allowed: those that `torch.save` writes, and those for plain objects with attributes."""
 _KEYS = {"SETITEM": slice(0, 1), "SETITEMS": slice(0, None, 2), "DICT": slice(0, None, 2), "ADDITEMS": slice(None)}
-"""For opcodes that add dictionary keys or set items: slice that selects them from the operands, for `_MAX_ODD_KEYS`."""
+"""Slices by opcode that select new dictionary keys or set items from the operands, to count for `_MAX_ODD_KEYS`."""
 _LITERALS = {"EMPTY_LIST": [], "EMPTY_TUPLE": (), "EMPTY_DICT": {}, "EMPTY_SET": set()}
 _LITERALS |= {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
 _STORAGE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
@@ -71,7 +71,7 @@ class _Global(str):
 
 @dataclass(eq=False, repr=False)
 class StubObject:
-    """Placeholder for an unpickled object, because its class is not imported."""
+    """Placeholder for an object in a pickle. The class of the object is never imported."""
 
     state: Any = None
     """Pickled state of the object, usually a dictionary of attributes; None if the pickle has none."""
@@ -87,14 +87,14 @@ class _Cell:
     depth: int = 0
     """Nesting depth; 0 for a value that contains no other values."""
     is_held: bool = False
-    """Whether another value contains this value, which then must not grow: the container's weight includes it."""
+    """Whether another value contains this value. If so, it must not grow, as the container's weight includes it."""
 
 
 class Unpickler:
     """Restricted interpreter of one pickle.
 
-    `source` names the file in error messages. `load_storage(dtype, key, num_values)` returns a tensor storage, 1-D;
-    None allows no tensors.
+    `source` names the file in error messages. `load_storage(dtype, key, num_values)` returns the values of a tensor
+    storage as a 1-D array. If `load_storage` is None, the pickle must not contain tensors.
     """
 
     def __init__(self, source: str, load_storage: Callable[[np.dtype, str, int], np.ndarray] | None = None):
@@ -200,7 +200,7 @@ class Unpickler:
         return known(*arguments)
 
     def storage(self, kind, storage_class, key, _location, num_values, *_view):
-        """Returns the values of a tensor storage as a 1-D array. The arguments are PyTorch's reference to it."""
+        """Returns the values of a tensor storage, 1-D. The arguments are PyTorch's reference to the storage."""
         dtype = DTYPES.get(storage_class.removeprefix("torch.")) if isinstance(storage_class, _Global) else None
         if kind != "storage" or dtype is None or self.load_storage is None:
             name = brief(str(storage_class) if isinstance(storage_class, str) else storage_class)
@@ -224,7 +224,7 @@ class Unpickler:
 
 
 def _literal(name, argument):
-    """Returns the `_Cell` of an opcode that takes nothing from the stack: a constant, or the opcode's argument."""
+    """Returns the `_Cell` that an opcode without operands puts on the stack: a constant, or the opcode's argument."""
     if name in _LITERALS:
         return _Cell(copy.copy(_LITERALS[name]))
     if name == "GLOBAL":
@@ -235,7 +235,7 @@ def _literal(name, argument):
 
 
 def _extended(name, whole, values):
-    """Runs opcode `name`, which adds `values` to a container `whole` or sets an object's state; returns the result."""
+    """Adds `values` to the container `whole`, or sets the state of the object `whole`, as opcode `name` demands."""
     if name in ("APPEND", "APPENDS"):
         list.extend(whole, values)
     elif name in ("SETITEM", "SETITEMS"):
@@ -363,7 +363,7 @@ def _read_legacy(path, data):
 
 
 def _pickle(value, arrays):
-    """Returns pickle opcodes that build `value`. Appends its arrays to `arrays`; their indices are the storage keys."""
+    """Returns pickle opcodes that build `value`. Appends its arrays to `arrays`, whose indices are the storage keys."""
     if isinstance(value, dict):
         return b"}(" + b"".join(_pickle(one, arrays) for one in itertools.chain.from_iterable(value.items())) + b"u"
     if not isinstance(value, np.ndarray):

@@ -23,7 +23,7 @@ _TABLES = read_toml(__file__, "weights.toml")
 
 
 class Tensor(NamedTuple):
-    """A MyXTTS weight, and its source in Coqui's file: one tensor, or gain and direction if it is weight-normalized."""
+    """A MyXTTS weight, and its source in Coqui's file: a tensor, or gain and direction with weight normalization."""
 
     names: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
@@ -47,7 +47,7 @@ def modern_name(name: str) -> str:
 
 
 def model_tensors(config: ModelConfig) -> list[Tensor]:
-    """Lists the weights in `model.pth` as `Tensor`s."""
+    """Returns a `Tensor` for each weight in `model.pth`."""
     mel_stats = Tensor(("mel_stats",), ((config.num_mels,),), "dvae", "mel_stats", "same")
     return [mel_stats, *_gpt(config), *_decoder(config), *_speaker_encoder(config)]
 
@@ -55,7 +55,7 @@ def model_tensors(config: ModelConfig) -> list[Tensor]:
 def constant_tensors(config: ModelConfig) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """Returns tensors that coqui-tts requires but MyXTTS lacks: one dictionary for `model.pth`, and one for `dvae.pth`.
 
-    Tensors for `model.pth` are counters, and pre-emphasis, window and filterbank of the speaker encoder's spectrogram.
+    For `model.pth`, these are batch counters, and filter, window and filterbank of the speaker encoder's spectrogram.
     """
     from myxtts.audio.mel import SPEAKER_MEL  # imports Keras, which an import does not need
 
@@ -76,7 +76,7 @@ def our_shape(tensor: Tensor) -> tuple[int, ...]:
 
 
 def to_ours(arrays: Sequence[np.ndarray], layout: str) -> np.ndarray:
-    """Converts one or two arrays of Coqui's file, in the order of `Tensor.names`, to a MyXTTS weight, float32."""
+    """Converts one or two arrays of Coqui's file, in the order of `Tensor.names`, to one float32 MyXTTS weight."""
     floats = [np.asarray(array, np.float32) for array in arrays]
     return np.asarray(_LAYOUTS[layout][0](*floats), np.float32)
 
@@ -101,7 +101,7 @@ _LAYOUTS = {
         lambda weight: (_norm_but_first(weight.transpose()), weight.transpose()),
     ),
 }
-"""For each `Tensor.layout`, two functions: one converts Coqui's arrays to our weight, the other converts it back."""
+"""Two functions for each `Tensor.layout`: from Coqui's arrays to the MyXTTS weight, and from the weight to arrays."""
 
 
 def _tensors(part, table, **numbers):
@@ -118,7 +118,7 @@ def _tensors(part, table, **numbers):
 
 
 def dvae_tensors(config: ModelConfig, prefix: str = "") -> list[Tensor]:
-    """Lists the weights in `dvae.pth` as `Tensor`s. In the file, all names begin with `prefix`."""
+    """Returns a `Tensor` for each weight of the DVAE. All names in Coqui's file begin with `prefix`."""
     count, hidden = config.dvae_residual_blocks, config.dvae_hidden
     numbers = dict(hidden=hidden, book=config.codebook_width, codes=config.num_codes, mels=config.num_mels)
     tensors = [*_tensors("dvae", "encoder", **numbers)]

@@ -18,7 +18,7 @@ BLOCK = 32
 
 
 def import_package(name: str) -> ModuleType:
-    """Imports `onnx`, which writes graphs, or `onnxruntime`, which runs them; raises `UserError` if it is missing."""
+    """Imports `onnx` (writes graphs) or `onnxruntime` (runs graphs). Raises `UserError` if the package is missing."""
     with needing(f'ONNX graphs need the package {name}. Install it: pip install "myxtts[onnx]"'):
         return importlib.import_module(name)
 
@@ -43,7 +43,7 @@ class Tensor:
         return self.graph.op("Cast", self, to=self.graph.onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
 
     def reshape(self, *shape: int) -> "Tensor":
-        """Changes the shape; a length of 0 keeps the input's length of this axis, and -1 is inferred."""
+        """Changes the shape. In `shape`, 0 means the input's length of this axis, and -1 the inferred length."""
         return self.graph.op("Reshape", self, shape)
 
     def transpose(self, *order: int) -> "Tensor":
@@ -69,14 +69,14 @@ class Tensor:
 
 
 class Builder:
-    """Builds one graph, node by node. `weights`, `FLOAT32` or `INT8`, is the format of the matrices in `linear`."""
+    """Builds one graph, node by node. `linear` stores matrices in the format `weights`, `FLOAT32` or `INT8`."""
 
     def __init__(self, name: str, weights: str = FLOAT32):
         self.name, self.weights, self.onnx = name, weights, import_package("onnx")
         self._nodes, self._arrays, self._inputs, self._outputs, self._count = [], {}, [], [], 0
 
     def input(self, name: str, dtype: Any, *shape: int | str) -> Tensor:
-        """Declares an input of the graph; `shape` has a name for each dynamic axis, such as `rows`."""
+        """Declares an input of the graph. In `shape`, a name such as `rows` stands for a dynamic length."""
         self._inputs.append(self._declared(name, dtype, shape))
         return Tensor(self, name)
 
@@ -90,7 +90,7 @@ class Builder:
         return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), shape)
 
     def op(self, kind: str, *inputs: Any, outputs: int = 1, domain: str = "", **attributes: Any) -> Any:
-        """Adds a node of operator `kind`; returns its output, or a list if `outputs` > 1. Arrays become constants."""
+        """Adds a node of operator `kind`; returns its output, or a list if `outputs` > 1. `inputs` may be arrays."""
         inputs = [one if isinstance(one, Tensor) else self.constant(one) for one in inputs]
         found = [self._new(kind) for _ in range(outputs)]
         names = [one.name for one in inputs], [one.name for one in found]
@@ -98,7 +98,7 @@ class Builder:
         return found[0] if outputs == 1 else found
 
     def constant(self, value: Any, dtype: Any = None) -> Tensor:
-        """Stores an array in the graph and returns it as a tensor; if `dtype` is None, floats become float32."""
+        """Stores an array in the graph and returns its tensor. If `dtype` is None, floats are stored as float32."""
         array, found = shared_array(value), self._new("weight")
         array = array.astype(dtype or (np.float32 if array.dtype.kind == "f" else array.dtype), order="C", copy=False)
         self._arrays[found.name] = array
@@ -130,20 +130,20 @@ class Builder:
         return x if activation is None else self.op(activation, x)
 
     def conv(self, x: Tensor, layer: Any) -> Tensor:
-        """Adds a convolution layer of `models.layers`; returns its output for `x`, `(B, C, ...)`."""
+        """Applies a convolution layer of `models.layers` to `x` `(B, C, ...)`."""
         kernel = np.moveaxis(np.asarray(layer.kernel), (-1, -2), (0, 1))
         axes, bias = kernel.ndim - 2, [layer.bias] if layer.use_bias else []
         shape = dict(strides=[layer.stride] * axes, dilations=[layer.dilation] * axes)
         return self.op("Conv", x, kernel, *bias, pads=[layer.padding] * 2 * axes, **shape)
 
     def layer_norm(self, x: Tensor, layer: Any, width: int = 0) -> Tensor:
-        """Applies a Keras LayerNormalization over the last axis; `width` is needed for a layer without scale."""
+        """Applies a Keras LayerNormalization over the last axis. Without a scale, requires the axis length `width`."""
         scale = layer.gamma if layer.scale else np.ones(width)
         bias = [layer.beta] if layer.center else []
         return self.op("LayerNormalization", x, scale, *bias, axis=-1, epsilon=layer.epsilon)
 
     def model(self, outside: Collection[str] = ()) -> Any:
-        """Returns the graph as an `onnx.ModelProto`. Values of arrays named in `outside` must come from the caller."""
+        """Returns the graph as an `onnx.ModelProto`, without the values of the arrays that `outside` names."""
         helper, stored = self.onnx.helper, []
         for name, array in self._arrays.items():
             if name in outside:
@@ -162,13 +162,13 @@ class Builder:
         return model
 
     def save(self, path: Any) -> None:
-        """Writes the graph to a file. If this would exceed 2 GB, the weights go to a second file in the same folder."""
+        """Writes the graph to a file. If this would exceed 2 GB, a second file in the same folder gets the weights."""
         model = self.model()
         large = model.ByteSize() > 1_900_000_000
         self.onnx.save_model(model, path, save_as_external_data=large, location=f"{self.name}.weights")
 
     def session(self, threads: int = 0) -> Any:
-        """Loads the graph into ONNX Runtime and returns the session; `threads` 0 uses all cores."""
+        """Loads the graph into ONNX Runtime and returns the session. If `threads` is 0, the session uses all cores."""
         onnxruntime = import_package("onnxruntime")
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads

@@ -23,9 +23,9 @@ from myxtts.text.tokenizer import XTTSTokenizer
 
 
 class ExportedModel:
-    """Exported model with the methods of `Synthesizer` that the server uses. Its `SpeechStream`s can only be polled.
+    """Exported model with the methods of `Synthesizer` that the server uses. It synthesizes in the calling thread.
 
-    Synthesizes in the calling thread. Raises `CheckpointError` if a file is missing or damaged.
+    A `SpeechStream` of this model can only be polled. Raises `CheckpointError` if a file is missing or damaged.
     """
 
     def __init__(self, folder: Path, warm: str = "none"):
@@ -57,7 +57,7 @@ class ExportedModel:
         return 2 * 4 * self.exported.model["layers"] * self.exported.model["width"] * positions
 
     def as_voice(self, voice: str | Path) -> Voice:
-        """Returns a voice, given a name in `speakers`, a recording or a `*.voice` file."""
+        """Returns a `Voice`, given a name in `speakers` or the path of a recording or a `*.voice` file."""
         if Path(voice).suffix == VOICE_SUFFIX:
             return Voice.load(voice).checked(voice, *((1, *shape) for shape in self._shapes))
         found = self.exported.voices.get(voice)
@@ -68,8 +68,8 @@ class ExportedModel:
         return Voice(*(array[None] for array in found))
 
     def warm_up(self, which: str = "short", check: bool = False) -> None:
-        """Loads and runs graphs, so that the first request is faster. `short` runs the GPT and the decoder; `all` also
-        runs the encoders, which recordings need; `none` runs nothing. `check` is ignored."""
+        """Loads and runs graphs, so that the first request is faster. `short` runs the GPT and the decoder. `all` also
+        runs the encoders, which encode recordings. `none` runs nothing. `check` is ignored."""
         if which != "none":
             self.exported.sentence([], *(np.zeros(shape, np.float32) for shape in self._shapes), max_codes=2)
         if which == "all":
@@ -78,13 +78,13 @@ class ExportedModel:
     def open(
         self, ids: list[int], latents: np.ndarray, sampling: SamplingConfig, seed: int, sentence: int, *limits
     ) -> "ExportedCodes":
-        """Prepares to sample the codes of one sentence, like `CodeEngine.open`. `limits` are ignored."""
+        """Prepares to sample the codes of one sentence, like `CodeEngine.open`. Further arguments are ignored."""
         values = {name: getattr(sampling, name) for name in self.exported.config["sampling"]}
         draw = self.exported.draw(ids, latents[0], seed, sentence, **values)
         return ExportedCodes(draw, self.exported.model["stop_audio_token"])
 
     def begin(self, voice: Voice, speed: float = 1.0) -> Sounding:
-        """Returns a `Sounding`, which decodes the GPT latents of one sentence to audio, window by window."""
+        """Returns a `Sounding`, a function that decodes the GPT latents of one sentence window by window."""
 
         def to_samples(latents, start, end):
             window = dict(start=np.array([start]), end=np.array([end]))
@@ -94,7 +94,7 @@ class ExportedModel:
 
 
 class ExportedCodes:
-    """Codes of one sentence. Each call of `drawn` samples a few. Replaces a `CodeStream` in a `SpeechStream`."""
+    """Codes of one sentence, for a `SpeechStream`. Unlike a `CodeStream`, samples new codes when `drawn` is called."""
 
     is_ready, error = True, None
 

@@ -40,7 +40,7 @@ LIMITS = {"float32": 1e-4, "int8": 0.1}
 """Maximum RMS error of a graph's output by number format, relative to the RMS of the Keras model's output."""
 ROUNDING, ROUNDINGS = 1e-7, 5.0
 """Tolerance for encoders, which may amplify rounding errors. To measure the amplification, the audio samples are
-multiplied by 1 + noise of size `ROUNDING`. An encoder's output may differ by `ROUNDINGS` times the resulting change."""
+multiplied by 1 + noise of size `ROUNDING`. The exported output may differ by `ROUNDINGS` times the resulting change."""
 NUM_SENTENCES, MOST_CODES = 8, 48
 """Number of sentences on which the exported GPT is compared with the original, and maximum codes per sentence."""
 LONG_TEXTS, LACKING = 2.2, 0.4
@@ -62,7 +62,7 @@ def export_model(
         folder: A training run, or a model converted by `myxtts convert`.
         output: New or empty folder, which is written only if the graphs agree with the model.
         form: One of `FORMATS`.
-        weights: Number format of the GPT's matrices, `float32` or `int8`; None uses `int8` for `web`, else `float32`.
+        weights: Number format of the GPT's matrices, `float32` or `int8`. None is `int8` for `web`, else `float32`.
         which: Checkpoint to export, `best` or `last`.
         tell: Function that is called with one line of text for each comparison.
 
@@ -105,7 +105,7 @@ def export_model(
 
 
 def _copy_reading(folder):
-    """Copies the modules that `speak.py` imports to a new folder; returns the files' digests by path in this folder."""
+    """Copies the modules that `speak.py` imports to a new folder. Returns `{path in this folder: file's digest}`."""
     package, copy = Path(speak.__file__).parents[2], folder / "myxtts"
     unused = shutil.ignore_patterns("__pycache__", "tokenizer.py", "speech_rates.py")
     shutil.copytree(package / "text", copy / "text", ignore=unused)
@@ -146,7 +146,7 @@ def settings(synthesizer: Synthesizer, form: str, weights: str) -> dict:
 
 
 def _voices(folder, synthesizer):
-    """Returns the arrays of `voices.npz` by name, one row per voice; `trained` marks speakers of the training data."""
+    """Returns the arrays of `voices.npz` by name, with a row per voice. `trained` marks speakers of training data."""
     config, stored = synthesizer.model.config, read_speakers(folder)
     voices = {}
     for name in sorted(stored, key=lambda one: stored[one].clip is None):  # speakers of the training data first
@@ -167,7 +167,7 @@ def _voices(folder, synthesizer):
 
 
 def _difference(found, expected):
-    """Returns the RMS of the difference, relative to the RMS of `expected`; infinity for different shapes."""
+    """Returns RMS(`found` - `expected`) / RMS(`expected`), or infinity if the shapes differ."""
     found, expected = np.asarray(found, np.float64), np.asarray(expected, np.float64)
     if found.shape != expected.shape:
         return float("inf")
@@ -181,7 +181,7 @@ def _normal(random, *shape):
 def _other_graphs(speaker, synthesizer, random):
     """Compares the exported encoders and waveform decoder with the model, on random input.
 
-    Yields what was compared, the relative difference, and the largest difference allowed.
+    Yields tuples `(what was compared, relative difference, maximum allowed difference)`.
     """
     model, wav = synthesizer.model, 0.1 * _normal(random, 1, 44_100)
     noises = 1 + ROUNDING * np.random.default_rng(1).standard_normal((3, *wav.shape))
@@ -205,7 +205,7 @@ def _other_graphs(speaker, synthesizer, random):
 
 
 def _sentences(speaker, synthesizer, random):
-    """Compares token ids, GPT states and codes of random sentences, half of them greedy; yields as `_other_graphs`."""
+    """Compares ids, GPT states and codes of random sentences, half sampled greedily; yields like `_other_graphs`."""
     tokenizer, config, sampling = synthesizer.tokenizer, synthesizer.model.config, synthesizer.config.sampling
     voices = [one[None] for one, _ in speaker.voices.values()] or [_normal(random, 1, config.num_latents, config.width)]
     reference = Tokenizer.from_str(tokenizer.to_json())
@@ -243,7 +243,7 @@ def _sentences(speaker, synthesizer, random):
 
 
 def _long_text(speaker, synthesizer, random):
-    """Synthesizes a text that must be split; yields whether pieces differ and how much audio is missing."""
+    """Compares pieces and amount of audio of a text that must be split. Yields tuples like `_other_graphs`."""
     settings, config = speaker.config, synthesizer.model.config
     language = min(settings["languages"], key=lambda code: code != "en")
     tokens = [synthesizer.tokenizer.decode([number]) for number in range(synthesizer.tokenizer.num_tokens)]

@@ -13,13 +13,13 @@ from myxtts.config.checks import UserError, read_toml, say
 from myxtts.storage.files import user_cache, write_json, write_whole
 
 RUNTIME, ESPEAK = read_toml(__file__, "npm.toml").values()
-"""Packages for the web page, as `npm.toml` describes them."""
+"""The two npm packages for the web page, ONNX Runtime and eSpeak NG. `npm.toml` explains the keys."""
 
 
 def fetch_package(package: dict[str, Any]) -> Path:
-    """Returns the path of an npm package's archive in the user's cache, and downloads the archive if necessary.
+    """Downloads the archive of an npm package, unless it is in the user's cache. Returns the path of the archive.
 
-    Raises `UserError` if `npm` cannot download it, or if its digest is wrong.
+    Raises `UserError` if `npm` cannot download the archive, or if the digest of the archive is wrong.
     """
     cache = user_cache() / "npm"
     path = cache / f"{package['folder']}-{package['version']}.tgz"
@@ -44,7 +44,7 @@ def fetch_package(package: dict[str, Any]) -> Path:
 
 
 def write_page(folder: Path, voices: dict, settings: dict) -> None:
-    """Adds the web page to an export, given the arrays of `voices.npz` and the contents of `config.json`."""
+    """Adds the web page to an export, given `voices` (arrays of `voices.npz`) and `settings` (`config.json`)."""
     for file in (Path(__file__).parent / "web").iterdir():
         shutil.copy(file, folder)
     for package in (RUNTIME, ESPEAK) if settings["espeak_voices"] else (RUNTIME,):
@@ -67,4 +67,4 @@ FORMATS = {
     "onnx": ("graphs and speak.py", lambda *_: None),
     "web": ("onnx with a demo page that runs in the browser", write_page),
 }
-"""Export formats by name. Each has a help text and a function, called like `write_page`, that adds its files."""
+"""Export formats as `{name: (help text, function)}`. The function adds files; it is called like `write_page`."""

@@ -13,14 +13,14 @@ from myxtts.models.xtts import XTTS
 def build_reading(gpt: GPT, config: ModelConfig, weights: str = FLOAT32) -> Builder:
     """Builds the forward pass of the GPT over N latents, L text ids and one code, after P cached positions.
 
-    The first call reads the prompt: latents, `[START]` text `[STOP]`, start code. Its only cached position is masked.
-    Later calls read one code, with N = L = 0. Only keys and values of new positions are returned, to avoid copies.
+    The first call processes the prompt: latents, `[START]` text `[STOP]`, start code. Its cache is one masked position.
+    Later calls process one code, with N = L = 0. Outputs omit the old keys and values, to avoid copying the cache.
 
-    Inputs for B rows: `latents` `(B, N, width)`; `text` `(B, L)`; `code` `(B, 1)`; `index` `(B,)`, the number of
-    codes before this one, including the start code; `mask` `(B, P + N + L + 1)` bool, the visible positions; `keys_i`
-    `(B, heads, D, P)` and `values_i` `(B, heads, P, D)` of each layer.
-    Outputs: `logits` `(B, num_audio_tokens)`; `hidden` `(B, width)`, the state before the output layer; `new_keys_i`
-    `(B, heads, D, N + L + 1)` and `new_values_i` `(B, heads, N + L + 1, D)`.
+    Inputs for B rows: `latents` `(B, N, width)`, `text` `(B, L)` and `code` `(B, 1)`; for each layer, `keys_i`
+    `(B, heads, D, P)` and `values_i` `(B, heads, P, D)`. `index` `(B,)` is the number of codes before this one,
+    including the start code. `mask` `(B, P + N + L + 1)` bool is True for visible positions.
+    Outputs: `logits` `(B, num_audio_tokens)`; for each layer, `new_keys_i` `(B, heads, D, N + L + 1)` and
+    `new_values_i` `(B, heads, N + L + 1, D)`. `hidden` `(B, width)` is the state before the output layer.
     """
     graph, width, heads, depth = Builder("gpt", weights), config.width, config.heads, config.width // config.heads
     latents = graph.input("latents", np.float32, "rows", "num_latents", width)
@@ -106,7 +106,7 @@ def build_drawing(config: ModelConfig) -> Builder:
 
 
 def build_conditioning(model: XTTS) -> Builder:
-    """Builds the conditioning encoder: `wav` `(B, S)` at 22 050 Hz to `latents` `(B, num_latents, width)`."""
+    """Builds the conditioning encoder, from `wav` `(B, S)` at 22 050 Hz to `latents` `(B, num_latents, width)`."""
     graph, gpt, config = Builder("conditioning"), model.gpt, model.config
     wav = graph.input("wav", np.float32, "pieces", "samples")
     x = graph.linear(log_mel(graph, CONDITIONING_MEL, wav) / model.mel_stats, gpt.conditioning_encoder.input_projection)
@@ -134,7 +134,7 @@ def build_conditioning(model: XTTS) -> Builder:
 
 
 def build_speaker(model: XTTS) -> Builder:
-    """Builds the speaker encoder: `wav` `(B, S)` at 16 000 Hz to the `speaker` vector `(B, speaker_width)`."""
+    """Builds the speaker encoder, from `wav` `(B, S)` at 16 000 Hz to the vector `speaker` `(B, speaker_width)`."""
     graph, encoder = Builder("speaker"), model.speaker_encoder
     mel = log_mel(graph, SPEAKER_MEL, graph.input("wav", np.float32, "recordings", "samples"))
     x = _instance_norm(graph, mel.transpose(0, 2, 1), SPEAKER_MEL.num_mels, 1e-5)
@@ -163,7 +163,7 @@ def build_speaker(model: XTTS) -> Builder:
 
 
 def log_mel(graph: Builder, spec: MelSpec, wav: Tensor) -> Tensor:
-    """Adds nodes that compute the same log-mel as `audio.mel.MelSpectrogram`: `(B, S)` to `(B, F, num_mels)`."""
+    """Adds nodes that convert `(B, S)` to the same log-mel `(B, F, num_mels)` as `audio.mel.MelSpectrogram`."""
     if spec.preemphasis:
         wav = wav - graph.op("Concat", wav.slice(1, 1, 2), wav.slice(1, 0, -1), axis=1) * spec.preemphasis
     half, unused = spec.win_length // 2, spec.n_fft - spec.win_length
@@ -205,8 +205,8 @@ def _batch_norm(graph, x, layer):
 def build_decoder(model: XTTS) -> Builder:
     """Builds the waveform decoder for one window of a sentence.
 
-    Inputs: all `latents` so far, `(B, n, width)`; `speaker` `(B, speaker_width)`; `start` and `end` of the window in
-    frames, `(1,)` int64. If `end` is beyond the last frame, the window ends with that frame.
+    Inputs: all `latents` so far, `(B, n, width)`, and `speaker` `(B, speaker_width)`. `start` and `end`, both `(1,)`
+    int64, delimit the window in frames. If `end` is beyond the last frame, the window ends with the last frame.
     Output: `samples` `(B, F hop_length)` for the F frames of the window.
     """
     graph, decoder, config = Builder("decoder"), model.decoder, model.config

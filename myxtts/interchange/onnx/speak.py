@@ -81,8 +81,8 @@ def _kind(character):
 
 
 class Speaker:
-    """Speaks texts and clones voices with an exported model. `threads` is the number of threads; 0 uses all cores. If
-    it is None, a small model uses one thread, and others use all cores."""
+    """Speaks texts and clones voices with the exported model in `folder`. `threads` is the number of CPU threads, or 0
+    for all cores. None means one thread for a small model, and all cores for other models."""
 
     def __init__(self, folder=".", threads=None):
         import onnxruntime
@@ -117,7 +117,7 @@ class Speaker:
         self.reader = Reader(self.vocabulary.characters, self.vocabulary.cut, g2p)
 
     def run(self, name, **arrays):
-        """Runs the graph `name`, loaded at first use; returns outputs by name. Raises `RuntimeError` if that fails."""
+        """Runs the graph `name`, loaded at first use. Returns outputs by name. Raises `RuntimeError` if that fails."""
         path = str(self.folder / f"{name}.onnx")
         try:
             if name not in self.sessions:  # first without the lock: loading a graph must not block others
@@ -133,8 +133,8 @@ class Speaker:
             raise RuntimeError(f"{path} cannot be run: {error}") from error
 
     def speak(self, text, voice=None, language=None, seed=0, speed=1.0, **sampling):
-        """Synthesizes a text to samples `(S,)` float32; a speed of 2 is twice as fast. `sampling` may set
-        temperature, top_k, top_p and repetition_penalty. `choose` explains the default voice and language."""
+        """Synthesizes a text to samples `(S,)` float32. A speed of 2 is twice as fast. `sampling` may contain
+        `temperature`, `top_k`, `top_p` and `repetition_penalty`. For the default voice and language, see `choose`."""
         given = dict(sampling, speed=speed)
         for name, (*_, rule, holds) in RULES.items():
             if name in given and not holds(given[name]):
@@ -154,10 +154,10 @@ class Speaker:
         return np.concatenate(parts[:-1])
 
     def choose(self, voice=None, language=None, text=""):
-        """Returns a voice and a language; chooses those not given, as `myxtts say` does. The default language is the
-        first that fits the letters of the text: that of the voice, that shared by all training voices, that identified
-        by the words, or English. The default voice is the only training voice, else preferably one of the language.
-        Raises `ValueError` if the language is not written in the letters of the text."""
+        """Returns `(voice, language)`. Replaces None by a default, like `myxtts say`. The default language is the first
+        that fits the letters of the text: the language of the voice, the common language of all training voices, the
+        language identified by the words, English. The default voice is the training voice if there is only one, else a
+        voice of the language if possible. Raises `ValueError` if the letters of the text do not fit the language."""
         from myxtts.text.language_guess import guess_language, language_to_read
         from myxtts.text.languages import get_language
 
@@ -183,7 +183,7 @@ class Speaker:
         return voice or max(own, key=fit, default=""), language
 
     def sentence(self, ids, latents, speaker, seed=0, number=0, speed=1.0, **sampling):
-        """Synthesizes the ids of sentence `number` of a text. Returns samples `(S,)`, codes, and whether they ended."""
+        """Synthesizes the ids of sentence `number`. Returns samples `(S,)`, codes, and whether a stop code followed."""
         states, codes = zip(*self.draw(ids, latents, seed, number, **sampling))
         has_audio = len(codes) >= max(2, speed)  # fewer states have no frame
         samples = self.sound(np.concatenate(states), speaker, speed) if has_audio else np.zeros(0, np.float32)
@@ -194,7 +194,7 @@ class Speaker:
         return samples * np.append(ramp, ones) * np.append(ones, ramp[::-1]), codes[:-1], codes[-1] is not None
 
     def sentences(self, text, language):
-        """Splits a text into sentences or parts of long ones, as a list of `(piece, seconds of the pause after it)`."""
+        """Splits a text into sentences or parts of long sentences. Returns a list of `(text, pause after it in s)`."""
         if fault := self.reader.fault(self.reader.spoken(text, language), language):
             raise ValueError(f"The text cannot be spoken in {language}: {fault}. Change --text or --language.")
         ids = lambda read: self.vocabulary.raw_ids(self.reader.tagged(read, language))
@@ -202,14 +202,14 @@ class Speaker:
         return self.reader.pieces(text, language, self.config["longest_texts"][language], fits)
 
     def text_ids(self, text, language):
-        """Converts a text to token ids, with the language tag first; drops characters that have no id."""
+        """Converts a text to token ids, the first of which is the language tag. Drops characters without an id."""
         ids = self.vocabulary.raw_ids(self.reader.tagged(self.reader.spoken(text, language), language))
         return [one for one in ids if one != self.vocabulary.unknown]
 
     def draw(self, ids, latents, seed=0, sentence=0, max_codes=0, **sampling):
-        """Samples codes of sentence number `sentence`; yields pairs: GPT state `(1, width)` and predicted code.
+        """Samples the codes of sentence number `sentence`. Yields `(GPT state (1, width), code sampled from it)`.
 
-        The last one is the stop code, or None after `max_codes` other codes. A `max_codes` of 0 is the model's limit.
+        The last code is the stop code, or None after `max_codes` other codes. If that is 0, the model's limit applies.
         """
         model, values = self.model, self.sampling_values(**sampling)
         if len(ids) > model["max_text_tokens"]:
@@ -229,7 +229,7 @@ class Speaker:
         yield hidden, None
 
     def sampling_values(self, **sampling):
-        """Returns inputs of the graph `draw` by name: those in `sampling`, and the model's defaults for the rest."""
+        """Returns the sampling inputs of the graph `draw`: values in `sampling`, or else defaults of the model."""
         kind = lambda name: np.int32 if name == "top_k" else np.float32
         return {name: np.array([[one]], kind(name)) for name, one in {**self.config["sampling"], **sampling}.items()}
 
@@ -239,7 +239,7 @@ class Speaker:
         return self.run("decoder", **arrays, start=np.array([0]), end=np.array([2**31 - 1]))["samples"][0]
 
     def voice(self, voice):
-        """Returns latents `(num_latents, width)` and speaker vector of a voice, given by its name or a WAV file."""
+        """Returns latents `(num_latents, width)` and speaker vector of a voice, given its name or a WAV file's path."""
         if voice in self.voices:
             return self.voices[voice]
         if not Path(voice).is_file():
@@ -275,7 +275,7 @@ class Cache:
         self.values = [np.zeros((1, heads, 1, depth), np.float32) for _ in range(model["layers"])]
 
     def read(self, run, latents, text, code, index):
-        """Runs the GPT on latents `(1, N, width)`, text `(1, L)` and a code; returns logits `(1, V)` and GPT state."""
+        """Runs the GPT on latents `(1, N, width)`, text `(1, L)` and code number `index`. Returns logits and state."""
         new, size = latents.shape[1] + text.shape[1] + 1, self.keys[0].shape[3]
         mask = (np.arange(size + new) < self.filled) | (np.arange(size + new) >= size)
         arrays = {f"keys_{i}": one for i, one in enumerate(self.keys)}
@@ -332,8 +332,8 @@ def digest(path):
 
 
 def read_wav(path, seconds=3600):
-    """Reads the first `seconds` of a WAV file; returns mono samples `(S,)` in [-1, 1] and the sample rate. Accepts and
-    mixes recordings as `myxtts say` does: the mean of the channels that are not silent, or one if they cancel out."""
+    """Reads the first `seconds` of a WAV file; returns mono samples `(S,)` in [-1, 1] and the sample rate. Averages the
+    channels that are not silent or, if these cancel out, uses the loudest channel, as `myxtts say` does."""
     try:
         with wave.open(str(path), "rb") as file:
             width, channels, rate = file.getsampwidth(), file.getnchannels(), file.getframerate()
