@@ -59,7 +59,7 @@ def replace_unknown(cleaned: str, language: Language, known: frozenset[str]) -> 
         spelled = lambda digits: f" {language.romanize(language.expand_numbers(digits))} "
         text = re.sub("[0-9]+", lambda match: match[0] if known.issuperset(match[0]) else spelled(match[0]), text)
     joined = lambda match: match[0] if known.issuperset({*match[0]} & {*"():"}) else match[1] or " "
-    text = re.sub(r"(?<=\w)\((\w+)\)|(?<=\w):(?=\w)", joined, text)  # file(s), 5:30
+    text = re.sub(r"(?<=\w)\((\w+)\)|(?<=\w):(?=\w)|(?<!\S)[:;=]-?[()]+(?!\S)", joined, text)  # file(s), 5:30, :)
     text = "".join(one if one in known else _substitute(one, language, known) for one in text).strip()
     pause = lambda match: f"{match[1] or match[2] or comma} "
     return " ".join(re.sub(r" ?([,.!?،؟]?) ?\n[\n ]*([,.!?،؟]?)", pause, text).split())
