@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 SPEED_RANGE = 0.05
-"""Speed factors are from exp(-SPEED_RANGE) to exp(SPEED_RANGE). A speed change also shifts pitch and formants."""
+"""Speed factors range from exp(-SPEED_RANGE) to exp(SPEED_RANGE). A speed change also shifts pitch and formants."""
 GAIN_NEPERS = 0.7
-"""Maximum gain or attenuation. `draw_change` adds the gain to log power (3 dB), `disturb` to log amplitude (6 dB)."""
+"""Maximum absolute log gain. It applies to power in `draw_change` (3 dB), and to amplitude in `disturb` (6 dB)."""
 EQUALIZER_CURVES = 4
 
 
@@ -24,7 +24,7 @@ def draw_rows(draw: Callable, shape: Sequence, *arguments: Any, share: tuple[int
         draw: Stateless random function, called with a shape and `arguments`. The shape is that of the whole batch,
             because rounding depends on the shape, and the logarithm of near-silent audio magnifies rounding errors.
         shape: Shape of the result; the first dimension is the number of this worker's rows.
-        share: Index of this worker, and number of workers. All workers have equally many rows.
+        share: `(index of this worker, number of workers)`. All workers have the same number of rows.
     """
     (part, parts), rows = share, shape[0]
     return draw((rows * parts, *shape[1:]), *arguments)[part * rows : (part + 1) * rows]
@@ -62,8 +62,8 @@ def limit_speed(speed: tf.Tensor, lengths: tf.Tensor, room: Any) -> tf.Tensor:
 def change_speed(wav: tf.Tensor, lengths: tf.Tensor, speed: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Changes the speed of padded clips `(B, S)` float32 by linear interpolation.
 
-    `lengths`, `(B,)` int32, count samples without padding; `speed`, `(B,)`, are factors. Returns zero-padded clips
-    `(B, S)` and their new lengths. Clips that become longer than S are cut; `limit_speed` prevents this.
+    `lengths`, `(B,)` int32, are the lengths of the clips without padding. `speed`, `(B,)`, are the factors. Returns
+    zero-padded clips `(B, S)` and the new lengths. Cuts clips that become longer than S (see `limit_speed`).
     """
     room = tf.shape(wav)[1]
     at = tf.range(room, dtype=tf.float32)[None] * speed[:, None]
@@ -75,7 +75,7 @@ def change_speed(wav: tf.Tensor, lengths: tf.Tensor, speed: tf.Tensor) -> tuple[
 
 
 def change_speed_of_loop(wav: tf.Tensor, speed: tf.Tensor) -> tf.Tensor:
-    """Repeats clips `(B, S)` without end, changes their speed by factors `(B,)`, and returns the first S samples."""
+    """Repeats each clip `(B, S)` endlessly, changes the speed by factors `(B,)`, and returns the first S samples."""
     size = tf.shape(wav)[1]
     at = tf.math.floormod(tf.range(size, dtype=tf.float32)[None] * speed[:, None], tf.cast(size, tf.float32))
     left = tf.minimum(tf.cast(at, tf.int32), size - 1)

@@ -17,7 +17,7 @@ _OF_STREAM = dict(wav=_OF_SUFFIX[".wav"], flac=_OF_SUFFIX[".flac"], mp3=("MP3", 
 OPEN_LENGTH = 0xFFFFFFFF
 """Length in the WAV header of a stream whose length is not known; players and `read_audio` accept it."""
 OPEN_FORMATS = ("mp3", "opus", "wav", "pcm")
-"""Formats that can be streamed before the length is known. FLAC cannot, because its readers need the length."""
+"""Formats that can be streamed before the length is known. FLAC is excluded, because readers need the length."""
 _BLOCK_SAMPLES = 2**14
 
 
@@ -31,11 +31,11 @@ def check_suffix(path: AnyPath) -> str:
 
 
 def write_audio(path: AnyPath, samples: np.ndarray, sample_rate: int, from_rate: int | None = None) -> None:
-    """Writes a mono audio file atomically, in the format of its suffix. WAV and FLAC files have 16 bits.
+    """Writes a mono audio file atomically. The suffix of `path` selects the format. WAV and FLAC files have 16 bits.
 
-    `samples`, `(S,)` floats, are resampled from `from_rate` to `sample_rate` Hz (not if `from_rate` is None), and
-    clipped to `[-1, 1]`. Raises `AudioError` if `samples` is empty or not finite, the folder does not exist, or the
-    format is unknown or does not support `sample_rate`.
+    If `from_rate` is not None, `samples`, `(S,)` floats, are first resampled from `from_rate` to `sample_rate` Hz.
+    Samples are clipped to `[-1, 1]`. Raises `AudioError` if `samples` is empty or not finite, if the folder does not
+    exist, or if the format is unknown or does not support `sample_rate`.
     """
     samples = np.asarray(samples, np.float32)
     if samples.ndim != 1:
@@ -57,7 +57,7 @@ class _Disk:
         self.seek, self.tell, self.close = self._file.seek, self._file.tell, self._file.close
 
     def write(self, content):
-        """Writes `content`, unless a write has failed. Always returns its length, so that libsndfile continues."""
+        """Writes `content`, unless a write has failed. Always returns `len(content)`, so that libsndfile continues."""
         left = memoryview(content)
         while left and not self.error:
             try:
@@ -73,11 +73,11 @@ class _Disk:
 
 
 class AudioFile:
-    """Mono audio file that is written in parts, which remain if the process is killed. WAV and FLAC have 16 bits.
+    """Mono audio file that is written in parts. If the process is killed, the written parts remain.
 
-    `place` is the path of the file to write. Messages contain `path`, whose suffix determines the format. Samples given
-    to `write` are resampled from `from_rate` to `sample_rate` Hz, unless `from_rate` is None. Raises `AudioError` if
-    the format does not support `sample_rate`. The methods raise `OSError` if the disk is full.
+    `place` is the path of the file to write. The suffix of `path` determines the format (WAV and FLAC have 16 bits),
+    and messages contain `path`. If `from_rate` is not None, `write` resamples from `from_rate` to `sample_rate` Hz.
+    Raises `AudioError` if the format does not support `sample_rate`. Methods raise `OSError` if the disk is full.
     """
 
     def __init__(self, place: AnyPath, path: AnyPath, sample_rate: int, from_rate: int | None = None):
@@ -92,8 +92,8 @@ class AudioFile:
             soundfile._snd.sf_command(self._file._file, 0x1061, soundfile._ffi.NULL, 1)
 
     def write(self, samples: np.ndarray, last: bool = False) -> None:
-        """Appends samples `(S,)`, clipped to `[-1, 1]`. `last` flushes the resampler. Raises `AudioError` if a sample
-        is not finite."""
+        """Appends samples `(S,)`, clipped to `[-1, 1]`. If `last`, flushes the resampler. Raises `AudioError` if a
+        sample is not finite."""
         samples = self._resampler.resample_chunk(samples, last=last) if self._resampler else samples
         if not np.isfinite(samples).all():
             raise AudioError(self.path, "not finite", "the samples to write contain NaN or infinity.")
@@ -151,7 +151,7 @@ class SoundEncoder:
                 soundfile._snd.sf_command(self._file._file, 0x1302, soundfile._ffi.new("double *", 50), 8)
 
     def add(self, samples: np.ndarray, last: bool = False) -> bytes:
-        """Encodes samples `(S,)`, clipped to `[-1, 1]`. Returns bytes if `is_open`. `last` flushes the resampler."""
+        """Encodes samples `(S,)`, clipped to [-1, 1]. Returns bytes if `is_open`. If `last`, flushes the resampler."""
         if self._resampler:
             samples = self._resampler.resample_chunk(samples, last=last)
         if self._file:
@@ -161,7 +161,7 @@ class SoundEncoder:
         return self._new() if self.is_open else b""
 
     def end(self) -> bytes:
-        """Finishes the file. If `is_open`, returns the bytes that `add` has not returned, else the whole file."""
+        """Finishes the file. If `is_open`, returns the bytes that `add` has not returned; otherwise the whole file."""
         content = self.add(np.zeros(0, np.float32), last=True)
         if self._file:
             self._file.close()

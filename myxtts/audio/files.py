@@ -32,7 +32,7 @@ MIN_SAMPLE_RATE = 4_000
 MAX_SAMPLE_RATE = 384_000
 MAX_CHANNELS = 8
 MAX_SECONDS = 3_600.0
-"""Maximum duration of a recording in seconds. The argument `max_seconds` of `read_audio` can only lower it."""
+"""Maximum duration of a recording in seconds. The argument `max_seconds` of `read_audio` can only lower this limit."""
 MAX_DECODED_VALUES = 2**26
 """Maximum number of decoded values in all channels: 256 MiB as float32, 50 minutes of mono at 22.05 kHz."""
 SILENT_PEAK = 1e-3
@@ -50,8 +50,8 @@ MPEG_BITRATES = {
     10: (32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320),
     12: (32, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384),
 }
-"""Bitrates of MPEG audio in kbit/s, by the version and layer bits of a frame header. 2 means MPEG-2, 10 MPEG-1 layer
-III, and 12 MPEG-1 layer II."""
+"""Bitrates of MPEG audio in kbit/s. A key consists of the version and layer bits of a frame header: 2 is MPEG-2, 10 is
+MPEG-1 layer III, and 12 is MPEG-1 layer II."""
 # MP4, AIFF, AU, CAF, big-endian WAV, Matroska.
 _KNOWN_UNSUPPORTED = (b"ftyp", b"FORM", b".snd", b"caff", b"RIFX", b"\x1aE\xdf\xa3")
 
@@ -89,10 +89,10 @@ class Recording:
 def read_audio(path: AnyPath, *, min_seconds: float = 0.1, max_seconds: float = MAX_SECONDS) -> Recording:
     """Reads and checks a recording, mixes it to mono and resamples it to `MODEL_SAMPLE_RATE`.
 
-    The mix is the mean of the channels that are not silent. If the peak is above full scale, the recording is scaled to
-    full scale and gets a warning. The format is detected from the content, not from the extension.
+    The mix is the mean of the channels that are not silent or, if the mean nearly cancels out, the loudest channel.
+    A peak above full scale is scaled to full scale, with a warning. The extension does not affect the format.
 
-    Raises `AudioError` if the file is missing, damaged, not audio, silent, not finite, too loud or outside the limits.
+    Raises `AudioError` if the file is missing, damaged, not audio, silent, not finite, too loud, too short or too long.
     """
     warnings = check_container(path)
     with _open(path, max_seconds) as file:
@@ -147,7 +147,7 @@ def _regular_file_size(path):
 
 
 def check_container(path: AnyPath) -> tuple[str, ...]:
-    """Detects the format by the first bytes, and checks the lengths in the header. Returns `Recording.warnings`.
+    """Detects the format by the first bytes, and checks lengths in the header. Returns warnings for `Recording`.
 
     Raises `AudioError` if the file is missing, empty, truncated or of an unsupported format.
     """
@@ -177,7 +177,7 @@ def check_container(path: AnyPath) -> tuple[str, ...]:
 
 
 def _check_chunks(path, file, size):
-    """Checks a WAV header, because libsndfile reads truncated files without an error. Returns `Recording.warnings`."""
+    """Checks a WAV header, because libsndfile reads truncated files without an error. Returns warnings."""
     position = 12
     for _ in range(1_000):
         file.seek(position)
@@ -235,7 +235,7 @@ def _open(path, max_seconds=MAX_SECONDS):
 
 
 def check_header(path: AnyPath, file: soundfile.SoundFile, is_stream: bool = False) -> None:
-    """Raises `AudioError` for an unsupported rate, channel count or length. `is_stream` permits an unknown length."""
+    """Raises `AudioError` for an invalid rate or channel count, no samples or (unless `is_stream`) unknown length."""
     _check_sample_rate(path, file.samplerate)
     if file.channels > MAX_CHANNELS:
         raise AudioError(path, "unsupported", f"it has {file.channels} channels; at most {MAX_CHANNELS} are supported.")
@@ -247,7 +247,7 @@ def check_header(path: AnyPath, file: soundfile.SoundFile, is_stream: bool = Fal
 
 
 def check_joins(path: AnyPath, file: soundfile.SoundFile) -> None:
-    """Raises `AudioError` if libsndfile would read only the start of an MP3 or Ogg file, such as of joined files."""
+    """Raises `AudioError` if libsndfile would read only the start of an MP3 or Ogg file, e.g. if files were joined."""
     if file.format not in ("MP3", "OGG"):
         return
     with open(path, "rb") as content, mmap.mmap(content.fileno(), 0, access=mmap.ACCESS_READ) as data:
@@ -263,7 +263,7 @@ def check_joins(path: AnyPath, file: soundfile.SoundFile) -> None:
 
 
 def _mpeg_seconds(data):
-    """Returns the duration in seconds of the MPEG frames in `data` that precede another frame, except the first 8."""
+    """Returns the duration in seconds of MPEG frames in `data`. Omits the first 8, and frames that no frame follows."""
     lengths, position = [], 0
     while header := _MPEG_HEADER.search(data, position):
         (_, second, third), start = header[0], header.start()
@@ -314,7 +314,7 @@ def _read_frames(path, file):
 
 
 def _mix_to_mono(path, frames):
-    """Scales a peak above 1 to 1 and mixes `(S, C)` samples to mono `(S,)`. Returns the mix and the original peak."""
+    """Scales samples `(S, C)` to a peak of at most 1. Returns a mono mix `(S,)` and the original peak."""
     peak = check_peak(path, frames)
     if peak > 1:
         frames = frames / peak

@@ -90,7 +90,7 @@ _TINY = np.float32(1e-10)
 
 
 def _pooled(filters):
-    """Returns the slice of bins in which `filters`, `(bins, bands)`, are not zero, and `filters` in these bins."""
+    """Returns `(slice, filters[slice])`. The slice omits outer bins where all `filters`, `(bins, bands)`, are 0."""
     reached = np.flatnonzero(filters.any(axis=1))
     bins = slice(int(reached[0]), int(reached[-1]) + 1)
     return bins, filters[bins]
@@ -128,7 +128,7 @@ class MelSpectrogram:
         return ops.map(one, blocks)
 
     def _log_mel(self, frames, filter_groups):
-        """Converts frames `(..., F, win_length)` to log-mel `(..., F, num_mels)` with filter groups from `_pooled`."""
+        """Converts frames `(..., F, win_length)` to log-mel `(..., F, num_mels)`. `_pooled` makes each filter group."""
         spec = self.spec
         # The window is at the start of n_fft, not centered, which changes only the phase.
         real, imaginary = ops.rfft(frames * self._window, fft_length=spec.n_fft)
@@ -137,7 +137,7 @@ class MelSpectrogram:
         return ops.log(ops.maximum(mel, spec.log_floor) + spec.log_offset)
 
     def _blocks(self, wav):
-        """Reflect-pads waveforms `(B, S)`. Returns blocks of one hop, `(B, N, hop_length)`, and the frame count."""
+        """Reflect-pads waveforms `(B, S)`. Returns them as N blocks, `(B, N, hop_length)`, and the number of frames."""
         spec, hop_length, win_length = self.spec, self.spec.hop_length, self.spec.win_length
         wav = ops.convert_to_tensor(wav, "float32")
         before, after = win_length // 2, win_length - win_length // 2
@@ -167,8 +167,8 @@ def resample(wav: Any, from_rate: int, to_rate: int) -> Any:
     This is band-limited interpolation (Smith, "Digital Audio Resampling Home Page") with torchaudio's defaults, which
     the reference implementation uses.
 
-    `wav` is `(B, S)`, the result `(B, ceil(S to_rate / from_rate))` float32. The rates, in Hz, should have a large
-    common divisor, because the size of the kernel grows with p times q if the reduced ratio of the rates is p / q.
+    `wav` is `(B, S)`, and the result `(B, ceil(S * to_rate / from_rate))` float32. Rates are in Hz. They should have a
+    large common divisor: if p / q is the reduced ratio of the rates, the kernel size grows with p * q.
     """
     wav = ops.convert_to_tensor(wav, "float32")
     kernel, stride, pad = _sinc_kernel(from_rate, to_rate)
@@ -242,8 +242,8 @@ def _pooling_to(mel, filters, power):
 
 
 def _spectrum_to_wav(spectrum, window, energy):
-    """Converts complex spectra `(F, 1 + n_fft // 2)` to the closest waveform `(S,)` (Griffin and Lim 1984, eq. 6).
-    `energy` is the overlap-added square of the window."""
+    """Returns the waveform `(S,)` whose spectra are closest to `spectrum`, `(F, 1 + n_fft // 2)` complex (Griffin and
+    Lim 1984, eq. 6). `energy` is the overlap-added square of the window."""
     frames = scipy.fft.irfft(spectrum, n=len(window)) * window
     start, num_samples = len(window) // 2, (len(spectrum) - 1) * DVAE_MEL.hop_length
     return (_overlap_add(frames) / energy)[start : start + num_samples]

@@ -15,7 +15,7 @@ from myxtts.storage.files import new_hasher
 
 
 class WaveBatch(NamedTuple):
-    """Padded batch of B clips, loaded on the host: each has S audio samples, L text tokens, R conditioning samples.
+    """Padded batch of B clips, loaded on the host: S audio samples, L text tokens and R conditioning samples per clip.
 
     Audio is at 22 050 Hz, except `target_wav`. The fields from `target_wav` to `codes` are empty or 0 if unused.
     """
@@ -38,7 +38,7 @@ class WaveBatch(NamedTuple):
 WAVE_DTYPES = WaveBatch(*map(np.dtype, "i4 f4 i4 i4 i4 f4 i4 f4 i4 i4 i4 i4".split()))
 WAVE_RANKS = WaveBatch(1, 2, 1, 2, 1, 2, 2, 2, 1, 1, 1, 2)
 TARGET_GRID = (147, 160)
-"""Samples in 1/150 s at 22 050 and 24 000 Hz. Slices start at multiples of 1/150 s, where both rates have a sample."""
+"""Number of samples in 1/150 s at 22 050 and at 24 000 Hz. At multiples of 1/150 s, both rates have a sample."""
 
 
 def target_width(num_samples: int) -> int:
@@ -49,7 +49,7 @@ def target_width(num_samples: int) -> int:
 def zero_batch(
     rows: int, num_samples: int, num_tokens: int, voice_samples: int = 0, targets: bool = False, prepared: bool = False
 ) -> WaveBatch:
-    """Creates a `WaveBatch` of zeros. Conditioning clips have `voice_samples`. If `prepared`, `codes` replace `wav`."""
+    """Creates a zero `WaveBatch`. Conditioning clips have `voice_samples` samples. If `prepared`, `wav` is empty."""
     wav, codes = (0, num_samples // CODE_STRIDE_SAMPLES) if prepared else (num_samples, 0)
     target = target_width(num_samples) if targets else 0
     widths = (), (wav,), (), (num_tokens,), (), (voice_samples,), (2,), (target,), (), (), (), (codes,)
@@ -100,7 +100,7 @@ class SpeakerBatch(NamedTuple):
 class DecoderBatch(NamedTuple):
     """Training batch of the waveform decoder: slices of clips, or whole clips in validation.
 
-    A slice has S samples. F includes the decoder's `history_frames` before the slice and `lookahead_frames` after it.
+    A slice has S samples and F frames, which include `history_frames` before and `lookahead_frames` after the slice.
     """
 
     index: object  # `(B,)` int32
@@ -146,7 +146,7 @@ class OrderedBatch(NamedTuple):
 
 
 def bucket_bounds(units: np.ndarray, num_buckets: int) -> np.ndarray:
-    """Returns the sorted upper bounds of at most `num_buckets` buckets that minimize the padding of `units` `(N,)`."""
+    """Divides lengths `units`, `(N,)`, into buckets with the least total padding. Returns the sorted upper bounds."""
     lengths, counts = np.unique(units, return_counts=True)
     if len(lengths) <= num_buckets:
         return lengths
@@ -170,7 +170,7 @@ def bucket_bounds(units: np.ndarray, num_buckets: int) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class EpochStart:
-    """Point where a `BatchOrder` starts: position and epoch of its first batch, and clips already used in the epoch."""
+    """Start of a `BatchOrder`: position and epoch of the first batch, and the clips already used in that epoch."""
 
     position: int = 0
     epoch: int = 0
@@ -184,9 +184,9 @@ class EpochStart:
 class BatchOrder:
     """Order of the training batches over all epochs.
 
-    In each epoch, clips are shuffled. Clips at the end that would not fill a batch are skipped; the others are sorted
-    into length buckets, which are divided into batches of `batch_size`. Leftover clips of a bucket move to the next
-    longer bucket. If `start` is inside an epoch, this epoch uses only clips that are not in `start.heard`.
+    In each epoch, clips are shuffled, and the last clips are skipped if they do not fill a batch. The other clips are
+    sorted into length buckets, which are divided into batches of `batch_size`. Leftover clips of a bucket move to the
+    next longer bucket. If `start` is inside an epoch, this epoch uses only clips that are not in `start.heard`.
     """
 
     num_samples: Sequence[int]
@@ -196,7 +196,6 @@ class BatchOrder:
     batch_size: int
     """Clips per batch. A data set with fewer clips is repeated to fill one batch."""
     num_buckets: int
-    """Maximum number of length buckets."""
     seed: int
     fixed_samples: int | None = None
     fixed_tokens: int | None = None
@@ -252,13 +251,14 @@ class BatchOrder:
         return self.start.epoch + 1 + epochs, row, EpochStart()
 
     def cut(self, position: int) -> EpochStart:
-        """Returns the `EpochStart` of an order with other clips or batch size that continues this one at `position`."""
+        """Returns the `EpochStart` with which an order of other clips or batch size continues from `position`."""
         epoch, row, before = self._place(position)
         heard = [*(indices for indices, _ in self._epoch_batches(epoch)[:row]), before.heard]
         return EpochStart(int(position), epoch, row + before.offset, np.concatenate(heard))
 
     def start_at(self, position: int) -> EpochStart:
-        """Returns the `EpochStart` of an order with the same batches as this one from the epoch of `position` on."""
+        """Returns an `EpochStart` for the epoch that contains `position`. An order with this start has the same batches
+        as this order from that epoch on."""
         epoch, row, before = self._place(position)
         return self.start if before is self.start else EpochStart(int(position) - row, epoch)
 
@@ -270,7 +270,7 @@ class BatchOrder:
         return hasher.hexdigest()
 
     def padding_share(self) -> float:
-        """Returns the fraction of padding, 0 to 1, in the audio of the first epoch's batches."""
+        """Returns the padding in the first epoch's audio batches, as a fraction from 0 to 1."""
         first = self.start.position
         batches = [self.batch(position) for position in range(first, first + self.batches_per_epoch)]
         real = sum(self.num_samples[batch.indices].sum() for batch in batches)

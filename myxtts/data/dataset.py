@@ -41,10 +41,10 @@ CLIPS = "clips"
 MAX_SHIFT_SAMPLES = CODE_STRIDE_SAMPLES - 1
 """Maximum random silence before a training clip, in samples. The silence shifts the audio relative to the codes."""
 KEPT_SAMPLES = 12 * MODEL_SAMPLE_RATE
-"""Maximum length in samples of a speaker's stored recording: 12 s, twice the default maximum of conditioning clips."""
+"""Maximum length in samples of a speaker's stored recording: 12 s, twice the default maximum conditioning length."""
 MOST_CLIPS = 24
 MOST_SPEAKERS = 200
-"""Maximum number of speakers with a stored recording. The recordings of so many speakers need about 50 MB."""
+"""Maximum number of speakers with a stored recording. Recordings of 200 speakers need about 50 MB."""
 
 
 @dataclass(eq=False)
@@ -61,16 +61,16 @@ class SpeechDataset:
     cache: SampleCache
     """Cache of decoded recordings, and of the codes of prepared clips."""
     starts: dict[str, EpochStart] = field(default_factory=dict)
-    """`{stage: start of its batch order}`. The batch orders of other stages start at position 0."""
+    """Start of the batch order of each stage, by stage name. A stage that is not included starts at position 0."""
 
     @classmethod
     def open(cls, config: XTTSConfig, progress: Callable[[int, int], None] | None = None, writes: bool = True) -> Self:
         """Reads, checks and splits the corpora that `config.data` names, and returns the `SpeechDataset`.
 
-        Uses the vocabulary of the resumed run, else `data.vocabulary`, else trains one on the corpus. If `writes`,
-        worker 0 caches the results of the checks in the checkpoint folder, and lists all clips there in `clips_*.csv`,
-        with reasons for rejections. Calls `progress(done, total)` while recordings are checked. Raises a
-        `UserError`, such as `ConfigError` or `CorpusError`, if the settings or a corpus cannot be used.
+        Uses the vocabulary of the resumed run or, in a new run, `data.vocabulary`. If there is neither, trains a
+        vocabulary on the corpus. If `writes`, worker 0 writes two kinds of files to the checkpoint folder: caches of
+        checks, and `clips_*.csv`, which list all clips with the reasons for rejections. Calls `progress(done, total)`
+        after each recording. Raises a `UserError`, such as `CorpusError`, if the settings or a corpus cannot be used.
         """
         language = config.data.language and get_language(config.data.language).code
         config = replace(config, data=replace(config.data, language=language, g2p=_g2p(config)))
@@ -126,7 +126,7 @@ class SpeechDataset:
         """Returns an iterator over a stage's training batches at the positions from `start` to below `stop`.
 
         If `stop` is None, there is no end. Prefetches `buffer_size` batches (default: `data.pipeline_buffer_size`) to
-        `device`. A worker reads only its rows of a batch. Raises `AudioError` or `OSError` if reading audio fails.
+        `device`. Each worker reads only a part of each batch. Raises `AudioError` or `OSError` if reading audio fails.
         """
         num_workers, buffer_size = self.config.data.num_workers, buffer_size or self.config.data.pipeline_buffer_size
         loader, training = self.train_loader(stage), self.config.training
@@ -189,8 +189,8 @@ def _prepared(config, sides):
 
 
 def trained_on(home: Path, config: XTTSConfig) -> set[int]:
-    """Returns the `id_hash` of each clip that the run in `home` was trained on, from each stage's newest checkpoint.
-    With --reset-training, omits these clips. Adds those of the run in --init-from if its training data is the same."""
+    """Returns the `id_hash` of the training clips of the run in `home` (none with --reset-training) and of the run in
+    --init-from, if that run has the same training data. Reads the clip lists in each stage's newest checkpoint."""
     homes, source = [] if config.training.reset_training else [home], config.training.init_from
     with suppress(UserError, OSError):
         if source and Path(str(read_config(Path(source)).data.train_data)).samefile(str(config.data.train_data)):
@@ -204,8 +204,8 @@ def trained_on(home: Path, config: XTTSConfig) -> set[int]:
 
 
 def _divide(sides, config):
-    """Returns `(train, validation)`. The validation clips are those of --val-data. Without it, they are those of the
-    data set's own split or, if there is none, those that `split_by_hash` selects."""
+    """Returns `(train, validation)`. Validation uses the clips of --val-data. Without it, the data set's validation
+    split is used. If the data set has no validation split, `split_by_hash` selects clips."""
     trained = trained_on(Path(config.training.checkpoint_dir), config)
     is_held = lambda clip: clip.validation and id_hash(clip.id) not in trained
     train, held = ([clip for clip in sides[0] if is_held(clip) == side] for side in (False, True))
@@ -217,7 +217,7 @@ def _divide(sides, config):
 
 
 def conditioning_seconds(data: DataConfig, clips: Sequence[Utterance]) -> tuple[float, float]:
-    """Returns `data.conditioning_seconds`. `repeat` padding limits both to the 95th percentile of clip durations."""
+    """Returns `data.conditioning_seconds`. For `repeat` padding, limits both to the 95th percentile of clip lengths."""
     if data.conditioning_padding != "repeat":
         return data.conditioning_seconds
     longest = np.percentile([clip.num_samples for clip in clips], 95) / MODEL_SAMPLE_RATE
@@ -234,7 +234,7 @@ def _own_vocabulary(config):
 
 
 def _g2p(config):
-    """Returns the codes of languages to convert to phonemes: `data.g2p` or, in a resumed run, the run's own codes."""
+    """Returns the codes of languages whose texts are converted to phonemes: as in the resumed run, else `data.g2p`."""
     home = Path(config.training.checkpoint_dir)
     try:
         requested = None if config.data.g2p is None else g2p_codes(config.data.g2p)
@@ -296,8 +296,8 @@ def _clips(inspection, name, tokenizer, config, writes):
 
 
 def keep_speakers(folder: Path, clips: Sequence[Utterance]) -> None:
-    """Stores a reference recording of each training speaker in a run's folder, unless the stored one is up to date.
-    If there are more than `MOST_SPEAKERS` speakers, stores only those with the most speech."""
+    """Stores a reference recording of each training speaker in a run's folder, unless an up-to-date one is stored.
+    If there are more than `MOST_SPEAKERS` speakers, omits the speakers with the least speech."""
     by_speaker = defaultdict(list)
     for clip in clips:
         by_speaker[clip.speaker].append(clip)

@@ -60,8 +60,8 @@ class Inspection:
         return len(self.accepted) + len(self.rejections)
 
     def encoded(self, encode: Callable[[str, str], tuple[Sequence[int], str | None]]) -> "Inspection":
-        """Returns a copy of the inspection in which accepted clips have `tokens`. `encode(text, language)` returns the
-        tokens and None. If it returns a reason instead of None, the text cannot be encoded and the clip is rejected."""
+        """Returns a copy of the inspection in which accepted clips have `tokens`. `encode(text, language)` must return
+        `(tokens, reason)`. If `reason` is not None, the text cannot be encoded, and the clip is rejected."""
         results = [(clip, *encode(clip.text, clip.language)) for clip in self.accepted]
         refused = [_finding(self.root, clip, "text not usable", fault) for clip, _, fault in results if fault]
         accepted = tuple(replace(clip, tokens=tuple(ids)) for clip, ids, fault in results if not fault)
@@ -83,7 +83,7 @@ def check_data(
         validation: Data set of validation clips; None uses the validation split of `folder`, if there is one.
         vocabulary: Tokenizer file that must be able to encode the transcripts; None skips this check.
         progress: Called after each checked clip, first for the clips of `folder`, then for those of `validation`.
-        corpus_options: More arguments of `load_corpus`, which apply to both data sets.
+        corpus_options: Arguments of `load_corpus`, such as `format_name`, for both data sets.
     """
     encode = XTTSTokenizer.from_file(vocabulary).encode_checked if vocabulary else lambda text, language: ((), None)
 
@@ -137,7 +137,7 @@ def inspect_corpus(
 def summarize(inspection: Inspection) -> str:
     """Returns a summary: a line of totals, a line for each reason with its count and first clip, and the notes.
 
-    If a reason rejects more than half of all clips, its line also contains the detail about the first clip.
+    If a reason applies to more than half of all clips, its line also contains the `detail` of the first rejection.
     """
     minutes = sum(utterance.seconds for utterance in inspection.accepted) / 60
     duration = f"{minutes:.1f} min" if minutes < 120 else f"{minutes / 60:.1f} h"
@@ -153,7 +153,7 @@ def summarize(inspection: Inspection) -> str:
 
 
 def write_report(inspection: Inspection, path: str | Path, mark: str = ""):
-    """Writes a CSV file with the verdict and reasons of each clip. `mark` is the byte-order mark for Excel, or ""."""
+    """Writes a CSV file with the verdict and reasons for each clip. `mark` is the byte-order mark for Excel, or ""."""
     warnings = defaultdict(list)
     for warning in inspection.warnings:
         warnings[warning.id].append(warning)
@@ -175,7 +175,7 @@ def split_by_hash(utterances: Sequence, share: float, trained: Set[int] = frozen
     """Splits utterances, or other objects with an `id`, by a hash of the id. Returns `(train, validation)`.
 
     A clip stays in its part if other clips are added or removed. `share` is the expected fraction of validation clips.
-    Clips whose `id_hash` is in `trained` are for training. At least one of the other clips is for validation.
+    Clips whose `id_hash` is in `trained` are for training. Of the other clips, at least one is for validation.
     """
     hashes = [id_hash(utterance.id) for utterance in utterances]
     ranks = sorted(set(hashes) - trained)
@@ -187,7 +187,7 @@ def split_by_hash(utterances: Sequence, share: float, trained: Set[int] = frozen
 
 
 def find_leakage(train: Sequence[Utterance], validation: Sequence[Utterance]) -> str:
-    """Returns a sentence about validation clips that have the id or audio of a training clip; "" if there are none."""
+    """Returns a sentence about validation clips with the id or audio of a training clip, or "" if there are none."""
     ids, by_audio = {one.id for one in train}, {one.audio: one.id for one in reversed(train)}
     leaks = [f"{one.id} (same id)" for one in validation if one.id in ids]
     alike = [one for one in validation if one.id not in ids and one.audio in by_audio]
@@ -209,7 +209,7 @@ class _Verdict(NamedTuple):
 
 
 def _load_cache(path, key):
-    """Returns `{audio path: _Verdict}` from a cache file; {} if the file is missing, damaged or has another `key`."""
+    """Returns `{audio path: _Verdict}` from a cache file, or {} if the file is missing, damaged or has another key."""
     try:
         content = json.loads(Path(path).read_text(encoding="utf-8"))
         clips = content["clips"].items() if content["limits"] == key else ()
@@ -280,7 +280,7 @@ def _finding(root, utterance, reason, detail):
 
 
 def _encoding_fault(text):
-    """Returns whether the text was certainly decoded wrongly, and a sentence about signs of wrong decoding, or ""."""
+    """Returns whether the text was certainly decoded wrongly, and a sentence about the evidence ("" without any)."""
     if lost := re.search("[\ufffd\ud800-\udfff]", text):  # U+D800 and above: half of a pair in JSON
         return True, f"The text contains U+{ord(lost[0]):04X}, which stands for lost letters."
     if text.count("?") > max(2, sum(map(str.isalpha, text))):

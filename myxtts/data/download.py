@@ -76,7 +76,7 @@ def download_ljspeech(folder: str | Path, archive: Archive = LJSPEECH) -> Path:
 
 
 def _within(tar):
-    """Yields the members of a tar file; raises `ValueError` at one that is no file or folder inside the archive."""
+    """Yields the members of a tar file. Raises `ValueError` for links, special files, and paths that lead outside."""
     for member in tar:
         is_inside = not member.name.startswith("/") and ".." not in member.name.split("/")
         if not (is_inside and (member.isfile() or member.isdir())):
@@ -85,7 +85,7 @@ def _within(tar):
 
 
 def _fetch(archive, file, part):
-    """Downloads the missing end of the archive to the open `file`, whose path is `part`, and verifies the checksum."""
+    """Starts or resumes the download into the open `file`, whose path is `part`, and verifies size and checksum."""
     start = file.tell()
     needed = max(0, archive.num_bytes - start) + archive.unpacked_bytes
     if (free := shutil.disk_usage(part.parent).free) < needed:

@@ -19,7 +19,7 @@ from myxtts.devices.tensorflow_start import AbandonedThread
 
 
 class SampleCache:
-    """Cache of recordings as 16-bit samples, and of codes, up to `budget_mb` MB.
+    """Cache of at most `budget_mb` MB for recordings, stored as 16-bit samples, and DVAE codes.
 
     `prepared` maps paths of recordings to prepared clips, whose samples and codes are read from shards.
     """
@@ -67,8 +67,8 @@ class BatchLoader:
     conditioning: DataConfig | None = None
     """Settings of the conditioning clips: lengths, source and padding. None if there are no conditioning clips."""
     conditioning_grid: int = 1
-    """Grid step in samples. Each conditioning clip starts at a multiple of the step. The length is rounded down to a
-    multiple, except for the maximum length and lengths below one step."""
+    """Grid step in samples. A conditioning clip starts at a multiple of the step. Its length is rounded down to a
+    multiple of the step, unless the length is the maximum or shorter than one step."""
     crop_samples: int | None = None
     """Maximum length in samples of the slice to load from each clip; None loads whole clips."""
     max_shift: int = 0
@@ -141,7 +141,7 @@ class BatchLoader:
         return samples, shift
 
     def _fill_conditioning(self, batch, row, clip, rng, samples, shift):
-        """Fills a row's conditioning clip and span. `samples` and `shift` are results of `_fill_wav`, or None and 0."""
+        """Fills a row's conditioning clip and span. `samples` and `shift` are from `_fill_wav`, or None and 0."""
         longest, grid = self.conditioning_samples, self.conditioning_grid
         length = int(rng.integers(self._min_conditioning, longest + 1)) if self.training else longest
         same_voice = self._by_speaker[clip.speaker, clip.language]
@@ -169,8 +169,8 @@ class BatchLoader:
 
 
 def wave_dataset(loader: Callable[[int], WaveBatch], start: int, stop: int | None, num_workers: int) -> tf.data.Dataset:
-    """Returns a dataset of the batches at positions from `start` to below `stop`, or without end if `stop` is None.
-    Batches are in order, although several are loaded in parallel."""
+    """Returns a dataset of the batches at positions from `start` to below `stop`. If `stop` is None, it is endless.
+    The batches are in order, although several batches are loaded in parallel."""
     empty = zero_batch(0, 0, 0)
 
     def read(position):
@@ -196,9 +196,9 @@ def wave_dataset(loader: Callable[[int], WaveBatch], start: int, stop: int | Non
 def stream_batches(
     loader: BatchLoader, device: str, start: int, stop: int | None, num_workers: int, buffer_size: int
 ) -> Iterator[WaveBatch]:
-    """Yields the batches of `wave_dataset` on `device`. If `loader` fails for a batch, raises that exception instead.
-    TensorFlow receives neither such an exception nor the end of the data, because a failing operation also aborts
-    eager operations of other threads: for example, the training step would report the exception as its own."""
+    """Yields the batches of `wave_dataset` on `device`. If `loader` raises an exception, raises the same exception.
+    The exception and the end of the data are hidden from TensorFlow, where a failing operation also aborts eager
+    operations of other threads. For example, the training step would fail with the loader's exception."""
     failures = {}
 
     def read(position):

@@ -39,7 +39,7 @@ POSITION_CHARACTER, RATE, PITCH = 1, 1, 3
 
 
 class Voice(NamedTuple):
-    """Synthetic speaker. `espeak_language`, `variant` (of a voice) and `pitch` (0 to 100) are settings of eSpeak NG."""
+    """Synthetic speaker. `espeak_language`, `variant` and `pitch` (0 to 100) are settings of eSpeak NG."""
 
     speaker: str
     language: str
@@ -77,7 +77,7 @@ def make_sample_corpus(root: Path, *, num_clips: int | None = None, languages: S
         languages: Language codes, keys of `SENTENCES`.
 
     Raises:
-        UserError: `root` has other files.
+        UserError: `root` contains files that do not belong to a sample corpus.
         RuntimeError: eSpeak NG failed.
         ConfigError: a language is not in `SENTENCES`, or `num_clips` is not from 1 to the number of different clips.
     """
@@ -106,7 +106,7 @@ def make_sample_corpus(root: Path, *, num_clips: int | None = None, languages: S
 
 
 def plan_clips(num_clips: int | None, languages: Sequence[str] = ("en",)) -> list[Clip]:
-    """Returns clips with random, different sentences for each voice. Arguments and errors: see `make_sample_corpus`."""
+    """Returns the clips that `make_sample_corpus` creates for the same arguments. A voice never repeats a sentence."""
     unknown = set(languages).difference(SENTENCES)
     received = ", ".join(sorted(unknown)) or "none"
     require(bool(languages) and not unknown, "The sample corpus", f"in one of {', '.join(SENTENCES)}", received)
@@ -155,7 +155,7 @@ def _files(root):
 
 
 def _read_manifest(root):
-    """Returns `(digest of the clip plan, {file name: digest})`, both empty if the manifest is missing or damaged."""
+    """Returns `(digest of the clip plan, {file name: digest})`, or `("", {})` if the manifest is missing or damaged."""
     try:
         manifest = read_json(root / MANIFEST_FILE)
         return manifest["plan"], manifest["files"]
@@ -170,7 +170,7 @@ def _is_complete(root, plan):
 
 
 class SpeechJob(NamedTuple):
-    """Sentence to synthesize to the WAV file `path`. `language` (`en-us`), `variant` (`f2`) are names in eSpeak NG."""
+    """Sentence to synthesize to the WAV file `path`. `language` and `variant` are names in eSpeak NG."""
 
     path: str
     text: str

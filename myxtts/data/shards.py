@@ -39,7 +39,7 @@ class Record(NamedTuple):
 
 
 class PreparedClip(NamedTuple):
-    """Prepared clip in the file or address `shard`. `audio` is the start of the digest of the clip's samples."""
+    """Prepared clip in the shard with the path or address `shard`. `audio` is the start of the samples' digest."""
 
     shard: str
     id: str
@@ -83,8 +83,8 @@ def write_shard(
         dvae: Digest of the DVAE weights that computed the codes.
         clips: `(id, codes, samples)` of each clip, with codes `(C,)` int32 and samples `(S,)` int16.
         left_out: `(id, reason)` of each clip that cannot be used.
-        audio: `{id: text}`. If a text changes, the shard is outdated. A text is the digest of the clip's audio file.
-            For clips in `left_out`, the text also contains the transcript, the language and the duration limits.
+        audio: `{id: text}`, where the text is the digest of the clip's audio file. For clips in `left_out`, the text
+            also contains transcript, language and duration limits. If a text has changed, the shard is outdated.
     """
     name = shard_name(number, shards)
     remove_leftovers(folder, f"{name}.*")
@@ -117,7 +117,7 @@ def _examples(clip_id, codes, pcm):
 
 
 def read_index(folder: Path, number: int, shards: int, dvae: str) -> dict[str, Any] | None:
-    """Returns a shard's index, or None if the shard is incomplete. Raises `UserError` for another DVAE or format."""
+    """Returns a shard's index, or None if the shard is incomplete. Raises `UserError` if DVAE or format differ."""
     name = shard_name(number, shards)
     try:
         index = read_json(folder / f"{name}.json")
@@ -130,7 +130,7 @@ def read_index(folder: Path, number: int, shards: int, dvae: str) -> dict[str, A
 
 
 def refuse_other_count(folder: Path, shards: int) -> None:
-    """Raises `UserError` if the folder contains shards of a data set with another number of shards than `shards`."""
+    """Raises `UserError` if the folder contains shards of a data set that was divided into another number of shards."""
     if found := {int(path.stem.rpartition("-")[2]) for path in folder.glob("shard-*-of-*.json")} - {shards}:
         raise UserError(f"--shards must be {max(found)}, as in {folder}. Received: {shards}. Or give another --output.")
 
@@ -154,16 +154,16 @@ def merge(folder: Path, shards: int, dvae: str) -> list[int]:
 
 
 class PreparedClips:
-    """Prepared clips in a folder of shards, by id. Messages contain `name`. `dvae` is the digest of the DVAE weights
-    that computed the codes."""
+    """All prepared clips in a folder of shards. `name` denotes the folder in messages. `dvae` is the digest of the DVAE
+    weights that computed the codes. `clips` is `{id: clip}`."""
 
     def __init__(self, name: str, dvae: str, clips: dict[str, PreparedClip]):
         self.name, self.dvae, self._clips = name, dvae, clips
 
     @classmethod
     def open(cls, folder: str | Path, flag: str = "--prepared") -> Self:
-        """Opens a folder or an address such as `gs://bucket/folder`: reads manifest and indexes, checks file sizes.
-        Messages name the option `flag`. Raises `UserError` if a file is missing, damaged or incomplete."""
+        """Opens a folder or an address such as `gs://bucket/folder`: reads manifest and indexes, and checks file sizes.
+        Raises `UserError` if a file is missing, damaged or incomplete. The message names the option `flag`."""
         home, clips = str(folder).rstrip("/"), {}
         if _file_size(f"{home}/{MANIFEST}") is None:
             raise UserError(f"{flag} {folder} has no {MANIFEST}, so it is not complete. {_AGAIN}.")
@@ -184,9 +184,9 @@ class PreparedClips:
             raise UserError(f"{flag} {folder}: {MANIFEST} {why}. {_AGAIN}, or with another --output.") from None
 
     def by_path(self, clips: Sequence, of: str = "--train-data") -> dict[str, PreparedClip]:
-        """Returns `{path of the recording: prepared clip}` for the `clips` of a data set, matched by id.
+        """Returns `{path of the recording: prepared clip}` for `clips`. Finds the prepared clips by id.
 
-        Messages name the data set's option `of`. Raises `UserError` if a clip is missing or its audio has changed.
+        Raises `UserError` if a clip is missing or its audio has changed. The message names the data set's option `of`.
         """
         found = {}
         for clip in clips:

@@ -22,7 +22,7 @@ _applied: tuple[DeviceRequest, DevicePlan] | None = None
 
 
 def plan_for(data_gpu: int | None = None, model_gpu: int | None = None) -> DevicePlan:
-    """Returns the device plan for the given GPUs; unless it is applied, `early_gpu_configuration` applies it.
+    """Returns the device plan for the given GPUs. Calls `early_gpu_configuration` if this plan is not yet applied.
 
     Without arguments, returns the applied plan. If no plan has been applied, returns a plan for one device (the first
     GPU or the CPU), and does not apply it.
@@ -210,7 +210,7 @@ def _narrow_environment(plan):
 
 
 def _configure_gpus(tf, plan, narrowed):
-    """Hides all GPUs but the plan's, unless `narrowed` says that this is done; sets memory growth or limits."""
+    """Hides all GPUs but the plan's, unless `CUDA_VISIBLE_DEVICES` does (`narrowed`); sets memory growth or limits."""
     physical = tf.config.list_physical_devices("GPU")
     if narrowed and len(physical) != len(plan.visible):
         rule = f"TensorFlow must see {counted(len(plan.visible), 'GPU')} for this plan ({plan.describe()})"
@@ -244,7 +244,7 @@ def _nvml_gpus():
 
 
 def _tensorflow_gpus(listed=None):
-    """Returns the GPUs in TensorFlow's order. Their data come from NVML's list `listed`, if it has as many entries."""
+    """Returns the GPUs in TensorFlow's order. If NVML's list `listed` has as many GPUs, returns entries of `listed`."""
     config = import_sparingly().config
     physical = config.list_physical_devices("GPU")
     if not listed or len(listed) != len(physical):

@@ -98,7 +98,7 @@ def resident_bytes() -> int:
 
 
 def peak_resident_bytes() -> int:
-    """Returns the peak resident memory (RSS) of this process in bytes; if unknown, the current RSS."""
+    """Returns the peak resident memory (RSS) of this process in bytes, or the current RSS if the peak is unknown."""
     lines = (_text(Path("/proc/self/status")) or "").splitlines()
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM")), resident_bytes())
 
@@ -148,7 +148,7 @@ def probe_files(folder: AnyPath, paths: Iterable[AnyPath], most_bytes: int = 64 
 
 
 def _limiting_files(root, controller, *names):
-    """Yields the texts of the files `names`, for this process's control group and each parent with the first file."""
+    """Yields the texts of the files `names` of each folder, from this control group upward, with the first file."""
     # `controller` is empty for version 2. Inside a container, the path of the group may be the path on the host; then
     # the group is at the root of the mount.
     lines = [line.split(":", 2)[1:] for line in (_text(root / "proc/self/cgroup") or "").splitlines()]

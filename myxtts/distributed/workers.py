@@ -30,18 +30,18 @@ from myxtts.storage.files import digest_bytes
 CHECK_SECONDS = 2.0
 """Seconds between health checks."""
 LOST_SECONDS = 30.0
-"""Time limit of a health check in seconds. The check of a killed process fails at once."""
+"""Time limit of a health check in seconds. If the process was killed, its check fails without waiting."""
 LOST_EXIT_CODE = 75
 """Exit code after the loss of a worker (`EX_TEMPFAIL` of sysexits.h). The same command then resumes training."""
 REFUSED_EXIT_CODE = 2
 """Exit code of a worker that cannot run with its settings. In this case, `launch` restarts no workers."""
 FAREWELL_SECONDS = 5.0
-"""Seconds to wait for other workers to end. Worker 0 waits if a worker ended early, `launch` if one refused to run."""
+"""Seconds to wait for other workers to end: in worker 0 after an early end, in `launch` after `REFUSED_EXIT_CODE`."""
 LOST_PATIENCE_SECONDS = 15.0
 """Seconds after the loss of a worker until `launch` kills the other workers, which may hang."""
 RESUME = "The same command resumes from the last checkpoint"
 _END = "myxtts/end"
-"""`Cluster` key for the message that all workers must end: index of the first to end, reason, and exit code."""
+"""`Cluster` key of the message that ends all workers: index of the worker that ended first, reason, exit code."""
 
 
 class WorkerLost(UserError):
@@ -179,7 +179,7 @@ class Workers:
 
 
 def join_workers(training: TrainingConfig, plan: DevicePlan, settings: dict) -> Workers:
-    """Connects this process to the other `training.workers`. Returns a `Workers`, which later calls return again.
+    """Connects this process to the other `training.workers`. Returns a `Workers`; later calls return the same object.
 
     Checks that all workers have the same code, package versions and `settings` (JSON values). Must be called after the
     devices are configured and before TensorFlow's runtime starts. With no `training.workers`, the process trains alone.

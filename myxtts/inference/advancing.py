@@ -14,11 +14,11 @@ from myxtts.models.gpt import GPT, HIDDEN, DecodingState, SamplingValues, sample
 from myxtts.models.layers import Tensor
 
 MOST_CODES = 16
-"""Maximum number of codes per sentence in one call of `draw`; sentences join and leave the batch between calls."""
+"""Maximum number of codes per sentence in one call of `draw`. Between calls, sentences can join or leave the batch."""
 
 
 class Request(NamedTuple):
-    """Inputs of `TensorflowSteps.draw` other than the state, for B sentences and a cache of S positions."""
+    """Inputs of `TensorflowSteps.draw` except the state, for B sentences and a cache of S positions."""
 
     key_mask: Tensor
     """`(B, S)` bool: cache positions to attend to."""
@@ -37,21 +37,21 @@ class Request(NamedTuple):
 
 
 def maybe_traced(traced: bool, function: Callable, *signature: tf.TensorSpec) -> Callable:
-    """Returns `function` as a `tf.function` with this `signature`, or unchanged if `traced` is false."""
+    """Returns a `tf.function` of `function` with input `signature` if `traced` is true, otherwise `function` itself."""
     return tf.function(function, input_signature=signature, autograph=False) if traced else function
 
 
 def graph_of(function: Callable, signature: list, compiled: bool = False) -> Callable:
-    """Returns a function `() -> graph`. Its first call traces `function`; all calls return the same concrete graph.
-
-    A concrete graph is faster than a `tf.function`, whose lookup in each call takes as long as a small model's step.
-    """
+    """Returns a function without arguments. Its first call traces `function` to a graph; all calls return this graph.
+    Calling the graph is faster than calling a `tf.function`, which first looks up the graph. The lookup takes as long
+    as a small model needs for one code. If `compiled`, XLA compiles the graph."""
     traced = tf.function(function, input_signature=signature, jit_compile=compiled, autograph=False)
     return functools.cache(traced.get_concrete_function)
 
 
 def compiled_advance(first: TransformerBlock) -> Callable:
-    """Returns `TransformerBlock.advance` compiled by XLA. All blocks use one program, which is traced with `first`."""
+    """Returns a function `(block, *arguments)` that runs `block.advance(*arguments)` as an XLA program. The program is
+    traced with the block `first` and serves all blocks, because the weights are among its inputs."""
 
     def advance(weights, *arguments):
         with keras.StatelessScope(state_mapping=list(zip(first.weights, weights))):
@@ -62,17 +62,16 @@ def compiled_advance(first: TransformerBlock) -> Callable:
 
 
 class TensorflowSteps:
-    """Runs the GPT for `CodeEngine` in TensorFlow graphs, traced once for all shapes. `OnnxSteps` has the same methods.
+    """Runs the GPT for `CodeEngine` in TensorFlow graphs that accept all shapes. `OnnxSteps` has the same methods.
 
     Args:
-        traced: Whether `read` is traced to a graph; `draw` always is.
-        by_block: Whether XLA compiles the transformer blocks one by one, for shapes that are not in `shapes`.
+        traced: Whether to trace `read` to a graph. `draw` is always traced.
+        by_block: Whether `draw` runs each transformer block as an XLA program if its shape is not in `shapes`.
             None means True on a GPU, where launching single operations is slow, and False on a CPU.
 
     Attributes:
-        shapes: Shapes `(B, S)` for which XLA has compiled `draw`.
-        num_traces: Number of times that `draw` was traced.
-    """
+        shapes: Shapes `(B, S)` for which XLA has compiled `draw` as a whole.
+        num_traces: Number of times that `draw` was traced."""
 
     def __init__(self, gpt: GPT, config: ModelConfig, traced: bool = True, by_block: bool | None = None):
         self.gpt, self.config, self.num_traces = gpt, config, 0
@@ -97,12 +96,13 @@ class TensorflowSteps:
         self._read = maybe_traced(traced, gpt.prefill, *prompt)
 
     def read(self, latents: np.ndarray, text: np.ndarray, text_mask: np.ndarray) -> DecodingState:
-        """Returns the GPT's state after B prompts: latents `(B, N, width)`, masked text `(B, L)` and start code."""
+        """Returns the GPT's state after B prompts: latents `(B, N, width)`, text `(B, L)` and the start code.
+        `text_mask` `(B, L)` is False for padding."""
         with tf.device(self._device):
             return self._read(latents, text, text_mask)
 
     def move(self, state: DecodingState, rows: list[int], kept: slice, padding: tuple[int, int]) -> DecodingState:
-        """Returns `rows` and cache positions `kept` of a state, with `padding` empty positions before and after."""
+        """Selects sentences `rows` and cache positions `kept`, and adds `padding`: empty positions (before, after)."""
         widths = [(0, 0), (0, 0), padding, (0, 0)]
         moved = lambda layers: tuple(tf.pad(tf.gather(layer[:, :, kept], rows), widths) for layer in layers)
         with tf.device(self._device):
@@ -116,9 +116,9 @@ class TensorflowSteps:
     def draw(self, state: DecodingState, request: Request) -> tuple[Tensor, Tensor, Tensor, DecodingState]:
         """Samples up to `request.steps` codes for each sentence; stops early if all sentences have ended.
 
-        Returns `(codes, latents, steps, state)`. Codes `(MOST_CODES, B)` int32 are stop codes after a sentence's end.
-        Latents `(MOST_CODES + 1, B, width)` predict the codes and the next one. `steps` is the number of steps run.
-        """
+        Returns `(codes, latents, steps, state)`. `codes` `(MOST_CODES, B)` int32 contains stop codes after the end of a
+        sentence. `latents` `(MOST_CODES + 1, B, width)` predict the codes, and also the first code of the next call.
+        `steps` is the number of codes sampled."""
         xla = tuple(request.key_mask.shape) in self.shapes
         with tf.device(self._device):
             return self._draws[xla]()(state, tf.nest.map_structure(tf.constant, request))
@@ -138,7 +138,7 @@ class TensorflowSteps:
     def _draw(self, run_block, state, request):
         self.num_traces += 1
         gpt, config, stop = self.gpt, self.config, self.config.stop_audio_token
-        # The start code is not audio.
+        # The start code is never sampled, because it is not audio.
         never = tf.range(config.num_audio_tokens) == config.start_audio_token
         num_rows, num_slots = tf.unstack(tf.shape(request.key_mask))
         codes = tf.fill((MOST_CODES, num_rows), stop)
@@ -152,7 +152,7 @@ class TensorflowSteps:
             code = tf.where(stopped | (i >= request.left), stop, code)
             codes = tf.tensor_scatter_nd_update(codes, [[i]], code[None])
             states = tf.tensor_scatter_nd_update(states, [[i]], state.hidden[None])
-            # Sentences that have stopped are computed too, and ignored.
+            # Sentences that have stopped are also computed, but their results are ignored.
             index, position = tf.minimum(request.index + i, longest), request.position + i
             key_mask = request.key_mask | ((slots >= request.position) & (slots <= position))
             state = gpt.advance(code, index, position, key_mask, state, run_block)

@@ -1,9 +1,9 @@
-"""Command-line options for speech synthesis; imports no TensorFlow, so that wrong options are reported at once."""
+"""Command-line options for speech synthesis; imports no TensorFlow, so that wrong options are reported immediately."""
 
 import argparse
 
 DECODERS: dict[str, str] = {"model": "decoder", "griffin-lim": "dvae"}
-"""Values of `--decoder`, mapped to the part of the model that each one needs."""
+"""Values of `--decoder`, each mapped to the part of the model that it requires."""
 ENGINES: dict[str, str | None] = {"tensorflow": None, "onnx": "int8", "onnx-float32": "float32"}
 """Values of `--engine`, mapped to the number format of the weights in ONNX Runtime, or to None for TensorFlow."""
 

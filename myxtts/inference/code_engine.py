@@ -1,4 +1,4 @@
-"""Samples audio codes from text tokens and voice latents, for several sentences at once in one background thread."""
+"""Samples audio codes from text tokens and voice latents, in batches of sentences, in one background thread."""
 
 import logging
 import threading
@@ -18,9 +18,9 @@ logger = logging.getLogger(__name__)
 MOST_ROWS = 8
 """Maximum number of sentences in a batch; larger batches need more memory and are slower per code."""
 FIRST_STEPS = 4
-"""Codes per call while a sentence with `hurry` has under `FIRST_CODES` codes. Short calls let the audio start early."""
+"""Codes per `draw` call if any sentence with `hurry` has fewer than `FIRST_CODES` codes, so that audio starts early."""
 CACHE_SIZES = (64, 128, 192, 256, 384, 512, 640, 768, 1024)
-"""Sizes of the key-value cache, in positions; above 1024, multiples of 256. XLA compiles once for each size."""
+"""Sizes of the key-value cache, in positions. Larger sizes are multiples of 256. XLA compiles `draw` for each size."""
 
 
 def mark_text(ids: Sequence[int], config: ModelConfig) -> list[int]:
@@ -47,12 +47,12 @@ class CodeStream:
     codes: list[int] = field(default_factory=list)
     """Sampled codes, without the stop code."""
     states: list[np.ndarray] = field(default_factory=list)
-    """GPT latents: arrays `(n, width)` float32. In all, there is one latent per code, and one more once `finished`."""
+    """GPT latents in arrays `(n, width)` float32: one latent per code, and one more at the end if `finished`."""
     stopped: bool = False
     """Whether the model predicted the stop code within `max_codes`."""
     finished: bool = False
     cancelled: bool = False
-    """Whether sampling was cancelled, by `cancel` or an error; the engine then drops the sentence."""
+    """Whether `cancel` or an error ended the sampling. The engine removes a cancelled sentence from the batch."""
     error: BaseException | None = None
     """Exception in the engine's thread that ended the stream, if any."""
     _num_seen: int = 0
@@ -73,7 +73,7 @@ class CodeStream:
         return not self.active or len(self.codes) > self._num_seen
 
     def latents(self) -> np.ndarray:
-        """Joins all `states` and returns them as one array `(n, width)`."""
+        """Joins the arrays in `states` into one array `(n, width)`, and returns this array."""
         self.states = [np.concatenate(self.states)]
         return self.states[0]
 
@@ -99,15 +99,15 @@ class CodeStream:
 
 
 class CodeEngine:
-    """Samples the codes of up to `MOST_ROWS` sentences together, in its own thread. Thread-safe.
+    """Samples the codes of up to `MOST_ROWS` sentences as a batch, in a background thread. Thread-safe.
 
     Streams join and leave the batch between two calls of `steps.draw`. The codes of a stream depend on its text, voice,
-    sampling values, seed and sentence index; other streams in the batch only change rounding. The attribute `steps`, a
-    `TensorflowSteps` or `OnnxSteps`, may be replaced while the engine is idle.
+    sampling values, seed and sentence index; other streams in the batch change only rounding errors. The attribute
+    `steps`, a `TensorflowSteps` or `OnnxSteps`, may be replaced while the engine is idle.
 
     Attributes:
         changed: Condition that is notified after each call of `steps.draw`. No stream joins the batch while a thread
-            holds the condition. If this thread opens several streams meanwhile, every run forms the same batches.
+            holds the condition. A thread that holds it while opening several streams gets the same batches in each run.
     """
 
     def __init__(self, steps: TensorflowSteps, config: ModelConfig):
@@ -124,7 +124,7 @@ class CodeEngine:
         with self.changed:
             if self._thread is None:
                 thread = threading.Thread(target=self._run, name="engine")
-                thread.start()  # may fail, and then the next stream tries again
+                thread.start()  # if this fails, the next call of `open` tries again
                 self._thread = thread
             self._waiting.append(stream)
             self.changed.notify_all()
@@ -136,7 +136,7 @@ class CodeEngine:
             self.changed.wait_for(ready)
 
     def finish(self, streams: Sequence[CodeStream]) -> None:
-        """Waits until all `streams` end. Raises any error of the engine's thread. Ctrl-C cancels all `streams`."""
+        """Waits until all `streams` end; Ctrl-C cancels them. Raises the exception that ended a stream, if any."""
         try:
             self.wait(lambda: not any(stream.active for stream in streams))
         finally:
@@ -213,7 +213,7 @@ class CodeEngine:
         self._pack(parts)
 
     def _read(self, joining):
-        """Runs the GPT on the prompts of B new sentences; returns the state and the key mask of its cache, `(B, P)`."""
+        """Runs the GPT on the prompts of B new sentences; returns the state and the key mask `(B, P)` of its cache."""
         texts = [mark_text(stream.ids, self.config) for stream in joining]
         text = keras.utils.pad_sequences(texts, padding="post")
         text_mask = np.arange(text.shape[1]) < np.array([len(ids) for ids in texts])[:, None]
@@ -221,7 +221,7 @@ class CodeEngine:
         return state, np.pad(text_mask, ((0, 0), (self.config.num_latents, 1)), constant_values=True)
 
     def _pack(self, parts):
-        """Joins `parts`, tuples `(state, key mask (B, F), rows to keep)`, into a batch. Aligns the ends of caches."""
+        """Joins `parts` into a batch. Aligns the ends of caches. A part is `(state, key mask (B, F), rows to keep)`."""
         # Position embeddings are part of the GPT's input, so keys may move within the cache.
         filled = max(mask.shape[1] for _, mask, _ in parts)
         size = _cache_size(filled + MOST_CODES)
@@ -236,7 +236,7 @@ class CodeEngine:
             new_mask[row : row + len(mask), filled - count : filled] = mask
             row += len(mask)
             if row == num_rows:
-                rows = rows + rows[:1] * (padded - num_rows)  # padding, whose `left` is 0
+                rows = rows + rows[:1] * (padded - num_rows)  # padding: rows for which `Request.left` is 0
             moved.append(self.steps.move(state, rows, slice(end - count, end), (filled - count, size - filled)))
         self._state = moved[0] if len(moved) == 1 else self.steps.join(*moved)
         self._mask, self._filled = new_mask, filled

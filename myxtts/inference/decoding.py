@@ -29,7 +29,7 @@ class GriffinLim:
         self.to_mel = to_mel
 
     def begin(self, voice: Voice, speed: float = 1.0) -> Sounding:
-        """Returns a `Sounding` for one sentence. `voice` has no effect, because the codes determine how it sounds."""
+        """Returns a `Sounding` for one sentence. `voice` has no effect, because the codes determine the voice."""
 
         def more(codes, latents, finished):
             if not finished:
@@ -53,7 +53,7 @@ class LatentDecoder:
         self.to_samples = maybe_traced(traced, self._to_samples, latents, speaker, number, number)
 
     def begin(self, voice: Voice, speed: float = 1.0) -> Sounding:
-        """Returns a `Sounding` for one sentence, which is spoken faster by the factor `speed`."""
+        """Returns a `Sounding` for one sentence. `speed` is a factor of the speaking rate."""
         to_samples = lambda latents, start, end: self.to_samples(latents[None], voice.speaker, start, end)[0].numpy()
         return Windows(self.decoder, to_samples, speed)
 

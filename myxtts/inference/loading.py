@@ -1,4 +1,4 @@
-"""Loads models from the folder of a run or of `myxtts convert`, and saves presets."""
+"""Loads a model from the folder of a training run or of `myxtts convert`, and saves a model to a folder."""
 
 from dataclasses import replace
 from os import PathLike
@@ -25,8 +25,8 @@ def load_model(folder: str | PathLike, which: str = "best", only_speech: bool = 
 
     Args:
         folder: Folder of a run or of `myxtts convert`.
-        which: Checkpoint of the GPT and the waveform decoder, `best` or `last`. Other parts load their last checkpoint.
-        only_speech: Whether to skip the DVAE; has an effect only on models with the waveform decoder of XTTS.
+        which: Checkpoint of the GPT and the waveform decoder, `best` or `last`. For other parts, it is always the last.
+        only_speech: Whether to skip the DVAE of a model with the waveform decoder of XTTS. Others need the DVAE.
 
     Raises `UserError` if the model lacks a part that it needs to speak, or if a file is missing or damaged.
     """
@@ -59,7 +59,7 @@ def load_model(folder: str | PathLike, which: str = "best", only_speech: bool = 
                 _assign(stats, {MEL_STATS: store.open(step)[MEL_STATS]}, where)
             else:
                 _assign(model.part_weights(part), store.open(step), where)
-            if part == "gpt" and "dvae" not in stores:  # then its checkpoint has the mel statistics, in a separate file
+            if part == "gpt" and "dvae" not in stores:  # then the mel statistics are a separate file
                 _assign(stats, store.open(step, MEL_STATS), where)
     codes_from = stores["gpt"].read_state(steps["gpt"]).get("lineage", {}).get("dvae")
     if "dvae" in stores and codes_from and codes_from != stores["dvae"].digest(steps["dvae"]):
@@ -82,7 +82,7 @@ def _check_finite(weights, where):
 
 
 def save_to_preset(model: XTTS, folder: str | PathLike) -> None:
-    """Saves a model, `model.preset` and the voices in `SPEAKERS_FILE` to a folder for `myxtts.load` and `--checkpoint`.
+    """Saves a model with tokenizer, configuration and stored voices to a folder that `myxtts.load` can load.
 
     Raises `UserError` if `model.preset` is None, if a weight is not finite, or if the folder is not empty or cannot be
     written.

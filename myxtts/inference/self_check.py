@@ -23,20 +23,21 @@ from myxtts.text.speech_rates import SpeechRate
 
 CODE_SECONDS = CODE_STRIDE_SAMPLES / MODEL_SAMPLE_RATE
 LOOP_CODES, LOOP_TURNS, LONGEST_LOOP = 32, 4, 24
-"""A loop is a group of at most `LONGEST_LOOP` codes that occurs `LOOP_TURNS` or more times in a row. It is a fault if
-all its repeats together have `LOOP_CODES` codes (1.5 s) or more."""
+"""A loop is a group of at most `LONGEST_LOOP` codes that occurs `LOOP_TURNS` or more times in a row. A loop is a
+fault if all its repeats together have `LOOP_CODES` codes (1.5 s) or more."""
 DOUBT = 0.5
 """Score below which a check reports a fault; also the default of `Calibration.doubt`."""
 CONFIDENCE_FILE = "confidence.json"
 """File in a model's folder that holds its `Calibration`."""
 BEYOND_BAND = 1.0, 1.05
-"""Factors by which a duration is outside its usual range: the score is 1 up to the first factor, 0.5 at the second."""
+"""Factors by which a duration is above the usual maximum or below the usual minimum. The score is 1 up to the first
+factor, and 0.5 at the second."""
 DISTORTION = 0.8, 1.2
-"""Mean difference in nats between the log-mels of a sentence's audio and of its codes: the score is 1 up to the first
-value, and 0.5 at the second. The model `base` has a difference of 0.6. It has 1.4 if noise on its decoder's weights is
-so strong that a recognizer understands only half of the sentences."""
+"""Values in nats of `Synthesizer.distortion`: the score is 1 up to the first value, and 0.5 at the second. The bundled
+model has a distortion of 0.6. If noise is added to the weights of its decoder until a recognizer understands only half
+of the sentences, the distortion is 1.4."""
 UNLIKELY_CODES = 8
-"""Length in codes (0.4 s) of the segments whose lowest mean log-probability is the feature `unlikely`."""
+"""Window length in codes (0.4 s) for the feature `unlikely`: the mean log-probability of the least likely window."""
 Listener = Callable[[np.ndarray, int, str, str], float]
 """Speech recognizer that scores audio: `(samples (S,), sample rate in Hz, text, language) -> CER`, 0 to 1."""
 
@@ -58,8 +59,7 @@ class Reading(NamedTuple):
 class Calibration(NamedTuple):
     """Logistic regression from the `features` of a sentence to the probability that a recognizer understands it.
 
-    `utilities/base/calibrate_confidence.py` fits it to the bundled model. Other weights or languages need another fit.
-    """
+    `utilities/base/calibrate_confidence.py` fits it to the bundled model. Other weights or languages need a new fit."""
 
     languages: list[str]
     intercept: float
@@ -75,15 +75,15 @@ class Calibration(NamedTuple):
         return cls(**read_json(path)) if path.is_file() else None
 
     def __call__(self, found: dict[str, float]) -> float:
-        """Returns the probability that a recognizer understands a sentence with features `found`, from 0.01 to 0.99."""
+        """Returns the probability that a sentence with the features `found` is understood, clipped to 0.01 to 0.99."""
         total = self.intercept + sum(weight * found[name] for name, weight in self.weights.items())
         return round(float(np.clip(1 / (1 + np.exp(-total)), 0.01, 0.99)), 2)
 
 
 def features(reading: Reading) -> dict[str, float]:
     """Returns four features by name. `evenness` is the correlation of time and attended text position. `sharpness` is
-    the maximum attention of a code, averaged over codes. `coverage` is the maximum attention to a token, averaged over
-    tokens. `unlikely` is the lowest mean log-probability of `UNLIKELY_CODES` codes in a row."""
+    the maximum attention of each code, averaged over the codes. `coverage` is the maximum attention to each token,
+    averaged over the tokens. `unlikely` is the lowest mean log-probability of `UNLIKELY_CODES` consecutive codes."""
     attention, logs = reading.attention, reading.logs[:-1]
     evenness, sharpness = _evenness(attention), attention.max(axis=1).mean()
     coverage = attention[:, 1:-1].max(axis=0).mean() if attention.shape[1] > 2 else 0.0
@@ -156,7 +156,7 @@ def _reading_scores(reading, stopped):
     attention, found, tokens = reading.attention, features(reading), reading.attention.shape[1]
     if len(attention) < 3 or min(found["evenness"], found["sharpness"]) < 0.5:  # attention does not follow the text
         return
-    # The furthest token attended to up to each code; the median drops single codes that look ahead.
+    # The furthest token that each code or an earlier code attends to. The median removes single outliers.
     top = np.pad(attention.argmax(axis=1), 1, mode="edge")
     place = np.maximum.accumulate(np.median([top[:-2], top[1:-1], top[2:]], axis=0)).astype(int)
     tail = (np.count_nonzero(place == place[-1]) - 1) * CODE_SECONDS
@@ -166,7 +166,7 @@ def _reading_scores(reading, stopped):
 
 
 def _score(value, full, half):
-    """Maps a value linearly to a score, clipped to 0 to 1: `full` gives a score of 1, `half` a score of 0.5."""
+    """Maps a value linearly to a score from 0 to 1. The value `full` gives a score of 1, and `half` a score of 0.5."""
     return round(float(np.clip(1 - 0.5 * (value - full) / (half - full), 0, 1)), 2)
 
 
@@ -182,7 +182,7 @@ def longest_loop(codes: np.ndarray) -> int:
 
 
 class SecondReading:
-    """Computes the `Reading` of a sentence with a second pass of the GPT. If `traced`, this pass runs as a graph."""
+    """Computes the `Reading` of a sentence with a second pass of the GPT, which runs as a graph if `traced` is true."""
 
     def __init__(self, gpt: GPT, traced: bool = True):
         latents, tokens = tf.TensorSpec([1, None, gpt.config.width]), tf.TensorSpec([1, None], tf.int32)
@@ -191,7 +191,7 @@ class SecondReading:
     def __call__(self, latents: np.ndarray, ids: list[int], codes: np.ndarray) -> Reading:
         """Returns the `Reading` of codes `(C,)`, C > 0, given latents `(1, num_latents, width)` and text `ids`.
 
-        `ids` begin with the language token. They contain neither a start token nor a stop token.
+        `ids` begins with the language token, and contains neither the start token nor the stop token.
         """
         config = self.gpt.config
         audio = np.array([[*codes, config.stop_audio_token]], np.int32)

@@ -32,7 +32,7 @@ class Voice:
     latents: np.ndarray
     """Conditioning latents for the GPT, `(1, num_latents, width)` float32."""
     speaker: np.ndarray | None
-    """Speaker vector for the waveform decoder, `(1, speaker_width)` float32; None without a speaker encoder."""
+    """Speaker vector for the waveform decoder, `(1, speaker_width)` float32; None if there is no speaker encoder."""
 
     def save(self, path: str | Path) -> None:
         """Saves the voice to a file. Raises `UserError` if the suffix is not `VOICE_SUFFIX` or writing fails."""
@@ -50,8 +50,8 @@ class Voice:
         return cls(arrays["latents"], arrays.get("speaker"))
 
     def checked(self, where: object, *shapes: tuple[int, ...]) -> Self:
-        """Returns `self`, or raises `SpeechError` if an array is not finite or has a wrong shape. `shapes` has one
-        element (shape of the latents) or two (also of the speaker vector). `where` names the voice in messages."""
+        """Returns `self`, or raises `SpeechError` if an array is not finite or has a wrong shape. `shapes`
+        contains the expected shape of `latents`, and optionally that of `speaker`. Messages name the voice `where`."""
         arrays = [self.latents, self.speaker][: len(shapes)]
         if [np.shape(array) for array in arrays] != [*shapes]:
             raise SpeechError(f"{where} is a voice of another model. Create it with this model from recordings.")
@@ -94,7 +94,7 @@ class Verdict:
     confidence: float = 1.0
     """Lowest score of all checks, 0 (certain fault) to 1 (no fault). The module `self_check` explains the scores."""
     reason: str = ""
-    """Main cause of low confidence: the one in `doubts` with the lowest score; empty if there are no `doubts`."""
+    """Main cause of low confidence: the element of `doubts` with the lowest score; empty if `doubts` is empty."""
     doubts: tuple[str, ...] = ()
     """Causes of low confidence as phrases for users, such as `may be cut off`; empty if the confidence is not low."""
     is_calibrated: bool = False
@@ -103,7 +103,7 @@ class Verdict:
 
 @dataclass(frozen=True, eq=False)
 class SpokenPiece(Verdict):
-    """Piece of a text that was synthesized as a unit (whole sentences, or part of one), with its self-check result."""
+    """Piece of a text (sentences or part of a sentence) that was synthesized as a unit, with its self-check result."""
 
     text: str
     start_seconds: float
@@ -116,7 +116,7 @@ class SpokenPiece(Verdict):
 
 
 class Spoken:
-    """Speech that consists of `pieces`, with their codes and the results of their self-checks."""
+    """Base class of synthesized speech. Summarizes the codes and the self-check results of its `pieces`."""
 
     pieces: tuple[SpokenPiece, ...]
 
@@ -137,7 +137,7 @@ class Spoken:
 
     @property
     def reason(self) -> str:
-        """Main cause of low confidence; empty if the confidence is not low."""
+        """Main cause of low confidence in the piece with the lowest confidence; empty if no confidence is low."""
         flagged = [(piece.confidence, piece.reason) for piece in self.pieces if piece.doubts]
         return min(flagged)[1] if flagged else ""
 
@@ -191,9 +191,9 @@ class Speech(Spoken):
         return f'<audio controls src="data:audio/mpeg;base64,{content}"></audio>'
 
     def save(self, path: str | Path, sample_rate: int | None = None) -> None:
-        """Saves the audio in the suffix's format: 16-bit wav or flac, mp3, or ogg. Resamples to `sample_rate` if given.
+        """Saves the audio as 16-bit WAV, 16-bit FLAC, MP3 or Ogg, depending on the suffix of `path`.
 
-        Raises `UserError` if the suffix is unknown or the file cannot be written.
+        Resamples to `sample_rate` if given. Raises `UserError` if the suffix is unknown or the file cannot be written.
         """
         with refusing_unwritable(path):
             write_audio(path, self.samples, sample_rate or self.sample_rate, self.sample_rate)
@@ -239,12 +239,12 @@ def word_times(
 ) -> list[Word]:
     """Estimates when each word of a sentence is spoken; returns an empty list for silence.
 
-    Divides the time between the silences at both ends in proportion to word lengths (accuracy: docs/serving.md).
+    Divides the time between initial and final silence in proportion to word lengths (accuracy: docs/serving.md).
 
     Args:
         samples: Audio of the sentence, `(S,)`.
         length: Function that returns the length of a word in phonemes or letters; 0 for a word that is not spoken.
-        start_seconds: Start of the sentence, added to all times.
+        start_seconds: Start of the sentence in the speech. This time is added to the times of all words.
     """
     words = [word for word in text.split() if length(word)]
     size = max(1, round(0.01 * sample_rate))  # frames of 10 ms

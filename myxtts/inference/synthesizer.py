@@ -49,7 +49,7 @@ class Synthesizer:
 
     Args:
         decoder: `model` or `griffin-lim`; None uses the model's waveform decoder if it has one.
-        traced: Whether to trace everything to graphs, not only sampling. Tracing pays off only for several sentences.
+        traced: Whether to trace all computations to graphs. For a single sentence, tracing only sampling is faster.
         folder: Folder with the model's voices, speech rates and `Calibration`. None turns off the cache of encoded
             voices, so that the weights of the model may change.
     """
@@ -93,7 +93,7 @@ class Synthesizer:
 
     @classmethod
     def load(cls, folder: str | Path, which: str = "best", only_speech: bool = False, **options) -> Self:
-        """Loads a model; for arguments and errors, see `load_model`. `options` are further arguments of the class.
+        """Loads a model; for arguments and errors, see `load_model`. `options` are arguments of `__init__`.
         If the DVAE is skipped because of `only_speech`, `Speech.mel` is None."""
         model = load_model(folder, which, only_speech and options.get("decoder") != "griffin-lim")
         if "decoder" not in model.parts:
@@ -142,8 +142,8 @@ class Synthesizer:
         """Synthesizes a text of any length, sentence by sentence. For errors and other arguments, see `sentences`.
 
         Args:
-            language: Language code, such as `fa`. If None, it is the language of the voice, else the common language of
-                all training speakers, else detected from the text.
+            language: Language code, such as `fa`. None means the language of the voice, else the language that all
+                training speakers share, else the language that is detected from the text.
             engine: Name in `choices.ENGINES`; None uses the engine that was chosen at loading.
             drawing: Values that override `sampling`: `temperature`, `top_k`, `top_p`, `repetition_penalty`.
         """
@@ -191,10 +191,10 @@ class Synthesizer:
         listener: Listener | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> Iterator[tuple[SpokenPiece, np.ndarray]]:
-        """Like `batch`, but returns an iterator, so that the audio of a long text need not fit in memory.
+        """Does the same as `batch`, but returns an iterator, so that the audio of a long text need not fit in memory.
 
-        Yields the pieces of all texts in turn, each with its samples `(S,)` float32. The samples include the pause
-        before the next piece of the same text.
+        Yields `(piece, samples)` for each piece, text after text. The samples `(S,)` float32 include the pause before
+        the next piece of the same text.
 
         Args:
             voices: One `AnyVoice` per text. None means the model's default voice for the language of the text.
@@ -251,7 +251,7 @@ class Synthesizer:
         check: bool = True,
         hurry: bool = True,
     ) -> SpeechStream:
-        """Like `speak`, but returns an iterator over parts of the audio (with Griffin-Lim, over whole sentences).
+        """Like `speak`, but returns an iterator over parts of the audio. With Griffin-Lim, a part is a whole sentence.
 
         Args:
             text: A text, or the pieces that `text_front.pieces` splits it into.
@@ -297,7 +297,7 @@ class Synthesizer:
 
     def distortion(self, codes: np.ndarray, samples: np.ndarray) -> float:
         """Returns the mean difference in nats between the log-mels of codes `(C,)` and of their audio `(S,)`.
-        Returns 0 if there is no DVAE, or if Griffin-Lim or the decoder of XTTS (thresholds unknown) is used."""
+        Returns 0 without a DVAE, for Griffin-Lim, and for the decoder of XTTS, whose thresholds are unknown."""
         is_checked = self.config.model.decoder_type == "istft" and isinstance(self.to_waveform, LatentDecoder)
         if not is_checked or "dvae" not in self.model.parts:
             return 0.0
@@ -307,7 +307,7 @@ class Synthesizer:
         return float(np.abs(wanted[:frames] - heard[:frames]).mean())
 
     def attention(self, speech: Speech, voice: AnyVoice, language: str = "en") -> np.ndarray:
-        """Returns the attention of codes to text tokens, `(C, L)`: one diagonal block per piece, 0 elsewhere.
+        """Returns the attention of codes to text tokens, `(C, L)`: a block on the diagonal for each piece, 0 elsewhere.
 
         `speech` must have been synthesized by this model, with this voice and language.
         """

@@ -40,7 +40,7 @@ class Sentence:
         """Whether `more` has returned audio."""
 
     def open(self, hurry: bool = False, attempt: int = 0) -> None:
-        """Queues the sentence for sampling. Each `attempt` uses other random numbers. For `hurry`, see `CodeStream`."""
+        """Queues the sentence for sampling. `attempt` changes the random numbers. For `hurry`, see `CodeStream`."""
         voice, language, sampling, seed, speed, max_codes = self.manner
         ids = self.synthesizer.text_front.ids(self.piece.text, language)
         number = self.number + attempt * 2**32
@@ -58,8 +58,8 @@ class Sentence:
         return samples, ended
 
     def check(self, listener: "Listener | None" = None, samples: np.ndarray | None = None) -> Verdict:
-        """Runs the self-check of the finished sentence. If its audio `samples` `(S,)` are given, also checks them for
-        distortion (at speed 1 only). A `listener` requires `samples`, and measures their CER."""
+        """Runs the self-check of the finished sentence. If its audio `samples` `(S,)` is given and the speed is 1, also
+        checks the audio for distortion. If `listener` is given, it measures the CER; this requires `samples`."""
         from myxtts.inference.self_check import judge  # imports TensorFlow
 
         stream, synthesizer, language, text = self.stream, self.synthesizer, self.manner.language, self.piece.text
@@ -81,7 +81,7 @@ class Sentence:
         return self.verdict
 
     def best(self, retries: int, listener: "Listener | None") -> np.ndarray:
-        """Tries a sentence up to `retries` + 1 times, until no fault is found. Returns the best samples, `(S,)`."""
+        """Makes up to `retries` + 1 attempts, until no fault is found. Returns samples `(S,)` of the best attempt."""
         found = []
         for attempt in range(max(0, retries) + 1):
             if attempt:
@@ -95,7 +95,7 @@ class Sentence:
         return samples
 
     def end(self, start: int, end: int) -> None:
-        """Records where the sentence starts and ends in the speech, in samples. Warns if it is empty or cut off."""
+        """Records `start` and `end` of the sentence, in samples. Warns if the sentence is empty or was cut off."""
         rate, stream = self.synthesizer.sample_rate, self.stream
         self.start_seconds, self.end_seconds = start / rate, end / rate
         stream.states.clear()
@@ -121,12 +121,12 @@ class SpeechStream(Spoken):
 
     During iteration, the self-check of a sentence runs after the first audio of the next sentence, so that no audio
     is delayed. The checked sentence is then appended to `pieces`. To poll instead, call `open` once, then `more`
-    whenever `ready()` is true, until `finished` is true, and always call `close`. Polling runs no self-checks, and
-    leaves `pieces` empty. A stream never retries a sentence. `Synthesizer.stream` explains the arguments.
+    whenever `ready()` is true, until `finished` is true. Finally, always call `close`. Polling runs no self-checks,
+    and leaves `pieces` empty. A stream never retries a sentence. `Synthesizer.stream` explains the arguments.
     """
 
     def __init__(self, synthesizer: "Synthesizer", pieces: Sequence[Piece], manner: Manner, hurry: bool, check: bool):
-        self._sentences = []  # for `__del__`, if an argument is invalid
+        self._sentences = []  # `__del__` needs this list even if an argument is invalid
         require(bool(pieces), "text", "a text or a list of one or more pieces", brief(pieces))
         self._sentences = [Sentence(synthesizer, piece, number, manner) for number, piece in enumerate(pieces)]
         self._engine, self._sample_rate, self._hurry = synthesizer.engine, synthesizer.sample_rate, hurry
@@ -157,7 +157,7 @@ class SpeechStream(Spoken):
         self._sentences[0].open(self._hurry)
 
     def look_ahead(self) -> None:
-        """Queues the next sentence if it is not queued yet and the current one has enough codes to start its audio."""
+        """Queues the next sentence, unless it is queued already, if the current sentence has enough codes for audio."""
         stream = self._sentences[self._number].stream
         following = self._sentences[self._number + 1 : self._number + 2]
         if following and following[0].stream is None and (stream.finished or len(stream.codes) >= FIRST_CODES):
@@ -193,7 +193,7 @@ class SpeechStream(Spoken):
         return np.concatenate([samples, pause])
 
     def close(self) -> None:
-        """Ends the stream and cancels the rest of the text."""
+        """Ends the stream and cancels the sampling of all its sentences."""
         self.finished = True
         for sentence in self._sentences:
             sentence.cancel()
@@ -218,7 +218,7 @@ class SpeechStream(Spoken):
             raise
 
     def _check_heard(self):
-        """Checks earlier sentences once the current one has audio, and all unchecked ones at the end of the text."""
+        """Checks each sentence once the next sentence has audio, and the last sentence at the end of the text."""
         heard = self._number if self._sentences[self._number].is_heard else 0
         if self.finished and self._sentences[-1].end_seconds:
             heard = len(self._sentences)

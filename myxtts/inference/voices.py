@@ -22,7 +22,7 @@ from myxtts.storage.speakers import find_speaker, read_speaker
 logger = logging.getLogger(__name__)
 
 SHORTEST_CHUNK_SAMPLES = int(0.33 * MODEL_SAMPLE_RATE)
-"""Minimum length in samples of a voice's files in total, and of a chunk. XTTS v2 also drops shorter chunks."""
+"""Minimum total length of a voice's files, and minimum length of a chunk, in samples. XTTS v2 drops shorter chunks."""
 Recording = str | Path | np.ndarray
 """Path of an audio file, or `(S,)` float32 samples at 22 050 Hz."""
 
@@ -32,7 +32,7 @@ class VoiceEncoder:
 
     Args:
         config: Settings, which are read at each call and may change between calls.
-        remember: Number of voices to cache, by contents of their recordings. Must be 0 if the weights may change.
+        remember: Number of encoded voices to cache. Must be 0 if the weights may change.
         traced: Whether to trace the encoders to graphs.
     """
 
@@ -79,7 +79,7 @@ class VoiceEncoder:
         device = self.model.gpt.audio_head.bias.value.device  # server and page have threads without a device scope
         with self._lock, tf.device(device):  # so that no two threads encode the same recordings
             voice = self._known.pop(content, None) or self._encode(recordings)
-            self._known[content] = voice  # in order of use
+            self._known[content] = voice  # the least recently used voice is first
             while len(self._known) > self.remember:
                 del self._known[next(iter(self._known))]
         return voice

@@ -9,8 +9,8 @@ import numpy as np
 FIRST_FRAMES = 8
 """Minimum number of frames in the first window of a sentence."""
 LATER_FRAMES = 64
-"""Minimum number of frames in the second window, about as many as one engine call yields. The minimum doubles with each
-further window, up to `MOST_FRAMES`. Long windows save time, because each window decodes its context again."""
+"""Minimum number of frames in the second window, about as many as one engine call yields. The minimum doubles for each
+later window, up to `MOST_FRAMES`. Long windows save time, because each window decodes its context again."""
 MOST_FRAMES = 172
 FIRST_CODES = 8
 """Number of sampled codes after which the first window can be decoded."""
@@ -21,7 +21,7 @@ so far and their latents `(n, width)`, or `(n + 1, width)` if `ended`. It return
 
 
 class WindowShape(NamedTuple):
-    """Properties of a waveform decoder that `Windows` needs. `Windows` also accepts a `WaveformDecoder` instead."""
+    """Properties of a waveform decoder that `Windows` needs. A `WaveformDecoder` has the same attributes."""
 
     factors: Sequence[float]
     hop_length: int
@@ -30,7 +30,7 @@ class WindowShape(NamedTuple):
 
 
 class Windows:
-    """Decodes a sentence in windows with context. The samples equal those of a single window, except for rounding.
+    """Decodes a sentence in windows with context. The samples equal those of a single window up to rounding.
 
     `to_samples(latents, start, end)` returns the samples `(S,)` of frames `start` to `end` of latents `(n, width)`.
     """
@@ -43,7 +43,7 @@ class Windows:
         """Returns the next samples `(S,)`, where S may be 0, given all codes and latents so far (see `Sounding`)."""
         shape, given = self._shape, self._given
         latents = spoken_faster(latents, self._speed, finished)
-        # Frames after the second-to-last latent change with the next latent.
+        # Frames after the second-to-last latent would change when the next latent arrives.
         known = len(latents) if finished else max(len(latents) - 1, 0)
         end = reduce(lambda count, factor: int(count * factor), shape.factors, known)  # as `WaveformDecoder.num_frames`
         ready = end if finished else end - shape.lookahead_frames

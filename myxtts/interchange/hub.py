@@ -1,7 +1,7 @@
 """Downloads and uploads models of the Hugging Face hub, which are named `hf://owner/name[@revision]`.
 
-`huggingface_hub` downloads, resumes and caches files under `HF_HOME`. The model folders made from these files are also
-under `HF_HOME`, as `myxtts/OWNER--NAME/COMMIT`, and can be used offline.
+`huggingface_hub` downloads, resumes and caches files under `HF_HOME`. From these files, this module makes the model
+folder `HF_HOME/myxtts/OWNER--NAME/COMMIT`, which can be used offline.
 """
 
 import csv
@@ -46,7 +46,7 @@ class HubError(UserError):
 
 
 def is_hub_name(source: str | os.PathLike) -> bool:
-    """Returns whether `source` names a model on the hub, `hf://…`, and not a folder."""
+    """Returns whether `source` is the name of a model on the hub (`hf://…`) rather than a folder."""
     return isinstance(source, str) and source.startswith("hf://")
 
 
@@ -199,19 +199,19 @@ def check_digest(source: str, path: Path):
 
 
 def push(model: Any, target: str, private: bool = False, licence: str | None = None) -> str:
-    """Uploads an `XTTS`, its voices and a model card to `target`, `hf://owner/name[@branch]`; returns the page's URL.
+    """Uploads an `XTTS`, its voices and a model card, and returns the URL of the repository on the hub.
 
-    Creates the repository if necessary, or removes an earlier model's checkpoints and voices from it. Does not upload
-    local paths or recordings of speakers.
+    Creates the repository if it does not exist. Otherwise, deletes the checkpoints and voices in the repository.
+    Does not upload local paths or recordings of speakers.
 
     Args:
+        target: Name of the repository, `hf://owner/name[@branch]`.
         private: Whether a new repository is private.
-        licence: Identifier for the model card, such as `cc-by-4.0`.
+        licence: Identifier of the licence for the model card, such as `cc-by-4.0`.
 
     Raises:
         HubError: `target` is not a hub name, or the hub reports an error.
-        UserError: The model has no tokenizer.
-    """
+        UserError: The model has no tokenizer."""
     (repository, branch), hub = parse_hub_name(str(target)), import_hub()
     from myxtts.inference.loading import save_to_preset  # imports TensorFlow, which the card does not need
 
@@ -234,7 +234,7 @@ def push(model: Any, target: str, private: bool = False, licence: str | None = N
 
 
 def without_places(config: XTTSConfig) -> XTTSConfig:
-    """Returns the settings without paths, commands and addresses of this machine, for publication."""
+    """Returns the settings without the paths, commands and addresses of this machine, so that they can be published."""
     data = replace(config.data, **dict.fromkeys((*PATHS, "vocabulary")), audio_roots=())
     base = config.training.init_from
     if base and not is_hub_name(base):  # not None, because a model without a base splits texts differently
@@ -245,7 +245,7 @@ def without_places(config: XTTSConfig) -> XTTSConfig:
 
 
 def model_card(repository: str, config: XTTSConfig, origin: str | os.PathLike | None, licence: str | None) -> str:
-    """Returns the text of the model card. If `origin` is the folder of a run, lists its data, steps and losses."""
+    """Returns the text of the model card. If `origin` is the folder of a run, the card lists its data and losses."""
     base = config.training.init_from
     head = {
         "license": licence,
@@ -276,8 +276,8 @@ def _lists(origin):
 
 
 def _stages(origin):
-    """Yields `(stage, steps, step, losses)` for each stage of a run. `steps` are the last and the best step, or None if
-    the stage was not trained in this run. `losses` are texts of the validation losses at `step` (the best if known)."""
+    """Yields `(stage, steps, step, losses)` for each stage of a run. `steps` is `(last, best)`, or None if this run did
+    not train the stage. `losses` are texts of the validation losses at `step`, the best step if it is known."""
     for stage, store in stores_in(origin).items():
         state, best_step = store.read_state(store.steps()[-1]), store.best_step()
         was_trained = "position" in state and "taken_from" not in state

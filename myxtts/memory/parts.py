@@ -42,7 +42,7 @@ def count_speaker(model: ModelConfig) -> tuple[int, int]:
 
 
 def estimate_speaker(model: ModelConfig, shapes: Shapes, optimizations=Optimizations()) -> MemoryEstimate:
-    """Estimates the memory needed to train the speaker encoder, but not the classifier, which has a row per speaker.
+    """Estimates the memory needed to train the speaker encoder. The classifier (a row per speaker) is not included.
     Of `optimizations`, only precision, accumulation and EMA matter."""
     trained, others = count_speaker(model)
     number = optimizations.compute_bytes
@@ -89,8 +89,8 @@ def count_discriminators(model: ModelConfig) -> int:
 
 
 def _discriminator_layers(model, samples):
-    """Yields `(kernel size, input channels, output channels, output positions)` of each discriminator layer. The number
-    of positions is for a clip of `samples` samples, and 0 for the score, which is not stored."""
+    """Yields `(kernel size, input channels, output channels, output positions)` of each discriminator layer, for a clip
+    of `samples` samples. For a score layer, the number of positions is 0, because scores are not stored."""
     divisor = DIVISORS.get(model.size, 1)
     for period in PERIODS:
         length, inputs = -(-samples // period), 1

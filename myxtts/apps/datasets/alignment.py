@@ -75,7 +75,7 @@ def _has_both(atom):
 
 
 def fits_better_than_chance(atoms: Sequence[Atom], starts: np.ndarray, ends: np.ndarray, num_pieces: int) -> bool:
-    """Whether the lengths of the texts fit the durations of their speech far better than if the texts were shuffled.
+    """Returns whether the texts' lengths fit the durations of their speech far better than in a shuffled order.
 
     False means that `atoms`, the result of `align`, are probably wrong. With too few texts to decide, returns True.
     `starts` and `ends` are the times of the segments, `(N,)` seconds. `num_pieces` is the number of texts.
@@ -95,7 +95,7 @@ def _lengths(atoms, starts, ends):
 
 
 def _deviations(seconds, counts):
-    """Returns z-scores of the atoms' log seconds per letter, `(A,)`. The assumed spread is larger for short texts."""
+    """Returns the z-score of each atom's log(seconds per letter), `(A,)`. Assumes a larger spread for short texts."""
     paces = np.log(seconds / counts)
     return (paces - np.median(paces)) / np.sqrt(_RATE_VARIANCE + _RATE_VARIANCE_OF_ONE / counts)
 
@@ -128,7 +128,7 @@ def _links(starts, ends, pieces):
 def find_sentences(
     recognizer: Recognizer, audio: LongAudio, survey: Survey, segments: np.ndarray, pieces: list[Piece], language: str
 ) -> list[Piece]:
-    """Locates the sentences of a transcript in a recording with a recognizer; returns them with start and end times.
+    """Locates the sentences of a transcript in a recording by speech recognition; returns the sentences with times.
 
     A sentence that was not recognized gets a `fault`, and its times span the gap between its recognized neighbors. If
     the recognizer returns no word times, they are estimated. `segments` are start and end frames of speech, `(N, 2)`.

@@ -47,7 +47,7 @@ class ClipFacts:
     dnsmos: float | None = None
     """Overall DNSMOS, 1 to 5; None if not requested."""
     voice_change: float | None = None
-    """Lowest speaker similarity between the parts of the clip before and after a point; None if not measured."""
+    """Lowest speaker similarity between the parts before and after any point of the clip; None if not measured."""
     word_probability: float = 1.0
     """The lowest probability that the recognizer gave to a word; 1 if it reports no probabilities."""
 
@@ -193,7 +193,7 @@ def listen(
     """Runs the checks that need a neural network, and drops the clips that fail. `clips` are (clip, WAV file) pairs.
 
     If `needs_text`, the recognizer provides the texts of the clips; otherwise, it checks the given texts. `options`,
-    made by `command.open_options`, contain the models; a check without a model is skipped. `tell` prints progress.
+    made by `command.open_options`, contain the models; checks without a model are skipped. `tell` prints progress.
     """
     if not (options.recognizer or options.dnsmos or options.encoder):
         return
@@ -239,7 +239,7 @@ def share_alike(text: str, heard: str) -> float:
 
 
 def _compare_voices(parts):
-    """Drops clips whose voice changes, or is not that of most clips. `parts` are (clip, embeddings `(N, E)`) pairs."""
+    """Drops clips whose voice changes or differs from most clips. `parts` are (clip, embeddings `(N, E)`) pairs."""
     means = [unit(vectors.mean(axis=0)) for _, vectors in parts]
     usual = unit(np.median(means, axis=0))
     for (clip, vectors), mean in zip(parts, means):

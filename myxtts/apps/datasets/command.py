@@ -45,7 +45,7 @@ def make_dataset(recordings: AnyPath | Sequence[AnyPath], output: AnyPath, **opt
         options: Options of the command, with underscores: `transcript="talk.txt"`, `one_voice=True`.
 
     Raises:
-        UserError: A recording, text or option is unusable. A note gives the Python names of flags in the message.
+        UserError: A recording, text or option is unusable. A note on the error lists the Python names of flags.
     """
     print(_make(keywords(build_parser(), {"recordings": recordings, "output": output, **options})))
     return Path(output)
@@ -67,10 +67,10 @@ def _make(arguments):
 
 
 def open_options(arguments: Namespace) -> Namespace:
-    """Checks the arguments of the command and loads the models that they name.
+    """Checks the arguments of the command and loads the models that the arguments name.
 
-    Returns a copy of the arguments with the path `text` (None if not given), the models `recognizer`, `aligner`,
-    `encoder`, `speech_model` and `dnsmos` (None if not used), and the names `recognizer_name` and `aligner_name`.
+    Returns a copy of the arguments with these attributes set: the path `text`, the models `recognizer`, `aligner`,
+    `encoder`, `speech_model` and `dnsmos` (each None if not used), and the names `recognizer_name` and `aligner_name`.
     """
     opened = Namespace(**vars(arguments))
     low, high, least = arguments.min_seconds, arguments.max_seconds, arguments.min_dnsmos

@@ -27,10 +27,10 @@ _HIGHEST_PEAK = 10 ** (-1 / 20)  # -1 dB of full scale
 def make_dataset(
     recordings: Sequence[Path], output: Path, options: Namespace, tell: Callable[[str], None] = print
 ) -> list[dict[str, Any]]:
-    """Creates a data set or adds recordings to one; returns the records (see `SetFolder`) of the whole data set.
+    """Creates a data set, or adds recordings to an existing set; returns all records of the set (see `SetFolder`).
 
     Recordings that already have clips in the set are skipped. If a recording fails, the recordings added before it stay
-    in the set. `options` come from `command.open_options`; `tell` is called with each progress message.
+    in the set. `options` are those returned by `command.open_options`. `tell` is called with each message.
     """
     files: list[Path] = []
     for path in map(Path, recordings):
@@ -70,7 +70,7 @@ def make_dataset(
 
 
 def _write_source(folder, identity, audio, text, pieces, options, tell):
-    """Selects, checks and writes the clips of a recording; returns the record of the recording for `SetFolder.add`."""
+    """Selects, checks and writes the clips of a recording. Returns the record, to which `make_dataset` adds the id."""
     surveyed, segments, notes = plan_source(audio, text, pieces, options)
     gain, peak, rate = 1.0, float(surveyed.peaks.max()), surveyed.sample_rate
     if np.isfinite(surveyed.loudness) and peak > 0:
@@ -118,7 +118,7 @@ def plan_source(
     """Analyzes a recording and selects its clips. `pieces` are the cues or sentences of the file `text`.
 
     Returns:
-        The analysis, the segments in order, without gaps (clips have `facts` and no `reason`), and notes for the user.
+        The analysis, segments that cover the recording in order, and notes. Clips have `facts` and no `reason`.
 
     Raises:
         UserError: The recording cannot be used, or the text belongs to another recording.
@@ -171,7 +171,7 @@ def plan_source(
 
 
 def _with_pauses(clips, left, num_samples):
-    """Returns clips, dropped speech (`left`) and pauses, sorted by time; shortens dropped speech that overlaps."""
+    """Returns clips, dropped speech (`left`) and pauses, sorted by time. Shortens dropped speech where it overlaps."""
     segments, position, starts = [], 0, [clip.start for clip in clips]
     for one in [*sorted([*clips, *left], key=lambda one: one.start), Segment(num_samples, num_samples)]:
         start, following = max(position, one.start), [at for at in starts if at >= one.start and not one.facts]

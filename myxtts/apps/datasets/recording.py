@@ -27,7 +27,7 @@ _FFMPEG = "ffmpeg -nostdin -v error -protocol_whitelist file,pipe -i file:{} -ma
 class LongAudio:
     """An audio or video file, decoded block by block with libsndfile or ffmpeg, so that it may be hours long.
 
-    Raises `AudioError` if the file is missing, empty or damaged, or needs ffmpeg, which is not installed.
+    Raises `AudioError` if the file is missing, empty or damaged, or if it needs ffmpeg and ffmpeg is not installed.
     """
 
     def __init__(self, path: Path):
@@ -140,7 +140,7 @@ class Survey:
 
 
 def survey(audio: LongAudio, model: SileroModel | None = None) -> Survey:
-    """Returns levels and voice activity of a recording mixed to mono; uses the loudest channel if the mix cancels out.
+    """Analyzes the mean of all channels of a recording or, if the channels cancel out, the loudest channel.
 
     Raises `AudioError` if the recording is damaged or shorter than a frame.
     """

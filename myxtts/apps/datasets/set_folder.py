@@ -31,7 +31,7 @@ _WORST = 10
 class SetFolder:
     """A data set on disk, opened by `open_set`. Adding a recording does not change the CSV lines of other recordings.
 
-    Each recording has a JSON record in `sources/`, written last. A recording without a record counts as not added.
+    The JSON record of a recording in `sources/` is written last. Without a record, the recording is not in the set.
     """
 
     def __init__(self, path: Path):
@@ -47,7 +47,7 @@ class SetFolder:
         return sorted(map(files.read_json, (self.path / SOURCES).glob("*.json")), key=lambda record: record["number"])
 
     def hold_back(self, record: dict[str, Any], share: float, seed: int) -> None:
-        """Marks about a fraction `share` of clips for validation, in time blocks because adjacent clips are alike."""
+        """Marks approximately `share` of the clips for validation, in blocks of time because neighbors are similar."""
         rate, blocks = record["sample_rate"], defaultdict(list)
         length = np.clip(0.1 * record["num_samples"] / rate, 20.0, 120.0)
         for row in record["rows"]:
@@ -86,7 +86,7 @@ class SetFolder:
         self.path_of(source_id, ".heard").unlink(missing_ok=True)
 
     def _append(self, name, columns, lines, start, separator):
-        """Replaces a recording's lines in the CSV list `name`: removes those that begin with `start`, adds `lines`."""
+        """Replaces a recording's lines in the CSV list `name`: removes lines that begin with `start`, adds `lines`."""
         kept = [line for line in self._lines(name) if not line.startswith(start)]
         if not kept and not lines:
             (self.path / name).unlink(missing_ok=True)
@@ -101,8 +101,8 @@ class SetFolder:
 
 @contextmanager
 def open_set(path: Path) -> Iterator[SetFolder]:
-    """Opens or creates a data set's folder, locked during the `with` block. After the block, a new data set to which
-    nothing was added is deleted, with the parent folders that were created for it.
+    """Opens or creates a data set's folder, and locks it during the `with` block. Afterwards, a new data set to which
+    nothing was added is deleted, together with the parent folders that were created for it.
 
     Raises `UserError` if the folder has other content, or another process writes to it.
     """
@@ -133,7 +133,7 @@ def open_set(path: Path) -> Iterator[SetFolder]:
 
 
 def source_id(name: str, digest: str) -> str:
-    """Returns the id of a recording: the ASCII letters and digits of its file name, and the start of its digest."""
+    """Returns the id of a recording: ASCII letters and digits of its file `name`, and the start of its `digest`."""
     return f"{re.sub(r'[^A-Za-z0-9]+', '_', Path(name).stem).strip('_')[:40] or 'source'}-{digest[:10]}"
 
 
@@ -168,7 +168,7 @@ def clips_of(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def describe_doubts(clips: Sequence[dict[str, Any]], speaker: str) -> list[str]:
-    """Returns lines for the user: the number of a speaker's doubtful texts, then the worst; [] if there is none."""
+    """Returns lines for the user: how many texts of `speaker` are doubtful, and the worst; [] if no text is."""
     clips = [clip for clip in clips if clip["speaker"] == speaker]
     found = sorted((one for one in clips if one["detail"]), key=lambda one: one["facts"].get("word_probability", 1.0))
     lines = [f"  {one['clip']}, {one['seconds']:.1f} s, {one['detail']}: {one['text'][:100]}" for one in found[:_WORST]]

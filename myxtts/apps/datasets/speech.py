@@ -50,7 +50,7 @@ def find_speech(levels_db: np.ndarray, probabilities: np.ndarray | None, frame_s
     follow the levels in the 30 s around a frame: the 10th percentile is the noise floor, the 95th the speech level. The
     high threshold is 12 dB above the noise floor (less at low SNR), but at least the speech level minus 38 dB, so that
     noise after digital silence is not detected. The low threshold is at most 4 dB below the high one. If
-    `probabilities` of speech by a network are given, frames that are not near probable speech are excluded.
+    a network's speech `probabilities` are given, frames that are not near probable speech are excluded.
     """
     levels = smooth_levels(levels_db, 3)
     window, step = (max(1, round(seconds / frame_seconds)) for seconds in (30.0, 1.0))
@@ -87,7 +87,7 @@ def smooth_levels(levels_db: np.ndarray, frames: int) -> np.ndarray:
 
 
 def find_edges(segments: np.ndarray, levels_db: np.ndarray, frame_seconds: float) -> Edges:
-    """Finds frames for cuts around `segments` `(N, 2)`: one per short pause, and two near the ends of a long pause."""
+    """Finds frames for cuts around `segments` `(N, 2)`: one in each short pause, two in each long pause."""
     frames = lambda seconds: max(1, round(seconds / frame_seconds))
     after, before = (list(map(frames, pair)) for pair in (_AFTER_SPEECH_SECONDS, _BEFORE_SPEECH_SECONDS))
     levels, begins, finishes = smooth_levels(levels_db, 5), [], []
@@ -156,7 +156,7 @@ def choose_clips(
 
 
 def force_cuts(segments: np.ndarray, levels_db: np.ndarray, frame_seconds: float, max_seconds: float) -> np.ndarray:
-    """Splits each segment of `(N, 2)` above `max_seconds` at every frame that is the quietest within ±0.5 s."""
+    """Splits `segments` `(N, 2)` longer than `max_seconds` at every frame that is the quietest within ±0.5 s."""
     levels, reach = smooth_levels(levels_db, max(1, round(0.1 / frame_seconds))), round(0.5 / frame_seconds)
     split: list[tuple[int, int]] = []
     for start, end in segments.tolist():
@@ -169,7 +169,7 @@ def force_cuts(segments: np.ndarray, levels_db: np.ndarray, frame_seconds: float
 
 
 def _quietest(levels, low, high):
-    """Returns the quietest frame in `[low, high)`, or the middle one of several that are equally quiet."""
+    """Returns the quietest frame in `[low, high)`, or the middle frame of several that are equally quiet."""
     if high <= low:
         return low
     part = levels[low:high]

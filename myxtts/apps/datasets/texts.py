@@ -52,7 +52,7 @@ def count_letters(text: str) -> int:
 
 
 def is_subtitles(path: Path) -> bool:
-    """Whether a text file has the suffix of a subtitle format. All other files are considered transcripts."""
+    """Returns whether a text file has the suffix of a subtitle format. All other files are treated as transcripts."""
     return path.suffix.lower() in SUBTITLES
 
 
@@ -123,7 +123,7 @@ def read_subtitles(path: Path) -> list[Piece]:
 
 
 def clean_cue(text: str) -> tuple[str, str]:
-    """Returns the words of a subtitle cue in one line, and the fault of the cue, such as "two speakers", or ""."""
+    """Returns the words of a subtitle cue in one line, and its fault, such as "two speakers" ("" if it has none)."""
     text = html.unescape(text)
     if _MUSIC.search(text):
         return one_line(_MUSIC.sub(" ", text)), "sung or music"
@@ -180,11 +180,11 @@ def synchronize(
 ) -> tuple[list[Piece], str]:
     """Corrects offset and drift of subtitles; `starts` and `ends` are the times of speech segments, `(N,)` seconds.
 
-    Correlates windows of four minutes with the speech, fits a line robustly through the best offsets, and refines the
-    line so that cues and segments start together. Also fits time-reversed cues, to see how many match by chance.
+    Correlates four-minute windows of cues with the speech, fits a line robustly through the best offsets, and refines
+    this line so that cues and segments start together. Also fits time-reversed cues, to see how many match by chance.
 
     Returns the cues with corrected times, and a note for the user on the correction ("" if it is below 0.1 s). Raises
-    `UserError`, which names the file `path` of the cues, if they do not match the speech better than by chance.
+    `UserError` if the cues match the speech no better than by chance. The message names `path`, the file of the cues.
     """
     times, count = np.array([[cue.start, cue.end] for cue in cues]), len(cues)
     offset, drift, matched = _fit(times, starts, ends)
@@ -228,7 +228,7 @@ def _fit(times, starts, ends):
 
 
 def _signals(starts, ends, seconds):
-    """Converts starts and ends to two signals, `(T,)` at `_RATE` Hz: zero-mean activity, and pulses at starts."""
+    """Converts `starts` and `ends` to two signals, `(T,)` at `_RATE` Hz: zero-mean activity, and pulses at starts."""
     size = int(np.ceil(seconds * _RATE)) + 1
     begins, finishes = (
         np.bincount(np.clip((edges * _RATE).astype(int), 0, size), minlength=size + 1)[:size].astype(float)
@@ -239,7 +239,7 @@ def _signals(starts, ends, seconds):
 
 
 def _peaks(times, speech):
-    """Yields (center in s, offset in s, score) for each of the best offsets of each window of cues."""
+    """Splits the cues into windows; yields (center in s, offset in s, score) for the best offsets of each window."""
     count = max(1, round(np.ptp(times) / 240.0))
     edges = np.linspace(times.min(), times.max() + 1e-6, count + 1)
     for chosen in np.unique(np.linspace(0, count - 1, 14).astype(int)):

@@ -38,9 +38,9 @@ class Subject(NamedTuple):
 
 
 def subjects(folders: Sequence[str], which: str, accept_licence: bool = False) -> list[Subject]:
-    """Parses the arguments `FOLDER`, `FOLDER@best` and `FOLDER@last`, and gives each subject a unique name.
+    """Parses arguments of the form `FOLDER`, `FOLDER@best` or `FOLDER@last`, and gives each subject a unique name.
 
-    `which` is the checkpoint for a `FOLDER` without `@`. Models on the Hugging Face hub are downloaded.
+    `which` is the checkpoint to use for a `FOLDER` without `@`. Models on the Hugging Face hub are downloaded.
 
     Raises `UserError` if a folder does not exist, or a model cannot be loaded (see `local_folder`).
     """
@@ -101,7 +101,7 @@ def evaluate(*folders: str | os.PathLike, **options) -> dict[str, Any]:
         options: Options of the command, with underscores: `data="DIR"`, `quick=True`, `recognizer="base"`.
 
     Raises:
-        UserError: An option, file or package is unusable. A note gives the Python names of flags in the message.
+        UserError: An option, file or package is unusable. A note on the error lists the Python names of flags.
     """
     arguments = keywords(build_parser(), {"folders": folders, **options})
     _evaluate(arguments, _check(arguments))

@@ -135,7 +135,7 @@ def share(hits: np.ndarray, totals: np.ndarray) -> Estimate:
 
 
 def share_difference(first: tuple[np.ndarray, np.ndarray], second: tuple[np.ndarray, np.ndarray]) -> Estimate:
-    """Estimates the second proportion minus the first, with Newcombe's interval (1998). Both are (hits, totals)."""
+    """Estimates the second proportion minus the first, with Newcombe's interval (1998), of two (hits, totals)."""
     a, b = share(*first), share(*second)
     value = b.value - a.value
     if a.low is None or b.low is None:
@@ -170,7 +170,7 @@ class Comparison:
     """Error messages of the sources that could not be evaluated, by name."""
 
     def figure(self, row: Row, metric: Metric, ids: Collection[str] | None = None) -> Estimate | None:
-        """Estimates a metric of a row on the sentences `ids` (None: all). Returns None if it was not measured."""
+        """Estimates a metric of a row on the sentences `ids` (None: all). Returns None if it is not measured."""
         parts = row.parts(metric.name, ids)
         estimate = share if metric.is_share else ratio
         return estimate(*np.array(list(parts.values())).T).times(metric.scale) if parts else None
@@ -183,13 +183,13 @@ class Comparison:
 
     @cached_property
     def differences(self) -> list[dict[str, Estimate]]:
-        """Differences from the first of the `compared` rows: `{metric: estimate}` for each of the others, in order."""
+        """Differences of the `compared` rows from the first of these rows: `{metric: estimate}` for each later row."""
         first, *others = self.compared or [None]
         difference = lambda row: {one.name: found for one in METRICS if (found := self.difference(first, row, one))}
         return [difference(row) for row in others]
 
     def difference(self, first: Row, second: Row, metric: Metric) -> Estimate | None:
-        """Estimates a metric of `second` minus that of `first`, on their common sentences; returns None without any."""
+        """Estimates a metric of `second` minus that of `first` on common sentences. Returns None if there are none."""
         a, b = first.parts(metric.name), second.parts(metric.name)
         both = [key for key in a if key in b]
         pair = (tuple(np.array([parts[key] for key in both]).T) for parts in (a, b))
@@ -230,7 +230,7 @@ class Comparison:
 
     @property
     def groups(self) -> dict[str, set[str] | None]:
-        """Sentence ids by group: `all` (None for all ids) and, if both exist, speakers seen and unseen in training."""
+        """Sentence ids by group: `all` (None: all ids) and, if both exist, of speakers seen and unseen in training."""
         seen, others = ({one.id for one in self.sentences if one.seen is kind} for kind in (True, False))
         by_speaker = {"seen speakers": seen, "unseen speakers": others} if seen and others else {}
         return {"all": None} | by_speaker
@@ -238,8 +238,8 @@ class Comparison:
     def best(self) -> tuple[list[Row], str] | None:
         """Returns the best rows and the reasons in words; None if there is only one row to compare.
 
-        Candidates are the `_eligible` rows (complete sentences, similar voice) or, if there are none, all rows.
-        Each metric of `DECIDING` in turn removes the candidates that are significantly worse than the best one.
+        Candidates are the `_eligible` rows (complete sentences, similar voice) or, if no row is eligible, all rows. One
+        after another, the metrics of `DECIDING` remove candidates that are significantly worse than the best one.
         """
         if len(self.compared) < 2:
             return None
@@ -264,7 +264,7 @@ class Comparison:
         return able, "; ".join(reasons)
 
     def _eligible(self, row):
-        """Whether a row may be the best: its sentences end properly (`ends_well`), and its voice is similar enough."""
+        """Returns whether a row may be the best: sentences end properly (`ends_well`), the voice is similar enough."""
         if not ends_well(self.value(row, "limit"), self.value(row, "length")):
             return False
         own, same = self.value(row, "similarity"), self.recordings and self.value(self.recordings, "similarity")
@@ -280,7 +280,7 @@ def compare(
     settings: dict,
     on_measured: Callable[[Row], None] = lambda row: None,
 ) -> Comparison:
-    """Measures the speech of all sources. Raises `UserError` if one fails before any model or folder is measured.
+    """Measures the speech of all sources. Raises `UserError` if a source fails before a model or folder is measured.
 
     Sources that fail later are left out, so that no results are lost. A model or folder that speaks no sentence fails.
     After each sentence, calls `on_measured(row)`, which may save the audio of `row.measured[-1]`. Then drops the audio.

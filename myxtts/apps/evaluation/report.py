@@ -91,7 +91,7 @@ class Line(NamedTuple):
 
 
 def tables(comparison: Comparison) -> list[tuple[str, list[str], list[Line]]]:
-    """Returns (title, column names, lines) of each table: all sentences, groups of speakers, and differences."""
+    """Returns (title, column names, lines) for each table: all sentences, each group of speakers, and differences."""
     missing, unjudged, rows, found = comparison.missing(), comparison.unjudged(), comparison.rows, []
     for group in comparison.groups:
         lines = []
@@ -216,7 +216,7 @@ def _spoken(row, one, sound):
 
 
 def as_csv(comparison: Comparison) -> str:
-    """Formats the results as CSV: a line for each combination of a `Row`, a group of sentences and a metric."""
+    """Formats the results as CSV: one line per combination of `Row`, group of sentences and metric."""
     unjudged, lines = comparison.unjudged(), [COLUMNS]
     for row, figures in zip(comparison.rows, _figures(comparison)):
         for group, found in figures.items():

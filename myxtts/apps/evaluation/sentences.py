@@ -55,8 +55,8 @@ def choose_sentences(
         data: Data set with recordings (default: the data set of the first run whose data still exist).
         texts: Text file with one sentence per line, used instead of the data set.
         voices: Reference recordings, assigned to the sentences in turn.
-        language: Language of `texts` and of clips without a language. Default: the language of the first run with one.
-            Without it, clip languages are detected, and `texts` are in the language of a run's speakers or English.
+        language: Language of `texts` and of clips without a language. Default: that of the first run with a language.
+            Otherwise, clips' languages are detected, and `texts` are in the language of a run's speakers or English.
         folder: Empty folder for recordings by eSpeak NG, which are the default test data of the bundled model.
 
     Raises `UserError` if there are no sentences, or no voices.
@@ -145,7 +145,7 @@ def _espeak_data(folder, language):
 
 
 def clips_of_run(run: Path, utterances: Sequence[Utterance], folder: Path) -> tuple[set[str], set[str]]:
-    """Returns ids of clips that a run trained on, and of clips that it rejected; empty sets if it has other data."""
+    """Returns the ids of clips that a run trained on, and of clips that it rejected; both empty for other data."""
     config, ids, rows = read_config(run), {one.id for one in utterances}, {}
     is_trained = _is_same(config.data.train_data, folder)
     name = "validation" if _is_same(config.data.val_data, folder) and not is_trained else "train"
@@ -165,7 +165,7 @@ def clips_of_run(run: Path, utterances: Sequence[Utterance], folder: Path) -> tu
 
 
 def _is_readable(clip):
-    """Whether a clip can be read and lasts at most `MOST_SECONDS`; logs a warning if not."""
+    """Returns whether a clip can be read and lasts at most `MOST_SECONDS`; logs a warning if not."""
     try:
         return bool(read_audio(clip.wav_path, max_seconds=MOST_SECONDS))
     except AudioError as error:
@@ -216,7 +216,7 @@ class Row:
         return {one.spoken.sentence.id: one for one in reversed(self.measured)}
 
     def worst(self, count: int) -> list[Measured]:
-        """Returns the `count` worst sentences of a model, by low confidence, then CER or MCD; [] for other rows."""
+        """Returns a model's `count` worst sentences, first by low confidence, then by CER or MCD; [] for other rows."""
 
         def badness(one):
             part, whole = one.parts.get("cer", one.parts.get("mcd", (0.0, 1.0)))
@@ -272,8 +272,8 @@ def copy_speech(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Resynthesizes a recording from its own codes, to measure how good speech from sampled codes can be at best.
 
-    `samples` `(S,)` is the recording at 22 050 Hz. A waveform decoder also needs the latents that the GPT computes from
-    the speaker's `voice`, encoded from another recording, and the text tokens `text_ids`. Returns audio `(S',)` at the
+    `samples` `(S,)` is the recording at 22 050 Hz. A waveform decoder also needs GPT latents, which depend on the
+    text tokens `text_ids` and on `voice`, encoded from another recording of the speaker. Returns audio `(S',)` at the
     model's sample rate, and the codes of the recording, `(C,)`.
     """
     model, config = synthesizer.model, synthesizer.config.model

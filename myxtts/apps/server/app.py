@@ -22,7 +22,7 @@ from myxtts.apps.server.voices import VoiceBook
 
 
 def make_app(speaker: Speaker, voices: VoiceBook, settings: ServerSettings) -> FastAPI:
-    """Builds the FastAPI app. At startup it starts `speaker`, unless running; at shutdown it stops `speaker`."""
+    """Builds the FastAPI app, which starts `speaker` at startup, unless it is running, and stops it at shutdown."""
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Model: TypeAlias = "Synthesizer | ExportedModel"
 SPEECH, CAPTIONED, VOICES = "/v1/audio/speech", "/dev/captioned_speech", "/v1/audio/voices"
 PAGE = "/ui"
-"""Path prefix of the web page (`--ui`), which has its own size limits and password."""
+"""Path prefix of the web page (`--ui`), which limits request sizes and checks the password itself."""
 OPEN_PATHS = ("/", "/docs", "/openapi.json", "/health", "/ready")
 """Paths that need no API key, because they reveal nothing private, only documentation and the server's load."""
 _LOCAL_HOST = re.compile(r"(localhost|127(\.\d{1,3}){3}|\[::1\])(:\d+)?")
@@ -40,7 +40,7 @@ class ServerSettings:
     """Key that every client must send. If it is None, only requests to a local host name are answered."""
     max_characters: int = 4096
     language: str | None = None
-    """Language if neither the request nor the voice sets one. If it is None, the language is detected from the text."""
+    """Language to use if neither request nor voice sets a language. If None, the language is detected from the text."""
     allow_uploads: bool = False
     has_page: bool = False
     cors: tuple[str, ...] = ()
@@ -50,7 +50,7 @@ class ServerSettings:
 
 @dataclass
 class ApiError(Exception):
-    """Error that is reported to the client, over HTTP in the format of OpenAI's API."""
+    """Error that is reported to the client. HTTP clients receive the error in the format of OpenAI's API."""
 
     status: int
     message: str
@@ -75,7 +75,7 @@ class ApiError(Exception):
 
 
 def as_api_error(error: Exception) -> ApiError:
-    """Converts an exception to an `ApiError`. Only the message of an `ApiError` or `UserError` reaches the client."""
+    """Converts an exception to an `ApiError`. Hides the message of exceptions except `ApiError` and `UserError`."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, UserError):

@@ -13,7 +13,7 @@ from myxtts.apps.server.options import build_parser, check_options
 from myxtts.config.checks import UserError, needing
 
 OF_RAY = tuple("host port max_connections grace_seconds wyoming_port wyoming_host ui api_key device".split())
-"""Flags of `myxtts serve` that `command_line` refuses: Ray manages them, or replicas do not support them."""
+"""Flags of `myxtts serve` that `command_line` refuses, because Ray manages them or replicas do not support them."""
 
 
 def application(flags: dict[str, Any]) -> Any:
@@ -43,7 +43,7 @@ def application(flags: dict[str, Any]) -> Any:
 
 
 def command_line(flags: dict[str, Any]) -> list[str]:
-    """Converts flags to arguments of `myxtts serve`. False or None omits a flag; True adds the flag without a value."""
+    """Converts flags to words for `myxtts serve`. A flag is omitted for False or None, and has no value for True."""
     words = []
     for name, value in flags.items():
         name = name.replace("-", "_")
@@ -56,7 +56,7 @@ def command_line(flags: dict[str, Any]) -> list[str]:
 
 
 def open_replica(words: list[str]) -> Any:
-    """Loads a replica's model and warms it up; returns the ASGI application. Runs in the replica's own process."""
+    """Loads the model, waits until it is warmed up, and returns the ASGI app. Runs in the process of a replica."""
     from myxtts.apps.server.serving import log_as_json, open_model
 
     log_as_json()

@@ -32,13 +32,13 @@ ANSWER_SECONDS = 2.0
 HEAD_SECONDS = 10.0
 """Time limit for receiving the request line and headers of a request."""
 MOST_IN_TURNS, MOST_CACHE_BYTES = 32, 2**30
-"""Limits for an exported model: number of texts synthesized at once, and bytes of their key-value caches."""
+"""Limits for an exported model: number of texts synthesized simultaneously, and bytes of all key-value caches."""
 MOST_CONNECTIONS = 500
 """Maximum number of open connections from all addresses together."""
 
 
 def open_model(arguments: argparse.Namespace, key: str | None) -> tuple[FastAPI, Speaker, VoiceBook, ServerSettings]:
-    """Loads the model; returns the app, speaker, voices and settings. Exported models do not need TensorFlow."""
+    """Loads the model; returns the app, speaker, voices and settings. `key` is the API key, None if there is no key."""
     run = local_folder(arguments.checkpoint, arguments.accept_licence, kinds=(*MODELS, EXPORT))
     if requested := arguments.language:
         requested = language_code(requested, XTTSTokenizer.from_file(vocabulary_path(run)).languages)
@@ -59,7 +59,7 @@ def open_model(arguments: argparse.Namespace, key: str | None) -> tuple[FastAPI,
 
 
 def _open_exported(run, arguments):
-    """Returns an exported model, its voices `{name: language}`, training speakers' names, and options of `Speaker`."""
+    """Returns an exported model, its voices `{name: language}`, trained speakers' names, and options for `Speaker`."""
     for name in ("decoder", "engine", "device", "which"):
         if getattr(arguments, name) not in (None, "best"):
             raise UserError(
@@ -86,7 +86,7 @@ def _open_trained(run, arguments):
 
 
 class _JSONLines(logging.Formatter):
-    """Formats a log record as a JSON object with time, level, logger, message and the record's own `fields`."""
+    """Formats a log record as a JSON object with time, level, logger, message and the record's additional `fields`."""
 
     def format(self, record):
         # The texts of users must not be logged, only their lengths.
@@ -112,9 +112,9 @@ def log_as_json() -> None:
 
 def limited_protocol(max_of_address: int) -> type[H11Protocol]:
     """Returns a uvicorn protocol class that limits connections, and closes them after `HEAD_SECONDS` without a request.
-
-    The class allows `max_of_address` connections per address (0: no limit) and `MOST_CONNECTIONS` in total. Beyond a
-    limit, the oldest connection that is not waiting for a response is closed or, if all are waiting, the new one.
+    The class allows `max_of_address` connections per address (0: no limit) and `MOST_CONNECTIONS` in total. If a
+    new connection exceeds a limit, the oldest connection that awaits no response is closed. If all of them await a
+    response, the new connection is closed.
     """
     opened: dict[H11Protocol, str] = {}  # the oldest first
     has_no_request = lambda one: one.cycle is None or one.cycle.response_complete or one.cycle.more_body
@@ -155,7 +155,7 @@ class Serving(uvicorn.Server):
 
     Args:
         connections: Maximum number of connections per address; 0 for no limit.
-        grace_seconds: Time limit for finishing texts after the signal. A second signal ends the server at once.
+        grace_seconds: Time limit for finishing texts after the signal. A second signal ends the server immediately.
         beside: Coroutine to run alongside the server, such as the server of another protocol.
     """
 

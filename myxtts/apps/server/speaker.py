@@ -1,4 +1,4 @@
-"""Queue of texts to synthesize, and the thread that synthesizes several of them at once."""
+"""Queue of texts to synthesize, and the thread that synthesizes several of the texts simultaneously."""
 
 import asyncio
 import logging
@@ -26,12 +26,12 @@ logger = logging.getLogger(__name__)
 _stopping = partial(ApiError, 503, "The server is stopping.", code="stopping", retry_after_seconds=5)
 
 MOST_ROWS = 8
-"""Maximum number of sentences in the GPT's batch, as `MOST_ROWS` in `code_engine`; also the default of `most_texts`."""
+"""Maximum number of sentences in the GPT's batch (see `code_engine.MOST_ROWS`). Also the default of `most_texts`."""
 METRICS = read_toml(__file__, "metrics.toml")
 
 
 class Metrics(dict):
-    """Prometheus metrics by name, in a registry of their own. The gauges call `load`, which returns `Speaker.load`."""
+    """Prometheus metrics by name, in a separate registry. `load()` returns `Speaker.load`, the values of the gauges."""
 
     def __init__(self, load: Callable[[], tuple[int, int, int]]):
         self.registry = CollectorRegistry()
@@ -44,7 +44,7 @@ class Metrics(dict):
 
 @dataclass(eq=False)
 class SpeechJob:
-    """A text to speak and its state in the queue. The event loop that submits the job gets the audio from `next`."""
+    """A text to speak, and its progress. The coroutine that submitted the job receives the audio by calling `next`."""
 
     silences: tuple[float, float]
     """Seconds of silence before the first piece and after the last piece."""
@@ -78,12 +78,12 @@ class SpeechJob:
         return self.stream.num_codes if self.stream else 0
 
     def put(self, item: np.ndarray | Exception | None) -> None:
-        """Sends `item` to `next`: samples `(S,)` float32, None at the end of the audio, or an error. Thread-safe."""
+        """Passes `item` to `next`: samples `(S,)` float32, None for the end of the audio, or an error. Thread-safe."""
         with suppress(RuntimeError):  # the loop is closed
             self.loop.call_soon_threadsafe(self._audio.put_nowait, item)
 
     async def next(self) -> np.ndarray | None:
-        """Waits for the next samples `(S,)` and returns them, or None at the end. Raises the error of a failed job."""
+        """Waits for and returns the next samples `(S,)`, or None at the end. Raises the error if the job failed."""
         item = await self._audio.get()
         if isinstance(item, Exception):
             raise item
@@ -91,18 +91,18 @@ class SpeechJob:
 
 
 class Speaker:
-    """Synthesizes texts in order of arrival, up to `most_texts` at once.
+    """Synthesizes texts in order of arrival, up to `most_texts` simultaneously.
 
-    The thread of the model's engine samples audio codes. The speaker's own thread starts queued texts, decodes codes to
-    audio (the first audio of a text has priority), and ends texts that were cancelled or exceed a time limit. While the
-    engine's batch is not full, the next sentences of the running texts are sampled ahead.
+    The model's engine samples audio codes in its thread. A second thread, the speaker's, starts queued texts, decodes
+    codes to audio (the first audio of a text has priority), and ends texts that were cancelled or exceed a time limit.
+    While the engine's batch is not full, the next sentences of the running texts are sampled ahead.
 
     Args:
-        max_waiting, queue_seconds: Maximum number of texts in the queue, and maximum waiting time of each.
+        max_waiting, queue_seconds: Maximum number of texts in the queue, and maximum time that a text waits in it.
         total_seconds: Time limit from arrival to the last audio.
-        warm: `none`, `short` or `all`, as in `Synthesizer.warm_up`.
-        device: Context in which the speaker's thread runs the model, such as `tf.device`.
-        most_texts: Maximum number of texts spoken at once. An exported model samples a few codes of each text in turn.
+        warm: Argument of `Synthesizer.warm_up`: `none`, `short` or `all`.
+        device: Context manager in which the speaker's thread runs the model, such as `tf.device(…)`.
+        most_texts: Maximum number of texts spoken simultaneously. An exported model samples their codes in turns.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class Speaker:
             return len(self._waiting), len(self._running), sum(job.stream.num_rows for job in self._running)
 
     def submit(self, job: SpeechJob) -> None:
-        """Queues a job. Must be called in a running event loop. If `job.pieces` is empty, sends only silence.
+        """Queues a job. Must be called in a running event loop. A job without `pieces` outputs only silence.
 
         Raises `ApiError` if the queue is full (429) or the server is stopping (503).
         """
@@ -167,7 +167,7 @@ class Speaker:
             self._changed.notify_all()
 
     def cancel(self, job: SpeechJob) -> None:
-        """Removes a job from the queue, or stops it soon if it is being spoken; ignores a job that has ended."""
+        """Removes a job from the queue or, if its text is being spoken, stops it soon. Ignores a job that has ended."""
         with self._changed:
             job.cancelled = not job.ended
             if job in self._waiting:
@@ -176,14 +176,14 @@ class Speaker:
             self._changed.notify_all()
 
     def refuse_more(self) -> None:
-        """Rejects the queued texts and all new ones. Texts that are being spoken are finished."""
+        """Rejects the queued texts and all later texts. Texts that are being spoken are finished."""
         with self._changed:
             self._refusing = True
             while self._waiting:
                 self._waiting.popleft().put(_stopping())
 
     def stop(self) -> None:
-        """Ends all texts. The speaker's thread ends after its current call of the model."""
+        """Ends all texts, finished or not. The speaker's thread exits after its current call of the model."""
         self.refuse_more()
         with self._changed:
             self._ended = True
@@ -237,7 +237,7 @@ class Speaker:
                 self._fail(self._waiting.popleft(), late)
 
     def _admit(self):
-        """Starts queued texts up to `most_texts`, and fills the engine's batch with next sentences of running texts."""
+        """Starts queued texts until `most_texts` are running. Fills the engine's batch with their next sentences."""
         while len(self._running) < self._most_texts:
             with self._changed:
                 if not self._waiting:
@@ -282,7 +282,7 @@ class Speaker:
             self._end(job)
 
     def _end(self, job, error=None):
-        """Ends a running job. Unless it was cancelled, sends `error` or, if None, the end of the audio to `next`."""
+        """Ends a running job. Unless it was cancelled, passes `next` the `error` or, if None, the end of the audio."""
         job.stream.close()
         with self._changed:
             self._running.remove(job)

@@ -87,11 +87,11 @@ def plain_text(text: str) -> str:
 
 
 def spoken_parts(text: str) -> tuple[float, list[tuple[str, float]]]:
-    """Splits a text at pauses such as `[pause: 2s]`; returns initial silence in s, and (part, silence after it) pairs.
+    """Splits a text at pauses such as `[pause: 2s]`.
 
-    Parts without letters and digits are dropped. If no part is left, the silence lasts `SILENCE_SECONDS` or more.
-
-    Raises `ApiError` if the sum of the pauses is above `MOST_PAUSE_SECONDS`.
+    Returns the seconds of initial silence, and a pair (part, seconds of silence after the part) for each part that has
+    letters or digits. If there is no such part, the initial silence is at least `SILENCE_SECONDS`. Raises `ApiError` if
+    the sum of the pauses is above `MOST_PAUSE_SECONDS`.
     """
     parts = [("", 0.0)]
     fields = [*_PAUSE.split(plain_text(text)), "0", None]
@@ -110,9 +110,9 @@ def spoken_parts(text: str) -> tuple[float, list[tuple[str, float]]]:
 def make_job(
     request: SpeechRequest, speaker: Speaker, voices: VoiceBook, settings: ServerSettings, id: str = ""
 ) -> SpeechJob:
-    """Checks a request and creates a job for it. Reads files, so it must not run in the event loop.
+    """Checks a request and creates a job for it. Reads files, so the function must not run in the event loop.
 
-    Raises `ApiError` if a field is invalid, or the text cannot be spoken.
+    `id` is the id of the HTTP request. Raises `ApiError` if a field is invalid, or the text cannot be spoken.
     """
     if request.model not in (known := (settings.model, *ALIASES)):
         raise ApiError(404, f"The model {request.model!r} does not exist; use {known[0]}.", "model", "model_not_found")
@@ -222,7 +222,7 @@ class SpeechResponse(Response):
 
 
 class CaptionedResponse(SpeechResponse):
-    """Response with audio and word times in Kokoro-FastAPI's format: a JSON object, or one per sentence if streamed."""
+    """Audio and word times in Kokoro-FastAPI's format: one JSON object, or one JSON object per sentence if streamed."""
 
     media_type = "application/json"
 
@@ -248,7 +248,7 @@ class CaptionedResponse(SpeechResponse):
         yield self._captioned(content, times), True
 
     def _length_of_word(self, word):
-        """Returns a word's number of phonemes, or letters if the model uses no phonemes, as its relative duration."""
+        """Estimates the relative duration of a word: its number of phonemes, or of letters if the model has none."""
         tokenizer = self.speaker.synthesizer.tokenizer
         ids = tokenizer.encode(word, self.job.language)[1:]
         letters = sum(map(str.isalnum, tokenizer.decode(ids)))

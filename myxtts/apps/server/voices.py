@@ -18,7 +18,7 @@ VOICE_NAME = re.compile(r"[^\W_][\w .-]{0,63}(?<![ .])")
 """Pattern of valid voice names. They begin with a letter or digit, so that no name is a path or a hidden file."""
 MOST_NAME_BYTES = 200
 MOST_VOICES, MOST_VOICES_BYTES = 1_000, 2**28
-"""Maximum number of files and of bytes in the voice folder. When either is reached, uploads are refused."""
+"""Maximum number of files in the voice folder, and of their bytes. When either is reached, uploads are refused."""
 OPENAI_VOICES = dict.fromkeys("alloy coral nova sage shimmer marin".split(), "f")
 OPENAI_VOICES |= dict.fromkeys("ash ballad echo fable onyx verse cedar".split(), "m")
 """Sex of each of OpenAI's voices by name: female (f) or male (m)."""
@@ -63,7 +63,7 @@ class VoiceBook:
         self.aliases = {composed(name): composed(voice) for name, voice in aliases.items()}
         self._speakers = {name: ServedVoice(name, language=language) for name, language in speakers.items()}
         self.load: Callable[[ServedVoice], Voice] = lru_cache(64)(self._load)
-        """Loads a voice or encodes its recording, once per version. Raises `ApiError` if its file is unusable."""
+        """Loads a voice or encodes its recording; caches 64 results. Raises `ApiError` if the file is unusable."""
         known = self.all()
         for path in sorted(folder.iterdir()) if folder else ():
             if path.suffix.lower() in MEDIA_EXTENSIONS and composed(path.stem) not in known:
@@ -85,8 +85,8 @@ class VoiceBook:
         return self._speakers | found
 
     def find(self, name: str, language: str) -> ServedVoice:
-        """Returns the voice with this name or alias. If `name` is "" or a voice of OpenAI, and has no alias, a voice in
-        `language`, the likely language of the text, is preferred. Raises `ApiError` if no voice has this name."""
+        """Returns the voice with this name or alias, or a substitute if `name` is "" or a voice of OpenAI or Kokoro
+        (see `_stand_in`). `language` is the likely language of the text. Raises `ApiError` if no voice is found."""
         voices, name = self.all(), composed(name)
         name = name if name in voices else self.aliases.get(name, name)
         if voices and name not in voices:
@@ -97,11 +97,10 @@ class VoiceBook:
         return voices[name]
 
     def add(self, name: str, content: bytes) -> ServedVoice:
-        """Encodes a voice from an audio file's content, and saves it to the folder as `name`. Not thread-safe.
+        """Encodes the voice in `content`, an audio file, and saves the voice to the folder. Not thread-safe.
 
-        Raises:
-            ApiError: `name` is already the name of a voice, alias or file (409), the folder is full (403), or the name
-                or recording is invalid (400).
+        Raises `ApiError` if `name` or the recording is invalid (400), `name` is already the name of a voice, alias or
+        file (409), or the folder is full (403).
         """
         if not VOICE_NAME.fullmatch(name := composed(name)) or len(name.encode()) > MOST_NAME_BYTES:
             rule = "A voice's name must have letters, digits, spaces, _, - and . only, and begin with a letter or digit"
@@ -136,7 +135,8 @@ class VoiceBook:
 
 
 def _stand_in(name, voices, language):
-    """Returns the name of a substitute in `voices` if `name` is "" or an OpenAI or Kokoro voice, otherwise `name`."""
+    """Returns the name of a substitute in `voices` if `name` is "" or an OpenAI or Kokoro voice, otherwise `name`. The
+    substitute has the same sex and language (`language`, if `name` has none), if there is such a voice."""
     kind, spoken, place = OPENAI_VOICES.get(name, ""), (language, None), 0
     if kind:
         place = [one for one in OPENAI_VOICES if OPENAI_VOICES[one] == kind].index(name)

@@ -28,7 +28,7 @@ _SENTENCE_END = re.compile(r"[.!?…؟۔।。！？።]['\"”’)]*\s")
 
 
 async def serve_wyoming(listener: socket.socket, speaker: Speaker, voices: VoiceBook, settings: ServerSettings) -> None:
-    """Serves Wyoming clients on a listening socket until cancelled. Texts share the queue of the HTTP server."""
+    """Serves Wyoming clients on a listening socket until cancelled. Wyoming and HTTP requests share one queue."""
     answer = lambda reader, writer: _Conversation(reader, writer, speaker, voices, settings).run()
     async with await asyncio.start_server(answer, sock=listener) as server:
         await server.serve_forever()
@@ -62,7 +62,7 @@ class _Conversation(AsyncEventHandler):
             pass  # raised for broken connections and by the event parser
 
     async def handle_event(self, event: Event) -> bool:
-        """Answers an event. Returns False after an error, to disconnect: Home Assistant would wait for the audio."""
+        """Answers an event. Returns False to disconnect after an error, because Home Assistant would wait for audio."""
         if not isinstance(event.type, str) or not isinstance(event.data, dict):
             return False
         try:

@@ -40,7 +40,7 @@ def build_page(studio: Studio, language: str) -> gr.Blocks:
 
 
 MOST_WRONG, WRONG_SECONDS = 10, 60.0
-"""Limit for guessing: no password is accepted if `MOST_WRONG` wrong ones were given in the last `WRONG_SECONDS`."""
+"""Limit for guessing: no password is accepted after `MOST_WRONG` wrong passwords within `WRONG_SECONDS`."""
 
 
 def _checks_password(password):
@@ -60,12 +60,12 @@ def _checks_password(password):
 class Door:
     """ASGI middleware that protects the page: rejects requests from other origins, and requests without the token.
 
-    The right `?token=` sets a cookie, which later requests must send. If `token` is None, only the origin is checked.
+    The response to the right `?token=` sets a cookie that later requests need. If `token` is None, no token is needed.
     """
 
     def __init__(self, app, token: str | None):
         self.app, self.token = app, token
-        # All ports of a host share cookies, so each token has its own name.
+        # All ports of a host share cookies, so the name of the cookie depends on the token.
         self.cookie: str = f"myxtts_{digest_bytes((token or '').encode())[:8]}"
 
     async def __call__(self, scope, receive, send):
@@ -106,7 +106,7 @@ def _in_language(language, send):
 
 
 def mount_page(app: FastAPI, studio: Studio, password: str | None, token: str | None) -> None:
-    """Mounts the page on an app in each language, protected by a password or, if it is None, a token (see `Door`)."""
+    """Mounts the page in all languages. Access needs the password or, if it is None, the token (see `Door`)."""
     studio.home.mkdir(parents=True, exist_ok=True)
     app.add_middleware(Door, token=None if password else token)
     for language, prefix in PREFIX.items():
@@ -119,7 +119,7 @@ def mount_page(app: FastAPI, studio: Studio, password: str | None, token: str | 
 
 
 def make_page_app(studio: Studio, password: str | None, token: str | None = None) -> FastAPI:
-    """Builds an app that has only the page (see `mount_page`). Without a password, it answers only on localhost."""
+    """Builds an app with only the page (see `mount_page`). If `password` is None, it answers only on localhost."""
     app = FastAPI(openapi_url=None)
     if not password:
         app.add_middleware(TrustedHostMiddleware, allowed_hosts=["localhost", "127.0.0.1", "[::1]"])

@@ -24,21 +24,21 @@ DATA, EXPORTS, EVALUATION, TRASH = "_data", "_exports", "_evaluation", "_trash"
 SUBTITLES = (".srt", ".vtt", ".ass")
 TEXT_SUFFIXES = (".txt", ".lab", ".csv", *SUBTITLES)
 RECORDINGS = ".recordings"
-"""Suffix of `NAME.recordings`, the folder of the long recordings of the data set NAME, with a subfolder per upload."""
+"""Suffix of the folder `NAME.recordings`: the long recordings for the data set NAME, with a subfolder per upload."""
 VOTES = "_votes.csv"
 COLUMNS = ("time", "first", "second", "better", "blind", "text", "seed")
 SAME = "same"
 
 
 def runs_in(folder: Path) -> list[str]:
-    """Returns run names, newest first. A run named `base` becomes `./base`, because `base` is the bundled model."""
+    """Returns the run names, newest first. A run named `base` is listed as `./base`: `base` is the bundled model."""
     found = [path.parent for path in folder.glob(f"[!.]*/{SETTINGS}") if kind_of(path.parent) in (MODEL, SETTINGS)]
     found.sort(key=lambda path: status_of(path).st_mtime, reverse=True)
     return [model_name(path.relative_to(folder)) for path in found]
 
 
 def named_folder(home: Path, name: str, kind: str = "run") -> Path:
-    """Returns `home / name`. Raises `UserError` if `name` is invalid for a new run (`kind`: run) or data set (data)."""
+    """Returns `home / name`. `kind` is `run` or `data`. Raises `UserError` if `name` is no valid name of this kind."""
     is_valid = re.fullmatch(r"[^\W_][\w .-]{0,99}(?<! )", name or "") or (kind == "run" and name in runs_in(home))
     if name == BASE_NAME or not is_valid:
         raise PageError(f"bad_name_{kind}", repr(name)) if name else PageError(f"no_name_{kind}")
@@ -52,13 +52,13 @@ class DataSets:
         self.home: Path = home / DATA
 
     def choices(self) -> list[tuple[str, str]]:
-        """Returns (name, folder) of each data set that has clips, as the choices of a drop-down."""
+        """Returns a (name, folder) pair for each data set that has clips, as the choices of a drop-down."""
         found = [path for path in sorted(self.home.glob("[!.]*/")) if path.suffix != RECORDINGS]
         is_ready = lambda path: self.lists(path) or not (path / "sources").exists()  # else `make-dataset` made no clip
         return [(path.name, str(path)) for path in found if is_ready(path)]
 
     def place(self, named: str | None) -> str:
-        """Returns the folder of the data set called `named`; if there is none, returns `named`, which may be a path."""
+        """Returns the folder of the data set `named`. If it does not exist, returns `named`, which may be a path."""
         return dict(self.choices()).get((named or "").strip(), (named or "").strip())
 
     def folder(self, name: str) -> Path:
@@ -184,7 +184,7 @@ def kept_in(home: Path) -> dict[str, Kept]:
 
 
 def _parts(kind, folder):
-    """Returns the paths that belong together: a data set's recordings or a run's output, if any, and then `folder`."""
+    """Returns the paths to move together: a data set's recordings or a run's output file, if any, then `folder`."""
     beside = {"data": folder.with_name(f"{folder.name}{RECORDINGS}"), "run": output_path(folder)}
     return [path for path in (beside.get(kind), folder) if path and (path.exists() or path == folder)]
 
@@ -216,7 +216,7 @@ def to_trash(home: Path, place: str | None, tasks: Tasks) -> Path:
 
 
 def add_vote(home: Path, sides: Sequence[str], better: int | None, blind: bool, text: str, seed: int) -> None:
-    """Appends a vote on two models, `sides`, to `_votes.csv`. `better` is the index of the winner, None for a tie."""
+    """Appends a vote on the two models `sides` to `_votes.csv`. `better` is the index of the winner, None for a tie."""
     if not (home / VOTES).exists():
         append_line(home / VOTES, csv_text([COLUMNS], end=""))
     at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
@@ -225,7 +225,7 @@ def add_vote(home: Path, sides: Sequence[str], better: int | None, blind: bool, 
 
 
 def count_votes(home: Path) -> list[list]:
-    """Returns a row for each pair of models: both names, the votes for each, the ties, the p-value of a sign test."""
+    """Returns a row for each pair of models: both names, votes for each name, ties, and p-value of a sign test."""
     found: dict[tuple, Counter] = {}
     for one in _read_csv(home / VOTES):
         if one.get("better"):

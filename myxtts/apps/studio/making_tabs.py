@@ -19,7 +19,7 @@ from myxtts.storage.base_model import BASE_NAME
 
 
 def data_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
-    """Fills the tab Data, to create and check data sets. Sets `choices.data`, the inputs that the tab Train follows."""
+    """Fills the tab Data, to create and check data sets. Sets `choices.data`, the inputs that the tab Train copies."""
     with gr.Row():
         with gr.Column():
             with gr.Row():
@@ -57,7 +57,7 @@ def data_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
 
 
 def _checked(studio, texts, page_language, chosen):
-    """Adds a button to check a data set, and what the check shows: report, clips, texts to correct, `report.html`.
+    """Adds a button to check a data set, and displays for the results: report, clips, editable texts and `report.html`.
     `chosen` are the inputs for folder and language. Returns `examine_on(event)`, which makes an event run the check."""
     check = gr.Button(texts["check"], elem_id="data_check")
     line, report = parts.state_line("data_notice"), parts.log_box(texts["report"], "data_report", 6)
@@ -144,7 +144,7 @@ def train_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
 
 
 def _form(studio, texts, choices):
-    """Adds the training form; returns the run name input, setting inputs `{flag: input}`, recipe input, stage table."""
+    """Adds the training form. Returns inputs for run name, settings (`{flag: input}`), recipe, and the stage table."""
     preset = studio.preset(None, BASE_NAME)
     lists = dict(allow_custom_value=True)
     models = lambda: [(texts["nothing"], ""), (texts["base"], BASE_NAME), *runs_in(studio.home), ("XTTS v2", XTTS_V2)]
@@ -210,7 +210,7 @@ def _fill(studio, texts, name, form, recipe, stages, notice):
 
 
 def _watch(studio, texts, name, now, state, notice):
-    """Adds loss curves, the latest sample and the log of the run. They are updated every two seconds."""
+    """Adds displays of loss curves, latest sample and log of the run, which are updated every two seconds."""
     look = dict(x="step", y="loss", color="series", color_title=texts["kind"], height=240, min_width=420, visible=False)
     title = texts["losses"].format
     look |= dict(x_axis_format="d")

@@ -31,8 +31,8 @@ def state_line(elem_id: str) -> gr.Markdown:
 def act(texts: dict, event: Callable, run: Callable, inputs: Sequence, outputs: Sequence, line: gr.Markdown, **options):
     """Connects an event, such as `button.click`, with the function or generator `run`; returns the Gradio dependency.
 
-    Results are shown in `outputs`, which may contain `line`. Errors appear in `line` until the next call, after a note
-    in the page's language if the message exists only in English. Events chained by `success` do not run after an error.
+    Results are shown in `outputs`, which may contain `line`. An error is shown in `line` until the next call. If the
+    message exists only in English, a note says so in the page's language. After an error, `success` events do not run.
     """
 
     def generated(*given):
@@ -122,7 +122,7 @@ def report_view(folder: str | Path, language: str) -> str:
 
 
 class Choices:
-    """Creates inputs for models and voices. Lists of folders are updated when the page or their tab is opened."""
+    """Creates inputs for models and voices. Inputs that list folders are updated when the page or a tab is opened."""
 
     def __init__(self, studio: Studio, texts: dict[str, str], page: gr.Blocks, language: str):
         self.studio, self.texts, self.page, self.language = studio, texts, page, language
@@ -131,7 +131,7 @@ class Choices:
         self._fills: list[tuple[Callable, Any]] = []
 
     def models(self, label: str, **options) -> gr.Dropdown:
-        """Creates a drop-down of the bundled model, which is the default, and all runs."""
+        """Creates a drop-down with the bundled model (selected at first) and all runs as choices."""
         names = lambda: [(self.texts["base"], BASE_NAME), *runs_in(self.studio.home)]
         return self.listed(label, names, value=BASE_NAME, **options)
 
@@ -142,8 +142,8 @@ class Choices:
         return box
 
     def fresh(self, lists: Any, fill: Callable, name: str | bool = False, is_typed: bool = False) -> None:
-        """Updates the inputs `lists` to the values that `fill()` returns when the page or the current tab opens, and at
-        events of `refill`. If `is_typed`, opening the tab is ignored. `name` is the update's name in the API."""
+        """Makes the page update the inputs `lists` with the result of `fill()` when the page or (unless `is_typed`) the
+        current tab is opened, and after events passed to `refill`. `name` is the update's name in the API."""
         self._fills.append((fill, lists))
         opened = [self.page.load, self.tab.select][: 1 if is_typed else 2]  # text typed just after would be lost
         gr.on(opened, fill, None, lists, show_progress="hidden", api_name=name)
@@ -155,7 +155,7 @@ class Choices:
 
     def voice(self, name: str, text: gr.Textbox, *models: gr.Dropdown) -> tuple[gr.Dropdown, gr.Dropdown, gr.Audio]:
         """Creates inputs for a language, a stored voice, and a recording of another voice. Offers the languages and
-        stored voices that all `models` share. A new language or voice translates `text` if it is a sample sentence."""
+        stored voices that all `models` share. If `text` is a sample sentence, a new language or voice translates it."""
 
         def voices(before, language, *names):
             found = self.studio.speakers(language or self.language, *names, before=before)

@@ -84,7 +84,7 @@ class Tasks:
         return time.monotonic() - self._last[name][3]
 
     def folders(self) -> dict[str, Path]:
-        """Returns the output folder of each running command by its name; for `plan`, the folder of the planned run."""
+        """Returns `{task name: output folder}` of the running commands; for `plan`, the folder of the planned run."""
         flags = ("--output=", "--checkpoint-dir=")
         words = {name: word for name in [*self._last] for word in self.arguments(name) if word.startswith(flags)}
         return {name: Path(word.partition("=")[2]) for name, word in words.items()}
@@ -98,7 +98,7 @@ class Tasks:
 
 
 def start_training(folder: Path, flags: Sequence[str]) -> None:
-    """Starts `myxtts train` in a folder; training outlives the server. Raises `UserError` if a run trains there."""
+    """Starts `myxtts train` so that it outlives the server. Raises `UserError` if a run is training in `folder`."""
     require_free(folder)
     with open(output_path(folder), "ab") as output:
         end = time.monotonic() + ENDING_SECONDS
@@ -118,9 +118,9 @@ def start_training(folder: Path, flags: Sequence[str]) -> None:
 
 
 def stop_training(folder: Path) -> None:
-    """Stops the training run in a folder. The run saves a checkpoint after its current step, or ends at once before its
-    first step. Sends SIGTERM because, if the server was started in the background (`&`), its runs ignore SIGINT until
-    training begins. Raises `UserError` if no run is training in the folder."""
+    """Stops the training run in a folder. The run saves a checkpoint after its current step or, before its first step,
+    ends immediately. Sends SIGTERM because, if the server was started in the background (`&`), its runs ignore SIGINT
+    until training begins. Raises `UserError` if no run is training in the folder."""
     if (process := process_of(folder)) is None:
         raise PageError("no_training", folder.name)
     os.kill(process, signal.SIGTERM)
@@ -179,7 +179,7 @@ def sentence_of(output: str) -> str:
 
 
 def _start(arguments, output):
-    """Starts a `myxtts` command in a session of its own, so that it outlives the server of the page."""
+    """Starts a `myxtts` command in a new session, so that the command outlives the server of the page."""
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "COLUMNS": "110", "PYTHONUNBUFFERED": "1"}
     streams = dict(stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
     words = [sys.executable, "-m", "myxtts", *arguments]

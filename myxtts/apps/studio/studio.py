@@ -47,11 +47,11 @@ class Studio:
         return [name for name in names if processes.process_of(self.home / name)]
 
     def folder(self, name: str) -> Path:
-        """Returns the folder of a model by name: the bundled model or a run."""
+        """Returns the folder of the model called `name`, which is the bundled model (`base`) or a run."""
         return base_folder() if name == BASE_NAME else named_folder(self.home, name)
 
     def source(self, named: str | None) -> str:
-        """Returns the value of `--init-from` for the model `named`: its folder if it is a run, otherwise `named`."""
+        """Returns the value of `--init-from` for a model: the folder of `named` if it is a run, otherwise `named`."""
         named = (named or "").strip()
         return str((self.home / named).resolve()) if named in runs_in(self.home) else named
 
@@ -71,8 +71,8 @@ class Studio:
         return {os.path.relpath(clip.wav_path, folder): clip for clip in clips}
 
     def data_language(self, folder: str | None, before: str) -> str:
-        """Returns the most common language label of a data set, whose clips without a label get `before`, the language
-        selected so far. If the label is `before`, returns the language detected in the texts instead, if known."""
+        """Returns the most common language of the clips in `folder`. Clips without a language count as `before`, the
+        language selected so far. If `before` is the most common, returns the language detected from the texts."""
         with suppress(UserError, OSError):
             stated, found = self.clip_languages(self.clips(folder, before).values() if folder else ())
             found = found if stated == before else stated
@@ -80,7 +80,7 @@ class Studio:
         return before
 
     def clip_languages(self, clips: Collection[Utterance]) -> tuple[str | None, str | None]:
-        """Returns the most common language label of the clips, and the language detected in texts with this label."""
+        """Returns the clips' most common language label, and the language detected in the texts with this label."""
         stated = mode(clip.language for clip in clips) if clips else None
         return stated, identify_language(clip.text for clip in clips if clip.language == stated)
 
@@ -89,8 +89,8 @@ class Studio:
         return MODEL_SAMPLE_RATE, to_int16(load_samples(self.clips(folder, language)[place].wav_path))
 
     def make_data_set(self, name: str, files: list[str] | None, language: str, recognizer="") -> Iterator[str]:
-        """Makes a data set from uploaded files. If these have subtitles, or a recognizer is given, runs
-        `myxtts make-dataset` and yields its output. If the command fails without any clip, removes the uploads."""
+        """Makes a data set from uploaded files. If the files include subtitles, or a recognizer is given, runs
+        `myxtts make-dataset` and yields its output. If the command fails and makes no clip, removes the uploads."""
         recognizer = (recognizer or "").strip()
         known = recognizer.removeprefix("whisper-") in ("", "pocketsphinx", *WHISPER_SIZES) or "{wav}" in recognizer
         if not (known or recognizer.startswith("hf://") or Path(recognizer).is_dir()):
@@ -126,8 +126,8 @@ class Studio:
         return named_folder(self.home, name) if name else self.home
 
     def plan(self, flags: list[str], run: str | None, tasks: processes.Tasks | None = None) -> Iterator[str]:
-        """Runs `myxtts plan` in `tasks` (default: `self.tasks`), and yields its output, without batch sizes for GPUs if
-        there is no GPU. If `run` names a run, also estimates its duration. Raises `UserError` if the command fails."""
+        """Runs `myxtts plan` in `tasks` (default: `self.tasks`) and yields the output so far. Without a GPU, omits
+        the batch sizes for GPUs. If `run` is given, estimates its duration. Raises `UserError` if the command fails."""
         if f"--init-from={training_form.XTTS_V2}" in flags:  # the plan does not download the model to read its size
             flags = [*flags, f"--model-size={training_form.RELEASED_SIZE}"]
         of_run = ["--time", f"--checkpoint-dir={self.home / run}"] if run else []
@@ -136,14 +136,14 @@ class Studio:
             yield "\n\n".join(one for one in printed.split("\n\n") if has_gpu or not one.startswith("LARGEST BATCH"))
 
     def speakers(self, language: str, *names: str, before: str | None = None) -> list[str]:
-        """Returns voices shared by all models `names`: those in `language` first, and in each group, `before` first."""
+        """Returns voices shared by all models `names`: voices in `language`, then others. `before` leads its group."""
         voices, *others = (read_speakers(self.folder(name)) for name in names)
         shared = [one for one in voices if all(one in other for other in others)]
         return sorted(shared, key=lambda it: (voices[it].language != language, it != before, voices[it].clip is None))
 
     def languages(self, before: str, *names: str) -> tuple[str, list[str]]:
-        """Returns the language to select, and the languages that all models `names` share. Selects the language of the
-        first model's first trained speaker if it is shared, otherwise `before` if it is shared, otherwise ""."""
+        """Returns a tuple (language to select, languages that all models `names` share). The first choice is the
+        language of the first trained speaker of `names[0]`, the second is `before`; "" if neither is shared."""
         known = [one.language for one in read_speakers(self.folder(names[0])).values() if one.clip]
         shared = {*LANGUAGES}
         for name in names:
@@ -152,9 +152,9 @@ class Studio:
         return next((one for one in (*known[:1], before) if one in shared), ""), sorted(shared)
 
     def reading(self, text: str, language: str, speaker: str | None, *names: str) -> tuple[str, str | None, str, str]:
-        """Returns a text's language and voice, and two causes for a warning, which are "" if absent: another language
-        that the words suggest, and the characters that a model of `names` cannot speak. If `language` is "", detects it
-        like `myxtts say` and chooses a matching voice. Raises `UserError` for letters that the language lacks."""
+        """Returns a tuple (language, voice, other language that the words suggest or "", characters that a model in
+        `names` cannot speak). If `language` is "", detects the language of the text like `myxtts say`, and chooses a
+        voice in this language. Raises `UserError` if `text` is blank or has letters that its language lacks."""
         if not text.strip():
             raise PageError("no_text")
         _, among = self.languages("", *names)
@@ -169,7 +169,7 @@ class Studio:
 
     def example(self, text: str, language: str, speaker: str | None, name: str, usual: str) -> str:
         """Translates `text` to `language` if it is a sample sentence; returns any other text unchanged. If `language`
-        is "", uses the language of the voice `speaker` of the model `name` or, if that is unknown, `usual`."""
+        is "", translates to the language of the voice `speaker` of the model `name` or, if it is unknown, `usual`."""
         voice = read_speakers(self.folder(name)).get(speaker)
         found = EXAMPLES.get(language or voice and voice.language, EXAMPLES[usual])
         return found if text in EXAMPLES.values() else text

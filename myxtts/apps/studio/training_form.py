@@ -73,7 +73,7 @@ def config_in(recipe: str, folder: Path) -> XTTSConfig:
 
 
 def values_of(config: XTTSConfig) -> dict[str, Any]:
-    """Converts a configuration to form values. A setting of all stages is None if the stages have different values."""
+    """Converts a configuration to form values. A setting that each stage has is None if the stages differ in it."""
     values = {name: _value_in(config, flag.settings[0]) for name, flag in FLAGS.items()}
     return values | dict(language=config.data.language or DEFAULT_LANGUAGE)
 
@@ -95,7 +95,7 @@ def stages_of(config: XTTSConfig, values: Mapping[str, Any]) -> list[list]:
 
 
 def training_flags(recipe: str, folder: Path, values: Mapping[str, Any]) -> list[str]:
-    """Converts the form to flags of `myxtts train`: `--config` for the recipe, and flags for differing values."""
+    """Converts the form to flags of `myxtts train`: `--config` for the recipe, and a flag for each changed value."""
     has_data, source = bool((values["train_data"] or "").strip()), values["init_from"]
     recipe = recipe or ("" if has_data else SAMPLE)
     config = config_in(recipe, folder)
@@ -118,7 +118,7 @@ def training_flags(recipe: str, folder: Path, values: Mapping[str, Any]) -> list
 
 
 def _model_in(source):
-    """Returns a model's `size`, `g2p`, trained `stages`, and `released`, which is True for XTTS v2; {} if not known."""
+    """Returns a model's `size`, `g2p`, trained `stages` and `released` (True for XTTS v2) as a dict; {} if unknown."""
     if source == XTTS_V2:
         return dict(size=RELEASED_SIZE, g2p=(), released=True, stages=())
     if is_hub_name(source) or kind_of(source) not in (*MODELS, RELEASE, TRAINER):  # starting the run reports it

@@ -51,14 +51,14 @@ def load_corpus(
 
     Args:
         root: A folder, or a single list of clips.
-        language: Language of clips without a label. None detects it from the texts; if they are unclear, it is English.
+        language: Language of clips without a language. None detects it from the texts (English if that fails).
         format_name: Name of the only format to try. By default, the first format that recognizes the data set is used.
         audio_roots: Folders outside the data set that may contain its audio files.
 
     Raises:
         ConfigError: There is no format `format_name`, or a folder in `audio_roots` does not exist.
-        CorpusError: `root` does not exist or has no known layout, a list is empty, too large or in a wrong encoding
-            (not UTF-8 or UTF-16 with a byte-order mark), or over 10 % of the clips are in a wrong script.
+        CorpusError: `root` does not exist or has no known layout. A list is empty, too large, or neither UTF-8 nor
+            UTF-16 with a byte-order mark. Over 10 % of the clips are in a wrong script.
     """
     formats = find_formats()
     chosen = [form for form in formats if not format_name or form.name == format_name]
@@ -96,7 +96,7 @@ def load_corpus(
 
 def files_beside(recording: Path, suffixes: Sequence[str]) -> list[Path]:
     """Returns the files with `suffixes` that belong to a recording, in the order of the suffixes. For `talk.wav`, these
-    are `talk.srt` and `talk.en.srt`, but not the latter if there is another recording `talk.en.wav`."""
+    are `talk.srt` and, unless there is another recording `talk.en.wav`, `talk.en.srt`."""
     kind = lambda one: one.suffix.lower()
     paths = [recording.parent / name for name in os.listdir(recording.parent) if name.startswith(recording.stem)]
     others = {one.stem for one in paths if kind(one) in MEDIA_EXTENSIONS}
@@ -107,8 +107,8 @@ def files_beside(recording: Path, suffixes: Sequence[str]) -> list[Path]:
 
 
 def text_beside(recording: Path, language: str) -> Path | None:
-    """Returns the text file next to a recording, or None. Prefers subtitles to other texts, and then a file whose name
-    contains `language`, such as `talk.en.srt`. Ignores files whose names contain another language."""
+    """Returns the text file next to a recording, or None. Prefers subtitles to other texts. Among equals, prefers
+    a file whose name contains `language`, such as `talk.en.srt`. Ignores files whose names contain another language."""
     found = files_beside(recording, (*SUBTITLES, ".txt", ".lab"))
     codes = {path: to_code(path.stem.removeprefix(recording.stem).strip(".")) for path in found}
     fitting = [path for path in found if codes[path] == language or codes[path] not in LANGUAGES]
@@ -116,7 +116,7 @@ def text_beside(recording: Path, language: str) -> Path | None:
 
 
 def _other_kind(root):
-    """Returns None if `root` may be a data set, else what it is: a key of `not_data.toml` or `KINDS`."""
+    """Returns None if `root` may be a data set, otherwise the kind of `root`: a key of `not_data.toml` or `KINDS`."""
     if str(root).startswith("hf:"):
         return "hub"
     if not root.exists():
@@ -134,7 +134,7 @@ def _other_kind(root):
 
 
 def refuse_other_kinds(given: str | os.PathLike) -> None:
-    """Raises `TextsMissing` if `given` is a recording, and `CorpusError` if it is not a data set for other reasons."""
+    """Raises `TextsMissing` if `given` is a recording, and `CorpusError` if it cannot be a data set, e.g. a model."""
     root, name = Path(given), printable(str(given))  # a `Path` of hf://owner/name would lose a slash
     kind = _other_kind(root)
     if kind is None:
@@ -168,7 +168,7 @@ def _note_unused_audio(reading, layout):
 
 
 def _guess_language(reading):
-    """Sets the language of unlabeled clips by their script or words. Rejects or notes clips that seem mislabeled."""
+    """Sets the language of unlabeled clips by script or words. Rejects clips in a wrong script, notes other doubts."""
     unnamed = [clip for clip in reading.utterances if clip.language == reading.language]
     language, note = guess_language((clip.text for clip in unnamed), reading.language)
     if note:
@@ -195,8 +195,8 @@ def _guess_language(reading):
 
 
 def _refuse_letters(reading, language, group):
-    """Rejects clips of `group`, all labeled `language`, in the wrong script; raises `CorpusError` if they exceed 10 %.
-    Does nothing if the texts together fit `language` or exactly one other, or if `language` is Latin or romanized."""
+    """Rejects clips of `group`, all labeled `language`, in the wrong script. Raises `CorpusError` if they exceed 10 %.
+    Does nothing if all texts fit `language` or one other language, or if `language` is Latin or romanized."""
     read_as, note = guess_language((clip.text for clip in group), language)
     if not note or read_as != language:
         return

@@ -68,8 +68,8 @@ class Corpus:
 class Place(NamedTuple):
     """Folder that a format reads, and defaults for the clips in it. If `list_path` is set, only this list is read.
 
-    The ids of the clips begin with `prefix`. `speaker` and `language` apply to clips without their own. If `validation`
-    is true, the clips are for validation.
+    The ids of the clips begin with `prefix`. `speaker` and `language` apply to clips that have none in the data set.
+    If `validation` is true, the clips are for validation.
     """
 
     path: Path
@@ -80,7 +80,7 @@ class Place(NamedTuple):
     language: str = ""
 
     def below(self, path: Path, **changes) -> Self:
-        """Returns the `Place` of the subfolder `path`: appends its relative path to `prefix`, and applies `changes`."""
+        """Returns the `Place` of the subfolder `path`, with an extended `prefix` and with `changes` to other fields."""
         return self._replace(path=path, prefix=f"{self.prefix}{path.relative_to(self.path).as_posix()}/", **changes)
 
 
@@ -124,7 +124,7 @@ class Reading:
         return None
 
     def note(self, start: str, subject: str = "", end: str = "."):
-        """Adds the note `start` + `subject` + `end`. If notes differ only in `subject`, one is shown, with a count."""
+        """Adds the note `start` + `subject` + `end`. Shows notes that differ only in `subject` once, with a count."""
         self._notes.setdefault((start, end), []).append(subject)
 
     @property
@@ -135,7 +135,7 @@ class Reading:
 
     @contextmanager
     def clip(self, name: str, line: int | None, path: Path) -> Iterator[None]:
-        """Context manager that turns `ClipRefused` into a rejection of clip `name`, in line `line` of file `path`."""
+        """Context manager that catches `ClipRefused` and rejects the clip `name`, in line `line` of file `path`."""
         try:
             yield
         except ClipRefused as refused:
@@ -154,7 +154,7 @@ class Reading:
         """Adds the utterance of one clip. Raises `ClipRefused` if the clip cannot be used.
 
         Args:
-            cells: `id` (name of the audio file), `text` or `normalized` (preferred), and perhaps `speaker`, `language`.
+            cells: `{column: cell}` with `id` (audio file), `text` or `normalized`, and perhaps `speaker`, `language`.
             line: Line number in the list; None if there is no list.
             audio_places: Folders that may contain the audio file.
             speakers: `{id: (speaker, language)}` from a `speakers.csv`.

@@ -68,8 +68,8 @@ class CorpusFolder:
         self._roots |= dict.fromkeys((folder, folder.resolve()))
 
     def allow_named(self, names: Collection[str]):
-        """Allows audio files outside the data set if they are at least half of the paths `names`: adds their common
-        folder to `audio_roots`. Does nothing if there are `audio_roots`, or if the folder is `/` or another user's."""
+        """If at least half of the paths `names` are audio files outside the data set, adds their common folder to
+        `audio_roots`. Does nothing if there are `audio_roots`, or if that folder is `/` or another user's."""
         away = [name for name in names if (name[:1] == "/" or ".." in name) and name.lower().endswith(AUDIO_EXTENSIONS)]
         paths = [Path(os.path.normpath(self.root / name)) for name in away]
         outside = [path for path in paths if not any(path.is_relative_to(root) for root in self._roots)]
@@ -81,7 +81,7 @@ class CorpusFolder:
             self.linked.add(common)
 
     def files(self, folder: Path) -> dict[str, str]:
-        """Returns the files in a folder as `{normalized name: name on disk}`; empty if the folder does not exist.
+        """Returns the files in a folder as `{normalized name: name on disk}`, or {} if there is no such folder.
         Raises `ClipRefused` if the folder is outside the data set or cannot be listed."""
         return self._list(folder)[0]
 
@@ -109,7 +109,7 @@ class CorpusFolder:
         return found
 
     def _find_on_disk(self, folder):
-        """Returns the path of a folder with its name in the Unicode form on disk, or `folder` if it does not exist."""
+        """Returns `folder` with its name in the Unicode form on disk, or unchanged if `folder` does not exist."""
         if os.path.isdir(folder) or not any(folder.is_relative_to(root) for root in self._roots):
             return folder
         beside, key = self._list(folder.parent, for_audio=True)[1], file_key(folder.name)
@@ -134,15 +134,15 @@ class CorpusFolder:
         return {file_key(name): name for name in names}, folders
 
     def has(self, folder: Path, *names: str) -> bool:
-        """Returns whether a folder has all of these files. Raises the same exceptions as `files`."""
+        """Returns whether a folder contains files with all these `names`. Raises the same exceptions as `files`."""
         return all(name in self.files(folder) for name in names)
 
     def stems(self, folder: Path, suffixes: Sequence[str] = AUDIO_EXTENSIONS) -> set[str]:
-        """Returns the names, without suffix, of files with these suffixes. Raises the same exceptions as `files`."""
+        """Returns the names, without suffix, of the files with `suffixes`. Raises the same exceptions as `files`."""
         return {name.removesuffix(end) for name in self.files(folder) for end in suffixes if name[1:].endswith(end)}
 
     def find_audio(self, places: Sequence[Path], parts: list[str]) -> Path:
-        """Returns the path of a clip's audio file in `places`, `audio_roots`, or subfolders of those in `searched`.
+        """Returns the path of a clip's audio file in `places` or `audio_roots`, or their subfolders (see `searched`).
 
         `parts` are the components of the file's path, with or without extension. Raises `ClipRefused` if the file is
         missing, is in several subfolders, or is a link to another user's file outside the data set.
@@ -190,8 +190,8 @@ class CorpusFolder:
             return refused.reason == "several files"
 
     def name_to_parts(self, name: str) -> list[str]:
-        """Splits a clip's path, as given in a list, into components relative to the data set. A path in one of
-        `audio_roots` has that root as its first component. Raises `ClipRefused` if the path is invalid.
+        """Splits a clip's path, as given in a list, into components relative to the data set. If the path is in one of
+        `audio_roots`, the first component is this root. Raises `ClipRefused` if the path is invalid.
 
         An absolute path that does not exist, or a relative path whose first folder does not exist, may be from another
         computer. Its leading folders are then removed until a folder in `searched` contains the remaining path.
@@ -282,7 +282,7 @@ class CorpusFolder:
 
 
 def relative_path(path: Path, root: Path) -> str:
-    """Returns `path` with forward slashes, relative to `root` if it is below `root`."""
+    """Returns `path` with forward slashes, and relative to `root` if `path` is below `root`."""
     return (path.relative_to(root) if path.is_relative_to(root) else path).as_posix()
 
 
@@ -308,6 +308,6 @@ def is_name(text: str) -> bool:
 
 
 def file_key(name: str) -> str:
-    """Normalizes a file name for look-up: to NFC, because macOS decomposes letters, and to a lower-case extension."""
+    """Normalizes a file name for look-up: the name to NFC (macOS decomposes letters), the extension to lower case."""
     stem, extension = os.path.splitext(unicodedata.normalize("NFC", name))
     return stem + extension.lower()

@@ -74,7 +74,7 @@ def _extract(audio, path):
 
 
 def _with_language(reading, place):
-    """Returns `place`, with the language in `lang.txt` if the folder contains this file of xtts-finetune-webui."""
+    """Returns `place`. If the folder contains `lang.txt` (of xtts-finetune-webui), this file sets the language."""
     path = place.path / "lang.txt"
     is_there = reading.folder.has(place.path, path.name)
     return place._replace(language=reading.folder.read_text(path, 100).strip()) if is_there else place
@@ -87,7 +87,7 @@ def read_finetune_webui(reading: Reading, place: Place) -> None:
 
 
 def read_common_voice(reading: Reading, place: Place) -> None:
-    """Reads Common Voice: trains on `train.tsv` (else `validated.tsv`), validates on `dev.tsv` (else `test.tsv`)."""
+    """Reads Common Voice: `train.tsv` or else `validated.tsv`; for validation, `dev.tsv` or else `test.tsv`."""
     files = reading.folder.files(place.path)
     training = [name for name in ("train.tsv", "validated.tsv") if name in files]
     if not training or place.path / "clips" not in reading.folder.subfolders(place.path):
@@ -131,7 +131,7 @@ def read_header(reading: Reading, place: Place) -> None:
 
 
 def read_ljspeech(reading: Reading, place: Place) -> None:
-    """Reads `metadata.csv`, or the list of `place`, without a known header. Finds the columns by their content."""
+    """Reads a list without a known header: the list of `place` or `metadata.csv`. Finds the columns by content."""
     path = place.list_path or place.path / "metadata.csv"
     if not reading.folder.has(path.parent, path.name):
         return
@@ -157,7 +157,7 @@ def read_lists(reading: Reading, place: Place) -> None:
 
 
 def _find_lists(reading, place, folder):
-    """Returns the lists of clips in a folder as `{path: Table}`. Omits `speakers.csv` and reports by MyXTTS."""
+    """Returns the lists of clips in a folder as `{path: Table}`. Omits `speakers.csv` and reports that MyXTTS wrote."""
     names = [name for name in reading.folder.files(folder) if name.endswith(_LISTS) and name != "speakers.csv"]
     named = [folder / name for name in names]
     if len(named) > _MAX_LISTS:  # many small files are transcripts or metadata of clips
@@ -278,7 +278,7 @@ def read_vctk(reading: Reading, place: Place) -> None:
 def read_chapters(reading: Reading, place: Place, suffix: str) -> None:
     """Reads LibriSpeech or LibriTTS: `SPEAKER/CHAPTER/` folders with texts in files that end with `suffix`.
 
-    Folders `dev-…` are for validation, and `test-…` are not used. If there are no other sets, all are for training.
+    Folders `dev-…` are for validation, and `test-…` are not used. Without other folders, these are for training.
     """
     has_texts = lambda path: any(name.endswith(suffix) for name in reading.folder.files(path))
     chapters = [path for path in reading.folder.walk(place.path, 3) if has_texts(path)]
@@ -301,7 +301,7 @@ def read_chapters(reading: Reading, place: Place, suffix: str) -> None:
 
 
 def read_mls(reading: Reading, place: Place) -> None:
-    """Reads Multilingual LibriSpeech: `audio/`, and `transcripts.txt` with lines of a clip and its text."""
+    """Reads Multilingual LibriSpeech: `audio/`, and `transcripts.txt` whose lines are a clip name and a text."""
     path, audio = place.path / "transcripts.txt", place.path / "audio"
     if not (reading.folder.has(place.path, path.name) and audio in reading.folder.subfolders(place.path)):
         return
@@ -315,7 +315,7 @@ def read_mls(reading: Reading, place: Place) -> None:
 def read_m_ailabs(reading: Reading, place: Place) -> None:
     """Reads M-AILABS: books such as `de_DE/by_book/female/SPEAKER/BOOK/`, each with a `metadata.csv` and `wavs/`.
 
-    Direct subfolders may be speakers instead. They are read only below `by_book`, or if the user chose this format.
+    Direct subfolders with these files may be speakers, so they are read only in `by_book` or if M-AILABS was chosen.
     """
     folder = reading.folder
     is_book = lambda path: folder.has(path, "metadata.csv") and path / "wavs" in folder.subfolders(path)

@@ -101,7 +101,7 @@ def find_dialect(lines: list[str], separator: str) -> Dialect:
     """Returns the dialect of a list: decides whether double quotes around cells are syntax or part of the text.
 
     With commas or semicolons, quotes are syntax. With other separators, they are syntax only if every cell that starts
-    with a quote also ends with one, because transcripts often contain quotes, and an unclosed one would merge cells.
+    with a quote also ends with a quote, because transcripts often contain quotes, and unclosed quotes merge cells.
     """
     if separator in ",;":
         return Dialect(separator, True)
@@ -111,7 +111,7 @@ def find_dialect(lines: list[str], separator: str) -> Dialect:
 
 def _guess_separator(lines):
     """Returns `|` if any line contains `|`. Otherwise, returns the first of tab, comma and semicolon that splits most
-    lines into 2 or 3 cells, or `|` if none of them does."""
+    lines into 2 or 3 cells, or `|` if no separator does."""
     lines = [line for line in lines if line.strip()]
     splits = lambda one: sum(len(cells) in (2, 3) for cells in map(find_dialect(lines, one).split, lines))
     found = (one for one in "\t,;" if 2 * splits(one) > len(lines))
@@ -150,8 +150,8 @@ def header_table(reading: Reading, place: Place, path: Path) -> Table | None:
 def content_table(reading: Reading, place: Place, path: Path) -> Table | None:
     """Finds the columns of a list by their content. Returns its `Table`, or None if no column contains clips.
 
-    In the clip column, at least half of the cells name audio files. If the list has a header, the text column is the
-    one that the header names, else the one with the most letters. If not, `columns_by_content` finds the columns.
+    In the clip column, at least half of the cells name audio files. If the list has a header, the text column is named
+    in the header or, if no name is known, has the most letters. Otherwise, `columns_by_content` finds the columns.
     """
     lines = reading.folder.read_lines(path)
     sample = [line for line in lines[:100] if line.strip()]
@@ -188,7 +188,7 @@ def content_table(reading: Reading, place: Place, path: Path) -> Table | None:
 
 def plain_table(reading: Reading, place: Place, path: Path) -> Table:
     """Returns the `Table` of a list without a header: `id|text|normalized text`, `id|text|normalized text|speaker`, or
-    a clip column and others that `columns_by_content` recognizes, such as `id|speaker|text`."""
+    a clip column and other columns that `columns_by_content` finds, such as `id|speaker|text`."""
     lines = reading.folder.read_lines(path)
     dialect = find_dialect(lines, _guess_separator(lines))
     rows = [cells for cells in map(dialect.split, lines) if len(cells) > 1 and any(cells)]
@@ -202,9 +202,9 @@ def plain_table(reading: Reading, place: Place, path: Path) -> Table:
 def columns_by_content(rows: Sequence[list[str]], size: int, clip: int = 0) -> tuple[tuple[str | None, ...], bool]:
     """Returns the columns of a list without a header, and whether they are a guess to be reported to users.
 
-    Uses the `rows` with `size` cells. `clip` is the index of the clip column. The text column has the most letters. A
-    column of words that are not in the text contains speakers or languages, if the words are short or there are few
-    different ones. Columns of varied numbers, such as durations, are not used.
+    Uses only rows with `size` cells. `clip` is the index of the clip column. The text column has the most letters. A
+    column whose words do not occur in the text contains speakers or languages, if the words are short or only few
+    different words occur. Columns of varied numbers, such as durations, are not used.
     """
     plain = ("id", "text", "normalized", "speaker")[:size]
     words = [[tuple(cell.casefold().split()) for cell in row] for row in rows if len(row) == size]
@@ -256,7 +256,7 @@ def _is_header(rows, column, found):
 
 
 def _located(reading, place, path, dialect, columns, header_line=None, is_guess=False):
-    """Creates a `Table`. Its audio is in `place`, `wavs/`, their subfolders, or a folder that `allow_named` adds."""
+    """Creates a `Table`. Audio may be in `wavs/`, `place`, their subfolders, or a folder that `allow_named` adds."""
     table = Table(path, dialect, columns, (place.path / "wavs", place.path), header_line, is_guess)
     reading.folder.allow_named([*_clip_names(reading, table)])
     reading.folder.searched.update(table.audio_places)
@@ -294,7 +294,7 @@ def read_table(reading: Reading, place: Place, table: Table, left_out: Collectio
 
 
 def _read_speakers(reading, path):
-    """Returns `{id: (speaker, language or "")}` from `speakers.csv`, or None without this file. Skips invalid lines."""
+    """Returns `{id: (speaker, language or "")}` from `speakers.csv`, or None if it is missing. Skips bad lines."""
     if not reading.folder.has(path.parent, path.name):
         return None
     header, *lines = reading.folder.read_lines(path) or [""]
@@ -342,7 +342,7 @@ def read_split(reading: Reading, place: Place, training: Table, validation: Tabl
 
 
 def read_parts(reading: Reading, place: Place, parts: dict[str, Path], training: str, read: Callable[[Place], object]):
-    """Calls `read` for two of `parts`, `{split: folder}`: `training` and, if any, the first one in `VALIDATION`."""
+    """Calls `read` for two of the `{split: folder}` in `parts`: `training`, and the first validation split, if any."""
     validation, *others = [name for name in VALIDATION if name in parts and name != training] or [None]
     for name in others:
         reading.note("The folder ", reading.folder.relative(parts[name]), " is not used.")
@@ -351,7 +351,7 @@ def read_parts(reading: Reading, place: Place, parts: dict[str, Path], training:
 
 
 def _to_id(reading, name):
-    """Returns the clip id of a name in a list: `c` for both `c` and `wavs/c.wav`. Returns an invalid name unchanged."""
+    """Converts a name in a list to a clip id: both `c` and `wavs/c.wav` to `c`. Returns an invalid name unchanged."""
     with suppress(ClipRefused):
         return parts_to_id(reading.folder.name_to_parts(name))
     return name

@@ -69,7 +69,7 @@ def find_release(source: str | os.PathLike) -> Path | None:
 
 
 def imported_release(model: Path) -> Path:
-    """Returns the folder of a converted Coqui model, given its weights file. Converts a new or changed model first."""
+    """Converts the Coqui model with weights file `model`, unless it is cached. Returns the converted model's folder."""
     files, cache = CoquiFiles.of(model), user_cache()
     stats = [(str(path.resolve()), path.stat()) for path in vars(files).values() if path]
     content = repr([_CONVERSION, *((name, stat.st_size, stat.st_mtime_ns) for name, stat in stats)])
@@ -88,7 +88,7 @@ def imported_release(model: Path) -> Path:
 
 
 def make_once(folder: Path, make: Callable[[], None]) -> None:
-    """Calls `make` to create `folder`, unless `folder` exists. Concurrent calls, also in other processes, wait."""
+    """Calls `make` to create `folder`, unless `folder` exists. Calls in other threads and processes wait."""
     if not folder.is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)
         with _MAKING, claimed(folder.parent / ".lock", 0, waits=True):
@@ -112,7 +112,7 @@ class Stored:
 def import_coqui(files: CoquiFiles, output: Path) -> tuple[XTTSConfig, list[Stored]]:
     """Converts a Coqui model to a MyXTTS model in `output`, a new or empty folder. An error leaves no partial model.
 
-    Returns the model's settings, and a `Stored` for each tensor of the model, whether used or not.
+    Returns the model's settings, and a `Stored` for each tensor in the files, used or unused.
 
     Raises:
         CheckpointError: A tensor is missing, unknown, misshapen or not finite, or the files belong to different models.
@@ -232,7 +232,7 @@ def _write_parts(folder, stored, tensors, config, files, with_dvae):
 
 
 def _finite_weights(tensors, stored):
-    """Yields the MyXTTS weights for `tensors`, in this order. Raises `CheckpointError` for NaN or infinity."""
+    """Yields the MyXTTS weight for each of `tensors`. Raises `CheckpointError` for NaN or infinity."""
     for tensor in tensors:
         value = coqui.to_ours([stored[name].array for name in tensor.names], tensor.layout)
         if not np.isfinite(value).all():
@@ -241,7 +241,7 @@ def _finite_weights(tensors, stored):
 
 
 def _read_speakers(path, model):
-    """Returns the voices in a file as `{name: (latents, speaker vector)}`. The file must store both, in this order."""
+    """Returns the voices in a file as `{name: (latents, speaker vector)}`. Each voice must store its latents first."""
     stored = read_torch_checkpoint(path)
     if not isinstance(stored, dict) or not stored:
         raise CheckpointError(f"--speakers must be a file with voices by name. {path} holds {type(stored).__name__}.")
@@ -270,7 +270,7 @@ def export_coqui(folder: str | os.PathLike, output: str | os.PathLike, which: st
 
     Raises:
         CheckpointError: A part is missing, or Coqui TTS does not support the model's shape.
-        OSError: A file could not be written. Then no model file exists, because it gets its final name last.
+        OSError: A file could not be written. No model file exists then, because the model file is completed last.
     """
     folder, output = Path(folder), Path(output)
     if output.suffix != ".pth":
@@ -326,7 +326,7 @@ def _voices(folder, which):
 
 
 def _read_part(folder, part, which):
-    """Returns a part's weights by name, with `mel_stats` if its checkpoint has them; {} if it has no checkpoint."""
+    """Returns a part's weights by name, and `mel_stats` if stored with them; {} if the part has no checkpoint."""
     store = CheckpointStore(folder / part)
     if not store.steps():
         return {}

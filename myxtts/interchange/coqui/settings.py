@@ -26,7 +26,7 @@ _RELEASED: dict[str, Any] = _TABLES["sampling"] | _TABLES["conditioning"] | {"mo
 
 
 def read_settings(path: Path | None, stored: Any) -> dict[str, Any]:
-    """Returns the settings of a checkpoint; missing settings get the values of XTTS v2.
+    """Returns the settings of a checkpoint. Settings that are missing get the values of XTTS v2.
 
     Args:
         path: The checkpoint's `config.json`; None uses `stored` instead.
@@ -65,7 +65,7 @@ def _count(pattern, names):
 
 
 def model_config(shapes: Mapping[str, tuple[int, ...]], settings: dict, tokenizer: XTTSTokenizer) -> ModelConfig:
-    """Derives the `ModelConfig` of a checkpoint from `{tensor name: shape}` and from the result of `read_settings`.
+    """Returns the `ModelConfig` of a checkpoint, given `{tensor name: shape}` and the result of `read_settings`.
 
     If no name starts with `dvae.`, the DVAE gets the shape of XTTS v2. Raises `CheckpointError` if a tensor that
     determines a size is missing, or if tensors, settings and vocabulary disagree.
@@ -111,10 +111,10 @@ def model_config(shapes: Mapping[str, tuple[int, ...]], settings: dict, tokenize
 
 
 def run_config(model: ModelConfig, settings: dict) -> XTTSConfig:
-    """Returns a converted model's `XTTSConfig`, with sampling from `settings` and data settings for fine-tuning."""
+    """Returns a converted model's `XTTSConfig`: sampling as in `settings`, and data settings for fine-tuning."""
     longest = math.floor(10 * model.max_codes * CODE_STRIDE_SAMPLES / MODEL_SAMPLE_RATE) / 10
     limits = dict(max_seconds=min(_TABLES["longest seconds"], longest), max_text_length=min(200, model.max_text_tokens))
-    # coqui-tts cuts a recording to `max_ref_len`, then to `gpt_cond_len` unless that is not positive.
+    # coqui-tts cuts a recording to `max_ref_len` and then, if `gpt_cond_len` is positive, to `gpt_cond_len`.
     seconds = min((settings[name] for name in ("gpt_cond_len", "max_ref_len") if settings[name] > 0), default=0)
     lengths = dict(reference_seconds=seconds, reference_chunk_seconds=settings["gpt_cond_chunk_len"])
     sampling = SamplingConfig(**{name: settings[name] for name in _TABLES["sampling"]}, **lengths)
@@ -122,9 +122,9 @@ def run_config(model: ModelConfig, settings: dict) -> XTTSConfig:
 
 
 def coqui_settings(config: XTTSConfig, languages: Iterable[str]) -> dict[str, Any]:
-    """Returns the contents of the `config.json` with which coqui-tts loads an exported model.
+    """Returns the contents of the `config.json` that coqui-tts needs to load an exported model.
 
-    `languages` are its language codes. Raises `CheckpointError` if coqui-tts does not support the model's shape.
+    `languages` are language codes. Raises `CheckpointError` if coqui-tts does not support the model's shape.
     """
     model, sampling = config.model, config.sampling
     released = ModelConfig(size="big")

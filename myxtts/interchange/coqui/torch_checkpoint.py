@@ -1,6 +1,6 @@
 """Reads and writes PyTorch checkpoint files without PyTorch, and without running code from a file.
 
-A pickle is a program that can call any function by name. The interpreter here builds only containers and tensors. It
+A pickle is a program that can call any function by name. `Unpickler` builds only containers and tensors. It
 replaces other objects by `StubObject`s with the same attributes, and rejects calls of any function that is not listed
 in `Unpickler.call`. It also counts the values that it builds, because a small file could nest or repeat values until
 they fill the memory.
@@ -45,7 +45,7 @@ _OPCODES = frozenset(
 )
 """Pickle opcodes that are allowed: those that `torch.save` writes, and those for plain objects with attributes."""
 _KEYS = {"SETITEM": slice(0, 1), "SETITEMS": slice(0, None, 2), "DICT": slice(0, None, 2), "ADDITEMS": slice(None)}
-"""Slices by opcode that select new dictionary keys or set items from the operands, to count for `_MAX_ODD_KEYS`."""
+"""For each opcode, the slice of its operands that are keys or set items. They count toward `_MAX_ODD_KEYS`."""
 _LITERALS = {"EMPTY_LIST": [], "EMPTY_TUPLE": (), "EMPTY_DICT": {}, "EMPTY_SET": set()}
 _LITERALS |= {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
 _STORAGE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
@@ -56,7 +56,7 @@ _SIGNS_OF_DAMAGE += (struct.error, zipfile.BadZipFile)
 
 
 class TorchCheckpointError(UserError):
-    """Error for a file that is damaged, not a PyTorch checkpoint, or unsafe (forbidden calls, too large claims)."""
+    """Error for a file that is damaged, is not a PyTorch checkpoint, calls forbidden functions, or exceeds a limit."""
 
 
 def _require(holds, source, problem):
@@ -74,12 +74,12 @@ class StubObject:
     """Placeholder for an object in a pickle. The class of the object is never imported."""
 
     state: Any = None
-    """Pickled state of the object, usually a dictionary of attributes; None if the pickle has none."""
+    """Pickled state of the object, usually a dictionary of attributes; None if the pickle contains no state."""
 
 
 @dataclass(slots=True, eq=False)
 class _Cell:
-    """A value on the stack of the pickle interpreter, with two properties that are limited, weight and depth."""
+    """A value on the stack of the pickle interpreter. The weight and the depth of a value are limited."""
 
     value: Any
     weight: int = 1
@@ -87,7 +87,7 @@ class _Cell:
     depth: int = 0
     """Nesting depth; 0 for a value that contains no other values."""
     is_held: bool = False
-    """Whether another value contains this value. If so, it must not grow, as the container's weight includes it."""
+    """Whether a container holds this value. A held value must not grow, because the container's weight includes it."""
 
 
 class Unpickler:
@@ -178,7 +178,7 @@ class Unpickler:
         return values if name == "LIST" else tuple(values)
 
     def call(self, function, arguments):
-        """Calls `function` if it is one of the few that checkpoints need, else raises `TorchCheckpointError`."""
+        """Calls `function` if it is one of the functions that checkpoints need, else raises `TorchCheckpointError`."""
         scalar = lambda dtype, content: np.frombuffer(content, _of_kind(np.dtype, dtype))[0]
         functions = {
             "torch._utils._rebuild_tensor_v2": self.tensor,
@@ -235,7 +235,7 @@ def _literal(name, argument):
 
 
 def _extended(name, whole, values):
-    """Adds `values` to the container `whole`, or sets the state of the object `whole`, as opcode `name` demands."""
+    """Runs opcode `name`: adds `values` to the container `whole`, or sets an object's state. Returns the result."""
     if name in ("APPEND", "APPENDS"):
         list.extend(whole, values)
     elif name in ("SETITEM", "SETITEMS"):
@@ -367,7 +367,7 @@ def _pickle(value, arrays):
     if isinstance(value, dict):
         return b"}(" + b"".join(_pickle(one, arrays) for one in itertools.chain.from_iterable(value.items())) + b"u"
     if not isinstance(value, np.ndarray):
-        return pickle.dumps(value, 2)[2:-1]  # without the protocol in front and the stop after it
+        return pickle.dumps(value, 2)[2:-1]  # without the protocol at the start and the stop at the end
     arrays.append(value)
     strides = tuple(math.prod(value.shape[axis + 1 :]) for axis in range(value.ndim))
     storage_class = b"ctorch\n" + _STORAGE_NAMES[value.dtype].encode() + b"\n"
@@ -378,7 +378,7 @@ def _pickle(value, arrays):
 
 
 def _aligned_entry(file, name, num_bytes=0):
-    """Returns a zip entry whose content starts at a multiple of 64 bytes, as in PyTorch, for memory mapping."""
+    """Returns a zip entry whose content starts at a multiple of 64 bytes, like those of PyTorch, for memory mapping."""
     entry = zipfile.ZipInfo(f"archive/{name}")
     entry.file_size = num_bytes
     padding = -(file.tell() + 34 + len(entry.filename)) % 64  # the header has 30 bytes, the start of the padding 4

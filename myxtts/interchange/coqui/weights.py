@@ -2,7 +2,7 @@
 
 `model_tensors` and `dvae_tensors` list all weights of `model.pth` and `dvae.pth`, from the names and shapes in
 `weights.toml`. Most kernels have reversed axes: PyTorch stores output channels first, Keras last. The speaker encoder
-reads spectrograms as (mel, time) in PyTorch and as (time, mel) here. Weight normalization is folded into the kernels.
+reads spectrograms as (mel, time) in PyTorch, as (time, mel) in MyXTTS. Weight normalization is folded into kernels.
 """
 
 import math
@@ -16,14 +16,14 @@ from myxtts.config.checks import read_toml
 from myxtts.config.model import DECODER_DILATIONS, DECODER_KERNELS, DECODER_UPSAMPLING, SPEAKER_BLOCKS, ModelConfig
 
 SPEAKER_FRONT_END = "hifigan_decoder.speaker_encoder.torch_spec"
-"""Name prefix of the constants that the speaker encoder's mel spectrogram is computed with: `.0.filter` (pre-emphasis),
+"""Name prefix of the constants for the speaker encoder's mel spectrogram: `.0.filter` (pre-emphasis),
 `.1.spectrogram.window` and `.1.mel_scale.fb` (filterbank)."""
 _TABLES = read_toml(__file__, "weights.toml")
 """Contents of `weights.toml`: layers of each part of XTTS, tensors of each kind of layer, and tensors to skip."""
 
 
 class Tensor(NamedTuple):
-    """A MyXTTS weight, and its source in Coqui's file: a tensor, or gain and direction with weight normalization."""
+    """A MyXTTS weight, and the Coqui tensor (or two tensors, gain and direction) from which it is converted."""
 
     names: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
@@ -41,7 +41,7 @@ def skip_reason(name: str) -> str | None:
 
 
 def modern_name(name: str) -> str:
-    """Returns a tensor's name in current coqui-tts, given its name in an older one or in a trainer's checkpoint."""
+    """Returns a tensor's name in current coqui-tts, given its name in an older version or a trainer's checkpoint."""
     name = re.sub("weight_g$", "parametrizations.weight.original0", name.removeprefix("xtts."))
     return re.sub("weight_v$", "parametrizations.weight.original1", name)
 
@@ -87,7 +87,7 @@ def to_coqui(array: np.ndarray, layout: str) -> tuple[np.ndarray, ...]:
 
 
 def _norm_but_first(direction):
-    """Returns the L2 norms `(d, 1, 1)` over all axes but the first, as in PyTorch's weight normalization."""
+    """Returns the L2 norms `(d, 1, 1)` of `direction` over all axes but the first, like PyTorch's weight_norm."""
     # A kernel with weight normalization is `direction gain / norm` (Salimans and Kingma 2016).
     return np.linalg.norm(direction.astype(np.float64), axis=(1, 2), keepdims=True).astype(np.float32)
 
@@ -105,7 +105,7 @@ _LAYOUTS = {
 
 
 def _tensors(part, table, **numbers):
-    """Yields a `Tensor` for each weight in a table of `weights.toml`. `numbers` are the values of its placeholders."""
+    """Yields a `Tensor` for each weight in a table of `weights.toml`. `numbers` replace the placeholders."""
     for line in _TABLES[part][table].splitlines():
         kind, theirs, ours, *sizes = line.format(**numbers).split()
         shape = [math.prod(int(numbers.get(factor, factor)) for factor in size.split("*")) for size in sizes]
@@ -143,7 +143,7 @@ def _gpt(config):
         attended=config.perceiver_heads * config.perceiver_head_width,
         hidden=config.width * 8 // 3,
     )
-    for table in _TABLES["gpt"]:  # a repeated table is named after the field with its count
+    for table in _TABLES["gpt"]:  # a repeated table has the name of the config field with the number of repeats
         for i in range(getattr(config, table, 1)):
             yield from _tensors("gpt", table, i=i, **numbers)
 

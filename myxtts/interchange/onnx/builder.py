@@ -14,7 +14,7 @@ from myxtts.models.layers import shared_array
 FLOAT32, INT8 = "float32", "int8"
 """Number formats for the matrices of linear layers."""
 BLOCK = 32
-"""Number of int8 weights in a block, which share a scale. Rounding errors are at most 0.4 % of the block's maximum."""
+"""Number of int8 weights that share a scale. Rounding errors are at most 0.4 % of the largest of these weights."""
 
 
 def import_package(name: str) -> ModuleType:
@@ -90,7 +90,7 @@ class Builder:
         return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), shape)
 
     def op(self, kind: str, *inputs: Any, outputs: int = 1, domain: str = "", **attributes: Any) -> Any:
-        """Adds a node of operator `kind`; returns its output, or a list if `outputs` > 1. `inputs` may be arrays."""
+        """Adds a node of operator `kind`; returns its output, or a list if `outputs` > 1. Inputs may be arrays."""
         inputs = [one if isinstance(one, Tensor) else self.constant(one) for one in inputs]
         found = [self._new(kind) for _ in range(outputs)]
         names = [one.name for one in inputs], [one.name for one in found]
@@ -137,7 +137,7 @@ class Builder:
         return self.op("Conv", x, kernel, *bias, pads=[layer.padding] * 2 * axes, **shape)
 
     def layer_norm(self, x: Tensor, layer: Any, width: int = 0) -> Tensor:
-        """Applies a Keras LayerNormalization over the last axis. Without a scale, requires the axis length `width`."""
+        """Applies a Keras LayerNormalization to the last axis, of length `width` (required if there is no scale)."""
         scale = layer.gamma if layer.scale else np.ones(width)
         bias = [layer.beta] if layer.center else []
         return self.op("LayerNormalization", x, scale, *bias, axis=-1, epsilon=layer.epsilon)
@@ -162,7 +162,7 @@ class Builder:
         return model
 
     def save(self, path: Any) -> None:
-        """Writes the graph to a file. If this would exceed 2 GB, a second file in the same folder gets the weights."""
+        """Writes the graph to a file. If it exceeds 1.9 GB, a second file in the same folder stores the weights."""
         model = self.model()
         large = model.ByteSize() > 1_900_000_000
         self.onnx.save_model(model, path, save_as_external_data=large, location=f"{self.name}.weights")

@@ -22,8 +22,8 @@ logger = logging.getLogger(__name__)
 
 
 def choose_engine(weight_bytes: int) -> str:
-    """Returns `onnx-float32` if its packages are installed, `weight_bytes` of weights fit into memory twice, and
-    TensorFlow sees no GPU. Otherwise, returns `tensorflow`."""
+    """Returns `onnx-float32` if its packages are installed, TensorFlow sees no GPU, and the usable memory is more than
+    twice `weight_bytes`, the size of the weights. Otherwise, returns `tensorflow`."""
     installed = all(importlib.util.find_spec(name) for name in ("onnx", "onnxruntime"))
     # ONNX Runtime copies the weights; as much memory again must remain for everything else.
     fits = 2 * weight_bytes < read_memory().usable
@@ -44,7 +44,7 @@ def load_synthesizer(folder: str | Path, which: str = "best", engine: str | None
 
 
 class OnnxSteps:
-    """Runs a copy of the GPT in ONNX Runtime. Has the methods of `TensorflowSteps`, but with NumPy arrays.
+    """Runs a copy of the GPT in ONNX Runtime. Has the same methods as `TensorflowSteps`, but uses NumPy arrays.
 
     Attention keys in a `DecodingState` have the shape `(B, heads, D, S)`. `draw` overwrites the cache of its argument
     `state`, so this state must not be used again. `weights` is `float32`, which gives the same codes as TensorFlow, or
@@ -63,7 +63,7 @@ class OnnxSteps:
         self._drawing = build_drawing(config).session(1)
 
     def read(self, latents: np.ndarray, text: np.ndarray, text_mask: np.ndarray) -> DecodingState:
-        """Returns the GPT's state after B prompts: latents `(B, N, width)`, masked text `(B, L)` and start code."""
+        """Returns the GPT's state after B prompts: latents `(B, N, width)`, text `(B, L)` and the start code."""
         config, rows = self.config, len(text)
         depth = config.width // config.heads
         keys = [np.zeros((rows, config.heads, depth, 1), np.float32)] * config.layers
@@ -81,7 +81,7 @@ class OnnxSteps:
         return self._reading.run(None, arrays)
 
     def move(self, state: DecodingState, rows: list[int], kept: slice, padding: tuple[int, int]) -> DecodingState:
-        """Returns `rows` and cache positions `kept` of a state, with `padding` empty positions before and after."""
+        """Selects sentences `rows` and cache positions `kept`, and adds `padding`: empty positions (before, after)."""
         keys = tuple(np.pad(one[rows][..., kept], ((0, 0),) * 3 + (padding,)) for one in state.keys)
         values = tuple(np.pad(one[rows][:, :, kept], ((0, 0),) * 2 + (padding, (0, 0))) for one in state.values)
         return DecodingState(keys, values, *(np.take(part, rows, axis=0) for part in state[2:]))

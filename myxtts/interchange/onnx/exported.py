@@ -25,7 +25,7 @@ from myxtts.text.tokenizer import XTTSTokenizer
 class ExportedModel:
     """Exported model with the methods of `Synthesizer` that the server uses. It synthesizes in the calling thread.
 
-    A `SpeechStream` of this model can only be polled. Raises `CheckpointError` if a file is missing or damaged.
+    A `SpeechStream` of this model must be polled. Raises `CheckpointError` if a file is missing or damaged.
     """
 
     def __init__(self, folder: Path, warm: str = "none"):
@@ -78,13 +78,13 @@ class ExportedModel:
     def open(
         self, ids: list[int], latents: np.ndarray, sampling: SamplingConfig, seed: int, sentence: int, *limits
     ) -> "ExportedCodes":
-        """Prepares to sample the codes of one sentence, like `CodeEngine.open`. Further arguments are ignored."""
+        """Prepares a sentence for sampling, like `CodeEngine.open`. Ignores `limits` (`max_codes` and `hurry`)."""
         values = {name: getattr(sampling, name) for name in self.exported.config["sampling"]}
         draw = self.exported.draw(ids, latents[0], seed, sentence, **values)
         return ExportedCodes(draw, self.exported.model["stop_audio_token"])
 
     def begin(self, voice: Voice, speed: float = 1.0) -> Sounding:
-        """Returns a `Sounding`, a function that decodes the GPT latents of one sentence window by window."""
+        """Returns a `Sounding`: a function that decodes the GPT latents of one sentence window by window."""
 
         def to_samples(latents, start, end):
             window = dict(start=np.array([start]), end=np.array([end]))
@@ -94,7 +94,7 @@ class ExportedModel:
 
 
 class ExportedCodes:
-    """Codes of one sentence, for a `SpeechStream`. Unlike a `CodeStream`, samples new codes when `drawn` is called."""
+    """Codes of one sentence. Unlike a `CodeStream`, which an engine fills, samples codes when `drawn` is called."""
 
     is_ready, error = True, None
 

@@ -37,10 +37,10 @@ MODEL_NUMBERS = (
 ).split()
 """Fields of `ModelConfig` that `speak.py` needs."""
 LIMITS = {"float32": 1e-4, "int8": 0.1}
-"""Maximum RMS error of a graph's output by number format, relative to the RMS of the Keras model's output."""
+"""Maximum RMS error of a graph's output, relative to the RMS of the Keras model's output, for each number format."""
 ROUNDING, ROUNDINGS = 1e-7, 5.0
 """Tolerance for encoders, which may amplify rounding errors. To measure the amplification, the audio samples are
-multiplied by 1 + noise of size `ROUNDING`. The exported output may differ by `ROUNDINGS` times the resulting change."""
+multiplied by 1 + noise of size `ROUNDING`. The export may differ by `ROUNDINGS` times the change due to the noise."""
 NUM_SENTENCES, MOST_CODES = 8, 48
 """Number of sentences on which the exported GPT is compared with the original, and maximum codes per sentence."""
 LONG_TEXTS, LACKING = 2.2, 0.4
@@ -62,7 +62,7 @@ def export_model(
         folder: A training run, or a model converted by `myxtts convert`.
         output: New or empty folder, which is written only if the graphs agree with the model.
         form: One of `FORMATS`.
-        weights: Number format of the GPT's matrices, `float32` or `int8`. None is `int8` for `web`, else `float32`.
+        weights: Number format of the GPT's matrices, `float32` or `int8`. None means `int8` for `web`, else `float32`.
         which: Checkpoint to export, `best` or `last`.
         tell: Function that is called with one line of text for each comparison.
 
@@ -105,7 +105,7 @@ def export_model(
 
 
 def _copy_reading(folder):
-    """Copies the modules that `speak.py` imports to a new folder. Returns `{path in this folder: file's digest}`."""
+    """Copies the modules that `speak.py` imports to a new folder. Returns `{relative path: digest of the file}`."""
     package, copy = Path(speak.__file__).parents[2], folder / "myxtts"
     unused = shutil.ignore_patterns("__pycache__", "tokenizer.py", "speech_rates.py")
     shutil.copytree(package / "text", copy / "text", ignore=unused)
@@ -205,7 +205,7 @@ def _other_graphs(speaker, synthesizer, random):
 
 
 def _sentences(speaker, synthesizer, random):
-    """Compares ids, GPT states and codes of random sentences, half sampled greedily; yields like `_other_graphs`."""
+    """Compares ids, states and codes of sentences. Half are sampled greedily. Yields tuples like `_other_graphs`."""
     tokenizer, config, sampling = synthesizer.tokenizer, synthesizer.model.config, synthesizer.config.sampling
     voices = [one[None] for one, _ in speaker.voices.values()] or [_normal(random, 1, config.num_latents, config.width)]
     reference = Tokenizer.from_str(tokenizer.to_json())
@@ -243,7 +243,7 @@ def _sentences(speaker, synthesizer, random):
 
 
 def _long_text(speaker, synthesizer, random):
-    """Compares pieces and amount of audio of a text that must be split. Yields tuples like `_other_graphs`."""
+    """Compares the pieces and the audio length of a text that must be split. Yields tuples like `_other_graphs`."""
     settings, config = speaker.config, synthesizer.model.config
     language = min(settings["languages"], key=lambda code: code != "en")
     tokens = [synthesizer.tokenizer.decode([number]) for number in range(synthesizer.tokenizer.num_tokens)]

@@ -44,7 +44,7 @@ def fetch_package(package: dict[str, Any]) -> Path:
 
 
 def write_page(folder: Path, voices: dict, settings: dict) -> None:
-    """Adds the web page to an export, given `voices` (arrays of `voices.npz`) and `settings` (`config.json`)."""
+    """Adds the web page to an exported folder, given the contents of `voices.npz` and `config.json`."""
     for file in (Path(__file__).parent / "web").iterdir():
         shutil.copy(file, folder)
     for package in (RUNTIME, ESPEAK) if settings["espeak_voices"] else (RUNTIME,):
@@ -67,4 +67,4 @@ FORMATS = {
     "onnx": ("graphs and speak.py", lambda *_: None),
     "web": ("onnx with a demo page that runs in the browser", write_page),
 }
-"""Export formats as `{name: (help text, function)}`. The function adds files; it is called like `write_page`."""
+"""Export formats as `{name: (help text, function)}`. The function adds files, and has the arguments of `write_page`."""

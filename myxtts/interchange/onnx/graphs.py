@@ -13,8 +13,8 @@ from myxtts.models.xtts import XTTS
 def build_reading(gpt: GPT, config: ModelConfig, weights: str = FLOAT32) -> Builder:
     """Builds the forward pass of the GPT over N latents, L text ids and one code, after P cached positions.
 
-    The first call processes the prompt: latents, `[START]` text `[STOP]`, start code. Its cache is one masked position.
-    Later calls process one code, with N = L = 0. Outputs omit the old keys and values, to avoid copying the cache.
+    The first call processes the prompt: latents, `[START]` text `[STOP]`, start code. Its cache input is one masked
+    position. Later calls process one code, with N = L = 0. Only new keys and values are output, not the whole cache.
 
     Inputs for B rows: `latents` `(B, N, width)`, `text` `(B, L)` and `code` `(B, 1)`; for each layer, `keys_i`
     `(B, heads, D, P)` and `values_i` `(B, heads, P, D)`. `index` `(B,)` is the number of codes before this one,
@@ -62,7 +62,7 @@ def build_reading(gpt: GPT, config: ModelConfig, weights: str = FLOAT32) -> Buil
 
 
 def build_drawing(config: ModelConfig) -> Builder:
-    """Builds the graph that samples one code per row, as in `models.gpt.sample`; the start code is never sampled.
+    """Builds the graph that samples one code per row, like `models.gpt.sample`. The start code is never sampled.
 
     Inputs: `logits` and `noise` `(B, V)`; `seen` `(B, V)` bool, the codes sampled so far; `temperature`, `top_p` and
     `repetition_penalty` `(B, 1)` float32; `top_k` `(B, 1)` int32.
@@ -163,7 +163,7 @@ def build_speaker(model: XTTS) -> Builder:
 
 
 def log_mel(graph: Builder, spec: MelSpec, wav: Tensor) -> Tensor:
-    """Adds nodes that convert `(B, S)` to the same log-mel `(B, F, num_mels)` as `audio.mel.MelSpectrogram`."""
+    """Adds nodes that convert audio `(B, S)` to the log-mel `(B, F, num_mels)` of `audio.mel.MelSpectrogram`."""
     if spec.preemphasis:
         wav = wav - graph.op("Concat", wav.slice(1, 1, 2), wav.slice(1, 0, -1), axis=1) * spec.preemphasis
     half, unused = spec.win_length // 2, spec.n_fft - spec.win_length
@@ -191,13 +191,13 @@ def _unit(graph, x):
 
 
 def _attend(graph, query, key, value, depth):
-    """Returns unmasked attention: query, key and value `(B, heads, T, depth)` to `(B, T, heads * depth)`."""
+    """Applies unmasked attention to query, key and value `(B, heads, T, depth)`; returns `(B, T, heads * depth)`."""
     shares = graph.op("Softmax", (query * depth**-0.5) @ key.transpose(0, 1, 3, 2), axis=-1)
     return (shares @ value).transpose(0, 2, 1, 3).reshape(0, 0, -1)
 
 
 def _batch_norm(graph, x, layer):
-    """Returns the output of the batch normalization `layer` at inference for `x`, with channels on the second axis."""
+    """Applies the batch normalization `layer`, in inference mode, to `x`, whose second axis is the channels."""
     statistics = layer.moving_mean, layer.moving_variance
     return graph.op("BatchNormalization", x, layer.gamma, layer.beta, *statistics, epsilon=layer.epsilon)
 

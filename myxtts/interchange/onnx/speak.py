@@ -117,13 +117,13 @@ class Speaker:
         self.reader = Reader(self.vocabulary.characters, self.vocabulary.cut, g2p)
 
     def run(self, name, **arrays):
-        """Runs the graph `name`, loaded at first use. Returns outputs by name. Raises `RuntimeError` if that fails."""
+        """Runs the graph `name`, loaded at first use. Returns outputs by name. If this fails, raises `RuntimeError`."""
         path = str(self.folder / f"{name}.onnx")
         try:
             if name not in self.sessions:  # first without the lock: loading a graph must not block others
                 with self.loading:
                     if name not in self.sessions:
-                        if Path(path).stat().st_mtime_ns != self.found.get(name):  # the others are of an older export
+                        if Path(path).stat().st_mtime_ns != self.found.get(name):  # from another export
                             raise ValueError("it was replaced while the model was in use; open the model again")
                         session = self.runtime.InferenceSession(path, self.options, providers=["CPUExecutionProvider"])
                         self.sessions[name] = session, [output.name for output in session.get_outputs()]
@@ -155,9 +155,9 @@ class Speaker:
 
     def choose(self, voice=None, language=None, text=""):
         """Returns `(voice, language)`. Replaces None by a default, like `myxtts say`. The default language is the first
-        that fits the letters of the text: the language of the voice, the common language of all training voices, the
-        language identified by the words, English. The default voice is the training voice if there is only one, else a
-        voice of the language if possible. Raises `ValueError` if the letters of the text do not fit the language."""
+        of these that fits the letters of the text: the language of the voice, the common language of all training
+        voices, the language identified by the words, English. The default voice is the only training voice, or else,
+        if possible, a voice of the language. Raises `ValueError` if the letters of the text do not fit the language."""
         from myxtts.text.language_guess import guess_language, language_to_read
         from myxtts.text.languages import get_language
 
@@ -183,7 +183,7 @@ class Speaker:
         return voice or max(own, key=fit, default=""), language
 
     def sentence(self, ids, latents, speaker, seed=0, number=0, speed=1.0, **sampling):
-        """Synthesizes the ids of sentence `number`. Returns samples `(S,)`, codes, and whether a stop code followed."""
+        """Synthesizes ids of sentence `number`. Returns samples `(S,)`, codes, and whether a stop code was sampled."""
         states, codes = zip(*self.draw(ids, latents, seed, number, **sampling))
         has_audio = len(codes) >= max(2, speed)  # fewer states have no frame
         samples = self.sound(np.concatenate(states), speaker, speed) if has_audio else np.zeros(0, np.float32)
@@ -194,7 +194,7 @@ class Speaker:
         return samples * np.append(ramp, ones) * np.append(ones, ramp[::-1]), codes[:-1], codes[-1] is not None
 
     def sentences(self, text, language):
-        """Splits a text into sentences or parts of long sentences. Returns a list of `(text, pause after it in s)`."""
+        """Splits a text into sentences or parts of long sentences. Returns a list of `(text, seconds of pause)`."""
         if fault := self.reader.fault(self.reader.spoken(text, language), language):
             raise ValueError(f"The text cannot be spoken in {language}: {fault}. Change --text or --language.")
         ids = lambda read: self.vocabulary.raw_ids(self.reader.tagged(read, language))
@@ -207,10 +207,10 @@ class Speaker:
         return [one for one in ids if one != self.vocabulary.unknown]
 
     def draw(self, ids, latents, seed=0, sentence=0, max_codes=0, **sampling):
-        """Samples the codes of sentence number `sentence`. Yields `(GPT state (1, width), code sampled from it)`.
+        """Samples the codes of sentence number `sentence`. Yields tuples `(GPT state (1, width), sampled code)`.
 
-        The last code is the stop code, or None after `max_codes` other codes. If that is 0, the model's limit applies.
-        """
+        The last code is the stop code, or None after `max_codes` other codes. If `max_codes` is 0, the model's limit
+        applies."""
         model, values = self.model, self.sampling_values(**sampling)
         if len(ids) > model["max_text_tokens"]:
             raise ValueError(f"A sentence must have at most {model['max_text_tokens']} tokens. Received: {len(ids)}.")
@@ -229,7 +229,7 @@ class Speaker:
         yield hidden, None
 
     def sampling_values(self, **sampling):
-        """Returns the sampling inputs of the graph `draw`: values in `sampling`, or else defaults of the model."""
+        """Returns the sampling inputs of the graph `draw`. Values missing in `sampling` are the model's defaults."""
         kind = lambda name: np.int32 if name == "top_k" else np.float32
         return {name: np.array([[one]], kind(name)) for name, one in {**self.config["sampling"], **sampling}.items()}
 
@@ -275,7 +275,7 @@ class Cache:
         self.values = [np.zeros((1, heads, 1, depth), np.float32) for _ in range(model["layers"])]
 
     def read(self, run, latents, text, code, index):
-        """Runs the GPT on latents `(1, N, width)`, text `(1, L)` and code number `index`. Returns logits and state."""
+        """Runs the GPT on latents `(1, N, width)`, text `(1, L)` and `code` at `index`. Returns logits and state."""
         new, size = latents.shape[1] + text.shape[1] + 1, self.keys[0].shape[3]
         mask = (np.arange(size + new) < self.filled) | (np.arange(size + new) >= size)
         arrays = {f"keys_{i}": one for i, one in enumerate(self.keys)}
@@ -294,7 +294,7 @@ class Cache:
 
 
 def gumbel_noise(seed, sentence, number, num_scores):
-    """Returns Gumbel noise `(1, num_scores)` for sampling code `number` of a sentence, the same as in MyXTTS."""
+    """Returns the same Gumbel noise `(1, num_scores)` as MyXTTS for sampling code `number` of a sentence."""
     blocks = -(-num_scores // 8)
     key = np.array([seed % 2**64, sentence % 2**64], np.uint64)
     bits = np.random.Philox(key=key, counter=number * blocks).random_raw(4 * blocks).view(np.uint32)
@@ -332,13 +332,13 @@ def digest(path):
 
 
 def read_wav(path, seconds=3600):
-    """Reads the first `seconds` of a WAV file; returns mono samples `(S,)` in [-1, 1] and the sample rate. Averages the
-    channels that are not silent or, if these cancel out, uses the loudest channel, as `myxtts say` does."""
+    """Reads the first `seconds` of a WAV file; returns mono samples `(S,)` in [-1, 1] and the sample rate. The
+    samples are the mean of the channels that are not silent or, if these channels cancel out, the loudest channel."""
     try:
         with wave.open(str(path), "rb") as file:
             width, channels, rate = file.getsampwidth(), file.getnchannels(), file.getframerate()
             content = np.frombuffer(file.readframes(int(seconds * rate)), np.uint8).reshape(-1, channels, width)
-            stated = file.getnframes() * channels * width  # without headers of 44 bytes; huge if unknown to the writer
+            stated = file.getnframes() * channels * width  # not counting the header; huge if unknown to the writer
         is_cut = stated - Path(path).stat().st_size > 980 and stated < 0x7FFF0000
         if is_cut or not len(content) or not (width <= 4 and channels <= 8 and 4000 <= rate <= 384000):
             raise wave.Error

@@ -101,7 +101,7 @@ class Stage(ABC):
         return None
 
     def outputs_to_score(self, batch: NamedTuple) -> tuple[np.ndarray, ...] | None:
-        """Returns the arrays of a validation batch for `score`, or None without metrics. Called on the model device."""
+        """Returns the arrays of a validation batch that `score` uses, if any, else None. Runs on the model device."""
 
     def score(self, outputs: list) -> dict[str, float]:
         """Returns additional validation metrics by name. `outputs` are `outputs_to_score` results, one per batch."""
@@ -121,8 +121,8 @@ class Stage(ABC):
             assign_by_name(self.model.part_weights(self.part), starting, "--init-from")
 
     def measure(self, dataset: SpeechDataset) -> None:
-        """Sets weights that are computed from the recordings, unless such weights were loaded, and weights that are
-        copied from `foundations`. Called before the first step. All workers must set equal values."""
+        """Copies weights from `foundations`, and computes weights from the recordings unless these weights were loaded.
+        Called before the first step. All workers must set equal values."""
 
     @abstractmethod
     def updates(self) -> list[Update]:

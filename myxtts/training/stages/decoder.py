@@ -19,7 +19,7 @@ from myxtts.training.stages.gpt import GPTPreparation
 from myxtts.training.stages.speaker import repeated
 
 SPECTRAL, JUDGING, ADVERSARIAL = "spectral", "judging", "adversarial"
-"""Phases that train, respectively, the decoder with spectral losses, the discriminators, and both adversarially."""
+"""Phases: training of the decoder with spectral losses, of the discriminators, and of both against each other."""
 VOICE_SAMPLES = int(1.2 * MODEL_SAMPLE_RATE)
 """Length in samples of the segments from which training computes speaker vectors. Longer segments hardly help."""
 CHANCE = {"hifigan": 0.5, "istft": 2.0}
@@ -61,7 +61,7 @@ class DecoderStage(Stage):
             self.measure(None)
 
     def measure(self, dataset):
-        """Copies the speaker encoder's weights for the speaker loss. In `build`, they may still be untrained."""
+        """Copies the speaker encoder's weights for the speaker loss. They may be untrained when `build` runs."""
         if self.speaker_encoder:
             self.speaker_encoder.set_weights(self.foundations["speaker"].speaker_encoder.get_weights())
 
@@ -279,7 +279,7 @@ def log_mel_distance(real: tf.Tensor, made: tf.Tensor, source_rate: tf.Tensor) -
 def stft_distance(real: tf.Tensor, made: tf.Tensor, source_rate: tf.Tensor) -> tf.Tensor:
     """Returns the sum of spectral convergence and log-magnitude difference, `(B,)`, averaged over three resolutions.
 
-    The arguments are as in `log_mel_distance`. See Yamamoto, Song and Kim, "Parallel WaveGAN" (2020), equations 5 to 7.
+    For the arguments, see `log_mel_distance`. See Yamamoto, Song and Kim, "Parallel WaveGAN" (2020), eq. 5 to 7.
     """
     distances = []
     for n_fft in STFT_LENGTHS:

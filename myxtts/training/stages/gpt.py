@@ -162,7 +162,7 @@ class GPTObjective(Objective):
         return sums, {}
 
     def _masked(self, codes, seed):
-        """Replaces randomly chosen input codes `(B, C)` by random codes in training, but not start, stop or padding."""
+        """In training, replaces random input codes `(B, C)`, but not start, stop or padding, by other random codes."""
         rate, config = self.config.training.gpt.code_masking, self.config.model
         if seed is None or not rate:
             return codes

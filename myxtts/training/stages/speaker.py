@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 FEWEST_CLIPS = 4
 """Minimum number of training clips per speaker. The encoder would memorize speakers with fewer clips."""
 FEWEST_TO_HOLD_OUT, HELD_OUT_SHARE = 4, 0.1
-"""Minimum number of speakers for holding out some for validation, and the fraction of speakers held out."""
+"""Minimum number of trainable speakers at which some are held out for validation, and the fraction held out."""
 JUDGED_CLIPS = 60
 """Maximum number of validation clips per held-out speaker."""
 SPEEDS = (1.0, 0.9, 1.1)
@@ -56,7 +56,7 @@ class SpeakerStage(Stage):
                     layer.over_replicas = lambda value: tf.distribute.get_replica_context().all_reduce("SUM", value)
 
     def choose_clips(self, dataset):
-        """Drops speakers with too few clips. Moves up to `JUDGED_CLIPS` clips per held-out speaker to validation."""
+        """Trains on speakers with enough clips. Up to `JUDGED_CLIPS` clips per held-out speaker are for validation."""
         able = _trainable_speakers(dataset)
         number = max(1, round(HELD_OUT_SHARE * len(able))) if len(able) >= FEWEST_TO_HOLD_OUT else 0
         # By a hash of the name, so that the choice depends on neither seed nor order.
@@ -89,7 +89,7 @@ class SpeakerStage(Stage):
         return self.model.speaker_encoder(batch.mel).numpy(), batch.speaker.numpy()
 
     def score(self, outputs):
-        """Returns `eer`, the equal error rate over pairs with an untrained speaker (all pairs if all are trained)."""
+        """Returns `eer`, the equal error rate over pairs with an untrained speaker, or all pairs if all are trained."""
         vectors, speakers = (np.concatenate(arrays) for arrays in zip(*outputs))
         active = self.active.numpy() > 0
         held_out = ~active[np.maximum(speakers, 0)]
