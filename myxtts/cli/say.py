@@ -243,7 +243,7 @@ def _check(arguments):
 
 
 def _voice(arguments, synthesizer):
-    """Returns the voice that the flags select; None for a batch without voice flags, whose lines may name voices."""
+    """Returns the voice that the flags select; None for a batch without voice flags; its lines may name voices."""
     voice = arguments.speaker or arguments.voice or arguments.reference_audio
     if is_base(arguments.checkpoint) and not (voice or arguments.batch):
         language = get_language(arguments.language)

@@ -79,7 +79,7 @@ def make_sample_corpus(root: Path, *, num_clips: int | None = None, languages: S
     Raises:
         UserError: `root` contains files that do not belong to a sample corpus.
         RuntimeError: eSpeak NG failed.
-        ConfigError: a language is not in `SENTENCES`, or `num_clips` is not from 1 to the number of different clips.
+        ConfigError: a language is not in `SENTENCES`, or `num_clips` is below 1 or above the number of distinct clips.
     """
     root = Path(root).absolute()
     clips = plan_clips(num_clips, languages)

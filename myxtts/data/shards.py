@@ -83,8 +83,8 @@ def write_shard(
         dvae: Digest of the DVAE weights that computed the codes.
         clips: `(id, codes, samples)` of each clip, with codes `(C,)` int32 and samples `(S,)` int16.
         left_out: `(id, reason)` of each clip that cannot be used.
-        audio: `{id: text}`, where the text is the digest of the clip's audio file. For clips in `left_out`, the text
-            also contains transcript, language and duration limits. If a text has changed, the shard is outdated.
+        audio: `{id: fingerprint}`. The fingerprint is the digest of the clip's audio file; for clips in `left_out`, it
+            also contains transcript, language and duration limits. If one has changed, the shard is outdated.
     """
     name = shard_name(number, shards)
     remove_leftovers(folder, f"{name}.*")

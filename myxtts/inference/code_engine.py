@@ -107,7 +107,7 @@ class CodeEngine:
 
     Attributes:
         changed: Condition that is notified after each call of `steps.draw`. No stream joins the batch while a thread
-            holds the condition. A thread that holds it while opening several streams gets the same batches in each run.
+            holds the condition. Hold it while opening several streams, so that their batches are always the same.
     """
 
     def __init__(self, steps: TensorflowSteps, config: ModelConfig):

@@ -65,7 +65,7 @@ def with_absolute_paths(config: XTTSConfig, names: Sequence[str] = PATHS) -> XTT
 
 
 def _refuse_other_origin(config):
-    """Raises `ConfigError` if an interrupted start has copied another model's weights into the run's folder."""
+    """Raises `ConfigError` if an earlier, interrupted start copied weights of another model into the run's folder."""
     home, given = Path(config.training.checkpoint_dir), config.training.init_from
     for store in run_folder.stores_in(home).values():
         origin = (store.newest_state() or {}).get(run_folder.TAKEN_FROM)

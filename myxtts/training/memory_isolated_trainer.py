@@ -11,13 +11,13 @@ from myxtts.training.trainer import XTTSTrainer
 class MemoryIsolatedDualGPUTrainer(XTTSTrainer):
     """`XTTSTrainer` on two devices with hard memory limits: one device prepares data, the other one trains.
 
-    Must be created before TensorFlow initializes its devices. If this process has already configured the devices, for
-    example by `train_main.py --enable-memory-isolation`, give the same GPUs and limits. Both devices may be on one GPU.
+    Must be created before TensorFlow initializes its devices. If this process has already configured the devices (as
+    `train_main.py --enable-memory-isolation` does), use the same GPUs and limits. Both devices may be on one GPU.
 
     Args:
         config, model, resume_checkpoint: See `XTTSTrainer`.
         data_gpu_id, model_gpu_id: Indices (among the visible GPUs) of the GPU for data and of the GPU for training.
-        data_gpu_memory_limit, model_gpu_memory_limit: Memory limits in MB of data preparation and of training.
+        data_gpu_memory_limit, model_gpu_memory_limit: GPU memory limits in MB for data preparation and training.
         stage_options: Other keyword arguments of `XTTSTrainer`, such as `stage`.
 
     Raises:
@@ -47,7 +47,7 @@ class MemoryIsolatedDualGPUTrainer(XTTSTrainer):
     def optimize_dataset_for_dual_gpu(
         self, dataset: tf.data.Dataset, prefetch_buffer_size: int | None = 4
     ) -> tf.data.Dataset:
-        """Returns `dataset`, optimized for parallel execution and prefetched to the data device, in the same order.
+        """Returns `dataset` with parallel execution and prefetching to the data device. The order is not changed.
 
         Args:
             dataset: Data set on the host. Later `map` or `batch` calls on the result move elements back to the host.

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 ClipRecord = tuple[dict[str, np.ndarray], dict]
-"""Record of the training clips and their batch order in a checkpoint, see `OrderedClips.record`."""
+"""Training clips and their batch order as stored in a checkpoint: arrays and JSON values, see `OrderedClips.record`."""
 _ARRAYS = {"identity": ("uint64", 1), "heard_at_start": ("uint8", 1), "heard": ("uint8", 1)}
 
 
@@ -50,9 +50,9 @@ class TrainingState:
     """Progress of a stage's training; only the trainer changes it."""
 
     lineage: dict = field(default_factory=dict)
-    """Digests of the earlier stages' models, by stage name. A checkpoint with other digests cannot be resumed."""
+    """Digests of the models that the stage depends on, by stage name. A resumed checkpoint must have equal digests."""
     follows: tuple[str, ...] = ()
-    """Stages in `lineage` that may be trained further. Their digests may differ from those in a resumed checkpoint."""
+    """Stages in `lineage` that may be trained further, so their digests may differ from those in the checkpoint."""
     step: int = 0
     """Number of optimizer steps taken."""
     position: int = 0
@@ -66,20 +66,20 @@ class TrainingState:
     history: list[dict] = field(default_factory=list)
     """One dictionary per validation: `step`, and the losses and metrics by name."""
     best: tuple[float, int] | None = None
-    """`(value, step)` of the lowest value of the criterion `best_by` so far; None before the first value."""
+    """`(value, step)`: lowest value so far of the criterion `best_by`, and its step; None before the first value."""
     best_by: str = "loss"
-    """Criterion for the best checkpoint: `loss` (validation) or `evaluation` (speech score), see `training.best_by`."""
+    """Criterion that selects the best checkpoint: `loss` (validation loss) or `evaluation` (score of the speech)."""
     stale_evaluations: int = 0
-    """Number of speech evaluations since the one with the best score."""
+    """Number of speech evaluations since the best score (`least_score`)."""
     least_score: float | None = None
     """Best score of a speech evaluation so far (lower is better); None before the first one."""
     finished: bool = False
     """Whether training is complete (last step taken, or ended early), as recorded in the last checkpoint."""
     parts: dict[str, Any] = field(default_factory=dict)
-    """Other objects to save, by name. Their methods are `restore(state)` and `state()`, which returns JSON values."""
+    """Other objects to save, by name. Each has `state()`, which returns JSON values, and `restore(state)`."""
 
     def improves(self, by: str, value: float) -> bool:
-        """Sets `best` if `by` is the criterion `best_by` and `value` is the lowest. Returns whether `best` was set."""
+        """Sets `best` if `by` equals `best_by` and `value` is the lowest so far. Returns whether `best` was set."""
         is_less = self.best is None or value < self.best[0]
         if by != self.best_by or not math.isfinite(value) or not is_less:
             return False
@@ -87,7 +87,7 @@ class TrainingState:
         return True
 
     def scored(self, score: float) -> bool:
-        """Records the score of a speech evaluation. Returns whether `improves` made this step the best one."""
+        """Records the score of a speech evaluation. Returns whether `best` was set, see `improves`."""
         self.stale_evaluations += 1
         if math.isfinite(score) and (self.least_score is None or score < self.least_score):
             self.least_score, self.stale_evaluations = score, 0
@@ -100,7 +100,7 @@ class TrainingState:
         return {name: getattr(self, name) for name in names} | {"history": list(self.history), "parts": parts}
 
     def restore(self, step: int, saved: dict, where: str) -> None:
-        """Sets `step`, and restores the fields in `saved`, a result of `as_dict`. Raises `CheckpointError` if the
+        """Sets `step`, and restores the fields in `saved`, which `as_dict` returned. Raises `CheckpointError` if the
         checkpoint `where` has no training state, is damaged, or was trained with other models of earlier stages."""
         if "position" not in saved:
             raise CheckpointError(f"{where} has weights, but no training state. Start from it with --init-from.")
@@ -120,8 +120,8 @@ class TrainingState:
                 part.restore(saved["parts"][name])
 
     def take_up(self, dataset: SpeechDataset, stage: str) -> SpeechDataset:
-        """Sets `clips` and returns the data set with a batch order that continues `record`. Resets `best` and
-        the counts for early stopping if validation clips or earlier stages changed: losses are not comparable then."""
+        """Sets `clips`, and returns `dataset` with a batch order that continues `record`. If validation clips or
+        models of earlier stages changed, resets `best` and early stopping, because losses are no longer comparable."""
         before, self.validation = self.validation, data_digest(dataset.validation)
         if before not in (None, self.validation):
             change = "The validation clips changed, or an earlier stage was trained further, since the checkpoint"
@@ -154,7 +154,7 @@ def versions() -> dict[str, str]:
 
 
 def differences(saved: dict, config: XTTSConfig, where: str) -> Iterator[str]:
-    """Yields messages on settings and versions that changed since `saved`, the state of the checkpoint `where`."""
+    """Yields log messages about changed settings and versions. `saved` is the state in the checkpoint `where`."""
     before, now = (config_of(saved, where) or config).recipe(), config.recipe()
     changed = [name for name, value in now.items() if value != before.get(name) and not name.startswith("sampling.")]
     if changed:
@@ -169,20 +169,20 @@ def differences(saved: dict, config: XTTSConfig, where: str) -> Iterator[str]:
 
 
 class OrderedClips:
-    """Training clips of a run, and the batch order of a stage. Batches in this order are indices into `clips`."""
+    """Training clips of a run, and the order of a stage's batches. Each batch is a list of indices into `clips`."""
 
     def __init__(self, clips: Sequence[Utterance], order: BatchOrder):
         self.clips, self.order = clips, order
         self.identities = np.array([id_hash(clip.id) for clip in clips], np.uint64)
-        # With an equal digest and `start`, batches are equal.
+        # Two runs with equal digests and equal `start` have equal batches.
         self._digest = digest_bytes(self.identities.tobytes() + order.digest().encode())
 
     def record(self, position: int) -> ClipRecord:
         """Returns the record for a checkpoint after `position` batches: arrays for the file `CLIPS`, and JSON values.
 
-        A run with the same clips rebuilds the same batches from `start`, this order's first batch in the epoch. A run
-        with other clips continues from `cut`, the batch at `position`. `heard_at_start` and `heard`, `(N,)` uint8, mark
-        clips used in the epoch before `start` and before `cut`. `identity` contains hashes of the clips' ids.
+        A run with the same clips rebuilds this order from `start`, the order's first batch in the current epoch. A run
+        with other clips continues from `cut`, the batch at `position`. The arrays are `(N,)`: `identity` (hashed ids),
+        and `heard_at_start` and `heard` (uint8, 1 for clips that the epoch used before `start` and before `cut`).
         """
         start, cut = self.order.start_at(position), self.order.cut(position)
         heard_at_start, heard = np.zeros((2, len(self.identities)), np.uint8)
@@ -193,7 +193,7 @@ class OrderedClips:
         return arrays, {"digest": self._digest, **state}
 
     def continuing(self, record: ClipRecord) -> tuple[EpochStart, str | None]:
-        """Returns the `EpochStart` that continues `record`, and a warning if clips or batches changed, else None."""
+        """Returns the `EpochStart` that continues `record`, and a warning (None if clips and batches are unchanged)."""
         arrays, state = record
         if state.get("digest") == self._digest:
             return EpochStart(*state["start"], np.flatnonzero(arrays["heard_at_start"])), None
@@ -208,7 +208,7 @@ class OrderedClips:
 
 
 def checked_record(record: ClipRecord, position: int, where: str) -> ClipRecord:
-    """Returns `record` if it is valid and made at `position`. If not, raises `CheckpointError`, which names `where`."""
+    """Returns `record` if it is valid for `position`. Otherwise raises `CheckpointError` for the checkpoint `where`."""
     arrays, state = record
     start, cut = state.get("start"), state.get("cut")
     is_place = lambda found: isinstance(found, list) and len(found) == 3 and all(map(is_count, found))
@@ -224,7 +224,7 @@ TRAINED = "trained"
 
 
 class Checkpointer:
-    """Saves and loads a trainer's checkpoints. The chief worker saves, and selects the step that all workers load."""
+    """Saves and loads a trainer's checkpoints. Only the chief saves. It also selects the step that all workers load."""
 
     def __init__(self, trainer: "StageTrainer"):
         self.trainer, self.workers = trainer, trainer.workers
@@ -271,7 +271,7 @@ class Checkpointer:
     def resume(self, store: CheckpointStore) -> None:
         """Loads the newest intact checkpoint in `store`, unless it contains only starting weights (step 0).
 
-        Raises `CheckpointError` if this checkpoint cannot be resumed, or if another run's `store` has no trained one.
+        Raises `CheckpointError` if it cannot be resumed, or if another run's `store` has no checkpoint to resume.
         """
         step = self.workers.ask(lambda: store.newest_sound(logger.warning))
         if step is not None and not is_start(store.read_state(step)):
@@ -300,9 +300,9 @@ class Checkpointer:
             logger.info("%s", line)
 
     def go_back(self, error: Exception) -> None:
-        """Loads the newest checkpoint with finite losses and lowers the learning rate, after training has diverged.
+        """After divergence, loads the newest checkpoint with finite losses and lowers the learning rate.
 
-        Raises `error` if there is no such checkpoint, or if training has gone back `training.divergence_returns` times.
+        Raises `error` if no checkpoint has finite losses, or if this was done `training.divergence_returns` times.
         """
         settings, guard = self.trainer.config.training, self.trainer.watch.divergence
         self.writer.wait()
@@ -320,7 +320,7 @@ class Checkpointer:
         )
 
     def go_back_to_best(self) -> None:
-        """Loads the best checkpoint, if any, after early stopping, but keeps the history. Renames later checkpoints."""
+        """After early stopping, loads the best checkpoint, if any, but keeps the history. Renames later checkpoints."""
         self.writer.wait()
         state, detector = self.state, self.trainer.watch.overtraining
         kept = state.history, state.stale_evaluations, detector.state()
@@ -338,7 +338,7 @@ class Checkpointer:
 
 
 def last_good_step(store: CheckpointStore) -> int | None:
-    """Returns the step of the newest intact checkpoint with finite losses, or None. Renames newer checkpoints."""
+    """Returns the step of the newest intact checkpoint with finite losses, or None. Renames all newer checkpoints."""
     while (step := store.newest_sound(logger.warning)) is not None:
         state = store.read_state(step)
         if is_start(state):
@@ -351,7 +351,7 @@ def last_good_step(store: CheckpointStore) -> int | None:
 
 
 def untrained_foundations(config: XTTSConfig, stage: str, device: str) -> dict[str, XTTS]:
-    """Returns new models of the stages that `stage` depends on, by stage name, with random weights, on `device`."""
+    """Creates models with random weights on `device` for the stages that `stage` depends on. Keys are stage names."""
     with tf.device(device):
         return {name: XTTS(config.model, parts=(STAGE_CLASSES[name].part,)) for name in STAGES[stage].builds_on}
 
@@ -370,7 +370,7 @@ def load_foundations(
     models, lineage = models or untrained_foundations(config, stage, device), {}
     for name, model in models.items():
         store = CheckpointStore(Path(config.training.checkpoint_dir) / name)
-        store.newest_sound(logger.warning)  # puts damaged ones away
+        store.newest_sound(logger.warning)  # renames damaged checkpoints
         require_trained(store.folder, f"The {stage} stage")
         part = STAGE_CLASSES[name].part
         step = chosen_step(store, part)  # the best checkpoint is the stage's result

@@ -81,7 +81,7 @@ class StageTrainer:
         self.adopt_batching()
         self.preparation = self.stage.make_preparation(self.data_device)
         self.stop_requested = threading.Event()
-        """Event to set, in any thread or signal handler, to end training with a checkpoint after the current step."""
+        """Event that ends training with a checkpoint after the current step. A thread or signal handler may set it."""
         self.pipeline_depth: int = config.training.pipeline_depth
         """Number of batches in the pipeline: one in preparation, one in training, and the others ready in a buffer."""
         self.enable_async_pipeline = True
@@ -96,7 +96,7 @@ class StageTrainer:
         require(config.workers == joined, "training.workers", rule, config.workers, hint)
         before = (resumed.newest_state() if resumed else None) or {}
         if before and resumed.folder.resolve() != self.store.folder.resolve():
-            # Otherwise, two runs' checkpoints would mix, and the new ones be removed if the old ones have more steps.
+            # Otherwise, checkpoints of two runs would mix, and new ones would be removed if old ones have more steps.
             rule = f"the run to resume, or a folder without checkpoints of the {stage.name}"
             require(not self.store.steps(), "training.checkpoint_dir", rule, config.checkpoint_dir)
         has_one_shape = self.config.data.static_shapes or settings.crop_seconds or hasattr(settings, "frames")
@@ -136,7 +136,7 @@ class StageTrainer:
         return self.clock.skipped > 0
 
     def train(self, dataset: SpeechDataset, callbacks: Iterable = ()) -> dict[str, float]:
-        """Trains to the last step, calling `callbacks` (see `Callback`). Returns the last validation losses by name."""
+        """Trains to the last step. Calls `callbacks` (see `Callback`). Returns the last validation losses by name."""
         if reason := self.stage.nothing_to_learn(dataset):
             logger.warning("Stage %s: nothing to train. %s", self.stage.name, reason)
             if not self.state.finished:
@@ -199,7 +199,7 @@ class StageTrainer:
         return validation
 
     def _train_until(self, total, dataset, validation_loader):
-        """Trains until step `total`, an early end or a requested stop. Returns the last validation losses by name."""
+        """Trains until step `total`, early stopping or a stop request. Returns the last validation losses by name."""
         settings, state, watch = self.config.training, self.state, self.watch
         accumulation, validation = self.batching.accumulation, {}
         stop = state.position + (total - state.step) * accumulation
@@ -253,11 +253,11 @@ class StageTrainer:
     def pipeline(
         self, dataset: SpeechDataset, start: int, stop: int, watch: Callable = lambda phase, call: call
     ) -> DevicePipeline:
-        """Returns an iterator (and context manager) of the prepared batches `start` to `stop - 1`, on the model device.
+        """Returns a `DevicePipeline`, which prepares batches `start` to `stop - 1` and copies them to the model device.
 
-        `watch(phase, call)` must return `call` or a wrapper, such as a timer. `phase` is `preprocess` or `transfer`.
+        `watch(phase, call)` must return `call`, the function of phase `preprocess` or `transfer`, or a wrapper of it.
         """
-        # Batches that are neither in preparation nor in training; with accumulation, a step takes several.
+        # Number of batches that are ready in the buffer. With accumulation, each step uses several batches.
         capacity = max(0, self.pipeline_depth - 2) * self.batching.accumulation * self.enable_async_pipeline
         prepare, transfer = watch("preprocess", self._prepare_whole), watch("transfer", self.replicas.transfer)
         return DevicePipeline(self.stream(dataset, start, stop), prepare, transfer, capacity, start)
@@ -272,7 +272,7 @@ class StageTrainer:
         return batch
 
     def stream(self, dataset: SpeechDataset, start: int, stop: int) -> Iterable:
-        """Returns the `WaveBatch`es `start` to `stop - 1` of a data set, on the data device and not yet prepared."""
+        """Returns an iterable of the `WaveBatch`es `start` to `stop - 1`, on the data device and not yet prepared."""
         depth = prefetch_depth(self.config, self.plan, self.stage.name)
         return dataset.stream(self.stage.name, self.data_device, start, stop, depth)
 
@@ -280,7 +280,7 @@ class StageTrainer:
         """Returns a prepared batch of noise with the shape of a training batch, to measure time and memory.
 
         `size` is the number of clips (default: this worker's part of a batch). `pick` selects the audio length from the
-        audio lengths of all training batches, and likewise the text length. The default, `max`, selects the longest.
+        audio lengths of all training batches, and the text length from all their text lengths (`max`: the longest).
         """
         size = size or self.batching.batch_size // self.workers.count
         loader = dataset.train_loader(self.stage.name)
@@ -295,8 +295,8 @@ class StageTrainer:
         return {**self.stage.all_weights(), **step.state_variables, **step.averages, **step.accumulators()}
 
     def adopt_batching(self) -> None:
-        """Copies batch size and accumulation from `batching`, where `fit_batch_size` or a checkpoint may have changed
-        them, to `config`. Raises `ConfigError` if the batch cannot be divided equally among the training devices."""
+        """Copies batch size and accumulation from `batching` to `config`, because `fit_batch_size` or a checkpoint may
+        have changed them. Raises `ConfigError` if the batch cannot be divided equally among the training devices."""
         size, accumulation = self.batching.batch_size, self.batching.accumulation
         rule = f"a multiple of the number of training devices, {self.replicas.count}"
         hint = "Give a number instead of auto." if self.batching.automatic else ""

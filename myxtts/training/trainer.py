@@ -36,7 +36,7 @@ class XTTSTrainer(StageTrainer):
     Args:
         config: Configuration. `data.data_gpu` and `data.model_gpu` select the devices.
         model: Model to train, on the model device. It must contain the part that the stage trains. The run uses the
-            model's shape and, if `model.preset` is set, the vocabulary in it. None creates a model.
+            model's shape and, if `model.preset` is set, the preset's vocabulary. None creates a model.
         resume_checkpoint: Folder of the run to resume. None resumes the run in `training.checkpoint_dir`, if it has a
             checkpoint of the stage and `training.reset_training` is False.
         model_device: TensorFlow name of the device that trains; None means the model device in `plan`.
@@ -82,8 +82,8 @@ class XTTSTrainer(StageTrainer):
         super().__init__(config, stage, plan, model=model, resume_checkpoint=resume_checkpoint, **options)
 
     def _open(self, config):
-        """Opens the data set. Raises `ConfigError` if no data set is configured, if the vocabulary has more tokens than
-        the given model, or if `training.init_from` or the reset of an existing run is requested."""
+        """Opens the data set. Raises `ConfigError` if no data set is configured, if its vocabulary is too large for the
+        given model, if `training.init_from` is set, or if `training.reset_training` is set and the run exists."""
         home, training, model = self._home, config.training, self._given
         hint = "myxtts.train() makes a sample corpus without one."
         require(config.data.train_data is not None, "data.train_data", "a training set", None, hint)

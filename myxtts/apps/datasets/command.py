@@ -45,7 +45,7 @@ def make_dataset(recordings: AnyPath | Sequence[AnyPath], output: AnyPath, **opt
         options: Options of the command, with underscores: `transcript="talk.txt"`, `one_voice=True`.
 
     Raises:
-        UserError: A recording, text or option is unusable. A note on the error lists the Python names of flags.
+        UserError: A recording, text or option is unusable. Its `__notes__` give the flags' Python names.
     """
     print(_make(keywords(build_parser(), {"recordings": recordings, "output": output, **options})))
     return Path(output)

@@ -101,7 +101,7 @@ def evaluate(*folders: str | os.PathLike, **options) -> dict[str, Any]:
         options: Options of the command, with underscores: `data="DIR"`, `quick=True`, `recognizer="base"`.
 
     Raises:
-        UserError: An option, file or package is unusable. A note on the error lists the Python names of flags.
+        UserError: An option, file or package is unusable. Its `__notes__` give the flags' Python names.
     """
     arguments = keywords(build_parser(), {"folders": folders, **options})
     _evaluate(arguments, _check(arguments))

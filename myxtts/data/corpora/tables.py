@@ -342,7 +342,7 @@ def read_split(reading: Reading, place: Place, training: Table, validation: Tabl
 
 
 def read_parts(reading: Reading, place: Place, parts: dict[str, Path], training: str, read: Callable[[Place], object]):
-    """Calls `read` for two of the `{split: folder}` in `parts`: `training`, and the first validation split, if any."""
+    """Calls `read` for the split `training` and, if any, the first validation split. `parts` is `{split: folder}`."""
     validation, *others = [name for name in VALIDATION if name in parts and name != training] or [None]
     for name in others:
         reading.note("The folder ", reading.folder.relative(parts[name]), " is not used.")

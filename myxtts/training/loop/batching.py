@@ -26,7 +26,7 @@ class Batching:
     """Takes optimizer steps. If memory runs out in a step, splits the batches into more parts and repeats the step.
 
     Checkpoints contain batch size, accumulation and number of parts. If `automatic` is True (`--batch-size auto`), a
-    resumed run restores all three. If not, it restores only the number of parts, if the batch size is unchanged.
+    resumed run restores all three. Otherwise it restores the number of parts, but only for an unchanged batch size.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class Batching:
     ):
         self.train_step, self._replicas, self.automatic = train_step, replicas, automatic
         self.batch_size, self.accumulation, self.parts = batch_size, accumulation, 1
-        """Numbers of clips per batch (over all replicas), of batches per optimizer step, and of parts per batch."""
+        """In this order: clips per batch (over all replicas), batches per optimizer step, and parts per batch."""
 
     @property
     def clips(self) -> int:
@@ -72,7 +72,7 @@ class Batching:
         return {"batch_size": self.batch_size, "parts": self.parts, "accumulation": self.accumulation}
 
     def restore(self, state: dict) -> None:
-        """Restores a saved `state`. If not `automatic`, restores only `parts`, and only for the same batch size."""
+        """Restores a saved `state`. Unless `automatic`, restores only `parts`, if the batch size is unchanged."""
         batch_size, accumulation, parts = (int(state[name]) for name in ("batch_size", "accumulation", "parts"))
         if min(batch_size, accumulation, parts) < 1 or batch_size % parts:
             raise ValueError(f"a batch of {batch_size} clips cannot be split into {parts} parts")
@@ -90,7 +90,7 @@ def with_batch(config: XTTSConfig, stage: str, batch_size: int, accumulation: in
 
 
 def fit_batch_size(trainer: "StageTrainer", dataset: SpeechDataset) -> SpeechDataset:
-    """Sets the largest batch size that fits unless the run is resumed. Returns the data set with `trainer.config`."""
+    """Sets the largest batch size that fits in memory, except in a resumed run. Returns `dataset` with new config."""
     batching = trainer.batching
     if trainer.step == 0:
         trainer.train_step.phase = trainer.stage.phase(1, 1)  # the last phase takes the most memory
@@ -105,7 +105,7 @@ def fit_batch_size(trainer: "StageTrainer", dataset: SpeechDataset) -> SpeechDat
 
 
 def peak_bytes(trainer: "StageTrainer", dataset: SpeechDataset, size: int, parts: int) -> int:
-    """Returns the peak memory in bytes of a trial step on `parts` batches, each of `size` clips of maximum length."""
+    """Takes and undoes a step on `parts` batches of `size` noise clips of maximum length. Returns the peak bytes."""
     step = trainer.train_step
     variables = trainer.placed_variables().values()
     before = [variable.numpy() for variable in variables]
@@ -122,8 +122,8 @@ def peak_bytes(trainer: "StageTrainer", dataset: SpeechDataset, size: int, parts
 
 def _largest_that_fits(trainer, dataset, effective):
     """Returns the largest batch size that fits. Tries divisors of `effective`, each at least twice the previous one."""
-    # A CPU has swap and no hard limit. There, a size is tried only if its memory, extrapolated from the last two sizes,
-    # is within the budget.
+    # A CPU has swap and no hard limit. On a CPU, a size is tried only if its memory, extrapolated from the last two
+    # sizes, is within the budget.
     replicas = trainer.replicas.count
     sizes = [size for size in range(replicas, effective + 1, replicas) if effective % size == 0]
     trials, reason, base, budget = {}, "", resident_bytes(), math.inf

@@ -11,7 +11,7 @@ SEED_BITS = 21
 
 
 class CompiledBlocks(Layer):
-    """Runs blocks of equal structure with XLA. The blocks share programs, so compilation takes as long as for one.
+    """Runs blocks of equal structure with XLA. They share programs, so compilation takes only as long as for one block.
 
     Each input shape has one program for the forward pass and one for the backward pass. The weights of a block are
     arguments of the program. The backward pass recomputes the activations from the block's input (Chen et al. 2016), so

@@ -27,7 +27,7 @@ PHASES = {
     "preparing": "preparing a batch on the data device",
     "copying": "copying a batch to the model device",
 }
-"""Phases of the producer thread, in the order of processing, with descriptions for messages."""
+"""Phases of the producer thread, in the order in which they process a batch: `{name: description for messages}`."""
 LOST_WORKER = (
     tf.errors.UnavailableError,
     tf.errors.DeadlineExceededError,
@@ -39,7 +39,7 @@ LOST_WORKER = (
 
 
 def prefetch_depth(config: XTTSConfig, plan: DevicePlan, stage: str) -> int:
-    """Returns how many batches to prefetch: `data.pipeline_buffer_size`, or 2 to 8 by default with memory isolation."""
+    """Returns how many batches to prefetch: `data.pipeline_buffer_size`, by default 2 to 8 with memory isolation."""
     requested = config.data.pipeline_buffer_size
     if plan.mode != "isolated" or not isinstance(requested, Default):
         return requested
@@ -61,7 +61,7 @@ def _prepared(waves, prepare, transfer, start, seconds, now):
         while (wave := timed("reading", next, reader, None)) is not None:
             yield timed("copying", transfer, timed("preparing", prepare, wave, next(positions)))
     finally:
-        # Explicitly, because closing a reader needs a new thread, which garbage collection at exit cannot start.
+        # Closed explicitly, because closing needs a new thread, which garbage collection at exit cannot start.
         if isinstance(waves, Generator):
             waves.close()
 
@@ -75,26 +75,26 @@ class DevicePipeline(Iterator, AbstractContextManager):
 
     Args:
         batches: `WaveBatch`es on the data device.
-        prepare: `(WaveBatch, position) -> batch`, on the data device.
-        transfer: `batch -> batch`, which copies a batch to the model device.
+        prepare: Function `(WaveBatch, position) -> prepared batch`, which runs on the data device.
+        transfer: Function `batch -> batch`, which copies a prepared batch to the model device.
         capacity: Size of the buffer. With 0, there is no thread: each batch is prepared on demand, without overlap.
-        start: Position of the first batch.
+        start: Position of the first batch in the batch order.
     """
 
     def __init__(self, batches: Iterable, prepare: Callable, transfer: Callable, capacity: int = 1, start: int = 0):
         self.capacity, self.seconds, self._now = capacity, Counter(), SimpleNamespace(phase="reading")
-        """`seconds` sums the producer's time in each of the `PHASES`, and the consumer's waiting time (`stall`)."""
+        """`seconds` contains the producer's time in each of the `PHASES`, and the consumer's waiting time (`stall`)."""
         self._batches = _prepared(batches, prepare, transfer, start, self.seconds, self._now)
         self._ready, self._stop = queue.Queue(maxsize=capacity), threading.Event()
         work = self._batches, self._ready, self._stop
         self._producer = threading.Thread(target=_produce, args=work, name="myxtts-data-device", daemon=True)
-        # Ends the thread after a Ctrl-C outside of the `with` block: the thread holds no reference to the pipeline.
+        # Ends the thread after a Ctrl-C outside of the `with` block. The thread itself does not refer to the pipeline.
         weakref.finalize(self, self._stop.set)
         if capacity:
             self._producer.start()
 
     def wait_until_filled(self, head_start_seconds: float = 0.0, timeout_seconds: float = 300.0) -> None:
-        """Waits for a head start and a full buffer. Raises `RuntimeError` if no batch comes in `timeout_seconds`."""
+        """Waits for a head start, then a full buffer. Raises `RuntimeError` if no batch comes in `timeout_seconds`."""
         self._stop.wait(head_start_seconds)
         ready = -1
         while self._producer.is_alive() and not self._ready.full():
@@ -165,7 +165,7 @@ def copy_to(batch: NamedTuple, device: str) -> NamedTuple:
 
 
 class StepClock:
-    """Measures the duration of each step after the first `warmup_steps`, which are slower. Excludes `paused` blocks."""
+    """Measures the duration of each step after the first `warmup_steps`, which are slower. Excludes `paused` time."""
 
     def __init__(self, warmup_steps: int = 3):
         self.warmup_steps, self.step_times = warmup_steps, []
@@ -198,11 +198,11 @@ class StepClock:
             self._last += time.perf_counter() - began
 
     def report(self, whole_run: bool = False) -> dict[str, float]:
-        """Returns the timing of the steps since the last report or, if `whole_run`, of all steps; `{}` without steps.
+        """Returns the timing of the steps since the last report (of all steps if `whole_run`), or `{}` without steps.
 
         The names are `avg_ms`, `std_ms`, `steps_per_second`, `variation` (std / mean), `buffer` (mean fill) and
         `buffer_capacity`. In addition, `stall` (time spent waiting for data) and the producer's phases `reading`,
-        `preparing` and `copying` are fractions of the total step time since `start`, whatever `whole_run` is.
+        `preparing` and `copying` are fractions of the total step time since `start`, even if `whole_run` is False.
         """
         first = 0 if whole_run else self._reported
         times = np.array(self.step_times[first:])
@@ -235,7 +235,7 @@ class Replicas:
 
     def __init__(self, plan: DevicePlan):
         self.data_device, self.devices = plan.data_device, plan.model_devices
-        """Devices of this process: the one that prepares batches, and those that train."""
+        """Devices of this process: the device that prepares batches, and the devices that train."""
         self.workers: Workers = current_workers()
         self.strategy: tf.distribute.Strategy = self.workers.strategy or (
             tf.distribute.OneDeviceStrategy(self.devices[0])
@@ -252,7 +252,7 @@ class Replicas:
             yield
 
     def adopt(self, model: keras.Model) -> None:
-        """Prepares a model built outside `scope` for training. Raises `ConfigError` if training uses other devices."""
+        """Prepares a model built outside `scope` for training. Raises `ConfigError` if training uses another device."""
         hint = "Save it with model.save_to_preset(FOLDER) and give training.init_from=FOLDER to myxtts.train()."
         require(self.count == 1, "model=", "trained on one device", f"{self.count} devices", hint)
         device, found = self.devices[0], {short_name(variable.value.device) for variable in model.variables}
@@ -263,7 +263,7 @@ class Replicas:
             variable.value._distribute_strategy = self.strategy
 
     def transfer(self, batch: NamedTuple) -> NamedTuple:
-        """Copies a prepared batch to the model device. Each of several model devices gets an equal shard."""
+        """Copies a prepared batch to the model device. If there are several, each model device gets an equal shard."""
         if len(self.devices) == 1:
             return copy_to(batch, self.devices[0])
         with tf.device(self.data_device):
@@ -279,7 +279,7 @@ class Replicas:
         )
 
     def split(self, batch, parts: int) -> list:
-        """Splits a batch into equal parts. If the batch is distributed over the replicas, so is each part."""
+        """Splits a batch into equal parts. Parts of a distributed batch are also distributed over the replicas."""
         if parts == 1:
             return [batch]
         pieces = []
@@ -290,6 +290,6 @@ class Replicas:
 
 
 def equal_parts(batch: NamedTuple, count: int) -> list:
-    """Splits a batch into parts of equal size, by slicing, because `tf.split` has no GPU kernel for integers."""
+    """Splits a batch into `count` equal parts. Uses slices, because `tf.split` has no GPU kernel for integers."""
     rows = len(batch[0]) // count
     return [type(batch)(*(field[rows * part : rows * (part + 1)] for field in batch)) for part in range(count)]

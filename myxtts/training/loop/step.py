@@ -2,7 +2,7 @@
 
 Each loss is a mean over the items of all replicas and micro-batches. Gradients are summed over the replicas once per
 update, then checked, clipped and applied. Keras cannot do this: its clipping and loss scaling see one replica, and its
-accumulation gives all micro-batches equal weight, whatever their number of tokens.
+accumulation gives all micro-batches equal weight, even if their numbers of tokens differ.
 """
 
 from collections.abc import Callable, Iterator
@@ -44,14 +44,14 @@ class TrainStep:
         self.averaged = self._of_rules(lambda rule: rule.trainable if rule.averages else {})
         """Weights that have moving averages, by name."""
         self.averages = self._of_rules(lambda rule: rule.averages)
-        """Moving averages of the weights by name; empty if there are none."""
+        """Moving averages of the weights by name; empty without weight averaging."""
         self.state_variables = self._of_rules(lambda rule: rule.state_variables)
-        """Variables other than weights that checkpoints contain, such as optimizer slots, by name."""
+        """Variables that checkpoints contain in addition to weights, such as optimizer slots, by name."""
         self.restart_averages()
         self.phase, self.micro_batches = "", 0
         """`phase` is the stage's phase in the next step; `micro_batches` is the number of batches in the last step."""
         self.on_micro_batch: Callable[[int, int], None] = lambda done, count: None
-        """Called with `(done, count)` after each micro-batch if a step has several. Both are sums over the updates."""
+        """Called with `(done, count)` after each micro-batch, if a step has several. Both numbers count all updates."""
         self.xla, self._begun = xla, 0
         self.forget_traces()
 
@@ -68,9 +68,9 @@ class TrainStep:
         self._finish = tf.function(self._finish_step, reduce_retracing=True, autograph=False)
 
     def trace_for(self, examples: list) -> None:
-        """Traces one graph for all batch shapes. `examples` are the smallest and the largest batch or micro-batch.
+        """Traces one graph for all batch shapes. `examples` contains the smallest and the largest batch or micro-batch.
 
-        By default, TensorFlow traces one graph for the first shape and one for all others. A resumed run starts with
+        By default, TensorFlow traces one graph for the first shape and one for all others. A resumed run may start with
         another shape, so its losses would be rounded differently. Does nothing with XLA, which compiles each shape.
         """
         if self.xla or tf.config.functions_run_eagerly():
@@ -94,7 +94,7 @@ class TrainStep:
         return {name: v for rule in self.rules for name, v in rule.named(variables(rule)).items()}
 
     def accumulators(self) -> dict[str, tf.Variable]:
-        """Returns the gradient accumulators by name. Checkpoints do not contain them: they are zero between steps."""
+        """Returns the gradient accumulators by name. Checkpoints omit them, because they are zero between steps."""
         return self._of_rules(lambda rule: {f"accumulator/{name}": v for name, v in zip(rule.trainable, rule.sums)})
 
     def restart_averages(self) -> None:
@@ -108,7 +108,7 @@ class TrainStep:
 
     @contextmanager
     def averaged_weights(self) -> Iterator[None]:
-        """Swaps the weights with their averages, if any, during a `with` block, for validation or synthesis."""
+        """Swaps the weights with their averages (if any) during a `with` block that validates or synthesizes."""
 
         def exchange():
             for average, weight in zip(self.averages.values(), self.averaged.values()):
@@ -157,9 +157,9 @@ class TrainStep:
             batches: One batch on the model devices, or several micro-batches, whose gradients are summed.
             seed: Dropout seed, two integers.
 
-        Returns scalars by name: `loss` (weighted sum), each loss, `gradient_norm`, and `finite`. Results of an update
-        that has a name are prefixed with it, as in `discriminator/loss`. If a stage has several updates, `loss` and
-        `gradient_norm` are those of the last one, and `finite` is False if any update was skipped as non-finite.
+        Returns scalars by name: `loss` (weighted sum), each loss, `gradient_norm`, and `finite`. If an update has a
+        name, its results have this name as a prefix, as in `discriminator/loss`. If a stage has several updates, `loss`
+        and `gradient_norm` are those of the last update, and `finite` is False if any update was skipped.
         """
         # Operations outside the replicas, such as the norm, would otherwise run on the first device: the data device.
         with tf.device(self.strategy.extended.worker_devices[0]):

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 STEPS_PER_PROGRAM = 2000
 """Number of steps after which compiling a batch shape with XLA pays off, except in tiny models. Measured for the GPT on
-an H100: a shape takes 65 to 100 s to compile and then saves 0.1 s per step (0.01 s with nano)."""
+an H100: a shape takes 65 to 100 s to compile and then saves 0.1 s per step (0.01 s in size nano)."""
 RESUMED = "as in the resumed checkpoint"
 RECOMPUTED = "recomputed_"
 """Prefix of the name scopes of recomputed operations, followed by the name of the block."""
@@ -36,13 +36,13 @@ _ATTENTION = re.compile(rf"^(?:replica_\d+/)?(.*?)({'|'.join(ATTENTION_SCOPES.va
 
 
 class Switches(SimpleNamespace):
-    """Applied values of the training switches on this machine: an attribute for each of `config.training.SWITCHES`.
+    """Applied values of the training switches on this machine, as one attribute per name in `config.training.SWITCHES`.
 
-    `requested` is the result of `requested_switches`. `reasons` gives the reasons, if known, for applied values.
+    `requested` is the result of `requested_switches`. `reasons` contains the reasons for applied values, if known.
     """
 
     def applied(self) -> dict:
-        """Returns the applied values by switch, as JSON for checkpoints."""
+        """Returns the applied values by switch, as JSON values for checkpoints."""
         return {name: getattr(self, name) for name in SWITCHES}
 
     def requested_text(self, name: str) -> tuple[object, str]:
@@ -67,11 +67,11 @@ def settle_switches(
     """Returns the switches to apply on a device, and sets TF32 and determinism for the whole process.
 
     Args:
-        applicable: Names of the switches that apply to the stage. All other switches have their default values.
-        before: `Switches.applied` of the run to resume. If `attention` or `xla` is `auto`, its value from that run is
-            kept, because another value would round losses differently.
+        applicable: Names of the switches that apply to the stage. All other switches get their default values.
+        before: Result of `Switches.applied` in the run to resume. An `attention` or `xla` setting of `auto` becomes the
+            value from that run, because another value would round losses differently.
         stage: Name of the stage, whose default EMA decay applies if neither the settings nor the preset set one.
-        steps_per_shape: Number of steps per batch shape, on which the choice of XLA depends; 0 if unknown.
+        steps_per_shape: Number of steps per batch shape, which decides whether XLA pays off; 0 if unknown.
     """
     requested = requested_switches(training, stage)
     values = {name: value if name in applicable else SWITCHES[name] for name, (value, _) in requested.items()}
@@ -204,7 +204,7 @@ class LedgerRow(NamedTuple):
 
 
 class Ledger(dict[str, LedgerRow]):
-    """Report on requested values and observed effects of all training switches, by name. `str()` returns a table."""
+    """Report on the requested value and the observed effect of each switch: `{name: row}`. `str()` returns a table."""
 
     def __str__(self):
         rows = (row if row.as_requested else row._replace(effective=f"! {row.effective}") for row in self.values())
@@ -230,7 +230,7 @@ class LedgerKeeper:
         self._before = [(v, v.numpy()) for v in averages[:8]]
 
     def ledger(self, figures: dict) -> Ledger:
-        """Returns the `Ledger`. `figures` are results of the first step that changed the weights, see `TrainStep`."""
+        """Returns the `Ledger`. `figures` is the result of `TrainStep` for the first step that changed the weights."""
         rows = [self._precision(), self._tf32(), self._loss_scaling()]
         rows += self.trainer.stage.ledger_rows(self.step, self.switches)
         rows += [self._xla(), self._determinism(), self._averages(), *self._batches()]

@@ -65,11 +65,11 @@ class UpdateRule:
         self._apply_compiled: Callable = compiled(self._apply, xla and self.strategy.num_replicas_in_sync == 1)
 
     def has_turn(self, phase: str) -> bool:
-        """Returns whether the update is applied in this phase of the stage."""
+        """Returns whether the update is applied in the stage's phase `phase`."""
         return self.phases is None or phase in self.phases
 
     def named(self, values: dict) -> dict:
-        """Returns `values` with the update's name as a prefix of their names, as used in checkpoints and logs."""
+        """Returns `values` with the update's name, if any, prepended to each name, as in checkpoints and logs."""
         return {f"{self.name}/{name}": value for name, value in values.items()} if self.name else values
 
     def all_reduce(self, value):
@@ -88,7 +88,7 @@ class UpdateRule:
         return tf.add_n([weight * sums[name] / tf.maximum(counts[name], 1.0) for name, weight in weights])
 
     def _gradients(self, batch, counts, seed, phase):
-        """Returns gradients of the weighted and scaled loss, loss sums, and statistics, for a replica's batch."""
+        """Returns, for one replica's batch: gradients of the weighted and scaled loss, loss sums, and statistics."""
         self.objective.phase = phase
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             values = [v.value for v in self.variables]
@@ -101,7 +101,7 @@ class UpdateRule:
         return [tf.convert_to_tensor(gradient) for gradient in gradients], sums, statistics
 
     def take_accumulated(self) -> list:
-        """Returns the accumulated gradients summed over replicas; clears the accumulators. Needs a replica context."""
+        """Returns the accumulated gradients, summed over replicas; clears the accumulators. Needs a replica context."""
         gradients = [tf.identity(accumulator) for accumulator in self.sums]
         with tf.control_dependencies(gradients):
             for accumulator in self.sums:
@@ -152,7 +152,7 @@ class UpdateRule:
         """Updates a replica's weight averages (Polyak and Juditsky 1992). `step` is the number of earlier updates.
 
         The decay is `min(ema, (1 + step) / (10 + step))`, as in `tf.train.ExponentialMovingAverage` with `num_updates`.
-        Keras's `use_ema` has no such warm-up: at 0.999, the initial weights still make up a third after 1000 steps.
+        Keras's `use_ema` lacks this warm-up: after 1000 steps at 0.999, the averages are still a third initial weights.
         """
         step = tf.cast(step, tf.float32)
         rate = 1.0 - tf.minimum(self.ema, (1.0 + step) / (10.0 + step))
@@ -161,7 +161,7 @@ class UpdateRule:
 
 
 def make_optimizer(settings: StageConfig, trainable: dict) -> keras.optimizers.Optimizer:
-    """Creates the optimizer for the weights `trainable`, including its slots, on the current device."""
+    """Creates the optimizer and its slots for the weights `trainable`, on the current device."""
     beta_1, beta_2 = settings.betas
     rates = dict(weight_decay=settings.weight_decay, beta_1=beta_1, beta_2=beta_2, epsilon=1e-8)
     optimizer = AdamW(settings.learning_rate, **rates)
@@ -173,7 +173,7 @@ def make_optimizer(settings: StageConfig, trainable: dict) -> keras.optimizers.O
 
 
 def no_weight_decay(name: str) -> bool:
-    """Returns whether a variable has no weight decay, as in XTTS: biases, embeddings, norms outside the perceiver."""
+    """Returns whether a variable has no weight decay: as in XTTS, a bias, embedding, or norm outside the perceiver."""
     last = name.rsplit("/", 1)[-1]
     return last in ("bias", "beta") or last.endswith("_embedding") or (last == "gamma" and "norm" in name)
 

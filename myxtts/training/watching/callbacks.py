@@ -39,7 +39,7 @@ class StageStart(NamedTuple):
 class StageEnd(NamedTuple):
     """Results of a stage at the end of its training.
 
-    `timing` contains the values described in `Callback.on_log`, but for the whole run. `traces` counts traces of the
+    `timing` contains the values that `Callback` describes for `on_log`, over the run. `traces` counts traces of the
     train step, `skipped_steps` counts skipped non-finite updates. Without dynamic loss scaling, `loss_scale` is None.
     """
 
@@ -58,13 +58,13 @@ class Callback:
     - `on_waiting(seconds)`: in Multi-GPU Mode, before training waits `seconds` to give the data pipeline a head start.
     - `on_running()`: in Multi-GPU Mode, when the pipeline is filled.
     - `on_ledger(ledger: Ledger)`: after the first step that changed the weights.
-    - `on_micro_batch(what, done, count)`: after `done` of a step's `count` batches were `what`: `read` or `computed`.
+    - `on_micro_batch(what, done, count)`: after micro-batch `done` of `count`; `what` is `read` or `computed`.
     - `on_step(step)`: after every step.
     - `on_log(step, losses, timing)`: every `training.log_every_steps`. `losses` are means since the last call. `timing`
       is a `StepClock.report` plus memory in MB (`host_mb`, `model_gpu_mb`) and GPU utilization (`model_gpu_percent`).
-    - `on_validation(step, losses, is_best)`: after each validation; the model still has the averaged weights.
-    - `on_evaluation(step, figures, is_best)`: after each evaluation of speech; in `figures`, a lower `score` is better.
-    - `on_sample(step)`: every `training.sample_every_steps`; the model has the averaged weights.
+    - `on_validation(step, losses, is_best)`: after each validation, while the model has the averaged weights.
+    - `on_evaluation(step, figures, is_best)`: after each speech evaluation; in `figures`, `score` is better if lower.
+    - `on_sample(step)`: every `training.sample_every_steps`, while the model has the averaged weights.
     - `on_end(end: StageEnd)`: after the last step.
     """
 
@@ -81,7 +81,7 @@ class EventFile:
         self._writer, self._has_failed = None, False
 
     def write(self, step: int, write: Callable[[], None]) -> None:
-        """Calls `write()`, whose `tf.summary` calls are recorded for `step`, and flushes the file."""
+        """Calls the function `write`, records its `tf.summary` calls for `step`, and flushes the file."""
         try:
             if self._writer is None:
                 # Without parents, so that the folder of a run that was moved is not created again.
@@ -104,7 +104,7 @@ class EventFile:
 class MetricsWriter(Callback):
     """Writes losses, timing, validations and evaluations to `metrics.jsonl` in a run's folder, and to TensorBoard.
 
-    Each stage has its own TensorBoard folder in `logs`, which contains the settings. Repeated errors are not logged.
+    Each stage has a TensorBoard folder in `logs`, with values and settings. Of repeated errors, the first is logged.
     """
 
     def __init__(self, home: AnyPath, logs: AnyPath, config: XTTSConfig):

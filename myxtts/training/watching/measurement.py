@@ -28,7 +28,7 @@ PHASE_STEPS = 20
 PHASE_SECONDS = 15.0
 """Time limit in seconds for the steps that `try_stage` takes in a phase, not counting the first step."""
 COMPILED_SHARES = 0.3, 0.5
-"""Ratio of compiled to eager time, for preparation and for the train step; fitted to five runs (docs/benchmarks.md)."""
+"""Compiled time divided by eager time, for preparation and the train step; fitted to five runs (docs/benchmarks.md)."""
 WARMUP_STEPS = 5
 """Number of steps at the start of a measurement that are not counted, because they trace graphs and fill caches."""
 PRODUCT_SIZE = 1024
@@ -52,7 +52,7 @@ def noise_trainer(config: XTTSConfig, plan: DevicePlan, folder: PathLike, stage:
 def measure_pipeline(
     trainer: StageTrainer, dataset: SpeechDataset, num_steps: int, start: int = 0, watch=lambda phase, call: call
 ) -> StepClock:
-    """Takes `WARMUP_STEPS` untimed and `num_steps` timed steps, from batch `start`. Returns the `StepClock`.
+    """Takes `WARMUP_STEPS` untimed, then `num_steps` timed steps, beginning at batch `start`. Returns the `StepClock`.
 
     Changes the weights. Data preparation overlaps with training if `trainer.enable_async_pipeline` is True.
     `watch(phase, call)` is described in `StageTrainer.pipeline`; `phase` may also be `train`.
@@ -68,14 +68,14 @@ def measure_pipeline(
 
 
 def take_step(trainer: StageTrainer, batch: tuple, position: int) -> dict[str, tf.Tensor]:
-    """Takes a step on one batch at a negligible learning rate, for timing. Returns the losses when the step is done."""
+    """Takes a step on one batch at a negligible learning rate, for timing. Waits until done and returns the losses."""
     losses = trainer.train_step([batch], 1e-6, (0, position))
     tf.test.experimental.sync_devices()  # a GPU only queues the work
     return losses
 
 
 def timed(times: list[float], call: Callable, *arguments) -> Any:
-    """Calls a function, waits until all devices are idle, appends the seconds to `times`, and returns the result."""
+    """Calls `call`, waits until all devices are idle, appends the seconds to `times`, and returns the result."""
     began = time.perf_counter()
     result = call(*arguments)
     tf.test.experimental.sync_devices()
@@ -95,9 +95,9 @@ def synthetic_waves(config: XTTSConfig, seconds: float, batch_size: int) -> Wave
 def measure_training(
     config: XTTSConfig, plan: DevicePlan, folder: PathLike, clip_seconds: float, budget_seconds: float
 ) -> list[float]:
-    """Times training steps on noise, with data preparation but no overlap. Returns the seconds of each step.
+    """Times training steps on noise, including data preparation, without overlap. Returns the seconds of each step.
 
-    The first step, which traces the graphs, is not timed. After it, times steps for `budget_seconds`, at least one.
+    The first step traces the graphs and is not counted. Then, steps are timed for `budget_seconds`, but at least one.
     """
     trainer = noise_trainer(config, plan, folder)
     waves = synthetic_waves(config, clip_seconds, trainer.stage_config.batch_size)
@@ -116,9 +116,9 @@ def try_stage(dataset: SpeechDataset, stage: str, plan: DevicePlan) -> tuple[flo
     """Estimates the step time of a stage by timing eager steps on one noise clip and on a batch of noise clips.
 
     Returns:
-        `(eager, batch)`: the seconds of an eager step on one clip (mostly Python overhead), and the estimated seconds
-        of a training step. Both are means over the stage's phases. None if the stage cannot be trained on the data. If
-        time is left for one clip only, the seconds are assumed to be proportional to the number of clips.
+        None if the stage cannot be trained on the data, else `(eager, batch)` in seconds: `eager` is the time of an
+        eager step on one clip (mostly Python overhead), `batch` is the estimated time of a training step. Both are
+        means over the phases. If time allows one clip only, `batch` is assumed to be proportional to the clip count.
     """
     with tempfile.TemporaryDirectory() as folder:
         trainer = noise_trainer(dataset.config, plan, folder, stage)

@@ -31,7 +31,7 @@ WARN_AFTER = 5
 
 
 class TrainingDiverged(UserError):
-    """Raised after too many consecutive steps with non-finite losses or gradients, whose updates were skipped."""
+    """Raised after too many consecutive steps that were skipped because of non-finite losses or gradients."""
 
 
 class DivergenceGuard:
@@ -40,7 +40,7 @@ class DivergenceGuard:
     def __init__(self, limit: int):
         self.limit, self.rate_scale, self.returns = limit, 1.0, 0
         self.in_row, self._row = 0, deque(maxlen=limit)
-        """`rate_scale` multiplies the learning rate. `returns` counts rollbacks, and `in_row` consecutive bad steps."""
+        """`rate_scale` multiplies the learning rate, `returns` counts rollbacks, `in_row` consecutive bad steps."""
 
     def state(self) -> dict:
         return {"rate_scale": self.rate_scale, "returns": self.returns, "in_row": self.in_row}
@@ -61,16 +61,16 @@ class DivergenceGuard:
         self._row.append({"step": step, "clips": np.concatenate(clips).tolist(), "not_finite": broken})
 
     def bad_steps(self) -> list[dict]:
-        """Returns a dictionary per bad step: `step`, `clips`, `not_finite` (loss names). `[]` without divergence."""
+        """Returns `step`, `clips` and `not_finite` (names of losses) of each bad step, or `[]` without divergence."""
         return list(self._row) if self.in_row >= self.limit else []
 
 
 class OvertrainingDetector:
     """Early stopping (Prechelt 1998) that distinguishes overtraining from a plateau.
 
-    Counts the validations with a higher validation loss but a lower training loss than the best validation. (A training
-    loss is the mean since the previous validation.) A new best resets the count. `update` warns when the count is half
-    of `patience`, and sets `stopped` at `patience`. If `patience` is 0, `update` warns at `WARN_AFTER` and never stops.
+    Counts the validations that have a higher validation loss but a lower training loss (mean since the last validation)
+    than the best validation. A new best resets the count. `update` warns if the count reaches half of `patience`, and
+    sets `stopped` if it reaches `patience`. If `patience` is 0, `update` only warns, if the count reaches `WARN_AFTER`.
     """
 
     def __init__(self, patience: int):
@@ -137,7 +137,7 @@ class Watch:
         self.monitor: GPUMonitor | None = None
         """Monitor of the GPUs in use, set by the run. If it is None, GPU memory and utilization are not reported."""
         self.ledger_keeper: LedgerKeeper | None = None
-        """Creator of the `Ledger`. Must be set before the first step, in which it observes the weight averages."""
+        """Creates the `Ledger`. Must be set before the first step, to see whether this step changes the averages."""
         objectives = trainer.stage.validated([rule.objective for rule in trainer.train_step.rules])
         self.evaluate = Evaluator(trainer, objectives)
         self._callbacks, self._unread, self._recent = [], [], []
@@ -191,7 +191,7 @@ class Watch:
             )
 
     def read(self) -> None:
-        """Copies losses of the last steps to the host and records them. Called rarely: copying waits for the device."""
+        """Copies new losses to the host and records them. Called rarely, because copying waits for the device."""
         for step, clips, tensors in self._unread:
             losses = {name: float(value) for name, value in tensors.items()}
             self._recent.append(losses)
@@ -291,7 +291,7 @@ class Evaluator:
         """Metrics that `Stage.score` returned in the last evaluation."""
 
     def __call__(self, loader) -> dict[str, float]:
-        """Returns the losses (means over items; NaN if there are none) and metrics of the current weights, by name.
+        """Returns losses and metrics of the current weights, by name. A loss is a mean over items; NaN without items.
 
         Uses up to `training.max_validation_batches` batches, evenly spaced, so that clips of all lengths are included.
         """
@@ -312,7 +312,7 @@ class Evaluator:
         return {name: totals[name] / (counts[name] or math.nan) for name in totals} | self.metrics
 
     def _examine(self, waves):
-        """Evaluates at most one batch per replica. Returns `(loss sums, item counts, outputs to score)` per batch."""
+        """Evaluates `waves`, at most one per replica. Returns `(loss sums, item counts, outputs to score)` for each."""
         replicas, devices = self.trainer.replicas, self.trainer.replicas.devices
         prepared = [self.trainer.preparation(tf.nest.map_structure(tf.constant, wave)) for wave in waves]
         # If there are fewer batches than replicas, the last batch is repeated, and repeated results are dropped.
