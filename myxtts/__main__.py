@@ -14,7 +14,7 @@ from myxtts.devices.tensorflow_start import run_to_exit
 
 TEXTS = tomllib.loads((Path(__file__).parent / "cli/commands.toml").read_text("utf-8"))
 COMMANDS = {name: entry for group in TEXTS["groups"].values() for name, entry in group.items()}
-"""Function to call (`module:function`) and one-line summary of each subcommand, by the name of the subcommand."""
+"""Maps the name of each subcommand to a list: the function to call (`module:function`) and a one-line summary."""
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -108,7 +108,7 @@ def train(config: Configuration = None, **options) -> "Run":
 
     Args:
         config: Settings, a YAML file or a recipe's name. None selects the defaults if `train_data` is given. Otherwise,
-            None selects the settings of the run in `checkpoint_dir`, or `sample.yaml` if there is no run or if it was
+            None selects the settings of the run in `checkpoint_dir`, or `sample.yaml` if there is no run or the run was
             trained on the sample corpus.
         options: Flags of `myxtts train`, with underscores and the same defaults: `train_data="DIR"`,
             `model_size="nano"`, `data_gpu=0`, `max_steps=2000`; they override `config`. Also `callbacks`, a list of

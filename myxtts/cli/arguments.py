@@ -32,9 +32,9 @@ class PlainParser(argparse.ArgumentParser):
         self.register("type", float, _finite)
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None):
-        """Parses arguments; the error for an unknown flag suggests the nearest flag of the command or a sub-command.
+        """Parses arguments. The error for an unknown flag suggests the nearest flag of the command or a sub-command.
 
-        The result's attribute `given` is the set of the options of this command (not of a sub-command) in `args`.
+        The result's attribute `given` is the set of options in `args`, by attribute name, without sub-command options.
         """
         args = sys.argv[1:] if args is None else args
         subjects = next((one.choices for one in self._actions if isinstance(one, argparse._SubParsersAction)), {})
@@ -119,7 +119,7 @@ _SENTENCES = {
     r"argument (\S+): not allowed with argument (\S+)": "{} is not allowed with {}: give one of them.".format,
     r"argument (\S+): (must be .*)": "{} {}.".format,
 }
-"""Functions that write a clearer message from the groups of a match, by the pattern of argparse's message."""
+"""Maps a pattern of argparse's messages to a function that returns a clearer message, given the match's groups."""
 
 
 class _Formatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
@@ -143,7 +143,7 @@ def add_options(
 ) -> dict[str, argparse._ActionsContainer]:
     """Adds the options of a table, such as `OPTIONS["say"]`; returns the argument groups of the parser by heading.
 
-    `computed` contains further keyword arguments of `add_argument`, by flag, whose values are not constant.
+    `computed` contains additional keyword arguments of `add_argument` for some flags: values that are not constant.
     """
     groups, rivals, types = {}, {}, {"int": int, "float": float}
     for heading, entries in options.items():

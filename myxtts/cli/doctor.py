@@ -12,7 +12,7 @@ from myxtts.storage.files import write_json
 
 MAX_SECONDS = 3600
 UNUSED = OPTIONS["unused in doctor"]
-"""Names of the options that each check rejects. A key (`data is`) is a part of "must be left out when KEY checked"."""
+"""Names of the options that each check rejects. A key such as `data is` completes "left out when ... checked"."""
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -28,7 +28,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 @exits_with_sentence
 def main(argv: list[str] | None = None) -> int:
-    """Examines the machine, workers or data; returns 2 if no clip is usable, 1 if --strict finds a problem, else 0."""
+    """Checks the machine, workers or data. Returns 2 if no clip is usable, 1 if --strict finds a problem, else 0."""
     arguments = build_parser().parse_args(argv)
     subject = "data is" if arguments.subject else "the machine is" if arguments.workers is None else "workers are"
     for name in UNUSED[subject]:

@@ -19,7 +19,7 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 def exits_with_sentence(main: Callable) -> Callable:
     """Decorates a command's `main` to print errors that a user can fix and to return an exit code for them.
 
-    The code is `error.exit_code` (default: 2), or 130 after Ctrl-C. One of several workers exits instead of returning.
+    The code is `error.exit_code` (default: 2), or 130 after Ctrl-C. If there are several workers, the process exits.
     """
 
     @functools.wraps(main)
@@ -52,7 +52,7 @@ def exits_with_sentence(main: Callable) -> Callable:
 def require_output(flag: str, path: str | None, makes_folders: bool = False, starts: bytes = b"") -> None:
     """Raises `UserError` if no file can be written to `path`, the value of `flag`. Does nothing if `path` is None.
 
-    If `makes_folders`, a folder and missing parents are allowed. An existing file must be empty or begin with `starts`.
+    If `makes_folders`, folders and missing parents are allowed. An existing file must be empty or begin with `starts`.
     """
     if path is None:
         return
@@ -80,7 +80,7 @@ def require_output(flag: str, path: str | None, makes_folders: bool = False, sta
 
 
 def read_input(flag: str, path: str, max_bytes: int) -> str:
-    """Returns the text of the file given with `flag`. Raises `UserError` if missing, empty, too large or not UTF-8."""
+    """Returns the text of the file `path`. Raises `UserError` if the file is missing, empty, too large or not UTF-8."""
     try:
         if (text := read_bounded(Path(path), max_bytes)).strip():
             return text
@@ -92,7 +92,7 @@ def read_input(flag: str, path: str, max_bytes: int) -> str:
 
 
 def language_code(name: str | None, among: Collection[str] | None = None) -> str | None:
-    """Converts the value of --language to a code, or None to None. Raises `UserError` if unknown or not in `among`."""
+    """Returns the code of the language `name` (None for None). Raises `UserError` if unsupported or not in `among`."""
     from myxtts.text.languages import get_language  # takes long to import
 
     try:

@@ -35,7 +35,7 @@ from myxtts.utils.commons import progress_bar, setup_logging, standard_output_fo
 
 MAX_TEXT_BYTES = 16 * 2**20
 SHORT_TEXT = 400
-"""Maximum length in characters of texts for which not all graphs are traced, as tracing takes longer than it saves."""
+"""For texts of at most this many characters, not all graphs are traced: tracing would take longer than it saves."""
 MAX_LIST_BYTES = 64 * 2**20
 SPOKEN_FILE = "spoken.json"
 """File in the output folder with a digest of each audio file's text, voice and settings, to find outdated files."""
@@ -122,7 +122,7 @@ def _read(arguments):
 
 
 def _say(arguments, text, lines, sound):
-    """Speaks `text`, to --output or to the stream `sound`, or the `lines` of a batch file; returns the exit code."""
+    """Speaks either `text` (to the stream `sound` or to --output) or the batch `lines`; returns the exit code."""
     import_tensorflow()
     from myxtts.devices.configuration import configure_for_speech
     from myxtts.interchange.onnx.engines import load_synthesizer
@@ -185,7 +185,7 @@ def _confidence(spoken):
 
 
 def _check(arguments):
-    """Checks arguments before the model is loaded, and sets text and speaker. Raises `UserError` if one is invalid."""
+    """Checks the arguments, and may set `text` and `speaker`. Raises `UserError` if an argument is invalid."""
     check_model(arguments.checkpoint)
     if arguments.list_speakers:
         return

@@ -29,7 +29,7 @@ def build_parser(prog: str = "myxtts train") -> argparse.ArgumentParser:
 
 
 def config_from_arguments(arguments: argparse.Namespace) -> XTTSConfig:
-    """Returns the settings of the --config file, overridden by those of the other flags that were given."""
+    """Returns the settings of the --config file, overridden by the values of the other flags that were given."""
     return api.configure(arguments.config, **_given(arguments, (flag for flag in all_flags() if flag.settings)))
 
 

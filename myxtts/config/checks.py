@@ -51,8 +51,8 @@ def require(holds: bool, setting: str, rule: str, value: object, hint: str = "")
 
 @contextmanager
 def needing(hint: str, error: type[Exception] = UserError) -> Iterator[None]:
-    """Context manager for imports of optional packages: raises `error` instead of an `ImportError`. The message is
-    `hint` if `hint` names the missing package or contains `{}`, its placeholder. Else, it quotes the `ImportError`."""
+    """Converts an `ImportError` in a `with` block to `error`. If a package is missing and `hint` contains its name or
+    `{}` (replaced by the name), the message is `hint`. Otherwise, the message quotes the `ImportError`."""
     try:
         yield
     except ImportError as fault:
@@ -78,15 +78,15 @@ def is_new_or_empty(folder: Path) -> bool:
 
 
 def read_toml(module: str, name: str) -> dict[str, Any]:
-    """Reads the TOML file `name` that is next to `module`, the `__file__` of a module in this package."""
+    """Reads the TOML file `name` in the same folder as the Python file `module` (the caller's `__file__`)."""
     return tomllib.loads(Path(module).with_name(name).read_text("utf-8"))
 
 
 def read_bounded(path: Path, max_bytes: int) -> str:
-    """Reads a text file of at most `max_bytes` in UTF-8, or in UTF-16 with a byte-order mark. Removes the mark.
+    """Returns the text of a UTF-8 file, or of a UTF-16 file with a byte-order mark. Removes a byte-order mark.
 
-    Raises `OSError` if the file cannot be read, `UnicodeError` if it is not text, and `ValueError` if it is too large
-    or not a regular file. Messages of the last two begin with a verb ("is a folder"): callers prepend the name.
+    Raises `OSError` if the file cannot be read, `UnicodeError` if it is not text, and `ValueError` if it is larger than
+    `max_bytes` or not a regular file. Messages of `UnicodeError` and `ValueError` lack the file's name ("is a folder").
     """
     # Checked before opening, because opening a pipe waits for a writer.
     if not stat.S_ISREG(path.stat().st_mode):

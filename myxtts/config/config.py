@@ -40,8 +40,8 @@ class SamplingConfig(Settings):
     conditioning clip in training)."""
 
     def changed(self, values: Mapping[str, Any], beside: Collection[str] = ()) -> Self:
-        """Returns a copy with the `values` that are not None. Raises `ConfigError` for a name that is not a field.
-        `beside` contains names of the caller's other arguments, which the message may suggest instead."""
+        """Returns a copy with the settings in `values` changed; a value of None changes nothing. Raises `ConfigError`
+        for an unknown name. The message may suggest a name in `beside`, the names of the caller's other arguments."""
         for name in values.keys() - vars(self).keys():
             hint = nearest("voice" if name == "speaker" and beside else name, (*beside, *vars(self)))
             raise ConfigError(f"{printable(name)} is not {'an argument' if beside else 'a setting of sampling'}.{hint}")
@@ -126,7 +126,7 @@ SAMPLE = "sample.yaml"
 _MAX_FILE_BYTES = 64 * 2**10
 _MAX_FILES = 100
 _MAX_VALUES = 10_000
-"""Maximum number of values in a YAML file: 100 times what recipes need, like `_MAX_FILE_BYTES` and `_MAX_FILES`."""
+"""Limits for YAML: bytes per file, number of files, and values per file, each about 100 times what recipes need."""
 _UNREADABLE = (ArithmeticError, AttributeError, LookupError, OSError, RuntimeError, TypeError, ValueError)
 """Exceptions other than `YAMLError` that an invalid YAML file can cause, for example with the value `!!int ""`."""
 
@@ -137,7 +137,7 @@ def recipe_names() -> list[str]:
 
 
 def find_recipe(path: str | os.PathLike) -> Path:
-    """Returns `path`, the value of `--config`, or the recipe with this name if there is no such file."""
+    """Returns the recipe's path if `path` (the value of `--config`) does not exist but names a recipe; else `path`."""
     require("://" not in str(path), "--config", "a file on this machine", path)
     path = Path(path)
     is_recipe = path.name in recipe_names() and path.parent.as_posix() in (".", "configs")
@@ -164,7 +164,7 @@ def _mapping(values, where):
 
 
 def _typed(cls, values, where):
-    """Converts `values`, of the section `where`, to the types in the class `cls`, or raises `ConfigError`."""
+    """Converts `values` to the types of the fields in `cls`. Errors contain `where`, the section of the settings."""
     kinds = {one.name: one.type for one in fields(cls) if one.name != "stages"}
     stages = STAGES if cls is TrainingConfig else {}
     typed = {}
@@ -204,14 +204,14 @@ def _parsed(text):
 def read_yaml(path: str | Path) -> dict:
     """Reads a YAML file as nested dictionaries. Its values override those of the files that its key `include` lists.
 
-    Raises `ConfigError` if a file is missing, too large, not a mapping, includes itself, or is outside `path`'s folder.
+    Raises `ConfigError` if a file is missing or invalid, includes itself, or is outside the folder of `path`.
     """
     path = Path(path)
     return without_adapted(_read_yaml(path, os.path.realpath(path.parent), (), itertools.count(1)))
 
 
 def without_adapted(values: dict) -> dict:
-    """Removes numbers in the section `data` that equal their `Default`, so that a run may adapt these settings."""
+    """Returns `values` without numbers in section `data` that equal their `Default`, so that a run may adapt them."""
     adapted = {one.name: one.default for one in fields(DataConfig) if isinstance(one.default, Default)}
     if isinstance(data := values.get("data"), dict):
         values["data"] = {name: value for name, value in data.items() if name not in adapted or value != adapted[name]}

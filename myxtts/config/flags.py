@@ -1,6 +1,6 @@
 """Flags of `myxtts train` and arguments of `myxtts.train`, generated from the fields of the settings classes.
 
-A field with `setting(..., flag="--max-steps")` gets this flag and the argument `max_steps`. Its docstring is the help.
+A field with `setting(..., flag="--max-steps")` gets this flag, with the docstring as help, and argument `max_steps`.
 """
 
 import ast
@@ -28,7 +28,7 @@ AUTOMATIC = "auto"
 
 @dataclass
 class DeviceOptions(Settings):
-    """Options for devices that apply to one start and are not saved with the run."""
+    """Options for devices that apply to one start of a run and are not saved with the run."""
 
     group = "devices"
 
@@ -46,7 +46,7 @@ class DeviceOptions(Settings):
 
 @dataclass
 class StartOptions(DeviceOptions):
-    """All options that apply to one start and are not saved with the run."""
+    """All options that apply to one start of a run and are not saved with the run."""
 
     config: str | None = setting(None, flag="--config", metavar="FILE", group="training")
     """YAML file or recipe in configs/; other flags override it."""
@@ -91,7 +91,7 @@ class Flag:
         return [name.removeprefix("--").replace("-", "_") for name in self.names]
 
     def plain(self, value: Any) -> Any:
-        """Converts a value to the type of the setting: "1,2" to `(1, 2)`. Raises `ValueError` if it is invalid."""
+        """Converts a value to the setting's type, for example "1,2" to `(1, 2)`. Invalid items raise `ValueError`."""
         if self.turns_off:
             return not value
         if self.takes_list and isinstance(value, str):

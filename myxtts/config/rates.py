@@ -7,7 +7,7 @@ DECODER_SAMPLE_RATE = 24000
 SPEAKER_SAMPLE_RATE = 16000
 """Sample rate in Hz of the speaker encoder's input."""
 MEL_HOP_SAMPLES = 256
-"""Hop length in samples: of mel spectrograms at 22 050 Hz, and of the waveform decoder's frames at 24 000 Hz."""
+"""Hop length in samples, both of mel spectrograms (22 050 Hz) and of the waveform decoder's frames (24 000 Hz)."""
 MEL_FRAMES_PER_CODE = 4
 """Mel frames per audio code, since the DVAE halves the frame rate twice."""
 CODE_STRIDE_SAMPLES = MEL_HOP_SAMPLES * MEL_FRAMES_PER_CODE

@@ -107,7 +107,7 @@ class Settings:
     """Heading above the flags of the class in `--help`."""
 
     def fill(self, values: dict, defaults: dict):
-        """Sets each field to its value in `values`. If there is none, uses `defaults`, then the field's own default."""
+        """Sets each field to its value in `values`, else to its value in `defaults`, else to its declared default."""
         fields = {one.name: one for one in dataclasses.fields(self)}
         for name in values.keys() - fields:
             raise TypeError(f"{self.section} has no setting {name}.{nearest(name, fields)}")
@@ -165,7 +165,7 @@ def nearest(name: str, names: Collection[str]) -> str:
 
 
 def merge(below: dict, above: dict) -> dict:
-    """Returns two nested dictionaries merged into a new one. Values of `above` override those of `below`."""
+    """Merges two nested dictionaries into a new dictionary. Values of `above` override those of `below`."""
     merged = dict(below)
     for name, value in above.items():
         both = isinstance(value, dict) and isinstance(merged.get(name), dict)

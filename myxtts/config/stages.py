@@ -1,6 +1,6 @@
 """Training stages: names, order, settings and defaults.
 
-`training/stages/classes.py` has the classes that train the stages; `memory/` estimates the memory of each stage.
+The classes that train the stages are in `training/stages/classes.py`. `memory/` estimates the memory of each stage.
 """
 
 from collections.abc import Mapping, Sequence
@@ -114,7 +114,7 @@ class StageEntry:
     """Properties of a training stage: its name, dependencies, settings, default values, and contents of batches."""
 
     name: str
-    """Name of the stage in YAML and `--stage`, and of its folder of checkpoints."""
+    """Name of the stage in YAML files and `--stage`; also the name of the folder with its checkpoints."""
     builds_on: Sequence[str] = ()
     """Stages that must be trained before this stage, which uses their weights."""
     learning_rates: Mapping[str, float] = field(default_factory=dict)
@@ -130,7 +130,7 @@ class StageEntry:
     tuned_with_all: bool = True
     """Whether `--init-from` fine-tunes this stage if `--stage` is `all`. If not, its weights are copied unchanged."""
     defaults: Mapping[str, object] = field(default_factory=dict)
-    """Default values that differ from those of the class in `settings`, by field name, such as `max_steps`."""
+    """Values by field name, for example of `max_steps`, that override the defaults of the class `settings`."""
     can_crop: bool = False
     """Whether the stage can be trained on slices of clips."""
     conditioned: bool = False
@@ -140,13 +140,13 @@ class StageEntry:
     speakers: bool = False
     """Whether the batches contain speaker ids."""
     codes: bool = False
-    """Whether the stage uses codes from `myxtts prepare`, if any, instead of audio, unless augmentation is on."""
+    """Whether the stage can use codes from `myxtts prepare` instead of audio. Codes are not used with augmentation."""
     ema: float = 0.0
     """Decay of the weight averages if neither `training.ema` nor the preset `training.optimizations` sets a decay."""
     cost: float = 1.0
     """Step time per clip relative to the GPT stage, for time estimates (measured with `nano` on two cores)."""
     follows: Sequence[str] = ()
-    """Stages in `builds_on` that may be trained further after this stage. This stage then resumes with new weights."""
+    """Stages in `builds_on` that may be trained further after this stage, which then resumes with their new weights."""
 
 
 _SETTINGS = {"gpt": GPTConfig, "decoder": DecoderConfig}

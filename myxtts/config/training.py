@@ -18,7 +18,7 @@ PRESETS["auto"] = PRESETS["balanced"]
 the precision of matrix products where that is faster, and on a GPU uses XLA for stages with many steps per batch shape.
 `aggressive` also saves memory and uses XLA for every stage on a GPU."""
 FIRST_SLURM_PORT, SLURM_PORTS = 23000, 8000
-"""First port and number of ports for Slurm workers. The job id selects a port, so that jobs do not conflict."""
+"""Lowest port and number of ports for Slurm workers. The job id selects a job's ports, so that jobs do not conflict."""
 SLURM = ("slurm",)
 """Value of `training.workers` that means all tasks of a Slurm job step."""
 _ADDRESS = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]+):(\d{1,5})")
@@ -49,7 +49,7 @@ def workers_in(environment: Mapping[str, str]) -> tuple[tuple[str, ...], int] | 
 
 
 def workers_of_slurm(environment: Mapping[str, str]) -> tuple[tuple[str, ...], int]:
-    """Returns the addresses of a Slurm job step's tasks and this task's index. Raises `ConfigError` outside a step."""
+    """Returns the addresses of all tasks of a Slurm job step, and this task's index. Outside a step: `ConfigError`."""
     names = "SLURM_PROCID", "SLURM_JOB_ID", "SLURM_STEP_NODELIST", "SLURM_STEP_TASKS_PER_NODE"
     if missing := [name for name in names if not environment.get(name)]:
         hint = "Start it with srun inside a job, or give host:port,… with --worker-index."
@@ -230,7 +230,7 @@ class TrainingConfig(Settings):
 
 
 def _stage_config(name, given):
-    """Converts `given` (a mapping, `StageConfig` or None) to the settings of stage `name`, if this stage exists."""
+    """Converts `given` (mapping, `StageConfig` or None) to the settings class of stage `name`, if this stage exists."""
     entry = STAGES.get(name)
     if entry is None or isinstance(given, entry.settings):
         return given

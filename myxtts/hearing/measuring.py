@@ -30,7 +30,7 @@ GROUP = 4
 MAX_RECOGNIZER_ERROR = 0.15
 """Highest CER on recordings at which a recognizer is considered accurate enough to evaluate synthesized speech."""
 Parts = dict[str, tuple[float, float]]
-"""Metrics by name, each as (numerator, denominator). Over several sentences, both are summed before the division."""
+"""Metrics by name, each as (numerator, denominator). `pooled` sums numerators and denominators, then divides."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def spread(items: Sequence, count: int) -> list:
 
 
 def voice_of(synthesizer: Synthesizer, sentence: Sentence) -> Voice:
-    """Encodes the reference recording of the sentence's voice. Raises `UserError` if the sentence has no voice."""
+    """Returns the voice of a sentence, encoded from a recording. Raises `UserError` if the sentence has no voice."""
     if not sentence.voice:
         raise UserError(f"{sentence.id} has no voice. Give --voices FILE… or --data.")
     # An array, because `as_voice` would warn again about a short file.
@@ -145,8 +145,8 @@ def pitch_figures(contour: Contour) -> tuple[float | None, float | None, float]:
 def differences(spoken: Contour, recorded: Contour) -> tuple[float, float | None]:
     """Returns mel-cepstral distortion (dB) and F0 RMSE (semitones) of speech against a recording, aligned by DTW.
 
-    The RMSE covers frames that are voiced in both, and is None without such frames. The distortion (Kubichek 1993) is
-    not comparable to other implementations, because the cepstra come from a log-mel and not from a warped spectrum.
+    The RMSE covers frames that are voiced in both contours, and is None if no frame is. The distortion (Kubichek 1993)
+    cannot be compared with other implementations, because the cepstra are those of a log-mel, not a warped spectrum.
     """
     import librosa
 
@@ -229,7 +229,7 @@ def repeated_groups(codes: np.ndarray | None) -> tuple[float, float] | None:
 
 
 def pooled(sentences: Iterable[Parts], name: str) -> float | None:
-    """Returns metric `name` of several sentences: sum of numerators / sum of denominators. None if none has `name`."""
+    """Returns the sum of numerators / sum of denominators of the metric `name`, or None if no sentence has `name`."""
     pairs = np.array([parts[name] for parts in sentences if name in parts], np.float64)
     return float(pairs[:, 0].sum() / pairs[:, 1].sum()) if len(pairs) else None
 
@@ -243,6 +243,6 @@ def ends_well(limit: float | None, length: float | None) -> bool:
     """Returns whether a model usually ends its sentences properly, rather than rambling on or stopping early.
 
     `limit` is the fraction of sentences that reach the length limit, and must be at most 0.02. `length` is the duration
-    relative to recordings, and must be at least 0.75. A value of None is unknown and is not checked.
+    relative to recordings, and must be at least 0.75. None stands for an unknown value, which is not checked.
     """
     return (limit is None or limit <= 0.02) and (length is None or length >= 0.75)

@@ -107,7 +107,7 @@ class DVector:
         return unit(self.parts(samples, sample_rate).mean(axis=0))
 
     def parts(self, samples: np.ndarray, sample_rate: int) -> np.ndarray:
-        """Returns unit-length embeddings `(N, E)` of overlapping segments: 1.6 s long, one every 0.77 s."""
+        """Returns unit-length embeddings `(N, E)` of overlapping segments: 1.6 s long, with a start every 0.77 s."""
         import librosa  # takes a second or two
 
         audio = at_rate(samples, sample_rate)
@@ -155,7 +155,7 @@ class OnnxEncoder:
         self._name = inputs[0].name
 
     def parts(self, samples: np.ndarray, sample_rate: int) -> np.ndarray:
-        """Returns unit-length embeddings `(N, E)` of overlapping segments: 1.6 s long, one every 0.77 s."""
+        """Returns unit-length embeddings `(N, E)` of overlapping segments: 1.6 s long, with a start every 0.77 s."""
         size, step = (sample_rate * frames * HOP_SAMPLES // SAMPLE_RATE for frames in (PART_FRAMES, PART_STEP_FRAMES))
         starts = range(0, max(1, len(samples) - size + 1), step)
         return np.stack([self(samples[start : start + size], sample_rate) for start in starts])

@@ -227,7 +227,7 @@ def at_rate(samples: np.ndarray, sample_rate: int) -> np.ndarray:
 
 
 def normalized(text: str, language: str) -> str:
-    """Applies `Language.write_out`, `clean_text`, NFKC and case folding, and removes punctuation, to compare texts."""
+    """Prepares a text for comparison: `Language.write_out`, `clean_text`, NFKC, case folding, no punctuation."""
     written_out = clean_text(get_language(language).write_out(text), language)
     text = unicodedata.normalize("NFKC", written_out).casefold()
     # Recognizers are inconsistent in apostrophes, Arabic vowel marks and invisible characters within words.

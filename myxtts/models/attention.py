@@ -1,8 +1,8 @@
 """Attention (standard, memory-efficient, and with a static key-value cache), and the GPT-2 transformer block.
 
 Memory-efficient attention is FlashAttention over chunks of keys. The forward and backward passes follow Dao et al.
-2022, algorithms 1 and 4, with the online softmax of Milakov and Gimelshein 2018, algorithm 3. With a causal mask,
-scores of a chunk of keys are computed only for later queries, which saves about half of the matrix products.
+2022, algorithms 1 and 4, with the online softmax of Milakov and Gimelshein 2018, algorithm 3. With a causal mask, the
+scores of a chunk of keys are not computed for queries before the chunk, which saves about half of the matrix products.
 """
 
 from collections.abc import Callable
@@ -24,7 +24,7 @@ def memory_efficient_attention(
 ) -> Tensor:
     """Computes the same as `attention`, with `O(T + S)` instead of `O(T S)` memory in the forward and backward passes.
 
-    The layer `dropout` gets a `seed` instead of a mask, because masks are computed for one chunk of keys at a time.
+    The `Dropout` layer `dropout` needs a `seed` instead of a mask, because each chunk of keys has its own dropout mask.
     """
 
     def differentiable(query, key, value):
@@ -68,7 +68,7 @@ class _Chunks:
         return ops.cast(total / denominator, self.query.dtype), highest + ops.log(denominator)
 
     def backward(self, output, log_sum, upstream):
-        """Returns the gradients of query, key and value, given both results of `forward` and the output's gradient."""
+        """Returns the gradients of query, key and value, from the results of `forward` and the gradient of `output`."""
         dtype = self.query.dtype
         # FlashAttention, equation 4.
         center = ops.sum(ops.cast(upstream, "float32") * ops.cast(output, "float32"), axis=-1, keepdims=True)
@@ -93,11 +93,11 @@ class _Chunks:
         return ops.cast(query_gradient * self.scale, dtype), key_gradient, value_gradient
 
     def _loop(self, chunk, after, *carried):
-        """Calls `chunk(index, start, after, *carried)` for each chunk of keys; returns the last `carried`.
+        """Calls `chunk(index, start, after, *carried)`, which returns the next `(after, *carried)`, per chunk of keys.
 
-        Memory is saved only if the backend finishes each chunk before it starts the next one. So each chunk returns
-        `after`, a zero computed from its results. The next chunk adds this zero to its keys, values and index, which
-        makes it wait. Bounds of slices are computed without the zero, because XLA evaluates them at compile time.
+        Returns the final `carried`. Memory is saved only if the backend finishes each chunk before it starts the next
+        chunk. To enforce this, `after` is a zero computed from a chunk's results. The next chunk adds it to its keys,
+        values and index. Slice bounds are computed without the zero, because XLA evaluates them at compile time.
         """
         count = (self.num_keys + CHUNK - 1) // CHUNK
         if isinstance(count, int):
@@ -112,7 +112,7 @@ class _Chunks:
         return carried
 
     def _read(self, start, after):
-        """Returns `(first, query, key, value, scores)` of a chunk. Only queries from `first` on attend to its keys."""
+        """Returns `(first, query, key, value, scores)` of a chunk of keys. `query` omits the first `first` queries."""
         first = start if self.causal else 0
         minimum = min if isinstance(start, int) else ops.minimum
         stop, shape = minimum(start + CHUNK, self.num_keys), ops.shape(self.key)
@@ -129,7 +129,7 @@ class _Chunks:
         return first, query, key, value, scores
 
     def _replaced(self, old, first, new):
-        """Returns a copy of `old` `(B, heads, T, ...)`, with `new` as the values of the queries from `first` on."""
+        """Returns `old` `(B, heads, T, ...)` with `new` in place of the values of all but the first `first` queries."""
         return ops.concatenate([old[:, :, :first], new], axis=2) if self.causal else new
 
 
@@ -139,7 +139,7 @@ def _after(x):
 
 
 STANDARD, MEMORY_EFFICIENT = "standard", "memory-efficient"
-"""Implementations of attention: over all keys at once, or over chunks of keys."""
+"""Names of the implementations of attention: over all keys together, or over one chunk of keys after another."""
 ATTENTION_SCOPES = {STANDARD: "standard_attention", MEMORY_EFFICIENT: "memory_efficient_attention"}
 """Name scope of each implementation; it shows in a traced graph which implementation was used."""
 
@@ -208,7 +208,7 @@ def attend(
 
 
 class CausalSelfAttention(Layer):
-    """Linear layers of GPT-2's causal self-attention: one computes queries, keys and values, the other the output.
+    """The two linear layers of GPT-2's causal self-attention: the projection to `qkv`, and the output projection.
 
     `dropout` is the dropout rate of the attention probabilities, `site` the dropout site of this layer (see
     `layers.Dropout`), and `output_stddev` the standard deviation of the output projection's initial kernel.
@@ -237,7 +237,7 @@ class TransformerBlock(Layer):
         output_stddev: Standard deviation of the initial kernel of the last projection in attention and MLP.
         site: First of the block's `SITES_PER_BLOCK` consecutive dropout sites, see `layers.Dropout`.
 
-    Call arguments: `x` `(B, T, width)`; `key_mask` `(B, T)` bool, False for padding, or None; `seed` as in `Dropout`.
+    Call arguments: `x` `(B, T, width)`; `key_mask` `(B, T)` bool, False for padding, or None; `seed` (see `Dropout`).
     """
 
     def __init__(self, width: int, heads: int, dropout=0.0, output_stddev=0.02, site=0, **kwargs):

@@ -99,7 +99,7 @@ class Discriminators(Layer):
     S must be static and a multiple of 512.
 
     Args:
-        divisor: Number by which the papers' channel counts are divided, because discriminators take most of the time.
+        divisor: Number that divides the papers' channel counts, because discriminators take most of the training time.
         periods: Period of each `PeriodDiscriminator`.
         resolutions: FFT length of each `SpectrumDiscriminator`.
     """

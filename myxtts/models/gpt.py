@@ -1,4 +1,4 @@
-"""GPT of XTTS (Casanova et al. 2024) over one sequence of latents, text and audio codes; functions to sample codes."""
+"""GPT of XTTS (Casanova et al. 2024) on sequences of latents, text and audio codes, and functions that sample codes."""
 
 from collections import namedtuple
 from collections.abc import Callable
@@ -34,7 +34,7 @@ class TeacherForcing(NamedTuple):
     """Inputs, targets and masks of a training batch. Text is `(B, L + 2)` for L tokens, audio `(B, C + 5)` for C codes.
 
     Inputs begin with a start token, and padding is replaced by stop tokens. The target of a position is the next input.
-    Target masks are True where the loss counts: at the text and one stop token, and at the codes and four stop tokens.
+    Target masks are True for targets that count in the loss: text and one stop token, and codes and four stop tokens.
     `key_mask` `(B, L + C + 7)` covers text and audio, and is False where attention must ignore the input.
     """
 
@@ -92,7 +92,7 @@ class GPT(Layer):
     `config` is a `ModelConfig`, or its fields as a dictionary.
 
     Call arguments: conditioning `latents` `(B, N, width)`; `text_inputs` `(B, L)` and `audio_inputs` `(B, C)` int32;
-    `key_mask` `(B, L + C)` bool or None; `seed` as in `Dropout`; `see_input`, `run_block` as in `hidden`. Returns text
+    `key_mask` `(B, L + C)` bool or None; `seed` (see `Dropout`); `see_input`, `run_block` (see `hidden`). Returns text
     logits `(B, L, num_text_tokens)` and audio logits `(B, C, num_audio_tokens)`, both float32.
     """
 
@@ -240,7 +240,7 @@ class GPT(Layer):
 
         Args:
             codes: Last code of each sentence, `(B,)` int32.
-            index: Number of codes before the last one, without the start code: `(B,)` or scalar int32.
+            index: Number of codes that precede the last code, without the start code: `(B,)` or scalar int32.
             position: Free cache position to write, scalar int32. Position embeddings do not depend on it.
             key_mask: `(B, S)` bool, True for cache positions to attend to; must be True at `position`.
             run_block: Function to call instead of `TransformerBlock.advance`, with the same arguments and results.
@@ -313,7 +313,7 @@ def sample(logits: Tensor, sampling: SamplingValues | SamplingConfig, seen: Tens
 
 
 def gumbel_noise(seed: int, sentence: int, first: int, count: int, num_scores: int) -> np.ndarray:
-    """Returns Gumbel noise `(count, num_scores)` float32 to sample `count` codes of a sentence, from code `first` on.
+    """Returns Gumbel noise `(count, num_scores)` float32 to sample codes `first` to `first + count - 1` of a sentence.
 
     The noise depends only on seed, sentence number and code number, which set the key and counter of a Philox generator
     (Salmon et al. 2011). Random numbers of TensorFlow would differ between plain and compiled graphs.

@@ -71,9 +71,9 @@ class Dropout(Layer):
 
 
 def site_offset(site: int, part: int | Tensor = 0) -> Tensor:
-    """Returns an int32 offset `(2,)` that gives each dropout site and chunk its own seed if added to a step's seed.
+    """Returns an int32 offset `(2,)`. Its sum with a step's seed is a different seed for each dropout site and chunk.
 
-    The seed of a step is (replica, step). The offset adds a multiple of 1,024 to the replica, which is below 1,024.
+    A step's seed is (replica, step). The offset adds a multiple of 1,024 to the replica number, which is below 1,024.
     """
     return ops.stack([(site << 20) + ops.cast(part, "int32") * 1024, ops.cast(0, "int32")])
 
@@ -102,7 +102,7 @@ class AdaptableDense(keras.layers.Dense):
 
 @functools.cache
 def has_gpu() -> bool:
-    """Whether TensorFlow is the backend and sees a GPU; must not be called before the devices are configured."""
+    """Returns whether TensorFlow is the backend and sees a GPU. Must be called after the devices are configured."""
     return keras.backend.backend() == "tensorflow" and bool(keras.distribution.list_devices("gpu"))
 
 
@@ -157,7 +157,7 @@ def normal(stddev: float) -> Any:
 
 
 def shared_array(value: Any) -> np.ndarray:
-    """Returns a tensor's or variable's value as an array, copied only if needed; later assignments do not change it."""
+    """Returns the value of a tensor or variable as an array that later assignments do not change; avoids copies."""
     held = value.value if isinstance(value, keras.Variable) else value
     return np.asarray(held.read_value() if hasattr(held, "read_value") else held)  # `asarray` copies a variable
 

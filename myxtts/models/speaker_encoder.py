@@ -25,7 +25,7 @@ class BatchNormalization(Layer):
     """
 
     momentum, epsilon = 0.9, 1e-5
-    """Weight of the old value in a moving statistic (1 minus PyTorch's momentum); constant added to the variances."""
+    """`momentum`: weight of the old value in a moving statistic (1 minus PyTorch's). `epsilon`: added to variances."""
 
     def __init__(self, channels: int, **kwargs):
         super().__init__(**kwargs)
@@ -137,10 +137,10 @@ class AttentiveStatisticsPooling(Layer):
 class SpeakerEncoder(Layer):
     """Speaker encoder: log-mel `(B, F, num_mels)` of 16 kHz audio to unit vectors `(B, embedding_width)` float32.
 
-    Padding is not masked, so all clips of a batch must have the same length. `training` is as in `BatchNormalization`.
+    Padding is not masked, so all clips of a batch must have the same length. For `training`, see `BatchNormalization`.
 
-    The residual blocks form groups. `widths` lists the channels of each group, `num_blocks` the number of its blocks.
-    Each group but the first halves both axes.
+    The residual blocks form groups. `widths` lists the number of channels of each group, and `num_blocks` the number of
+    blocks of each group. Each group except the first halves the number of frames and the number of mel bands.
     """
 
     def __init__(

@@ -64,7 +64,7 @@ class WaveformDecoder(Layer):
 
     @property
     def factors(self) -> tuple[float, ...]:
-        """The two factors by which `latents_to_frames` interpolates: to frames, and from 22.05 to 24 kHz."""
+        """Factors of the two interpolations in `latents_to_frames`: to the frame rate, and from 22.05 to 24 kHz."""
         return self.code_stride / self.hop_length, DECODER_SAMPLE_RATE / MODEL_SAMPLE_RATE
 
 

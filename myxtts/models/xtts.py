@@ -28,7 +28,7 @@ class XTTS(keras.Model):
     All weights are created in the constructor, on the current device and in the current strategy scope.
 
     Args:
-        config: `ModelConfig` or a dictionary of its fields; `num_text_tokens` 0 stands for `DEFAULT_TEXT_TOKENS`.
+        config: `ModelConfig` or a dictionary of its fields; a `num_text_tokens` of 0 becomes `DEFAULT_TEXT_TOKENS`.
         parts: Parts to create, from `PARTS`.
         precision: Keras dtype policy of the layers.
 
@@ -76,7 +76,7 @@ class XTTS(keras.Model):
         return assembled
 
     def part_weights(self, part: str) -> dict[str, keras.Variable]:
-        """Returns the variables of a part by their names in checkpoints; those of the DVAE include `mel_stats`."""
+        """Returns the variables of a part by their names in checkpoints. The part `dvae` includes `mel_stats`."""
         named = named_weights(getattr(self, LAYERS[part]), f"{LAYERS[part]}/")
         return {**named, "mel_stats": self.mel_stats} if part == "dvae" else named
 

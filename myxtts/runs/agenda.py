@@ -110,7 +110,7 @@ def describe_works(works: Sequence[StageWork]) -> str:
 
 
 def listed(names: Sequence[str]) -> str:
-    """Joins names as in `a, b and c`."""
+    """Joins names to a text such as `a, b and c`."""
     return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
 
 
@@ -149,7 +149,7 @@ def make_agenda(
 
 
 def _work(config, stage, dataset, states, stores):
-    """Returns the `StageWork` of `stage`, given the newest state of each trained or copied stage, and the stores."""
+    """Returns the `StageWork` of `stage`. `states` contains the newest state of each trained or copied stage."""
     state, training = states.get(stage), config.training
     tuned = tuned_stages(config) if training.init_from else []
     sizes = ((state or {}).get("parts") or {}).get("micro_batches")
@@ -269,8 +269,8 @@ def find_needs(config: XTTSConfig, works: Sequence[StageWork], dataset: SpeechDa
 
 
 def try_run(works: Sequence[StageWork], dataset: SpeechDataset, needs: Needs, notify: Callable) -> dict[str, tuple]:
-    """Estimates `{stage: (seconds per step, seconds of the stage)}` by trial steps on a CPU. If trial steps are
-    ruled out, for example on a GPU, calls `notify("on_no_trial", reason)` and returns {}."""
+    """Makes trial steps on a CPU and returns estimates, `{stage: (seconds per step, seconds of the stage)}`. If trial
+    steps are ruled out, for example on a GPU, calls `notify("on_no_trial", reason)` and returns {}."""
     training, plan = dataset.config.training, plan_for()
     steps = {work.stage: max(0, work.total - (work.step or 0)) for work in works if work.trains}
     is_cpu = not plan.visible_ids and len(plan.model_devices) == 1
@@ -301,9 +301,9 @@ def try_run(works: Sequence[StageWork], dataset: SpeechDataset, needs: Needs, no
 class TimeLeft(Callback):
     """Callback that estimates the remaining time of the stage and of the run. `on_log` stores both in `timing`.
 
-    Let E be the seconds that `try_run` estimated for the later stages, S its estimate for the steps of this stage so
-    far, and M the measured seconds of these steps. Then E is multiplied by (M + E) / (S + E): a few short steps change
-    E little. Without `try_run`, the time per step is assumed proportional to clips per step and `StageEntry.cost`.
+    `try_run` estimates the seconds of this stage's steps so far (`tried`) and of the later stages (`later`). `later` is
+    corrected by the factor (measured + later) / (tried + later), because a few measured steps should change it little.
+    Without `try_run`, the time per step is assumed proportional to clips per step and `StageEntry.cost`.
     """
 
     def __init__(self, config: XTTSConfig):
@@ -334,7 +334,7 @@ class TimeLeft(Callback):
             timing |= {"stage_seconds_left": self._each * (self._total - step), "seconds_left": left}
 
     def seconds_left(self, step: int) -> float | None:
-        """Returns the seconds from this step of the current stage to the run's end; None in the first few steps."""
+        """Returns the estimated seconds from this step to the end of the run; None in the first steps of a stage."""
         if self._marked is None or step < self._marked[0] + TIMED_STEPS:
             return None
         taken, passed = step - self._marked[0], time.monotonic() - self._marked[1]

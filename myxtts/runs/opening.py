@@ -64,7 +64,7 @@ def open_run(
 
     Args:
         config: Settings as requested.
-        notify: Function that gets the name and the arguments of each `RunListener` event. Until `on_trial`, `open_run`
+        notify: Function to call with the name and arguments of each `RunListener` event. Until `on_trial`, `open_run`
             only writes reports, renames damaged checkpoints, and removes the vocabulary of a run without checkpoints.
         is_plan: Whether to return after the estimates (`on_trial`), and to write no reports.
 
@@ -127,7 +127,7 @@ def write_settings(dataset: SpeechDataset) -> None:
 
 
 def check_same_model(before: ModelConfig, config: XTTSConfig, reset: Sequence[str] = ()) -> None:
-    """Raises `ConfigError` if `config.model` and a run's model `before` differ in shape, except in parts in `reset`."""
+    """Raises `ConfigError` if `config.model` and a run's model `before` differ in shape. Ignores parts in `reset`."""
     home = Path(config.training.checkpoint_dir)
     kept = {*PARTS} - {*reset}
     if not CheckpointStore(home / "decoder").steps():

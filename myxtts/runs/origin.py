@@ -1,6 +1,6 @@
 """Starting a run from another model: checks --init-from, --tune and --lora-rank, and copies weights into the run.
 
-These settings cannot change once the run's folder exists. A stage's copied weights become a checkpoint of step 0.
+These options cannot change once the run's folder exists. The copied weights of a stage are its checkpoint of step 0.
 """
 
 import os
@@ -82,7 +82,7 @@ def reset_parts(training: TrainingConfig) -> list[str]:
 
 
 def tuned_stages(config: XTTSConfig) -> list[str]:
-    """Returns the stages to fine-tune: --tune if given, else --stage if tunable, else those with `tuned_with_all`."""
+    """Returns the stages to fine-tune: those in --tune if given, else --stage if tunable, else all `tuned_with_all`."""
     training = config.training
     if training.tune:
         return [name for name in STAGES if name in training.tune]
@@ -114,7 +114,7 @@ def source_parts(config: XTTSConfig, taken: Sequence[str]) -> dict[str, Checkpoi
 
 
 def bring_in(config: XTTSConfig, parts: Mapping[str, CheckpointStore], is_new: bool) -> None:
-    """Copies `parts`, from `source_parts`, into a run as checkpoints of step 0. If `is_new`, also copies the voices."""
+    """Copies `parts` (see `source_parts`) into a run as checkpoints of step 0. If `is_new`, also copies the voices."""
     home, tuned = Path(config.training.checkpoint_dir), tuned_stages(config)
     for name, store in parts.items():
         step = run_folder.chosen_step(store, name)
@@ -144,10 +144,10 @@ def copy_speaker_clips(source: Path, home: Path) -> None:
 
 
 def with_rows(arrays: dict[str, np.ndarray], num_text_tokens: int, seed: int) -> dict[str, np.ndarray]:
-    """Extends the text embedding and the text output layer, if `arrays` has them, to `num_text_tokens` text tokens.
+    """Extends the text embedding and the text output layer, if `arrays` contains them, to `num_text_tokens` tokens.
 
     The embeddings of new tokens are sampled with the standard deviation of the old ones. In the output layer, the new
-    weights are zero and the new biases equal the lowest old one, so that new tokens start out improbable.
+    weights are zero and the new biases equal the lowest old bias, so that new tokens start out improbable.
     """
     if TEXT_WEIGHTS[0] not in arrays:
         return arrays
@@ -189,7 +189,7 @@ def _continued(config, began):
 
 
 def adopt(config: XTTSConfig) -> XTTSConfig:
-    """Returns `config` with shape, sampling and, unless given, vocabulary and g2p of the model in --init-from.
+    """Returns `config` with the shape and sampling of the model in --init-from, and, if not given, vocabulary and g2p.
 
     Raises `CheckpointError` if the model lacks a needed part, and `ConfigError` if the settings do not fit the model.
     """

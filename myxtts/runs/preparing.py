@@ -34,7 +34,7 @@ def prepare(
     limits: tuple[float | None, float | None] = (None, None),
     tell: Callable[[str], None] = print,
 ) -> None:
-    """Encodes missing shards of a data set; when all exist, writes the manifest. Several processes can share the work.
+    """Encodes missing shards of a data set. When all exist, writes the manifest. Several processes can share the work.
 
     The DVAE of the run in `checkpoint` runs on `device`. The run's settings select the clips of `train_data` (default:
     the run's data set); `limits` replace the run's minimum and maximum clip length in seconds. `shard` is the index of

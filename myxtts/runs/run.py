@@ -46,7 +46,7 @@ class RunListener:
     - `on_stage(stage, order)`: the stage is about to start; `order` is the `data.batch.BatchOrder` of its batches.
     - `on_set_aside(stage, folder)`: the stage starts over, and its checkpoints were moved to `folder`.
     - `on_stopped(stage)`: the run was stopped in this stage.
-    - `on_spoken(spoken)`: the trained model synthesized sentences, a list of `runs.samples.LastWords`.
+    - `on_spoken(spoken)`: the trained model synthesized `spoken`, a list of `runs.samples.LastWords`.
     - `on_finished(dataset)`: all requested stages are trained.
     """
 
@@ -62,7 +62,7 @@ class Run:
 
     def __init__(self, config: XTTSConfig, plan: DevicePlan, callbacks: Sequence = ()):
         self.config: XTTSConfig = config
-        """Settings as requested; once `train` has read the recordings, the complete settings of the run."""
+        """Settings as requested. When `train` has read the recordings: the complete settings of the run."""
         self.plan: DevicePlan = plan
         self.callbacks: list = list(callbacks)
         self.folder: Path = Path(config.training.checkpoint_dir)
@@ -139,7 +139,7 @@ class Run:
 
         Args:
             voice: Voice as in `Synthesizer.speak`. The default is held-out recordings (`runs.samples.held_out_voice`).
-            language: Code or name. Without `voice` and `language`, the held-out recordings' language is used.
+            language: Language code or name. Without `voice` and `language`, the held-out recordings' language is used.
             seed: Sampling seed.
             options: Other arguments of `Synthesizer.speak`, such as `temperature`.
 
@@ -264,7 +264,7 @@ class _LogFile(logging.FileHandler):
 def stops_on_signals(trainer) -> Iterator[None]:
     """Context manager in which Ctrl-C or SIGTERM makes `trainer` finish the step, write a checkpoint and stop.
 
-    A second signal raises `KeyboardInterrupt`. Before the first step, the first signal ends the `with` block at once.
+    A second signal raises `KeyboardInterrupt`. Before the first step, the first signal immediately ends the block.
     """
     NoStepYet = type("NoStepYet", (KeyboardInterrupt,), {})
 

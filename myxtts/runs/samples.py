@@ -143,7 +143,7 @@ class SampleWriter(Callback):
         self.clips: list[Utterance] = spread(dataset.validation, dataset.config.training.num_samples)
 
     def write(self, step: int) -> None:
-        """Generates samples, and writes them and the recordings of their clips. Errors are only logged."""
+        """Generates samples and writes them, with the recordings of the same clips. Errors are only logged."""
         try:
             for clip, sample in zip(self.clips, self.make()):
                 self._folder.mkdir(exist_ok=True)  # without parents: the run's folder may have been moved
@@ -171,7 +171,7 @@ class SampleWriter(Callback):
 
 
 class SampleSpeaker(SampleWriter):
-    """Writes synthesized validation sentences. The voice is that of another recording of the speaker, if possible.
+    """Writes synthesized validation sentences. The voice is taken from a training clip of the same speaker, if any.
 
     `make_synthesizer()` is called for each set of samples, and returns a synthesizer with the current weights.
     """
@@ -273,7 +273,7 @@ def speak_last_words(config: XTTSConfig, dataset: SpeechDataset, device: str) ->
 
 
 def reference_of(dataset: SpeechDataset, clip: Utterance) -> str:
-    """Returns the path of the longest training clip with `clip`'s speaker and language or, without one, of `clip`."""
+    """Returns the path of the longest training clip with `clip`'s speaker and language; if none, the path of `clip`."""
     same = [one for one in dataset.train if (one.speaker, one.language) == (clip.speaker, clip.language)]
     return max(same or [clip], key=lambda other: other.num_samples).wav_path
 
@@ -323,7 +323,7 @@ class SpeechJudge:
         """Returns metrics by name, with `score` (lower is better) first. Logs errors, and returns {} after an error.
 
         The score is the CER in percent or, without a recognizer that understands the recordings, the mel-cepstral
-        distortion in dB, plus `UNENDED_SCORE` unless `ends_well`. Returns {} if neither metric is available.
+        distortion in dB. `UNENDED_SCORE` is added if speech ends badly. Returns {} if neither metric is available.
         """
         try:
             with tf.device(self._device):

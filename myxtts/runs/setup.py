@@ -75,7 +75,7 @@ def check_request(config: XTTSConfig, download: bool = False, **devices) -> None
 
 
 def check_settings(config: XTTSConfig) -> None:
-    """Raises `UserError` for conflicting settings or an unknown language. `settle_origin` checks workers' new runs."""
+    """Raises `UserError` for conflicting settings or an unknown language. With workers, `settle_origin` does more."""
     data, training, home = config.data, config.training, Path(config.training.checkpoint_dir)
     try:
         get_language(data.language or "en")
@@ -104,10 +104,10 @@ def check_tuning(training: TrainingConfig, is_new: bool) -> None:
 
 
 def with_shape(config: XTTSConfig, stored: XTTSConfig) -> XTTSConfig:
-    """Returns `config` with the model settings, except dropout, and the sampling settings of `stored`.
+    """Returns `config` with the sampling settings and, except for dropout, the model settings of `stored`.
 
-    Sampling settings of `config` that differ from the defaults are kept, and all of them if --init-from is `base`.
-    Default clip lengths are lowered to the model's limits. Longer clip lengths set by the user raise `ConfigError`.
+    Keeps sampling settings of `config` that differ from the defaults. If --init-from is `base`, keeps all of them.
+    Lowers default limits of clips to the limits of the model. Higher limits set by the user raise `ConfigError`.
     """
     model, data = replace(stored.model, dropout=config.model.dropout), config.data
     usual = vars(SamplingConfig())
@@ -127,7 +127,7 @@ def with_shape(config: XTTSConfig, stored: XTTSConfig) -> XTTSConfig:
 
 
 def with_own_data(config: XTTSConfig) -> XTTSConfig:
-    """Returns `config`, with the data sets of the run to resume if the user gave no training data."""
+    """Returns `config` with the data sets of the existing run, if there is one and no training data was given."""
     home, is_reset = Path(config.training.checkpoint_dir), config.training.reset_training
     if config.data.train_data or not (home / "config.json").is_file():
         return config
@@ -171,7 +171,7 @@ def set_up(config: XTTSConfig, download=False, **devices) -> tuple[XTTSConfig, D
 
 
 def with_workers(config: XTTSConfig) -> XTTSConfig:
-    """Fills in the workers' addresses: from Slurm for `--workers slurm`, from `TF_CONFIG` if --workers is missing."""
+    """Returns `config` with the workers' addresses: from Slurm (`--workers slurm`) or `TF_CONFIG` (no --workers)."""
     given = config.training.workers
     found = workers_of_slurm(os.environ) if given == SLURM else None if given else workers_in(os.environ)
     if found is None:
@@ -202,7 +202,7 @@ def _with_data(config, download):
 
 
 def holds_run(folder: Path) -> bool:
-    """Whether a folder contains a run's checkpoints, even if an interrupted reset left them in a subfolder."""
+    """Returns whether a folder contains a run's checkpoints, even if an interrupted reset left them in a subfolder."""
     return any(stores_in(place) for place in (folder, folder / GATHERED))
 
 
@@ -224,7 +224,7 @@ def require_run(config: XTTSConfig) -> None:
 
 
 def quickest_devices(config: XTTSConfig, options: Mapping[str, object]) -> tuple[XTTSConfig, dict]:
-    """Times training steps with each device plan, prints the times, and returns `set_up` arguments for the fastest."""
+    """Times training steps with each device plan and prints the times. Returns `set_up` arguments for the fastest plan."""
     virtual = device_request(None, None, options.get("virtual_devices")).virtual_devices
     count = virtual or len(visible_gpus())
     ways = {

@@ -11,7 +11,7 @@ from myxtts.storage.files import AnyPath, CheckpointError
 BASE_FOLDER: Path = Path(__file__).resolve().parents[1] / "bundled" / "base"
 _READ = read_toml(__file__, "kinds.toml")
 KINDS: dict[str, str] = {kind["mark"]: kind["text"] for kind in _READ.values()}
-"""Error texts by kind of path. A folder's kind is the first key that, as a glob pattern, matches a path in it."""
+"""Error texts by kind of path. A kind is a glob pattern: a folder has the first kind that matches a path inside."""
 _marks = lambda names: [_READ[name]["mark"] for name in names.split()]
 MODEL, SETTINGS, EXPORT, STAGE, RELEASE, TRAINER = _marks("model settings export stage release trainer")
 RUNS, FOLDER, FILE, NEW = _marks("runs folder file new")
@@ -22,7 +22,7 @@ FORMS = "the folder of a training run, of `myxtts convert` or of XTTS v2, base, 
 
 
 def kind_of(source: AnyPath) -> str:
-    """Returns the kind of a path, a key of `KINDS`. The string "base" is the bundled model, `Path("base")` a folder."""
+    """Returns the kind of a path, a key of `KINDS`. The text "base" is the bundled model, `Path("base")` a folder."""
     if is_base(source):
         return BASE_NAME
     path = Path(source)
@@ -57,5 +57,5 @@ def base_folder() -> Path:
 
 
 def model_name(folder: AnyPath) -> str:
-    """Returns `base` or a model folder's path. `Path("base")` gives `./base`, because `base` is the bundled model."""
+    """Returns `base` for the bundled model, else the path of `folder`, in which a folder called `base` is `./base`."""
     return BASE_NAME if is_base(folder) else path_text(Path(folder))

@@ -47,7 +47,7 @@ _DTYPES |= {"U8": "<u1", "U16": "<u2", "U32": "<u4", "U64": "<u8"}
 def write_tensors(path: AnyPath, arrays: Mapping[str, np.ndarray], values: Iterable[np.ndarray] | None = None) -> None:
     """Writes a safetensors file tensor by tensor, because the library's writer needs twice the memory of all tensors.
 
-    `arrays` determines names, order, shapes and data types. If `values` is given, it yields the data in this order.
+    `arrays` determines names, order, shapes and data types. `values` yields the data in this order (None: `arrays`).
     """
     # Header of names, shapes and offsets, then the values: https://huggingface.co/docs/safetensors/index#format
     header, end, names = {}, 0, {np.dtype(dtype): name for name, dtype in _DTYPES.items()}
@@ -150,7 +150,7 @@ def _check_file(file, entry):
 
 
 class CheckpointStore:
-    """Checkpoints of one stage, in a folder that need not exist; `write` keeps only the newest `keep` and the best."""
+    """Checkpoints of one stage. `folder` need not exist. `write` keeps the `keep` newest checkpoints and the best."""
 
     def __init__(self, folder: AnyPath, keep: int = 2):
         self.folder = Path(folder)
@@ -173,7 +173,7 @@ class CheckpointStore:
         return self._newest(self.read_state)
 
     def newest_file(self, name: str) -> Path | None:
-        """Returns a file's path in the newest checkpoint, or None. If the file is damaged, tries older checkpoints."""
+        """Returns a file's path in the newest checkpoint where it is intact; None if that checkpoint lacks the file."""
         return self._newest(lambda step: self.file(step, name))
 
     def _newest(self, read):
@@ -203,9 +203,9 @@ class CheckpointStore:
     def write(
         self, step: int, tensors: Mapping[str, Mapping], state: dict, best: bool = False, copies: Mapping | None = None
     ) -> Path:
-        """Writes a checkpoint, removes older ones that are no longer kept, and returns the new folder.
+        """Writes a checkpoint, removes older checkpoints that are no longer kept, and returns the new folder.
 
-        If an `OSError` is raised, the checkpoint could not be written, and earlier checkpoints are unchanged.
+        Raises `OSError` if the checkpoint cannot be written. Earlier checkpoints are then unchanged.
 
         Args:
             tensors: `{file name: {tensor name: NumPy array}}`, with file names without suffix.
@@ -249,7 +249,7 @@ class CheckpointStore:
         return _entry(self.path(step) / f"{name}.safetensors")["blake2b"]
 
     def file(self, step: int, name: str) -> Path | None:
-        """Verifies a file and returns its path; None if the manifest lacks it. Raises `CheckpointError` if damaged."""
+        """Returns a file's path, or None if the manifest lacks the file. A damaged file raises `CheckpointError`."""
         path = self.path(step) / name
         entry = read_manifest(path.parent).get(name)
         if entry is None:
@@ -258,7 +258,7 @@ class CheckpointStore:
         return path
 
     def newest_sound(self, warn: Callable[[str], Any]) -> int | None:
-        """Returns the step of the newest intact checkpoint, or None. Renames newer damaged ones and warns of each.
+        """Returns the step of the newest intact checkpoint, or None. Renames newer, damaged checkpoints with a warning.
 
         If the newest intact checkpoint has another format, raises `CheckpointVersionError` and does not rename it.
         """
@@ -303,7 +303,7 @@ class CheckpointStore:
         return {name: dict(self.open(step, name)) for name in names}, self.read_state(step)
 
     def open(self, step: int, name: str = "model") -> StoredTensors:
-        """Verifies a checkpoint and returns the tensors of its file `name`; a tensor is read when it is looked up."""
+        """Verifies a checkpoint and returns the tensors of `name.safetensors`, each of which is read when looked up."""
         if step not in self._sound:
             self.verify(step)
         path = self.path(step) / f"{name}.safetensors"

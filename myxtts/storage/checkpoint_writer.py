@@ -10,9 +10,9 @@ from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
 logger = logging.getLogger(__name__)
 
 SAVE_TRIES = 3
-"""Number of consecutive failed writes that end a run; also the maximum number of attempts for the last checkpoint."""
+"""A run ends after this number of consecutive failed writes. The last checkpoint has the same number of attempts."""
 LAST_TRY_PAUSE_SECONDS = 5.0
-"""Pause between attempts to write the last checkpoint, since a lost network mount often comes back."""
+"""Pause between attempts to write the last checkpoint. A lost network mount often comes back in this time."""
 
 
 class CheckpointWriter:
@@ -43,7 +43,7 @@ class CheckpointWriter:
         self._thread.start()
 
     def poll(self) -> None:
-        """Calls `wait` if the current write has finished, to log or raise the error of the write; else does nothing."""
+        """If the current write has finished, calls `wait` to log or raise its error. Otherwise does nothing."""
         if self._thread is not None and not self._thread.is_alive():
             self.wait()
 
@@ -63,7 +63,7 @@ class CheckpointWriter:
         logger.error("%s Training continues; %s", self._describe(error), tried)
 
     def write_last(self, step: int, tensors: dict[str, dict], state: dict, best: bool = False, copies=None) -> None:
-        """Writes a run's last checkpoint, in up to `SAVE_TRIES` attempts. Raises `CheckpointError` if all fail."""
+        """Writes a run's last checkpoint, in up to `SAVE_TRIES` attempts. If all fail, raises `CheckpointError`."""
         self.start(step, tensors, state, best, copies)
         self._join()
         for number in range(1, SAVE_TRIES):

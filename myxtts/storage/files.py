@@ -31,7 +31,7 @@ MAX_JSON_BYTES = 32 * 2**20
 _FORMULA = re.compile(r"\s*[=+\-@\t\r\uff1d\uff0b\uff0d\uff20]")
 """Pattern for the start of a CSV cell that a spreadsheet may evaluate as a formula, even after leading blanks."""
 _TEMPORARY = f".{{}}.{12 * '[0-9a-f]'}.myxtts{{}}.tmp"
-"""Glob pattern of temporary paths; `format` fills in the first 40 characters of a name, and "", ".old" or "*"."""
+"""Glob pattern of temporary paths. `format` inserts 40 characters of the final name, and a kind: "", ".old" or "*"."""
 _NUMBER = re.compile(r"[+-]?\d+(\.\d+)?(e[+-]?\d+)?")
 
 
@@ -55,7 +55,7 @@ def digest_bytes(content: bytes, size: int = DIGEST_BYTES) -> str:
 
 
 def digest_file(path: AnyPath) -> str:
-    """Returns the same digest as `digest_bytes` of a file's content, without loading the whole file."""
+    """Returns the digest that `digest_bytes` gives for a file's content. Does not load the whole file into memory."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, new_hasher).hexdigest()
 
@@ -64,8 +64,8 @@ def digest_file(path: AnyPath) -> str:
 def write_whole(path: AnyPath, partial: Path | None = None) -> Iterator[Path]:
     """Yields a temporary path next to `path`. If the block ends without an error, the temporary file replaces `path`.
 
-    The new file is synced before it is renamed, so that even a power cut leaves the old or the new file. The new
-    file gets the old file's permissions. If `path` is a link, its target is replaced. A device or pipe is written to.
+    The new file is synced before the rename, so that even a power cut leaves the old or the new file. It gets the old
+    file's permissions. If `path` is a link, its target is replaced. If `path` is a device or a pipe, it is written to.
     If `partial` (see `partial_path`) is given, it is the temporary path, and an incomplete file remains after an error.
     """
     path = Path(path)
@@ -121,8 +121,8 @@ def refusing_unwritable(path: AnyPath) -> Iterator[None]:
 def write_whole_folder(path: AnyPath, sync: bool = True, replaced_name: str | None = None) -> Iterator[Path]:
     """Yields an empty temporary folder, which replaces `path` when the block ends without an error.
 
-    If `sync`, first waits until all files are on disk (a few milliseconds per file). The old folder is renamed to
-    `replaced_name` and then deleted; after a kill in between, it stays. Raises `UserError` if `path` is a mount point.
+    If `sync`, first waits until all files are on disk. The old folder is renamed to `replaced_name` and then deleted.
+    If the process is killed in between, the renamed folder remains. Raises `UserError` if `path` is a mount point.
     """
     path = Path(os.path.realpath(path))
     if path.is_mount():  # such as a volume of Docker
@@ -157,12 +157,12 @@ def write_whole_folder(path: AnyPath, sync: bool = True, replaced_name: str | No
 
 @functools.cache
 def _had_leftovers(folder):
-    """Returns whether `folder` had temporary paths before this process's first write; cached, since listing is slow."""
+    """Returns whether `folder` contained temporary paths at the first call. Cached, because listing files is slow."""
     return any(folder.glob(_TEMPORARY.format("*", "*")))
 
 
 def _claim(descriptor, path):
-    """Locks `descriptor`, an open temporary file or folder for `path`; removes what killed processes left."""
+    """Locks an open temporary file or folder (`descriptor`) for `path`. Removes those that killed processes left."""
     with suppress(OSError):  # without locks, the others may be in use
         lock(descriptor)
         if _had_leftovers(path.parent):
@@ -171,7 +171,7 @@ def _claim(descriptor, path):
 
 
 def remove_leftovers(folder: AnyPath, name: str = "*", kind: str = "*") -> None:
-    """Removes temporary files and folders in `folder` that no process has locked, because their writers were killed.
+    """Removes temporary files and folders in `folder` that no process has locked. Killed processes left them.
 
     `name` is a glob pattern for the first 40 characters of the final names. If `kind` is "", keeps replaced folders.
     On a file system without locks, the caller must make sure that no process is writing to `folder`.
@@ -228,7 +228,7 @@ def write_json(path: AnyPath, value: Any) -> None:
 
 
 def read_json(path: AnyPath) -> Any:
-    """Reads a JSON file. Raises `CheckpointError` if it is missing, not a file, over `MAX_JSON_BYTES`, or not JSON."""
+    """Reads a JSON file. If it is missing, invalid or larger than `MAX_JSON_BYTES`, raises `CheckpointError`."""
     path = Path(path)
     try:
         text = read_bounded(path, MAX_JSON_BYTES)
@@ -240,7 +240,7 @@ def read_json(path: AnyPath) -> Any:
 
 
 def parse_json(text: str | bytes, path: AnyPath) -> Any:
-    """Parses JSON text. Raises `CheckpointError`, naming the file `path`, if it is not JSON."""
+    """Parses JSON text. If the text is invalid, raises a `CheckpointError` that names the file `path`."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -1,6 +1,6 @@
-"""Folder of a run: its settings, vocabulary and checkpoints. Training locks the folder. A reset moves the files aside.
+"""Folder of a run: its settings, vocabulary and checkpoints. Training locks the folder. A reset moves its files aside.
 
-A checkpoint contains the settings and the vocabulary that it was trained with. They take precedence over `config.json`
+A checkpoint contains the settings and the vocabulary of its training. These take precedence over `config.json`
 and `vocab.json` in the run's folder.
 """
 
@@ -56,7 +56,7 @@ def stores_in(folder: Path) -> dict[str, CheckpointStore]:
 
 
 def chosen_step(store: CheckpointStore, part: str, which: str = "best") -> int:
-    """Returns the best step if `which` is "best", `part` is in `JUDGED` and a best step is known; else the last."""
+    """Returns the best step if `which` is "best", `part` is in `JUDGED`, and it is known; else the last step."""
     best = store.best_step() if which == "best" and part in JUDGED else None
     return store.steps()[-1] if best is None else best
 
@@ -75,12 +75,12 @@ def require_trained(folder: Path, what: str) -> None:
 
 
 def is_start(state: dict | None) -> bool:
-    """Returns whether `state` belongs to step 0, which has weights copied from another run, before any training."""
+    """Returns whether `state` is that of step 0: weights copied from another run and not yet trained."""
     return bool(state) and TAKEN_FROM in state and not state["finished"]
 
 
 def shape_settings(model: ModelConfig, parts: Collection[str]) -> dict[str, Any]:
-    """Returns `{name: value}` of the model settings that determine the shapes of the weights of `parts`."""
+    """Returns the model settings, `{name: value}`, on which the shapes of weights in these `parts` depend."""
     found = {}
     for name, value in asdict(model).items():
         prefix = name.partition("_")[0]
@@ -92,7 +92,7 @@ def shape_settings(model: ModelConfig, parts: Collection[str]) -> dict[str, Any]
 
 def read_config(folder: Path) -> XTTSConfig:
     """Reads a run's `config.json`. The GPT's checkpoint, if any, overrides `data.g2p` and the shapes of DVAE and GPT.
-    If `config.json` is missing, returns the settings in that checkpoint. Without both, raises `CheckpointError`."""
+    Without a `config.json`, returns the settings in this checkpoint. If both are missing, raises `CheckpointError`."""
     store, path = CheckpointStore(folder / "gpt"), folder / "config.json"
     state = store.newest_state()
     own = None if state is None else config_of(state, str(store.folder))
@@ -122,7 +122,7 @@ def vocabulary_path(folder: Path) -> Path:
 
 @contextmanager
 def own_run_folder(folder: AnyPath) -> Iterator[Path]:
-    """Creates a run's folder if necessary, locks it for a `with` block, cleans it after a killed run; yields its path.
+    """Creates a run's folder if necessary, locks it in a `with` block, and yields it. Cleans up after killed runs.
 
     If the block raises a `UserError`, removes new folders that contain nothing but a log. Raises `CheckpointError` if
     the folder cannot be written to, is in use by another run, or contains links in place of a run's files.
@@ -202,7 +202,7 @@ def _put_back(folder):
 
 
 def listed_seconds(row: dict[str, str]) -> float:
-    """Returns the seconds in a row of `clips_….csv`, which a spreadsheet may have saved with a decimal comma."""
+    """Returns the number in the column `seconds`. Spreadsheet programs may have saved it with a decimal comma."""
     return float((row.get("seconds") or "0").replace(",", "."))
 
 

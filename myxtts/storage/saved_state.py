@@ -56,7 +56,7 @@ def checked_state(values: dict, path: Path) -> SavedState:
 
 @contextmanager
 def refusing_damage(where: str) -> Iterator[None]:
-    """Converts the errors that invalid values cause in a `with` block to a `CheckpointError`, "`where` is damaged"."""
+    """Converts errors from invalid values in a `with` block to a `CheckpointError` ("`where` is damaged")."""
     try:
         yield
     except (TypeError, ValueError, OverflowError) as error:
@@ -64,7 +64,7 @@ def refusing_damage(where: str) -> Iterator[None]:
 
 
 def config_of(state: dict[str, Any], where: str) -> XTTSConfig | None:
-    """Returns the settings in a checkpoint's state, or None. Invalid settings of `where` raise `CheckpointError`."""
+    """Returns the settings in a checkpoint's state, or None. Invalid settings: `CheckpointError` that names `where`."""
     if "config" not in state:
         return None
     try:

@@ -1,6 +1,6 @@
 """Cleaning, which turns a written text into lower-case words, and splitting of texts into sentences and pieces.
 
-The steps are in the same order as in Coqui's XTTS: quotes, script, case, numbers, abbreviations, symbols, white space,
+Cleaning follows the order of Coqui's XTTS: quotes, script, case, numbers, abbreviations, symbols, white space,
 then romanization of Chinese and Korean. Japanese is romanized without the other steps.
 """
 
@@ -13,7 +13,7 @@ from myxtts.text.languages.base import MARKS, Language, table
 # Pattern of an abbreviation for each value of `Language.abbreviation_stop`.
 _ABBREVIATION = {"always": r"\b{}\.", "optional": r"(?<!\w){}\.?(?!\w)", "never": r"\b{}\b"}
 _SAME_SOUND = {variant: mark.replace("silent", "") for mark, row in MARKS.items() for variant in row}
-"""ASCII replacement with the same pronunciation, by character; an empty string for silent characters."""
+"""Maps a character to ASCII text with the same pronunciation, or to an empty string if the character is silent."""
 TYPOGRAPHIC_VARIANTS = {ord(mark): _SAME_SOUND[mark] for mark in "‘’‚‛ʼ＇`´′“”„‟‹›″–—―‒‐‑−－…‥"}
 """Translation table from typographic variants to ASCII, so that a new vocabulary needs no tokens for the variants.
 Punctuation that belongs to a script (، ؟ 。) is not in the table."""
@@ -112,12 +112,12 @@ def split_sentences(text: str, language: str) -> list[str]:
 
 
 def split_text(text: str, language: str, max_chars: int | None = None) -> list[str]:
-    """Splits written text into non-empty pieces of whole sentences, each short enough for the model to speak at once.
+    """Splits written text into non-empty pieces of whole sentences, each short enough for the model.
 
-    A piece has as many sentences as fit into `max_chars` characters (default: `Language.char_limit`). A longer sentence
-    is cut at the first of these places that its first `max_chars` characters have: the last clause mark in the second
-    half; the last space in the second half that is neither next to a number nor after a full stop; the last space; the
-    end. Raises `ValueError` if the language is not supported or `max_chars` is below 1.
+    A piece has as many sentences as fit into `max_chars` characters (default: `Language.char_limit`). Of a longer
+    sentence, the first `max_chars` characters are cut (1) after the last clause mark in their second half, else (2) at
+    the last space in their second half that is neither next to a number nor after a full stop, else (3) at the last
+    space, else (4) at their end. Raises `ValueError` for an unsupported language or if `max_chars` is below 1.
     """
     limit = get_language(language).char_limit if max_chars is None else max_chars
     if limit < 1:

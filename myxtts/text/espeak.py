@@ -23,7 +23,7 @@ LOCK = threading.Lock()
 def text_to_ipa(text: str, voice: str, scripts: tuple[str, ...] = ()) -> str:
     """Converts cleaned text to IPA with stress marks; punctuation and foreign letters are kept.
 
-    `voice` is a language of eSpeak NG, such as `en-us`. Foreign letters are neither Latin nor of a script in `scripts`,
+    `voice` is a language of eSpeak NG, such as `en-us`. A foreign letter is neither Latin nor of one of the `scripts`,
     named as in Unicode (`"CYRILLIC"`). Raises `ValueError` if eSpeak NG is not installed or lacks the language.
     """
     # eSpeak NG removes punctuation, and would say names such as "Ethiopic letter" for letters of other scripts.

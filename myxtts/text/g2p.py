@@ -18,9 +18,9 @@ from myxtts.text.cleaners import clean_text
 from myxtts.text.languages import LANGUAGES, get_language
 
 ESPEAK = "espeak"
-"""Entry of a `g2p` setting that turns on eSpeak NG for all languages without rules, except romanized ones."""
+"""Entry of a `g2p` setting that turns on eSpeak NG for all languages that have no rules and are not romanized."""
 _ESPEAK_VOICES = {"en": "en-us", "pt": "pt-br"}
-"""eSpeak NG's names of languages by language code, where they differ from the code."""
+"""Names of languages in eSpeak NG, by language code, if the name in eSpeak NG differs from the code."""
 _ESPEAK_SPELLS = re.compile("[\u2160-\u217f\u2460-\u24ff\u3371-\u33df\ufb00-\ufb06\uff10-\uff5a\U0001d400-\U0001d7ff]+")
 
 
@@ -69,7 +69,7 @@ def g2p_codes(languages: Iterable[str]) -> tuple[str, ...]:
 
 
 def in_words(text: str, language: str, g2p: Iterable[str] = ()) -> str:
-    """Returns the cleaned text with notation expanded to words: the input of the phoneme conversion in `written`."""
+    """Cleans a text and expands its notation, such as numbers, to words. `written` converts the words to phonemes."""
     if espeak_voice(language, g2p):
         text = unicodedata.normalize("NFC", text)  # eSpeak NG ignores accents that are separate characters
         text = _ESPEAK_SPELLS.sub(lambda match: unicodedata.normalize("NFKC", match[0]), text)  # ﬁ, Ⅷ, ㎏
@@ -101,7 +101,7 @@ def alphabet(language: str, g2p: Iterable[str] = ()) -> set[str]:
 
 
 def espeak_voice(language: str, g2p: Iterable[str]) -> str | None:
-    """Returns eSpeak NG's name of a language, or None if the result `g2p` of `g2p_codes` does not select eSpeak NG."""
+    """Returns eSpeak NG's name of a language, or None if `g2p` (from `g2p_codes`) does not select eSpeak NG for it."""
     entry = get_language(language)
     # eSpeak NG cannot read romanized text.
     has_rules = entry.phonemize or entry.romanize or entry.code in _hooks() or entry.code in g2p

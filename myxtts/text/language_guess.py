@@ -16,15 +16,15 @@ _LATIN_SHARE = 0.5  # minimum fraction for Latin languages: texts in other scrip
 _OWN_SHARE = 0.005
 _MOST_TEXTS, OF_A_CORPUS, OF_A_SENTENCE = 500, (120, 0.99), (8, 0.9)
 """`_MOST_TEXTS` is the maximum number of texts that `identify_language` uses. `OF_A_CORPUS` and `OF_A_SENTENCE` are
-`(minimum number of letters, minimum probability)`; `OF_A_SENTENCE` identified 250 of 255 sentences, none wrongly."""
+`(minimum number of letters, minimum probability)`; `OF_A_SENTENCE` identified 250 of 255 sentences, without errors."""
 
 
 def guess_language(texts: Iterable[str], language: str | None, among: Collection[str] | None = None) -> tuple[str, str]:
-    """Replaces the language of texts if their letters do not fit the language and exactly one other is likely.
+    """Replaces `language` if the letters of the texts do not fit it and exactly one other language is likely.
 
-    Returns a language code and a message for users. The message is `""` if the letters fit `language` (English if
-    None), or if `language` is not supported. If the letters fit several other languages, `identify_language` may choose
-    one of them by the words of the texts. If it does not, languages in `among`, those of a model, are preferred.
+    Returns a language code and a message for users. The message is `""` if the letters fit `language` (None: English),
+    or if `language` is not supported. If the letters fit several other languages, `identify_language` may select one
+    language by the words of the texts. Languages in `among`, the languages of a model, are preferred to others.
     """
     code, texts = language or "en", [*texts]
     try:
@@ -57,7 +57,7 @@ def identify_language(
 ) -> str | None:
     """Identifies the language of texts by their words, with langid (Lui and Baldwin 2012).
 
-    Returns a code in `among`. Returns None for fewer letters, or a lower probability, than the two minimums in `least`.
+    Returns a code in `among`, or None if the number of letters or the probability is below its minimum in `least`.
     """
     text = " ".join(dict.fromkeys(itertools.islice(texts, _MOST_TEXTS)))[:_MOST_LETTERS]
     if sum(map(str.isalpha, text)) < least[0]:
@@ -80,10 +80,10 @@ def _identifier():
 def language_to_read(
     text: str | None, requested: str | None, own: str | None, speaker: str, among: Collection[str] | None = None
 ) -> tuple[str, str]:
-    """Returns the code of the language in which to read a text, and a message to users about the choice, or `""`.
+    """Returns the code of the language in which to read a text, and a message to users about the choice (may be `""`).
 
-    The language is `requested`, else `own` (of the speaker or model), else the result of `identify_language`, else
-    English. If the text has other letters, `guess_language` may replace the language. The message names the `speaker`.
+    The language is `requested`, else `own` (the speaker's or model's language), else the result of `identify_language`,
+    else English. If the letters do not fit it, `guess_language` may replace it. The message may name the `speaker`.
     """
     language, note = guess_language([text or ""], requested or own, among)
     if requested or note and language != own:

@@ -46,9 +46,9 @@ class Num2Words:
     reads_decimals: bool = True
     """Whether `2,5` is read as a decimal; otherwise it is read as two numbers."""
     to_ordinal: Callable[[str], str] | None = None
-    """Function that turns the words of a cardinal into those of the ordinal; by default, num2words spells ordinals."""
+    """Function that turns the words of a cardinal into an ordinal. If it is None, num2words spells ordinals."""
     ordinal_suffix: str = ""
-    """Ending that makes a cardinal an ordinal, for ordinals that num2words cannot spell."""
+    """Ending that is appended to a cardinal to form an ordinal, if num2words cannot spell the ordinal."""
 
     def __call__(self, text: str) -> str:
         text = _THOUSANDS[self.thousands].sub(lambda match: match.group().replace(self.thousands, ""), text)
@@ -119,10 +119,10 @@ class SpelledNumbers:
     max_integer: int
     """Largest number that `cardinal` accepts; larger numbers, and codes such as 00123, are read digit by digit."""
     ordinal_ending: str = "(?!)"
-    """Regular expression of the ending that makes digits an ordinal. The words of the ordinal replace digits and
-    ending, but text that a group of the expression matches, such as a case ending, is kept after the words."""
+    """Regular expression of the ending that makes digits an ordinal. The words of the ordinal replace the digits
+    and the ending. Text that a group of the expression matches, such as a case ending, is kept after the words."""
     to_ordinal: Callable[[str], str] = str
-    """Function that turns the words of a cardinal into those of the ordinal."""
+    """Function that turns the words of a cardinal into the words of the ordinal."""
     point: str  # the word for it
     currencies: dict[str, str]
     """For each currency sign, the words for the unit and for a hundredth, separated by a space: `dollar cent`."""

@@ -1,6 +1,6 @@
 """Prepares texts for synthesis: splits them into pieces, and writes the pieces in characters of a vocabulary.
 
-Exported models contain copies of this module and its imports. These must therefore not import the rest of MyXTTS.
+Exported models contain copies of this module and its imports, so none of these may import the rest of MyXTTS.
 """
 
 import re
@@ -27,14 +27,14 @@ _PAUSES = {
 
 
 class Piece(NamedTuple):
-    """Text that is synthesized as a unit (whole sentences, or a part of a long one), and the pause after it."""
+    """Text that is synthesized as a unit (whole sentences, or a part of a long sentence), and the pause after it."""
 
     text: str
     pause_seconds: float
 
 
 class Reader(NamedTuple):
-    """Prepares texts for the tokens of one vocabulary. All methods raise `ValueError` for an unsupported language."""
+    """Writes texts in the characters of one vocabulary. All methods raise `ValueError` for an unsupported language."""
 
     characters: frozenset[str]
     """The characters that have a token, and the space."""
@@ -44,7 +44,7 @@ class Reader(NamedTuple):
     """Languages to convert to phonemes, as returned by `g2p.g2p_codes`."""
 
     def read(self, text: str, language: str) -> str:
-        """Returns the text to tokenize; unknown characters are replaced if all of them have a replacement.
+        """Returns the text to tokenize; unknown characters are replaced, but only if each of them has a replacement.
 
         Raises `UserError` if a package for the language is not installed.
         """
@@ -63,13 +63,13 @@ class Reader(NamedTuple):
         return (get_language(language).tag + read).replace(" ", SPACE)
 
     def unknown(self, read: str, language: str) -> list[str]:
-        """Returns the sorted characters of `read`, a text returned by `Reader.read`, without a token or replacement."""
+        """Returns, sorted, the characters of `read` (from `Reader.read`) that have neither token nor replacement."""
         known = self.characters
         missing = () if known.issuperset(read) else replace_unknown(read, get_language(language), known)
         return sorted(set(missing) - known)
 
     def fault(self, read: str, language: str) -> str | None:
-        """Returns a message if `read` (from `Reader.read`) has no letters, or most of them have no token; else None."""
+        """Returns a message if `read` (from `Reader.read`) has no letters, or most letters lack a token; else None."""
         letters = [character for character in read if character.isalnum()]
         known = sum(letter in self.characters for letter in letters)
         if not known:
@@ -92,11 +92,11 @@ class Reader(NamedTuple):
         return self.read(self.with_known_letters(text, language), language)
 
     def pieces(self, text: str, language: str, longest: int, fits: Callable[[str], bool]) -> list[Piece]:
-        """Splits a text into pieces for synthesis: whole sentences, or parts of long ones. Drops pieces with a `fault`.
+        """Splits a text into pieces for synthesis: whole sentences, or parts of a long sentence.
 
-        A piece has at most `longest` characters, both as written and with notation expanded to words. The limit is
+        A piece has at most `longest` characters, both as written and with notation expanded to words. This limit is
         raised to the length of the longest word, but not above `Language.char_limit`. Pieces are split further until
-        `fits(spoken(piece))` is True for each piece.
+        `fits(spoken(piece))` is True for each piece. Pieces that have a `fault` are dropped.
         """
         read, entry = cache(lambda piece: self.spoken(piece, language)), get_language(language)
         longest_word = lambda part: max(map(len, _WORD.findall(part)), default=1)

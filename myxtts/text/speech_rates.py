@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 SPEECH_RATES = "speech_rates.json"
 """Name of the file in a GPT checkpoint that contains the speech rates of the training recordings."""
 SECONDS_AT_CHAR_LIMIT = 16.0
-"""Usual duration of a text with `Language.char_limit` characters. In English, about 16 are spoken per second."""
+"""Usual duration of a text with `Language.char_limit` characters. In English, about 16 characters take a second."""
 DIGIT_LETTERS = 6
 """Number of letters that `spoken_length` counts for each digit: the average length of a digit's word."""
 FEWEST_CLIPS = 20
@@ -62,7 +62,7 @@ def rule_of_thumb(language: str) -> SpeechRate:
 
 
 def measure_rates(spoken: Iterable[tuple[str, str, float]]) -> dict[str, SpeechRate]:
-    """Returns the rate of each language with at least `FEWEST_CLIPS` of the recordings `(language, text, seconds)`."""
+    """Returns the rate of each language that has at least `FEWEST_CLIPS` recordings `(language, text, seconds)`."""
     found: dict[str, list[tuple[int, float, int]]] = {}
     for language, text, seconds in spoken:
         if (length := spoken_length(text)) and seconds > 0:
@@ -73,8 +73,8 @@ def measure_rates(spoken: Iterable[tuple[str, str, float]]) -> dict[str, SpeechR
 def longest_texts(rates: dict[str, SpeechRate], origin: str | None = None) -> dict[str, int]:
     """Returns the number of characters of the longest training text in each language; empty if unknown.
 
-    `rates` are measured on the run's own recordings. `origin` is the model that the run started from, if any. Training
-    texts of the bundled model count too. For any other `origin`, the result is empty, because its texts are unknown.
+    `rates` are measured on the run's recordings. `origin` is the model from which the run started, if any. If `origin`
+    is the bundled model, the texts of that model count too. For any other model, the texts are unknown: returns {}.
     """
     if origin is not None and not is_base(origin):
         return {}

@@ -115,10 +115,10 @@ class Vocabulary(NamedTuple):
 
 
 def learn_merges(words: list[tuple[list[str], int]], new_characters: set[str], limit: int) -> list[tuple[str, str]]:
-    """Learns at most `limit` BPE merges from `words`, pairs `(tokens, count)`, and applies them to the lists `tokens`.
+    """Learns at most `limit` BPE merges from words `(tokens, count)`, and applies the merges to the lists `tokens`.
 
-    Only token pairs with a character in `new_characters` are merged: other merges would change the ids of text that the
-    vocabulary covers. The most frequent pair comes first (ties: by code point). Pairs that occur once are not merged.
+    Only token pairs with a character in `new_characters` are merged, because other merges would change the ids of text
+    that the vocabulary covers. Frequent pairs are merged first (ties: by code point), pairs that occur once are not.
     """
     frequency: Counter[tuple[str, str]] = Counter()
     places: defaultdict[tuple[str, str], set[int]] = defaultdict(set)
@@ -163,8 +163,8 @@ class XTTSTokenizer:
     except for the deliberate differences in `docs/text.md`.
 
     Characters that the vocabulary lacks are replaced by characters with the same pronunciation (curly quotes by
-    straight quotes, € by "euro") or removed if silent (emoji). If a text also has unknown characters without a
-    replacement, all its unknown characters become `[UNK]`; `check` reports them.
+    straight quotes, € by "euro") or removed if silent (emoji). If any unknown character of a
+    text has no replacement, all unknown characters of the text become `[UNK]`; `check` reports this case.
 
     Instances are immutable and thread-safe. Methods raise ValueError for an unsupported language, except for `check`
     and `encode_checked`. `g2p` lists languages to convert to phonemes; `"espeak"` adds all languages without rules.
@@ -221,7 +221,7 @@ class XTTSTokenizer:
         return cls(Vocabulary.parse(tokenizer.to_str(), "just trained"), g2p)
 
     def with_g2p(self, languages: Iterable[str]) -> Self:
-        """Returns a copy that converts only these languages to phonemes. Raises `ValueError` like `g2p_codes`."""
+        """Returns a copy that converts only these languages to phonemes. For errors raised, see `g2p_codes`."""
         return type(self)(self._vocabulary, languages)
 
     def extend(self, texts_with_languages: Corpus, num_new_tokens: int = 256) -> Self:
@@ -261,8 +261,8 @@ class XTTSTokenizer:
     def encode(self, text: str, language: str, *, allow_missing_tag: bool = False) -> list[int]:
         """Returns the ids of a written text: the language's tag, then the tokens of the cleaned text.
 
-        Raises `ValueError` if the vocabulary has no tag for the language; with `allow_missing_tag`, the tag is
-        tokenized like text, as in Coqui's XTTS. Raises `UserError` if a package for the language is not installed.
+        If the vocabulary has no tag for the language, raises `ValueError` or, with `allow_missing_tag`, tokenizes the
+        tag like text, as Coqui's XTTS does. Raises `UserError` if a package for the language is not installed.
         """
         language = get_language(language)
         if language.code not in self.languages and not allow_missing_tag:

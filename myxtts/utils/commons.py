@@ -29,7 +29,7 @@ def get_device_context(device: str | None = None) -> AbstractContextManager:
 
 
 def ensure_gpu_placement(tensor: Any) -> Any:
-    """Returns a copy of a CPU tensor on the first GPU. If there is no GPU, or `tensor` is on one, returns `tensor`."""
+    """Copies a CPU tensor to the first GPU. If there is no GPU, or `tensor` is on a GPU, returns `tensor`."""
     import tensorflow as tf
 
     tensor = tf.convert_to_tensor(tensor)
@@ -60,7 +60,7 @@ def folded(line: str, width: int = 0) -> str:
 
 
 def folded_on_terminal(text: str, stream: TextIO) -> str:
-    """Wraps a text if `stream` is a terminal. On a terminal with colors, colors a leading `Error` or `WARNING`."""
+    """Wraps a text if `stream` is a terminal. On a terminal with colors, colors `Error` or `WARNING` at its start."""
     if not stream.isatty():
         return text
     text = "\n".join(map(folded, text.split("\n")))
@@ -69,7 +69,7 @@ def folded_on_terminal(text: str, stream: TextIO) -> str:
 
 
 def shows_bars() -> bool:
-    """Whether progress bars are shown: on a terminal, and in notebooks with ipywidgets."""
+    """Returns whether progress bars are shown: on a terminal, and in notebooks with ipywidgets."""
     return sys.stdout.isatty() or tqdm.display is not std.tqdm.display
 
 

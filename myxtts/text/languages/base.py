@@ -22,7 +22,7 @@ class Language:
     """ISO 639-1 code."""
     name: str  # in English
     char_limit: int
-    """Maximum number of characters that the model speaks at once; `cleaners.split_text` splits longer texts."""
+    """Maximum length of the texts given to the model, in characters. `cleaners.split_text` splits longer texts."""
     tag: str = ""
     """Token at the start of every text of the language; by default the code in brackets, such as `[en]`."""
     normalize: Callable[[str], str] = str
@@ -88,7 +88,7 @@ def import_extra(module: str, purpose: str) -> ModuleType:
 
 
 DESCRIPTIONS, _READINGS, MARKS = (read_toml(__file__, f"{name}.toml") for name in ("languages", "readings", "marks"))
-"""Parsed TOML files: fields of `Language` by code, rules for `Language.write_out`, typographic variants by mark."""
+"""Parsed TOML files: fields of each `Language`, rules for `Language.write_out`, and variants of each ASCII mark."""
 _MARKED_NUMBER = r"⟦(\w+)((?: \w+=\w+)*)(\.?\w*) ([0-9]{1,36})⟧"
 _compiled = cache(re.compile)  # the cache of the `re` module is too small for the rules of all languages
 
