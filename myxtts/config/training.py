@@ -49,7 +49,7 @@ def workers_in(environment: Mapping[str, str]) -> tuple[tuple[str, ...], int] | 
 
 
 def workers_of_slurm(environment: Mapping[str, str]) -> tuple[tuple[str, ...], int]:
-    """Returns the addresses of all tasks of a Slurm job step, and this task's index. Outside a step: `ConfigError`."""
+    """Returns the addresses of all tasks in a Slurm job step and this task's index. Raises `ConfigError` outside it."""
     names = "SLURM_PROCID", "SLURM_JOB_ID", "SLURM_STEP_NODELIST", "SLURM_STEP_TASKS_PER_NODE"
     if missing := [name for name in names if not environment.get(name)]:
         hint = "Start it with srun inside a job, or give host:port,… with --worker-index."

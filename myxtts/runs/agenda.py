@@ -302,7 +302,7 @@ class TimeLeft(Callback):
     """Callback that estimates the remaining time of the stage and of the run. `on_log` stores both in `timing`.
 
     `try_run` estimates the seconds of this stage's steps so far (`tried`) and of the later stages (`later`). `later` is
-    corrected by the factor (measured + later) / (tried + later), because a few measured steps should change it little.
+    multiplied by (measured + later) / (tried + later), so that a few steps with unusual times change it little.
     Without `try_run`, the time per step is assumed proportional to clips per step and `StageEntry.cost`.
     """
 

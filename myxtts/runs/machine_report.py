@@ -197,7 +197,7 @@ def examine_workers(config: XTTSConfig) -> list[str]:
 
 
 def _sums(workers, timeout_seconds):
-    """Times all-reduces. Yields report lines with the times, and with the time that each GPT size's gradients need."""
+    """Times all-reduces. Yields lines with these times and the estimated times to sum the gradients, by GPT size."""
     from myxtts.training.watching.measurement import seconds_of_sum
 
     workers.watch(timeout_seconds)

@@ -1,6 +1,6 @@
 """Starting a run from another model: checks --init-from, --tune and --lora-rank, and copies weights into the run.
 
-These options cannot change once the run's folder exists. The copied weights of a stage are its checkpoint of step 0.
+These options cannot change once the run's folder exists. A stage's copied weights become its checkpoint of step 0.
 """
 
 import os
@@ -82,7 +82,7 @@ def reset_parts(training: TrainingConfig) -> list[str]:
 
 
 def tuned_stages(config: XTTSConfig) -> list[str]:
-    """Returns the stages to fine-tune: those in --tune if given, else --stage if tunable, else all `tuned_with_all`."""
+    """Returns the stages to fine-tune: those in --tune, else --stage if tunable, else all with `tuned_with_all`."""
     training = config.training
     if training.tune:
         return [name for name in STAGES if name in training.tune]
@@ -189,7 +189,7 @@ def _continued(config, began):
 
 
 def adopt(config: XTTSConfig) -> XTTSConfig:
-    """Returns `config` with the shape and sampling of the model in --init-from, and, if not given, vocabulary and g2p.
+    """Returns `config` with shape and sampling of the model in --init-from and, unless given, its vocabulary and g2p.
 
     Raises `CheckpointError` if the model lacks a needed part, and `ConfigError` if the settings do not fit the model.
     """

@@ -62,7 +62,7 @@ class Run:
 
     def __init__(self, config: XTTSConfig, plan: DevicePlan, callbacks: Sequence = ()):
         self.config: XTTSConfig = config
-        """Settings as requested. When `train` has read the recordings: the complete settings of the run."""
+        """Settings as requested until `train` has read the recordings, then the complete settings of the run."""
         self.plan: DevicePlan = plan
         self.callbacks: list = list(callbacks)
         self.folder: Path = Path(config.training.checkpoint_dir)

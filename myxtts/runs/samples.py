@@ -323,7 +323,7 @@ class SpeechJudge:
         """Returns metrics by name, with `score` (lower is better) first. Logs errors, and returns {} after an error.
 
         The score is the CER in percent or, without a recognizer that understands the recordings, the mel-cepstral
-        distortion in dB. `UNENDED_SCORE` is added if speech ends badly. Returns {} if neither metric is available.
+        distortion in dB. `UNENDED_SCORE` is added unless `ends_well`. Returns {} if neither metric is available.
         """
         try:
             with tf.device(self._device):

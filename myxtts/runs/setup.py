@@ -75,7 +75,7 @@ def check_request(config: XTTSConfig, download: bool = False, **devices) -> None
 
 
 def check_settings(config: XTTSConfig) -> None:
-    """Raises `UserError` for conflicting settings or an unknown language. With workers, `settle_origin` does more."""
+    """Raises `UserError` for conflicting settings or an unknown language. New runs of workers: see `settle_origin`."""
     data, training, home = config.data, config.training, Path(config.training.checkpoint_dir)
     try:
         get_language(data.language or "en")
@@ -171,7 +171,7 @@ def set_up(config: XTTSConfig, download=False, **devices) -> tuple[XTTSConfig, D
 
 
 def with_workers(config: XTTSConfig) -> XTTSConfig:
-    """Returns `config` with the workers' addresses: from Slurm (`--workers slurm`) or `TF_CONFIG` (no --workers)."""
+    """Returns `config` with the workers' addresses: from Slurm (`--workers slurm`) or, by default, `TF_CONFIG`."""
     given = config.training.workers
     found = workers_of_slurm(os.environ) if given == SLURM else None if given else workers_in(os.environ)
     if found is None:
@@ -224,7 +224,7 @@ def require_run(config: XTTSConfig) -> None:
 
 
 def quickest_devices(config: XTTSConfig, options: Mapping[str, object]) -> tuple[XTTSConfig, dict]:
-    """Times training steps with each device plan and prints the times. Returns `set_up` arguments for the fastest plan."""
+    """Times training with each device plan and prints the times. Returns arguments of `set_up` for the fastest."""
     virtual = device_request(None, None, options.get("virtual_devices")).virtual_devices
     count = virtual or len(visible_gpus())
     ways = {

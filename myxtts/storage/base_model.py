@@ -57,5 +57,5 @@ def base_folder() -> Path:
 
 
 def model_name(folder: AnyPath) -> str:
-    """Returns `base` for the bundled model, else the path of `folder`, in which a folder called `base` is `./base`."""
+    """Returns `base` for the bundled model, else the folder's path: `./base` for the ordinary folder `Path("base")`."""
     return BASE_NAME if is_base(folder) else path_text(Path(folder))

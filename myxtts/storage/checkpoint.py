@@ -47,7 +47,7 @@ _DTYPES |= {"U8": "<u1", "U16": "<u2", "U32": "<u4", "U64": "<u8"}
 def write_tensors(path: AnyPath, arrays: Mapping[str, np.ndarray], values: Iterable[np.ndarray] | None = None) -> None:
     """Writes a safetensors file tensor by tensor, because the library's writer needs twice the memory of all tensors.
 
-    `arrays` determines names, order, shapes and data types. `values` yields the data in this order (None: `arrays`).
+    `arrays` determines names, order, shapes and data types. If given, `values` yields the data, in the same order.
     """
     # Header of names, shapes and offsets, then the values: https://huggingface.co/docs/safetensors/index#format
     header, end, names = {}, 0, {np.dtype(dtype): name for name, dtype in _DTYPES.items()}
@@ -249,7 +249,7 @@ class CheckpointStore:
         return _entry(self.path(step) / f"{name}.safetensors")["blake2b"]
 
     def file(self, step: int, name: str) -> Path | None:
-        """Returns a file's path, or None if the manifest lacks the file. A damaged file raises `CheckpointError`."""
+        """Returns a verified file's path; None if the manifest lacks the file. If damaged, raises `CheckpointError`."""
         path = self.path(step) / name
         entry = read_manifest(path.parent).get(name)
         if entry is None:
@@ -303,7 +303,7 @@ class CheckpointStore:
         return {name: dict(self.open(step, name)) for name in names}, self.read_state(step)
 
     def open(self, step: int, name: str = "model") -> StoredTensors:
-        """Verifies a checkpoint and returns the tensors of `name.safetensors`, each of which is read when looked up."""
+        """Verifies a checkpoint and returns the tensors of its file `name`. Each tensor is read when looked up."""
         if step not in self._sound:
             self.verify(step)
         path = self.path(step) / f"{name}.safetensors"

@@ -10,9 +10,9 @@ from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
 logger = logging.getLogger(__name__)
 
 SAVE_TRIES = 3
-"""A run ends after this number of consecutive failed writes. The last checkpoint has the same number of attempts."""
+"""A run ends after this number of consecutive failed writes. The last checkpoint also gets as many attempts."""
 LAST_TRY_PAUSE_SECONDS = 5.0
-"""Pause between attempts to write the last checkpoint. A lost network mount often comes back in this time."""
+"""Pause between attempts to write the last checkpoint. A lost network mount often comes back by itself."""
 
 
 class CheckpointWriter:

@@ -56,7 +56,7 @@ def stores_in(folder: Path) -> dict[str, CheckpointStore]:
 
 
 def chosen_step(store: CheckpointStore, part: str, which: str = "best") -> int:
-    """Returns the best step if `which` is "best", `part` is in `JUDGED`, and it is known; else the last step."""
+    """Returns the best step if it is known, `which` is "best" and `part` is in `JUDGED`; otherwise the last step."""
     best = store.best_step() if which == "best" and part in JUDGED else None
     return store.steps()[-1] if best is None else best
 
@@ -202,7 +202,7 @@ def _put_back(folder):
 
 
 def listed_seconds(row: dict[str, str]) -> float:
-    """Returns the number in the column `seconds`. Spreadsheet programs may have saved it with a decimal comma."""
+    """Returns the `seconds` in a row of `clips_….csv`. A spreadsheet may have saved them with a decimal comma."""
     return float((row.get("seconds") or "0").replace(",", "."))
 
 

@@ -1,4 +1,4 @@
-"""Stored voices of a model. A voice is a recording, or conditioning latents and a speaker vector computed from one."""
+"""Stored voices of a model. A voice is a recording, or it consists of conditioning latents and a speaker vector."""
 
 import difflib
 import re
@@ -44,7 +44,7 @@ class StoredSpeaker:
 
 
 def write_speakers(folder: AnyPath, speakers: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> None:
-    """Writes the latents `(1, num_latents, width)` and the vector `(1, speaker_width)` of each speaker, in float32."""
+    """Writes `{name: (latents, vector)}`, in float32: `(1, num_latents, width)` and `(1, speaker_width)` per voice."""
     arrays = {name + end: one for name, both in speakers.items() for end, one in zip((_LATENTS, _VECTOR), both)}
     write_tensors(Path(folder) / SPEAKERS_FILE, arrays)
 
@@ -82,7 +82,7 @@ def find_speaker(folder: AnyPath, name: str) -> StoredSpeaker:
 
 
 def language_of(folder: AnyPath, name: str | None = None) -> str | None:
-    """Returns the language of voice `name` or, without it, the language that all training speakers share; or None."""
+    """Returns the language of voice `name` or, if `name` is None, of all training speakers; None if they differ."""
     speakers = [find_speaker(folder, name)] if name else read_speakers(folder).values()
     languages = {one.language for one in speakers if name or one.clip}
     return languages.pop() if len(languages) == 1 else None
@@ -98,7 +98,7 @@ def default_speaker(folder: AnyPath, language: str) -> str | None:
 
 
 def read_speaker(folder: AnyPath, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Returns a voice's latents and vector, see `write_speakers`. If it is a recording, raises `CheckpointError`."""
+    """Returns a voice's latents and vector, see `write_speakers`. Raises `CheckpointError` for a recording."""
     if (known := find_speaker(folder, name).stored_name) is None:
         raise CheckpointError(f"The voice {name} in {folder} is a recording; it has no latents in {SPEAKERS_FILE}.")
     stored = StoredTensors(Path(folder) / SPEAKERS_FILE)
