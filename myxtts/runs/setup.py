@@ -224,7 +224,7 @@ def require_run(config: XTTSConfig) -> None:
 
 
 def quickest_devices(config: XTTSConfig, options: Mapping[str, object]) -> tuple[XTTSConfig, dict]:
-    """Times training steps with each device plan and prints the times. Returns `set_up` arguments for the fastest plan."""
+    """Times training steps with each device plan and prints the times. Returns `set_up` arguments for the fastest."""
     virtual = device_request(None, None, options.get("virtual_devices")).virtual_devices
     count = virtual or len(visible_gpus())
     ways = {
