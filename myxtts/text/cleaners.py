@@ -94,9 +94,10 @@ def split_sentences(text: str, language: str) -> list[str]:
     sentences = []
     start = 0
     pattern = _ABBREVIATION.get(language.abbreviation_stop, language.abbreviation_stop)
+    shared = {match.end() for match in re.finditer(language.shared_stop, text)} if language.shared_stop else set()
     for match in _SENTENCE_END.finditer(text):
         sentence = text[start : match.end()]
-        if match.group() == ".":
+        if match.group() == "." and match.end() not in shared:
             word, follows = _LAST_WORD.search(sentence).group(), text[match.end() : match.end() + 2].strip()
             goes_on = follows.islower() and sentence.lstrip()[:1].isupper()
             known = {word[:-1].lower(), word[:-1].lower() + "#" * follows.isdigit()}
