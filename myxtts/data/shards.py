@@ -83,8 +83,8 @@ def write_shard(
         dvae: Digest of the DVAE weights that computed the codes.
         clips: `(id, codes, samples)` of each clip, with codes `(C,)` int32 and samples `(S,)` int16.
         left_out: `(id, reason)` of each clip that cannot be used.
-        audio: `{id: fingerprint}`. The fingerprint is the digest of the clip's audio file; for clips in `left_out`, it
-            also contains transcript, language and duration limits. If one has changed, the shard is outdated.
+        audio: `{id: fingerprint}` of each clip: a digest of the audio file and, for clips in `left_out`, also of
+            transcript, language and duration limits. If a clip's fingerprint differs, the shard is outdated.
     """
     name = shard_name(number, shards)
     remove_leftovers(folder, f"{name}.*")

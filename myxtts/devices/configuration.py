@@ -193,7 +193,7 @@ def _require_build(tf, accelerator):
 
 
 def _narrow_environment(plan):
-    """Sets `CUDA_VISIBLE_DEVICES` for a dual plan if TensorFlow is not imported yet; returns whether this was done."""
+    """Sets `CUDA_VISIBLE_DEVICES` to a dual plan's GPUs, unless TensorFlow is imported. Returns whether it was set."""
     # After the import, GPUs in descending order are an error: `set_visible_devices` numbers them in ascending order.
     has_gpus = plan.is_dual and plan.visible_ids
     if has_gpus and "tensorflow" not in sys.modules:

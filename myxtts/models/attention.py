@@ -112,7 +112,7 @@ class _Chunks:
         return carried
 
     def _read(self, start, after):
-        """Returns `(first, query, key, value, scores)` of a chunk of keys. Queries before index `first` are omitted."""
+        """Returns `(first, query, key, value, scores)` for keys `start` to `after` and the queries from `first` on."""
         first = start if self.causal else 0
         minimum = min if isinstance(start, int) else ops.minimum
         stop, shape = minimum(start + CHUNK, self.num_keys), ops.shape(self.key)

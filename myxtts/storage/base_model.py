@@ -33,9 +33,9 @@ def kind_of(source: AnyPath) -> str:
 def require_kind(
     source: AnyPath, what: str = "A model (--checkpoint)", kinds: Sequence[str] = MODELS, forms: str = FORMS
 ) -> Path:
-    """Returns `source` as a path. Raises `CheckpointError` if the kind of `source` is not one of `kinds`.
+    """Returns `source` as a path, or the bundled model's folder for `base`.
 
-    For `base`, returns the bundled model's folder. The error names the option `what` and its permitted values `forms`.
+    Raises `CheckpointError` if its kind is not in `kinds`; the message begins with `what` and lists values, `forms`.
     """
     if (kind := kind_of(source)) in kinds:
         return base_folder() if kind == BASE_NAME else Path(source)

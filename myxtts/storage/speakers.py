@@ -89,7 +89,7 @@ def language_of(folder: AnyPath, name: str | None = None) -> str | None:
 
 
 def default_speaker(folder: AnyPath, language: str) -> str | None:
-    """Returns the only training speaker or a voice of `base` (in `language` if possible), or None if neither exists."""
+    """Returns the training speaker if there is only one, else a bundled voice (in `language` if possible), or None."""
     speakers = read_speakers(folder)
     names = [name for name, one in speakers.items() if one.clip]
     if len(names) != 1:

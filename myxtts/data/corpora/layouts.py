@@ -74,7 +74,7 @@ def _extract(audio, path):
 
 
 def _with_language(reading, place):
-    """Returns `place` with the language from xtts-finetune-webui's `lang.txt`, or unchanged without this file."""
+    """Returns `place` with the language from xtts-finetune-webui's `lang.txt`, or `place` if there is no such file."""
     path = place.path / "lang.txt"
     is_there = reading.folder.has(place.path, path.name)
     return place._replace(language=reading.folder.read_text(path, 100).strip()) if is_there else place

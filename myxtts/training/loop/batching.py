@@ -105,7 +105,7 @@ def fit_batch_size(trainer: "StageTrainer", dataset: SpeechDataset) -> SpeechDat
 
 
 def peak_bytes(trainer: "StageTrainer", dataset: SpeechDataset, size: int, parts: int) -> int:
-    """Returns the peak memory (bytes) of a step on `parts` batches of `size` maximum-length clips. Undoes the step."""
+    """Returns the peak memory in bytes of a step on `parts` batches of `size` maximum-length clips; undoes the step."""
     step = trainer.train_step
     variables = trainer.placed_variables().values()
     before = [variable.numpy() for variable in variables]

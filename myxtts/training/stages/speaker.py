@@ -56,7 +56,7 @@ class SpeakerStage(Stage):
                     layer.over_replicas = lambda value: tf.distribute.get_replica_context().all_reduce("SUM", value)
 
     def choose_clips(self, dataset):
-        """Selects speakers with enough clips. For validation, adds up to `JUDGED_CLIPS` clips per held-out speaker."""
+        """Drops the training clips of speakers with few clips, and moves those of held-out speakers to validation."""
         able = _trainable_speakers(dataset)
         number = max(1, round(HELD_OUT_SHARE * len(able))) if len(able) >= FEWEST_TO_HOLD_OUT else 0
         # By a hash of the name, so that the choice depends on neither seed nor order.
@@ -89,7 +89,7 @@ class SpeakerStage(Stage):
         return self.model.speaker_encoder(batch.mel).numpy(), batch.speaker.numpy()
 
     def score(self, outputs):
-        """Returns `eer`, the equal error rate of pairs with an untrained speaker. If there is none, uses all pairs."""
+        """Returns `eer`, the equal error rate of all pairs with a held-out speaker or, without such pairs, of all."""
         vectors, speakers = (np.concatenate(arrays) for arrays in zip(*outputs))
         active = self.active.numpy() > 0
         held_out = ~active[np.maximum(speakers, 0)]
