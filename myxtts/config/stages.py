@@ -103,7 +103,7 @@ class DecoderConfig(StageConfig):
     """With `init_from` and `stage: decoder`: fraction of the steps, at the start, that train only discriminators."""
 
     def check_frames(self) -> None:
-        """Raises `ConfigError` if `frames` is odd, or below 1 s with a speaker loss. Called when training starts."""
+        """Raises `ConfigError` if `frames` is odd, or if it is shorter than 1 s and there is a speaker loss."""
         self.check("frames", self.frames % 2 == 0, "even")
         fits = not self.speaker_weight or self.frames >= 94
         self.check("frames", fits, f"94 or more (1 s) with {self.name_of('speaker_weight')}")

@@ -123,7 +123,7 @@ class SpeechDataset:
     def stream(
         self, stage: str, device: str, start: int = 0, stop: int | None = None, buffer_size: int | None = None
     ) -> Iterator[WaveBatch]:
-        """Returns an iterator over a stage's training batches at the positions from `start` to below `stop`.
+        """Returns an iterator over a stage's training batches from position `start` up to, but not including, `stop`.
 
         If `stop` is None, there is no end. Prefetches `buffer_size` batches (default: `data.pipeline_buffer_size`) to
         `device`. Each worker reads only a part of each batch. Raises `AudioError` or `OSError` if reading audio fails.
@@ -189,8 +189,8 @@ def _prepared(config, sides):
 
 
 def trained_on(home: Path, config: XTTSConfig) -> set[int]:
-    """Returns the `id_hash` of the training clips of the run in `home` (none with --reset-training) and of the run in
-    --init-from, if that run has the same training data. Reads the clip lists in each stage's newest checkpoint."""
+    """Returns the `id_hash` of every clip that the run in `home` trained on, or none of them with --reset-training.
+    Adds the clips of the --init-from run if its training data are the same. Reads each stage's newest checkpoint."""
     homes, source = [] if config.training.reset_training else [home], config.training.init_from
     with suppress(UserError, OSError):
         if source and Path(str(read_config(Path(source)).data.train_data)).samefile(str(config.data.train_data)):
@@ -217,7 +217,7 @@ def _divide(sides, config):
 
 
 def conditioning_seconds(data: DataConfig, clips: Sequence[Utterance]) -> tuple[float, float]:
-    """Returns `data.conditioning_seconds`. For `repeat` padding, limits both to the 95th percentile of clip lengths."""
+    """Returns `data.conditioning_seconds`. `repeat` padding caps both values at the 95th percentile of clip lengths."""
     if data.conditioning_padding != "repeat":
         return data.conditioning_seconds
     longest = np.percentile([clip.num_samples for clip in clips], 95) / MODEL_SAMPLE_RATE
@@ -234,7 +234,7 @@ def _own_vocabulary(config):
 
 
 def _g2p(config):
-    """Returns the codes of languages whose texts are converted to phonemes: as in the resumed run, else `data.g2p`."""
+    """Returns the language codes for phoneme conversion. A resumed run keeps its codes; a new run uses `data.g2p`."""
     home = Path(config.training.checkpoint_dir)
     try:
         requested = None if config.data.g2p is None else g2p_codes(config.data.g2p)

@@ -193,7 +193,7 @@ def _require_build(tf, accelerator):
 
 
 def _narrow_environment(plan):
-    """Sets `CUDA_VISIBLE_DEVICES` for a dual plan if TensorFlow is not imported yet; returns whether this was done."""
+    """Sets `CUDA_VISIBLE_DEVICES` to a dual plan's GPUs, unless TensorFlow is imported. Returns whether it was set."""
     # After the import, GPUs in descending order are an error: `set_visible_devices` numbers them in ascending order.
     has_gpus = plan.is_dual and plan.visible_ids
     if has_gpus and "tensorflow" not in sys.modules:
@@ -210,7 +210,7 @@ def _narrow_environment(plan):
 
 
 def _configure_gpus(tf, plan, narrowed):
-    """Hides all GPUs but the plan's, unless `CUDA_VISIBLE_DEVICES` does (`narrowed`); sets memory growth or limits."""
+    """Makes only the plan's GPUs visible; sets memory growth or limits. If `narrowed`, others are already hidden."""
     physical = tf.config.list_physical_devices("GPU")
     if narrowed and len(physical) != len(plan.visible):
         rule = f"TensorFlow must see {counted(len(plan.visible), 'GPU')} for this plan ({plan.describe()})"
@@ -244,7 +244,7 @@ def _nvml_gpus():
 
 
 def _tensorflow_gpus(listed=None):
-    """Returns the GPUs in TensorFlow's order. If NVML's list `listed` has as many GPUs, returns entries of `listed`."""
+    """Returns the GPUs in TensorFlow's order. Takes them from NVML's list `listed` if the numbers of GPUs are equal."""
     config = import_sparingly().config
     physical = config.list_physical_devices("GPU")
     if not listed or len(listed) != len(physical):

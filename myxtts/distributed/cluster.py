@@ -19,7 +19,7 @@ _JOB = "/job:worker/replica:0/task:"
 
 
 class Cluster:
-    """Connection to the other workers. Every worker must create one, before TensorFlow's runtime starts.
+    """Connection to the other workers. Every worker must create a `Cluster` before TensorFlow's runtime starts.
 
     `addresses` lists the `host:port` of all workers, in the same order on every worker; this worker's address is
     `addresses[index]`. All workers must connect within `timeout_seconds`.

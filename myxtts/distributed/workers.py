@@ -145,7 +145,7 @@ class Workers:
             self._listener.join(LOST_SECONDS)
 
     def _check_health(self):
-        """Ends all workers if one is lost or the deadline passes. The chief checks all others, the others the chief."""
+        """Ends all workers if one is lost or the deadline passes. The chief checks the others; they check the chief."""
         while not self._closed.wait(CHECK_SECONDS):
             for peer in range(1, self.count) if self.is_chief else [0]:
                 if why := self._cluster.failure(peer, LOST_SECONDS):

@@ -81,7 +81,7 @@ class Sentence:
         return self.verdict
 
     def best(self, retries: int, listener: "Listener | None") -> np.ndarray:
-        """Makes up to `retries` + 1 attempts, until no fault is found. Returns samples `(S,)` of the best attempt."""
+        """Retries at most `retries` times while the self-check finds faults. Returns the best samples `(S,)`."""
         found = []
         for attempt in range(max(0, retries) + 1):
             if attempt:
@@ -157,7 +157,7 @@ class SpeechStream(Spoken):
         self._sentences[0].open(self._hurry)
 
     def look_ahead(self) -> None:
-        """Queues the next sentence, unless it is queued already, if the current sentence has enough codes for audio."""
+        """Queues the next sentence if it is not queued yet and the current sentence has enough codes for audio."""
         stream = self._sentences[self._number].stream
         following = self._sentences[self._number + 1 : self._number + 2]
         if following and following[0].stream is None and (stream.finished or len(stream.codes) >= FIRST_CODES):
@@ -218,7 +218,7 @@ class SpeechStream(Spoken):
             raise
 
     def _check_heard(self):
-        """Checks each sentence once the next sentence has audio, and the last sentence at the end of the text."""
+        """Runs due self-checks. A sentence is due when the next sentence has audio, or when the stream has finished."""
         heard = self._number if self._sentences[self._number].is_heard else 0
         if self.finished and self._sentences[-1].end_seconds:
             heard = len(self._sentences)

@@ -30,7 +30,7 @@ class WindowShape(NamedTuple):
 
 
 class Windows:
-    """Decodes a sentence in windows with context. The samples equal those of a single window up to rounding.
+    """Decodes a sentence in windows with context. Decoding all at once would give the same samples, up to rounding.
 
     `to_samples(latents, start, end)` returns the samples `(S,)` of frames `start` to `end` of latents `(n, width)`.
     """

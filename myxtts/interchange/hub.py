@@ -245,7 +245,7 @@ def without_places(config: XTTSConfig) -> XTTSConfig:
 
 
 def model_card(repository: str, config: XTTSConfig, origin: str | os.PathLike | None, licence: str | None) -> str:
-    """Returns the text of the model card. If `origin` is the folder of a run, the card lists its data and losses."""
+    """Returns the text of the model card. If `origin` is a run's folder, the card lists the run's data and losses."""
     base = config.training.init_from
     head = {
         "license": licence,
@@ -277,7 +277,7 @@ def _lists(origin):
 
 def _stages(origin):
     """Yields `(stage, steps, step, losses)` for each stage of a run. `steps` is `(last, best)`, or None if this run did
-    not train the stage. `losses` are texts of the validation losses at `step`, the best step if it is known."""
+    not train the stage. `step` is the best step, else the last one; `losses` are its validation losses, as texts."""
     for stage, store in stores_in(origin).items():
         state, best_step = store.read_state(store.steps()[-1]), store.best_step()
         was_trained = "position" in state and "taken_from" not in state

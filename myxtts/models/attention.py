@@ -93,11 +93,11 @@ class _Chunks:
         return ops.cast(query_gradient * self.scale, dtype), key_gradient, value_gradient
 
     def _loop(self, chunk, after, *carried):
-        """Calls `chunk(index, start, after, *carried)`, which returns the next `(after, *carried)`, per chunk of keys.
+        """Calls `chunk(index, start, after, *carried)` for each chunk of keys, and returns the final `carried`.
 
-        Returns the final `carried`. Memory is saved only if the backend finishes each chunk before it starts the next
-        chunk. To enforce this, `after` is a zero computed from a chunk's results. The next chunk adds it to its keys,
-        values and index. Slice bounds are computed without the zero, because XLA evaluates them at compile time.
+        Each call returns `(after, *carried)` for the next call. Memory is saved only if the backend finishes a chunk
+        before it starts the next chunk. So `after` is a zero computed from a chunk's results, and the next chunk adds
+        it to its keys, values and index. Slice bounds do not use `after`, because XLA needs them at compile time.
         """
         count = (self.num_keys + CHUNK - 1) // CHUNK
         if isinstance(count, int):
@@ -112,7 +112,7 @@ class _Chunks:
         return carried
 
     def _read(self, start, after):
-        """Returns `(first, query, key, value, scores)` of a chunk of keys. `query` omits the first `first` queries."""
+        """Returns `(first, query, key, value, scores)` for keys `start` to `after` and the queries from `first` on."""
         first = start if self.causal else 0
         minimum = min if isinstance(start, int) else ops.minimum
         stop, shape = minimum(start + CHUNK, self.num_keys), ops.shape(self.key)
@@ -129,7 +129,7 @@ class _Chunks:
         return first, query, key, value, scores
 
     def _replaced(self, old, first, new):
-        """Returns `old` `(B, heads, T, ...)` with `new` in place of the values of all but the first `first` queries."""
+        """Returns `old` `(B, heads, T, ...)`, with `new` as the values of query number `first` and later queries."""
         return ops.concatenate([old[:, :, :first], new], axis=2) if self.causal else new
 
 

@@ -24,8 +24,8 @@ from myxtts.models.layers import Conv1D, Layer, Tensor, conv_transpose, dense, l
 class WaveformDecoder(Layer):
     """Base class of decoders: latents `(B, n, width)` and speaker vectors `(B, D)` to audio `(B, S)` float32, 24 kHz.
 
-    Latents are interpolated to frames of `hop_length` samples, which can be decoded in parts for streaming. Latents of
-    padding are decoded, too: the audio of a sentence with n latents is the first `num_frames(n)` frames of the result.
+    Latents are interpolated to frames of `hop_length` samples. For streaming, frames can be decoded in parts. Padding
+    is decoded as well; the audio of a sentence with n latents is the first `num_frames(n)` frames of the result.
     """
 
     code_stride = CODE_STRIDE_SAMPLES

@@ -1,4 +1,4 @@
-"""Opens a run: reads recordings, decides which stages to train, creates or continues the folder, creates trainers."""
+"""Opens a run: reads the recordings, selects the stages to train, writes the run's folder, and creates trainers."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -60,13 +60,13 @@ def open_together(config: XTTSConfig, workers: Workers, notify: Callable[..., An
 def open_run(
     config: XTTSConfig, notify: Callable = lambda *facts: None, is_plan: bool = False
 ) -> tuple[SpeechDataset, list[StageWork]]:
-    """Reads the recordings of a run, creates or continues its folder, and writes `config.json` and `vocab.json`.
+    """Opens a new or existing run. Reads its recordings, and writes `config.json` and `vocab.json` to its folder.
 
     Args:
         config: Settings as requested.
-        notify: Function to call with the name and arguments of each `RunListener` event. Until `on_trial`, `open_run`
+        notify: Function to call with the name and arguments of each `RunListener` event. Before `on_trial`, `open_run`
             only writes reports, renames damaged checkpoints, and removes the vocabulary of a run without checkpoints.
-        is_plan: Whether to return after the estimates (`on_trial`), and to write no reports.
+        is_plan: Whether to return after the event `on_trial` and to write no reports.
 
     Returns the data set, whose `config` has the complete settings of the run, and a `StageWork` per stage.
 
@@ -127,7 +127,7 @@ def write_settings(dataset: SpeechDataset) -> None:
 
 
 def check_same_model(before: ModelConfig, config: XTTSConfig, reset: Sequence[str] = ()) -> None:
-    """Raises `ConfigError` if `config.model` and a run's model `before` differ in shape. Ignores parts in `reset`."""
+    """Raises `ConfigError` if weight shapes differ between `before` and `config.model` in a part not in `reset`."""
     home = Path(config.training.checkpoint_dir)
     kept = {*PARTS} - {*reset}
     if not CheckpointStore(home / "decoder").steps():

@@ -75,7 +75,8 @@ def check_request(config: XTTSConfig, download: bool = False, **devices) -> None
 
 
 def check_settings(config: XTTSConfig) -> None:
-    """Raises `UserError` for conflicting settings or an unknown language. New runs of workers: see `settle_origin`."""
+    """Raises `UserError` for conflicting settings or an unknown language. In a new run with several workers,
+    `settle_origin` checks that --tune and --lora-rank are used with --init-from."""
     data, training, home = config.data, config.training, Path(config.training.checkpoint_dir)
     try:
         get_language(data.language or "en")
@@ -104,9 +105,9 @@ def check_tuning(training: TrainingConfig, is_new: bool) -> None:
 
 
 def with_shape(config: XTTSConfig, stored: XTTSConfig) -> XTTSConfig:
-    """Returns `config` with the sampling settings and, except for dropout, the model settings of `stored`.
+    """Returns `config` with the model settings (except dropout) and the sampling settings of `stored`.
 
-    Keeps sampling settings of `config` that differ from the defaults. If --init-from is `base`, keeps all of them.
+    A sampling setting of `config` is kept if it is not the default. If --init-from is `base`, all of them are kept.
     Lowers default limits of clips to the limits of the model. Higher limits set by the user raise `ConfigError`.
     """
     model, data = replace(stored.model, dropout=config.model.dropout), config.data
@@ -283,17 +284,15 @@ def measure_here(request: str):
 
 
 def transcribe(config: XTTSConfig, missing: TextsMissing, quiet: bool = False, plan: bool = False) -> XTTSConfig | str:
-    """Cuts recordings without texts into clips with texts, as `myxtts make-dataset` does; reuses an earlier result.
+    """Cuts recordings without texts into clips with texts, as `myxtts make-dataset` does. Reuses an earlier result.
 
-    The texts come from a subtitle file with the recording's name, else from `evaluation_recognizer`, by default Whisper
-    base. Each folder of recordings is a speaker; a single recording is a speaker named after the file. Unusable
-    recordings are reported and skipped.
+    Returns the configuration with the new data set as its training data. If `plan` is True and there is no earlier
+    result, cuts nothing and returns a description of the planned work instead.
 
-    Returns the configuration with the new data set as its training data. If `plan`, nothing is cut: unless an earlier
-    result exists, the return value is a text that tells what would be cut.
-
-    Raises:
-        UserError: The recognizer cannot be used, no clip could be made, or the run's folder is among the recordings.
+    The text of a recording comes from the subtitle file of the same name. If there is none, the speech recognizer
+    `evaluation_recognizer` (default: Whisper base) transcribes the recording. Each folder of recordings is a speaker; a
+    single recording is a speaker named after the file. Unusable recordings are reported and skipped. Raises `UserError`
+    if the recognizer cannot be used, no clip could be made, or the run's folder is among the recordings.
     """
     data, home, root = config.data, Path(config.training.checkpoint_dir), missing.root
     outside = not home.resolve().is_relative_to(root.resolve())

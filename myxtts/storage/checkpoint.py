@@ -45,9 +45,9 @@ _DTYPES |= {"U8": "<u1", "U16": "<u2", "U32": "<u4", "U64": "<u8"}
 
 
 def write_tensors(path: AnyPath, arrays: Mapping[str, np.ndarray], values: Iterable[np.ndarray] | None = None) -> None:
-    """Writes a safetensors file tensor by tensor, because the library's writer needs twice the memory of all tensors.
+    """Writes a safetensors file one tensor at a time, which takes less memory than the writer of `safetensors`.
 
-    `arrays` determines names, order, shapes and data types. If given, `values` yields the data, in the same order.
+    `arrays` determines names, order, shapes and data types. `values` can yield the data instead, in the same order.
     """
     # Header of names, shapes and offsets, then the values: https://huggingface.co/docs/safetensors/index#format
     header, end, names = {}, 0, {np.dtype(dtype): name for name, dtype in _DTYPES.items()}
@@ -173,11 +173,11 @@ class CheckpointStore:
         return self._newest(self.read_state)
 
     def newest_file(self, name: str) -> Path | None:
-        """Returns a file's path in the newest checkpoint where it is intact; None if that checkpoint lacks the file."""
+        """Returns the path of a file in the newest checkpoint, or None. Skips checkpoints where the file is damaged."""
         return self._newest(lambda step: self.file(step, name))
 
     def _newest(self, read):
-        """Returns `read(step)` for the newest step for which `read` raises no `CheckpointError`; None if all fail."""
+        """Calls `read` with each step, newest first, until no `CheckpointError` occurs. Returns the result or None."""
         steps = self.steps()
         for step in reversed(steps):
             try:
@@ -249,7 +249,7 @@ class CheckpointStore:
         return _entry(self.path(step) / f"{name}.safetensors")["blake2b"]
 
     def file(self, step: int, name: str) -> Path | None:
-        """Returns a verified file's path; None if the manifest lacks the file. If damaged, raises `CheckpointError`."""
+        """Returns a file's path; None if the manifest lacks it. Raises `CheckpointError` if the file is damaged."""
         path = self.path(step) / name
         entry = read_manifest(path.parent).get(name)
         if entry is None:

@@ -99,7 +99,7 @@ def write_whole(path: AnyPath, partial: Path | None = None) -> Iterator[Path]:
 
 @contextmanager
 def _named(path, temporary=None):
-    """Makes an `OSError` in a `with` block name the file `path` if the error names no file or the file `temporary`."""
+    """If an `OSError` in a `with` block names no file or the file `temporary`, changes its file name to `path`."""
     try:
         yield
     except OSError as error:
@@ -162,7 +162,7 @@ def _had_leftovers(folder):
 
 
 def _claim(descriptor, path):
-    """Locks an open temporary file or folder (`descriptor`) for `path`. Removes those that killed processes left."""
+    """Locks an open temporary file or folder. Removes temporary versions of `path` that killed processes left."""
     with suppress(OSError):  # without locks, the others may be in use
         lock(descriptor)
         if _had_leftovers(path.parent):
@@ -171,10 +171,10 @@ def _claim(descriptor, path):
 
 
 def remove_leftovers(folder: AnyPath, name: str = "*", kind: str = "*") -> None:
-    """Removes temporary files and folders in `folder` that no process has locked. Killed processes left them.
+    """Removes temporary files and folders that killed processes left in `folder`. Keeps those that are locked.
 
-    `name` is a glob pattern for the first 40 characters of the final names. If `kind` is "", keeps replaced folders.
-    On a file system without locks, the caller must make sure that no process is writing to `folder`.
+    `name` is a glob pattern for the first 40 characters of the final names. If `kind` is "", old versions of replaced
+    folders are kept. On a file system without locks, the caller must make sure that no process writes to `folder`.
     """
     for leftover in () if os.path.islink(folder) else Path(folder).glob(_TEMPORARY.format(name, kind)):
         with suppress(OSError):  # it is a link, or another user's; opening a pipe must not wait for a writer

@@ -62,7 +62,7 @@ def chosen_step(store: CheckpointStore, part: str, which: str = "best") -> int:
 
 
 def require_trained(folder: Path, what: str) -> None:
-    """Raises `CheckpointError`, "`what` needs a trained STAGE", if the stage in `folder` is not fully trained."""
+    """Raises `CheckpointError` if the stage in `folder` is not fully trained. The error message begins with `what`."""
     name, state = folder.name, CheckpointStore(folder).newest_state()
     if state is None:
         fault = f"{what} needs a trained {name}, and {folder.parent} has none"
@@ -75,7 +75,7 @@ def require_trained(folder: Path, what: str) -> None:
 
 
 def is_start(state: dict | None) -> bool:
-    """Returns whether `state` is that of step 0: weights copied from another run and not yet trained."""
+    """Returns whether `state` describes weights that were copied from another run and are not trained yet."""
     return bool(state) and TAKEN_FROM in state and not state["finished"]
 
 
@@ -91,8 +91,8 @@ def shape_settings(model: ModelConfig, parts: Collection[str]) -> dict[str, Any]
 
 
 def read_config(folder: Path) -> XTTSConfig:
-    """Reads a run's `config.json`. The GPT's checkpoint, if any, overrides `data.g2p` and the shapes of DVAE and GPT.
-    Without a `config.json`, returns the settings in this checkpoint. If both are missing, raises `CheckpointError`."""
+    """Reads a run's settings from `config.json` or, if it is missing, from the GPT's newest checkpoint. A checkpoint
+    always determines `data.g2p` and the shapes of DVAE and GPT. If both are missing, raises `CheckpointError`."""
     store, path = CheckpointStore(folder / "gpt"), folder / "config.json"
     state = store.newest_state()
     own = None if state is None else config_of(state, str(store.folder))

@@ -115,10 +115,10 @@ def split_sentences(text: str, language: str) -> list[str]:
 def split_text(text: str, language: str, max_chars: int | None = None) -> list[str]:
     """Splits written text into non-empty pieces of whole sentences, each short enough for the model.
 
-    A piece has as many sentences as fit into `max_chars` characters (default: `Language.char_limit`). Of a longer
-    sentence, the first `max_chars` characters are cut (1) after the last clause mark in their second half, else (2) at
-    the last space in their second half that is neither next to a number nor after a full stop, else (3) at the last
-    space, else (4) at their end. Raises `ValueError` for an unsupported language or if `max_chars` is below 1.
+    A piece has as many sentences as fit into `max_chars` characters (default: `Language.char_limit`). A longer sentence
+    is cut within this limit, at the first available place: (1) the last clause mark, (2) the last space that is not
+    next to a number or after a full stop, (3) the last space, (4) the limit. Places 1 and 2 must leave a piece of at
+    least half the limit. Raises `ValueError` for an unsupported language or if `max_chars` is below 1.
     """
     limit = get_language(language).char_limit if max_chars is None else max_chars
     if limit < 1:

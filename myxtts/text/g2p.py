@@ -69,7 +69,7 @@ def g2p_codes(languages: Iterable[str]) -> tuple[str, ...]:
 
 
 def in_words(text: str, language: str, g2p: Iterable[str] = ()) -> str:
-    """Cleans a text and expands its notation, such as numbers, to words. `written` converts the words to phonemes."""
+    """Cleans a text and spells out notation such as numbers. `written` calls this before it makes phonemes."""
     if espeak_voice(language, g2p):
         text = unicodedata.normalize("NFC", text)  # eSpeak NG ignores accents that are separate characters
         text = _ESPEAK_SPELLS.sub(lambda match: unicodedata.normalize("NFKC", match[0]), text)  # ﬁ, Ⅷ, ㎏

@@ -84,7 +84,7 @@ def longest_texts(rates: dict[str, SpeechRate], origin: str | None = None) -> di
 
 
 def _fit(clips):
-    """Fits a `SpeechRate`, without negative times, to rows `(spoken length, seconds, number of characters)`."""
+    """Fits a `SpeechRate` to rows `(spoken length, seconds, number of characters)`. Its times are not negative."""
     lengths, seconds, written = clips.T
     slope, start = np.polyfit(lengths, seconds, 1) if np.ptp(lengths) else (0.0, 0.0)
     if slope <= 0 or start < 0:

@@ -135,7 +135,7 @@ def share(hits: np.ndarray, totals: np.ndarray) -> Estimate:
 
 
 def share_difference(first: tuple[np.ndarray, np.ndarray], second: tuple[np.ndarray, np.ndarray]) -> Estimate:
-    """Estimates the second proportion minus the first, with Newcombe's interval (1998), of two (hits, totals)."""
+    """Estimates the second proportion minus the first, with Newcombe's interval (1998). Both are (hits, totals)."""
     a, b = share(*first), share(*second)
     value = b.value - a.value
     if a.low is None or b.low is None:
@@ -183,7 +183,7 @@ class Comparison:
 
     @cached_property
     def differences(self) -> list[dict[str, Estimate]]:
-        """Differences of the `compared` rows from the first of these rows: `{metric: estimate}` for each later row."""
+        """`{metric: estimate}` for each `compared` row but the first: this row's metric minus that of the first row."""
         first, *others = self.compared or [None]
         difference = lambda row: {one.name: found for one in METRICS if (found := self.difference(first, row, one))}
         return [difference(row) for row in others]
@@ -230,7 +230,7 @@ class Comparison:
 
     @property
     def groups(self) -> dict[str, set[str] | None]:
-        """Sentence ids by group: `all` (None: all ids) and, if both exist, of speakers seen and unseen in training."""
+        """Sentence ids by group: `all` (None: every id) and, if both exist, `seen speakers` and `unseen speakers`."""
         seen, others = ({one.id for one in self.sentences if one.seen is kind} for kind in (True, False))
         by_speaker = {"seen speakers": seen, "unseen speakers": others} if seen and others else {}
         return {"all": None} | by_speaker
@@ -264,7 +264,7 @@ class Comparison:
         return able, "; ".join(reasons)
 
     def _eligible(self, row):
-        """Returns whether a row may be the best: sentences end properly (`ends_well`), the voice is similar enough."""
+        """Returns whether a row may be the best: sentences end properly (`ends_well`) and the voice is similar."""
         if not ends_well(self.value(row, "limit"), self.value(row, "length")):
             return False
         own, same = self.value(row, "similarity"), self.recordings and self.value(self.recordings, "similarity")
@@ -280,10 +280,10 @@ def compare(
     settings: dict,
     on_measured: Callable[[Row], None] = lambda row: None,
 ) -> Comparison:
-    """Measures the speech of all sources. Raises `UserError` if a source fails before a model or folder is measured.
-
-    Sources that fail later are left out, so that no results are lost. A model or folder that speaks no sentence fails.
-    After each sentence, calls `on_measured(row)`, which may save the audio of `row.measured[-1]`. Then drops the audio.
+    """Measures the speech of all sources. Leaves out sources that fail, so that the other results are not lost.
+    Raises `UserError` if a source fails before any model or folder was measured. A model or folder also fails if it can
+    speak none of the sentences. After each sentence, calls `on_measured(row)`, which may save the audio of
+    `row.measured[-1]`. Then the audio is deleted from memory.
     """
     rows, left_out = [], {}
     for row in sources:

@@ -207,7 +207,7 @@ def _figures(comparison):
 
 
 def _spoken(row, one, sound):
-    """Converts the measurements `one` of a sentence to JSON values. `sound` is the path of the audio file, or None."""
+    """Converts a sentence's measurements, `one`, to JSON values. `sound` is the path of its audio file, or None."""
     spoken, sentence = one.spoken, one.spoken.sentence
     measured = {name: part / whole * BY_NAME[name].scale for name, (part, whole) in one.parts.items() if whole}
     key = {"row": row.name, "id": sentence.id, "seed": spoken.seed, "text": sentence.text, "speaker": sentence.speaker}

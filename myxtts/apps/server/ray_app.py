@@ -43,7 +43,7 @@ def application(flags: dict[str, Any]) -> Any:
 
 
 def command_line(flags: dict[str, Any]) -> list[str]:
-    """Converts flags to words for `myxtts serve`. A flag is omitted for False or None, and has no value for True."""
+    """Converts flags to arguments of `myxtts serve`. Omits flags that are False or None. A True flag gets no value."""
     words = []
     for name, value in flags.items():
         name = name.replace("-", "_")

@@ -31,7 +31,7 @@ METRICS = read_toml(__file__, "metrics.toml")
 
 
 class Metrics(dict):
-    """Prometheus metrics by name, in a separate registry. `load()` returns `Speaker.load`, the values of the gauges."""
+    """Prometheus metrics by name, in a separate registry. The function `load` returns the values of the gauges."""
 
     def __init__(self, load: Callable[[], tuple[int, int, int]]):
         self.registry = CollectorRegistry()
@@ -282,7 +282,7 @@ class Speaker:
             self._end(job)
 
     def _end(self, job, error=None):
-        """Ends a running job. Unless it was cancelled, passes `next` the `error` or, if None, the end of the audio."""
+        """Ends a running job. Unless it was cancelled, its client gets `error` or, if None, the end of the audio."""
         job.stream.close()
         with self._changed:
             self._running.remove(job)

@@ -31,7 +31,7 @@ SAME = "same"
 
 
 def runs_in(folder: Path) -> list[str]:
-    """Returns the run names, newest first. A run named `base` is listed as `./base`: `base` is the bundled model."""
+    """Returns the run names, newest first. A run named `base` becomes `./base`, because `base` is the bundled model."""
     found = [path.parent for path in folder.glob(f"[!.]*/{SETTINGS}") if kind_of(path.parent) in (MODEL, SETTINGS)]
     found.sort(key=lambda path: status_of(path).st_mtime, reverse=True)
     return [model_name(path.relative_to(folder)) for path in found]
@@ -184,7 +184,7 @@ def kept_in(home: Path) -> dict[str, Kept]:
 
 
 def _parts(kind, folder):
-    """Returns the paths to move together: a data set's recordings or a run's output file, if any, then `folder`."""
+    """Returns the paths to move together: a data set's recordings or a run's output if present, then `folder`."""
     beside = {"data": folder.with_name(f"{folder.name}{RECORDINGS}"), "run": output_path(folder)}
     return [path for path in (beside.get(kind), folder) if path and (path.exists() or path == folder)]
 

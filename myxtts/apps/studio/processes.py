@@ -84,7 +84,7 @@ class Tasks:
         return time.monotonic() - self._last[name][3]
 
     def folders(self) -> dict[str, Path]:
-        """Returns `{task name: output folder}` of the running commands; for `plan`, the folder of the planned run."""
+        """Returns `{task name: output folder}` of running commands. The folder of `plan` is that of the planned run."""
         flags = ("--output=", "--checkpoint-dir=")
         words = {name: word for name in [*self._last] for word in self.arguments(name) if word.startswith(flags)}
         return {name: Path(word.partition("=")[2]) for name, word in words.items()}
@@ -118,11 +118,11 @@ def start_training(folder: Path, flags: Sequence[str]) -> None:
 
 
 def stop_training(folder: Path) -> None:
-    """Stops the training run in a folder. The run saves a checkpoint after its current step or, before its first step,
-    ends immediately. Sends SIGTERM because, if the server was started in the background (`&`), its runs ignore SIGINT
-    until training begins. Raises `UserError` if no run is training in the folder."""
+    """Stops the training run in a folder. The run saves a checkpoint after its current step, and then ends. If the run
+    has not begun its first step, it ends immediately. Raises `UserError` if no run is training in the folder."""
     if (process := process_of(folder)) is None:
         raise PageError("no_training", folder.name)
+    # If the server was started in the background (`&`), its runs ignore SIGINT until training begins.
     os.kill(process, signal.SIGTERM)
 
 
@@ -133,7 +133,7 @@ def require_free(folder: Path) -> None:
 
 
 def process_of(folder: Path) -> int | None:
-    """Returns the id of the process that is training in a folder, or None. Reads the folder's lock and `trainings`."""
+    """Returns the id of the process that is training in a folder, even if this server did not start it, or None."""
     process = trainings.get(folder.resolve())
     own = process.pid if process is not None and process.poll() is None else None
     try:

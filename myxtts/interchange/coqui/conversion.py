@@ -50,8 +50,8 @@ class CoquiFiles:
 
     @classmethod
     def of(cls, model: Path, **given: Path | None) -> "CoquiFiles":
-        """Finds the model's other files next to `model`, by their names in Coqui's releases. `given` contains
-        paths to use instead, by field. Raises `CheckpointError` if there is no vocabulary."""
+        """Finds the other files of a model in the folder of `model`, by their names in Coqui's releases. Keyword
+        arguments, such as `vocab=path`, override these paths. Raises `CheckpointError` if there is no vocabulary."""
         beside = {field: model.with_name(name) for field, name in RELEASED_NAMES.items()}
         files = {field: given.get(field) or (path if path.is_file() else None) for field, path in beside.items()}
         if files["vocab"] is None:
@@ -178,7 +178,7 @@ def _items(checkpoint, path):
 
 
 def _match(tensors, stored):
-    """Sets `weight` or `reason` of each `Stored`. Raises `CheckpointError` for missing, wrong or unknown tensors."""
+    """Sets `weight` or `reason` of each `Stored`. Raises `CheckpointError` for missing, invalid or unknown tensors."""
     missing, wrong = [], []
     for tensor in tensors:
         for key, shape in zip(tensor.names, tensor.shapes, strict=True):
@@ -270,7 +270,7 @@ def export_coqui(folder: str | os.PathLike, output: str | os.PathLike, which: st
 
     Raises:
         CheckpointError: A part is missing, or Coqui TTS does not support the model's shape.
-        OSError: A file could not be written. No model file exists then, because the model file is completed last.
+        OSError: A file could not be written. Then there is no model file, because the model file is completed last.
     """
     folder, output = Path(folder), Path(output)
     if output.suffix != ".pth":

@@ -55,7 +55,7 @@ def model_tensors(config: ModelConfig) -> list[Tensor]:
 def constant_tensors(config: ModelConfig) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """Returns tensors that coqui-tts requires but MyXTTS lacks: one dictionary for `model.pth`, and one for `dvae.pth`.
 
-    For `model.pth`, these are batch counters, and filter, window and filterbank of the speaker encoder's spectrogram.
+    The tensors for `model.pth` are batch counters and spectrogram constants of the speaker encoder.
     """
     from myxtts.audio.mel import SPEAKER_MEL  # imports Keras, which an import does not need
 

@@ -43,7 +43,7 @@ class Tensor:
         return self.graph.op("Cast", self, to=self.graph.onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
 
     def reshape(self, *shape: int) -> "Tensor":
-        """Changes the shape. In `shape`, 0 means the input's length of this axis, and -1 the inferred length."""
+        """Changes the shape. In `shape`, 0 keeps the length of the axis, and -1 infers the length."""
         return self.graph.op("Reshape", self, shape)
 
     def transpose(self, *order: int) -> "Tensor":
@@ -143,7 +143,7 @@ class Builder:
         return self.op("LayerNormalization", x, scale, *bias, axis=-1, epsilon=layer.epsilon)
 
     def model(self, outside: Collection[str] = ()) -> Any:
-        """Returns the graph as an `onnx.ModelProto`, without the values of the arrays that `outside` names."""
+        """Returns the graph as an `onnx.ModelProto`. For arrays whose names are in `outside`, omits the values."""
         helper, stored = self.onnx.helper, []
         for name, array in self._arrays.items():
             if name in outside:

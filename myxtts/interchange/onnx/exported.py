@@ -94,7 +94,7 @@ class ExportedModel:
 
 
 class ExportedCodes:
-    """Codes of one sentence. Unlike a `CodeStream`, which an engine fills, samples codes when `drawn` is called."""
+    """Codes of one sentence, used like a `CodeStream`. The method `drawn` samples the codes in the calling thread."""
 
     is_ready, error = True, None
 

@@ -258,7 +258,7 @@ def _istft(graph, decoder, frames, speaker):
 
 
 def _waves(graph, size):
-    """Adds nodes for the matrix of the inverse real FFT, `(2 (size / 2 + 1), size)`; the rows of real parts come first.
+    """Returns the matrix of the inverse real FFT, `(size + 2, size)`: rows for real parts, then for imaginary parts.
 
     ONNX Runtime computes the matrix when it loads the graph. A stored matrix would make up most of a small file.
     """

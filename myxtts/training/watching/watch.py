@@ -61,16 +61,16 @@ class DivergenceGuard:
         self._row.append({"step": step, "clips": np.concatenate(clips).tolist(), "not_finite": broken})
 
     def bad_steps(self) -> list[dict]:
-        """Returns `step`, `clips` and `not_finite` (names of losses) of each bad step, or `[]` without divergence."""
+        """If training diverged, returns `step`, `clips` and `not_finite` (loss names) of each bad step, else `[]`."""
         return list(self._row) if self.in_row >= self.limit else []
 
 
 class OvertrainingDetector:
     """Early stopping (Prechelt 1998) that distinguishes overtraining from a plateau.
 
-    Counts the validations that have a higher validation loss but a lower training loss (mean since the last validation)
-    than the best validation. A new best resets the count. `update` warns if the count reaches half of `patience`, and
-    sets `stopped` if it reaches `patience`. If `patience` is 0, `update` only warns, if the count reaches `WARN_AFTER`.
+    A validation counts if its loss is higher and the mean training loss since the previous validation is lower than at
+    the best validation. A new best resets the count. `update` warns if the count reaches half of `patience`, and sets
+    `stopped` if it reaches `patience`. With `patience` 0, `update` warns at `WARN_AFTER` and never sets `stopped`.
     """
 
     def __init__(self, patience: int):
