@@ -125,13 +125,12 @@ def described(code: str, cardinal: Callable | None = None, **more: Any) -> Langu
         rules = _READINGS["rules"] | {"numbers": [[_MARKED_NUMBER, read_number]]}
         rules["words"] = [["(?<=⟨)([^⟨⟩]+)(?=⟩)", table(reading["words"])]]
         fields["within_sentences"] = frozenset(reading["within_sentences"].split())
+        fields["shared_stop"] = stop = _SHARED_STOP.format_map(reading)
         eaten = {} if fields.get("abbreviation_stop") == "never" else fields["abbreviations"]  # with their full stops
-        fields["shared_stop"] = _SHARED_STOP.format_map(reading)
         readings = [rule for step in reading["steps"] for rule in rules[step]]
-        fields["write_out"] = partial(_write_out, readings, fields["shared_stop"], eaten)
+        fields["write_out"] = partial(_write_out, readings, stop, eaten)
     fields |= more
-    functions = {"rewrites": "normalize", "rewrites_of_numbers": "expand_numbers"}
-    for name, function in functions.items():
+    for name, function in (("rewrites", "normalize"), ("rewrites_of_numbers", "expand_numbers")):
         if rewrites := fields.pop(name, None):
             fields[function] = partial(_rewrite, fields.get(function, str), rewrites)
     return Language(**fields)
