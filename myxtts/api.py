@@ -84,7 +84,7 @@ def open_run(config: Configuration = None, *, callbacks: Sequence = (), quiet: b
 def naming_arguments(parser: Callable | None = None) -> Iterator[None]:
     """Context manager that adds a note to a `UserError`. The note translates flags in the message to Python arguments.
 
-    `parser` builds the parser of the command. None means `myxtts train`, for which the note also names the settings.
+    `parser` builds the command's parser. If it is None (`myxtts train`), the note also names the settings of each flag.
     """
     try:
         yield
@@ -206,7 +206,7 @@ def _seconds(config, start) -> dict[str, float] | str:
 
 
 def _with_texts(config, start, quiet=False, is_plan=False):
-    """Checks and returns the settings. If recordings lack texts, calls `transcribe` and returns its result instead."""
+    """Checks the settings and returns them. If recordings lack texts, returns the settings or plan of `transcribe`."""
     from myxtts.data.corpora import TextsMissing
     from myxtts.runs.setup import check_request, transcribe
 

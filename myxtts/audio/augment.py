@@ -55,7 +55,7 @@ def draw_change(rows: int, num_mels: int, seed: Any, position: Any, on: Any, sha
 
 
 def limit_speed(speed: tf.Tensor, lengths: tf.Tensor, room: Any) -> tf.Tensor:
-    """Increases speed factors `(B,)` so that clips of `lengths` `(B,)` samples become at most `room` samples long."""
+    """Increases speed factors `(B,)` so that no clip exceeds `room` samples. `lengths`, `(B,)`, are in samples."""
     return tf.maximum(speed, tf.cast(lengths, tf.float32) / tf.cast(room, tf.float32))
 
 

@@ -90,7 +90,7 @@ def read_audio(path: AnyPath, *, min_seconds: float = 0.1, max_seconds: float = 
     """Reads and checks a recording, mixes it to mono and resamples it to `MODEL_SAMPLE_RATE`.
 
     The mix is the mean of the channels that are not silent or, if the mean nearly cancels out, the loudest channel.
-    A peak above full scale is scaled to full scale, with a warning. The extension does not affect the format.
+    If the peak is above full scale, the audio is scaled down, with a warning. The extension does not affect the format.
 
     Raises `AudioError` if the file is missing, damaged, not audio, silent, not finite, too loud, too short or too long.
     """
@@ -263,7 +263,7 @@ def check_joins(path: AnyPath, file: soundfile.SoundFile) -> None:
 
 
 def _mpeg_seconds(data):
-    """Returns the seconds of MPEG audio in `data` after the first 8 frames. Ignores frames that no frame follows."""
+    """Returns the seconds of MPEG audio in `data` after the first 8 frames. Ignores a frame if no frame follows it."""
     lengths, position = [], 0
     while header := _MPEG_HEADER.search(data, position):
         (_, second, third), start = header[0], header.start()

@@ -86,7 +86,7 @@ def _finite(text):
 
 
 def keywords(parser: argparse.ArgumentParser, named: Mapping[str, Any]) -> argparse.Namespace:
-    """Converts Python keyword arguments to the parsed arguments of `parser`. Raises `UserError` if one is invalid."""
+    """Converts Python keyword arguments to parsed arguments of `parser`. Raises `UserError` for invalid arguments."""
     actions = [action for action in parser._actions if action.dest != "help"]
     known = {name.lstrip("-").replace("-", "_"): one for one in actions for name in one.option_strings or [one.dest]}
     given = {}

@@ -74,7 +74,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _read(arguments):
-    """Returns `(text, None)`, or `(None, lines)` for --batch. Adds attributes to `arguments`, such as `text_front`."""
+    """Returns `(text, None)` or, for --batch, `(None, lines)`. Sets `text_front` and other fields of `arguments`."""
     setup_logging()
     text = lines = None
     if arguments.batch:
@@ -185,7 +185,7 @@ def _confidence(spoken):
 
 
 def _check(arguments):
-    """Raises `UserError` if an argument is invalid. Copies `arguments.words` to `text`; may set a default `speaker`."""
+    """Raises `UserError` for invalid arguments. Copies the positional text to `text`; may set a default `speaker`."""
     check_model(arguments.checkpoint)
     if arguments.list_speakers:
         return

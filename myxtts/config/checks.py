@@ -51,8 +51,8 @@ def require(holds: bool, setting: str, rule: str, value: object, hint: str = "")
 
 @contextmanager
 def needing(hint: str, error: type[Exception] = UserError) -> Iterator[None]:
-    """Converts an `ImportError` in a `with` block to `error`. If `hint` names the missing package, it is the message;
-    otherwise, the message quotes the `ImportError`. A `{}` in `hint` matches any name and is replaced by the name."""
+    """Converts an `ImportError` in a `with` block to `error`. The message is `hint` if it names the missing package,
+    or else quotes the `ImportError`. A `{}` in `hint` matches any name and is replaced by the name."""
     try:
         yield
     except ImportError as fault:

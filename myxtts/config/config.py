@@ -137,7 +137,7 @@ def recipe_names() -> list[str]:
 
 
 def find_recipe(path: str | os.PathLike) -> Path:
-    """Returns `path`, the value of `--config`, if it exists or names no recipe. Otherwise returns the recipe's path."""
+    """Returns `path`, unless it does not exist and is the name of a recipe. In that case, returns the recipe's path."""
     require("://" not in str(path), "--config", "a file on this machine", path)
     path = Path(path)
     is_recipe = path.name in recipe_names() and path.parent.as_posix() in (".", "configs")
@@ -211,7 +211,7 @@ def read_yaml(path: str | Path) -> dict:
 
 
 def without_adapted(values: dict) -> dict:
-    """Removes numbers equal to their `Default` from `values["data"]`, so a run may adapt them; returns `values`."""
+    """Removes each number equal to its `Default` from `values["data"]`, so a run can adapt it. Returns `values`."""
     adapted = {one.name: one.default for one in fields(DataConfig) if isinstance(one.default, Default)}
     if isinstance(data := values.get("data"), dict):
         values["data"] = {name: value for name, value in data.items() if name not in adapted or value != adapted[name]}

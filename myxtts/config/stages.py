@@ -1,6 +1,6 @@
 """Training stages: names, order, settings and defaults.
 
-The classes that train the stages are in `training/stages/classes.py`. `memory/` estimates the memory of each stage.
+`training/stages/classes.py` contains the classes that train the stages. `memory/` estimates how much memory they need.
 """
 
 from collections.abc import Mapping, Sequence
@@ -111,7 +111,7 @@ class DecoderConfig(StageConfig):
 
 @dataclass(frozen=True)
 class StageEntry:
-    """Properties of a training stage: its name, dependencies, settings, default values, and contents of batches."""
+    """Properties of a training stage: name, dependencies, settings, default values, and what its batches contain."""
 
     name: str
     """Name of the stage in YAML files and `--stage`; also the name of the folder with its checkpoints."""

@@ -100,8 +100,8 @@ class SpeakerBatch(NamedTuple):
 
 
 class DecoderBatch(NamedTuple):
-    """Training batch of the waveform decoder: slices of clips, or whole clips in validation. A slice has S samples and
-    F frames, which include `history_frames` before and `lookahead_frames` after the slice."""
+    """Training batch of the waveform decoder: slices of clips, or whole clips in validation. A slice has S samples.
+    Its F frames include `history_frames` before and `lookahead_frames` after the slice."""
 
     index: object  # `(B,)` int32
     frames: object  # `(B, F, width)` float32, GPT latents on the decoder's grid
@@ -251,14 +251,14 @@ class BatchOrder:
         return self.start.epoch + 1 + epochs, row, EpochStart()
 
     def cut(self, position: int) -> EpochStart:
-        """Returns an `EpochStart` at `position`, from which an order with other clips or batch size can continue."""
+        """Returns an `EpochStart` at `position`, where an order with different clips or batch size can continue."""
         epoch, row, before = self._place(position)
         heard = [*(indices for indices, _ in self._epoch_batches(epoch)[:row]), before.heard]
         return EpochStart(int(position), epoch, row + before.offset, np.concatenate(heard))
 
     def start_at(self, position: int) -> EpochStart:
-        """Returns an `EpochStart` for the epoch that contains `position`. An order with this start has the same batches
-        as this order from that epoch on."""
+        """Returns an `EpochStart` for the epoch that contains `position`. A new order with this start continues with
+        the same batches as this order."""
         epoch, row, before = self._place(position)
         return self.start if before is self.start else EpochStart(int(position) - row, epoch)
 
@@ -270,7 +270,7 @@ class BatchOrder:
         return hasher.hexdigest()
 
     def padding_share(self) -> float:
-        """Returns the padding in the first epoch's audio batches, as a fraction from 0 to 1."""
+        """Returns the fraction of padding in the audio of the first epoch's batches, from 0 to 1."""
         first = self.start.position
         batches = [self.batch(position) for position in range(first, first + self.batches_per_epoch)]
         real = sum(self.num_samples[batch.indices].sum() for batch in batches)

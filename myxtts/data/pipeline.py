@@ -141,7 +141,7 @@ class BatchLoader:
 
     def _fill_conditioning(self, batch, row, clip, rng, samples, shift):
         """Fills a row of `conditioning` and, if the conditioning clip is a part of `clip`, of `conditioning_span`.
-        `samples` and `shift` are the results of `_fill_wav`. If the batch contains codes, they are None and 0."""
+        `samples` and `shift` are the results of `_fill_wav`, or None and 0 if the batch contains codes."""
         longest, grid = self.conditioning_samples, self.conditioning_grid
         length = int(rng.integers(self._min_conditioning, longest + 1)) if self.training else longest
         same_voice = self._by_speaker[clip.speaker, clip.language]

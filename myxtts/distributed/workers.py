@@ -222,7 +222,7 @@ def require_free_port(training: TrainingConfig) -> None:
 
 @contextmanager
 def leaving_together(workers: Workers) -> Iterator[None]:
-    """If the `with` block raises an error, ends the other workers too. They print the error."""
+    """Context manager: if the `with` block raises an error, the other workers print this error and end."""
     try:
         yield
     except BaseException as error:
@@ -265,8 +265,8 @@ def launch(arguments: Sequence[str], environments: Sequence[Mapping[str, str]], 
     forwarded to all workers. If a worker is lost, all workers end and are restarted, up to `restarts` times. Restarted
     workers resume from the last checkpoint.
 
-    Returns `REFUSED_EXIT_CODE` if the first worker that failed could not run with its settings. Otherwise, returns
-    `LOST_EXIT_CODE` if a worker was lost, else the exit code of the failed worker with the lowest index, else 0.
+    Returns `REFUSED_EXIT_CODE` if the first worker that failed could not run with its settings, or `LOST_EXIT_CODE` if
+    a worker was lost. Otherwise, returns the exit code of the first failed worker in worker order, or 0 if none failed.
     """
     workers, is_stopped = [], threading.Event()
     # Each worker has its own session, so that it gets a Ctrl-C only once, forwarded by this process.

@@ -212,7 +212,7 @@ class Measurer:
 
     def similarity_of_strangers(self, sentences: Iterable[Sentence]) -> float | None:
         """Returns the mean similarity between reference voices of different speakers, as a baseline for the metric
-        `similarity`. Uses the voices that `__call__` has encoded; returns None if they have fewer than two speakers."""
+        `similarity`. Uses the voices that `__call__` has encoded. Returns None if there are fewer than two speakers."""
         speakers = {one.voice: one.speaker for one in sentences if one.voice in self._voices}
         pairs = itertools.combinations(speakers, 2)
         found = [float(self._voices[a] @ self._voices[b]) for a, b in pairs if speakers[a] != speakers[b]]
@@ -242,7 +242,7 @@ def is_usable(cer_on_recordings: float | None) -> bool:
 def ends_well(limit: float | None, length: float | None) -> bool:
     """Returns whether a model usually ends its sentences properly, rather than rambling on or stopping early.
 
-    `limit` is the fraction of sentences that reach the length limit, and must be at most 0.02. `length` is the duration
-    relative to recordings, and must be at least 0.75. None stands for an unknown value, which is not checked.
+    `limit` is the fraction of sentences that reach the length limit; up to 0.02 is good. `length` is the duration
+    relative to recordings; 0.75 or more is good. None stands for an unknown value, which is not checked.
     """
     return (limit is None or limit <= 0.02) and (length is None or length >= 0.75)

@@ -117,8 +117,8 @@ class TensorflowSteps:
         """Samples up to `request.steps` codes for each sentence; stops early if all sentences have ended.
 
         Returns `(codes, latents, steps, state)`. `codes` `(MOST_CODES, B)` int32 contains stop codes after the end of a
-        sentence. `latents` `(MOST_CODES + 1, B, width)` contains the GPT latent that predicted each code, and then the
-        latent that predicts the first code of the next call. `steps` is the number of codes sampled."""
+        sentence. `latents` `(MOST_CODES + 1, B, width)` are GPT latents: `latents[i]` predicted `codes[i]`, and
+        `latents[steps]` predicts the first code of the next call. `steps` is the number of codes sampled."""
         xla = tuple(request.key_mask.shape) in self.shapes
         with tf.device(self._device):
             return self._draws[xla]()(state, tf.nest.map_structure(tf.constant, request))

@@ -84,8 +84,8 @@ class CodeStream:
             return list(self.codes), self.latents(), self.finished
 
     def take(self, codes: np.ndarray, states: np.ndarray, taken: int, stop: int) -> None:
-        """Appends codes and their GPT latents: the first `taken` of `codes` `(n,)` and of `states` `(n + 1, width)`.
-        Finishes the stream at the code `stop`, which is not appended, or when the stream has `max_codes` codes."""
+        """Appends the first `taken` of `codes` `(n,)` and their GPT latents from `states` `(n + 1, width)`. Finishes at
+        the code `stop`, which is not appended, or at `max_codes` codes, and then appends one more latent."""
         left = self.max_codes - len(self.codes)
         drawn = codes[:taken].tolist()
         count = min(drawn.index(stop) if stop in drawn else taken, left)
@@ -105,7 +105,7 @@ class CodeEngine:
 
     Attributes:
         changed: Condition that is notified after each call of `steps.draw`. No stream joins the batch while a thread
-            holds the condition. Hold it while you open several streams, so that the batches are reproducible.
+            holds the condition. For reproducible batches, hold the condition while you open several streams.
     """
 
     def __init__(self, steps: TensorflowSteps, config: ModelConfig):
@@ -211,7 +211,7 @@ class CodeEngine:
         self._pack(parts)
 
     def _read(self, joining):
-        """Runs the GPT on the prompts of B new sentences; returns the state and the key mask `(B, P)` of its cache."""
+        """Runs the GPT on the prompts of B new sentences. Returns the state, and the key mask `(B, P)` of the cache."""
         texts = [mark_text(stream.ids, self.config) for stream in joining]
         text = keras.utils.pad_sequences(texts, padding="post")
         text_mask = np.arange(text.shape[1]) < np.array([len(ids) for ids in texts])[:, None]

@@ -42,7 +42,7 @@ class GriffinLim:
 
 
 class LatentDecoder:
-    """Decodes GPT latents in windows with context. The samples differ by at most 1e-6 from decoding all at once."""
+    """Decodes GPT latents in windows with context. Decoding without windows would change samples by at most 1e-6."""
 
     sample_rate = DECODER_SAMPLE_RATE
 

@@ -2,8 +2,8 @@
 
 Each rule returns a score from 1 (no fault) to 0 (certain fault). At a score of 0.5, a fault is as likely as no fault.
 The confidence is the lowest score. The thresholds were tuned on half of a set of injected faults (docs/benchmarks.md).
-If the model has a `Calibration`, the probability that a recognizer understands the text is an additional score, and
-rules count only if their score is below 0.5 (docs/base.md).
+If the model has a `Calibration`, scores of 0.5 or more are ignored, and the probability that a recognizer understands
+the text is an additional score (docs/base.md).
 """
 
 from collections.abc import Callable, Sequence

@@ -49,9 +49,9 @@ class Synthesizer:
 
     Args:
         decoder: `model` or `griffin-lim`; None uses the model's waveform decoder if it has one.
-        traced: Whether to trace all computations. If false, traces only the sampling, which is faster for one sentence.
-        folder: Folder with the model's voices, speech rates and `Calibration`. None turns off the cache of encoded
-            voices, so that the weights of the model may change.
+        traced: Whether to trace all computations. False traces only the sampling, and is faster for a single sentence.
+        folder: Folder with the model's voices, speech rates and `Calibration`. If None, encoded voices are not cached,
+            so that the weights of the model may change.
     """
 
     def __init__(
@@ -142,8 +142,8 @@ class Synthesizer:
         """Synthesizes a text of any length, sentence by sentence. For errors and other arguments, see `sentences`.
 
         Args:
-            language: Language code, such as `fa`. None means the language of the voice, else the language that all
-                training speakers share, else the language that is detected from the text.
+            language: Language code, such as `fa`. None means the first known of these: the language of the voice, the
+                language that all training speakers share, the language detected from the text.
             engine: Name in `choices.ENGINES`; None uses the engine that was chosen at loading.
             drawing: Values that override `sampling`: `temperature`, `top_k`, `top_p`, `repetition_penalty`.
         """
@@ -297,7 +297,7 @@ class Synthesizer:
 
     def distortion(self, codes: np.ndarray, samples: np.ndarray) -> float:
         """Returns the mean difference in nats between the log-mels of codes `(C,)` and of their audio `(S,)`. Returns 0
-        if there is no DVAE or no `istft` decoder is used. `DISTORTION` has no thresholds for other decoders."""
+        without a DVAE, and for decoders other than `istft`, for which `DISTORTION` has no thresholds."""
         is_checked = self.config.model.decoder_type == "istft" and isinstance(self.to_waveform, LatentDecoder)
         if not is_checked or "dvae" not in self.model.parts:
             return 0.0

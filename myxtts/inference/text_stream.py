@@ -119,10 +119,10 @@ class Sentence:
 class SpeechStream(Spoken):
     """Iterator that yields the audio of a text in parts, `(S,)` float32, each as soon as it is decoded.
 
-    During iteration, the self-check of a sentence runs after the first audio of the next sentence, so that no audio
-    is delayed. The checked sentence is then appended to `pieces`. To poll instead, call `open` once, then `more`
-    whenever `ready()` is true, until `finished` is true. Finally, always call `close`. Polling runs no self-checks,
-    and leaves `pieces` empty. A stream never retries a sentence. `Synthesizer.stream` explains the arguments.
+    Iteration runs the self-check of a sentence after the first audio of the next sentence, so that no audio is delayed,
+    and then adds the sentence to `pieces`. To poll instead of iterating, call `open` once, then call `more` whenever
+    `ready()` is true, until `finished` is true. Always call `close` at the end. Polling runs no self-checks and leaves
+    `pieces` empty. A stream never retries a sentence. `Synthesizer.stream` explains the arguments.
     """
 
     def __init__(self, synthesizer: "Synthesizer", pieces: Sequence[Piece], manner: Manner, hurry: bool, check: bool):
@@ -139,7 +139,7 @@ class SpeechStream(Spoken):
 
     @property
     def pieces(self) -> tuple[SpokenPiece, ...]:
-        """Sentences that were spoken and, if the self-check is on, checked. Grows only while iterating."""
+        """Finished sentences, with self-check results if the self-check is on. Only iteration adds sentences."""
         return tuple(sentence.spoken() for sentence in self._sentences[: self._num_checked])
 
     @property

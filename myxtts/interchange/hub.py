@@ -276,8 +276,8 @@ def _lists(origin):
 
 
 def _stages(origin):
-    """Yields `(stage, steps, step, losses)` for each stage of a run. `steps` is `(last, best)`, or None if this run did
-    not train the stage. `step` is the best step, else the last one; `losses` are its validation losses, as texts."""
+    """Yields `(stage, (last step, best step), shown step, losses)` for each stage of a run. The pair is None if the run
+    did not train the stage. The losses are validation losses of the shown step (the best if known), as texts."""
     for stage, store in stores_in(origin).items():
         state, best_step = store.read_state(store.steps()[-1]), store.best_step()
         was_trained = "position" in state and "taken_from" not in state

@@ -157,7 +157,7 @@ def normal(stddev: float) -> Any:
 
 
 def shared_array(value: Any) -> np.ndarray:
-    """Returns the value of a tensor or variable as an array, which does not change if the variable changes later."""
+    """Returns a tensor's or variable's value as an array. Later changes of the variable do not affect the array."""
     held = value.value if isinstance(value, keras.Variable) else value
     return np.asarray(held.read_value() if hasattr(held, "read_value") else held)  # `asarray` copies a variable
 

@@ -176,7 +176,7 @@ def _work(config, stage, dataset, states, stores):
 
 
 def _stays(training, stage, states, stores):
-    """Returns why a stage that has a checkpoint cannot continue, or "" (see `StageWork.stays`)."""
+    """Returns why a stage with a checkpoint cannot continue, or "" if nothing prevents it (see `StageWork.stays`)."""
     state = states[stage]
     # Copied from another run, or without trainable weights.
     if "position" not in state or state["step"] == 0 or TAKEN_FROM in state:
@@ -301,9 +301,9 @@ def try_run(works: Sequence[StageWork], dataset: SpeechDataset, needs: Needs, no
 class TimeLeft(Callback):
     """Callback that estimates the remaining time of the stage and of the run. `on_log` stores both in `timing`.
 
-    If `try_run` made estimates, those for the later stages are corrected by the measured step time of this stage. A
-    few unusual step times change them little (see `seconds_left`). Without estimates, the time per step is assumed to
-    be proportional to clips per step and `StageEntry.cost`.
+    `try_run` may have estimated the times of all stages. Then the estimates for later stages are scaled by the ratio of
+    measured to estimated time in this stage; a few steps change the ratio little. Otherwise, the time per step is
+    assumed to be proportional to clips per step and `StageEntry.cost`.
     """
 
     def __init__(self, config: XTTSConfig):

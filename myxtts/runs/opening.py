@@ -34,9 +34,7 @@ logger = logging.getLogger(__name__)
 
 def open_together(config: XTTSConfig, workers: Workers, notify: Callable[..., Any]) -> tuple[SpeechDataset, list]:
     """Opens a run on all workers: the chief calls `open_run`, the others read the recordings with the chief's settings.
-
-    Returns the data set, and the names of the stages to train.
-    """
+    Returns the data set, and the names of the stages to train."""
     dataset, settled = None, None
     if workers.is_chief:
         dataset, works = open_run(config, notify)
@@ -62,11 +60,13 @@ def open_run(
 ) -> tuple[SpeechDataset, list[StageWork]]:
     """Opens a new or existing run. Reads its recordings, and writes `config.json` and `vocab.json` to its folder.
 
+    Until the event `on_trial`, the folder is left unchanged, with these exceptions: reports are written, damaged
+    checkpoints are renamed, and the vocabulary of a run without checkpoints is deleted.
+
     Args:
         config: Settings as requested.
-        notify: Function to call with the name and arguments of each `RunListener` event. Before `on_trial`, `open_run`
-            only writes reports, renames damaged checkpoints, and removes the vocabulary of a run without checkpoints.
-        is_plan: Whether to return after the event `on_trial` and to write no reports.
+        notify: Function to call with the name and arguments of each `RunListener` event.
+        is_plan: Whether to return after `on_trial`, without writing reports or deleting the vocabulary.
 
     Returns the data set, whose `config` has the complete settings of the run, and a `StageWork` per stage.
 
@@ -127,7 +127,7 @@ def write_settings(dataset: SpeechDataset) -> None:
 
 
 def check_same_model(before: ModelConfig, config: XTTSConfig, reset: Sequence[str] = ()) -> None:
-    """Raises `ConfigError` if weight shapes differ between `before` and `config.model` in a part not in `reset`."""
+    """Raises `ConfigError` if weight shapes of `before` and `config.model` differ. Ignores the parts in `reset`."""
     home = Path(config.training.checkpoint_dir)
     kept = {*PARTS} - {*reset}
     if not CheckpointStore(home / "decoder").steps():

@@ -82,7 +82,7 @@ def reset_parts(training: TrainingConfig) -> list[str]:
 
 
 def tuned_stages(config: XTTSConfig) -> list[str]:
-    """Returns the stages to fine-tune: --tune if given, else --stage if tunable, else the `tuned_with_all` stages."""
+    """Returns the stages to fine-tune: --tune if given, else --stage if tunable, else those with `tuned_with_all`."""
     training = config.training
     if training.tune:
         return [name for name in STAGES if name in training.tune]
@@ -189,7 +189,7 @@ def _continued(config, began):
 
 
 def adopt(config: XTTSConfig) -> XTTSConfig:
-    """Returns `config` with shape, sampling and, by default, vocabulary and g2p of the model in --init-from.
+    """Returns `config`, completed from the model in --init-from: shape, sampling and, if not given, vocabulary and g2p.
 
     Raises `CheckpointError` if the model lacks a needed part, and `ConfigError` if the settings do not fit the model.
     """

@@ -85,7 +85,7 @@ def prepare(
 
 
 def _claimed(numbers, lock, tell):
-    """Yields each shard number while the shard is locked. Shards that other processes have locked are yielded last."""
+    """Locks the shards one after another, and yields their numbers. Shards locked by other processes come last."""
     for waits in (False, True):
         of_others = []
         for number in numbers:

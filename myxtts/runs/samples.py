@@ -322,8 +322,8 @@ class SpeechJudge:
     def __call__(self, step: int) -> dict[str, float]:
         """Returns metrics by name, with `score` (lower is better) first. Logs errors, and returns {} after an error.
 
-        The score is the CER in percent. Without a reliable recognizer, it is the mel-cepstral distortion in dB. If
-        `ends_well` returns False, `UNENDED_SCORE` is added. Returns {} if neither metric is available.
+        The score is the CER in percent. Without a reliable recognizer, it is the mel-cepstral distortion in dB. Adds
+        `UNENDED_SCORE` if the model rambles on or stops early (`ends_well`). Returns {} if neither metric is available.
         """
         try:
             with tf.device(self._device):

@@ -75,8 +75,8 @@ def check_request(config: XTTSConfig, download: bool = False, **devices) -> None
 
 
 def check_settings(config: XTTSConfig) -> None:
-    """Raises `UserError` for conflicting settings or an unknown language. In a new run with several workers,
-    `settle_origin` checks that --tune and --lora-rank are used with --init-from."""
+    """Raises `UserError` for conflicting settings or an unknown language. One check is left to `settle_origin` if there
+    are several workers: --tune and --lora-rank need --init-from in a new run."""
     data, training, home = config.data, config.training, Path(config.training.checkpoint_dir)
     try:
         get_language(data.language or "en")
@@ -107,8 +107,8 @@ def check_tuning(training: TrainingConfig, is_new: bool) -> None:
 def with_shape(config: XTTSConfig, stored: XTTSConfig) -> XTTSConfig:
     """Returns `config` with the model settings (except dropout) and the sampling settings of `stored`.
 
-    A sampling setting of `config` is kept if it is not the default. If --init-from is `base`, all of them are kept.
-    Lowers default limits of clips to the limits of the model. Higher limits set by the user raise `ConfigError`.
+    Sampling settings of `config` that are not defaults are kept. If --init-from is `base`, defaults are kept too. If
+    the clip limits in `config` exceed the model's, default limits are lowered, and other limits raise `ConfigError`.
     """
     model, data = replace(stored.model, dropout=config.model.dropout), config.data
     usual = vars(SamplingConfig())
@@ -225,7 +225,7 @@ def require_run(config: XTTSConfig) -> None:
 
 
 def quickest_devices(config: XTTSConfig, options: Mapping[str, object]) -> tuple[XTTSConfig, dict]:
-    """Times training with each device plan and prints the times. Returns arguments of `set_up` for the fastest."""
+    """Times training with each device plan and prints the times. Returns `set_up` arguments for the fastest plan."""
     virtual = device_request(None, None, options.get("virtual_devices")).virtual_devices
     count = virtual or len(visible_gpus())
     ways = {
@@ -324,7 +324,7 @@ def transcribe(config: XTTSConfig, missing: TextsMissing, quiet: bool = False, p
 
 
 def _make(missing, folder, options):
-    """Adds the recordings of each speaker to the data set in `folder`; returns whether all were usable."""
+    """Adds the recordings of each speaker to the data set in `folder`; returns whether all recordings were usable."""
     import myxtts  # late, because `make_dataset` is in `apps`
 
     speakers: dict[str, list[Path]] = {}

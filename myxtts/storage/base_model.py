@@ -35,7 +35,7 @@ def require_kind(
 ) -> Path:
     """Returns `source` as a path, or the bundled model's folder for `base`.
 
-    Raises `CheckpointError` if its kind is not in `kinds`; the message begins with `what` and lists values, `forms`.
+    Raises `CheckpointError` if `kind_of(source)` is not in `kinds`. The message begins with "`what` must be `forms`".
     """
     if (kind := kind_of(source)) in kinds:
         return base_folder() if kind == BASE_NAME else Path(source)
@@ -57,5 +57,5 @@ def base_folder() -> Path:
 
 
 def model_name(folder: AnyPath) -> str:
-    """Returns `base` for the bundled model, else the folder's path. Another folder named `base` becomes `./base`."""
+    """Returns `base` for the bundled model, `./base` for another folder named `base`, else the folder's path."""
     return BASE_NAME if is_base(folder) else path_text(Path(folder))

@@ -99,7 +99,7 @@ def write_whole(path: AnyPath, partial: Path | None = None) -> Iterator[Path]:
 
 @contextmanager
 def _named(path, temporary=None):
-    """If an `OSError` in a `with` block names no file or the file `temporary`, changes its file name to `path`."""
+    """Sets the file name of an `OSError` in a `with` block to `path` if the name is missing or is `temporary`."""
     try:
         yield
     except OSError as error:
@@ -173,8 +173,8 @@ def _claim(descriptor, path):
 def remove_leftovers(folder: AnyPath, name: str = "*", kind: str = "*") -> None:
     """Removes temporary files and folders that killed processes left in `folder`. Keeps those that are locked.
 
-    `name` is a glob pattern for the first 40 characters of the final names. If `kind` is "", old versions of replaced
-    folders are kept. On a file system without locks, the caller must make sure that no process writes to `folder`.
+    Removes only leftovers of files whose name, cut to 40 characters, matches the pattern `name`. If `kind` is "", keeps
+    old versions of replaced folders. Without file locks, the caller must make sure that no process writes to `folder`.
     """
     for leftover in () if os.path.islink(folder) else Path(folder).glob(_TEMPORARY.format(name, kind)):
         with suppress(OSError):  # it is a link, or another user's; opening a pipe must not wait for a writer
@@ -197,7 +197,7 @@ def write_text(path: AnyPath, text: str) -> None:
 
 
 def csv_text(rows: Iterable[Sequence[Any]], separator: str = ",", end: str = "\n", is_safe: bool = True) -> str:
-    """Formats rows as CSV. If `is_safe`, escapes control characters and prevents cells from being formulas."""
+    """Formats rows as CSV. If `is_safe`, escapes control characters and text that would become a formula."""
     content = io.StringIO()
     rows = (map(_plain_cell, row) for row in rows) if is_safe else rows
     csv.writer(content, delimiter=separator, lineterminator=end).writerows(rows)

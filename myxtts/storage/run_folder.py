@@ -56,7 +56,7 @@ def stores_in(folder: Path) -> dict[str, CheckpointStore]:
 
 
 def chosen_step(store: CheckpointStore, part: str, which: str = "best") -> int:
-    """Returns the best step if it is known, `which` is "best" and `part` is in `JUDGED`; otherwise the last step."""
+    """Returns the last step, or the best step if `which` is "best", `part` is in `JUDGED` and a best step is known."""
     best = store.best_step() if which == "best" and part in JUDGED else None
     return store.steps()[-1] if best is None else best
 
@@ -80,7 +80,7 @@ def is_start(state: dict | None) -> bool:
 
 
 def shape_settings(model: ModelConfig, parts: Collection[str]) -> dict[str, Any]:
-    """Returns the model settings, `{name: value}`, on which the shapes of weights in these `parts` depend."""
+    """Returns the model settings that determine the shapes of the weights in `parts`, as `{name: value}`."""
     found = {}
     for name, value in asdict(model).items():
         prefix = name.partition("_")[0]
@@ -91,8 +91,8 @@ def shape_settings(model: ModelConfig, parts: Collection[str]) -> dict[str, Any]
 
 
 def read_config(folder: Path) -> XTTSConfig:
-    """Reads a run's settings from `config.json` or, if it is missing, from the GPT's newest checkpoint. A checkpoint
-    always determines `data.g2p` and the shapes of DVAE and GPT. If both are missing, raises `CheckpointError`."""
+    """Returns the settings in a run's `config.json`, with `data.g2p` and the DVAE and GPT shapes of the GPT's newest
+    checkpoint. Without `config.json`, returns the checkpoint's settings. Without both, raises `CheckpointError`."""
     store, path = CheckpointStore(folder / "gpt"), folder / "config.json"
     state = store.newest_state()
     own = None if state is None else config_of(state, str(store.folder))

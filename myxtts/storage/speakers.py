@@ -98,7 +98,7 @@ def default_speaker(folder: AnyPath, language: str) -> str | None:
 
 
 def read_speaker(folder: AnyPath, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Returns a voice's latents and vector, see `write_speakers`. Raises `CheckpointError` for a recording."""
+    """Returns a voice's latents and speaker vector. Raises `CheckpointError` if the voice is stored as a recording."""
     if (known := find_speaker(folder, name).stored_name) is None:
         raise CheckpointError(f"The voice {name} in {folder} is a recording; it has no latents in {SPEAKERS_FILE}.")
     stored = StoredTensors(Path(folder) / SPEAKERS_FILE)

@@ -47,7 +47,7 @@ def clean_text(text: str, language: str) -> str:
 
 
 def replace_unknown(cleaned: str, language: Language, known: frozenset[str]) -> str:
-    """Replaces the characters of a cleaned text that are not in `known`, the characters of a vocabulary.
+    """Replaces the characters of a cleaned text that a vocabulary lacks. `known` contains the vocabulary's characters.
 
     Punctuation becomes ASCII, symbols become words, and silent characters are removed. Colons, semicolons and brackets
     become commas, because commas also make a pause. Unknown characters of other kinds are kept.

@@ -80,7 +80,7 @@ class Reader(NamedTuple):
         return f"the vocabulary lacks {len(letters) - known} of its {len(letters)} letters in {name}"
 
     def with_known_letters(self, text: str, language: str) -> str:
-        """Removes diacritics from letters that the vocabulary lacks (`naïve` becomes `naive`), for synthesis only."""
+        """Removes diacritics from letters that the vocabulary lacks, for synthesis: `naïve` becomes `naive`."""
         if not (unknown := set(self.unknown(self.read(text, language), language))):
             return text
         text = unicodedata.normalize("NFC", text)

@@ -115,9 +115,9 @@ class Vocabulary(NamedTuple):
 
 
 def learn_merges(words: list[tuple[list[str], int]], new_characters: set[str], limit: int) -> list[tuple[str, str]]:
-    """Learns at most `limit` BPE merges from words `(tokens, count)`, and applies the merges to the lists `tokens`.
+    """Learns at most `limit` BPE merges from words `(tokens, count)`, and applies them to each `tokens` list in place.
 
-    Only pairs with a character in `new_characters` are merged, so that text that the vocabulary covers keeps its ids.
+    Only pairs with a character in `new_characters` are merged, so that text without these characters keeps its ids.
     The most frequent pair is merged first (in a tie, by code point). Pairs that occur only once are not merged.
     """
     frequency: Counter[tuple[str, str]] = Counter()

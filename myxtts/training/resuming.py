@@ -79,7 +79,7 @@ class TrainingState:
     """Other objects to save, by name. Each has `state()`, which returns JSON values, and `restore(state)`."""
 
     def improves(self, by: str, value: float) -> bool:
-        """Returns True and sets `best` if `value` is the lowest so far and its criterion `by` equals `best_by`."""
+        """If the criterion `by` is `best_by` and `value` is the lowest so far, sets `best` and returns True."""
         is_less = self.best is None or value < self.best[0]
         if by != self.best_by or not math.isfinite(value) or not is_less:
             return False
@@ -120,8 +120,8 @@ class TrainingState:
                 part.restore(saved["parts"][name])
 
     def take_up(self, dataset: SpeechDataset, stage: str) -> SpeechDataset:
-        """Sets `clips`, and returns `dataset` with a batch order that continues the order in `record`, if any. If
-        validation clips or models of earlier stages changed, resets `best` and early stopping: losses then differ."""
+        """Sets `clips`. Returns `dataset` with a batch order that continues the order in `record` (if not None). Resets
+        `best` and early stopping if validation clips or earlier stages changed: old losses are then not comparable."""
         before, self.validation = self.validation, data_digest(dataset.validation)
         if before not in (None, self.validation):
             change = "The validation clips changed, or an earlier stage was trained further, since the checkpoint"
@@ -180,9 +180,9 @@ class OrderedClips:
     def record(self, position: int) -> ClipRecord:
         """Returns the record for a checkpoint after `position` batches: arrays for the file `CLIPS`, and JSON values.
 
-        A run with the same clips rebuilds this order from `start`, the order's first batch in the current epoch. Other
-        runs continue from `cut`, the batch at `position`. The arrays have one value per clip, `(N,)`: `identity` is the
-        hashed id; `heard_at_start` and `heard` (uint8) are 1 if the epoch used the clip before `start` or before `cut`.
+        JSON: `start` is this order's first batch in the current epoch. A run with the same clips and batches rebuilds
+        the order from there. `cut` is the batch at `position`, where other runs continue. Arrays, `(N,)`: `identity` is
+        the hashed clip id; `heard_at_start` / `heard` (uint8) is 1 if the epoch used the clip before `start` / `cut`.
         """
         start, cut = self.order.start_at(position), self.order.cut(position)
         heard_at_start, heard = np.zeros((2, len(self.identities)), np.uint8)
@@ -193,7 +193,7 @@ class OrderedClips:
         return arrays, {"digest": self._digest, **state}
 
     def continuing(self, record: ClipRecord) -> tuple[EpochStart, str | None]:
-        """Returns the `EpochStart` that continues `record`, and a warning (None if clips and batches are unchanged)."""
+        """Returns where to continue after `record`, and a warning, which is None if clips and batches are unchanged."""
         arrays, state = record
         if state.get("digest") == self._digest:
             return EpochStart(*state["start"], np.flatnonzero(arrays["heard_at_start"])), None
@@ -271,7 +271,7 @@ class Checkpointer:
     def resume(self, store: CheckpointStore) -> None:
         """Loads the newest intact checkpoint in `store`, unless it contains only starting weights (step 0).
 
-        Raises `CheckpointError` if the checkpoint cannot be resumed, or if there is none and `store` is another run's.
+        Raises `CheckpointError` if the checkpoint is unusable, or if `store` is another run's and has no checkpoint.
         """
         step = self.workers.ask(lambda: store.newest_sound(logger.warning))
         if step is not None and not is_start(store.read_state(step)):
@@ -302,7 +302,7 @@ class Checkpointer:
     def go_back(self, error: Exception) -> None:
         """After divergence, loads the newest checkpoint with finite losses and lowers the learning rate.
 
-        Raises `error` if no checkpoint has finite losses, or after `training.divergence_returns` earlier returns.
+        Raises `error` if no checkpoint has finite losses, or if training already went back `divergence_returns` times.
         """
         settings, guard = self.trainer.config.training, self.trainer.watch.divergence
         self.writer.wait()

@@ -279,8 +279,8 @@ class StageTrainer:
     def noise(self, dataset: SpeechDataset, size: int | None = None, pick: Callable = max):
         """Returns a prepared batch of noise with the shape of a training batch, to measure time and memory.
 
-        `size` is the number of clips (default: this worker's part of a batch). `pick` chooses the audio length of the
-        noise from the audio lengths of all training batches. It chooses the text length from all their text lengths.
+        `size` is the number of clips (default: this worker's part of a batch). Audio and text have the maximum length
+        of all training batches, or the length that another function `pick` selects from the lengths of these batches.
         """
         size = size or self.batching.batch_size // self.workers.count
         loader = dataset.train_loader(self.stage.name)

@@ -124,7 +124,7 @@ class XTTSTrainer(StageTrainer):
         return losses
 
     def _train_missing(self, callbacks):
-        """Trains the stages in `_missing` and loads their models into the foundations. Returns False if stopped."""
+        """Trains the stages in `_missing` and loads their models as foundations. Returns False after a stop request."""
         config, device, model = self._dataset.config, self.data_device, self._given
         for name in self._missing:
             part = STAGE_CLASSES[name].part

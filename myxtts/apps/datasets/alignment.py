@@ -1,4 +1,4 @@
-"""Alignment of texts with speech: subtitles by the times of their cues, transcripts by the recognized words.
+"""Alignment of texts with speech. Subtitles are aligned by their cue times, transcripts by recognized words.
 
 Cue times are off by a few tenths of a second, and the times of recognized words by up to a second. Where the boundary
 between two texts is uncertain, both texts and their segments of speech are merged into one group, an `Atom`.
@@ -101,8 +101,8 @@ def _deviations(seconds, counts):
 
 
 def _links(starts, ends, pieces):
-    """Matches texts with segments by time; all results are indices. Returns `{segment: (first, end)}`, which assigns
-    the texts `[first, end)` to a segment, and a list of all (segment, text) pairs that overlap clearly."""
+    """Matches texts with segments of speech by time. Returns a dictionary that maps the index of a segment to the index
+    range `(first, end)` of its texts, and a list of the (segment index, text index) pairs that clearly overlap."""
     begins, finishes = np.array([(piece.start, piece.end) for piece in pieces]).reshape(-1, 2).T
     latest = np.maximum.accumulate(finishes)
     links, touches = {}, []

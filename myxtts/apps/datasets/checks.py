@@ -112,7 +112,7 @@ def judge(clips: Sequence[Segment], min_snr_db: float) -> None:
 
 
 def steadiness(survey: Survey, start: int, end: int) -> str:
-    """Returns why frames `[start, end)` are not speech (their level is too steady), or "" if they may be speech."""
+    """Returns "" if frames `[start, end)` may be speech, or a message that their level is too steady for speech."""
     if (end - start) * survey.frame_seconds < 1.3:
         return ""
     dynamics = _dynamics(survey, start, end)
@@ -239,7 +239,7 @@ def share_alike(text: str, heard: str) -> float:
 
 
 def _compare_voices(parts):
-    """Drops clips with several voices, or another voice than most. `parts` are (clip, embeddings `(N, E)`) pairs."""
+    """Drops clips with several voices or a voice unlike most others. `parts` are (clip, embeddings `(N, E)`) pairs."""
     means = [unit(vectors.mean(axis=0)) for _, vectors in parts]
     usual = unit(np.median(means, axis=0))
     for (clip, vectors), mean in zip(parts, means):

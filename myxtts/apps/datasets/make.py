@@ -118,10 +118,10 @@ def plan_source(
     """Analyzes a recording and selects its clips. `pieces` are the cues or sentences of the file `text`.
 
     Returns:
-        The analysis, segments that cover the recording, and notes. A segment with `facts` and no `reason` is a clip.
+        The analysis, segments that cover the whole recording, and notes for the user. A segment that has `facts` and
+        no `reason` is a clip.
 
-    Raises:
-        UserError: The recording cannot be used, or the text belongs to another recording.
+    Raises `UserError` if the recording cannot be used, or if the text belongs to another recording.
     """
     notes: list[str] = []
     surveyed = survey(audio, options.speech_model)

@@ -31,7 +31,7 @@ _WORST = 10
 class SetFolder:
     """A data set on disk, opened by `open_set`. Adding a recording does not change the CSV lines of other recordings.
 
-    The JSON record of a recording in `sources/` is written last. Without a record, the recording is not in the set.
+    A recording belongs to the set only if its JSON record exists in `sources/`. The record is therefore written last.
     """
 
     def __init__(self, path: Path):
@@ -168,7 +168,7 @@ def clips_of(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def describe_doubts(clips: Sequence[dict[str, Any]], speaker: str) -> list[str]:
-    """Returns lines for the user about doubtful texts of `speaker`: their number, then the worst ones. May be empty."""
+    """Returns lines with the number of doubtful texts of `speaker` and the worst texts; [] if no text is doubtful."""
     clips = [clip for clip in clips if clip["speaker"] == speaker]
     found = sorted((one for one in clips if one["detail"]), key=lambda one: one["facts"].get("word_probability", 1.0))
     lines = [f"  {one['clip']}, {one['seconds']:.1f} s, {one['detail']}: {one['text'][:100]}" for one in found[:_WORST]]
@@ -201,7 +201,7 @@ def write_report(folder: Path, records: Sequence[dict[str, Any]]) -> None:
 
 
 def _minute(record, start):
-    """Returns what the report draws for a minute: start time, (kind, x, width, text) boxes, and a waveform for SVG."""
+    """Returns how to draw a minute of a recording: start time, (kind, x, width, text) boxes, and a waveform for SVG."""
     rate, step, scale, boxes = record["sample_rate"], record["envelope_seconds"], _WIDTH / _ROW_SECONDS, []
     for row in record["rows"]:
         low, high = row["start"] / rate - start, row["end"] / rate - start

@@ -216,7 +216,7 @@ class Row:
         return {one.spoken.sentence.id: one for one in reversed(self.measured)}
 
     def worst(self, count: int) -> list[Measured]:
-        """Returns a model's `count` worst sentences, low confidence first, then high CER or MCD; [] for other rows."""
+        """Returns a model's `count` worst sentences, by low confidence, then CER or MCD; [] for other row kinds."""
 
         def badness(one):
             part, whole = one.parts.get("cer", one.parts.get("mcd", (0.0, 1.0)))
@@ -286,7 +286,7 @@ def copy_speech(
 
 
 def _files(name: str, folder: Path, sentences: Sequence[Sentence]) -> Row:
-    """Creates the `Row` of a folder's audio files. A sentence's file is found by id or, if there is none, by text."""
+    """Creates the `Row` of a folder of audio files. Finds the file of a sentence by its id, otherwise by its text."""
     utterances = load_corpus(folder).utterances
     by_id = {one.id: one.wav_path for one in utterances}
     by_text = {" ".join(one.text.split()): one.wav_path for one in reversed(utterances)}

@@ -62,7 +62,7 @@ class _Conversation(AsyncEventHandler):
             pass  # raised for broken connections and by the event parser
 
     async def handle_event(self, event: Event) -> bool:
-        """Answers an event. Returns False after an error, to disconnect, or Home Assistant would wait for audio."""
+        """Answers an event. After an error, returns False to disconnect the client, which may be waiting for audio."""
         if not isinstance(event.type, str) or not isinstance(event.data, dict):
             return False
         try:

@@ -19,7 +19,7 @@ from myxtts.storage.base_model import BASE_NAME
 
 
 def data_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
-    """Fills the tab Data, to create and check data sets. Sets `choices.data`, the inputs that the tab Train copies."""
+    """Fills the tab Data for making and checking data sets. Stores its inputs in `choices.data` for the tab Train."""
     with gr.Row():
         with gr.Column():
             with gr.Row():
@@ -144,7 +144,7 @@ def train_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
 
 
 def _form(studio, texts, choices):
-    """Adds the training form. Returns inputs (run name, `{flag: input}` of settings, recipe) and the stage table."""
+    """Adds the training form. Returns the run name input, `{setting: input}`, the recipe input and the stage table."""
     preset = studio.preset(None, BASE_NAME)
     lists = dict(allow_custom_value=True)
     models = lambda: [(texts["nothing"], ""), (texts["base"], BASE_NAME), *runs_in(studio.home), ("XTTS v2", XTTS_V2)]

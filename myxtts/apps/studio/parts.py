@@ -80,9 +80,9 @@ def command(studio: Studio, texts: dict[str, str], name: str, task: str, label: 
     """Adds buttons to run and cancel a command, a line for its state (elapsed time, last printed line), and its log.
 
     Returns the function `connect(page, start, inputs, outputs, end)`, which connects the run button. A click calls
-    `start(*inputs)`, which runs a command as `task` (see `Tasks`) and yields its output so far. Then the click calls
-    `end(folder, *inputs)`, which returns the final text of the state line and the values of `outputs`. `folder` is the
-    command's output folder or None. Opening `page` shows the last command, and calls `end(folder)` if it was running.
+    `start(*inputs)`, which runs a command as `task` (see `Tasks`) and yields its output so far. After the command,
+    `end(folder, *inputs)` returns the final text of the state line and the values of `outputs`. `folder` is the output
+    folder or None. Opening `page` shows the last command. If it is running, `end(folder)` is called when it ends.
     """
     with gr.Row():
         button = gr.Button(texts[label or name], variant="primary", elem_id=name)
@@ -143,7 +143,7 @@ class Choices:
 
     def fresh(self, lists: Any, fill: Callable, name: str | bool = False, is_typed: bool = False) -> None:
         """Updates the inputs `lists` with `fill()` when the page or the current tab is opened, and after events passed
-        to `refill`. If `is_typed` (free text), opening the tab does not update the inputs. `name` is the API name."""
+        to `refill`. If `is_typed`, users can type text, and opening the tab updates nothing. `name` is the API name."""
         self._fills.append((fill, lists))
         opened = [self.page.load, self.tab.select][: 1 if is_typed else 2]  # text typed just after would be lost
         gr.on(opened, fill, None, lists, show_progress="hidden", api_name=name)

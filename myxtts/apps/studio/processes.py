@@ -84,13 +84,13 @@ class Tasks:
         return time.monotonic() - self._last[name][3]
 
     def folders(self) -> dict[str, Path]:
-        """Returns `{task name: output folder}` of running commands. The folder of `plan` is that of the planned run."""
+        """Returns `{task name: output folder}` of running commands. For `plan`, it is the folder of the planned run."""
         flags = ("--output=", "--checkpoint-dir=")
         words = {name: word for name in [*self._last] for word in self.arguments(name) if word.startswith(flags)}
         return {name: Path(word.partition("=")[2]) for name, word in words.items()}
 
     def cancel(self, name: str) -> bool:
-        """Terminates a command and its child processes; returns whether one was running under this name."""
+        """Terminates the command of this name and its child processes. Returns False if no such command is running."""
         with self._lock:
             if is_running := bool(self.arguments(name)):
                 os.killpg(self._last[name][1].pid, signal.SIGTERM)
@@ -166,7 +166,7 @@ def output_path(folder: Path) -> Path:
 
 
 def status_of(path: Path) -> os.stat_result:
-    """Returns the `lstat` of a file or link. If the path does not exist (any more), all values are 0."""
+    """Returns the `lstat` of a file or link. If the path does not exist, all values of the result are 0."""
     with suppress(OSError):
         return path.lstat()
     return os.stat_result((0,) * 10)

@@ -71,8 +71,8 @@ class Studio:
         return {os.path.relpath(clip.wav_path, folder): clip for clip in clips}
 
     def data_language(self, folder: str | None, before: str) -> str:
-        """Returns the most common language of the clips in `folder`. If it is missing or equals `before`, the language
-        selected so far, detects it from the texts. Returns `before` if no supported language is found."""
+        """Returns the most common language label of the clips in `folder` or, if it is missing or equals `before`, the
+        language detected from the texts. Returns `before`, the selected language, if the result is unsupported."""
         with suppress(UserError, OSError):
             stated, found = self.clip_languages(self.clips(folder, before).values() if folder else ())
             found = found if stated == before else stated
@@ -143,8 +143,8 @@ class Studio:
         return sorted(shared, key=lambda it: (voices[it].language != language, it != before, voices[it].clip is None))
 
     def languages(self, before: str, *names: str) -> tuple[str, list[str]]:
-        """Returns the language to select, and all languages that the models `names` share. Selects the language of the
-        first trained speaker of `names[0]` if it is shared. Otherwise, selects `before` if it is shared, else ""."""
+        """Returns the language to select, and the languages that all models `names` share. Selects the language of the
+        first trained speaker of `names[0]` or, if the models do not share it, `before`; "" if neither is shared."""
         known = [one.language for one in read_speakers(self.folder(names[0])).values() if one.clip]
         shared = {*LANGUAGES}
         for name in names:
@@ -153,7 +153,7 @@ class Studio:
         return next((one for one in (*known[:1], before) if one in shared), ""), sorted(shared)
 
     def reading(self, text: str, language: str, speaker: str | None, *names: str) -> tuple[str, str | None, str, str]:
-        """Returns the language of `text`, the voice to use, a different language that the words suggest (or ""), and
+        """Returns the language of `text`, the voice to use, the language suggested by the words ("" if the same), and
         characters that a model in `names` cannot speak. If `language` is "", detects the language like `myxtts say`,
         and chooses a voice in it. Raises `UserError` if `text` is blank or in an unsupported language or script."""
         if not text.strip():
@@ -227,7 +227,7 @@ class Studio:
         yield from self.tasks.follow("convert", "convert", f"--from-coqui={source.strip()}", f"--output={target}")
 
     def evaluate(self, first: str, which: str, second: str, of_second: str, sentences: int) -> Iterator[str]:
-        """Evaluates checkpoint `which` of `first` and checkpoint `of_second` of `second`; yields the output."""
+        """Evaluates models `first` (checkpoint `which`) and `second` (checkpoint `of_second`); yields the output."""
         folders = dict.fromkeys((f"{self.source(first)}@{which}", f"{self.source(second)}@{of_second}"))
         flags = [f"--sentences={int(sentences or 0)}", "--seeds=1", f"--output={self.home / EVALUATION}"]
         yield from self.tasks.follow("evaluate", "evaluate", *flags, "--", *folders)

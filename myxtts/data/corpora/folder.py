@@ -68,8 +68,8 @@ class CorpusFolder:
         self._roots |= dict.fromkeys((folder, folder.resolve()))
 
     def allow_named(self, names: Collection[str]):
-        """If at least half of the paths `names` are audio files outside the data set, adds their common folder to
-        `audio_roots`. Does nothing if `audio_roots` has entries, or if the folder is `/` or belongs to another user."""
+        """Adds to `audio_roots` the common folder of the audio files in `names` that are outside the data set. Does
+        nothing if they are under half of `names`, `audio_roots` has entries, or the folder is `/` or not the user's."""
         away = [name for name in names if (name[:1] == "/" or ".." in name) and name.lower().endswith(AUDIO_EXTENSIONS)]
         paths = [Path(os.path.normpath(self.root / name)) for name in away]
         outside = [path for path in paths if not any(path.is_relative_to(root) for root in self._roots)]
@@ -190,11 +190,11 @@ class CorpusFolder:
             return refused.reason == "several files"
 
     def name_to_parts(self, name: str) -> list[str]:
-        """Splits a clip's path, as given in a list, into components relative to the data set. If the path is in one of
-        `audio_roots`, the first component is this root. Raises `ClipRefused` if the path is invalid.
+        """Splits a clip's path, as given in a list, into components relative to the data set. For a path in one of
+        `audio_roots`, the first component is the path of that root. Raises `ClipRefused` if the path is invalid.
 
         An absolute path that does not exist, or a relative path whose first folder does not exist, may be from another
-        computer. Its leading folders are then removed until a folder in `searched` contains the remaining path.
+        computer. In this case, leading folders are removed until the rest is the path of a file in `searched`.
         """
         if not is_name(name):
             detail = f"The id has over {MAX_NAME_CHARACTERS} characters, or control or direction characters."

@@ -74,7 +74,7 @@ def _extract(audio, path):
 
 
 def _with_language(reading, place):
-    """Returns `place` with the language from xtts-finetune-webui's `lang.txt`, or `place` if there is no such file."""
+    """Returns `place` with the language from xtts-finetune-webui's `lang.txt`, or unchanged if that file is missing."""
     path = place.path / "lang.txt"
     is_there = reading.folder.has(place.path, path.name)
     return place._replace(language=reading.folder.read_text(path, 100).strip()) if is_there else place
@@ -131,7 +131,7 @@ def read_header(reading: Reading, place: Place) -> None:
 
 
 def read_ljspeech(reading: Reading, place: Place) -> None:
-    """Reads a list without a known header: `place.list_path`, else `metadata.csv`. Finds the columns by content."""
+    """Reads `place.list_path`, or `metadata.csv` if this is None. Finds the columns of the list by their content."""
     path = place.list_path or place.path / "metadata.csv"
     if not reading.folder.has(path.parent, path.name):
         return
@@ -278,7 +278,7 @@ def read_vctk(reading: Reading, place: Place) -> None:
 def read_chapters(reading: Reading, place: Place, suffix: str) -> None:
     """Reads LibriSpeech or LibriTTS: `SPEAKER/CHAPTER/` folders with texts in files that end with `suffix`.
 
-    Uses folders `dev-…` for validation and skips `test-…`. If there are no other folders, trains on all of these.
+    Uses folders `dev-…` for validation and skips `test-…`. If there are only such folders, uses all for training.
     """
     has_texts = lambda path: any(name.endswith(suffix) for name in reading.folder.files(path))
     chapters = [path for path in reading.folder.walk(place.path, 3) if has_texts(path)]
@@ -301,7 +301,7 @@ def read_chapters(reading: Reading, place: Place, suffix: str) -> None:
 
 
 def read_mls(reading: Reading, place: Place) -> None:
-    """Reads Multilingual LibriSpeech: `audio/`, and `transcripts.txt` whose lines are a clip name and a text."""
+    """Reads Multilingual LibriSpeech: `audio/`, and `transcripts.txt` with a clip name and a text in each line."""
     path, audio = place.path / "transcripts.txt", place.path / "audio"
     if not (reading.folder.has(place.path, path.name) and audio in reading.folder.subfolders(place.path)):
         return
@@ -314,8 +314,8 @@ def read_mls(reading: Reading, place: Place) -> None:
 
 def read_m_ailabs(reading: Reading, place: Place) -> None:
     """Reads M-AILABS: books such as `de_DE/by_book/female/SPEAKER/BOOK/`, each with a `metadata.csv` and `wavs/`.
-    If direct subfolders of `place` look like books, they may be speakers. Then nothing is read, unless the path of
-    `place` contains `by_book`, or the user chose the format `m-ailabs`."""
+    Reads nothing if direct subfolders of `place` look like books, because they may be speakers. They are read as books
+    only if the path of `place` contains `by_book`, or if the user chose the format `m-ailabs`."""
     folder = reading.folder
     is_book = lambda path: folder.has(path, "metadata.csv") and path / "wavs" in folder.subfolders(path)
     books = [path for path in folder.walk(place.path, 5) if is_book(path)]

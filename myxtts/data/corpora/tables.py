@@ -186,8 +186,8 @@ def content_table(reading: Reading, place: Place, path: Path) -> Table | None:
 
 
 def plain_table(reading: Reading, place: Place, path: Path) -> Table:
-    """Returns the `Table` of a list without a header: `id|text|normalized text`, `id|text|normalized text|speaker`, or
-    a clip column and other columns that `columns_by_content` finds, such as `id|speaker|text`."""
+    """Returns the `Table` of a list without a header. `columns_by_content` finds the columns; usual columns are
+    `id|text|normalized text` and `id|text|normalized text|speaker`."""
     lines = reading.folder.read_lines(path)
     dialect = find_dialect(lines, _guess_separator(lines))
     rows = [cells for cells in map(dialect.split, lines) if len(cells) > 1 and any(cells)]
@@ -202,8 +202,8 @@ def columns_by_content(rows: Sequence[list[str]], size: int, clip: int = 0) -> t
     """Returns the columns of a list without a header, and whether they are a guess. Users must be told about a guess.
 
     Uses only rows with `size` cells. `clip` is the index of the clip column. The text column has the most letters.
-    Another column can contain speakers or languages if its words do not occur in the text, and are short or repeat
-    often. Columns with many different numbers, such as durations, are not used.
+    In columns of speakers or languages, the words are short or repeat often, and do not occur in the text. Columns
+    with many different numbers, such as durations, are not used.
     """
     plain = ("id", "text", "normalized", "speaker")[:size]
     words = [[tuple(cell.casefold().split()) for cell in row] for row in rows if len(row) == size]
@@ -342,7 +342,7 @@ def read_split(reading: Reading, place: Place, training: Table, validation: Tabl
 
 
 def read_parts(reading: Reading, place: Place, parts: dict[str, Path], training: str, read: Callable[[Place], object]):
-    """Calls `read` for at most one validation split, then for the split `training`. `parts` is `{split: folder}`."""
+    """Calls `read` for a validation split, if any, then for the split `training`. `parts` is `{split: folder}`."""
     validation, *others = [name for name in VALIDATION if name in parts and name != training] or [None]
     for name in others:
         reading.note("The folder ", reading.folder.relative(parts[name]), " is not used.")

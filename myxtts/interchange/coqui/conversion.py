@@ -178,7 +178,7 @@ def _items(checkpoint, path):
 
 
 def _match(tensors, stored):
-    """Sets `weight` or `reason` of each `Stored`. Raises `CheckpointError` for missing, invalid or unknown tensors."""
+    """Records in `stored` how each tensor is used. Raises `CheckpointError` for missing, invalid or unknown tensors."""
     missing, wrong = [], []
     for tensor in tensors:
         for key, shape in zip(tensor.names, tensor.shapes, strict=True):
@@ -241,7 +241,7 @@ def _finite_weights(tensors, stored):
 
 
 def _read_speakers(path, model):
-    """Returns the voices in a file as `{name: (latents, speaker vector)}`. Each voice must store its latents first."""
+    """Returns a file's voices as `{name: (latents, speaker vector)}`. The file must store each voice in this order."""
     stored = read_torch_checkpoint(path)
     if not isinstance(stored, dict) or not stored:
         raise CheckpointError(f"--speakers must be a file with voices by name. {path} holds {type(stored).__name__}.")
@@ -337,7 +337,7 @@ def _read_part(folder, part, which):
 
 
 def _released(tensors, weights, folder):
-    """Returns the tensors of a Coqui release by name, given MyXTTS `weights` by name. Most are views of `weights`."""
+    """Converts `weights` to the arrays of a Coqui release, both by name. Most of the arrays are views of `weights`."""
     known = {tensor.weight for tensor in tensors}
     if unknown := [name for name in weights if name not in known]:
         raise CheckpointError(f"{folder} has weights that XTTS v2 does not have: {', '.join(unknown[:20])}.")

@@ -111,7 +111,7 @@ def model_config(shapes: Mapping[str, tuple[int, ...]], settings: dict, tokenize
 
 
 def run_config(model: ModelConfig, settings: dict) -> XTTSConfig:
-    """Returns a converted model's `XTTSConfig` with sampling options of `settings` and data options for fine-tuning."""
+    """Returns the `XTTSConfig` of a converted model. The sampling options come from the Coqui settings `settings`."""
     longest = math.floor(10 * model.max_codes * CODE_STRIDE_SAMPLES / MODEL_SAMPLE_RATE) / 10
     limits = dict(max_seconds=min(_TABLES["longest seconds"], longest), max_text_length=min(200, model.max_text_tokens))
     # coqui-tts cuts a recording to `max_ref_len` and then, if `gpt_cond_len` is positive, to `gpt_cond_len`.

@@ -200,7 +200,7 @@ class Unpickler:
         return known(*arguments)
 
     def storage(self, kind, storage_class, key, _location, num_values, *_view):
-        """Returns the values of a tensor storage, 1-D. The arguments are the fields of the storage's persistent id."""
+        """Returns the values of a tensor storage as a 1-D array. The arguments are the fields of its persistent id."""
         dtype = DTYPES.get(storage_class.removeprefix("torch.")) if isinstance(storage_class, _Global) else None
         if kind != "storage" or dtype is None or self.load_storage is None:
             name = brief(str(storage_class) if isinstance(storage_class, str) else storage_class)
@@ -363,7 +363,7 @@ def _read_legacy(path, data):
 
 
 def _pickle(value, arrays):
-    """Returns pickle opcodes for `value`, and appends its arrays to `arrays`. Their indices are the storage keys."""
+    """Returns pickle opcodes for `value`. Appends each array in `value` to `arrays`; its index is its storage key."""
     if isinstance(value, dict):
         return b"}(" + b"".join(_pickle(one, arrays) for one in itertools.chain.from_iterable(value.items())) + b"u"
     if not isinstance(value, np.ndarray):

@@ -23,7 +23,7 @@ _TABLES = read_toml(__file__, "weights.toml")
 
 
 class Tensor(NamedTuple):
-    """A MyXTTS weight, and the Coqui tensor (or two tensors, gain and direction) from which it is converted."""
+    """A MyXTTS weight and the Coqui tensors from which it is converted: gain and direction, or a single tensor."""
 
     names: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
@@ -118,7 +118,7 @@ def _tensors(part, table, **numbers):
 
 
 def dvae_tensors(config: ModelConfig, prefix: str = "") -> list[Tensor]:
-    """Returns a `Tensor` for each weight of the DVAE. All names in Coqui's file begin with `prefix`."""
+    """Returns a `Tensor` for each weight of the DVAE. `prefix` is put before the names of all Coqui tensors."""
     count, hidden = config.dvae_residual_blocks, config.dvae_hidden
     numbers = dict(hidden=hidden, book=config.codebook_width, codes=config.num_codes, mels=config.num_mels)
     tensors = [*_tensors("dvae", "encoder", **numbers)]

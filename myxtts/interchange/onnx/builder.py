@@ -24,7 +24,7 @@ def import_package(name: str) -> ModuleType:
 
 
 class Tensor:
-    """Output of a node. Methods and operators add nodes. In `x + y`, `y` may also be a number, array or variable."""
+    """Output of a graph node. Methods and operators add new nodes. In `x + y`, `y` can be a number or an array too."""
 
     def __init__(self, graph: "Builder", name: str):
         self.graph, self.name = graph, name
@@ -69,7 +69,7 @@ class Tensor:
 
 
 class Builder:
-    """Builds one graph, node by node. `linear` stores matrices in the format `weights`, `FLOAT32` or `INT8`."""
+    """Builds one graph, node by node. `weights` is the number format of matrices in `linear`: `FLOAT32` or `INT8`."""
 
     def __init__(self, name: str, weights: str = FLOAT32):
         self.name, self.weights, self.onnx = name, weights, import_package("onnx")
@@ -137,7 +137,7 @@ class Builder:
         return self.op("Conv", x, kernel, *bias, pads=[layer.padding] * 2 * axes, **shape)
 
     def layer_norm(self, x: Tensor, layer: Any, width: int = 0) -> Tensor:
-        """Applies a Keras LayerNormalization to the last axis, of length `width` (required if there is no scale)."""
+        """Applies a Keras LayerNormalization to the last axis. `width` is its length, needed if there is no scale."""
         scale = layer.gamma if layer.scale else np.ones(width)
         bias = [layer.beta] if layer.center else []
         return self.op("LayerNormalization", x, scale, *bias, axis=-1, epsilon=layer.epsilon)

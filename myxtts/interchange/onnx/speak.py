@@ -154,10 +154,10 @@ class Speaker:
         return np.concatenate(parts[:-1])
 
     def choose(self, voice=None, language=None, text=""):
-        """Returns `(voice, language)`, with defaults for None, like `myxtts say`. The default language fits the letters
-        of the text. It is the language of the voice, else that of all training voices, else the language identified by
-        the words, else English. If there is only one training voice, it is the default voice. Otherwise, a voice that
-        speaks the language is preferred. Raises `ValueError` if the letters do not fit the language."""
+        """Returns `(voice, language)`, with defaults for None. If there is only one training voice, it is the default
+        voice. Otherwise, a voice that speaks the language is preferred. The default language is the language of the
+        voice or of all training voices. If it is unknown or does not fit the letters of `text`, letters and words
+        decide (else English). Raises `ValueError` if the letters do not fit the returned language."""
         from myxtts.text.language_guess import guess_language, language_to_read
         from myxtts.text.languages import get_language
 
@@ -275,7 +275,7 @@ class Cache:
         self.values = [np.zeros((1, heads, 1, depth), np.float32) for _ in range(model["layers"])]
 
     def read(self, run, latents, text, code, index):
-        """Runs the GPT on latents `(1, N, width)`, text `(1, L)` and code number `index`. Returns logits and state."""
+        """Runs the GPT on latents `(1, N, width)`, text `(1, L)` and the `index`-th code. Returns logits and state."""
         new, size = latents.shape[1] + text.shape[1] + 1, self.keys[0].shape[3]
         mask = (np.arange(size + new) < self.filled) | (np.arange(size + new) >= size)
         arrays = {f"keys_{i}": one for i, one in enumerate(self.keys)}

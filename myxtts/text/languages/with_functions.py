@@ -21,7 +21,7 @@ def normalize_persian(text: str) -> str:
 
 
 def persian_cardinal(number: int) -> str:
-    """Spells an integer with num2words. Decimals are spelled without num2words, which misreads some of them."""
+    """Spells an integer with num2words. `SpelledNumbers` spells decimals, because num2words misreads some of them."""
     return re.sub(r"\bنه\b", "نُه", number_to_words(number, "fa"))  # without the vowel mark, nine is spelled like no
 
 

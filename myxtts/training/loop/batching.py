@@ -90,7 +90,7 @@ def with_batch(config: XTTSConfig, stage: str, batch_size: int, accumulation: in
 
 
 def fit_batch_size(trainer: "StageTrainer", dataset: SpeechDataset) -> SpeechDataset:
-    """Sets the largest batch size that fits, but keeps that of a resumed run. Returns `dataset` with the new config."""
+    """Sets the largest batch size that fits, except in a resumed run. Returns `dataset` with the new configuration."""
     batching = trainer.batching
     if trainer.step == 0:
         trainer.train_step.phase = trainer.stage.phase(1, 1)  # the last phase takes the most memory
@@ -105,7 +105,7 @@ def fit_batch_size(trainer: "StageTrainer", dataset: SpeechDataset) -> SpeechDat
 
 
 def peak_bytes(trainer: "StageTrainer", dataset: SpeechDataset, size: int, parts: int) -> int:
-    """Returns the peak memory in bytes of a step on `parts` batches of `size` maximum-length clips; undoes the step."""
+    """Takes and undoes a step on `parts` batches of `size` maximum-length clips. Returns the peak memory in bytes."""
     step = trainer.train_step
     variables = trainer.placed_variables().values()
     before = [variable.numpy() for variable in variables]

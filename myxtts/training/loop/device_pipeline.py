@@ -39,7 +39,7 @@ LOST_WORKER = (
 
 
 def prefetch_depth(config: XTTSConfig, plan: DevicePlan, stage: str) -> int:
-    """Returns how many batches to prefetch: `data.pipeline_buffer_size` (default with memory isolation: 2 to 8)."""
+    """Returns how many batches to prefetch: `data.pipeline_buffer_size`, by default 2 to 8 with memory isolation."""
     requested = config.data.pipeline_buffer_size
     if plan.mode != "isolated" or not isinstance(requested, Default):
         return requested
@@ -252,7 +252,7 @@ class Replicas:
             yield
 
     def adopt(self, model: keras.Model) -> None:
-        """Adapts a model not built in `scope`. Raises `ConfigError` unless training uses only the model's device."""
+        """Prepares training of an existing model. Raises `ConfigError` unless it is on the only training device."""
         hint = "Save it with model.save_to_preset(FOLDER) and give training.init_from=FOLDER to myxtts.train()."
         require(self.count == 1, "model=", "trained on one device", f"{self.count} devices", hint)
         device, found = self.devices[0], {short_name(variable.value.device) for variable in model.variables}

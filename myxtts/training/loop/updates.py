@@ -152,7 +152,7 @@ class UpdateRule:
         """Updates a replica's weight averages (Polyak and Juditsky 1992). `step` is the number of earlier updates.
 
         The decay is `min(ema, (1 + step) / (10 + step))`, as in `tf.train.ExponentialMovingAverage` with `num_updates`.
-        Keras's `use_ema` has no warm-up: with decay 0.999, initial weights still have a share of 37% after 1000 steps.
+        Keras's `use_ema` has no warm-up: with decay 0.999, the initial weights still contribute 37% after 1000 steps.
         """
         step = tf.cast(step, tf.float32)
         rate = 1.0 - tf.minimum(self.ema, (1.0 + step) / (10.0 + step))
@@ -173,7 +173,7 @@ def make_optimizer(settings: StageConfig, trainable: dict) -> keras.optimizers.O
 
 
 def no_weight_decay(name: str) -> bool:
-    """Returns whether a variable is a bias, embedding, or norm outside the perceiver. XTTS does not decay these."""
+    """Returns whether a variable has no weight decay in XTTS: biases, embeddings, and norms except the perceiver's."""
     last = name.rsplit("/", 1)[-1]
     return last in ("bias", "beta") or last.endswith("_embedding") or (last == "gamma" and "norm" in name)
 

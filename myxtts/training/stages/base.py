@@ -59,7 +59,7 @@ class Objective(ABC):
         """
 
     def apply_statistics(self, statistics: dict[str, tf.Tensor]) -> None:
-        """Updates moving averages, if any. `statistics` are those of `loss_sums`, summed over batches and replicas."""
+        """Updates moving averages, if any, with the statistics from `loss_sums`, summed over batches and replicas."""
 
 
 class Update(NamedTuple):
@@ -101,7 +101,7 @@ class Stage(ABC):
         return None
 
     def outputs_to_score(self, batch: NamedTuple) -> tuple[np.ndarray, ...] | None:
-        """Computes the arrays that `score` gets for a validation batch (default: None). Runs on the model device."""
+        """Returns the arrays of a validation batch to pass to `score` (default: None). Runs on the model device."""
 
     def score(self, outputs: list) -> dict[str, float]:
         """Returns additional validation metrics by name. `outputs` are `outputs_to_score` results, one per batch."""
@@ -141,7 +141,7 @@ class Stage(ABC):
         """Creates the stage's `Preparation` on the data device. Called after `build`."""
 
     def prepare_step(self, batch, step: int, seed: tuple[int, int]) -> None:
-        """Called before each step, on the model device; does nothing by default. `batch` is the step's first batch."""
+        """Prepares the stage for a step, on the model device (default: does nothing). `batch` is the first batch."""
 
     def report(self) -> dict[str, float]:
         """Returns additional metrics for log lines, by name."""
@@ -225,7 +225,7 @@ class Preparation(ABC):
     Args:
         model: Model with the mel scale and the frozen parts, on the data device; None if neither is used.
         device: Name of the data device.
-        augment: Whether to augment voices (`audio/augment.py`). A clip and its conditioning clip are changed equally.
+        augment: Whether to augment voices (`audio/augment.py`). A clip and its conditioning clip get the same change.
         seed: Seed of the augmentation.
     """
 

@@ -197,7 +197,7 @@ class DecoderPreparation(GPTPreparation):
 
     The GPT is conditioned on another recording of the speaker, if there is one. In training, a batch has a slice of
     each clip, and the speaker vector comes from a random segment of either the clip or the conditioning recording, with
-    equal probability. `grid` is the decoder to train; its frame rate and context sizes are used here.
+    equal probability. `grid` is the decoder to train; it determines the frame rate and the context around each slice.
     """
 
     def __init__(self, foundations: dict[str, XTTS], device: str, config: XTTSConfig, grid: WaveformDecoder):
@@ -315,8 +315,8 @@ def _mean(x):
 def score_loss(decoder_type: str, maps: Maps, real: bool) -> tf.Tensor:
     """Computes the adversarial loss `(B,)`: the mean loss of each discriminator's scores, summed over discriminators.
 
-    With `real=True`, high scores give a low loss: for the decoder on generated audio, and for discriminators on
-    recordings. With `real=False`, low scores give a low loss: for discriminators on generated audio. `hifigan` uses
+    Use `real=True` (high scores give a low loss) to train discriminators on recordings, and the decoder on generated
+    audio. Use `real=False` (low scores give a low loss) to train discriminators on generated audio. `hifigan` uses
     least squares (Mao et al. 2017, eq. 2; HiFi-GAN, eq. 1), `istft` the hinge loss (Lim, Ye 2017; Vocos, section 3.3).
     """
     scores = [tf.cast(one[-1], tf.float32) for one in maps]

@@ -81,7 +81,7 @@ class DVAEStage(Stage):
 
 
 class DVAEObjective(Objective):
-    """Reconstruction and commitment loss (van den Oord et al. 2017, eq. 3). Moving averages train the codebook."""
+    """Reconstruction and commitment loss (van den Oord et al. 2017, eq. 3). Moving averages update the codebook."""
 
     loss_weights = {"reconstruction": 1.0, "commitment": 1.0}
 

@@ -56,7 +56,7 @@ class SpeakerStage(Stage):
                     layer.over_replicas = lambda value: tf.distribute.get_replica_context().all_reduce("SUM", value)
 
     def choose_clips(self, dataset):
-        """Drops the training clips of speakers with few clips, and moves those of held-out speakers to validation."""
+        """Drops speakers with few clips. Moves up to `JUDGED_CLIPS` clips of each held-out speaker to validation."""
         able = _trainable_speakers(dataset)
         number = max(1, round(HELD_OUT_SHARE * len(able))) if len(able) >= FEWEST_TO_HOLD_OUT else 0
         # By a hash of the name, so that the choice depends on neither seed nor order.
@@ -89,7 +89,7 @@ class SpeakerStage(Stage):
         return self.model.speaker_encoder(batch.mel).numpy(), batch.speaker.numpy()
 
     def score(self, outputs):
-        """Returns `eer`, the equal error rate of all pairs with a held-out speaker or, without such pairs, of all."""
+        """Returns `eer`, the equal error rate of pairs with a held-out speaker (of all pairs if none is held out)."""
         vectors, speakers = (np.concatenate(arrays) for arrays in zip(*outputs))
         active = self.active.numpy() > 0
         held_out = ~active[np.maximum(speakers, 0)]

@@ -68,7 +68,7 @@ def measure_pipeline(
 
 
 def take_step(trainer: StageTrainer, batch: tuple, position: int) -> dict[str, tf.Tensor]:
-    """Takes a step on one batch at a negligible learning rate, for timing. Waits until done and returns the losses."""
+    """Takes a training step on one batch at a negligible learning rate. Returns the losses when the step is done."""
     losses = trainer.train_step([batch], 1e-6, (0, position))
     tf.test.experimental.sync_devices()  # a GPU only queues the work
     return losses
@@ -97,7 +97,7 @@ def measure_training(
 ) -> list[float]:
     """Times training steps on noise, including data preparation, without overlap. Returns the seconds of each step.
 
-    The first step traces graphs and is not counted. Then times at least one step, until `budget_seconds` have passed.
+    The first step, which traces graphs, is not counted. Further steps are timed for `budget_seconds` (at least one).
     """
     trainer = noise_trainer(config, plan, folder)
     waves = synthetic_waves(config, clip_seconds, trainer.stage_config.batch_size)

@@ -68,9 +68,9 @@ class DivergenceGuard:
 class OvertrainingDetector:
     """Early stopping (Prechelt 1998) that distinguishes overtraining from a plateau.
 
-    A validation counts if its loss is higher and the mean training loss since the previous validation is lower than at
-    the best validation. A new best resets the count. `update` warns if the count reaches half of `patience`, and sets
-    `stopped` if it reaches `patience`. With `patience` 0, `update` warns at `WARN_AFTER` and never sets `stopped`.
+    `update` counts validations that have a higher validation loss but a lower training loss (mean since the previous
+    validation) than the best one. A new best resets the count. If the count reaches half of `patience`, `update` warns;
+    at `patience`, it sets `stopped`. With `patience` 0, it warns at `WARN_AFTER` and never sets `stopped`.
     """
 
     def __init__(self, patience: int):
@@ -312,7 +312,7 @@ class Evaluator:
         return {name: totals[name] / (counts[name] or math.nan) for name in totals} | self.metrics
 
     def _examine(self, waves):
-        """Evaluates `waves`, at most one per replica. Returns `(loss sums, item counts, outputs to score)` for each."""
+        """Evaluates at most one batch per replica. Returns `(loss sums, item counts, outputs to score)` per batch."""
         replicas, devices = self.trainer.replicas, self.trainer.replicas.devices
         prepared = [self.trainer.preparation(tf.nest.map_structure(tf.constant, wave)) for wave in waves]
         # If there are fewer batches than replicas, the last batch is repeated, and repeated results are dropped.
