@@ -114,10 +114,8 @@ def train(config: Configuration = None, **options) -> "Run":
             `model_size="nano"`, `data_gpu=0`, `max_steps=2000`; they override `config`. Also `callbacks`, a list of
             callbacks (see `runs.run.Run`), and `quiet=True`, which turns off the output but not `train.log`.
 
-    On Ctrl-C, training ends with a checkpoint, and the same call resumes the training.
-
-    Raises:
-        UserError: An option or a recording is unusable. A note gives the Python names of flags in the message.
+    On Ctrl-C, training ends with a checkpoint, and the same call resumes the training. Raises `UserError` if an option
+    or a recording is unusable; a note gives the Python names of flags in the message.
     """
     with starting_quietly():
         run = open_run(config, **options)

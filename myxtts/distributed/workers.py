@@ -183,9 +183,7 @@ def join_workers(training: TrainingConfig, plan: DevicePlan, settings: dict) -> 
 
     Checks that all workers have the same code, package versions and `settings` (JSON values). Must be called after the
     devices are configured and before TensorFlow's runtime starts. With no `training.workers`, the process trains alone.
-
-    Raises:
-        UserError: A worker is missing, cannot be reached or differs from worker 0, or a port is taken.
+    Raises `UserError` if a worker is missing, cannot be reached or differs from worker 0, or a port is taken.
     """
     global _current
     addresses, index = training.workers, training.worker_index

@@ -259,14 +259,12 @@ def _read_speakers(path, model):
 
 def export_coqui(folder: str | os.PathLike, output: str | os.PathLike, which: str = "best") -> list[Path]:
     """Exports a model to a folder for Coqui TTS: `model.pth`, `config.json`, `vocab.json` and `mel_stats.pth`. Adds
-    `dvae.pth` if the model has a DVAE, and `speakers_xtts.pth` if the model has voices.
+    `dvae.pth` if the model has a DVAE, and `speakers_xtts.pth` if the model has voices. Returns the paths.
 
     Args:
         folder: Folder that `import_coqui` wrote, or a run with a GPT, a speaker encoder and a waveform decoder.
         output: Path of the model file, ending in `.pth`, or a folder for `model.pth`. No file is overwritten.
         which: Checkpoint of the GPT and the waveform decoder, `best` or `last`.
-
-    Returns the paths of the written files.
 
     Raises:
         CheckpointError: A part is missing, or Coqui TTS does not support the model's shape.
