@@ -204,7 +204,7 @@ def _seconds(config, start) -> dict[str, float] | str:
 
 
 def _with_texts(config, start, quiet=False, is_plan=False):
-    """Checks the settings and returns them. If recordings lack texts, returns the settings or plan of `transcribe`."""
+    """Checks and returns the settings. If recordings lack texts, returns the result of `transcribe` instead."""
     from myxtts.data.corpora import TextsMissing
     from myxtts.runs.setup import check_request, transcribe
 

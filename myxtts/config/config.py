@@ -137,7 +137,7 @@ def recipe_names() -> list[str]:
 
 
 def find_recipe(path: str | os.PathLike) -> Path:
-    """Returns `path`, unless it does not exist and is the name of a recipe. In that case, returns the recipe's path."""
+    """If `path` does not exist but is the name of a recipe, returns the recipe's path. Otherwise, returns `path`."""
     require("://" not in str(path), "--config", "a file on this machine", path)
     path = Path(path)
     is_recipe = path.name in recipe_names() and path.parent.as_posix() in (".", "configs")

@@ -296,7 +296,7 @@ def _clips(inspection, name, tokenizer, config, writes):
 
 
 def keep_speakers(folder: Path, clips: Sequence[Utterance]) -> None:
-    """Stores a reference recording of each training speaker in a run's folder. Updates it if its clips have changed.
+    """Stores a reference recording of each training speaker in a run's folder. Replaces it if the clips changed.
     If there are more than `MOST_SPEAKERS` speakers, omits the speakers with the least speech."""
     by_speaker = defaultdict(list)
     for clip in clips:

@@ -271,7 +271,7 @@ def choose(measured: Mapping[str, float | str]) -> tuple[str, list[str]]:
 
 
 def measure_here(request: str):
-    """Main function of the process that `measure` starts: times training steps. Request and result are JSON."""
+    """Measures the duration of training steps, in a process started by `measure`. Request and result are JSON."""
     values = json.loads(request)
     config, plan = set_up(config_from_dict(without_adapted(values["config"])), **values["options"])
     from myxtts.runs.origin import settle_origin

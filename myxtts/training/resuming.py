@@ -100,8 +100,8 @@ class TrainingState:
         return {name: getattr(self, name) for name in names} | {"history": list(self.history), "parts": parts}
 
     def restore(self, step: int, saved: dict, where: str) -> None:
-        """Sets `step`, and restores the fields in `saved`, which `as_dict` returned. Raises `CheckpointError` if the
-        checkpoint `where` has no training state, is damaged, or was trained with other models of earlier stages."""
+        """Sets `step`, and restores the fields in `saved`, which `as_dict` returned. Raises `CheckpointError`,
+        with the text `where`, if the state is missing, damaged, or of training on other models of earlier stages."""
         if "position" not in saved:
             raise CheckpointError(f"{where} has weights, but no training state. Start from it with --init-from.")
         moved = [name for name in self.lineage if saved["lineage"].get(name) != self.lineage[name]]

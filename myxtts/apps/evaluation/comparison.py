@@ -230,7 +230,7 @@ class Comparison:
 
     @property
     def groups(self) -> dict[str, set[str] | None]:
-        """Sentence ids by group: `all` (None for all ids) and, if both exist, `seen speakers` and `unseen speakers`."""
+        """Sentence ids by group: `all` (None means all ids) and, if neither is empty, `seen` and `unseen speakers`."""
         seen, others = ({one.id for one in self.sentences if one.seen is kind} for kind in (True, False))
         by_speaker = {"seen speakers": seen, "unseen speakers": others} if seen and others else {}
         return {"all": None} | by_speaker

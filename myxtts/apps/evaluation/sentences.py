@@ -212,7 +212,7 @@ class Row:
 
     @property
     def first_times(self) -> dict[str, Measured]:
-        """The first seed's measurement of each sentence, by sentence id. The report plays one sample per sentence."""
+        """The first seed's measurement by sentence id, because the report plays only one sample of each sentence."""
         return {one.spoken.sentence.id: one for one in reversed(self.measured)}
 
     def worst(self, count: int) -> list[Measured]:

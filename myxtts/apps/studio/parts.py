@@ -142,8 +142,8 @@ class Choices:
         return box
 
     def fresh(self, lists: Any, fill: Callable, name: str | bool = False, is_typed: bool = False) -> None:
-        """Updates the inputs `lists` with `fill()` when the page or the current tab is opened, and after events passed
-        to `refill`. If `is_typed`, users can type text, and opening the tab updates nothing. `name` is the API name."""
+        """Updates the inputs `lists` with `fill()` after events passed to `refill`, and when the page opens. Opening
+        the tab also updates them, unless `is_typed`: it would erase typed text. `name` is the API name."""
         self._fills.append((fill, lists))
         opened = [self.page.load, self.tab.select][: 1 if is_typed else 2]  # text typed just after would be lost
         gr.on(opened, fill, None, lists, show_progress="hidden", api_name=name)
@@ -155,7 +155,7 @@ class Choices:
 
     def voice(self, name: str, text: gr.Textbox, *models: gr.Dropdown) -> tuple[gr.Dropdown, gr.Dropdown, gr.Audio]:
         """Creates inputs for a language, a stored voice, and a recording of another voice. Offers languages and voices
-        that all `models` have. If `text` is a sample sentence, choosing a language or voice translates the sentence."""
+        that all `models` have. A new language, or a voice of another language, replaces a sample sentence in `text`."""
 
         def voices(before, language, *names):
             found = self.studio.speakers(language or self.language, *names, before=before)

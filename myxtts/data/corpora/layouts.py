@@ -314,8 +314,8 @@ def read_mls(reading: Reading, place: Place) -> None:
 
 def read_m_ailabs(reading: Reading, place: Place) -> None:
     """Reads M-AILABS: books such as `de_DE/by_book/female/SPEAKER/BOOK/`, each with a `metadata.csv` and `wavs/`.
-    Reads nothing if direct subfolders of `place` look like books, because they may be speakers. They are read as books
-    only if the path of `place` contains `by_book`, or if the user chose the format `m-ailabs`."""
+    If direct subfolders of `place` look like books, they may be speakers. Then nothing is read unless the path of
+    `place` contains `by_book`, or the user chose the format `m-ailabs`."""
     folder = reading.folder
     is_book = lambda path: folder.has(path, "metadata.csv") and path / "wavs" in folder.subfolders(path)
     books = [path for path in folder.walk(place.path, 5) if is_book(path)]

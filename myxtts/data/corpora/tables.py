@@ -86,7 +86,7 @@ class Table(NamedTuple):
 
 
 def _json_to_cells(line):
-    """Returns the known cells of a line of JSON as `{column: cell}`; {} if the line is not an object."""
+    """Parses a line of JSON. Returns `{column: cell}` for columns that MyXTTS knows; {} if the line is no object."""
     row = None
     with suppress(ValueError, RecursionError):
         row = json.loads(line)

@@ -101,7 +101,7 @@ class Stage(ABC):
         return None
 
     def outputs_to_score(self, batch: NamedTuple) -> tuple[np.ndarray, ...] | None:
-        """Returns the arrays of a validation batch to pass to `score` (default: None). Runs on the model device."""
+        """Computes arrays from a validation batch, for `score`; None if there are none. Called on the model device."""
 
     def score(self, outputs: list) -> dict[str, float]:
         """Returns additional validation metrics by name. `outputs` are `outputs_to_score` results, one per batch."""

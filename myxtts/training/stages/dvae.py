@@ -120,10 +120,10 @@ class DVAEPreparation(Preparation):
 
 
 def sample_of_all(vectors: tf.Tensor, number: int, seed: tf.Tensor) -> tf.Tensor:
-    """Samples `number` of the vectors on all replicas, with replacement. Must be called in the replica context.
+    """Samples `number` vectors with replacement from the vectors of all replicas. Must be called in the replica context.
 
     `vectors` are the vectors of this replica, `(N, width)`; N may differ between replicas. Returns `(number, width)`.
-    All replicas get the same sample. A single replica with the whole batch would get the same sample.
+    All replicas get the same sample, which does not depend on how the batch is divided among replicas.
     """
     context = tf.distribute.get_replica_context()
     replicas, this = context.num_replicas_in_sync, context.replica_id_in_sync_group
