@@ -120,7 +120,7 @@ class DVAEPreparation(Preparation):
 
 
 def sample_of_all(vectors: tf.Tensor, number: int, seed: tf.Tensor) -> tf.Tensor:
-    """Samples `number` vectors with replacement from the vectors of all replicas. Must be called in the replica context.
+    """Samples `number` vectors with replacement from the vectors of all replicas. Called in the replica context.
 
     `vectors` are the vectors of this replica, `(N, width)`; N may differ between replicas. Returns `(number, width)`.
     All replicas get the same sample, which does not depend on how the batch is divided among replicas.
