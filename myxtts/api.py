@@ -231,9 +231,8 @@ def load(
         accept_licence: Accept the licence of a Hugging Face model without a prompt.
         engine: `tensorflow`, `onnx-float32` or `onnx` (8 bits). None selects one of the first two; see `choose_engine`.
 
-    Raises:
-        CheckpointError: A model file is missing or damaged (`UserError` if the vocabulary is damaged).
-        HubError: The model cannot be downloaded, or its licence was not accepted.
+    Raises `CheckpointError` if a model file is missing or damaged (`UserError` if the vocabulary is damaged), and
+    `HubError` if the model cannot be downloaded, or its licence was not accepted.
     """
     from myxtts.interchange.hub import local_folder
 

@@ -129,9 +129,8 @@ def apply_plan(plan: DevicePlan) -> None:
     If data and model have separate devices, turns off soft placement, so that a missing device raises an error instead
     of being replaced by the CPU, and sets the device policy `silent`, which copies tensors from other devices.
 
-    Raises:
-        DeviceError: TensorFlow does not see the GPUs of the plan, is built for another accelerator, or has already
-            initialized its runtime.
+    Raises `DeviceError` if TensorFlow does not see the GPUs of the plan, is built for another accelerator, or has
+    already initialized its runtime.
     """
     if plan.is_dual:
         say(f"Configuring Multi-GPU Mode...\nData Processing GPU: {plan.data_gpu}")

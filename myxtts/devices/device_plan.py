@@ -99,8 +99,7 @@ def plan_devices(*, num_gpus: int, gpus: Sequence[GPU] | None = None, **request)
         gpus: The visible GPUs with ids and memory. If None, indices are used as ids, and memory is not checked.
         request: Fields of `DeviceRequest`.
 
-    Raises:
-        DeviceError: The options contradict each other, or the machine lacks the devices.
+    Raises `DeviceError` if the options contradict each other, or the machine lacks the devices.
     """
     wanted = DeviceRequest(**request)
     _check_request(wanted)

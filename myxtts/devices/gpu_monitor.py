@@ -80,8 +80,7 @@ class GPUReport:
 def nvml() -> Iterator[ModuleType]:
     """Initializes NVML for a `with` block and yields the module `pynvml`.
 
-    Raises:
-        NVMLUnavailable: NVML is missing, or fails inside the block because a GPU was lost.
+    Raises `NVMLUnavailable` if NVML is missing, or fails inside the block because a GPU was lost.
     """
     with needing("pynvml of the package nvidia-ml-py is not installed", NVMLUnavailable):
         import pynvml

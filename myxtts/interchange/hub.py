@@ -85,8 +85,7 @@ def local_folder(
         what: Name of the option in error messages.
         kinds: Kinds of folders to accept, keys of `storage.base_model.KINDS`.
 
-    Raises:
-        UserError: The model does not exist, cannot be downloaded or converted, or its licence was not accepted.
+    Raises `UserError` if the model does not exist, cannot be downloaded or converted, or its licence was not accepted.
     """
     if not is_hub_name(source):
         release = find_release(source)

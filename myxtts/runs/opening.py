@@ -70,9 +70,8 @@ def open_run(
 
     Returns the data set, whose `config` has the complete settings of the run, and a `StageWork` per stage.
 
-    Raises:
-        UserError: The folder has a different run, the model in --init-from lacks a part, the recordings are unusable,
-            or training would make existing stages unusable. Settings and intact checkpoints are then unchanged.
+    Raises `UserError` if the folder has a different run, the model in --init-from lacks a part, the recordings are
+    unusable, or training would make existing stages unusable. Settings and intact checkpoints are then unchanged.
     """
     config, began = settle_origin(config)
     training, home = config.training, Path(config.training.checkpoint_dir)

@@ -362,10 +362,8 @@ def load_foundations(
     """Loads the trained models that `stage` depends on, into the given `models` or into new models on `device`.
 
     Returns the models and the digests of their weights, both by the name of the stage that trained the model.
-
-    Raises:
-        CheckpointError: A model is missing in the run's folder, or not trained to the end.
-        UserError: The codes in `data.prepared` or `data.val_prepared` are from another DVAE.
+    Raises `CheckpointError` if a model is missing in the run's folder or not trained to the end, and `UserError` if the
+    codes in `data.prepared` or `data.val_prepared` are from another DVAE.
     """
     models, lineage = models or untrained_foundations(config, stage, device), {}
     for name, model in models.items():

@@ -45,9 +45,8 @@ class XTTSTrainer(StageTrainer):
         options: Arguments `foundations` and `lineage` of `StageTrainer`. With `foundations`, `config` must be the
             configuration of a `SpeechDataset`, and `train` must be called with that data set.
 
-    Raises:
-        DeviceError: The configured devices are not available.
-        UserError: A setting, the recordings, the model or a checkpoint cannot be used.
+    Raises `DeviceError` if the configured devices are not available, and `UserError` if a setting, the recordings, the
+    model or a checkpoint cannot be used.
     """
 
     def __init__(

@@ -244,8 +244,8 @@ class CaptionedResponse(SpeechResponse):
             if self.encoder.is_open and times:
                 yield self._captioned(content, times), False
                 content, times = b"", []
-        content += self.encoder.end()
-        yield self._captioned(content, times), True
+        content += self.encoder.end()  # of mp3, opus and flac, its last bytes
+        yield self._captioned(content, times) if content or times else b"", True
 
     def _length_of_word(self, word):
         """Estimates the relative duration of a word: its number of phonemes, or of letters if the model has none."""

@@ -114,9 +114,8 @@ def import_coqui(files: CoquiFiles, output: Path) -> tuple[XTTSConfig, list[Stor
 
     Returns the model's settings, and a `Stored` for each tensor in the files, used or unused.
 
-    Raises:
-        CheckpointError: A tensor is missing, unknown, misshapen or not finite, or the files belong to different models.
-        TorchCheckpointError: A file is damaged, or contains calls of functions that checkpoints do not need.
+    Raises `CheckpointError` if a tensor is missing, unknown, misshapen or not finite, or the files belong to different
+    models; `TorchCheckpointError` if a file is damaged, or calls functions that checkpoints do not need.
     """
     require(is_new_or_empty(output), "--output", "a new or empty folder", output, "Name another, or delete it.")
     checkpoint = read_torch_checkpoint(files.model)
@@ -266,9 +265,8 @@ def export_coqui(folder: str | os.PathLike, output: str | os.PathLike, which: st
         output: Path of the model file, ending in `.pth`, or a folder for `model.pth`. No file is overwritten.
         which: Checkpoint of the GPT and the waveform decoder, `best` or `last`.
 
-    Raises:
-        CheckpointError: A part is missing, or Coqui TTS does not support the model's shape.
-        OSError: A file could not be written. Then there is no model file, because the model file is completed last.
+    Raises `CheckpointError` if a part is missing, or Coqui TTS does not support the model's shape; `OSError` if a file
+    could not be written. Then there is no model file, because the model file is completed last.
     """
     folder, output = Path(folder), Path(output)
     if output.suffix != ".pth":

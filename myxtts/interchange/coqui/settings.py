@@ -32,8 +32,7 @@ def read_settings(path: Path | None, stored: Any) -> dict[str, Any]:
         path: The checkpoint's `config.json`; None uses `stored` instead.
         stored: The entry `config` of the checkpoint: a dictionary, an unpickled coqui-tts object, or None.
 
-    Raises:
-        CheckpointError: The file is not JSON, or a setting has an unsupported value.
+    Raises `CheckpointError` if the file is not JSON, or a setting has an unsupported value.
     """
     try:
         given = stored if path is None else read_json(path)

@@ -105,9 +105,8 @@ class Unpickler:
     def run(self, pickled: bytes) -> tuple[Any, int]:
         """Reads the first pickle in `pickled`; returns its value and its length in bytes.
 
-        Raises:
-            TorchCheckpointError: The pickle uses an opcode or a function that no checkpoint needs, or exceeds a limit.
-            One of `_SIGNS_OF_DAMAGE`: The bytes are not a valid pickle.
+        Raises `TorchCheckpointError` if the pickle uses an opcode or a function that no checkpoint needs, or exceeds a
+        limit, and one of `_SIGNS_OF_DAMAGE` if the bytes are not a valid pickle.
         """
         limit = f"over the limit of {MAX_PICKLE_BYTES}; tensors do not count"
         self.require(len(pickled) <= MAX_PICKLE_BYTES, f"has a pickle of {len(pickled)} bytes, {limit}")
@@ -265,9 +264,8 @@ def read_torch_checkpoint(path: str | os.PathLike) -> Any:
     Returns the saved object: usually a dictionary of arrays by name, or a dictionary with arrays by name under
     `"model"`. Objects of other classes become `StubObject`s.
 
-    Raises:
-        TorchCheckpointError: The file is cut short, altered or not a PyTorch checkpoint, calls a function that no
-            checkpoint needs, or claims more data than it has.
+    Raises `TorchCheckpointError` if the file is cut short, altered or not a PyTorch checkpoint, calls a function that
+    no checkpoint needs, or claims more data than it has.
     """
     path = Path(path)
     _require(path.stat().st_size, path, "is empty")

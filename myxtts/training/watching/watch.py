@@ -167,9 +167,8 @@ class Watch:
     def after_step(self, losses: dict, batches: int) -> None:
         """Records the losses of the last step and the clips in its batches. `batches` is the number of these batches.
 
-        Raises:
-            TrainingDiverged: Too many consecutive steps had non-finite losses or gradients. A file lists these steps.
-            ConfigError: With `--strict`, a switch did not have the requested effect.
+        Raises `TrainingDiverged` if too many consecutive steps had non-finite losses or gradients (a file lists them),
+        and, with `--strict`, `ConfigError` if a switch did not have the requested effect.
         """
         trainer, step, state = self.trainer, self.trainer.train_step, self.trainer.state
         if trainer.ledger is None and losses["finite"] and step.rules[-1].has_turn(step.phase):
