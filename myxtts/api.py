@@ -37,7 +37,7 @@ def configure(config: Configuration = None, **named) -> XTTSConfig:
     """Returns the settings of a run. Raises `ConfigError` for an unknown setting or an invalid value.
 
     Args:
-        config: Settings, as in `train`, except that None never selects the settings of an existing run.
+        config: Settings, as in `train`. None selects the defaults if `train_data` is given, otherwise `sample.yaml`.
         named: Flags of `myxtts train`, with underscores; they override `config`.
     """
     if isinstance(config, XTTSConfig):
@@ -82,9 +82,9 @@ def open_run(config: Configuration = None, *, callbacks: Sequence = (), quiet: b
 
 @contextmanager
 def naming_arguments(parser: Callable | None = None) -> Iterator[None]:
-    """Context manager that adds a note to a `UserError`: the Python argument for each flag in the error message.
+    """Context manager that adds a note to a `UserError`. The note translates flags in the message to Python arguments.
 
-    `parser` builds the command's parser. If None, the command is `myxtts train`, and the note also names the settings.
+    `parser` builds the command's parser. If it is None (`myxtts train`), the note also names the settings of each flag.
     """
     try:
         yield
@@ -107,17 +107,15 @@ def train(config: Configuration = None, **options) -> "Run":
     """Trains the stages that are not finished, like `myxtts train`, and returns the run.
 
     Args:
-        config: Settings, a YAML file or a recipe's name. None selects the defaults if `train_data` is given. Otherwise,
-            None selects the settings of the run in `checkpoint_dir`, or `sample.yaml` if there is no run or the run was
-            trained on the sample corpus.
+        config: Settings, a YAML file or the name of a recipe. If `config` is None and `train_data` is given, the
+            defaults are used. If neither is given, a run in `checkpoint_dir` continues with its settings. If there is
+            no such run, or if it was trained on the sample corpus, `sample.yaml` is used.
         options: Flags of `myxtts train`, with underscores and the same defaults: `train_data="DIR"`,
             `model_size="nano"`, `data_gpu=0`, `max_steps=2000`; they override `config`. Also `callbacks`, a list of
             callbacks (see `runs.run.Run`), and `quiet=True`, which turns off the output but not `train.log`.
 
-    On Ctrl-C, training ends with a checkpoint, and the same call resumes the training.
-
-    Raises:
-        UserError: An option or a recording is unusable. A note gives the Python names of flags in the message.
+    On Ctrl-C, training ends with a checkpoint, and the same call resumes the training. Raises `UserError` if an option
+    or a recording is unusable; a note gives the Python names of flags in the message.
     """
     with starting_quietly():
         run = open_run(config, **options)
@@ -145,7 +143,7 @@ def plan(
         clip_seconds: Duration of the longest clip; the default is `data.max_seconds`.
         text_tokens: Size of the vocabulary.
         gpu_memory: Memory sizes of GPUs in GB. The report has the largest batch for each size.
-        time: Whether to also estimate the time of a new run on `train_data` by trial steps, see `runs.agenda.try_run`.
+        time: Whether to also estimate the training time of a new run. Trial steps on `train_data` are timed for this.
         show: Function that is called with the report before the trial steps.
         named: Other options of `train`.
 
@@ -206,7 +204,7 @@ def _seconds(config, start) -> dict[str, float] | str:
 
 
 def _with_texts(config, start, quiet=False, is_plan=False):
-    """Checks the options and returns the settings. If recordings lack texts, returns the result of `transcribe`."""
+    """Checks and returns the settings. If recordings lack texts, returns the result of `transcribe` instead."""
     from myxtts.data.corpora import TextsMissing
     from myxtts.runs.setup import check_request, transcribe
 
@@ -227,15 +225,14 @@ def load(
     """Loads a model for speech synthesis.
 
     Args:
-        folder: Folder of a run or of a released XTTS v2 model, or a folder that `XTTS.save_to_preset` wrote. Or `base`
-            (the bundled model) or `hf://owner/name[@revision]` (the Hugging Face hub). Coqui checkpoints are converted.
+        folder: Folder of a run, of a model saved by `XTTS.save_to_preset`, or of a Coqui model, which is converted.
+            `base` is the bundled model. `hf://owner/name[@revision]` is a model on the Hugging Face hub.
         which: Checkpoint to load, `best` or `last`.
         accept_licence: Accept the licence of a Hugging Face model without a prompt.
-        engine: `tensorflow`, `onnx-float32` or `onnx` (8 bits). None selects the faster of the first two.
+        engine: `tensorflow`, `onnx-float32` or `onnx` (8 bits). None selects one of the first two; see `choose_engine`.
 
-    Raises:
-        CheckpointError: A model file is missing or damaged (`UserError` if the vocabulary is damaged).
-        HubError: The model cannot be downloaded, or its licence was not accepted.
+    Raises `CheckpointError` if a model file is missing or damaged (`UserError` if the vocabulary is damaged), and
+    `HubError` if the model cannot be downloaded, or its licence was not accepted.
     """
     from myxtts.interchange.hub import local_folder
 
@@ -318,9 +315,9 @@ def _requested(config, named, start, is_plan=False) -> XTTSConfig:
 
 
 def _config_of_source(source, requested):
-    """Returns the settings of the model `source`, the value of --init-from; None for a model on the hub.
+    """Returns the settings of the model `source` (the value of --init-from), or None if the model is on the hub.
 
-    Raises `ConfigError` unless the model has the size `requested`, the value of --model-size (None: any size).
+    Raises `ConfigError` if `requested` (the value of --model-size) is not None and differs from the model's size.
     """
     from myxtts.interchange import hub  # imports NumPy, which other plans do not need
     from myxtts.storage.run_folder import read_config

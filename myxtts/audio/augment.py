@@ -21,8 +21,8 @@ def draw_rows(draw: Callable, shape: Sequence, *arguments: Any, share: tuple[int
     """Returns this worker's rows of a batch of random numbers. The batch is the same for any number of workers.
 
     Args:
-        draw: Stateless random function, called with a shape and `arguments`. The shape is that of the whole batch,
-            because rounding depends on the shape, and the logarithm of near-silent audio magnifies rounding errors.
+        draw: Stateless random function, called with the shape of the whole batch and with `arguments`. With another
+            shape, it might round differently, and the logarithm of near-silent audio magnifies rounding errors.
         shape: Shape of the result; the first dimension is the number of this worker's rows.
         share: `(index of this worker, number of workers)`. All workers have the same number of rows.
     """
@@ -55,7 +55,7 @@ def draw_change(rows: int, num_mels: int, seed: Any, position: Any, on: Any, sha
 
 
 def limit_speed(speed: tf.Tensor, lengths: tf.Tensor, room: Any) -> tf.Tensor:
-    """Increases speed factors `(B,)` so that clips of `lengths` `(B,)` samples become at most `room` samples long."""
+    """Increases speed factors `(B,)` so that no clip exceeds `room` samples. `lengths`, `(B,)`, are in samples."""
     return tf.maximum(speed, tf.cast(lengths, tf.float32) / tf.cast(room, tf.float32))
 
 

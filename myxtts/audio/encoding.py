@@ -57,7 +57,7 @@ class _Disk:
         self.seek, self.tell, self.close = self._file.seek, self._file.tell, self._file.close
 
     def write(self, content):
-        """Writes `content`, unless a write has failed. Always returns `len(content)`, so that libsndfile continues."""
+        """Writes `content`, unless an earlier write failed. Always returns its length, so that libsndfile continues."""
         left = memoryview(content)
         while left and not self.error:
             try:
@@ -75,9 +75,9 @@ class _Disk:
 class AudioFile:
     """Mono audio file that is written in parts. If the process is killed, the written parts remain.
 
-    `place` is the path of the file to write. The suffix of `path` determines the format (WAV and FLAC have 16 bits),
-    and messages contain `path`. If `from_rate` is not None, `write` resamples from `from_rate` to `sample_rate` Hz.
-    Raises `AudioError` if the format does not support `sample_rate`. Methods raise `OSError` if the disk is full.
+    `place` is the file to write, e.g. a temporary file. `path` is its final name, shown in messages; the suffix selects
+    the format (WAV and FLAC have 16 bits). `write` resamples from `from_rate`, if given, to `sample_rate` Hz. Raises
+    `AudioError` if the format does not support this rate. Methods raise `OSError` if the disk is full.
     """
 
     def __init__(self, place: AnyPath, path: AnyPath, sample_rate: int, from_rate: int | None = None):

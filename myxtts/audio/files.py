@@ -90,7 +90,7 @@ def read_audio(path: AnyPath, *, min_seconds: float = 0.1, max_seconds: float = 
     """Reads and checks a recording, mixes it to mono and resamples it to `MODEL_SAMPLE_RATE`.
 
     The mix is the mean of the channels that are not silent or, if the mean nearly cancels out, the loudest channel.
-    A peak above full scale is scaled to full scale, with a warning. The extension does not affect the format.
+    If the peak is above full scale, the audio is scaled down, with a warning. The extension does not affect the format.
 
     Raises `AudioError` if the file is missing, damaged, not audio, silent, not finite, too loud, too short or too long.
     """
@@ -235,7 +235,7 @@ def _open(path, max_seconds=MAX_SECONDS):
 
 
 def check_header(path: AnyPath, file: soundfile.SoundFile, is_stream: bool = False) -> None:
-    """Raises `AudioError` for an invalid rate or channel count, no samples or (unless `is_stream`) unknown length."""
+    """Raises `AudioError` for an invalid rate, channel count or length. `is_stream` allows a file of unknown length."""
     _check_sample_rate(path, file.samplerate)
     if file.channels > MAX_CHANNELS:
         raise AudioError(path, "unsupported", f"it has {file.channels} channels; at most {MAX_CHANNELS} are supported.")
@@ -263,7 +263,7 @@ def check_joins(path: AnyPath, file: soundfile.SoundFile) -> None:
 
 
 def _mpeg_seconds(data):
-    """Returns the duration in seconds of MPEG frames in `data`. Omits the first 8, and frames that no frame follows."""
+    """Returns the seconds of MPEG audio in `data` after the first 8 frames. Ignores a frame if no frame follows it."""
     lengths, position = [], 0
     while header := _MPEG_HEADER.search(data, position):
         (_, second, third), start = header[0], header.start()

@@ -90,7 +90,7 @@ _TINY = np.float32(1e-10)
 
 
 def _pooled(filters):
-    """Returns `(slice, filters[slice])`. The slice omits outer bins where all `filters`, `(bins, bands)`, are 0."""
+    """Cuts off outer bins where all `filters`, `(bins, bands)`, are 0. Returns the remaining slice and filters."""
     reached = np.flatnonzero(filters.any(axis=1))
     bins = slice(int(reached[0]), int(reached[-1]) + 1)
     return bins, filters[bins]
@@ -128,7 +128,7 @@ class MelSpectrogram:
         return ops.map(one, blocks)
 
     def _log_mel(self, frames, filter_groups):
-        """Converts frames `(..., F, win_length)` to log-mel `(..., F, num_mels)`. `_pooled` makes each filter group."""
+        """Converts frames `(..., F, win_length)` to log-mel `(..., F, num_mels)`. Filter groups come from `_pooled`."""
         spec = self.spec
         # The window is at the start of n_fft, not centered, which changes only the phase.
         real, imaginary = ops.rfft(frames * self._window, fft_length=spec.n_fft)

@@ -33,9 +33,8 @@ class PlainParser(argparse.ArgumentParser):
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None):
         """Parses arguments. The error for an unknown flag suggests the nearest flag of the command or a sub-command.
-
-        The result's attribute `given` is the set of options in `args`, by attribute name, without sub-command options.
-        """
+        The attribute `given` of the result is the set of options in `args`, as attribute names such as `batch_size`. It
+        does not contain options of sub-commands."""
         args = sys.argv[1:] if args is None else args
         subjects = next((one.choices for one in self._actions if isinstance(one, argparse._SubParsersAction)), {})
         used = next((subjects[one] for one in args if one in subjects), self)
@@ -87,7 +86,7 @@ def _finite(text):
 
 
 def keywords(parser: argparse.ArgumentParser, named: Mapping[str, Any]) -> argparse.Namespace:
-    """Converts Python keyword arguments to the parsed arguments of `parser`. Raises `UserError` if one is invalid."""
+    """Converts Python keyword arguments to parsed arguments of `parser`. Raises `UserError` for invalid arguments."""
     actions = [action for action in parser._actions if action.dest != "help"]
     known = {name.lstrip("-").replace("-", "_"): one for one in actions for name in one.option_strings or [one.dest]}
     given = {}
@@ -143,7 +142,7 @@ def add_options(
 ) -> dict[str, argparse._ActionsContainer]:
     """Adds the options of a table, such as `OPTIONS["say"]`; returns the argument groups of the parser by heading.
 
-    `computed` contains additional keyword arguments of `add_argument` for some flags: values that are not constant.
+    `computed` maps flags to additional keyword arguments of `add_argument`, such as `type` with a Python function.
     """
     groups, rivals, types = {}, {}, {"int": int, "float": float}
     for heading, entries in options.items():
@@ -160,7 +159,7 @@ def add_options(
 
 
 def add_flags(parser: argparse.ArgumentParser, flags: Iterable[Flag]) -> None:
-    """Adds flags under the headings of their groups. The value of a settings flag that is not given is None."""
+    """Adds flags under the headings of their groups. If a flag changes settings, its parser default is None."""
     options = {group: {} for group in GROUPS}
     for flag in flags:
         options[flag.group][" ".join(flag.names)] = _options(flag)

@@ -17,10 +17,9 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def exits_with_sentence(main: Callable) -> Callable:
-    """Decorates a command's `main` to print errors that a user can fix and to return an exit code for them.
-
-    The code is `error.exit_code` (default: 2), or 130 after Ctrl-C. If there are several workers, the process exits.
-    """
+    """Decorates a command's `main` to print errors that a user can fix and to return an exit code for them. The code is
+    `error.exit_code` (default: 2), or 130 after Ctrl-C. If this process is one of several workers, it ends with the
+    exit code instead of returning it."""
 
     @functools.wraps(main)
     def wrapped(argv=None):
@@ -52,7 +51,7 @@ def exits_with_sentence(main: Callable) -> Callable:
 def require_output(flag: str, path: str | None, makes_folders: bool = False, starts: bytes = b"") -> None:
     """Raises `UserError` if no file can be written to `path`, the value of `flag`. Does nothing if `path` is None.
 
-    If `makes_folders`, folders and missing parents are allowed. An existing file must be empty or begin with `starts`.
+    If `makes_folders`, a folder or missing parents are allowed. An existing file must be empty or begin with `starts`.
     """
     if path is None:
         return
@@ -92,7 +91,8 @@ def read_input(flag: str, path: str, max_bytes: int) -> str:
 
 
 def language_code(name: str | None, among: Collection[str] | None = None) -> str | None:
-    """Returns the code of the language `name` (None for None). Raises `UserError` if unsupported or not in `among`."""
+    """Returns the code of the language `name`, or None if `name` is None. Raises `UserError` if the language is not
+    supported or not in `among`."""
     from myxtts.text.languages import get_language  # takes long to import
 
     try:

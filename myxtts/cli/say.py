@@ -74,7 +74,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _read(arguments):
-    """Returns `(text, None)`, or `(None, lines)` for --batch. Sets text front, language and sampling in `arguments`."""
+    """Returns `(text, None)` or, for --batch, `(None, lines)`. Sets `text_front` and other fields of `arguments`."""
     setup_logging()
     text = lines = None
     if arguments.batch:
@@ -185,7 +185,7 @@ def _confidence(spoken):
 
 
 def _check(arguments):
-    """Checks the arguments, and may set `text` and `speaker`. Raises `UserError` if an argument is invalid."""
+    """Raises `UserError` for invalid arguments. Copies the positional text to `text`; may set a default `speaker`."""
     check_model(arguments.checkpoint)
     if arguments.list_speakers:
         return
@@ -243,7 +243,7 @@ def _check(arguments):
 
 
 def _voice(arguments, synthesizer):
-    """Returns the voice that the flags select; None for a batch without voice flags; its lines may name voices."""
+    """Returns the voice that the flags select. Returns None for a batch without voice flags."""
     voice = arguments.speaker or arguments.voice or arguments.reference_audio
     if is_base(arguments.checkpoint) and not (voice or arguments.batch):
         language = get_language(arguments.language)

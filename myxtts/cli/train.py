@@ -47,7 +47,7 @@ def _given(arguments, flags: Iterable[Flag]) -> dict[str, Any]:
 
 @exits_with_sentence
 def main(argv: list[str] | None = None) -> int:
-    """Starts or resumes training; returns the exit code. If `argv` is None, parses the arguments of `train_main.py`."""
+    """Starts or resumes training; returns the exit code. If `argv` is None, reads `sys.argv` (for `train_main.py`)."""
     arguments = (build_parser("train_main.py") if argv is None else build_parser()).parse_args(argv)
     filter_native_errors()
     run = api.open_run(**_given(arguments, all_flags()))

@@ -51,8 +51,8 @@ def require(holds: bool, setting: str, rule: str, value: object, hint: str = "")
 
 @contextmanager
 def needing(hint: str, error: type[Exception] = UserError) -> Iterator[None]:
-    """Converts an `ImportError` in a `with` block to `error`. If a package is missing and `hint` contains its name or
-    `{}` (replaced by the name), the message is `hint`. Otherwise, the message quotes the `ImportError`."""
+    """Converts an `ImportError` in a `with` block to `error`. The message is `hint` if it names the missing package,
+    or else quotes the `ImportError`. A `{}` in `hint` matches any name and is replaced by the name."""
     try:
         yield
     except ImportError as fault:
@@ -86,7 +86,7 @@ def read_bounded(path: Path, max_bytes: int) -> str:
     """Returns the text of a UTF-8 file, or of a UTF-16 file with a byte-order mark. Removes a byte-order mark.
 
     Raises `OSError` if the file cannot be read, `UnicodeError` if it is not text, and `ValueError` if it is larger than
-    `max_bytes` or not a regular file. Messages of `UnicodeError` and `ValueError` lack the file's name ("is a folder").
+    `max_bytes` or not a regular file. The caller must add the file's name to messages such as "is a folder".
     """
     # Checked before opening, because opening a pipe waits for a writer.
     if not stat.S_ISREG(path.stat().st_mode):

@@ -41,7 +41,7 @@ class SamplingConfig(Settings):
 
     def changed(self, values: Mapping[str, Any], beside: Collection[str] = ()) -> Self:
         """Returns a copy with the settings in `values` changed; a value of None changes nothing. Raises `ConfigError`
-        for an unknown name. The message may suggest a name in `beside`, the names of the caller's other arguments."""
+        for an unknown name, and suggests a similar setting or argument. `beside` lists the caller's other arguments."""
         for name in values.keys() - vars(self).keys():
             hint = nearest("voice" if name == "speaker" and beside else name, (*beside, *vars(self)))
             raise ConfigError(f"{printable(name)} is not {'an argument' if beside else 'a setting of sampling'}.{hint}")
@@ -137,7 +137,7 @@ def recipe_names() -> list[str]:
 
 
 def find_recipe(path: str | os.PathLike) -> Path:
-    """Returns the recipe's path if `path` (the value of `--config`) does not exist but names a recipe; else `path`."""
+    """If `path` does not exist but is the name of a recipe, returns the recipe's path. Otherwise, returns `path`."""
     require("://" not in str(path), "--config", "a file on this machine", path)
     path = Path(path)
     is_recipe = path.name in recipe_names() and path.parent.as_posix() in (".", "configs")
@@ -202,16 +202,16 @@ def _parsed(text):
 
 
 def read_yaml(path: str | Path) -> dict:
-    """Reads a YAML file as nested dictionaries. Its values override those of the files that its key `include` lists.
+    """Reads a YAML file as nested dictionaries. Its values override values of the files listed under its key `include`.
 
-    Raises `ConfigError` if a file is missing or invalid, includes itself, or is outside the folder of `path`.
+    Raises `ConfigError` if one of the files is missing or invalid, includes itself, or is outside the folder of `path`.
     """
     path = Path(path)
     return without_adapted(_read_yaml(path, os.path.realpath(path.parent), (), itertools.count(1)))
 
 
 def without_adapted(values: dict) -> dict:
-    """Returns `values` without numbers in section `data` that equal their `Default`, so that a run may adapt them."""
+    """Removes each number equal to its `Default` from `values["data"]`, so a run can adapt it. Returns `values`."""
     adapted = {one.name: one.default for one in fields(DataConfig) if isinstance(one.default, Default)}
     if isinstance(data := values.get("data"), dict):
         values["data"] = {name: value for name, value in data.items() if name not in adapted or value != adapted[name]}

@@ -1,6 +1,6 @@
 """Flags of `myxtts train` and arguments of `myxtts.train`, generated from the fields of the settings classes.
 
-A field with `setting(..., flag="--max-steps")` gets this flag and the argument `max_steps`. The docstring is the help.
+A field with `setting(..., flag="--max-steps")` gets this flag and the argument `max_steps`. Its docstring is the help.
 """
 
 import ast
@@ -146,14 +146,14 @@ def all_flags() -> list[Flag]:
 
 
 def start_options(named: dict[str, Any]) -> StartOptions:
-    """Removes the start options from `named`, the arguments of `myxtts.train`, and returns the `StartOptions`."""
+    """Removes the start options from the arguments `named` of `myxtts.train`, and returns them."""
     keywords = {flag.field.name: flag.keywords[0] for flag in all_flags() if not flag.settings}
     given = {name: named.pop(keyword, None) for name, keyword in keywords.items()}
     return StartOptions(**{name: value for name, value in given.items() if value is not None})
 
 
 def with_named(values: dict, named: Mapping[str, Any]) -> dict:
-    """Returns the nested settings `values`, overridden by `named`, the arguments of `myxtts.train`.
+    """Returns the nested settings `values`, overridden by the arguments `named` of `myxtts.train`.
 
     Ignores arguments that are None. Raises `ConfigError` for an unknown argument.
     """

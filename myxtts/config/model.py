@@ -123,7 +123,7 @@ class ModelConfig(Settings):
 
     @property
     def num_audio_tokens(self) -> int:
-        """Number of audio embeddings: the codes, start and stop."""
+        """Number of audio embeddings: one for each code, one for the start token, and one for the stop token."""
         return self.num_codes + 2
 
     @property

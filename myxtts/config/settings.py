@@ -21,7 +21,7 @@ REMOVED: dict[str, tuple[Any, str]] = {
 
 
 class Default(int):
-    """Default number that a run may adapt. The type distinguishes it from an equal number that the user gave."""
+    """Default value that a run may change. A value that the user gives is a plain `int`, which is never changed."""
 
 
 def setting(default: Any, **options) -> Any:

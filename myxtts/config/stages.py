@@ -1,6 +1,6 @@
 """Training stages: names, order, settings and defaults.
 
-The classes that train the stages are in `training/stages/classes.py`. `memory/` estimates the memory of each stage.
+`training/stages/classes.py` contains the classes that train the stages. `memory/` estimates how much memory they need.
 """
 
 from collections.abc import Mapping, Sequence
@@ -103,7 +103,7 @@ class DecoderConfig(StageConfig):
     """With `init_from` and `stage: decoder`: fraction of the steps, at the start, that train only discriminators."""
 
     def check_frames(self) -> None:
-        """Raises `ConfigError` if `frames` is odd, or below 1 s with a speaker loss. Called when training starts."""
+        """Raises `ConfigError` if `frames` is odd, or if it is shorter than 1 s and there is a speaker loss."""
         self.check("frames", self.frames % 2 == 0, "even")
         fits = not self.speaker_weight or self.frames >= 94
         self.check("frames", fits, f"94 or more (1 s) with {self.name_of('speaker_weight')}")
@@ -111,7 +111,7 @@ class DecoderConfig(StageConfig):
 
 @dataclass(frozen=True)
 class StageEntry:
-    """Properties of a training stage: its name, dependencies, settings, default values, and contents of batches."""
+    """Properties of a training stage: name, dependencies, settings, default values, and what its batches contain."""
 
     name: str
     """Name of the stage in YAML files and `--stage`; also the name of the folder with its checkpoints."""

@@ -29,10 +29,8 @@ _switch = functools.partial(setting, None, page="more", group="optimizations")
 
 def workers_in(environment: Mapping[str, str]) -> tuple[tuple[str, ...], int] | None:
     """Returns the addresses of all workers (chief first) and the index of this worker, read from `TF_CONFIG`.
-
     Kubeflow's TFJob sets this environment variable. Returns None if the variable names no cluster. Raises `ConfigError`
-    if the variable is invalid, or if this process is neither chief nor worker.
-    """
+    if the variable is invalid, or if this process is neither chief nor worker."""
     try:
         found = json.loads(environment.get("TF_CONFIG") or "{}")
         cluster, task = found.get("cluster", {}), found.get("task", {})
@@ -49,7 +47,7 @@ def workers_in(environment: Mapping[str, str]) -> tuple[tuple[str, ...], int] | 
 
 
 def workers_of_slurm(environment: Mapping[str, str]) -> tuple[tuple[str, ...], int]:
-    """Returns the addresses of all tasks in a Slurm job step and this task's index. Raises `ConfigError` outside it."""
+    """Returns all task addresses and this task's index in a Slurm job step. Raises `ConfigError` outside a job step."""
     names = "SLURM_PROCID", "SLURM_JOB_ID", "SLURM_STEP_NODELIST", "SLURM_STEP_TASKS_PER_NODE"
     if missing := [name for name in names if not environment.get(name)]:
         hint = "Start it with srun inside a job, or give host:port,… with --worker-index."
@@ -72,7 +70,8 @@ def workers_of_slurm(environment: Mapping[str, str]) -> tuple[tuple[str, ...], i
 
 
 def requested_switches(training: Settings, stage: str | None = None) -> dict[str, tuple[object, str]]:
-    """Returns `{switch: (value, source)}`; a source is `given`, `preset NAME`, `default of the stage` or `default`."""
+    """Returns `{optimization switch: (requested value, source)}`. The source of a value is `given`, `preset NAME`,
+    `default of the stage` or `default`."""
     found = {name: (value, "default") for name, value in SWITCHES.items()}
     if stage and STAGES[stage].ema:
         found["ema"] = STAGES[stage].ema, "default of the stage"
@@ -230,7 +229,8 @@ class TrainingConfig(Settings):
 
 
 def _stage_config(name, given):
-    """Converts `given` (mapping, `StageConfig` or None) to the settings class of stage `name`, if this stage exists."""
+    """Converts `given` (a mapping, a `StageConfig` or None) to the settings class of the stage `name`. Returns `given`
+    unchanged if there is no such stage."""
     entry = STAGES.get(name)
     if entry is None or isinstance(given, entry.settings):
         return given

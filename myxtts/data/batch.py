@@ -49,7 +49,8 @@ def target_width(num_samples: int) -> int:
 def zero_batch(
     rows: int, num_samples: int, num_tokens: int, voice_samples: int = 0, targets: bool = False, prepared: bool = False
 ) -> WaveBatch:
-    """Creates a zero `WaveBatch`. Conditioning clips have `voice_samples` samples. If `prepared`, `wav` is empty."""
+    """Creates a `WaveBatch` of zeros. Conditioning clips have `voice_samples` samples. If `targets`, `target_wav` is
+    not empty. If `prepared`, the batch has `codes` and an empty `wav`."""
     wav, codes = (0, num_samples // CODE_STRIDE_SAMPLES) if prepared else (num_samples, 0)
     target = target_width(num_samples) if targets else 0
     widths = (), (wav,), (), (num_tokens,), (), (voice_samples,), (2,), (target,), (), (), (), (codes,)
@@ -59,7 +60,8 @@ def zero_batch(
 def noise_batch(
     num_clips: int, num_samples: int, num_tokens: int, voice_samples: int, num_text_tokens: int, targets: bool = False
 ) -> WaveBatch:
-    """Creates a `WaveBatch` of unpadded noise and random ids below `num_text_tokens`, to measure speed and memory."""
+    """Creates a `WaveBatch` of noise and of random token ids below `num_text_tokens`, to measure speed and memory.
+    No clip is padded. `voice_samples` and `targets` have the same meaning as in `zero_batch`."""
     rng, batch = np.random.default_rng(0), zero_batch(num_clips, num_samples, num_tokens, voice_samples, targets)
     for waves in (batch.wav, batch.conditioning, batch.target_wav):
         waves[:] = 0.1 * rng.standard_normal(waves.shape, np.float32)
@@ -98,10 +100,8 @@ class SpeakerBatch(NamedTuple):
 
 
 class DecoderBatch(NamedTuple):
-    """Training batch of the waveform decoder: slices of clips, or whole clips in validation.
-
-    A slice has S samples and F frames, which include `history_frames` before and `lookahead_frames` after the slice.
-    """
+    """Training batch of the waveform decoder: slices of clips, or whole clips in validation. A slice has S samples.
+    Its F frames include `history_frames` before and `lookahead_frames` after the slice."""
 
     index: object  # `(B,)` int32
     frames: object  # `(B, F, width)` float32, GPT latents on the decoder's grid
@@ -251,14 +251,14 @@ class BatchOrder:
         return self.start.epoch + 1 + epochs, row, EpochStart()
 
     def cut(self, position: int) -> EpochStart:
-        """Returns the `EpochStart` with which an order of other clips or batch size continues from `position`."""
+        """Returns an `EpochStart` at `position`, where an order with different clips or batch size can continue."""
         epoch, row, before = self._place(position)
         heard = [*(indices for indices, _ in self._epoch_batches(epoch)[:row]), before.heard]
         return EpochStart(int(position), epoch, row + before.offset, np.concatenate(heard))
 
     def start_at(self, position: int) -> EpochStart:
-        """Returns an `EpochStart` for the epoch that contains `position`. An order with this start has the same batches
-        as this order from that epoch on."""
+        """Returns an `EpochStart` for the epoch that contains `position`. A new order with this start continues with
+        the same batches as this order."""
         epoch, row, before = self._place(position)
         return self.start if before is self.start else EpochStart(int(position) - row, epoch)
 
@@ -270,7 +270,7 @@ class BatchOrder:
         return hasher.hexdigest()
 
     def padding_share(self) -> float:
-        """Returns the padding in the first epoch's audio batches, as a fraction from 0 to 1."""
+        """Returns the fraction of padding in the audio of the first epoch's batches, from 0 to 1."""
         first = self.start.position
         batches = [self.batch(position) for position in range(first, first + self.batches_per_epoch)]
         real = sum(self.num_samples[batch.indices].sum() for batch in batches)

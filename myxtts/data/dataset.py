@@ -68,8 +68,8 @@ class SpeechDataset:
         """Reads, checks and splits the corpora that `config.data` names, and returns the `SpeechDataset`.
 
         Uses the vocabulary of the resumed run or, in a new run, `data.vocabulary`. If there is neither, trains a
-        vocabulary on the corpus. If `writes`, worker 0 writes two kinds of files to the checkpoint folder: caches of
-        checks, and `clips_*.csv`, which list all clips with the reasons for rejections. Calls `progress(done, total)`
+        vocabulary on the corpus. If `writes`, worker 0 writes files to the checkpoint folder: caches of the check
+        results, and `clips_*.csv`, which list all clips and the reasons for rejections. Calls `progress(done, total)`
         after each recording. Raises a `UserError`, such as `CorpusError`, if the settings or a corpus cannot be used.
         """
         language = config.data.language and get_language(config.data.language).code
@@ -123,7 +123,7 @@ class SpeechDataset:
     def stream(
         self, stage: str, device: str, start: int = 0, stop: int | None = None, buffer_size: int | None = None
     ) -> Iterator[WaveBatch]:
-        """Returns an iterator over a stage's training batches at the positions from `start` to below `stop`.
+        """Returns an iterator over a stage's training batches from position `start` up to, but not including, `stop`.
 
         If `stop` is None, there is no end. Prefetches `buffer_size` batches (default: `data.pipeline_buffer_size`) to
         `device`. Each worker reads only a part of each batch. Raises `AudioError` or `OSError` if reading audio fails.
@@ -189,8 +189,8 @@ def _prepared(config, sides):
 
 
 def trained_on(home: Path, config: XTTSConfig) -> set[int]:
-    """Returns the `id_hash` of the training clips of the run in `home` (none with --reset-training) and of the run in
-    --init-from, if that run has the same training data. Reads the clip lists in each stage's newest checkpoint."""
+    """Returns the `id_hash` of every clip that the run in `home` trained on. Reads each stage's newest checkpoint.
+    Adds the clips of the --init-from run if its training data are the same. With --reset-training, ignores `home`."""
     homes, source = [] if config.training.reset_training else [home], config.training.init_from
     with suppress(UserError, OSError):
         if source and Path(str(read_config(Path(source)).data.train_data)).samefile(str(config.data.train_data)):
@@ -217,7 +217,7 @@ def _divide(sides, config):
 
 
 def conditioning_seconds(data: DataConfig, clips: Sequence[Utterance]) -> tuple[float, float]:
-    """Returns `data.conditioning_seconds`. For `repeat` padding, limits both to the 95th percentile of clip lengths."""
+    """Returns `data.conditioning_seconds`; with `repeat` padding, at most the 95th percentile of the clip lengths."""
     if data.conditioning_padding != "repeat":
         return data.conditioning_seconds
     longest = np.percentile([clip.num_samples for clip in clips], 95) / MODEL_SAMPLE_RATE
@@ -234,7 +234,7 @@ def _own_vocabulary(config):
 
 
 def _g2p(config):
-    """Returns the codes of languages whose texts are converted to phonemes: as in the resumed run, else `data.g2p`."""
+    """Returns the languages to convert to phonemes. A new run uses `data.g2p`; a resumed run keeps its languages."""
     home = Path(config.training.checkpoint_dir)
     try:
         requested = None if config.data.g2p is None else g2p_codes(config.data.g2p)
@@ -296,7 +296,7 @@ def _clips(inspection, name, tokenizer, config, writes):
 
 
 def keep_speakers(folder: Path, clips: Sequence[Utterance]) -> None:
-    """Stores a reference recording of each training speaker in a run's folder, unless an up-to-date one is stored.
+    """Stores a reference recording of each training speaker in a run's folder. Replaces it if the clips changed.
     If there are more than `MOST_SPEAKERS` speakers, omits the speakers with the least speech."""
     by_speaker = defaultdict(list)
     for clip in clips:

@@ -38,7 +38,7 @@ Progress = Callable[[int, int], None]
 
 
 class ClipLimits(NamedTuple):
-    """Minimum and maximum duration of a clip in seconds. The defaults are those of training."""
+    """Minimum and maximum duration of a clip in seconds. Training has the same default limits."""
 
     min_seconds: float = DataConfig.min_seconds
     max_seconds: float = DataConfig.max_seconds
@@ -135,10 +135,9 @@ def inspect_corpus(
 
 
 def summarize(inspection: Inspection) -> str:
-    """Returns a summary: a line of totals, a line for each reason with its count and first clip, and the notes.
-
-    If a reason applies to more than half of all clips, its line also contains the `detail` of the first rejection.
-    """
+    """Returns a summary: a line of totals, a line for each reason for rejections or warnings, and the notes.
+    The line of a reason contains the number of clips and the first clip. If more than half of all clips are rejected
+    for the same reason, its line also contains the `detail` of the first rejection."""
     minutes = sum(utterance.seconds for utterance in inspection.accepted) / 60
     duration = f"{minutes:.1f} min" if minutes < 120 else f"{minutes / 60:.1f} h"
     accepted = f"clips given: {inspection.given}, accepted: {len(inspection.accepted)} ({duration})"
@@ -174,8 +173,8 @@ def id_hash(clip_id: str) -> int:
 def split_by_hash(utterances: Sequence, share: float, trained: Set[int] = frozenset()) -> tuple[tuple, tuple]:
     """Splits utterances, or other objects with an `id`, by a hash of the id. Returns `(train, validation)`.
 
-    A clip stays in its part if other clips are added or removed. `share` is the expected fraction of validation clips.
-    Clips whose `id_hash` is in `trained` are for training. Of the other clips, at least one is for validation.
+    Adding or removing clips does not move other clips between the two parts. `share` is the expected fraction of clips
+    for validation. Clips whose `id_hash` is in `trained` are for training; at least one other is for validation.
     """
     hashes = [id_hash(utterance.id) for utterance in utterances]
     ranks = sorted(set(hashes) - trained)
@@ -187,7 +186,7 @@ def split_by_hash(utterances: Sequence, share: float, trained: Set[int] = frozen
 
 
 def find_leakage(train: Sequence[Utterance], validation: Sequence[Utterance]) -> str:
-    """Returns a sentence about validation clips with the id or audio of a training clip, or "" if there are none."""
+    """Returns a sentence about validation clips with the same id or audio as training clips; "" if there are none."""
     ids, by_audio = {one.id for one in train}, {one.audio: one.id for one in reversed(train)}
     leaks = [f"{one.id} (same id)" for one in validation if one.id in ids]
     alike = [one for one in validation if one.id not in ids and one.audio in by_audio]
@@ -280,7 +279,8 @@ def _finding(root, utterance, reason, detail):
 
 
 def _encoding_fault(text):
-    """Returns whether the text was certainly decoded wrongly, and a sentence about the evidence ("" without any)."""
+    """Returns `(is_certain, fault)`. `fault` describes signs of a wrong text encoding, or is "" if there are none.
+    If `is_certain` is False, the same signs can also occur in correct text."""
     if lost := re.search("[\ufffd\ud800-\udfff]", text):  # U+D800 and above: half of a pair in JSON
         return True, f"The text contains U+{ord(lost[0]):04X}, which stands for lost letters."
     if text.count("?") > max(2, sum(map(str.isalpha, text))):

@@ -76,7 +76,7 @@ def download_ljspeech(folder: str | Path, archive: Archive = LJSPEECH) -> Path:
 
 
 def _within(tar):
-    """Yields the members of a tar file. Raises `ValueError` for links, special files, and paths that lead outside."""
+    """Yields the members of a tar file. Raises `ValueError` for links, special files, absolute paths and `..`."""
     for member in tar:
         is_inside = not member.name.startswith("/") and ".." not in member.name.split("/")
         if not (is_inside and (member.isfile() or member.isdir())):

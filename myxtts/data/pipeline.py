@@ -19,10 +19,8 @@ from myxtts.devices.tensorflow_start import AbandonedThread
 
 
 class SampleCache:
-    """Cache of at most `budget_mb` MB for recordings, stored as 16-bit samples, and DVAE codes.
-
-    `prepared` maps paths of recordings to prepared clips, whose samples and codes are read from shards.
-    """
+    """Cache for recordings (as 16-bit samples) and for DVAE codes. Uses at most `budget_mb` MB of memory.
+    `prepared` maps paths of recordings to prepared clips, whose samples and codes are read from shards."""
 
     def __init__(self, budget_mb: float, prepared: Mapping[str, PreparedClip] | None = None):
         self.prepared = prepared or {}
@@ -31,7 +29,7 @@ class SampleCache:
         self._lock = threading.Lock()
 
     def load(self, path: str, sample_rate: int = MODEL_SAMPLE_RATE) -> tuple[np.ndarray, int]:
-        """Returns float32 samples `(S,)` at `sample_rate` Hz in 16-bit precision, and the rate of the file or shard."""
+        """Returns float32 samples `(S,)` at `sample_rate` Hz, and the sample rate of the source file or shard."""
 
         def read():
             if sample_rate == MODEL_SAMPLE_RATE and path in self.prepared:
@@ -120,7 +118,8 @@ class BatchLoader:
         return check_wave_batch(batch)
 
     def _fill_wav(self, batch, row, clip, rng):
-        """Fills a row of `wav` and, if `targets`, of `target_wav`. Returns the samples and their offset in the row."""
+        """Fills a row of `wav` and, if `targets` is set, of `target_wav`.
+        Returns the samples and the position in the row at which they start."""
         samples, _ = self.cache.load(clip.wav_path)
         start, room = 0, batch.wav.shape[1]
         if self.crop_samples is not None:
@@ -141,7 +140,8 @@ class BatchLoader:
         return samples, shift
 
     def _fill_conditioning(self, batch, row, clip, rng, samples, shift):
-        """Fills a row's conditioning clip and span. `samples` and `shift` are from `_fill_wav`, or None and 0."""
+        """Fills a row of `conditioning` and, if the conditioning clip is a part of `clip`, of `conditioning_span`.
+        `samples` and `shift` are the results of `_fill_wav`, or None and 0 if the batch contains codes."""
         longest, grid = self.conditioning_samples, self.conditioning_grid
         length = int(rng.integers(self._min_conditioning, longest + 1)) if self.training else longest
         same_voice = self._by_speaker[clip.speaker, clip.language]
@@ -169,8 +169,8 @@ class BatchLoader:
 
 
 def wave_dataset(loader: Callable[[int], WaveBatch], start: int, stop: int | None, num_workers: int) -> tf.data.Dataset:
-    """Returns a dataset of the batches at positions from `start` to below `stop`. If `stop` is None, it is endless.
-    The batches are in order, although several batches are loaded in parallel."""
+    """Returns a dataset of the batches from position `start` up to, but not including, `stop`. Without a `stop`, the
+    dataset is endless. The batches are in order, although several batches are loaded in parallel."""
     empty = zero_batch(0, 0, 0)
 
     def read(position):
@@ -197,8 +197,8 @@ def stream_batches(
     loader: BatchLoader, device: str, start: int, stop: int | None, num_workers: int, buffer_size: int
 ) -> Iterator[WaveBatch]:
     """Yields the batches of `wave_dataset` on `device`. If `loader` raises an exception, raises the same exception.
-    The exception and the end of the data are hidden from TensorFlow, where a failing operation also aborts eager
-    operations of other threads. For example, the training step would fail with the loader's exception."""
+    TensorFlow does not see the exception or the end of the data, because a failing TensorFlow operation also aborts
+    the eager operations of other threads, such as the training step."""
     failures = {}
 
     def read(position):

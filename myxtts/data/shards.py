@@ -39,7 +39,7 @@ class Record(NamedTuple):
 
 
 class PreparedClip(NamedTuple):
-    """Prepared clip in the shard with the path or address `shard`. `audio` is the start of the samples' digest."""
+    """Prepared clip. `shard` is the path or address of its shard. `audio` is the shortened digest of the samples."""
 
     shard: str
     id: str
@@ -83,8 +83,8 @@ def write_shard(
         dvae: Digest of the DVAE weights that computed the codes.
         clips: `(id, codes, samples)` of each clip, with codes `(C,)` int32 and samples `(S,)` int16.
         left_out: `(id, reason)` of each clip that cannot be used.
-        audio: `{id: fingerprint}`. The fingerprint is the digest of the clip's audio file; for clips in `left_out`, it
-            also contains transcript, language and duration limits. If one has changed, the shard is outdated.
+        audio: `{id: fingerprint}` of each clip: a digest of the audio file and, for clips in `left_out`, also of
+            transcript, language and duration limits. If a clip's fingerprint differs, the shard is outdated.
     """
     name = shard_name(number, shards)
     remove_leftovers(folder, f"{name}.*")
@@ -117,7 +117,8 @@ def _examples(clip_id, codes, pcm):
 
 
 def read_index(folder: Path, number: int, shards: int, dvae: str) -> dict[str, Any] | None:
-    """Returns a shard's index, or None if the shard is incomplete. Raises `UserError` if DVAE or format differ."""
+    """Returns the content of a shard's index file, or None if the shard is incomplete.
+    Raises `UserError` if the shard was written with another DVAE or in another format."""
     name = shard_name(number, shards)
     try:
         index = read_json(folder / f"{name}.json")
@@ -136,7 +137,7 @@ def refuse_other_count(folder: Path, shards: int) -> None:
 
 
 def merge(folder: Path, shards: int, dvae: str) -> list[int]:
-    """Returns the numbers of missing or incomplete shards. If there are none, writes the manifest."""
+    """Returns a list of missing or incomplete shards, numbered from 0. If the list is empty, writes the manifest."""
     indexes = [read_index(folder, number, shards, dvae) for number in range(shards)]
     if missing := [number for number, index in enumerate(indexes) if index is None]:
         return missing
@@ -185,9 +186,7 @@ class PreparedClips:
 
     def by_path(self, clips: Sequence, of: str = "--train-data") -> dict[str, PreparedClip]:
         """Returns `{path of the recording: prepared clip}` for `clips`. Finds the prepared clips by id.
-
-        Raises `UserError` if a clip is missing or its audio has changed. The message names the data set's option `of`.
-        """
+        Raises `UserError` if a clip is not prepared or its audio has changed. The message names the option `of`."""
         found = {}
         for clip in clips:
             prepared = self._clips.get(clip.id)
@@ -206,7 +205,7 @@ class PreparedClips:
 
 
 def _file_size(path):
-    """Returns the size in bytes of the file at a path or an address such as `gs://bucket/file`; None without a file."""
+    """Returns a file's size in bytes; None if it does not exist. `path` can be an address like `gs://bucket/file`."""
     try:
         with _os_errors(path):
             found = tf.io.gfile.stat(path)

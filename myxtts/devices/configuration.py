@@ -55,9 +55,9 @@ def visible_gpus() -> Sequence[GPU]:
 
 
 def divide_gpus(count: int, virtual_devices: int | None = None) -> list[dict[str, str]]:
-    """Divides the GPUs that this process sees equally among `count` workers; returns environment variables per worker.
+    """Divides the visible GPUs equally among `count` workers. Returns the environment variables to set for each worker.
 
-    The dictionaries are empty if the workers use no GPU. Raises `DeviceError` if there are fewer GPUs than workers.
+    If the workers use no GPU, the dictionaries are empty. Raises `DeviceError` if there are fewer GPUs than workers.
     """
     request = device_request(None, None, virtual_devices)
     gpus = () if request.virtual_devices or request.accelerator == "cpu" else visible_gpus()
@@ -94,7 +94,7 @@ def early_gpu_configuration(data_gpu: int | None = None, model_gpu: int | None =
     """Makes the device plan, applies it and prints it; must be called before TensorFlow's devices are initialized.
 
     Arguments are the fields of `DeviceRequest`. `virtual_devices` defaults to the variable `MYXTTS_VIRTUAL_DEVICES`,
-    and `accelerator` to `MYXTTS_ACCELERATOR` or `URVC_ACCELERATOR`. A second equal call returns the applied plan.
+    and `accelerator` to `MYXTTS_ACCELERATOR` or `URVC_ACCELERATOR`. A repeated call returns the same plan.
 
     Raises:
         DeviceError: `plan_devices` or `apply_plan` failed, or this process has already configured another GPU pair.
@@ -129,9 +129,8 @@ def apply_plan(plan: DevicePlan) -> None:
     If data and model have separate devices, turns off soft placement, so that a missing device raises an error instead
     of being replaced by the CPU, and sets the device policy `silent`, which copies tensors from other devices.
 
-    Raises:
-        DeviceError: TensorFlow does not see the GPUs of the plan, is built for another accelerator, or has already
-            initialized its runtime.
+    Raises `DeviceError` if TensorFlow does not see the GPUs of the plan, is built for another accelerator, or has
+    already initialized its runtime.
     """
     if plan.is_dual:
         say(f"Configuring Multi-GPU Mode...\nData Processing GPU: {plan.data_gpu}")
@@ -168,7 +167,7 @@ def apply_plan(plan: DevicePlan) -> None:
 
 
 def configure_for_speech(device: str | None = None) -> AbstractContextManager:
-    """Configures TensorFlow for synthesis or encoding, with the accelerator of `MYXTTS_ACCELERATOR` and memory growth.
+    """Configures TensorFlow for synthesis or encoding: the accelerator (`MYXTTS_ACCELERATOR`) and memory growth.
 
     Returns a `tf.device` scope for `device`; None means the first visible GPU or, without a GPU, the CPU.
     Raises `DeviceError` if the accelerator is not available, and `UserError` if `device` does not exist.
@@ -193,7 +192,7 @@ def _require_build(tf, accelerator):
 
 
 def _narrow_environment(plan):
-    """Sets `CUDA_VISIBLE_DEVICES` for a dual plan if TensorFlow is not imported yet; returns whether this was done."""
+    """Sets `CUDA_VISIBLE_DEVICES` for a dual plan, unless TensorFlow is imported. Returns whether it has been set."""
     # After the import, GPUs in descending order are an error: `set_visible_devices` numbers them in ascending order.
     has_gpus = plan.is_dual and plan.visible_ids
     if has_gpus and "tensorflow" not in sys.modules:
@@ -210,7 +209,7 @@ def _narrow_environment(plan):
 
 
 def _configure_gpus(tf, plan, narrowed):
-    """Hides all GPUs but the plan's, unless `CUDA_VISIBLE_DEVICES` does (`narrowed`); sets memory growth or limits."""
+    """Hides the GPUs that are not in the plan (already done if `narrowed`), and sets memory growth or memory limits."""
     physical = tf.config.list_physical_devices("GPU")
     if narrowed and len(physical) != len(plan.visible):
         rule = f"TensorFlow must see {counted(len(plan.visible), 'GPU')} for this plan ({plan.describe()})"
@@ -244,7 +243,7 @@ def _nvml_gpus():
 
 
 def _tensorflow_gpus(listed=None):
-    """Returns the GPUs in TensorFlow's order. If NVML's list `listed` has as many GPUs, returns entries of `listed`."""
+    """Returns the GPUs in TensorFlow's order. Takes them from NVML's list `listed` if it has as many GPUs."""
     config = import_sparingly().config
     physical = config.list_physical_devices("GPU")
     if not listed or len(listed) != len(physical):

@@ -96,11 +96,10 @@ def plan_devices(*, num_gpus: int, gpus: Sequence[GPU] | None = None, **request)
 
     Args:
         num_gpus: Number of GPUs visible to this process.
-        gpus: The visible GPUs, for their ids and memory. If None, the ids are indices, and memory is not checked.
+        gpus: The visible GPUs with ids and memory. If None, indices are used as ids, and memory is not checked.
         request: Fields of `DeviceRequest`.
 
-    Raises:
-        DeviceError: The options contradict each other, or the machine lacks the devices.
+    Raises `DeviceError` if the options contradict each other, or the machine lacks the devices.
     """
     wanted = DeviceRequest(**request)
     _check_request(wanted)

@@ -45,7 +45,7 @@ class GPUUsage:
     total_memory_mb: float = 0.0
 
     def add(self, utilization: float | None, used_mb: float, total_mb: float) -> None:
-        """Updates the means and maxima with a sample. `utilization` must be None in all samples of a GPU or in none."""
+        """Updates the means and maxima with a sample. `utilization` must be None if the GPU does not report it."""
         self.num_samples += 1
         self.mean_memory_mb += (used_mb - self.mean_memory_mb) / self.num_samples
         self.max_memory_mb, self.total_memory_mb = max(self.max_memory_mb, used_mb), total_mb
@@ -80,8 +80,7 @@ class GPUReport:
 def nvml() -> Iterator[ModuleType]:
     """Initializes NVML for a `with` block and yields the module `pynvml`.
 
-    Raises:
-        NVMLUnavailable: NVML is missing, or fails inside the block because a GPU was lost.
+    Raises `NVMLUnavailable` if NVML is missing, or fails inside the block because a GPU was lost.
     """
     with needing("pynvml of the package nvidia-ml-py is not installed", NVMLUnavailable):
         import pynvml
@@ -105,7 +104,7 @@ def list_gpus() -> tuple[GPU, ...]:
 
 
 def _visible(pynvml, visible=None):
-    """Yields `(entry, NVML handle)` of each GPU in `visible`, a text like `CUDA_VISIBLE_DEVICES` (the default)."""
+    """Yields `(entry, NVML handle)` of each GPU in `visible`. The default of `visible` is `CUDA_VISIBLE_DEVICES`."""
     # Entries are indices, UUIDs or prefixes of UUIDs; as in CUDA, the first entry that names no GPU ends the list.
     visible = os.environ.get("CUDA_VISIBLE_DEVICES") if visible is None else visible
     handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]

@@ -77,7 +77,7 @@ def read_processor(root: Path = Path("/")) -> Processor:
 
 
 def read_memory(root: Path = Path("/")) -> Memory:
-    """Returns the state of the RAM with the container's lowest memory limit. Tests pass another file system `root`."""
+    """Returns the state of the RAM, and the memory limit of the container. Tests pass another file system `root`."""
     machine, found = psutil.virtual_memory(), []
     version_1 = "memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
     version_2 = "", "memory.max", "memory.current", "inactive_file"
@@ -148,9 +148,9 @@ def probe_files(folder: AnyPath, paths: Iterable[AnyPath], most_bytes: int = 64 
 
 
 def _limiting_files(root, controller, *names):
-    """Yields the texts of the files `names` of each folder, from this control group upward, with the first file."""
-    # `controller` is empty for version 2. Inside a container, the path of the group may be the path on the host; then
-    # the group is at the root of the mount.
+    """Yields the texts of the files `names`, first for this process's control group, then for each parent group.
+    The text of a missing file is None. Skips groups without the file `names[0]`. `controller` is "" for version 2."""
+    # In a container, the path of the group may be the path on the host; then the group is at the root of the mount.
     lines = [line.split(":", 2)[1:] for line in (_text(root / "proc/self/cgroup") or "").splitlines()]
     folders = {name: path.strip("/") for names, path in lines for name in names.split(",")}
     mount = root / "sys/fs/cgroup" / (controller if controller in folders else "")

@@ -84,10 +84,10 @@ def filter_native_errors() -> None:
 
 
 def _relay(output):
-    """Filters standard error by a `grep` process, which drops `NOISE` and copies the rest to descriptor `output`.
+    """Starts a `grep` process that drops `NOISE` from standard error and copies the rest to descriptor `output`.
 
-    Returns the `grep` process. Filters nothing and returns None if `grep` is missing, `TF_CPP_MIN_LOG_LEVEL` is 0 or 1,
-    or the system is Windows. Unlike a thread, `grep` still prints the reason if TensorFlow aborts this process.
+    Returns the `grep` process, or None if `grep` is missing, `TF_CPP_MIN_LOG_LEVEL` is 0 or 1, or the system is
+    Windows. If TensorFlow aborts this process, `grep` still prints the reason, unlike a thread of this process.
     """
     grep = shutil.which("grep")
     if os.environ.get("TF_CPP_MIN_LOG_LEVEL", "2") in ("0", "1") or grep is None or os.name != "posix":

@@ -19,14 +19,13 @@ _JOB = "/job:worker/replica:0/task:"
 
 
 class Cluster:
-    """Connection to the other workers. Every worker must create one, before TensorFlow's runtime starts.
+    """Connection to the other workers. Every worker must create a `Cluster` before TensorFlow's runtime starts.
 
     `addresses` lists the `host:port` of all workers, in the same order on every worker; this worker's address is
     `addresses[index]`. All workers must connect within `timeout_seconds`.
 
-    Raises:
-        UserError: A worker is missing or cannot be reached, or the port is taken.
-        DeviceError: TensorFlow's runtime has already started.
+    Raises `UserError` if a worker is missing or cannot be reached, or the port is taken; `DeviceError` if TensorFlow's
+    runtime has already started.
     """
 
     def __init__(self, addresses: tuple[str, ...], index: int, plan: DevicePlan, timeout_seconds: float):

@@ -145,7 +145,7 @@ class Workers:
             self._listener.join(LOST_SECONDS)
 
     def _check_health(self):
-        """Ends all workers if one is lost or the deadline passes. The chief checks all others, the others the chief."""
+        """Ends all workers if one is lost or the deadline passes. The chief checks the others; they check the chief."""
         while not self._closed.wait(CHECK_SECONDS):
             for peer in range(1, self.count) if self.is_chief else [0]:
                 if why := self._cluster.failure(peer, LOST_SECONDS):
@@ -183,9 +183,7 @@ def join_workers(training: TrainingConfig, plan: DevicePlan, settings: dict) -> 
 
     Checks that all workers have the same code, package versions and `settings` (JSON values). Must be called after the
     devices are configured and before TensorFlow's runtime starts. With no `training.workers`, the process trains alone.
-
-    Raises:
-        UserError: A worker is missing, cannot be reached or differs from worker 0, or a port is taken.
+    Raises `UserError` if a worker is missing, cannot be reached or differs from worker 0, or a port is taken.
     """
     global _current
     addresses, index = training.workers, training.worker_index
@@ -222,7 +220,7 @@ def require_free_port(training: TrainingConfig) -> None:
 
 @contextmanager
 def leaving_together(workers: Workers) -> Iterator[None]:
-    """If the `with` block raises an error, ends the other workers too. They print the error."""
+    """Context manager: if the `with` block raises an error, the other workers print this error and end."""
     try:
         yield
     except BaseException as error:
@@ -265,8 +263,8 @@ def launch(arguments: Sequence[str], environments: Sequence[Mapping[str, str]], 
     forwarded to all workers. If a worker is lost, all workers end and are restarted, up to `restarts` times. Restarted
     workers resume from the last checkpoint.
 
-    Returns `REFUSED_EXIT_CODE` if the first worker that failed could not run with its settings. Otherwise, returns
-    `LOST_EXIT_CODE` if a worker was lost, else the exit code of the failed worker with the lowest index, else 0.
+    Returns `REFUSED_EXIT_CODE` if the first worker that failed could not run with its settings, or `LOST_EXIT_CODE` if
+    a worker was lost. Otherwise, returns the exit code of the first failed worker in worker order, or 0 if none failed.
     """
     workers, is_stopped = [], threading.Event()
     # Each worker has its own session, so that it gets a Ctrl-C only once, forwarded by this process.

@@ -145,8 +145,8 @@ def pitch_figures(contour: Contour) -> tuple[float | None, float | None, float]:
 def differences(spoken: Contour, recorded: Contour) -> tuple[float, float | None]:
     """Returns mel-cepstral distortion (dB) and F0 RMSE (semitones) of speech against a recording, aligned by DTW.
 
-    The RMSE covers frames that are voiced in both contours, and is None if no frame is. The distortion (Kubichek 1993)
-    cannot be compared with other implementations, because the cepstra are those of a log-mel, not a warped spectrum.
+    The RMSE covers the frames that are voiced in both contours; without such frames, it is None. The distortion
+    (Kubichek 1993) uses log-mel cepstra, not a warped spectrum, so it is not comparable with other implementations.
     """
     import librosa
 
@@ -212,7 +212,7 @@ class Measurer:
 
     def similarity_of_strangers(self, sentences: Iterable[Sentence]) -> float | None:
         """Returns the mean similarity between reference voices of different speakers, as a baseline for the metric
-        `similarity`. Uses the voices that `__call__` has encoded; returns None if they have fewer than two speakers."""
+        `similarity`. Uses the voices that `__call__` has encoded. Returns None if there are fewer than two speakers."""
         speakers = {one.voice: one.speaker for one in sentences if one.voice in self._voices}
         pairs = itertools.combinations(speakers, 2)
         found = [float(self._voices[a] @ self._voices[b]) for a, b in pairs if speakers[a] != speakers[b]]
@@ -220,8 +220,8 @@ class Measurer:
 
 
 def repeated_groups(codes: np.ndarray | None) -> tuple[float, float] | None:
-    """Returns the number of n-grams of `GROUP` codes in `codes`, `(C,)`, that repeat an earlier n-gram, and the number
-    of all n-grams. Returns None if there are no codes or too few for an n-gram."""
+    """Counts the n-grams of `GROUP` consecutive codes in `codes`, `(C,)`. Returns the number of n-grams that repeat an
+    earlier n-gram, and the number of all n-grams. Returns None if `codes` is None or has fewer than `GROUP` codes."""
     if codes is None or len(codes) < GROUP:
         return None
     groups = np.lib.stride_tricks.sliding_window_view(np.asarray(codes), GROUP)
@@ -229,7 +229,7 @@ def repeated_groups(codes: np.ndarray | None) -> tuple[float, float] | None:
 
 
 def pooled(sentences: Iterable[Parts], name: str) -> float | None:
-    """Returns the sum of numerators / sum of denominators of the metric `name`, or None if no sentence has `name`."""
+    """Returns a metric over all sentences (sum of numerators / sum of denominators), or None if no sentence has it."""
     pairs = np.array([parts[name] for parts in sentences if name in parts], np.float64)
     return float(pairs[:, 0].sum() / pairs[:, 1].sum()) if len(pairs) else None
 
@@ -242,7 +242,7 @@ def is_usable(cer_on_recordings: float | None) -> bool:
 def ends_well(limit: float | None, length: float | None) -> bool:
     """Returns whether a model usually ends its sentences properly, rather than rambling on or stopping early.
 
-    `limit` is the fraction of sentences that reach the length limit, and must be at most 0.02. `length` is the duration
-    relative to recordings, and must be at least 0.75. None stands for an unknown value, which is not checked.
+    `limit` is the fraction of sentences that reach the length limit; up to 0.02 is good. `length` is the duration
+    relative to recordings; 0.75 or more is good. None stands for an unknown value, which is not checked.
     """
     return (limit is None or limit <= 0.02) and (length is None or length >= 0.75)

@@ -55,8 +55,8 @@ def settle_recognizer(name: str, thorough: bool = False) -> Callable[[], Recogni
     """Checks a recognizer's name, downloads its model if needed, and returns a function that loads the recognizer.
 
     Args:
-        name: A Whisper size (`base`, `whisper-base`), a Whisper model for CTranslate2 as `hf://owner/name` or a
-            folder, `pocketsphinx`, or a command line that contains `{wav}`, the path of the audio file.
+        name: `pocketsphinx`, a Whisper size (`base` or `whisper-base`), a folder or hub name (`hf://owner/name`) of a
+            Whisper model for CTranslate2, or a command line in which `{wav}` stands for the audio file.
         thorough: Whether Whisper uses beam search, and a GPU if there is one. If false, it decodes greedily on the CPU.
 
     Raises `UserError` if the name is unknown, the download fails, or a package is not installed.
@@ -140,8 +140,8 @@ class Whisper:
         return " ".join(segment.text.strip() for segment in self._hear(samples, sample_rate, language))
 
     def scored(self, samples: np.ndarray, sample_rate: int, language: str) -> tuple[str, float, str, float]:
-        """Transcribes `(S,)` samples and finds the least certain segment and word. Returns the text, the segment's
-        probability (geometric mean over its tokens), the word, and the word's probability."""
+        """Transcribes `(S,)` samples. Returns the text, the lowest segment probability, the least certain word, and
+        the probability of this word. A segment's probability is the geometric mean over the segment's tokens."""
         found = self._hear(samples, sample_rate, language, word_timestamps=True)
         text = " ".join(segment.text.strip() for segment in found)
         words = [(float(one.probability), one.word.strip()) for segment in found for one in segment.words or ()]
@@ -227,7 +227,7 @@ def at_rate(samples: np.ndarray, sample_rate: int) -> np.ndarray:
 
 
 def normalized(text: str, language: str) -> str:
-    """Prepares a text for comparison: `Language.write_out`, `clean_text`, NFKC, case folding, no punctuation."""
+    """Normalizes a text for comparison: applies `write_out` and `clean_text`, folds case, removes punctuation."""
     written_out = clean_text(get_language(language).write_out(text), language)
     text = unicodedata.normalize("NFKC", written_out).casefold()
     # Recognizers are inconsistent in apostrophes, Arabic vowel marks and invisible characters within words.
@@ -238,8 +238,8 @@ def normalized(text: str, language: str) -> str:
 
 
 def recognition_errors(expected: str, found: str, language: str) -> dict[str, tuple[int, int]]:
-    """Returns `{"cer": pair, "wer": pair}`, counted in characters and in words. Each pair is the edit distance of the
-    normalized texts, and the length of the normalized text `expected`."""
+    """Returns `{"cer": (distance, length), "wer": (distance, length)}`: the edit distance of the normalized texts, and
+    the length of the normalized `expected`. The unit is characters for `cer` and words for `wer`."""
     texts = normalized(expected, language), normalized(found, language)
     pairs = {"cer": texts, "wer": (texts[0].split(), texts[1].split())}
     return {name: (Levenshtein.distance(*pair), len(pair[0])) for name, pair in pairs.items()}

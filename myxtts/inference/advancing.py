@@ -42,16 +42,16 @@ def maybe_traced(traced: bool, function: Callable, *signature: tf.TensorSpec) ->
 
 
 def graph_of(function: Callable, signature: list, compiled: bool = False) -> Callable:
-    """Returns a function without arguments. Its first call traces `function` to a graph; all calls return this graph.
-    Calling the graph is faster than calling a `tf.function`, which first looks up the graph. The lookup takes as long
-    as a small model needs for one code. If `compiled`, XLA compiles the graph."""
+    """Returns a function without arguments, which returns the graph of `function`. The first call traces the graph.
+    A call of the graph is faster than a call of a `tf.function`, which would have to look up the graph each time. For
+    a small model, the lookup takes as long as sampling one code. If `compiled` is true, XLA compiles the graph."""
     traced = tf.function(function, input_signature=signature, jit_compile=compiled, autograph=False)
     return functools.cache(traced.get_concrete_function)
 
 
 def compiled_advance(first: TransformerBlock) -> Callable:
-    """Returns a function `(block, *arguments)` that runs `block.advance(*arguments)` as an XLA program. The program is
-    traced with the block `first` and serves all blocks, because the weights are among its inputs."""
+    """Returns a function `(block, *arguments)` that runs `block.advance(*arguments)` as an XLA program. All blocks
+    share one program, which is traced with the block `first` and receives the weights of `block` as inputs."""
 
     def advance(weights, *arguments):
         with keras.StatelessScope(state_mapping=list(zip(first.weights, weights))):
@@ -66,7 +66,7 @@ class TensorflowSteps:
 
     Args:
         traced: Whether to trace `read` to a graph. `draw` is always traced.
-        by_block: Whether `draw` runs each transformer block as an XLA program if its shape is not in `shapes`.
+        by_block: Whether `draw` runs each transformer block as an XLA program if the batch shape is not in `shapes`.
             None means True on a GPU, where launching single operations is slow, and False on a CPU.
 
     Attributes:
@@ -96,13 +96,13 @@ class TensorflowSteps:
         self._read = maybe_traced(traced, gpt.prefill, *prompt)
 
     def read(self, latents: np.ndarray, text: np.ndarray, text_mask: np.ndarray) -> DecodingState:
-        """Returns the GPT's state after B prompts: latents `(B, N, width)`, text `(B, L)` and the start code.
-        `text_mask` `(B, L)` is False for padding."""
+        """Runs the GPT on B prompts and returns the resulting state. Each prompt consists of latents, text ids and the
+        start code. `latents` is `(B, N, width)`, `text` is `(B, L)`, and `text_mask` `(B, L)` is False for padding."""
         with tf.device(self._device):
             return self._read(latents, text, text_mask)
 
     def move(self, state: DecodingState, rows: list[int], kept: slice, padding: tuple[int, int]) -> DecodingState:
-        """Selects sentences `rows` and cache positions `kept`, and adds `padding`: empty positions (before, after)."""
+        """Selects sentences `rows` and cache positions `kept`; zero-pads the cache by `padding` `(before, after)`."""
         widths = [(0, 0), (0, 0), padding, (0, 0)]
         moved = lambda layers: tuple(tf.pad(tf.gather(layer[:, :, kept], rows), widths) for layer in layers)
         with tf.device(self._device):
@@ -117,8 +117,8 @@ class TensorflowSteps:
         """Samples up to `request.steps` codes for each sentence; stops early if all sentences have ended.
 
         Returns `(codes, latents, steps, state)`. `codes` `(MOST_CODES, B)` int32 contains stop codes after the end of a
-        sentence. `latents` `(MOST_CODES + 1, B, width)` predict the codes, and also the first code of the next call.
-        `steps` is the number of codes sampled."""
+        sentence. `latents` `(MOST_CODES + 1, B, width)` are GPT latents: `latents[i]` predicted `codes[i]`, and
+        `latents[steps]` predicts the first code of the next call. `steps` is the number of codes sampled."""
         xla = tuple(request.key_mask.shape) in self.shapes
         with tf.device(self._device):
             return self._draws[xla]()(state, tf.nest.map_structure(tf.constant, request))

@@ -84,10 +84,8 @@ class CodeStream:
             return list(self.codes), self.latents(), self.finished
 
     def take(self, codes: np.ndarray, states: np.ndarray, taken: int, stop: int) -> None:
-        """Appends the first `taken` of the new `codes` `(n,)`, and their GPT latents from `states` `(n + 1, width)`.
-
-        Finishes the stream at the code `stop`, which is not appended, or when the stream has `max_codes` codes.
-        """
+        """Appends the first `taken` of `codes` `(n,)` and their GPT latents from `states` `(n + 1, width)`. Finishes at
+        the code `stop`, which is not appended, or at `max_codes` codes, and then appends one more latent."""
         left = self.max_codes - len(self.codes)
         drawn = codes[:taken].tolist()
         count = min(drawn.index(stop) if stop in drawn else taken, left)
@@ -107,7 +105,7 @@ class CodeEngine:
 
     Attributes:
         changed: Condition that is notified after each call of `steps.draw`. No stream joins the batch while a thread
-            holds the condition. Hold it while opening several streams, so that their batches are always the same.
+            holds the condition. For reproducible batches, hold the condition while you open several streams.
     """
 
     def __init__(self, steps: TensorflowSteps, config: ModelConfig):
@@ -213,7 +211,7 @@ class CodeEngine:
         self._pack(parts)
 
     def _read(self, joining):
-        """Runs the GPT on the prompts of B new sentences; returns the state and the key mask `(B, P)` of its cache."""
+        """Runs the GPT on the prompts of B new sentences. Returns the state, and the key mask `(B, P)` of the cache."""
         texts = [mark_text(stream.ids, self.config) for stream in joining]
         text = keras.utils.pad_sequences(texts, padding="post")
         text_mask = np.arange(text.shape[1]) < np.array([len(ids) for ids in texts])[:, None]
@@ -221,7 +219,8 @@ class CodeEngine:
         return state, np.pad(text_mask, ((0, 0), (self.config.num_latents, 1)), constant_values=True)
 
     def _pack(self, parts):
-        """Joins `parts` into a batch. Aligns the ends of caches. A part is `(state, key mask (B, F), rows to keep)`."""
+        """Joins `parts` into one batch. Each part is `(state, key mask (B, F), rows to keep)`. Positions in the caches
+        are shifted, so that all caches end at the same position."""
         # Position embeddings are part of the GPT's input, so keys may move within the cache.
         filled = max(mask.shape[1] for _, mask, _ in parts)
         size = _cache_size(filled + MOST_CODES)

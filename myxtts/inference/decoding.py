@@ -42,7 +42,7 @@ class GriffinLim:
 
 
 class LatentDecoder:
-    """Decodes GPT latents in windows with context. Samples differ by at most 1e-6 from those of a single window."""
+    """Decodes GPT latents in windows with context. Decoding without windows would change samples by at most 1e-6."""
 
     sample_rate = DECODER_SAMPLE_RATE
 
@@ -53,11 +53,11 @@ class LatentDecoder:
         self.to_samples = maybe_traced(traced, self._to_samples, latents, speaker, number, number)
 
     def begin(self, voice: Voice, speed: float = 1.0) -> Sounding:
-        """Returns a `Sounding` for one sentence. `speed` is a factor of the speaking rate."""
+        """Returns a `Sounding` for one sentence. `speed` multiplies the speaking rate."""
         to_samples = lambda latents, start, end: self.to_samples(latents[None], voice.speaker, start, end)[0].numpy()
         return Windows(self.decoder, to_samples, speed)
 
     def _to_samples(self, latents, speaker, start, end):
-        """Interpolates latents `(1, n, width)` to frames, and decodes frames `start` to `end` to samples `(1, S)`."""
+        """Interpolates latents `(1, n, width)` to frames. Returns the samples `(1, S)` of frames `start` to `end`."""
         samples = self.decoder.frames_to_samples(self.decoder.latents_to_frames(latents)[:, start:end], speaker)
         return tf.cast(samples, tf.float32)

@@ -1,4 +1,4 @@
-"""Loads a model from the folder of a training run or of `myxtts convert`, and saves a model to a folder."""
+"""Loads a model from the folder of a training run or the output of `myxtts convert`. Saves a model to a folder."""
 
 from dataclasses import replace
 from os import PathLike
@@ -24,9 +24,9 @@ def load_model(folder: str | PathLike, which: str = "best", only_speech: bool = 
     """Loads a model from a folder. The model's attribute `preset` is `(tokenizer, configuration)`.
 
     Args:
-        folder: Folder of a run or of `myxtts convert`.
-        which: Checkpoint of the GPT and the waveform decoder, `best` or `last`. For other parts, it is always the last.
-        only_speech: Whether to skip the DVAE of a model with the waveform decoder of XTTS. Others need the DVAE.
+        folder: Folder of a training run, or output folder of `myxtts convert`.
+        which: Checkpoint of the GPT and the waveform decoder, `best` or `last`. Other parts use their last checkpoint.
+        only_speech: Whether to skip the DVAE if the model has XTTS's waveform decoder. Other models need the DVAE.
 
     Raises `UserError` if the model lacks a part that it needs to speak, or if a file is missing or damaged.
     """

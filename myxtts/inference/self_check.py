@@ -1,9 +1,9 @@
 """Self-check of spoken sentences: finds loops, babble, skipped words, early stops and missing stops.
 
-Each rule returns a score: 1 means no fault, 0.5 a fault with a probability of one half, 0 a certain fault. The lowest
-score is the confidence. Thresholds were tuned on half of a set of injected faults (docs/benchmarks.md). With a
-`Calibration`, scores of 0.5 or more are ignored. Instead, the probability that a recognizer understands the text is
-one of the scores (docs/base.md).
+Each rule returns a score from 1 (no fault) to 0 (certain fault). At a score of 0.5, a fault is as likely as no fault.
+The confidence is the lowest score. The thresholds were tuned on half of a set of injected faults (docs/benchmarks.md).
+If the model has a `Calibration`, scores of 0.5 or more are ignored, and the probability that a recognizer understands
+the text is an additional score (docs/base.md).
 """
 
 from collections.abc import Callable, Sequence
@@ -75,7 +75,7 @@ class Calibration(NamedTuple):
         return cls(**read_json(path)) if path.is_file() else None
 
     def __call__(self, found: dict[str, float]) -> float:
-        """Returns the probability that a sentence with the features `found` is understood, clipped to 0.01 to 0.99."""
+        """Returns the probability, 0.01 to 0.99, that a recognizer understands a sentence with the features `found`."""
         total = self.intercept + sum(weight * found[name] for name, weight in self.weights.items())
         return round(float(np.clip(1 / (1 + np.exp(-total)), 0.01, 0.99)), 2)
 

@@ -50,8 +50,8 @@ class Voice:
         return cls(arrays["latents"], arrays.get("speaker"))
 
     def checked(self, where: object, *shapes: tuple[int, ...]) -> Self:
-        """Returns `self`, or raises `SpeechError` if an array is not finite or has a wrong shape. `shapes`
-        contains the expected shape of `latents`, and optionally that of `speaker`. Messages name the voice `where`."""
+        """Returns `self`. Raises `SpeechError` if an array is not finite or has a wrong shape. `shapes` contains the
+        correct shape of `latents` and, optionally, of `speaker`. Error messages begin with `where`."""
         arrays = [self.latents, self.speaker][: len(shapes)]
         if [np.shape(array) for array in arrays] != [*shapes]:
             raise SpeechError(f"{where} is a voice of another model. Create it with this model from recordings.")
@@ -127,7 +127,7 @@ class Spoken:
 
     @property
     def stopped(self) -> bool:
-        """Whether all pieces ended with a stop code; if not, the audio of a piece was cut off at the limit of codes."""
+        """Whether all pieces ended with a stop code. If false, a piece was cut off at its maximum number of codes."""
         return all(piece.stopped for piece in self.pieces)
 
     @property
@@ -137,7 +137,7 @@ class Spoken:
 
     @property
     def reason(self) -> str:
-        """Main cause of low confidence in the piece with the lowest confidence; empty if no confidence is low."""
+        """Main fault of the piece with the lowest confidence. Empty if the self-check found no fault in any piece."""
         flagged = [(piece.confidence, piece.reason) for piece in self.pieces if piece.doubts]
         return min(flagged)[1] if flagged else ""
 
@@ -206,7 +206,7 @@ def _clock(seconds):
 
 
 def faded(samples: np.ndarray, sample_rate: int, begins: bool = True, ends: bool = True) -> np.ndarray:
-    """Returns a copy of samples `(S,)` with a fade-in if `begins` and a fade-out if `ends`, of `FADE_SECONDS` each."""
+    """Returns a copy of samples `(S,)` with a fade-in at the start if `begins`, and a fade-out at the end if `ends`."""
     length = min(int(FADE_SECONDS * sample_rate), len(samples))
     ramp = (np.arange(length, dtype=np.float32) + 1) / (length + 1)
     samples = samples.copy()

@@ -42,16 +42,16 @@ AnyVoice = Voice | Recording | list[Recording]
 
 
 class Synthesizer:
-    """Synthesizes speech with a GPT and either a waveform decoder and speaker encoder, or a DVAE and Griffin-Lim.
+    """Synthesizes speech with a GPT and a waveform decoder. Without a waveform decoder, uses a DVAE and Griffin-Lim.
 
     Thread-safe: the attribute `engine` samples the codes for all threads together. The attribute `voice` is the encoder
     that turns recordings into a `Voice`.
 
     Args:
         decoder: `model` or `griffin-lim`; None uses the model's waveform decoder if it has one.
-        traced: Whether to trace all computations to graphs. For a single sentence, tracing only sampling is faster.
-        folder: Folder with the model's voices, speech rates and `Calibration`. None turns off the cache of encoded
-            voices, so that the weights of the model may change.
+        traced: Whether to trace all computations. False traces only the sampling, and is faster for a single sentence.
+        folder: Folder with the model's voices, speech rates and `Calibration`. If None, encoded voices are not cached,
+            so that the weights of the model may change.
     """
 
     def __init__(
@@ -142,8 +142,8 @@ class Synthesizer:
         """Synthesizes a text of any length, sentence by sentence. For errors and other arguments, see `sentences`.
 
         Args:
-            language: Language code, such as `fa`. None means the language of the voice, else the language that all
-                training speakers share, else the language that is detected from the text.
+            language: Language code, such as `fa`. None means the first known of these: the language of the voice, the
+                language that all training speakers share, the language detected from the text.
             engine: Name in `choices.ENGINES`; None uses the engine that was chosen at loading.
             drawing: Values that override `sampling`: `temperature`, `top_k`, `top_p`, `repetition_penalty`.
         """
@@ -251,14 +251,14 @@ class Synthesizer:
         check: bool = True,
         hurry: bool = True,
     ) -> SpeechStream:
-        """Like `speak`, but returns an iterator over parts of the audio. With Griffin-Lim, a part is a whole sentence.
+        """Returns an iterator that synthesizes a text part by part. With Griffin-Lim, each part is a whole sentence.
 
         Args:
             text: A text, or the pieces that `text_front.pieces` splits it into.
             check: Whether to run the self-check.
             hurry: Whether to sample the first codes in short calls, so that the audio starts early.
 
-        Raises `SpeechError`, before anything is sampled, if the model cannot speak the text.
+        For the other arguments, see `speak`. Raises `SpeechError` before sampling if the model cannot speak the text.
         """
         voice, language = self._voice_and_language(text if isinstance(text, str) else None, voice, language)
         is_split = isinstance(text, list | tuple) and all(isinstance(one, Piece) for one in text)
@@ -296,8 +296,8 @@ class Synthesizer:
         return self._to_mel(codes[None])[0].numpy()
 
     def distortion(self, codes: np.ndarray, samples: np.ndarray) -> float:
-        """Returns the mean difference in nats between the log-mels of codes `(C,)` and of their audio `(S,)`.
-        Returns 0 without a DVAE, for Griffin-Lim, and for the decoder of XTTS, whose thresholds are unknown."""
+        """Returns the mean difference in nats between the log-mels of codes `(C,)` and of their audio `(S,)`. Returns 0
+        without a DVAE, and for decoders other than `istft`, for which `DISTORTION` has no thresholds."""
         is_checked = self.config.model.decoder_type == "istft" and isinstance(self.to_waveform, LatentDecoder)
         if not is_checked or "dvae" not in self.model.parts:
             return 0.0

@@ -48,7 +48,7 @@ class TextFront:
         return pieces
 
     def longest_text(self, language: str) -> int:
-        """Returns the length in characters of the longest training text in a language, or an estimate of the length."""
+        """Returns the length in characters of the longest training text in a language (estimated if it is unknown)."""
         language = get_language(language)
         return self.longest_texts.get(language.code, max(self.longest_texts.values(), default=language.char_limit))
 
@@ -64,7 +64,7 @@ class TextFront:
         self._read(text, language)
 
     def _read(self, text: str, language: str, max_tokens: int | None = None) -> str:
-        """Returns `Reader.spoken(text)`. Raises `SpeechError` if it is not speakable or exceeds `max_tokens` ids."""
+        """Returns `Reader.spoken(text)`. Raises `SpeechError` if the text cannot be spoken or exceeds `max_tokens`."""
         require(isinstance(text, str), "text", "a string", brief(text))
         try:
             get_language(language, self.tokenizer.languages)

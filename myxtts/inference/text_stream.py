@@ -81,7 +81,7 @@ class Sentence:
         return self.verdict
 
     def best(self, retries: int, listener: "Listener | None") -> np.ndarray:
-        """Makes up to `retries` + 1 attempts, until no fault is found. Returns samples `(S,)` of the best attempt."""
+        """Retries at most `retries` times while the self-check finds faults. Returns the best samples `(S,)`."""
         found = []
         for attempt in range(max(0, retries) + 1):
             if attempt:
@@ -119,10 +119,10 @@ class Sentence:
 class SpeechStream(Spoken):
     """Iterator that yields the audio of a text in parts, `(S,)` float32, each as soon as it is decoded.
 
-    During iteration, the self-check of a sentence runs after the first audio of the next sentence, so that no audio
-    is delayed. The checked sentence is then appended to `pieces`. To poll instead, call `open` once, then `more`
-    whenever `ready()` is true, until `finished` is true. Finally, always call `close`. Polling runs no self-checks,
-    and leaves `pieces` empty. A stream never retries a sentence. `Synthesizer.stream` explains the arguments.
+    Iteration runs the self-check of a sentence after the first audio of the next sentence, so that no audio is delayed,
+    and then adds the sentence to `pieces`. To poll instead of iterating, call `open` once, then call `more` whenever
+    `ready()` is true, until `finished` is true. Always call `close` at the end. Polling runs no self-checks and leaves
+    `pieces` empty. A stream never retries a sentence. `Synthesizer.stream` explains the arguments.
     """
 
     def __init__(self, synthesizer: "Synthesizer", pieces: Sequence[Piece], manner: Manner, hurry: bool, check: bool):
@@ -139,7 +139,7 @@ class SpeechStream(Spoken):
 
     @property
     def pieces(self) -> tuple[SpokenPiece, ...]:
-        """Sentences that were spoken and, if the self-check is on, checked. Grows only while iterating."""
+        """Finished sentences, with self-check results if the self-check is on. Only iteration adds sentences."""
         return tuple(sentence.spoken() for sentence in self._sentences[: self._num_checked])
 
     @property
@@ -157,7 +157,7 @@ class SpeechStream(Spoken):
         self._sentences[0].open(self._hurry)
 
     def look_ahead(self) -> None:
-        """Queues the next sentence, unless it is queued already, if the current sentence has enough codes for audio."""
+        """Queues the next sentence if it is not queued yet and the current sentence has enough codes for audio."""
         stream = self._sentences[self._number].stream
         following = self._sentences[self._number + 1 : self._number + 2]
         if following and following[0].stream is None and (stream.finished or len(stream.codes) >= FIRST_CODES):
@@ -218,7 +218,7 @@ class SpeechStream(Spoken):
             raise
 
     def _check_heard(self):
-        """Checks each sentence once the next sentence has audio, and the last sentence at the end of the text."""
+        """Runs due self-checks. A sentence is due when the next sentence has audio, or when the stream has finished."""
         heard = self._number if self._sentences[self._number].is_heard else 0
         if self.finished and self._sentences[-1].end_seconds:
             heard = len(self._sentences)

@@ -108,7 +108,7 @@ class VoiceEncoder:
 
 
 def stored_voice(folder: str | Path, name: str, listen: VoiceEncoder) -> Voice:
-    """Loads a voice that comes with the model in `folder`; `listen` encodes a voice that is stored as a recording.
+    """Loads a voice that comes with the model in `folder`. If the voice is stored as a recording, `listen` encodes it.
 
     Raises `CheckpointError` if the model has no voice with this name.
     """

@@ -21,7 +21,7 @@ so far and their latents `(n, width)`, or `(n + 1, width)` if `ended`. It return
 
 
 class WindowShape(NamedTuple):
-    """Properties of a waveform decoder that `Windows` needs. A `WaveformDecoder` has the same attributes."""
+    """Sizes that `Windows` needs to know about its waveform decoder. `WaveformDecoder` has the same attributes."""
 
     factors: Sequence[float]
     hop_length: int
@@ -30,7 +30,7 @@ class WindowShape(NamedTuple):
 
 
 class Windows:
-    """Decodes a sentence in windows with context. The samples equal those of a single window up to rounding.
+    """Decodes a sentence in windows with context. Decoding all at once would give the same samples, up to rounding.
 
     `to_samples(latents, start, end)` returns the samples `(S,)` of frames `start` to `end` of latents `(n, width)`.
     """
@@ -40,7 +40,7 @@ class Windows:
         self._given, self._least = 0, FIRST_FRAMES
 
     def __call__(self, codes: list[int], latents: np.ndarray, finished: bool) -> np.ndarray:
-        """Returns the next samples `(S,)`, where S may be 0, given all codes and latents so far (see `Sounding`)."""
+        """Returns the next samples `(S,)`. S is 0 if too few latents are new. For the arguments, see `Sounding`."""
         shape, given = self._shape, self._given
         latents = spoken_faster(latents, self._speed, finished)
         # Frames after the second-to-last latent would change when the next latent arrives.
@@ -57,7 +57,7 @@ class Windows:
 
 def spoken_faster(x: np.ndarray, speed: float, finished: bool = True) -> np.ndarray:
     """Speeds up latents or frames `(n, C)` by the factor `speed` > 0, with linear interpolation in time as in XTTS v2.
-    If `finished` is false, omits the outputs that would change with the next latent."""
+    If `finished` is false, more latents follow, and outputs after the last input are omitted."""
     if speed == 1:
         return x
     position = (np.arange(int(len(x) / speed)) + 0.5) * speed - 0.5

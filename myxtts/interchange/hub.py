@@ -85,8 +85,7 @@ def local_folder(
         what: Name of the option in error messages.
         kinds: Kinds of folders to accept, keys of `storage.base_model.KINDS`.
 
-    Raises:
-        UserError: The model does not exist, cannot be downloaded or converted, or its licence was not accepted.
+    Raises `UserError` if the model does not exist, cannot be downloaded or converted, or its licence was not accepted.
     """
     if not is_hub_name(source):
         release = find_release(source)
@@ -245,7 +244,7 @@ def without_places(config: XTTSConfig) -> XTTSConfig:
 
 
 def model_card(repository: str, config: XTTSConfig, origin: str | os.PathLike | None, licence: str | None) -> str:
-    """Returns the text of the model card. If `origin` is the folder of a run, the card lists its data and losses."""
+    """Returns the text of the model card. If `origin` is a run's folder, the card lists the run's data and losses."""
     base = config.training.init_from
     head = {
         "license": licence,
@@ -276,8 +275,8 @@ def _lists(origin):
 
 
 def _stages(origin):
-    """Yields `(stage, steps, step, losses)` for each stage of a run. `steps` is `(last, best)`, or None if this run did
-    not train the stage. `losses` are texts of the validation losses at `step`, the best step if it is known."""
+    """Yields `(stage, (last step, best step), shown step, losses)` for each stage of a run. The pair is None if the run
+    did not train the stage. The losses are validation losses of the shown step (the best if known), as texts."""
     for stage, store in stores_in(origin).items():
         state, best_step = store.read_state(store.steps()[-1]), store.best_step()
         was_trained = "position" in state and "taken_from" not in state

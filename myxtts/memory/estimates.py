@@ -2,9 +2,9 @@
 
 Weights are counted exactly, layer by layer. Activations are the tensors of the forward pass that the backward pass
 reads. Docstrings and comments list these tensors, with W for the model width. XLA is assumed to store only the inputs
-of the GPT's blocks, as on GPUs, and to have no effect in other stages. A step's peak is the largest of three values:
-the memory at the start of the backward pass (all activations), when that pass reaches the conditioning encoder, and at
-the update (all gradients). `utilities/benchmarks/memory_estimate.py` compares estimates with measured peaks.
+of the GPT's blocks, as on GPUs, and to have no effect in other stages. Memory can peak at three points of a step: when
+the backward pass starts (all activations are stored), when it reaches the conditioning encoder, and at the update (all
+gradients are stored). `utilities/benchmarks/memory_estimate.py` compares estimates with measured peaks.
 """
 
 import math
@@ -33,7 +33,7 @@ LORA_KERNELS = {"qkv": (1, 3), "output_projection": (1, 1), "mlp_in": (1, 4), "m
 
 @dataclass(frozen=True)
 class Shapes:
-    """Sizes of a padded batch. Per clip: `text` tokens, `codes` without start and stops, and conditioning `frames`."""
+    """Sizes of a padded batch. `text` and `codes` exclude start and stop tokens; `frames` are conditioning frames."""
 
     batch: int
     text: int
@@ -46,7 +46,7 @@ class Shapes:
     def of_data(
         cls, data: DataConfig, batch: int, seconds: float | None = None, settings: StageConfig | None = None
     ) -> "Shapes":
-        """Returns the sizes for clips of `seconds` (default: `data.max_seconds`), at most `settings.crop_seconds`."""
+        """Returns sizes for clips of `seconds` (default: `data.max_seconds`), cropped to `settings.crop_seconds`."""
         seconds = seconds or data.max_seconds
         if settings and settings.crop_seconds:
             seconds = min(seconds, settings.crop_seconds)
@@ -82,13 +82,13 @@ class Optimizations:
 
     @property
     def cast_bytes(self) -> int:
-        """Bytes per value of the half-precision copies that mixed precision makes; 0 in float32."""
+        """Size in bytes of the half-precision copy of a value in mixed precision; 0 in float32."""
         return 0 if self.precision == "float32" else 2
 
 
 @dataclass(frozen=True)
 class MemoryEstimate:
-    """Memory in bytes that training needs, by use."""
+    """Memory in bytes that training needs, with one field for each purpose."""
 
     parameters: int
     """Trained and frozen weights."""
@@ -152,18 +152,18 @@ def count_dvae(model: ModelConfig) -> tuple[int, int]:
 
 
 def count_lora(model: ModelConfig, optimizations: Optimizations) -> tuple[int, int]:
-    """Returns two counts: the weights of the LoRA adapters, and the text weights that are trained as well."""
+    """Returns two counts: the LoRA weights, and the weights of text embedding and text head, which are trained too."""
     widths = sum(sum(LORA_KERNELS[target]) for target in optimizations.lora_targets)
     text = model.num_text_tokens * model.width + _dense(model.width, model.num_text_tokens)
     return model.layers * widths * model.width * optimizations.lora_rank, text
 
 
 def _block_activations(model, positions, optimizations):
-    """Returns the bytes that the activations of one transformer block take per clip. These are, per position:
+    """Returns the bytes that the activations of one transformer block take per clip. Each position stores:
 
-    - input, output and gamma / standard deviation of both norms: 2 x 3 W values
+    - three tensors of each norm (input, output, and gamma / standard deviation): 2 x 3 W values
     - query, key, value and merged heads: 4 W values
-    - input, tanh, sum, half and product of the tanh-GELU: 5 x 4 W values
+    - five tensors of the tanh-GELU (input, tanh, sum, half and product): 5 x 4 W values
     - masks of both residual dropouts: 2 W bytes
     - for each head and key position: the softmax, and the mask and output of the softmax's dropout
     Values are float32. Mixed precision halves all of them except the softmax and two tensors in each norm.
@@ -268,7 +268,7 @@ def _attention_workspace(heads, positions, optimizations):
 
 
 def estimate_dvae(model: ModelConfig, shapes: Shapes, optimizations: Optimizations = Optimizations()) -> MemoryEstimate:
-    """Estimates the memory needed to train the DVAE. Of `optimizations`, precision, accumulation and EMA matter."""
+    """Estimates the memory needed to train the DVAE. Uses only precision, accumulation and EMA of `optimizations`."""
     trained, others = count_dvae(model)
     number, batch_codes = optimizations.compute_bytes, shapes.batch * shapes.codes
     # A code has four mel frames. H is the number of hidden channels; residual blocks have 2 H. Encoder: the padded mel;

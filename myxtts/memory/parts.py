@@ -1,4 +1,4 @@
-"""Estimates the memory needed to train the speaker encoder and the waveform decoder, as `estimates.py` explains."""
+"""Estimates the memory needed to train speaker encoder and waveform decoder. `estimates.py` describes the method."""
 
 import math
 from dataclasses import replace
@@ -43,7 +43,7 @@ def count_speaker(model: ModelConfig) -> tuple[int, int]:
 
 def estimate_speaker(model: ModelConfig, shapes: Shapes, optimizations=Optimizations()) -> MemoryEstimate:
     """Estimates the memory needed to train the speaker encoder. The classifier (a row per speaker) is not included.
-    Of `optimizations`, only precision, accumulation and EMA matter."""
+    Uses only precision, accumulation and EMA of `optimizations`."""
     trained, others = count_speaker(model)
     number = optimizations.compute_bytes
     frames = round(FRAMES_PER_SECOND * shapes.codes * CODE_STRIDE_SAMPLES / MODEL_SAMPLE_RATE) + 1
@@ -134,10 +134,10 @@ def _decoder_activations(model, frames, number):
 
 
 def estimate_decoder(model: ModelConfig, shapes: Shapes, optimizations=Optimizations()) -> MemoryEstimate:
-    """Estimates the memory needed to train the decoder. Of `optimizations`, precision, accumulation and EMA matter.
+    """Estimates the memory needed to train the decoder. Uses only precision, accumulation and EMA of `optimizations`.
 
-    The peak is in the decoder's update: feature maps of recordings, and of generated audio before and after activation.
-    """
+    Memory peaks in the decoder's update, which stores feature maps of recordings, and two sets of feature maps of
+    generated audio: before and after activation."""
     decoder, discriminators = count_decoder(model), count_discriminators(model)
     trained, number = decoder + discriminators, optimizations.compute_bytes
     context = CONTEXT_FRAMES[model.decoder_type]

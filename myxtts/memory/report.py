@@ -34,7 +34,7 @@ TERMS = "parameters slots averages accumulators gradients activations working pe
 
 
 def requested_optimizations(training: TrainingConfig, stage: str) -> tuple[Optimizations, dict[str, str]]:
-    """Returns the `Optimizations` requested for a stage, and the values that replace `auto`, by switch name."""
+    """Returns the `Optimizations` of a stage, and the values assumed for switches set to `auto`, as `{name: value}`."""
     # The default replaces `auto`, because it needs the most memory.
     known = Optimizations.__dataclass_fields__
     switches = {name: value for name, (value, _) in requested_switches(training, stage).items() if name in known}

@@ -93,11 +93,11 @@ class _Chunks:
         return ops.cast(query_gradient * self.scale, dtype), key_gradient, value_gradient
 
     def _loop(self, chunk, after, *carried):
-        """Calls `chunk(index, start, after, *carried)`, which returns the next `(after, *carried)`, per chunk of keys.
+        """Calls `chunk(index, start, after, *carried)` for each chunk of keys, and returns the final `carried`.
 
-        Returns the final `carried`. Memory is saved only if the backend finishes each chunk before it starts the next
-        chunk. To enforce this, `after` is a zero computed from a chunk's results. The next chunk adds it to its keys,
-        values and index. Slice bounds are computed without the zero, because XLA evaluates them at compile time.
+        Each call returns `(after, *carried)` for the next call. `after` is a zero computed from the results of a chunk,
+        and is added to the keys and values of the next chunk. So the backend must finish one chunk before it starts the
+        next, which saves memory. Slice bounds do not use `after`, because XLA needs them at compile time.
         """
         count = (self.num_keys + CHUNK - 1) // CHUNK
         if isinstance(count, int):
@@ -112,7 +112,7 @@ class _Chunks:
         return carried
 
     def _read(self, start, after):
-        """Returns `(first, query, key, value, scores)` of a chunk of keys. `query` omits the first `first` queries."""
+        """Returns `(first, query, key, value, scores)` for the chunk of keys at `start`. `first` is the first query."""
         first = start if self.causal else 0
         minimum = min if isinstance(start, int) else ops.minimum
         stop, shape = minimum(start + CHUNK, self.num_keys), ops.shape(self.key)
@@ -129,7 +129,7 @@ class _Chunks:
         return first, query, key, value, scores
 
     def _replaced(self, old, first, new):
-        """Returns `old` `(B, heads, T, ...)` with `new` in place of the values of all but the first `first` queries."""
+        """Returns a copy of `old` `(B, heads, T, ...)` in which `new` replaces all queries from number `first` on."""
         return ops.concatenate([old[:, :, :first], new], axis=2) if self.causal else new
 
 
@@ -210,8 +210,8 @@ def attend(
 class CausalSelfAttention(Layer):
     """The two linear layers of GPT-2's causal self-attention: the projection to `qkv`, and the output projection.
 
-    `dropout` is the dropout rate of the attention probabilities, `site` the dropout site of this layer (see
-    `layers.Dropout`), and `output_stddev` the standard deviation of the output projection's initial kernel.
+    `dropout` is the dropout rate of the attention probabilities, and `site` identifies their dropout mask (see
+    `layers.Dropout`). `output_stddev` is the standard deviation of the output projection's initial kernel.
     """
 
     def __init__(self, width: int, heads: int, dropout=0.0, output_stddev=0.02, site=0, **kwargs):

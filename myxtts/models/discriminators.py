@@ -86,7 +86,7 @@ class SpectrumDiscriminator(Layer):
 
 
 def _feature_maps(x, convolutions, score):
-    """Returns a list with the output of each convolution after a leaky ReLU; the last element is the score."""
+    """Returns a list: the output of each convolution after a leaky ReLU, followed by the output of `score`."""
     maps = [x]
     for convolution in convolutions:
         maps.append(ops.leaky_relu(convolution(maps[-1]), 0.1))
@@ -99,7 +99,7 @@ class Discriminators(Layer):
     S must be static and a multiple of 512.
 
     Args:
-        divisor: Number that divides the papers' channel counts, because discriminators take most of the training time.
+        divisor: Divisor of the papers' channel counts. A larger divisor speeds up training.
         periods: Period of each `PeriodDiscriminator`.
         resolutions: FFT length of each `SpectrumDiscriminator`.
     """

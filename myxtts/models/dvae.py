@@ -45,7 +45,7 @@ class VectorQuantizer(Layer):
 
         `codes` `(B, N)` are the nearest codes of the `vectors` `(B, N, width)`; `mask` `(B, N)` is 0 for padding.
 
-        Returns the number of vectors of each code, `count` `(num_codes,)`, and their sum, `sum` `(num_codes, width)`.
+        Returns a dictionary: per code, the `count` `(num_codes,)` and the `sum` `(num_codes, width)` of its vectors.
         """
         chosen = ops.one_hot(codes, self.num_codes, dtype="float32") * ops.cast(mask, "float32")[..., None]
         chosen = ops.reshape(chosen, (-1, self.num_codes))

@@ -34,7 +34,7 @@ class TeacherForcing(NamedTuple):
     """Inputs, targets and masks of a training batch. Text is `(B, L + 2)` for L tokens, audio `(B, C + 5)` for C codes.
 
     Inputs begin with a start token, and padding is replaced by stop tokens. The target of a position is the next input.
-    Target masks are True for targets that count in the loss: text and one stop token, and codes and four stop tokens.
+    Target masks are True for targets in the loss, including one stop token of the text and four of the audio.
     `key_mask` `(B, L + C + 7)` covers text and audio, and is False where attention must ignore the input.
     """
 
@@ -73,7 +73,7 @@ def teacher_forcing(
 
 
 class DecodingState(NamedTuple):
-    """Decoding state of B sentences between two codes, with S positions in the key-value cache."""
+    """State of autoregressive decoding for B sentences. The key-value cache has S positions."""
 
     keys: tuple[Tensor, ...]
     values: tuple[Tensor, ...]
@@ -129,8 +129,8 @@ class GPT(Layer):
 
         Args:
             attention: Implementation of attention, `STANDARD` or `MEMORY_EFFICIENT`.
-            recompute: Function `recompute(function, block=name)` that adds gradient checkpointing to `function`, a part
-                of the block `name`, and returns the result. None turns checkpointing off.
+            recompute: Called as `recompute(function, block=name)`, where `function` is a part of the block `name`. Must
+                return `function` with gradient checkpointing. None turns checkpointing off.
         """
         for name, blocks in (("block", self.blocks), ("conditioning_block", self.conditioning_encoder.blocks)):
             for number, block in enumerate(blocks):

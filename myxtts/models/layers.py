@@ -71,7 +71,7 @@ class Dropout(Layer):
 
 
 def site_offset(site: int, part: int | Tensor = 0) -> Tensor:
-    """Returns an int32 offset `(2,)`. Its sum with a step's seed is a different seed for each dropout site and chunk.
+    """Returns an int32 offset `(2,)`. Added to a step's seed, it gives each dropout site and chunk a different seed.
 
     A step's seed is (replica, step). The offset adds a multiple of 1,024 to the replica number, which is below 1,024.
     """
@@ -157,7 +157,7 @@ def normal(stddev: float) -> Any:
 
 
 def shared_array(value: Any) -> np.ndarray:
-    """Returns the value of a tensor or variable as an array that later assignments do not change; avoids copies."""
+    """Returns a tensor's or variable's value as an array. Later changes of the variable do not affect the array."""
     held = value.value if isinstance(value, keras.Variable) else value
     return np.asarray(held.read_value() if hasattr(held, "read_value") else held)  # `asarray` copies a variable
 

@@ -87,7 +87,7 @@ class SqueezeExcitation(Layer):
 
 
 class ResidualBlock(Layer):
-    """Residual block of two convolutions, the first one with `stride`, and squeeze-and-excitation.
+    """Residual block of two convolutions and squeeze-and-excitation; the first convolution has the given `stride`.
 
     Maps `(B, H, W, channels)` to `(B, ceil(H / stride), ceil(W / stride), filters)`.
     """

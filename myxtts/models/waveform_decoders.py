@@ -24,8 +24,8 @@ from myxtts.models.layers import Conv1D, Layer, Tensor, conv_transpose, dense, l
 class WaveformDecoder(Layer):
     """Base class of decoders: latents `(B, n, width)` and speaker vectors `(B, D)` to audio `(B, S)` float32, 24 kHz.
 
-    Latents are interpolated to frames of `hop_length` samples, which can be decoded in parts for streaming. Latents of
-    padding are decoded, too: the audio of a sentence with n latents is the first `num_frames(n)` frames of the result.
+    Latents are interpolated to frames of `hop_length` samples. For streaming, frames can be decoded in parts. Padding
+    is decoded as well; the audio of a sentence with n latents is the first `num_frames(n)` frames of the result.
     """
 
     code_stride = CODE_STRIDE_SAMPLES
@@ -50,8 +50,8 @@ class WaveformDecoder(Layer):
     def frames_to_samples(self, frames: Tensor, speaker: Tensor, present: Tensor | None = None) -> Tensor:
         """Generates audio `(B, F hop_length)` in [-1, 1] from frames `(B, F, width)` and speaker vectors `(B, D)`.
 
-        `frames` may be a part of a sentence. The samples are then the same as for the whole sentence, except in the
-        first `history_frames` if the sentence begins earlier, and in the last `lookahead_frames` if it ends later.
+        `frames` may be a part of a sentence. Decoding the whole sentence then gives the same samples, except in the
+        first `history_frames` and the last `lookahead_frames`. At the ends of the sentence, there is no exception.
 
         `present` `(B, F)` bool is False for padding, which then does not affect other frames. None means no padding.
         """
@@ -263,7 +263,7 @@ class IstftGenerator(WaveformDecoder):
         return self._overlap(ops.irfft(spectrum, fft_length=4 * self.hop_length) * self.window, present)
 
     def _overlap(self, parts, present):
-        """Overlap-adds windowed frames `(B, F, 4 hop)` to `(B, F hop)`, and divides by the sum of squared windows."""
+        """Overlap-adds windowed frames `(B, F, 4 hop)` to `(B, F hop)`, divided by the sum of squared windows."""
         squares = ops.broadcast_to(self.window**2, ops.shape(parts))
         # Padding has no window, so the envelope may be zero.
         envelope = ops.maximum(self._sum_of_shifted(masked(squares, present)), 1e-3)

@@ -117,7 +117,7 @@ class XTTS(keras.Model):
         return {"config": asdict(self.config), "parts": list(self.parts), "precision": self.dtype_policy.name}
 
     def compile(self, *args, **kwargs):
-        """Raises NotImplementedError. Its message names the alternatives to Keras's compile, fit and save."""
+        """Raises `NotImplementedError`, as `fit` and `save` do. The error message names the methods to use instead."""
         raise NotImplementedError(
             "XTTS does not support Keras's compile, fit and save: training needs codes of a frozen DVAE and several "
             "losses, and a saved model needs a tokenizer. Use XTTSTrainer(config, model=model).train() or "

@@ -66,7 +66,7 @@ class StageWork:
 
     @property
     def trains(self) -> bool:
-        """Whether the run opens this stage, to take steps or only to mark it as finished."""
+        """Whether the run trains this stage. Also True if no steps are left and the run only marks it as finished."""
         return self.step is None or not self.finished or (self.step < self.total and self.can_continue)
 
     @property
@@ -93,7 +93,7 @@ class StageWork:
 
     @property
     def obstacle(self) -> tuple[str, str]:
-        """Two texts for messages: which stages were trained on this stage, and how to start this stage over."""
+        """Two message texts: which stages depend on the weights of this stage, and how to start this stage over."""
         stages = f"{listed(self.needed_by)} {'was' if len(self.needed_by) == 1 else 'were'}"
         restart = f"--reset-training --stage {self.stage} starts it over and sets aside what depends on it"
         return f"{stages} trained on it", restart
@@ -176,7 +176,7 @@ def _work(config, stage, dataset, states, stores):
 
 
 def _stays(training, stage, states, stores):
-    """Returns why a stage that has a checkpoint cannot continue, or "" (see `StageWork.stays`)."""
+    """Returns why a stage with a checkpoint cannot continue, or "" if nothing prevents it (see `StageWork.stays`)."""
     state = states[stage]
     # Copied from another run, or without trainable weights.
     if "position" not in state or state["step"] == 0 or TAKEN_FROM in state:
@@ -269,8 +269,8 @@ def find_needs(config: XTTSConfig, works: Sequence[StageWork], dataset: SpeechDa
 
 
 def try_run(works: Sequence[StageWork], dataset: SpeechDataset, needs: Needs, notify: Callable) -> dict[str, tuple]:
-    """Makes trial steps on a CPU and returns estimates, `{stage: (seconds per step, seconds of the stage)}`. If trial
-    steps are ruled out, for example on a GPU, calls `notify("on_no_trial", reason)` and returns {}."""
+    """Estimates training time from trial steps. Returns `{stage: (seconds per step, seconds of the stage)}`. If no
+    trial steps are taken (for example, on a GPU), calls `notify("on_no_trial", reason)` and returns {}."""
     training, plan = dataset.config.training, plan_for()
     steps = {work.stage: max(0, work.total - (work.step or 0)) for work in works if work.trains}
     is_cpu = not plan.visible_ids and len(plan.model_devices) == 1
@@ -301,9 +301,9 @@ def try_run(works: Sequence[StageWork], dataset: SpeechDataset, needs: Needs, no
 class TimeLeft(Callback):
     """Callback that estimates the remaining time of the stage and of the run. `on_log` stores both in `timing`.
 
-    `try_run` estimates the seconds of this stage's steps so far (`tried`) and of the later stages (`later`). `later` is
-    multiplied by (measured + later) / (tried + later), so that a few steps with unusual times change it little.
-    Without `try_run`, the time per step is assumed proportional to clips per step and `StageEntry.cost`.
+    `try_run` may have estimated the times of all stages. Then the estimates for later stages are scaled by the ratio of
+    measured to estimated time in this stage; a few steps change the ratio little. Otherwise, the time per step is
+    assumed to be proportional to clips per step and `StageEntry.cost`.
     """
 
     def __init__(self, config: XTTSConfig):

@@ -48,7 +48,7 @@ def losses_text(losses: dict[str, float]) -> str:
 
 
 def timing_lines(timing: dict[str, float]) -> list[str]:
-    """Returns lines with step time, throughput and variation; [] before the first timed step."""
+    """Returns lines with the step time (mean and variation) and throughput; [] before the first timed step."""
     if "avg_ms" not in timing:
         return []
     return [

@@ -80,7 +80,7 @@ def examine(config: XTTSConfig, seconds: float, folder: str, data_files: Sequenc
 
 
 def _automatic(config, plan, found, measures):
-    """Returns what `auto` selects: precision, largest batches and, if `measures`, the attention implementation."""
+    """Returns the values that `auto` selects: precision, batch size and, if `measures` is True, attention."""
     from myxtts.training.loop.switches import choose_attention
 
     policy, reason = choose_precision("auto", plan.model_device)
@@ -197,7 +197,7 @@ def examine_workers(config: XTTSConfig) -> list[str]:
 
 
 def _sums(workers, timeout_seconds):
-    """Times all-reduces. Yields lines with these times and the estimated times to sum the gradients, by GPT size."""
+    """Yields report lines: the time of each all-reduce, then the estimated time to sum gradients for each GPT size."""
     from myxtts.training.watching.measurement import seconds_of_sum
 
     workers.watch(timeout_seconds)

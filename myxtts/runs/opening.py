@@ -1,4 +1,4 @@
-"""Opens a run: reads recordings, decides which stages to train, creates or continues the folder, creates trainers."""
+"""Opens a run: reads the recordings, selects the stages to train, writes the run's folder, and creates trainers."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -34,9 +34,7 @@ logger = logging.getLogger(__name__)
 
 def open_together(config: XTTSConfig, workers: Workers, notify: Callable[..., Any]) -> tuple[SpeechDataset, list]:
     """Opens a run on all workers: the chief calls `open_run`, the others read the recordings with the chief's settings.
-
-    Returns the data set, and the names of the stages to train.
-    """
+    Returns the data set, and the names of the stages to train."""
     dataset, settled = None, None
     if workers.is_chief:
         dataset, works = open_run(config, notify)
@@ -60,19 +58,20 @@ def open_together(config: XTTSConfig, workers: Workers, notify: Callable[..., An
 def open_run(
     config: XTTSConfig, notify: Callable = lambda *facts: None, is_plan: bool = False
 ) -> tuple[SpeechDataset, list[StageWork]]:
-    """Reads the recordings of a run, creates or continues its folder, and writes `config.json` and `vocab.json`.
+    """Opens a new or existing run. Reads its recordings, and writes `config.json` and `vocab.json` to its folder.
+
+    Until the event `on_trial`, the folder is left unchanged, with these exceptions: reports are written, damaged
+    checkpoints are renamed, and the vocabulary of a run without checkpoints is deleted.
 
     Args:
         config: Settings as requested.
-        notify: Function to call with the name and arguments of each `RunListener` event. Until `on_trial`, `open_run`
-            only writes reports, renames damaged checkpoints, and removes the vocabulary of a run without checkpoints.
-        is_plan: Whether to return after the estimates (`on_trial`), and to write no reports.
+        notify: Function to call with the name and arguments of each `RunListener` event.
+        is_plan: Whether to return after `on_trial`, without writing reports or deleting the vocabulary.
 
     Returns the data set, whose `config` has the complete settings of the run, and a `StageWork` per stage.
 
-    Raises:
-        UserError: The folder has a different run, the model in --init-from lacks a part, the recordings are unusable,
-            or training would make existing stages unusable. Settings and intact checkpoints are then unchanged.
+    Raises `UserError` if the folder has a different run, the model in --init-from lacks a part, the recordings are
+    unusable, or training would make existing stages unusable. Settings and intact checkpoints are then unchanged.
     """
     config, began = settle_origin(config)
     training, home = config.training, Path(config.training.checkpoint_dir)
@@ -127,7 +126,7 @@ def write_settings(dataset: SpeechDataset) -> None:
 
 
 def check_same_model(before: ModelConfig, config: XTTSConfig, reset: Sequence[str] = ()) -> None:
-    """Raises `ConfigError` if `config.model` and a run's model `before` differ in shape. Ignores parts in `reset`."""
+    """Raises `ConfigError` if weight shapes of `before` and `config.model` differ. Ignores the parts in `reset`."""
     home = Path(config.training.checkpoint_dir)
     kept = {*PARTS} - {*reset}
     if not CheckpointStore(home / "decoder").steps():

@@ -32,7 +32,7 @@ TEXT_WEIGHTS = ("gpt/text_embedding", "gpt/text_head/kernel", "gpt/text_head/bia
 
 
 def settle_origin(config: XTTSConfig) -> tuple[XTTSConfig, XTTSConfig | None]:
-    """Completes the settings of a new run from the model in --init-from, or of a resumed run from the run's folder.
+    """Completes the settings: for a new run, from the model in --init-from; for a resumed run, from the run's folder.
 
     Returns the complete settings, with absolute paths, and the stored settings (None for a new run). Raises `UserError`
     if --init-from lacks a needed part, or if a resumed run is given another --init-from, --tune or LoRA option.
@@ -76,13 +76,13 @@ def _refuse_other_origin(config):
 
 
 def reset_parts(training: TrainingConfig) -> list[str]:
-    """Returns the stages to start over: `training.stage` and all later ones, or [] if `reset_training` is False."""
+    """Returns the stages to start over: `training.stage` and all later stages; [] without `reset_training`."""
     first = 0 if training.stage == "all" else list(STAGES).index(training.stage)
     return list(STAGES)[first:] if training.reset_training else []
 
 
 def tuned_stages(config: XTTSConfig) -> list[str]:
-    """Returns the stages to fine-tune: those in --tune, else --stage if tunable, else all with `tuned_with_all`."""
+    """Returns the stages to fine-tune: --tune if given, else --stage if tunable, else those with `tuned_with_all`."""
     training = config.training
     if training.tune:
         return [name for name in STAGES if name in training.tune]
@@ -99,8 +99,8 @@ def taken_parts(config: XTTSConfig) -> list[str]:
 
 
 def source_parts(config: XTTSConfig, taken: Sequence[str]) -> dict[str, CheckpointStore]:
-    """Returns `{stage: checkpoints in --init-from}` for the stages to copy: those in `taken` and those to fine-tune.
-    Raises `CheckpointError` if a checkpoint is missing or damaged, or has more text tokens than the vocabulary."""
+    """Returns `{stage: its checkpoints in --init-from}` for the stages in `taken` and the stages to fine-tune. Raises
+    `CheckpointError` if a checkpoint is missing or damaged, or if its vocabulary is larger than the run's."""
     training, found, count = config.training, {}, config.model.num_text_tokens
     own = run_folder.stores_in(Path(training.checkpoint_dir)).keys() - reset_parts(training)
     tuned = [name for name in tuned_stages(config) if name not in training.leave_out]
@@ -114,7 +114,7 @@ def source_parts(config: XTTSConfig, taken: Sequence[str]) -> dict[str, Checkpoi
 
 
 def bring_in(config: XTTSConfig, parts: Mapping[str, CheckpointStore], is_new: bool) -> None:
-    """Copies `parts` (see `source_parts`) into a run as checkpoints of step 0. If `is_new`, also copies the voices."""
+    """Copies `parts` (see `source_parts`) into a run as checkpoints of step 0. For a new run, also copies voices."""
     home, tuned = Path(config.training.checkpoint_dir), tuned_stages(config)
     for name, store in parts.items():
         step = run_folder.chosen_step(store, name)
@@ -189,7 +189,7 @@ def _continued(config, began):
 
 
 def adopt(config: XTTSConfig) -> XTTSConfig:
-    """Returns `config` with shape and sampling of the model in --init-from and, unless given, its vocabulary and g2p.
+    """Returns `config`, completed from the model in --init-from: shape, sampling and, if not given, vocabulary and g2p.
 
     Raises `CheckpointError` if the model lacks a needed part, and `ConfigError` if the settings do not fit the model.
     """

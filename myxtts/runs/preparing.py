@@ -1,4 +1,4 @@
-"""Data preparation before training: encodes clips of a data set into shards for the GPT stage."""
+"""Prepares a data set for the GPT stage: encodes its clips with the DVAE and stores the codes in shards."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -34,12 +34,12 @@ def prepare(
     limits: tuple[float | None, float | None] = (None, None),
     tell: Callable[[str], None] = print,
 ) -> None:
-    """Encodes missing shards of a data set. When all exist, writes the manifest. Several processes can share the work.
+    """Encodes missing shards of a data set. Several processes can share the work; the last one writes the manifest.
 
     The DVAE of the run in `checkpoint` runs on `device`. The run's settings select the clips of `train_data` (default:
-    the run's data set); `limits` replace the run's minimum and maximum clip length in seconds. `shard` is the index of
-    the only shard to encode; None encodes all `shards`. `tell` is called with each line of progress. Raises `UserError`
-    if the run has no trained DVAE, the data set cannot be read, or `output` contains other shards.
+    the run's data set); `limits` replace the run's minimum and maximum clip length in seconds. `shards` is the total
+    number of shards. If `shard` is given, encodes only the shard with this index. `tell` receives progress messages.
+    Raises `UserError` if the run has no trained DVAE, the data set cannot be read, or `output` contains other shards.
     """
     require(1 <= shards <= MAX_SHARDS, "--shards", f"1 to {MAX_SHARDS}", shards)
     require(shard is None or 0 <= shard < shards, "--shard", f"0 to {shards - 1}, below --shards", shard)
@@ -85,7 +85,7 @@ def prepare(
 
 
 def _claimed(numbers, lock, tell):
-    """Locks one shard after another and yields its number. Shards that other processes have locked come last."""
+    """Locks the shards one after another, and yields their numbers. Shards locked by other processes come last."""
     for waits in (False, True):
         of_others = []
         for number in numbers:
@@ -99,7 +99,7 @@ def _claimed(numbers, lock, tell):
 
 
 def _encoded(utterances, preparation) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
-    """Yields each clip's id, the codes `(C,)` that the GPT stage would compute, and the samples `(S,)` int16."""
+    """Yields `(id, codes, samples)` of each clip: the DVAE codes `(C,)` for the GPT stage, and int16 audio `(S,)`."""
     cache = SampleCache(0)
     for utterance in utterances:
         samples, _ = cache.load(str(utterance.wav_path))

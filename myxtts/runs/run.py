@@ -94,7 +94,7 @@ class Run:
 
     @property
     def history(self) -> dict[str, list[dict[str, float]]]:
-        """Validation losses up to the newest checkpoint: by stage, a list of dictionaries with `step` and losses."""
+        """Validation losses of each stage up to its newest checkpoint. Each dictionary has a `step` and its losses."""
         states = {stage: store.read_state(store.steps()[-1]) for stage, store in stores_in(self.folder).items()}
         return {stage: state.get("history", []) for stage, state in states.items()}
 
@@ -138,12 +138,12 @@ class Run:
         """Synthesizes a text with the best checkpoint.
 
         Args:
-            voice: Voice as in `Synthesizer.speak`. The default is held-out recordings (`runs.samples.held_out_voice`).
-            language: Language code or name. Without `voice` and `language`, the held-out recordings' language is used.
+            voice: Voice as in `Synthesizer.speak`. By default, `runs.samples.held_out_voice` selects recordings.
+            language: Language code or name. If `voice` is None too, the default is the language of these recordings.
             seed: Sampling seed.
             options: Other arguments of `Synthesizer.speak`, such as `temperature`.
 
-        Raises `UserError` if the GPT is not trained yet, or there is no recording for the voice.
+        Raises `UserError` if the GPT is not trained yet, or if `voice` is None and `train` has not read the recordings.
         """
         from myxtts.interchange.onnx.engines import load_synthesizer
         from myxtts.runs.samples import held_out_voice
@@ -161,7 +161,7 @@ class Run:
         return self._synthesizer.speak(text, voice, language, seed=seed, **options)
 
     def stop(self):
-        """Makes `train`, running in another thread, finish the current step, write a checkpoint and return."""
+        """Stops training in another thread: `train` finishes the current step, writes a checkpoint and returns."""
         self._stop.set()
 
     def train(self, guard: Callable[..., AbstractContextManager] = nullcontext) -> bool:
@@ -264,7 +264,7 @@ class _LogFile(logging.FileHandler):
 def stops_on_signals(trainer) -> Iterator[None]:
     """Context manager in which Ctrl-C or SIGTERM makes `trainer` finish the step, write a checkpoint and stop.
 
-    A second signal raises `KeyboardInterrupt`. Before the first step, the first signal immediately ends the block.
+    A second signal raises `KeyboardInterrupt`. A signal before the first step ends the block without an exception.
     """
     NoStepYet = type("NoStepYet", (KeyboardInterrupt,), {})
 
@@ -294,7 +294,7 @@ def stops_on_signals(trainer) -> Iterator[None]:
 
 @contextmanager
 def _logging_to(handler) -> Iterator[None]:
-    """Sends the package's log messages of level INFO and above to `handler` in the block; then closes `handler`."""
+    """Sends log messages (INFO and above) to `handler` during a `with` block, and then closes `handler`."""
     logger = logging.getLogger(LOGGER_NAME)
     level = logger.level
     logger.setLevel(min(level or logging.INFO, logging.INFO))

@@ -89,8 +89,8 @@ class Picture(NamedTuple):
 def draw_sounds(path: AnyPath, title: str, mels: Mapping[str, np.ndarray], attention: np.ndarray | None = None) -> None:
     """Writes a PNG image of mel spectrograms, one below the other, with common time and color scales.
 
-    `mels` maps the title of each image to a log-mel `(T, num_mels)` in the format `DVAE_MEL`. `attention` `(C, L)` has
-    the attention weights from C codes to L text tokens, which are shown at the bottom; None leaves this image out.
+    `mels` maps the title of each image to a log-mel `(T, num_mels)` in the format `DVAE_MEL`. `attention`,
+    `(C, L)`, contains attention weights from C codes to L text tokens. If given, it is plotted below the mels.
     """
     rows = len(mels) + (attention is not None)
     figure = Figure(figsize=(8, 0.8 + 1.9 * rows), dpi=80, layout="constrained")
@@ -301,7 +301,7 @@ class SpeechJudge:
     Each worker synthesizes a part of the sentences. All workers then compute the metrics over all sentences.
     `make_synthesizer()` is called at each evaluation, and returns a synthesizer with the current weights.
 
-    Raises `UserError` if the recognizer cannot be loaded, or if the workers differ in recognizer or speaker encoder.
+    Raises `UserError` if the recognizer cannot be loaded, or if workers have different recognizers or speaker encoders.
     """
 
     def __init__(self, dataset: SpeechDataset, make_synthesizer: Maker, device: str, workers: Workers | None = None):
@@ -322,8 +322,8 @@ class SpeechJudge:
     def __call__(self, step: int) -> dict[str, float]:
         """Returns metrics by name, with `score` (lower is better) first. Logs errors, and returns {} after an error.
 
-        The score is the CER in percent or, without a recognizer that understands the recordings, the mel-cepstral
-        distortion in dB. `UNENDED_SCORE` is added unless `ends_well`. Returns {} if neither metric is available.
+        The score is the CER in percent. Without a reliable recognizer, it is the mel-cepstral distortion in dB. Adds
+        `UNENDED_SCORE` if the model rambles on or stops early (`ends_well`). Returns {} if neither metric is available.
         """
         try:
             with tf.device(self._device):

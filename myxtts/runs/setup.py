@@ -75,7 +75,8 @@ def check_request(config: XTTSConfig, download: bool = False, **devices) -> None
 
 
 def check_settings(config: XTTSConfig) -> None:
-    """Raises `UserError` for conflicting settings or an unknown language. New runs of workers: see `settle_origin`."""
+    """Raises `UserError` for conflicting settings or an unknown language. One check is left to `settle_origin` if there
+    are several workers: --tune and --lora-rank need --init-from in a new run."""
     data, training, home = config.data, config.training, Path(config.training.checkpoint_dir)
     try:
         get_language(data.language or "en")
@@ -104,10 +105,10 @@ def check_tuning(training: TrainingConfig, is_new: bool) -> None:
 
 
 def with_shape(config: XTTSConfig, stored: XTTSConfig) -> XTTSConfig:
-    """Returns `config` with the sampling settings and, except for dropout, the model settings of `stored`.
+    """Returns `config` with the model settings (except dropout) and the sampling settings of `stored`.
 
-    Keeps sampling settings of `config` that differ from the defaults. If --init-from is `base`, keeps all of them.
-    Lowers default limits of clips to the limits of the model. Higher limits set by the user raise `ConfigError`.
+    Sampling settings of `config` that are not defaults are kept. If --init-from is `base`, defaults are kept too. If
+    the clip limits in `config` exceed the model's, default limits are lowered, and other limits raise `ConfigError`.
     """
     model, data = replace(stored.model, dropout=config.model.dropout), config.data
     usual = vars(SamplingConfig())
@@ -224,7 +225,7 @@ def require_run(config: XTTSConfig) -> None:
 
 
 def quickest_devices(config: XTTSConfig, options: Mapping[str, object]) -> tuple[XTTSConfig, dict]:
-    """Times training with each device plan and prints the times. Returns arguments of `set_up` for the fastest."""
+    """Times training with each device plan and prints the times. Returns `set_up` arguments for the fastest plan."""
     virtual = device_request(None, None, options.get("virtual_devices")).virtual_devices
     count = virtual or len(visible_gpus())
     ways = {
@@ -270,7 +271,7 @@ def choose(measured: Mapping[str, float | str]) -> tuple[str, list[str]]:
 
 
 def measure_here(request: str):
-    """Main function of the process that `measure` starts: times training steps. Request and result are JSON."""
+    """Measures the duration of training steps, in a process started by `measure`. Request and result are JSON."""
     values = json.loads(request)
     config, plan = set_up(config_from_dict(without_adapted(values["config"])), **values["options"])
     from myxtts.runs.origin import settle_origin
@@ -283,17 +284,15 @@ def measure_here(request: str):
 
 
 def transcribe(config: XTTSConfig, missing: TextsMissing, quiet: bool = False, plan: bool = False) -> XTTSConfig | str:
-    """Cuts recordings without texts into clips with texts, as `myxtts make-dataset` does; reuses an earlier result.
+    """Cuts recordings without texts into clips with texts, as `myxtts make-dataset` does. Reuses an earlier result.
 
-    The texts come from a subtitle file with the recording's name, else from `evaluation_recognizer`, by default Whisper
-    base. Each folder of recordings is a speaker; a single recording is a speaker named after the file. Unusable
-    recordings are reported and skipped.
+    Returns the configuration with the new data set as its training data. If `plan` is True and there is no earlier
+    result, cuts nothing and returns a description of the planned work instead.
 
-    Returns the configuration with the new data set as its training data. If `plan`, nothing is cut: unless an earlier
-    result exists, the return value is a text that tells what would be cut.
-
-    Raises:
-        UserError: The recognizer cannot be used, no clip could be made, or the run's folder is among the recordings.
+    The text of a recording comes from the subtitle file of the same name. If there is none, the speech recognizer
+    `evaluation_recognizer` (default: Whisper base) transcribes the recording. Each folder of recordings is a speaker; a
+    single recording is a speaker named after the file. Unusable recordings are reported and skipped. Raises `UserError`
+    if the recognizer cannot be used, no clip could be made, or the run's folder is among the recordings.
     """
     data, home, root = config.data, Path(config.training.checkpoint_dir), missing.root
     outside = not home.resolve().is_relative_to(root.resolve())
@@ -325,7 +324,7 @@ def transcribe(config: XTTSConfig, missing: TextsMissing, quiet: bool = False, p
 
 
 def _make(missing, folder, options):
-    """Adds the recordings of each speaker to the data set in `folder`; returns whether all were usable."""
+    """Adds the recordings of each speaker to the data set in `folder`; returns whether all recordings were usable."""
     import myxtts  # late, because `make_dataset` is in `apps`
 
     speakers: dict[str, list[Path]] = {}

@@ -22,7 +22,7 @@ FORMS = "the folder of a training run, of `myxtts convert` or of XTTS v2, base, 
 
 
 def kind_of(source: AnyPath) -> str:
-    """Returns the kind of a path, a key of `KINDS`. The text "base" is the bundled model, `Path("base")` a folder."""
+    """Returns the key in `KINDS` for a path. The string "base" is the bundled model, but `Path("base")` is a folder."""
     if is_base(source):
         return BASE_NAME
     path = Path(source)
@@ -33,9 +33,9 @@ def kind_of(source: AnyPath) -> str:
 def require_kind(
     source: AnyPath, what: str = "A model (--checkpoint)", kinds: Sequence[str] = MODELS, forms: str = FORMS
 ) -> Path:
-    """Returns `source` as a path. Raises `CheckpointError` if the kind of `source` is not one of `kinds`.
+    """Returns `source` as a path, or the bundled model's folder for `base`.
 
-    For `base`, returns the bundled model's folder. The error names the option `what` and its permitted values `forms`.
+    Raises `CheckpointError` if `kind_of(source)` is not in `kinds`. The message begins with "`what` must be `forms`".
     """
     if (kind := kind_of(source)) in kinds:
         return base_folder() if kind == BASE_NAME else Path(source)
@@ -57,5 +57,5 @@ def base_folder() -> Path:
 
 
 def model_name(folder: AnyPath) -> str:
-    """Returns `base` for the bundled model, else the folder's path: `./base` for the ordinary folder `Path("base")`."""
+    """Returns `base` for the bundled model, `./base` for another folder named `base`, else the folder's path."""
     return BASE_NAME if is_base(folder) else path_text(Path(folder))

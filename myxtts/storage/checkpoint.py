@@ -45,9 +45,9 @@ _DTYPES |= {"U8": "<u1", "U16": "<u2", "U32": "<u4", "U64": "<u8"}
 
 
 def write_tensors(path: AnyPath, arrays: Mapping[str, np.ndarray], values: Iterable[np.ndarray] | None = None) -> None:
-    """Writes a safetensors file tensor by tensor, because the library's writer needs twice the memory of all tensors.
+    """Writes a safetensors file one tensor at a time, which takes less memory than the writer of `safetensors`.
 
-    `arrays` determines names, order, shapes and data types. If given, `values` yields the data, in the same order.
+    The names, shapes and data types are those of `arrays`. The data come from `values`, if given, in the same order.
     """
     # Header of names, shapes and offsets, then the values: https://huggingface.co/docs/safetensors/index#format
     header, end, names = {}, 0, {np.dtype(dtype): name for name, dtype in _DTYPES.items()}
@@ -67,7 +67,7 @@ def write_tensors(path: AnyPath, arrays: Mapping[str, np.ndarray], values: Itera
 class StoredTensors(Mapping):
     """Mapping of names to the tensors in a safetensors file; a tensor is read only when it is looked up.
 
-    The constructor and lookups raise `CheckpointError` for a damaged or missing file, lookups also for unknown dtypes.
+    Raises `CheckpointError` for a missing or damaged file and, in a lookup, for a tensor with an unsupported dtype.
     """
 
     def __init__(self, path: AnyPath):
@@ -173,11 +173,11 @@ class CheckpointStore:
         return self._newest(self.read_state)
 
     def newest_file(self, name: str) -> Path | None:
-        """Returns a file's path in the newest checkpoint where it is intact; None if that checkpoint lacks the file."""
+        """Returns the path of a file in the newest checkpoint, or None. Skips checkpoints where the file is damaged."""
         return self._newest(lambda step: self.file(step, name))
 
     def _newest(self, read):
-        """Returns `read(step)` for the newest step for which `read` raises no `CheckpointError`; None if all fail."""
+        """Returns `read(step)` for the newest step for which this does not raise `CheckpointError`, or None."""
         steps = self.steps()
         for step in reversed(steps):
             try:
@@ -249,7 +249,7 @@ class CheckpointStore:
         return _entry(self.path(step) / f"{name}.safetensors")["blake2b"]
 
     def file(self, step: int, name: str) -> Path | None:
-        """Returns a verified file's path; None if the manifest lacks the file. If damaged, raises `CheckpointError`."""
+        """Returns the path of a file; None if it is not in the manifest. Raises `CheckpointError` if it is damaged."""
         path = self.path(step) / name
         entry = read_manifest(path.parent).get(name)
         if entry is None:
@@ -295,7 +295,7 @@ class CheckpointStore:
         return False
 
     def put_away(self, step: int, why: str) -> Path:
-        """Renames a checkpoint to `{why}_step_…`, a name that runs ignore; returns the new path."""
+        """Renames a checkpoint to `{why}_step_…`, so that MyXTTS no longer uses it. Returns the new path."""
         return self.path(step).replace(files.free_path(self.folder / f"{why}_step_{step:08d}"))
 
     def read(self, step: int, names: Iterable[str]) -> tuple[dict[str, dict[str, np.ndarray]], dict]:

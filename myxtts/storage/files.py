@@ -99,7 +99,7 @@ def write_whole(path: AnyPath, partial: Path | None = None) -> Iterator[Path]:
 
 @contextmanager
 def _named(path, temporary=None):
-    """Makes an `OSError` in a `with` block name the file `path` if the error names no file or the file `temporary`."""
+    """Sets the file name of an `OSError` in a `with` block to `path` if the name is missing or is `temporary`."""
     try:
         yield
     except OSError as error:
@@ -162,7 +162,7 @@ def _had_leftovers(folder):
 
 
 def _claim(descriptor, path):
-    """Locks an open temporary file or folder (`descriptor`) for `path`. Removes those that killed processes left."""
+    """Locks an open temporary file or folder. Removes temporary versions of `path` that killed processes left."""
     with suppress(OSError):  # without locks, the others may be in use
         lock(descriptor)
         if _had_leftovers(path.parent):
@@ -171,10 +171,10 @@ def _claim(descriptor, path):
 
 
 def remove_leftovers(folder: AnyPath, name: str = "*", kind: str = "*") -> None:
-    """Removes temporary files and folders in `folder` that no process has locked. Killed processes left them.
+    """Removes temporary files and folders that killed processes left in `folder`. Keeps those that are locked.
 
-    `name` is a glob pattern for the first 40 characters of the final names. If `kind` is "", keeps replaced folders.
-    On a file system without locks, the caller must make sure that no process is writing to `folder`.
+    Removes only leftovers of files whose name, cut to 40 characters, matches the pattern `name`. If `kind` is "", keeps
+    old versions of replaced folders. Without file locks, the caller must make sure that no process writes to `folder`.
     """
     for leftover in () if os.path.islink(folder) else Path(folder).glob(_TEMPORARY.format(name, kind)):
         with suppress(OSError):  # it is a link, or another user's; opening a pipe must not wait for a writer
@@ -197,7 +197,7 @@ def write_text(path: AnyPath, text: str) -> None:
 
 
 def csv_text(rows: Iterable[Sequence[Any]], separator: str = ",", end: str = "\n", is_safe: bool = True) -> str:
-    """Formats rows as CSV. If `is_safe`, escapes control characters and prevents cells from being formulas."""
+    """Formats rows as CSV. If `is_safe`, escapes control characters and text that would become a formula."""
     content = io.StringIO()
     rows = (map(_plain_cell, row) for row in rows) if is_safe else rows
     csv.writer(content, delimiter=separator, lineterminator=end).writerows(rows)

@@ -56,13 +56,13 @@ def stores_in(folder: Path) -> dict[str, CheckpointStore]:
 
 
 def chosen_step(store: CheckpointStore, part: str, which: str = "best") -> int:
-    """Returns the best step if it is known, `which` is "best" and `part` is in `JUDGED`; otherwise the last step."""
+    """Returns the last step, or the best step if `which` is "best", `part` is in `JUDGED` and a best step is known."""
     best = store.best_step() if which == "best" and part in JUDGED else None
     return store.steps()[-1] if best is None else best
 
 
 def require_trained(folder: Path, what: str) -> None:
-    """Raises `CheckpointError`, "`what` needs a trained STAGE", if the stage in `folder` is not fully trained."""
+    """Raises `CheckpointError` if the stage in `folder` is not fully trained. The error message begins with `what`."""
     name, state = folder.name, CheckpointStore(folder).newest_state()
     if state is None:
         fault = f"{what} needs a trained {name}, and {folder.parent} has none"
@@ -75,12 +75,12 @@ def require_trained(folder: Path, what: str) -> None:
 
 
 def is_start(state: dict | None) -> bool:
-    """Returns whether `state` is that of step 0: weights copied from another run and not yet trained."""
+    """Returns whether `state` describes weights that were copied from another run and are not trained yet."""
     return bool(state) and TAKEN_FROM in state and not state["finished"]
 
 
 def shape_settings(model: ModelConfig, parts: Collection[str]) -> dict[str, Any]:
-    """Returns the model settings, `{name: value}`, on which the shapes of weights in these `parts` depend."""
+    """Returns the model settings that determine the shapes of the weights in `parts`, as `{name: value}`."""
     found = {}
     for name, value in asdict(model).items():
         prefix = name.partition("_")[0]
@@ -91,8 +91,8 @@ def shape_settings(model: ModelConfig, parts: Collection[str]) -> dict[str, Any]
 
 
 def read_config(folder: Path) -> XTTSConfig:
-    """Reads a run's `config.json`. The GPT's checkpoint, if any, overrides `data.g2p` and the shapes of DVAE and GPT.
-    Without a `config.json`, returns the settings in this checkpoint. If both are missing, raises `CheckpointError`."""
+    """Returns the settings in a run's `config.json`, with `data.g2p` and the DVAE and GPT shapes of the GPT's newest
+    checkpoint. Without `config.json`, returns the checkpoint's settings. Without both, raises `CheckpointError`."""
     store, path = CheckpointStore(folder / "gpt"), folder / "config.json"
     state = store.newest_state()
     own = None if state is None else config_of(state, str(store.folder))

@@ -44,7 +44,7 @@ class StoredSpeaker:
 
 
 def write_speakers(folder: AnyPath, speakers: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> None:
-    """Writes `{name: (latents, vector)}`, in float32: `(1, num_latents, width)` and `(1, speaker_width)` per voice."""
+    """Writes the latents `(1, num_latents, width)` and vector `(1, speaker_width)` of each voice to `SPEAKERS_FILE`."""
     arrays = {name + end: one for name, both in speakers.items() for end, one in zip((_LATENTS, _VECTOR), both)}
     write_tensors(Path(folder) / SPEAKERS_FILE, arrays)
 
@@ -82,14 +82,14 @@ def find_speaker(folder: AnyPath, name: str) -> StoredSpeaker:
 
 
 def language_of(folder: AnyPath, name: str | None = None) -> str | None:
-    """Returns the language of voice `name` or, if `name` is None, of all training speakers; None if they differ."""
+    """Returns a voice's language. If `name` is None, returns the language that all training speakers share, or None."""
     speakers = [find_speaker(folder, name)] if name else read_speakers(folder).values()
     languages = {one.language for one in speakers if name or one.clip}
     return languages.pop() if len(languages) == 1 else None
 
 
 def default_speaker(folder: AnyPath, language: str) -> str | None:
-    """Returns the name of the only training speaker or, for `base`, of a voice, preferably in `language`; else None."""
+    """Returns the training speaker if there is only one, else a bundled voice (in `language` if possible), or None."""
     speakers = read_speakers(folder)
     names = [name for name, one in speakers.items() if one.clip]
     if len(names) != 1:
@@ -98,7 +98,7 @@ def default_speaker(folder: AnyPath, language: str) -> str | None:
 
 
 def read_speaker(folder: AnyPath, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Returns a voice's latents and vector, see `write_speakers`. Raises `CheckpointError` for a recording."""
+    """Returns a voice's latents and speaker vector. Raises `CheckpointError` if the voice is stored as a recording."""
     if (known := find_speaker(folder, name).stored_name) is None:
         raise CheckpointError(f"The voice {name} in {folder} is a recording; it has no latents in {SPEAKERS_FILE}.")
     stored = StoredTensors(Path(folder) / SPEAKERS_FILE)

@@ -47,7 +47,7 @@ def clean_text(text: str, language: str) -> str:
 
 
 def replace_unknown(cleaned: str, language: Language, known: frozenset[str]) -> str:
-    """Replaces the characters of a cleaned text that are not in `known`, the characters of a vocabulary.
+    """Replaces the characters of a cleaned text that a vocabulary lacks. `known` contains the vocabulary's characters.
 
     Punctuation becomes ASCII, symbols become words, and silent characters are removed. Colons, semicolons and brackets
     become commas, because commas also make a pause. Unknown characters of other kinds are kept.
@@ -94,9 +94,10 @@ def split_sentences(text: str, language: str) -> list[str]:
     sentences = []
     start = 0
     pattern = _ABBREVIATION.get(language.abbreviation_stop, language.abbreviation_stop)
+    shared = {match.end() for match in re.finditer(language.shared_stop, text)} if language.shared_stop else set()
     for match in _SENTENCE_END.finditer(text):
         sentence = text[start : match.end()]
-        if match.group() == ".":
+        if match.group() == "." and match.end() not in shared:
             word, follows = _LAST_WORD.search(sentence).group(), text[match.end() : match.end() + 2].strip()
             goes_on = follows.islower() and sentence.lstrip()[:1].isupper()
             known = {word[:-1].lower(), word[:-1].lower() + "#" * follows.isdigit()}
@@ -114,10 +115,10 @@ def split_sentences(text: str, language: str) -> list[str]:
 def split_text(text: str, language: str, max_chars: int | None = None) -> list[str]:
     """Splits written text into non-empty pieces of whole sentences, each short enough for the model.
 
-    A piece has as many sentences as fit into `max_chars` characters (default: `Language.char_limit`). Of a longer
-    sentence, the first `max_chars` characters are cut (1) after the last clause mark in their second half, else (2) at
-    the last space in their second half that is neither next to a number nor after a full stop, else (3) at the last
-    space, else (4) at their end. Raises `ValueError` for an unsupported language or if `max_chars` is below 1.
+    A piece has as many sentences as fit into `max_chars` characters (default: `Language.char_limit`). A longer sentence
+    is cut within this limit, at the first available place: (1) the last clause mark, (2) the last space that is not
+    next to a number or after a full stop, (3) the last space, (4) the limit. Places 1 and 2 must leave a piece of at
+    least half the limit. Raises `ValueError` for an unsupported language or if `max_chars` is below 1.
     """
     limit = get_language(language).char_limit if max_chars is None else max_chars
     if limit < 1:

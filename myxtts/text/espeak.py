@@ -21,10 +21,10 @@ LOCK = threading.Lock()
 
 
 def text_to_ipa(text: str, voice: str, scripts: tuple[str, ...] = ()) -> str:
-    """Converts cleaned text to IPA with stress marks; punctuation and foreign letters are kept.
+    """Converts cleaned text to IPA with stress marks. Keeps punctuation and letters of other scripts.
 
-    `voice` is a language of eSpeak NG, such as `en-us`. A foreign letter is neither Latin nor of one of the `scripts`,
-    named as in Unicode (`"CYRILLIC"`). Raises `ValueError` if eSpeak NG is not installed or lacks the language.
+    `voice` is a language of eSpeak NG, such as `en-us`. `scripts` are the Unicode names of the scripts to convert in
+    addition to Latin, such as `"CYRILLIC"`. Raises `ValueError` if eSpeak NG is not installed or lacks the language.
     """
     # eSpeak NG removes punctuation, and would say names such as "Ethiopic letter" for letters of other scripts.
     # A single Greek letter is a symbol, which is read as the letter's name.

@@ -27,9 +27,9 @@ _ESPEAK_SPELLS = re.compile("[\u2160-\u217f\u2460-\u24ff\u3371-\u33df\ufb00-\ufb
 def text_to_phonemes(text: str, language: str, alphabet: Literal["latin", "ipa"] = "latin") -> str:
     """Cleans a text with `cleaners.clean_text` and converts it to phonemes by rules: ሰላም becomes `"sälam"`.
 
-    Punctuation and words in other scripts are kept; consonant length is not marked. `alphabet` is `"ipa"`, or `"latin"`
-    with letters from the vocabulary of released XTTS checkpoints. In Amharic, for example, `ä` is ə, `ı` is ɨ, `ñ` is
-    ɲ, and `q t' p' ts' ch'` are the ejectives.
+    Punctuation and words in other scripts are kept; consonant length is not marked. `alphabet` is `"ipa"` or `"latin"`.
+    `"latin"` uses only letters in the vocabulary of released XTTS checkpoints. In Amharic, for example, `ä` is ə, `ı`
+    is ɨ, `ñ` is ɲ, and `q t' p' ts' ch'` are the ejectives.
 
     Raises `ValueError` if the alphabet is unknown or the language has no rules.
     """
@@ -69,7 +69,7 @@ def g2p_codes(languages: Iterable[str]) -> tuple[str, ...]:
 
 
 def in_words(text: str, language: str, g2p: Iterable[str] = ()) -> str:
-    """Cleans a text and expands its notation, such as numbers, to words. `written` converts the words to phonemes."""
+    """Cleans a text and spells out notation such as numbers. This is the first step of `written`."""
     if espeak_voice(language, g2p):
         text = unicodedata.normalize("NFC", text)  # eSpeak NG ignores accents that are separate characters
         text = _ESPEAK_SPELLS.sub(lambda match: unicodedata.normalize("NFKC", match[0]), text)  # ﬁ, Ⅷ, ㎏

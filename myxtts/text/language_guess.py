@@ -20,11 +20,11 @@ _MOST_TEXTS, OF_A_CORPUS, OF_A_SENTENCE = 500, (120, 0.99), (8, 0.9)
 
 
 def guess_language(texts: Iterable[str], language: str | None, among: Collection[str] | None = None) -> tuple[str, str]:
-    """Replaces `language` if the letters of the texts do not fit it and exactly one other language is likely.
+    """Guesses the language of texts by their letters. Returns its code, and a message for users (may be `""`).
 
-    Returns a language code and a message for users. The message is `""` if the letters fit `language` (None: English),
-    or if `language` is not supported. If the letters fit several other languages, `identify_language` may select one
-    language by the words of the texts. Languages in `among`, the languages of a model, are preferred to others.
+    Returns `language` (None: English) and `""` if the letters fit it or it is not supported. If the letters fit exactly
+    one other language, returns that language. If they fit several, `identify_language` may select one by the words,
+    and languages in `among` (those of a model) are preferred. If several or none remain, returns `language`.
     """
     code, texts = language or "en", [*texts]
     try:

@@ -1,6 +1,6 @@
-"""Prepares texts for synthesis: splits them into pieces, and writes the pieces in characters of a vocabulary.
+"""Prepares texts for synthesis: splits them into pieces, and replaces characters that a vocabulary lacks.
 
-Exported models contain copies of this module and its imports, so none of these may import the rest of MyXTTS.
+Exported models contain copies of this module and its imports. These modules must not import the rest of MyXTTS.
 """
 
 import re
@@ -34,7 +34,7 @@ class Piece(NamedTuple):
 
 
 class Reader(NamedTuple):
-    """Writes texts in the characters of one vocabulary. All methods raise `ValueError` for an unsupported language."""
+    """Converts texts to characters of one vocabulary. All methods raise `ValueError` for an unsupported language."""
 
     characters: frozenset[str]
     """The characters that have a token, and the space."""
@@ -63,7 +63,7 @@ class Reader(NamedTuple):
         return (get_language(language).tag + read).replace(" ", SPACE)
 
     def unknown(self, read: str, language: str) -> list[str]:
-        """Returns, sorted, the characters of `read` (from `Reader.read`) that have neither token nor replacement."""
+        """Returns the sorted characters of `read` (from `Reader.read`) that have neither a token nor a replacement."""
         known = self.characters
         missing = () if known.issuperset(read) else replace_unknown(read, get_language(language), known)
         return sorted(set(missing) - known)
@@ -80,7 +80,7 @@ class Reader(NamedTuple):
         return f"the vocabulary lacks {len(letters) - known} of its {len(letters)} letters in {name}"
 
     def with_known_letters(self, text: str, language: str) -> str:
-        """Removes diacritics from letters that the vocabulary lacks (`naïve` becomes `naive`), for synthesis only."""
+        """Removes diacritics from letters that the vocabulary lacks, for synthesis: `naïve` becomes `naive`."""
         if not (unknown := set(self.unknown(self.read(text, language), language))):
             return text
         text = unicodedata.normalize("NFC", text)

@@ -57,7 +57,7 @@ def spoken_length(text: str) -> int:
 
 
 def rule_of_thumb(language: str) -> SpeechRate:
-    """Returns an approximate `SpeechRate` for models without measured rates, with wide limits and room for pauses."""
+    """Returns an approximate `SpeechRate` with a wide range of durations, for models without measured rates."""
     return SpeechRate(SECONDS_AT_CHAR_LIMIT / get_language(language).char_limit, 0.0, 0.3, 3.0, 1.5)
 
 
@@ -84,7 +84,7 @@ def longest_texts(rates: dict[str, SpeechRate], origin: str | None = None) -> di
 
 
 def _fit(clips):
-    """Fits a `SpeechRate`, without negative times, to rows `(spoken length, seconds, number of characters)`."""
+    """Fits a `SpeechRate` with nonnegative times to array rows `(spoken length, seconds, number of characters)`."""
     lengths, seconds, written = clips.T
     slope, start = np.polyfit(lengths, seconds, 1) if np.ptp(lengths) else (0.0, 0.0)
     if slope <= 0 or start < 0:

@@ -115,10 +115,10 @@ class Vocabulary(NamedTuple):
 
 
 def learn_merges(words: list[tuple[list[str], int]], new_characters: set[str], limit: int) -> list[tuple[str, str]]:
-    """Learns at most `limit` BPE merges from words `(tokens, count)`, and applies the merges to the lists `tokens`.
+    """Learns at most `limit` BPE merges from words `(tokens, count)`, and applies them to each `tokens` list in place.
 
-    Only token pairs with a character in `new_characters` are merged, because other merges would change the ids of text
-    that the vocabulary covers. Frequent pairs are merged first (ties: by code point), pairs that occur once are not.
+    Only pairs with a character in `new_characters` are merged, so that text without these characters keeps its ids.
+    The most frequent pair is merged first (in a tie, by code point). Pairs that occur only once are not merged.
     """
     frequency: Counter[tuple[str, str]] = Counter()
     places: defaultdict[tuple[str, str], set[int]] = defaultdict(set)
@@ -303,7 +303,7 @@ class XTTSTokenizer:
         return self.reader.fault(read, language)
 
     def unspoken_share(self, text: str, language: str) -> float:
-        """Returns the fraction of a text's letters and digits that the vocabulary lacks even without diacritics."""
+        """Returns the fraction of a text's letters and digits that have no token, even if diacritics are removed."""
         read, known = self.reader.spoken(text, language), self.reader.characters
         letters = [one for one in replace_unknown(read, get_language(language), known) if one.isalnum()]
         return sum(one not in known for one in letters) / max(1, len(letters))

@@ -20,8 +20,7 @@ class MemoryIsolatedDualGPUTrainer(XTTSTrainer):
         data_gpu_memory_limit, model_gpu_memory_limit: GPU memory limits in MB for data preparation and training.
         stage_options: Other keyword arguments of `XTTSTrainer`, such as `stage`.
 
-    Raises:
-        DeviceError: The GPUs are not available, or TensorFlow's devices are already initialized.
+    Raises `DeviceError` if the GPUs are not available, or TensorFlow's devices are already initialized.
     """
 
     def __init__(

@@ -79,7 +79,7 @@ class TrainingState:
     """Other objects to save, by name. Each has `state()`, which returns JSON values, and `restore(state)`."""
 
     def improves(self, by: str, value: float) -> bool:
-        """Sets `best` if `by` equals `best_by` and `value` is the lowest so far. Returns whether `best` was set."""
+        """If the criterion `by` is `best_by` and `value` is the lowest so far, sets `best` and returns True."""
         is_less = self.best is None or value < self.best[0]
         if by != self.best_by or not math.isfinite(value) or not is_less:
             return False
@@ -100,8 +100,8 @@ class TrainingState:
         return {name: getattr(self, name) for name in names} | {"history": list(self.history), "parts": parts}
 
     def restore(self, step: int, saved: dict, where: str) -> None:
-        """Sets `step`, and restores the fields in `saved`, which `as_dict` returned. Raises `CheckpointError` if the
-        checkpoint `where` has no training state, is damaged, or was trained with other models of earlier stages."""
+        """Sets `step`, and restores the fields in `saved`, which `as_dict` returned. Raises `CheckpointError`,
+        with the text `where`, if the state is missing, damaged, or of training on other models of earlier stages."""
         if "position" not in saved:
             raise CheckpointError(f"{where} has weights, but no training state. Start from it with --init-from.")
         moved = [name for name in self.lineage if saved["lineage"].get(name) != self.lineage[name]]
@@ -120,8 +120,8 @@ class TrainingState:
                 part.restore(saved["parts"][name])
 
     def take_up(self, dataset: SpeechDataset, stage: str) -> SpeechDataset:
-        """Sets `clips`, and returns `dataset` with a batch order that continues `record`. If validation clips or
-        models of earlier stages changed, resets `best` and early stopping, because losses are no longer comparable."""
+        """Sets `clips`. Returns `dataset` with a batch order that continues the order in `record` (if not None). Resets
+        `best` and early stopping if validation clips or earlier stages changed: old losses are then not comparable."""
         before, self.validation = self.validation, data_digest(dataset.validation)
         if before not in (None, self.validation):
             change = "The validation clips changed, or an earlier stage was trained further, since the checkpoint"
@@ -180,9 +180,9 @@ class OrderedClips:
     def record(self, position: int) -> ClipRecord:
         """Returns the record for a checkpoint after `position` batches: arrays for the file `CLIPS`, and JSON values.
 
-        A run with the same clips rebuilds this order from `start`, the order's first batch in the current epoch. A run
-        with other clips continues from `cut`, the batch at `position`. The arrays are `(N,)`: `identity` (hashed ids),
-        and `heard_at_start` and `heard` (uint8, 1 for clips that the epoch used before `start` and before `cut`).
+        JSON: `start` is this order's first batch in the current epoch. A run with the same clips and batches rebuilds
+        the order from there. `cut` is the batch at `position`, where other runs continue. Arrays, `(N,)`: `identity` is
+        the hashed clip id; `heard_at_start` / `heard` (uint8) is 1 if the epoch used the clip before `start` / `cut`.
         """
         start, cut = self.order.start_at(position), self.order.cut(position)
         heard_at_start, heard = np.zeros((2, len(self.identities)), np.uint8)
@@ -193,7 +193,7 @@ class OrderedClips:
         return arrays, {"digest": self._digest, **state}
 
     def continuing(self, record: ClipRecord) -> tuple[EpochStart, str | None]:
-        """Returns the `EpochStart` that continues `record`, and a warning (None if clips and batches are unchanged)."""
+        """Returns where to continue after `record`, and a warning, which is None if clips and batches are unchanged."""
         arrays, state = record
         if state.get("digest") == self._digest:
             return EpochStart(*state["start"], np.flatnonzero(arrays["heard_at_start"])), None
@@ -224,7 +224,7 @@ TRAINED = "trained"
 
 
 class Checkpointer:
-    """Saves and loads a trainer's checkpoints. Only the chief saves. It also selects the step that all workers load."""
+    """Saves and loads a trainer's checkpoints. The chief saves them, and selects the step that all workers load."""
 
     def __init__(self, trainer: "StageTrainer"):
         self.trainer, self.workers = trainer, trainer.workers
@@ -271,7 +271,7 @@ class Checkpointer:
     def resume(self, store: CheckpointStore) -> None:
         """Loads the newest intact checkpoint in `store`, unless it contains only starting weights (step 0).
 
-        Raises `CheckpointError` if it cannot be resumed, or if another run's `store` has no checkpoint to resume.
+        Raises `CheckpointError` if the checkpoint is unusable, or if `store` is another run's and has no checkpoint.
         """
         step = self.workers.ask(lambda: store.newest_sound(logger.warning))
         if step is not None and not is_start(store.read_state(step)):
@@ -302,7 +302,7 @@ class Checkpointer:
     def go_back(self, error: Exception) -> None:
         """After divergence, loads the newest checkpoint with finite losses and lowers the learning rate.
 
-        Raises `error` if no checkpoint has finite losses, or if this was done `training.divergence_returns` times.
+        Raises `error` if no checkpoint has finite losses, or if training already went back `divergence_returns` times.
         """
         settings, guard = self.trainer.config.training, self.trainer.watch.divergence
         self.writer.wait()
@@ -320,7 +320,7 @@ class Checkpointer:
         )
 
     def go_back_to_best(self) -> None:
-        """After early stopping, loads the best checkpoint, if any, but keeps the history. Renames later checkpoints."""
+        """After early stopping, loads the best checkpoint, if any. Renames later checkpoints. Keeps `state.history`."""
         self.writer.wait()
         state, detector = self.state, self.trainer.watch.overtraining
         kept = state.history, state.stale_evaluations, detector.state()
@@ -362,10 +362,8 @@ def load_foundations(
     """Loads the trained models that `stage` depends on, into the given `models` or into new models on `device`.
 
     Returns the models and the digests of their weights, both by the name of the stage that trained the model.
-
-    Raises:
-        CheckpointError: A model is missing in the run's folder, or not trained to the end.
-        UserError: The codes in `data.prepared` or `data.val_prepared` are from another DVAE.
+    Raises `CheckpointError` if a model is missing in the run's folder or not trained to the end, and `UserError` if the
+    codes in `data.prepared` or `data.val_prepared` are from another DVAE.
     """
     models, lineage = models or untrained_foundations(config, stage, device), {}
     for name, model in models.items():

@@ -45,9 +45,8 @@ class XTTSTrainer(StageTrainer):
         options: Arguments `foundations` and `lineage` of `StageTrainer`. With `foundations`, `config` must be the
             configuration of a `SpeechDataset`, and `train` must be called with that data set.
 
-    Raises:
-        DeviceError: The configured devices are not available.
-        UserError: A setting, the recordings, the model or a checkpoint cannot be used.
+    Raises `DeviceError` if the configured devices are not available, and `UserError` if a setting, the recordings, the
+    model or a checkpoint cannot be used.
     """
 
     def __init__(
@@ -124,7 +123,7 @@ class XTTSTrainer(StageTrainer):
         return losses
 
     def _train_missing(self, callbacks):
-        """Trains the stages in `_missing` and loads their models into the foundations. Returns False if stopped."""
+        """Trains the stages in `_missing` and loads their models as foundations. Returns False after a stop request."""
         config, device, model = self._dataset.config, self.data_device, self._given
         for name in self._missing:
             part = STAGE_CLASSES[name].part

@@ -1,4 +1,4 @@
-"""Alignment of texts with speech: subtitles by the times of their cues, transcripts by the recognized words.
+"""Alignment of texts with speech. Subtitles are aligned by their cue times, transcripts by recognized words.
 
 Cue times are off by a few tenths of a second, and the times of recognized words by up to a second. Where the boundary
 between two texts is uncertain, both texts and their segments of speech are merged into one group, an `Atom`.
@@ -31,7 +31,7 @@ _MISHEARD_LETTERS = 15
 def align(starts: np.ndarray, ends: np.ndarray, pieces: Sequence[Piece]) -> list[Atom]:
     """Finds which texts are spoken in which segments of speech.
 
-    Segments have the times `starts` and `ends`, `(N,)` seconds; `pieces` are the texts in spoken order, with times.
+    `starts` and `ends`, `(N,)` seconds, are the times of the segments. `pieces` are the texts in order, with times.
 
     Returns atoms in spoken order, which together contain all segments and texts. A text that is not spoken becomes an
     atom without segments. An atom whose text is missing, faulty or uncertain has a `reason` and is not used in a clip.
@@ -75,7 +75,7 @@ def _has_both(atom):
 
 
 def fits_better_than_chance(atoms: Sequence[Atom], starts: np.ndarray, ends: np.ndarray, num_pieces: int) -> bool:
-    """Returns whether the texts' lengths fit the durations of their speech far better than in a shuffled order.
+    """Returns whether the texts fit the durations of their segments much better than the same texts in another order.
 
     False means that `atoms`, the result of `align`, are probably wrong. With too few texts to decide, returns True.
     `starts` and `ends` are the times of the segments, `(N,)` seconds. `num_pieces` is the number of texts.
@@ -101,8 +101,8 @@ def _deviations(seconds, counts):
 
 
 def _links(starts, ends, pieces):
-    """Finds which texts overlap in time with which segments. Returns `{segment: (first, end)}`, the range of texts for
-    each segment that has text, and all (segment, text) pairs with a noticeable overlap. All values are indices."""
+    """Matches texts with segments of speech by time. Returns a dictionary that maps the index of a segment to the index
+    range `(first, end)` of its texts, and a list of the (segment index, text index) pairs that clearly overlap."""
     begins, finishes = np.array([(piece.start, piece.end) for piece in pieces]).reshape(-1, 2).T
     latest = np.maximum.accumulate(finishes)
     links, touches = {}, []
@@ -205,7 +205,7 @@ def match_words(heard: Sequence[str], text: Sequence[str]) -> list[int]:
 
 
 def _spread(words, spans):
-    """Returns `words` with estimated times: divides `spans` of speech, (start, end), in proportion to word length."""
+    """Distributes `words` over the (start, end) `spans` in proportion to word length. Returns the words with times."""
     starts, ends = np.array(spans, float).T
     spoken = np.concatenate([[0], np.cumsum(ends - starts)])
     places = np.concatenate([[0], np.cumsum([len(word) for word in words])]) * spoken[-1]
@@ -216,8 +216,8 @@ def _spread(words, spans):
 
 
 def _fill_gaps(times, letters, pace, most):
-    """Returns `times` with estimates in place of None: divides the gap between known neighbors in proportion to
-    `letters`, but skips gaps with over `most` letters or an implausible duration at `pace` seconds per letter."""
+    """Returns `times` with estimates instead of None: sentences in a gap share its time in proportion to `letters`.
+    A gap is not filled if it has over `most` letters, or an implausible duration at `pace` seconds per letter."""
     filled, known = list(times), [index for index, time in enumerate(times) if time is not None]
     for left, right in zip(known, known[1:]):
         start, end, counts = times[left][1], times[right][0], letters[left + 1 : right]

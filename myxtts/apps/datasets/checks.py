@@ -112,7 +112,7 @@ def judge(clips: Sequence[Segment], min_snr_db: float) -> None:
 
 
 def steadiness(survey: Survey, start: int, end: int) -> str:
-    """Returns why frames `[start, end)` are not speech (their level is too steady), or "" if they may be speech."""
+    """Returns "" if frames `[start, end)` may be speech, or a message that their level is too steady for speech."""
     if (end - start) * survey.frame_seconds < 1.3:
         return ""
     dynamics = _dynamics(survey, start, end)
@@ -233,13 +233,13 @@ def listen(
 
 
 def share_alike(text: str, heard: str) -> float:
-    """Returns the similarity of a text and its transcription, 0 to 1, by the letters and digits that match in order."""
+    """Returns the similarity of a text and its transcription, 0 to 1. Compares letters and digits, ignoring case."""
     sides = ("".join(filter(str.isalnum, one.casefold())) for one in (text, heard))
     return difflib.SequenceMatcher(None, *sides, autojunk=False).ratio()
 
 
 def _compare_voices(parts):
-    """Drops clips whose voice changes or differs from most clips. `parts` are (clip, embeddings `(N, E)`) pairs."""
+    """Drops clips with several voices or a voice unlike most others. `parts` are (clip, embeddings `(N, E)`) pairs."""
     means = [unit(vectors.mean(axis=0)) for _, vectors in parts]
     usual = unit(np.median(means, axis=0))
     for (clip, vectors), mean in zip(parts, means):

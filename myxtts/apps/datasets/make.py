@@ -118,10 +118,10 @@ def plan_source(
     """Analyzes a recording and selects its clips. `pieces` are the cues or sentences of the file `text`.
 
     Returns:
-        The analysis, segments that cover the recording in order, and notes. Clips have `facts` and no `reason`.
+        The analysis, segments that cover the whole recording, and notes for the user. A segment that has `facts` and
+        no `reason` is a clip.
 
-    Raises:
-        UserError: The recording cannot be used, or the text belongs to another recording.
+    Raises `UserError` if the recording cannot be used, or if the text belongs to another recording.
     """
     notes: list[str] = []
     surveyed = survey(audio, options.speech_model)
@@ -171,7 +171,7 @@ def plan_source(
 
 
 def _with_pauses(clips, left, num_samples):
-    """Returns clips, dropped speech (`left`) and pauses, sorted by time. Shortens dropped speech where it overlaps."""
+    """Returns clips, dropped speech (`left`) and pauses, sorted by time. Shortens `left` where it overlaps clips."""
     segments, position, starts = [], 0, [clip.start for clip in clips]
     for one in [*sorted([*clips, *left], key=lambda one: one.start), Segment(num_samples, num_samples)]:
         start, following = max(position, one.start), [at for at in starts if at >= one.start and not one.facts]

@@ -31,7 +31,7 @@ _WORST = 10
 class SetFolder:
     """A data set on disk, opened by `open_set`. Adding a recording does not change the CSV lines of other recordings.
 
-    The JSON record of a recording in `sources/` is written last. Without a record, the recording is not in the set.
+    A recording belongs to the set only if its JSON record exists in `sources/`. The record is therefore written last.
     """
 
     def __init__(self, path: Path):
@@ -47,7 +47,7 @@ class SetFolder:
         return sorted(map(files.read_json, (self.path / SOURCES).glob("*.json")), key=lambda record: record["number"])
 
     def hold_back(self, record: dict[str, Any], share: float, seed: int) -> None:
-        """Marks approximately `share` of the clips for validation, in blocks of time because neighbors are similar."""
+        """Marks about `share` of the clips for validation, in blocks, because consecutive clips are similar."""
         rate, blocks = record["sample_rate"], defaultdict(list)
         length = np.clip(0.1 * record["num_samples"] / rate, 20.0, 120.0)
         for row in record["rows"]:
@@ -101,8 +101,8 @@ class SetFolder:
 
 @contextmanager
 def open_set(path: Path) -> Iterator[SetFolder]:
-    """Opens or creates a data set's folder, and locks it during the `with` block. Afterwards, a new data set to which
-    nothing was added is deleted, together with the parent folders that were created for it.
+    """Opens or creates the folder of a data set, and locks it during the `with` block. If the folder is
+    new and nothing was added, it is deleted afterwards, together with the parent folders that were created for it.
 
     Raises `UserError` if the folder has other content, or another process writes to it.
     """
@@ -133,7 +133,7 @@ def open_set(path: Path) -> Iterator[SetFolder]:
 
 
 def source_id(name: str, digest: str) -> str:
-    """Returns the id of a recording: ASCII letters and digits of its file `name`, and the start of its `digest`."""
+    """Builds the id of a recording from its file `name`, without special characters, and the file's hash `digest`."""
     return f"{re.sub(r'[^A-Za-z0-9]+', '_', Path(name).stem).strip('_')[:40] or 'source'}-{digest[:10]}"
 
 
@@ -168,7 +168,7 @@ def clips_of(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def describe_doubts(clips: Sequence[dict[str, Any]], speaker: str) -> list[str]:
-    """Returns lines for the user: how many texts of `speaker` are doubtful, and the worst; [] if no text is."""
+    """Returns lines with the number of doubtful texts of `speaker` and the worst texts; [] if no text is doubtful."""
     clips = [clip for clip in clips if clip["speaker"] == speaker]
     found = sorted((one for one in clips if one["detail"]), key=lambda one: one["facts"].get("word_probability", 1.0))
     lines = [f"  {one['clip']}, {one['seconds']:.1f} s, {one['detail']}: {one['text'][:100]}" for one in found[:_WORST]]
@@ -201,7 +201,7 @@ def write_report(folder: Path, records: Sequence[dict[str, Any]]) -> None:
 
 
 def _minute(record, start):
-    """Returns a minute of the report's timeline: start time, boxes of speech (kind, x, width, text), SVG waveform."""
+    """Returns how to draw a minute of a recording: start time, (kind, x, width, text) boxes, and a waveform for SVG."""
     rate, step, scale, boxes = record["sample_rate"], record["envelope_seconds"], _WIDTH / _ROW_SECONDS, []
     for row in record["rows"]:
         low, high = row["start"] / rate - start, row["end"] / rate - start

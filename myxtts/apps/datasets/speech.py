@@ -30,7 +30,7 @@ class Atom:
 
 
 class Edges(NamedTuple):
-    """Where N segments of speech start and end, and where clips can be cut before and after them, `(N,)` frame indices.
+    """Start and end frames of N segments of speech, and the frames around them where clips can be cut, `(N,)` arrays.
 
     Segment i is in `[starts[i], ends[i])`. A clip of the segments i to j is in `[begins[i], finishes[j])`.
     `pauses` are the durations of the pauses around the segments, `(N + 1,)` seconds; the first and last are infinite.

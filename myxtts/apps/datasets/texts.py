@@ -57,9 +57,9 @@ def is_subtitles(path: Path) -> bool:
 
 
 def read_text(recording: Path, text: Path | None, options: Namespace) -> list[Piece]:
-    """Reads the text file of a recording. If `text` is None, returns [], because a recognizer transcribes the audio.
+    """Reads the text file of a recording. Returns [] if `text` is None, because the audio is transcribed later.
 
-    Raises `UserError` if the text cannot be read, or if `options` lack a recognizer to transcribe or align the audio.
+    Raises `UserError` if the text cannot be read, or if the recording needs a recognizer and `options` have none.
     """
     if text is None:
         if options.recognizer is None:
@@ -259,7 +259,7 @@ def _peaks(times, speech):
 
 
 def _fit_line(times, starts, offset, drift):
-    """Refines offset and drift so that cues start with speech; returns offset, drift and fraction of matching cues."""
+    """Returns refined offset and drift, so that cues and speech start together, and the fraction of matching cues."""
     cues = times[:, 0]
     late_by = lambda: _nearest(cues * (1 + drift) + offset, starts)
     for near in (1.0, 0.6, 0.4, 0.25, 0.25, 0.15, 0.15):

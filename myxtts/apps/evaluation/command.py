@@ -62,7 +62,7 @@ def subjects(folders: Sequence[str], which: str, accept_licence: bool = False) -
 
 
 def check_output(folder: Path) -> None:
-    """Raises `UserError` if the output folder has other content than an earlier evaluation, or is a file or link."""
+    """Raises `UserError` if the output folder contains anything but an earlier evaluation, or is a file or link."""
     if folder.is_symlink() or folder.exists() and not folder.is_dir():
         raise UserError(f"--output must be a folder. {folder} is a file or a link.")
     names, report = {one.name for one in folder.iterdir()} if folder.is_dir() else set(), folder / JSON_FILE
@@ -100,8 +100,7 @@ def evaluate(*folders: str | os.PathLike, **options) -> dict[str, Any]:
         folders: Runs, converted models or folders of audio files.
         options: Options of the command, with underscores: `data="DIR"`, `quick=True`, `recognizer="base"`.
 
-    Raises:
-        UserError: An option, file or package is unusable. Its `__notes__` give the flags' Python names.
+    Raises `UserError` if an option, file or package is unusable. Its `__notes__` give the flags' Python names.
     """
     arguments = keywords(build_parser(), {"folders": folders, **options})
     _evaluate(arguments, _check(arguments))

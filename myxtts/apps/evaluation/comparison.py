@@ -116,8 +116,8 @@ def share(hits: np.ndarray, totals: np.ndarray) -> Estimate:
     """Estimates the proportion of hits with the Wilson score interval, which is also valid near 0 and 1.
 
     `hits` and `totals`, `(N,)`, are the hits and the trials of each sentence. Because trials of one sentence are
-    dependent, Wilson's formula uses the effective number of trials (Kish), from the variance between sentences. If all
-    sentences have the same proportion, the interval is Clopper and Pearson's, with one trial per sentence.
+    dependent, Wilson's formula uses an effective number of trials (Kish), which is estimated from the variance between
+    sentences. If all sentences have the same proportion, the Clopper-Pearson interval for N trials is used instead.
     """
     value, count = float(hits.sum() / totals.sum()), len(hits)
     if count < 2:
@@ -135,7 +135,7 @@ def share(hits: np.ndarray, totals: np.ndarray) -> Estimate:
 
 
 def share_difference(first: tuple[np.ndarray, np.ndarray], second: tuple[np.ndarray, np.ndarray]) -> Estimate:
-    """Estimates the second proportion minus the first, with Newcombe's interval (1998), of two (hits, totals)."""
+    """Estimates the second proportion minus the first (Newcombe's interval, 1998). Each argument is (hits, totals)."""
     a, b = share(*first), share(*second)
     value = b.value - a.value
     if a.low is None or b.low is None:
@@ -177,19 +177,19 @@ class Comparison:
 
     @cached_property
     def figures(self) -> list[dict[str, dict[str, Estimate]]]:
-        """`{group: {metric: estimate}}` for each of `rows`, in order: all metrics on each group of sentences."""
+        """Estimates of all metrics, for each row and group of sentences: a list of `{group: {metric: estimate}}`."""
         of_row = lambda row, ids: {one.name: found for one in METRICS if (found := self.figure(row, one, ids))}
         return [{name: of_row(row, ids) for name, ids in self.groups.items()} for row in self.rows]
 
     @cached_property
     def differences(self) -> list[dict[str, Estimate]]:
-        """Differences of the `compared` rows from the first of these rows: `{metric: estimate}` for each later row."""
+        """For each `compared` row after the first: `{metric: difference}`, the row's value minus the first row's."""
         first, *others = self.compared or [None]
         difference = lambda row: {one.name: found for one in METRICS if (found := self.difference(first, row, one))}
         return [difference(row) for row in others]
 
     def difference(self, first: Row, second: Row, metric: Metric) -> Estimate | None:
-        """Estimates a metric of `second` minus that of `first` on common sentences. Returns None if there are none."""
+        """Estimates `second` minus `first` for a metric on common sentences; returns None without common sentences."""
         a, b = first.parts(metric.name), second.parts(metric.name)
         both = [key for key in a if key in b]
         pair = (tuple(np.array([parts[key] for key in both]).T) for parts in (a, b))
@@ -207,7 +207,7 @@ class Comparison:
 
     @property
     def compared(self) -> list[Row]:
-        """Rows that compete for the best: models and folders of audio files, but not recordings or resyntheses."""
+        """Rows that are compared to find the best: models and folders of audio files, not recordings or resyntheses."""
         return [row for row in self.rows if row.kind in COMPARED]
 
     def missing(self) -> dict[str, str]:
@@ -230,7 +230,7 @@ class Comparison:
 
     @property
     def groups(self) -> dict[str, set[str] | None]:
-        """Sentence ids by group: `all` (None: all ids) and, if both exist, of speakers seen and unseen in training."""
+        """Sentence ids by group: `all` (None means all ids) and, if neither is empty, `seen` and `unseen speakers`."""
         seen, others = ({one.id for one in self.sentences if one.seen is kind} for kind in (True, False))
         by_speaker = {"seen speakers": seen, "unseen speakers": others} if seen and others else {}
         return {"all": None} | by_speaker
@@ -264,7 +264,7 @@ class Comparison:
         return able, "; ".join(reasons)
 
     def _eligible(self, row):
-        """Returns whether a row may be the best: sentences end properly (`ends_well`), the voice is similar enough."""
+        """Returns whether a row may be the best: sentences end properly (`ends_well`) and the voice is similar."""
         if not ends_well(self.value(row, "limit"), self.value(row, "length")):
             return False
         own, same = self.value(row, "similarity"), self.recordings and self.value(self.recordings, "similarity")
@@ -280,10 +280,10 @@ def compare(
     settings: dict,
     on_measured: Callable[[Row], None] = lambda row: None,
 ) -> Comparison:
-    """Measures the speech of all sources. Raises `UserError` if a source fails before a model or folder is measured.
-
-    Sources that fail later are left out, so that no results are lost. A model or folder that speaks no sentence fails.
-    After each sentence, calls `on_measured(row)`, which may save the audio of `row.measured[-1]`. Then drops the audio.
+    """Measures the speech of all sources. Leaves out sources that fail, so that the other results are not lost.
+    Raises `UserError` if a source fails before any model or folder was measured. A model or folder also fails if it can
+    speak none of the sentences. After each sentence, calls `on_measured(row)`, which may save the audio of
+    `row.measured[-1]`. Then the audio is deleted from memory.
     """
     rows, left_out = [], {}
     for row in sources:

@@ -73,7 +73,7 @@ def _page(comparison: Comparison, sounds: Mapping[int, str]) -> str:
 
 
 def _bars(estimates):
-    """Returns lower bound, value and upper bound of each estimate as pixels on a common scale, or None for no bar."""
+    """Returns (lower bound, value, upper bound) of each estimate in pixels on a common scale; None if it has no bar."""
     ends = [end for one in estimates if one for end in one if end is not None]
     least, most = min(ends, default=0), max(ends, default=0)
     place = lambda value: 4 + (BAR_WIDTH - 8) * (value - least) / (most - least)
@@ -174,7 +174,7 @@ def _padded(column):
 
 
 def as_json(comparison: Comparison, sounds: Mapping[int, str]) -> dict[str, Any]:
-    """Returns the content of `evaluation.json`. `sounds` maps `id(measurement)` to the path of its audio file."""
+    """Returns the content of `evaluation.json`. `sounds` maps the `id()` of a measurement to its audio file's path."""
     best, compared = comparison.best(), [row.name for row in comparison.compared]
     return {
         "format": "myxtts evaluation",
@@ -207,7 +207,7 @@ def _figures(comparison):
 
 
 def _spoken(row, one, sound):
-    """Converts the measurements `one` of a sentence to JSON values. `sound` is the path of the audio file, or None."""
+    """Converts a sentence's measurements, `one`, to JSON values. `sound` is the path of its audio file, or None."""
     spoken, sentence = one.spoken, one.spoken.sentence
     measured = {name: part / whole * BY_NAME[name].scale for name, (part, whole) in one.parts.items() if whole}
     key = {"row": row.name, "id": sentence.id, "seed": spoken.seed, "text": sentence.text, "speaker": sentence.speaker}

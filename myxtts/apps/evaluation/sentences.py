@@ -55,8 +55,9 @@ def choose_sentences(
         data: Data set with recordings (default: the data set of the first run whose data still exist).
         texts: Text file with one sentence per line, used instead of the data set.
         voices: Reference recordings, assigned to the sentences in turn.
-        language: Language of `texts` and of clips without a language. Default: that of the first run with a language.
-            Otherwise, clips' languages are detected, and `texts` are in the language of a run's speakers or English.
+        language: Language of `texts` and of clips without a language. By default, it is the language of
+            the first run that sets a language. If no run does, the languages of clips are detected, and `texts` are in
+            the language of a run's speakers or, if that is unknown, in English.
         folder: Empty folder for recordings by eSpeak NG, which are the default test data of the bundled model.
 
     Raises `UserError` if there are no sentences, or no voices.
@@ -96,8 +97,8 @@ def sentences_of_data(folder: str | Path, runs: Sequence[Path], language: str, c
     """Returns up to `count` held-out clips of a data set as sentences, spread evenly over speakers and ids.
 
     A run's own data set is read with the run's `data.format` and `data.audio_roots`. Clips rejected by a run are left
-    out. The voice of a sentence is the longest clip of the same speaker and language, if possible a training clip, and
-    the sentence's own clip only if there is no other. Raises `UserError` if no clip is held out and readable.
+    out. The voice of a sentence is the longest clip of the same speaker and language. Training clips are preferred. The
+    sentence's own clip is used only if there is no other. Raises `UserError` if no clip is held out and readable.
     """
     is_own = lambda data: any(_is_same(path, folder) for path in (data.train_data, data.val_data))
     own = next(filter(is_own, (read_config(run).data for run in runs)), DataConfig())
@@ -145,7 +146,7 @@ def _espeak_data(folder, language):
 
 
 def clips_of_run(run: Path, utterances: Sequence[Utterance], folder: Path) -> tuple[set[str], set[str]]:
-    """Returns the ids of clips that a run trained on, and of clips that it rejected; both empty for other data."""
+    """Returns ids of clips that a run trained on and of clips it rejected. Both are empty if the run has other data."""
     config, ids, rows = read_config(run), {one.id for one in utterances}, {}
     is_trained = _is_same(config.data.train_data, folder)
     name = "validation" if _is_same(config.data.val_data, folder) and not is_trained else "train"
@@ -191,8 +192,7 @@ def _in_voices(sentences, voices):
 
 @dataclass
 class Row:
-    """A row of the report: a source of speech (a model, recordings, their resynthesis by a model, or a folder of audio
-    files) and its measured sentences."""
+    """A row of the report: a source of speech, such as a model or recordings, and its measured sentences."""
 
     name: str
     kind: str
@@ -212,11 +212,11 @@ class Row:
 
     @property
     def first_times(self) -> dict[str, Measured]:
-        """The first seed's measurement of each sentence, by sentence id. The report plays one sample per sentence."""
+        """The first seed's measurement by sentence id, because the report plays only one sample of each sentence."""
         return {one.spoken.sentence.id: one for one in reversed(self.measured)}
 
     def worst(self, count: int) -> list[Measured]:
-        """Returns a model's `count` worst sentences, first by low confidence, then by CER or MCD; [] for other rows."""
+        """Returns a model's `count` worst sentences, by low confidence, then CER or MCD; [] for other row kinds."""
 
         def badness(one):
             part, whole = one.parts.get("cer", one.parts.get("mcd", (0.0, 1.0)))
@@ -270,7 +270,7 @@ def _copies(synthesizer, recorded):
 def copy_speech(
     synthesizer: Synthesizer, samples: np.ndarray, voice: Voice, text_ids: Sequence[int]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Resynthesizes a recording from its own codes, to measure how good speech from sampled codes can be at best.
+    """Encodes a recording to codes and decodes the codes. The quality is an upper bound for speech from sampled codes.
 
     `samples` `(S,)` is the recording at 22 050 Hz. A waveform decoder also needs GPT latents, which depend on the
     text tokens `text_ids` and on `voice`, encoded from another recording of the speaker. Returns audio `(S',)` at the
@@ -286,7 +286,7 @@ def copy_speech(
 
 
 def _files(name: str, folder: Path, sentences: Sequence[Sentence]) -> Row:
-    """Creates the `Row` of a folder's audio files. A sentence's file is found by id or, if there is none, by text."""
+    """Creates the `Row` of a folder of audio files. Finds the file of a sentence by its id, otherwise by its text."""
     utterances = load_corpus(folder).utterances
     by_id = {one.id: one.wav_path for one in utterances}
     by_text = {" ".join(one.text.split()): one.wav_path for one in reversed(utterances)}

@@ -50,7 +50,7 @@ def make_app(speaker: Speaker, voices: VoiceBook, settings: ServerSettings) -> F
 
     @app.post(CAPTIONED, response_class=Response, responses={200: {"content": {"application/json": {}}}})
     async def captioned_speech(body: SpeechRequest, request: Request) -> Response:
-        """Returns audio and word times in Kokoro-FastAPI's format; if streamed, one line of JSON per sentence."""
+        """Returns audio and word times in Kokoro-FastAPI's format; if streamed, a line of JSON per piece of text."""
         return await answer(CaptionedResponse, body, request)
 
     _add_state(app, speaker, voices, settings)
@@ -127,7 +127,9 @@ def _add_state(app, speaker, voices, settings):
 
 async def _raise_api_error(request, error):
     if isinstance(error, HTTPException):
-        raise ApiError(error.status_code, f"{request.method} {request.url.path[:200]}: {error.detail}.")
+        is_upload = request.method == "PUT" and request.url.path.startswith(VOICES) and error.status_code == 404
+        hint = " Uploads need the server option --allow-uploads." * is_upload
+        raise ApiError(error.status_code, f"{request.method} {request.url.path[:200]}: {error.detail}.{hint}")
     first = max(error.errors(), key=lambda one: len(one["loc"]))  # for `voice`, a union, the branch that was meant
     param = ".".join(map(str, first["loc"][1:2] + first["loc"][3:]))[:100]  # the part between names the branch
     if first["type"] == "json_invalid" or not param:

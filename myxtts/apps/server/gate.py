@@ -75,7 +75,7 @@ class ApiError(Exception):
 
 
 def as_api_error(error: Exception) -> ApiError:
-    """Converts an exception to an `ApiError`. Hides the message of exceptions except `ApiError` and `UserError`."""
+    """Converts an exception to an `ApiError`. Shows only messages of `ApiError` and `UserError` to clients."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, UserError):

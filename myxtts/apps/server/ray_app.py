@@ -19,8 +19,7 @@ OF_RAY = tuple("host port max_connections grace_seconds wyoming_port wyoming_hos
 def application(flags: dict[str, Any]) -> Any:
     """Builds a Ray Serve application from flags of `myxtts serve`, such as `{"checkpoint": "runs/mine", "queue": 16}`.
 
-    Raises:
-        UserError: Ray is not installed, or a flag is unknown, invalid or in `OF_RAY`.
+    Raises `UserError` if Ray is not installed, or a flag is unknown, invalid or in `OF_RAY`.
     """
     with needing('This needs Ray Serve. Install it with: pip install "myxtts[ray]"'):
         from ray import serve
@@ -43,7 +42,7 @@ def application(flags: dict[str, Any]) -> Any:
 
 
 def command_line(flags: dict[str, Any]) -> list[str]:
-    """Converts flags to words for `myxtts serve`. A flag is omitted for False or None, and has no value for True."""
+    """Converts flags to arguments of `myxtts serve`. Omits flags that are False or None. A True flag gets no value."""
     words = []
     for name, value in flags.items():
         name = name.replace("-", "_")

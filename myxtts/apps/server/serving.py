@@ -59,7 +59,7 @@ def open_model(arguments: argparse.Namespace, key: str | None) -> tuple[FastAPI,
 
 
 def _open_exported(run, arguments):
-    """Returns an exported model, its voices `{name: language}`, trained speakers' names, and options for `Speaker`."""
+    """Returns an exported model, its voices `{name: language}`, its training speakers, and arguments for `Speaker`."""
     for name in ("decoder", "engine", "device", "which"):
         if getattr(arguments, name) not in (None, "best"):
             raise UserError(

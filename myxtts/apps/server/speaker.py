@@ -31,7 +31,7 @@ METRICS = read_toml(__file__, "metrics.toml")
 
 
 class Metrics(dict):
-    """Prometheus metrics by name, in a separate registry. `load()` returns `Speaker.load`, the values of the gauges."""
+    """Prometheus metrics by name, in a separate registry. The gauges take their values from the function `load`."""
 
     def __init__(self, load: Callable[[], tuple[int, int, int]]):
         self.registry = CollectorRegistry()
@@ -102,7 +102,7 @@ class Speaker:
         total_seconds: Time limit from arrival to the last audio.
         warm: Argument of `Synthesizer.warm_up`: `none`, `short` or `all`.
         device: Context manager in which the speaker's thread runs the model, such as `tf.device(…)`.
-        most_texts: Maximum number of texts spoken simultaneously. An exported model samples their codes in turns.
+        most_texts: Maximum number of texts spoken simultaneously. An exported model alternates between the texts.
     """
 
     def __init__(
@@ -282,7 +282,7 @@ class Speaker:
             self._end(job)
 
     def _end(self, job, error=None):
-        """Ends a running job. Unless it was cancelled, passes `next` the `error` or, if None, the end of the audio."""
+        """Ends a job. Sends `error` (None: the end of the audio) to the client, unless the job was cancelled."""
         job.stream.close()
         with self._changed:
             self._running.remove(job)

@@ -197,7 +197,7 @@ class SpeechResponse(Response):
             # Audio that was cut off gets no proper end, so that no client takes it for complete.
 
     async def _parts(self) -> AsyncIterator[tuple[bytes, bool]]:
-        """Yields the body of the response in parts, as (content, whether it is the last part) pairs."""
+        """Yields the parts of the response's body as pairs: the content, and True if it is the last part."""
         while (samples := await self.job.next()) is not None:
             if content := self.encoder.add(samples):
                 yield self._audio_event(content) if self.events else content, False
@@ -244,8 +244,8 @@ class CaptionedResponse(SpeechResponse):
             if self.encoder.is_open and times:
                 yield self._captioned(content, times), False
                 content, times = b"", []
-        content += self.encoder.end()
-        yield self._captioned(content, times), True
+        content += self.encoder.end()  # of mp3, opus and flac, its last bytes
+        yield self._captioned(content, times) if content or times else b"", True
 
     def _length_of_word(self, word):
         """Estimates the relative duration of a word: its number of phonemes, or of letters if the model has none."""

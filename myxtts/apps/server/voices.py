@@ -49,9 +49,9 @@ class VoiceBook:
         model: Model that loads the voices and encodes new ones.
         speakers: Languages of the voices stored with the model, by voice name.
         folder: Folder with one file per voice; files may be added or changed at any time. None means no folder.
-        aliases: Voice for each additional name. The voice for the name "" is the default voice. OpenAI's and Kokoro's
-            voice names need no alias: they select a voice of the same language and sex, if there is one. Because
-            OpenAI's voices have no language, the language of the text is used for them.
+        aliases: Maps additional names to voices. The name "" stands for the default voice. OpenAI's and Kokoro's voice
+            names need no alias: they select a voice of the same language and sex, if there is one. OpenAI's names have
+            no language, so they select a voice for the language of the text.
 
     Raises `FileNotFoundError` if the folder does not exist, and `UserError` if an alias does not name a voice.
     """
@@ -92,7 +92,10 @@ class VoiceBook:
         if voices and name not in voices:
             name = _stand_in(name, [*voices.values()], language)
         if name not in voices:
-            some = ", ".join(list(voices)[:20]) or "none: start the server with --voices FOLDER"
+            some = (
+                ", ".join([*list(voices)[:20], *["…"][: len(voices) > 20]])
+                or "none: start the server with --voices FOLDER"
+            )
             raise ApiError(400, f"voice must be one of the server's voices: {some}.", "voice", "voice_not_found")
         return voices[name]
 
@@ -135,8 +138,8 @@ class VoiceBook:
 
 
 def _stand_in(name, voices, language):
-    """Returns the name of a substitute in `voices` if `name` is "" or an OpenAI or Kokoro voice, otherwise `name`. The
-    substitute has the same sex and language (`language`, if `name` has none), if there is such a voice."""
+    """Returns the name of a substitute in `voices` if `name` is "" or an OpenAI or Kokoro voice. Otherwise, returns
+    `name`. The substitute has the same sex and language, if possible. If `name` has no language, `language` is used."""
     kind, spoken, place = OPENAI_VOICES.get(name, ""), (language, None), 0
     if kind:
         place = [one for one in OPENAI_VOICES if OPENAI_VOICES[one] == kind].index(name)

@@ -6,6 +6,7 @@ The protocol has no API keys. Use it only on this machine or in a trusted networ
 import asyncio
 import re
 import socket
+import time
 
 from wyoming.audio import AudioChunk, AudioStart, AudioStop
 from wyoming.error import Error
@@ -16,11 +17,12 @@ from wyoming.server import AsyncEventHandler
 from wyoming.tts import Synthesize, SynthesizeChunk, SynthesizeStart, SynthesizeStop, SynthesizeStopped
 
 import myxtts
-from myxtts.apps.server.gate import ApiError, ServerSettings, as_api_error
+from myxtts.apps.server.gate import ApiError, ServerSettings, as_api_error, log
 from myxtts.apps.server.speaker import Speaker
 from myxtts.apps.server.speech import SEND_SECONDS, SpeechRequest, make_job
 from myxtts.apps.server.voices import VoiceBook
 from myxtts.audio.files import to_int16
+from myxtts.config.checks import UserError
 from myxtts.text.reading import SENTENCE_PAUSE_SECONDS
 
 MOST_DATA_BYTES = 2**20
@@ -31,6 +33,7 @@ async def serve_wyoming(listener: socket.socket, speaker: Speaker, voices: Voice
     """Serves Wyoming clients on a listening socket until cancelled. Wyoming and HTTP requests share one queue."""
     answer = lambda reader, writer: _Conversation(reader, writer, speaker, voices, settings).run()
     async with await asyncio.start_server(answer, sock=listener) as server:
+        log.info("Listening on tcp://%s:%s (Wyoming)", *listener.getsockname()[:2])
         await server.serve_forever()
 
 
@@ -62,7 +65,7 @@ class _Conversation(AsyncEventHandler):
             pass  # raised for broken connections and by the event parser
 
     async def handle_event(self, event: Event) -> bool:
-        """Answers an event. Returns False to disconnect after an error, because Home Assistant would wait for audio."""
+        """Answers an event. After an error, returns False to disconnect the client, which may be waiting for audio."""
         if not isinstance(event.type, str) or not isinstance(event.data, dict):
             return False
         try:
@@ -70,10 +73,17 @@ class _Conversation(AsyncEventHandler):
         except OSError:  # the client has left, or does not read
             raise
         except Exception as error:
+            if not isinstance(error, UserError | ApiError):
+                log.exception("A Wyoming event failed")
             error = as_api_error(error)
+            self._log(error.status, error=error.code)
             await self.write_event(Error(error.message, error.code).event())
             return False
         return True
+
+    def _log(self, status, **facts):
+        self.speaker.metrics["requests"].labels("wyoming", status).inc()
+        log.info("request", extra={"fields": dict(path="wyoming", status=status) | facts})
 
     async def write_event(self, event: Event) -> None:
         """Sends an event to the client. Raises `TimeoutError` if the client does not receive it in time."""
@@ -121,11 +131,13 @@ class _Conversation(AsyncEventHandler):
         job = await asyncio.to_thread(make_job, request, self.speaker, self.voices, self.settings)
         job.silences = job.silences[0], job.silences[1] + pause_seconds
         form = self.speaker.synthesizer.sample_rate, 2, 1
+        began = time.monotonic()
         self.speaker.submit(job)
         try:
             await self.write_event(AudioStart(*form).event())
             while (samples := await job.next()) is not None:
                 await self.write_event(AudioChunk(*form, to_int16(samples).tobytes()).event())
             await self.write_event(AudioStop().event())
+            self._log(200, characters=len(text), language=job.language, seconds=round(time.monotonic() - began, 4))
         finally:
             self.speaker.cancel(job)

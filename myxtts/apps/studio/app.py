@@ -119,7 +119,7 @@ def mount_page(app: FastAPI, studio: Studio, password: str | None, token: str | 
 
 
 def make_page_app(studio: Studio, password: str | None, token: str | None = None) -> FastAPI:
-    """Builds an app with only the page (see `mount_page`). If `password` is None, it answers only on localhost."""
+    """Builds an app with only the page (see `mount_page`). Without a password, the app answers only on localhost."""
     app = FastAPI(openapi_url=None)
     if not password:
         app.add_middleware(TrustedHostMiddleware, allowed_hosts=["localhost", "127.0.0.1", "[::1]"])

@@ -31,14 +31,14 @@ SAME = "same"
 
 
 def runs_in(folder: Path) -> list[str]:
-    """Returns the run names, newest first. A run named `base` is listed as `./base`: `base` is the bundled model."""
+    """Returns the run names, newest first. A run named `base` becomes `./base`, because `base` is the bundled model."""
     found = [path.parent for path in folder.glob(f"[!.]*/{SETTINGS}") if kind_of(path.parent) in (MODEL, SETTINGS)]
     found.sort(key=lambda path: status_of(path).st_mtime, reverse=True)
     return [model_name(path.relative_to(folder)) for path in found]
 
 
 def named_folder(home: Path, name: str, kind: str = "run") -> Path:
-    """Returns `home / name`. `kind` is `run` or `data`. Raises `UserError` if `name` is no valid name of this kind."""
+    """Returns `home / name`. `kind` is `run` or `data`. Raises `UserError` if `name` is invalid for this kind."""
     is_valid = re.fullmatch(r"[^\W_][\w .-]{0,99}(?<! )", name or "") or (kind == "run" and name in runs_in(home))
     if name == BASE_NAME or not is_valid:
         raise PageError(f"bad_name_{kind}", repr(name)) if name else PageError(f"no_name_{kind}")
@@ -121,7 +121,7 @@ class DataSets:
         return folder
 
     def lists(self, folder: str | Path) -> list[Path]:
-        """Returns the paths of a data set's CSV lists of clips; [] if the page did not cut the set from recordings."""
+        """Returns the paths of the CSV lists of clips in a data set that the page cut from recordings; otherwise []."""
         lists = [Path(folder, name) for name in ("metadata_train.csv", "metadata_eval.csv")]
         return [path for path in lists if path.is_file()] if Path(folder).parent == self.home else []
 
@@ -184,7 +184,7 @@ def kept_in(home: Path) -> dict[str, Kept]:
 
 
 def _parts(kind, folder):
-    """Returns the paths to move together: a data set's recordings or a run's output file, if any, then `folder`."""
+    """Returns the paths to move together: recordings of a data set or output of a run (if any), then `folder`."""
     beside = {"data": folder.with_name(f"{folder.name}{RECORDINGS}"), "run": output_path(folder)}
     return [path for path in (beside.get(kind), folder) if path and (path.exists() or path == folder)]
 

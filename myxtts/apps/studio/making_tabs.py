@@ -19,7 +19,7 @@ from myxtts.storage.base_model import BASE_NAME
 
 
 def data_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
-    """Fills the tab Data, to create and check data sets. Sets `choices.data`, the inputs that the tab Train copies."""
+    """Fills the tab Data for making and checking data sets. Stores its inputs in `choices.data` for the tab Train."""
     with gr.Row():
         with gr.Column():
             with gr.Row():
@@ -57,8 +57,8 @@ def data_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
 
 
 def _checked(studio, texts, page_language, chosen):
-    """Adds a button to check a data set, and displays for the results: report, clips, editable texts and `report.html`.
-    `chosen` are the inputs for folder and language. Returns `examine_on(event)`, which makes an event run the check."""
+    """Adds a button that checks a data set, and outputs for the results: report, clips, editable texts, `report.html`.
+    `chosen` are the inputs for folder and language. Returns a function that runs the check on a given Gradio event."""
     check = gr.Button(texts["check"], elem_id="data_check")
     line, report = parts.state_line("data_notice"), parts.log_box(texts["report"], "data_report", 6)
     with gr.Column(visible=False, elem_id="data_clips_box") as clips_box:
@@ -144,7 +144,7 @@ def train_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
 
 
 def _form(studio, texts, choices):
-    """Adds the training form. Returns inputs for run name, settings (`{flag: input}`), recipe, and the stage table."""
+    """Adds the training form. Returns the run name input, `{setting: input}`, the recipe input and the stage table."""
     preset = studio.preset(None, BASE_NAME)
     lists = dict(allow_custom_value=True)
     models = lambda: [(texts["nothing"], ""), (texts["base"], BASE_NAME), *runs_in(studio.home), ("XTTS v2", XTTS_V2)]

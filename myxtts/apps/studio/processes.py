@@ -84,13 +84,13 @@ class Tasks:
         return time.monotonic() - self._last[name][3]
 
     def folders(self) -> dict[str, Path]:
-        """Returns `{task name: output folder}` of the running commands; for `plan`, the folder of the planned run."""
+        """Returns `{task name: output folder}` of running commands. For `plan`, it is the folder of the planned run."""
         flags = ("--output=", "--checkpoint-dir=")
         words = {name: word for name in [*self._last] for word in self.arguments(name) if word.startswith(flags)}
         return {name: Path(word.partition("=")[2]) for name, word in words.items()}
 
     def cancel(self, name: str) -> bool:
-        """Terminates a command and its child processes; returns whether one was running under this name."""
+        """Terminates the command of this name and its child processes. Returns False if no such command is running."""
         with self._lock:
             if is_running := bool(self.arguments(name)):
                 os.killpg(self._last[name][1].pid, signal.SIGTERM)
@@ -118,11 +118,11 @@ def start_training(folder: Path, flags: Sequence[str]) -> None:
 
 
 def stop_training(folder: Path) -> None:
-    """Stops the training run in a folder. The run saves a checkpoint after its current step or, before its first step,
-    ends immediately. Sends SIGTERM because, if the server was started in the background (`&`), its runs ignore SIGINT
-    until training begins. Raises `UserError` if no run is training in the folder."""
+    """Stops the training run in a folder. The run saves a checkpoint after its current step, and then ends. If the run
+    has not begun its first step, it ends immediately. Raises `UserError` if no run is training in the folder."""
     if (process := process_of(folder)) is None:
         raise PageError("no_training", folder.name)
+    # If the server was started in the background (`&`), its runs ignore SIGINT until training begins.
     os.kill(process, signal.SIGTERM)
 
 
@@ -133,7 +133,7 @@ def require_free(folder: Path) -> None:
 
 
 def process_of(folder: Path) -> int | None:
-    """Returns the id of the process that is training in a folder, or None. Reads the folder's lock and `trainings`."""
+    """Returns the id of the process that is training in a folder, even if this server did not start it, or None."""
     process = trainings.get(folder.resolve())
     own = process.pid if process is not None and process.poll() is None else None
     try:
@@ -166,7 +166,7 @@ def output_path(folder: Path) -> Path:
 
 
 def status_of(path: Path) -> os.stat_result:
-    """Returns the `lstat` of a file or link. If the path does not exist (any more), all values are 0."""
+    """Returns the `lstat` of a file or link. If the path does not exist, all values of the result are 0."""
     with suppress(OSError):
         return path.lstat()
     return os.stat_result((0,) * 10)

@@ -74,7 +74,7 @@ def speak_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
 
 
 def compare_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
-    """Fills the tab Compare, where users listen to two checkpoints (blind, if wanted), vote, and run an evaluation."""
+    """Fills the tab Compare, where users listen to two checkpoints (optionally blind), vote, and run an evaluation."""
     sides = []
     with gr.Row():
         for number, label in enumerate(("run", "second")):

@@ -71,8 +71,8 @@ class Studio:
         return {os.path.relpath(clip.wav_path, folder): clip for clip in clips}
 
     def data_language(self, folder: str | None, before: str) -> str:
-        """Returns the most common language of the clips in `folder`. Clips without a language count as `before`, the
-        language selected so far. If `before` is the most common, returns the language detected from the texts."""
+        """Returns the most common language label of the clips in `folder` or, if it is missing or equals `before`, the
+        language detected from the texts. Returns `before`, the selected language, if the result is unsupported."""
         with suppress(UserError, OSError):
             stated, found = self.clip_languages(self.clips(folder, before).values() if folder else ())
             found = found if stated == before else stated
@@ -127,7 +127,7 @@ class Studio:
 
     def plan(self, flags: list[str], run: str | None, tasks: processes.Tasks | None = None) -> Iterator[str]:
         """Runs `myxtts plan` in `tasks` (default: `self.tasks`) and yields the output so far. Without a GPU, omits
-        the batch sizes for GPUs. If `run` is given, estimates its duration. Raises `UserError` if the command fails."""
+        batch sizes for GPUs. If `run` is given, also estimates the time to train it. Raises `UserError` on failure."""
         if f"--init-from={training_form.XTTS_V2}" in flags:  # the plan does not download the model to read its size
             flags = [*flags, f"--model-size={training_form.RELEASED_SIZE}"]
         of_run = ["--time", f"--checkpoint-dir={self.home / run}"] if run else []
@@ -136,14 +136,15 @@ class Studio:
             yield "\n\n".join(one for one in printed.split("\n\n") if has_gpu or not one.startswith("LARGEST BATCH"))
 
     def speakers(self, language: str, *names: str, before: str | None = None) -> list[str]:
-        """Returns voices shared by all models `names`: voices in `language`, then others. `before` leads its group."""
+        """Returns the voices that all models `names` share: first the voices in `language`, then the other voices. The
+        previously selected voice `before`, if shared, is the first voice of its group."""
         voices, *others = (read_speakers(self.folder(name)) for name in names)
         shared = [one for one in voices if all(one in other for other in others)]
         return sorted(shared, key=lambda it: (voices[it].language != language, it != before, voices[it].clip is None))
 
     def languages(self, before: str, *names: str) -> tuple[str, list[str]]:
-        """Returns a tuple (language to select, languages that all models `names` share). The first choice is the
-        language of the first trained speaker of `names[0]`, the second is `before`; "" if neither is shared."""
+        """Returns the language to select, and the languages that all models `names` share. Selects the language of the
+        first trained speaker of `names[0]` or, if the models do not share it, `before`; "" if neither is shared."""
         known = [one.language for one in read_speakers(self.folder(names[0])).values() if one.clip]
         shared = {*LANGUAGES}
         for name in names:
@@ -152,9 +153,9 @@ class Studio:
         return next((one for one in (*known[:1], before) if one in shared), ""), sorted(shared)
 
     def reading(self, text: str, language: str, speaker: str | None, *names: str) -> tuple[str, str | None, str, str]:
-        """Returns a tuple (language, voice, other language that the words suggest or "", characters that a model in
-        `names` cannot speak). If `language` is "", detects the language of the text like `myxtts say`, and chooses a
-        voice in this language. Raises `UserError` if `text` is blank or has letters that its language lacks."""
+        """Returns the language of `text`, the voice to use, the language suggested by the words ("" if the same), and
+        characters that a model in `names` cannot speak. If `language` is "", detects the language like `myxtts say`,
+        and chooses a voice in it. Raises `UserError` if `text` is blank or in an unsupported language or script."""
         if not text.strip():
             raise PageError("no_text")
         _, among = self.languages("", *names)
@@ -169,7 +170,7 @@ class Studio:
 
     def example(self, text: str, language: str, speaker: str | None, name: str, usual: str) -> str:
         """Translates `text` to `language` if it is a sample sentence; returns any other text unchanged. If `language`
-        is "", translates to the language of the voice `speaker` of the model `name` or, if it is unknown, `usual`."""
+        is "", uses the language of the voice `speaker` in the model `name`. If that is unknown, uses `usual`."""
         voice = read_speakers(self.folder(name)).get(speaker)
         found = EXAMPLES.get(language or voice and voice.language, EXAMPLES[usual])
         return found if text in EXAMPLES.values() else text
@@ -226,15 +227,14 @@ class Studio:
         yield from self.tasks.follow("convert", "convert", f"--from-coqui={source.strip()}", f"--output={target}")
 
     def evaluate(self, first: str, which: str, second: str, of_second: str, sentences: int) -> Iterator[str]:
-        """Evaluates the models `first` and `second` at their checkpoints `which` and `of_second`; yields the output."""
+        """Evaluates models `first` (checkpoint `which`) and `second` (checkpoint `of_second`); yields the output."""
         folders = dict.fromkeys((f"{self.source(first)}@{which}", f"{self.source(second)}@{of_second}"))
         flags = [f"--sentences={int(sentences or 0)}", "--seeds=1", f"--output={self.home / EVALUATION}"]
         yield from self.tasks.follow("evaluate", "evaluate", *flags, "--", *folders)
 
 
 def _load(folder, which, changed):
-    # Imported here, because TensorFlow takes seconds to import and only speaking needs it.
-    import_sparingly()
+    import_sparingly()  # imported here, because TensorFlow takes seconds to import and only speaking needs it
     from myxtts.interchange.onnx.engines import load_synthesizer
 
     return load_synthesizer(folder, which)

@@ -73,7 +73,7 @@ def config_in(recipe: str, folder: Path) -> XTTSConfig:
 
 
 def values_of(config: XTTSConfig) -> dict[str, Any]:
-    """Converts a configuration to form values. A setting that each stage has is None if the stages differ in it."""
+    """Converts a configuration to form values. A per-stage setting is None if its value differs between stages."""
     values = {name: _value_in(config, flag.settings[0]) for name, flag in FLAGS.items()}
     return values | dict(language=config.data.language or DEFAULT_LANGUAGE)
 

@@ -96,7 +96,7 @@ def load_corpus(
 
 def files_beside(recording: Path, suffixes: Sequence[str]) -> list[Path]:
     """Returns the files with `suffixes` that belong to a recording, in the order of the suffixes. For `talk.wav`, these
-    are `talk.srt` and, unless there is another recording `talk.en.wav`, `talk.en.srt`."""
+    are `talk.srt` and `talk.en.srt`. If there is also a recording `talk.en.wav`, only `talk.srt` is returned."""
     kind = lambda one: one.suffix.lower()
     paths = [recording.parent / name for name in os.listdir(recording.parent) if name.startswith(recording.stem)]
     others = {one.stem for one in paths if kind(one) in MEDIA_EXTENSIONS}
@@ -107,7 +107,7 @@ def files_beside(recording: Path, suffixes: Sequence[str]) -> list[Path]:
 
 
 def text_beside(recording: Path, language: str) -> Path | None:
-    """Returns the text file next to a recording, or None. Prefers subtitles to other texts. Among equals, prefers
+    """Returns the text file next to a recording, or None. Prefers subtitles to other texts. If several remain, prefers
     a file whose name contains `language`, such as `talk.en.srt`. Ignores files whose names contain another language."""
     found = files_beside(recording, (*SUBTITLES, ".txt", ".lab"))
     codes = {path: to_code(path.stem.removeprefix(recording.stem).strip(".")) for path in found}
@@ -116,7 +116,7 @@ def text_beside(recording: Path, language: str) -> Path | None:
 
 
 def _other_kind(root):
-    """Returns None if `root` may be a data set, otherwise the kind of `root`: a key of `not_data.toml` or `KINDS`."""
+    """Returns the kind of `root`, e.g. "model" or "recording", if it cannot be a data set. Otherwise, returns None."""
     if str(root).startswith("hf:"):
         return "hub"
     if not root.exists():
@@ -168,7 +168,7 @@ def _note_unused_audio(reading, layout):
 
 
 def _guess_language(reading):
-    """Sets the language of unlabeled clips by script or words. Rejects clips in a wrong script, notes other doubts."""
+    """Detects the language of unlabeled clips, rejects clips in a wrong script, and notes labels that seem wrong."""
     unnamed = [clip for clip in reading.utterances if clip.language == reading.language]
     language, note = guess_language((clip.text for clip in unnamed), reading.language)
     if note:
@@ -195,8 +195,8 @@ def _guess_language(reading):
 
 
 def _refuse_letters(reading, language, group):
-    """Rejects clips of `group`, all labeled `language`, in the wrong script. Raises `CorpusError` if they exceed 10 %.
-    Does nothing if all texts fit `language` or one other language, or if `language` is Latin or romanized."""
+    """Rejects the clips of `group` whose script does not fit their label `language`. Raises `CorpusError` if these are
+    over 10 % of all clips. Does nothing if all texts fit one language, or if `language` may use Latin letters."""
     read_as, note = guess_language((clip.text for clip in group), language)
     if not note or read_as != language:
         return

@@ -124,7 +124,7 @@ class Reading:
         return None
 
     def note(self, start: str, subject: str = "", end: str = "."):
-        """Adds the note `start` + `subject` + `end`. Shows notes that differ only in `subject` once, with a count."""
+        """Adds the note `start` + `subject` + `end`. Notes that differ only in `subject` are merged and counted."""
         self._notes.setdefault((start, end), []).append(subject)
 
     @property

@@ -1,4 +1,4 @@
-"""Safe access to an untrusted data set: limits file sizes, and opens files outside it only if the user allows this."""
+"""Reads untrusted data sets safely: limits file sizes, and restricts access to files outside the data set."""
 
 import itertools
 import json
@@ -68,8 +68,8 @@ class CorpusFolder:
         self._roots |= dict.fromkeys((folder, folder.resolve()))
 
     def allow_named(self, names: Collection[str]):
-        """If at least half of the paths `names` are audio files outside the data set, adds their common folder to
-        `audio_roots`. Does nothing if there are `audio_roots`, or if that folder is `/` or another user's."""
+        """Adds to `audio_roots` the common folder of the audio files in `names` that are outside the data set. Does
+        nothing if they are under half of `names`, `audio_roots` has entries, or the folder is `/` or not the user's."""
         away = [name for name in names if (name[:1] == "/" or ".." in name) and name.lower().endswith(AUDIO_EXTENSIONS)]
         paths = [Path(os.path.normpath(self.root / name)) for name in away]
         outside = [path for path in paths if not any(path.is_relative_to(root) for root in self._roots)]
@@ -109,14 +109,14 @@ class CorpusFolder:
         return found
 
     def _find_on_disk(self, folder):
-        """Returns `folder` with its name in the Unicode form on disk, or unchanged if `folder` does not exist."""
+        """Returns `folder` with the Unicode form that its name has on disk, or unchanged if `folder` does not exist."""
         if os.path.isdir(folder) or not any(folder.is_relative_to(root) for root in self._roots):
             return folder
         beside, key = self._list(folder.parent, for_audio=True)[1], file_key(folder.name)
         return next((one for one in beside if file_key(one.name) == key), folder)
 
     def _find_entries(self, folder, for_audio=False):
-        """Returns the results of `files` and `subfolders` for a folder. For `for_audio`, see `_check_links`."""
+        """Returns the files of a folder, as `files` does, and its subfolders. `_check_links` explains `for_audio`."""
         folder = self._on_disk(folder)
         if not os.path.isdir(folder):
             return {}, []
@@ -190,11 +190,11 @@ class CorpusFolder:
             return refused.reason == "several files"
 
     def name_to_parts(self, name: str) -> list[str]:
-        """Splits a clip's path, as given in a list, into components relative to the data set. If the path is in one of
-        `audio_roots`, the first component is this root. Raises `ClipRefused` if the path is invalid.
+        """Splits a clip's path, as given in a list, into components relative to the data set. For a path in one of
+        `audio_roots`, the first component is the path of that root. Raises `ClipRefused` if the path is invalid.
 
         An absolute path that does not exist, or a relative path whose first folder does not exist, may be from another
-        computer. Its leading folders are then removed until a folder in `searched` contains the remaining path.
+        computer. In this case, leading folders are removed until the rest is the path of a file in `searched`.
         """
         if not is_name(name):
             detail = f"The id has over {MAX_NAME_CHARACTERS} characters, or control or direction characters."
@@ -224,8 +224,8 @@ class CorpusFolder:
         return any(os.path.isdir(self._on_disk(at / name)) or file_key(name) in self._below(at) for at in self.searched)
 
     def _check_links(self, path, for_audio=False):
-        """Raises `ClipRefused` if symbolic links in `path` lead out of the data set and `audio_roots`. If `for_audio`,
-        links to audio files and to folders are allowed if the user owns both the links and their target."""
+        """Raises `ClipRefused` if symbolic links in `path` lead to a target outside the data set and `audio_roots`.
+        `for_audio` allows an audio file or a folder as the target, if the user owns the target and the links."""
         real = Path(os.path.realpath(path))
         links = [one for one in (path, *path.parents) if one.is_relative_to(self.root) and one.is_symlink()]
         # Folders from `allow_named` are only for audio files that a list names, not for other files or links.
@@ -308,6 +308,6 @@ def is_name(text: str) -> bool:
 
 
 def file_key(name: str) -> str:
-    """Normalizes a file name for look-up: the name to NFC (macOS decomposes letters), the extension to lower case."""
+    """Normalizes a file name for look-up. Uses Unicode NFC (macOS decomposes letters) and a lower-case extension."""
     stem, extension = os.path.splitext(unicodedata.normalize("NFC", name))
     return stem + extension.lower()

@@ -74,7 +74,7 @@ def _extract(audio, path):
 
 
 def _with_language(reading, place):
-    """Returns `place`. If the folder contains `lang.txt` (of xtts-finetune-webui), this file sets the language."""
+    """Returns `place` with the language from xtts-finetune-webui's `lang.txt`, or unchanged if that file is missing."""
     path = place.path / "lang.txt"
     is_there = reading.folder.has(place.path, path.name)
     return place._replace(language=reading.folder.read_text(path, 100).strip()) if is_there else place
@@ -87,7 +87,7 @@ def read_finetune_webui(reading: Reading, place: Place) -> None:
 
 
 def read_common_voice(reading: Reading, place: Place) -> None:
-    """Reads Common Voice: `train.tsv` or else `validated.tsv`; for validation, `dev.tsv` or else `test.tsv`."""
+    """Reads Common Voice: `train.tsv` (or `validated.tsv`) for training, `dev.tsv` (or `test.tsv`) for validation."""
     files = reading.folder.files(place.path)
     training = [name for name in ("train.tsv", "validated.tsv") if name in files]
     if not training or place.path / "clips" not in reading.folder.subfolders(place.path):
@@ -131,7 +131,7 @@ def read_header(reading: Reading, place: Place) -> None:
 
 
 def read_ljspeech(reading: Reading, place: Place) -> None:
-    """Reads a list without a known header: the list of `place` or `metadata.csv`. Finds the columns by content."""
+    """Reads `place.list_path`, or `metadata.csv` if this is None. Finds the columns of the list by their content."""
     path = place.list_path or place.path / "metadata.csv"
     if not reading.folder.has(path.parent, path.name):
         return
@@ -157,7 +157,7 @@ def read_lists(reading: Reading, place: Place) -> None:
 
 
 def _find_lists(reading, place, folder):
-    """Returns the lists of clips in a folder as `{path: Table}`. Omits `speakers.csv` and reports that MyXTTS wrote."""
+    """Returns the lists of clips in a folder as `{path: Table}`. Omits reports by MyXTTS and `speakers.csv`."""
     names = [name for name in reading.folder.files(folder) if name.endswith(_LISTS) and name != "speakers.csv"]
     named = [folder / name for name in names]
     if len(named) > _MAX_LISTS:  # many small files are transcripts or metadata of clips
@@ -249,9 +249,9 @@ def _add_pair(reading, place, audio, transcript, name):
 
 
 def _are_labels(rows):
-    """Returns whether `rows`, matches of `_LABEL`, are labels, rather than a transcript such as "1 2 buckle my shoe".
-    All times of Audacity labels have decimals, and no label ends before it starts. HTS labels contain letters, are
-    sorted by time, and have positive durations, of which at least one is above 1."""
+    """Returns whether a text file is a label file, not a transcript such as "1 2 buckle my shoe". `rows` are matches
+    of `_LABEL`. In label files of Audacity, all times have decimals, and no label ends before it starts. Label files
+    of HTS contain letters and are sorted by time; all durations are above 0, and at least one is above 1."""
     times = [tuple(float(row[k].replace(",", ".")) for k in (1, 2)) for row in rows]
     lengths = [end - start for start, end in times]
     if all({*".,"} & {*row[1]} and {*".,"} & {*row[2]} for row in rows):
@@ -278,7 +278,7 @@ def read_vctk(reading: Reading, place: Place) -> None:
 def read_chapters(reading: Reading, place: Place, suffix: str) -> None:
     """Reads LibriSpeech or LibriTTS: `SPEAKER/CHAPTER/` folders with texts in files that end with `suffix`.
 
-    Folders `dev-…` are for validation, and `test-…` are not used. Without other folders, these are for training.
+    Uses folders `dev-…` for validation and skips `test-…`. If there are only such folders, uses all for training.
     """
     has_texts = lambda path: any(name.endswith(suffix) for name in reading.folder.files(path))
     chapters = [path for path in reading.folder.walk(place.path, 3) if has_texts(path)]
@@ -301,7 +301,7 @@ def read_chapters(reading: Reading, place: Place, suffix: str) -> None:
 
 
 def read_mls(reading: Reading, place: Place) -> None:
-    """Reads Multilingual LibriSpeech: `audio/`, and `transcripts.txt` whose lines are a clip name and a text."""
+    """Reads Multilingual LibriSpeech: `audio/`, and `transcripts.txt` with a clip name and a text in each line."""
     path, audio = place.path / "transcripts.txt", place.path / "audio"
     if not (reading.folder.has(place.path, path.name) and audio in reading.folder.subfolders(place.path)):
         return
@@ -314,9 +314,8 @@ def read_mls(reading: Reading, place: Place) -> None:
 
 def read_m_ailabs(reading: Reading, place: Place) -> None:
     """Reads M-AILABS: books such as `de_DE/by_book/female/SPEAKER/BOOK/`, each with a `metadata.csv` and `wavs/`.
-
-    Direct subfolders with these files may be speakers, so they are read only in `by_book` or if M-AILABS was chosen.
-    """
+    If direct subfolders of `place` look like books, they may be speakers. Then nothing is read unless the path of
+    `place` contains `by_book`, or the user chose the format `m-ailabs`."""
     folder = reading.folder
     is_book = lambda path: folder.has(path, "metadata.csv") and path / "wavs" in folder.subfolders(path)
     books = [path for path in folder.walk(place.path, 5) if is_book(path)]

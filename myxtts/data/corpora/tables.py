@@ -86,7 +86,7 @@ class Table(NamedTuple):
 
 
 def _json_to_cells(line):
-    """Returns the known cells of a line of JSON as `{column: cell}`; {} if the line is not an object."""
+    """Parses a line of JSON. Returns `{column: cell}` for columns that MyXTTS knows; {} if the line is no object."""
     row = None
     with suppress(ValueError, RecursionError):
         row = json.loads(line)
@@ -110,8 +110,8 @@ def find_dialect(lines: list[str], separator: str) -> Dialect:
 
 
 def _guess_separator(lines):
-    """Returns `|` if any line contains `|`. Otherwise, returns the first of tab, comma and semicolon that splits most
-    lines into 2 or 3 cells, or `|` if no separator does."""
+    """Returns `|` if any line contains `|`. Otherwise, returns the first of tab, comma and semicolon that splits more
+    than half of the lines into 2 or 3 cells. If none of them does, returns `|`."""
     lines = [line for line in lines if line.strip()]
     splits = lambda one: sum(len(cells) in (2, 3) for cells in map(find_dialect(lines, one).split, lines))
     found = (one for one in "\t,;" if 2 * splits(one) > len(lines))
@@ -149,10 +149,9 @@ def header_table(reading: Reading, place: Place, path: Path) -> Table | None:
 
 def content_table(reading: Reading, place: Place, path: Path) -> Table | None:
     """Finds the columns of a list by their content. Returns its `Table`, or None if no column contains clips.
-
-    In the clip column, at least half of the cells name audio files. If the list has a header, the text column is named
-    in the header or, if no name is known, has the most letters. Otherwise, `columns_by_content` finds the columns.
-    """
+    In the clip column, at least half of the cells name audio files. If the list has a header, the header names the text
+    column. If the header contains no known name for texts, the text column is the one with the most letters. If the
+    list has no header, `columns_by_content` finds the columns."""
     lines = reading.folder.read_lines(path)
     sample = [line for line in lines[:100] if line.strip()]
     places = place.path / "wavs", place.path, *reading.folder.subfolders(path.parent)
@@ -187,8 +186,8 @@ def content_table(reading: Reading, place: Place, path: Path) -> Table | None:
 
 
 def plain_table(reading: Reading, place: Place, path: Path) -> Table:
-    """Returns the `Table` of a list without a header: `id|text|normalized text`, `id|text|normalized text|speaker`, or
-    a clip column and other columns that `columns_by_content` finds, such as `id|speaker|text`."""
+    """Returns the `Table` of a list without a header. `columns_by_content` finds the columns; usual columns are
+    `id|text|normalized text` and `id|text|normalized text|speaker`."""
     lines = reading.folder.read_lines(path)
     dialect = find_dialect(lines, _guess_separator(lines))
     rows = [cells for cells in map(dialect.split, lines) if len(cells) > 1 and any(cells)]
@@ -200,11 +199,11 @@ def plain_table(reading: Reading, place: Place, path: Path) -> Table:
 
 
 def columns_by_content(rows: Sequence[list[str]], size: int, clip: int = 0) -> tuple[tuple[str | None, ...], bool]:
-    """Returns the columns of a list without a header, and whether they are a guess to be reported to users.
+    """Returns the columns of a list without a header, and whether they are a guess. Users must be told about a guess.
 
-    Uses only rows with `size` cells. `clip` is the index of the clip column. The text column has the most letters. A
-    column whose words do not occur in the text contains speakers or languages, if the words are short or only few
-    different words occur. Columns of varied numbers, such as durations, are not used.
+    Uses only rows with `size` cells. `clip` is the index of the clip column. The text column has the most letters.
+    In columns of speakers or languages, the words are short or repeat often, and do not occur in the text. Columns
+    with many different numbers, such as durations, are not used.
     """
     plain = ("id", "text", "normalized", "speaker")[:size]
     words = [[tuple(cell.casefold().split()) for cell in row] for row in rows if len(row) == size]
@@ -241,7 +240,8 @@ def columns_by_content(rows: Sequence[list[str]], size: int, clip: int = 0) -> t
 
 
 def _is_header(rows, column, found):
-    """Returns whether the first row is a header, rather than a clip whose audio file is missing."""
+    """Returns whether the first row is a header, not a clip without audio. `column` is the index of the clip column.
+    For each row, `found` is True if the cell in this column names an audio file."""
     header, *others = rows
     if found[0] or not all(found[1:]) or not any(map(str.isalpha, header[column])):
         return False
@@ -342,7 +342,7 @@ def read_split(reading: Reading, place: Place, training: Table, validation: Tabl
 
 
 def read_parts(reading: Reading, place: Place, parts: dict[str, Path], training: str, read: Callable[[Place], object]):
-    """Calls `read` for the split `training` and, if any, the first validation split. `parts` is `{split: folder}`."""
+    """Calls `read` for a validation split, if any, then for the split `training`. `parts` is `{split: folder}`."""
     validation, *others = [name for name in VALIDATION if name in parts and name != training] or [None]
     for name in others:
         reading.note("The folder ", reading.folder.relative(parts[name]), " is not used.")

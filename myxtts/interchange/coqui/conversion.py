@@ -50,8 +50,8 @@ class CoquiFiles:
 
     @classmethod
     def of(cls, model: Path, **given: Path | None) -> "CoquiFiles":
-        """Finds the model's other files next to `model`, by their names in Coqui's releases. `given` contains
-        paths to use instead, by field. Raises `CheckpointError` if there is no vocabulary."""
+        """Finds the other files of a model in the folder of `model`, by their names in Coqui's releases. Keyword
+        arguments, such as `vocab=path`, override these paths. Raises `CheckpointError` if there is no vocabulary."""
         beside = {field: model.with_name(name) for field, name in RELEASED_NAMES.items()}
         files = {field: given.get(field) or (path if path.is_file() else None) for field, path in beside.items()}
         if files["vocab"] is None:
@@ -114,9 +114,8 @@ def import_coqui(files: CoquiFiles, output: Path) -> tuple[XTTSConfig, list[Stor
 
     Returns the model's settings, and a `Stored` for each tensor in the files, used or unused.
 
-    Raises:
-        CheckpointError: A tensor is missing, unknown, misshapen or not finite, or the files belong to different models.
-        TorchCheckpointError: A file is damaged, or contains calls of functions that checkpoints do not need.
+    Raises `CheckpointError` if a tensor is missing, unknown, misshapen or not finite, or the files belong to different
+    models; `TorchCheckpointError` if a file is damaged, or calls functions that checkpoints do not need.
     """
     require(is_new_or_empty(output), "--output", "a new or empty folder", output, "Name another, or delete it.")
     checkpoint = read_torch_checkpoint(files.model)
@@ -178,7 +177,7 @@ def _items(checkpoint, path):
 
 
 def _match(tensors, stored):
-    """Sets `weight` or `reason` of each `Stored`. Raises `CheckpointError` for missing, wrong or unknown tensors."""
+    """Records in `stored` how each tensor is used. Raises `CheckpointError` for missing, invalid or unknown tensors."""
     missing, wrong = [], []
     for tensor in tensors:
         for key, shape in zip(tensor.names, tensor.shapes, strict=True):
@@ -241,7 +240,7 @@ def _finite_weights(tensors, stored):
 
 
 def _read_speakers(path, model):
-    """Returns the voices in a file as `{name: (latents, speaker vector)}`. Each voice must store its latents first."""
+    """Returns a file's voices as `{name: (latents, speaker vector)}`. The file must store each voice in this order."""
     stored = read_torch_checkpoint(path)
     if not isinstance(stored, dict) or not stored:
         raise CheckpointError(f"--speakers must be a file with voices by name. {path} holds {type(stored).__name__}.")
@@ -259,18 +258,15 @@ def _read_speakers(path, model):
 
 def export_coqui(folder: str | os.PathLike, output: str | os.PathLike, which: str = "best") -> list[Path]:
     """Exports a model to a folder for Coqui TTS: `model.pth`, `config.json`, `vocab.json` and `mel_stats.pth`. Adds
-    `dvae.pth` if the model has a DVAE, and `speakers_xtts.pth` if the model has voices.
+    `dvae.pth` if the model has a DVAE, and `speakers_xtts.pth` if the model has voices. Returns the paths.
 
     Args:
         folder: Folder that `import_coqui` wrote, or a run with a GPT, a speaker encoder and a waveform decoder.
         output: Path of the model file, ending in `.pth`, or a folder for `model.pth`. No file is overwritten.
         which: Checkpoint of the GPT and the waveform decoder, `best` or `last`.
 
-    Returns the paths of the written files.
-
-    Raises:
-        CheckpointError: A part is missing, or Coqui TTS does not support the model's shape.
-        OSError: A file could not be written. No model file exists then, because the model file is completed last.
+    Raises `CheckpointError` if a part is missing, or Coqui TTS does not support the model's shape; `OSError` if a file
+    could not be written. Then there is no model file, because the model file is completed last.
     """
     folder, output = Path(folder), Path(output)
     if output.suffix != ".pth":
@@ -337,7 +333,7 @@ def _read_part(folder, part, which):
 
 
 def _released(tensors, weights, folder):
-    """Returns the tensors of a Coqui release by name, given MyXTTS `weights` by name. Most are views of `weights`."""
+    """Converts `weights` to the arrays of a Coqui release, both by name. Most of the arrays are views of `weights`."""
     known = {tensor.weight for tensor in tensors}
     if unknown := [name for name in weights if name not in known]:
         raise CheckpointError(f"{folder} has weights that XTTS v2 does not have: {', '.join(unknown[:20])}.")

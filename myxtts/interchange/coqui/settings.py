@@ -32,8 +32,7 @@ def read_settings(path: Path | None, stored: Any) -> dict[str, Any]:
         path: The checkpoint's `config.json`; None uses `stored` instead.
         stored: The entry `config` of the checkpoint: a dictionary, an unpickled coqui-tts object, or None.
 
-    Raises:
-        CheckpointError: The file is not JSON, or a setting has an unsupported value.
+    Raises `CheckpointError` if the file is not JSON, or a setting has an unsupported value.
     """
     try:
         given = stored if path is None else read_json(path)
@@ -111,7 +110,7 @@ def model_config(shapes: Mapping[str, tuple[int, ...]], settings: dict, tokenize
 
 
 def run_config(model: ModelConfig, settings: dict) -> XTTSConfig:
-    """Returns a converted model's `XTTSConfig`: sampling as in `settings`, and data settings for fine-tuning."""
+    """Returns the `XTTSConfig` of a converted model. The sampling options come from the Coqui settings `settings`."""
     longest = math.floor(10 * model.max_codes * CODE_STRIDE_SAMPLES / MODEL_SAMPLE_RATE) / 10
     limits = dict(max_seconds=min(_TABLES["longest seconds"], longest), max_text_length=min(200, model.max_text_tokens))
     # coqui-tts cuts a recording to `max_ref_len` and then, if `gpt_cond_len` is positive, to `gpt_cond_len`.

@@ -79,7 +79,7 @@ class StubObject:
 
 @dataclass(slots=True, eq=False)
 class _Cell:
-    """A value on the stack of the pickle interpreter. The weight and the depth of a value are limited."""
+    """A value on the pickle interpreter's stack, with the numbers that are needed to limit its size and nesting."""
 
     value: Any
     weight: int = 1
@@ -105,9 +105,8 @@ class Unpickler:
     def run(self, pickled: bytes) -> tuple[Any, int]:
         """Reads the first pickle in `pickled`; returns its value and its length in bytes.
 
-        Raises:
-            TorchCheckpointError: The pickle uses an opcode or a function that no checkpoint needs, or exceeds a limit.
-            One of `_SIGNS_OF_DAMAGE`: The bytes are not a valid pickle.
+        Raises `TorchCheckpointError` if the pickle uses an opcode or a function that no checkpoint needs, or exceeds a
+        limit, and one of `_SIGNS_OF_DAMAGE` if the bytes are not a valid pickle.
         """
         limit = f"over the limit of {MAX_PICKLE_BYTES}; tensors do not count"
         self.require(len(pickled) <= MAX_PICKLE_BYTES, f"has a pickle of {len(pickled)} bytes, {limit}")
@@ -142,8 +141,8 @@ class Unpickler:
                 self.combine(name, whole, taken)
 
     def combine(self, name, whole, parts):
-        """Runs the pickle opcode `name` and puts its result on the stack. The result is `whole` with `parts` added or,
-        if `whole` is None, a new value made from `parts`. Raises `TorchCheckpointError` if a limit is exceeded."""
+        """Runs the pickle opcode `name` and pushes the result on the stack. The opcode adds `parts` to `whole` or, if
+        `whole` is None, makes a new value from `parts`. Raises `TorchCheckpointError` if a limit is exceeded."""
         self.work += sum(part.weight for part in parts)
         self.num_odd_keys += sum(type(part.value) not in (str, bytes) for part in parts[_KEYS.get(name, slice(0))])
         depth = max([part.depth + 1 for part in parts], default=0)
@@ -200,7 +199,7 @@ class Unpickler:
         return known(*arguments)
 
     def storage(self, kind, storage_class, key, _location, num_values, *_view):
-        """Returns the values of a tensor storage, 1-D. The arguments are PyTorch's reference to the storage."""
+        """Returns the values of a tensor storage as a 1-D array. The arguments are the fields of its persistent id."""
         dtype = DTYPES.get(storage_class.removeprefix("torch.")) if isinstance(storage_class, _Global) else None
         if kind != "storage" or dtype is None or self.load_storage is None:
             name = brief(str(storage_class) if isinstance(storage_class, str) else storage_class)
@@ -224,7 +223,7 @@ class Unpickler:
 
 
 def _literal(name, argument):
-    """Returns the `_Cell` that an opcode without operands puts on the stack: a constant, or the opcode's argument."""
+    """Returns a `_Cell` with the value that opcode `name` pushes: a constant such as None, or the inline `argument`."""
     if name in _LITERALS:
         return _Cell(copy.copy(_LITERALS[name]))
     if name == "GLOBAL":
@@ -265,9 +264,8 @@ def read_torch_checkpoint(path: str | os.PathLike) -> Any:
     Returns the saved object: usually a dictionary of arrays by name, or a dictionary with arrays by name under
     `"model"`. Objects of other classes become `StubObject`s.
 
-    Raises:
-        TorchCheckpointError: The file is cut short, altered or not a PyTorch checkpoint, calls a function that no
-            checkpoint needs, or claims more data than it has.
+    Raises `TorchCheckpointError` if the file is cut short, altered or not a PyTorch checkpoint, calls a function that
+    no checkpoint needs, or claims more data than it has.
     """
     path = Path(path)
     _require(path.stat().st_size, path, "is empty")
@@ -363,7 +361,7 @@ def _read_legacy(path, data):
 
 
 def _pickle(value, arrays):
-    """Returns pickle opcodes that build `value`. Appends its arrays to `arrays`, whose indices are the storage keys."""
+    """Returns pickle opcodes for `value`. Appends each array in `value` to `arrays`; its index is its storage key."""
     if isinstance(value, dict):
         return b"}(" + b"".join(_pickle(one, arrays) for one in itertools.chain.from_iterable(value.items())) + b"u"
     if not isinstance(value, np.ndarray):
@@ -378,7 +376,7 @@ def _pickle(value, arrays):
 
 
 def _aligned_entry(file, name, num_bytes=0):
-    """Returns a zip entry whose content starts at a multiple of 64 bytes, like those of PyTorch, for memory mapping."""
+    """Returns a zip entry whose content is aligned to 64 bytes for memory mapping, as in files of PyTorch."""
     entry = zipfile.ZipInfo(f"archive/{name}")
     entry.file_size = num_bytes
     padding = -(file.tell() + 34 + len(entry.filename)) % 64  # the header has 30 bytes, the start of the padding 4

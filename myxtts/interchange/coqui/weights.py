@@ -23,7 +23,7 @@ _TABLES = read_toml(__file__, "weights.toml")
 
 
 class Tensor(NamedTuple):
-    """A MyXTTS weight, and the Coqui tensor (or two tensors, gain and direction) from which it is converted."""
+    """A MyXTTS weight and the Coqui tensors from which it is converted: gain and direction, or a single tensor."""
 
     names: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
@@ -55,7 +55,7 @@ def model_tensors(config: ModelConfig) -> list[Tensor]:
 def constant_tensors(config: ModelConfig) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """Returns tensors that coqui-tts requires but MyXTTS lacks: one dictionary for `model.pth`, and one for `dvae.pth`.
 
-    For `model.pth`, these are batch counters, and filter, window and filterbank of the speaker encoder's spectrogram.
+    The tensors for `model.pth` are batch counters and spectrogram constants of the speaker encoder.
     """
     from myxtts.audio.mel import SPEAKER_MEL  # imports Keras, which an import does not need
 
@@ -118,7 +118,7 @@ def _tensors(part, table, **numbers):
 
 
 def dvae_tensors(config: ModelConfig, prefix: str = "") -> list[Tensor]:
-    """Returns a `Tensor` for each weight of the DVAE. All names in Coqui's file begin with `prefix`."""
+    """Returns a `Tensor` for each weight of the DVAE. `prefix` is put before the names of all Coqui tensors."""
     count, hidden = config.dvae_residual_blocks, config.dvae_hidden
     numbers = dict(hidden=hidden, book=config.codebook_width, codes=config.num_codes, mels=config.num_mels)
     tensors = [*_tensors("dvae", "encoder", **numbers)]

@@ -24,7 +24,7 @@ def import_package(name: str) -> ModuleType:
 
 
 class Tensor:
-    """Output of a node. Methods and operators add nodes. In `x + y`, `y` may also be a number, array or variable."""
+    """Output of a graph node. Methods and operators add new nodes. In `x + y`, `y` can be a number or an array too."""
 
     def __init__(self, graph: "Builder", name: str):
         self.graph, self.name = graph, name
@@ -43,7 +43,7 @@ class Tensor:
         return self.graph.op("Cast", self, to=self.graph.onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
 
     def reshape(self, *shape: int) -> "Tensor":
-        """Changes the shape. In `shape`, 0 means the input's length of this axis, and -1 the inferred length."""
+        """Changes the shape. In `shape`, 0 keeps the length of the axis, and -1 infers the length."""
         return self.graph.op("Reshape", self, shape)
 
     def transpose(self, *order: int) -> "Tensor":
@@ -69,7 +69,7 @@ class Tensor:
 
 
 class Builder:
-    """Builds one graph, node by node. `linear` stores matrices in the format `weights`, `FLOAT32` or `INT8`."""
+    """Builds one graph, node by node. `weights` is the number format of matrices in `linear`: `FLOAT32` or `INT8`."""
 
     def __init__(self, name: str, weights: str = FLOAT32):
         self.name, self.weights, self.onnx = name, weights, import_package("onnx")
@@ -137,13 +137,13 @@ class Builder:
         return self.op("Conv", x, kernel, *bias, pads=[layer.padding] * 2 * axes, **shape)
 
     def layer_norm(self, x: Tensor, layer: Any, width: int = 0) -> Tensor:
-        """Applies a Keras LayerNormalization to the last axis, of length `width` (required if there is no scale)."""
+        """Applies a Keras LayerNormalization to the last axis. `width` is its length, needed if there is no scale."""
         scale = layer.gamma if layer.scale else np.ones(width)
         bias = [layer.beta] if layer.center else []
         return self.op("LayerNormalization", x, scale, *bias, axis=-1, epsilon=layer.epsilon)
 
     def model(self, outside: Collection[str] = ()) -> Any:
-        """Returns the graph as an `onnx.ModelProto`, without the values of the arrays that `outside` names."""
+        """Returns the graph as an `onnx.ModelProto`. For arrays whose names are in `outside`, omits the values."""
         helper, stored = self.onnx.helper, []
         for name, array in self._arrays.items():
             if name in outside:

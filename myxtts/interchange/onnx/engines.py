@@ -32,7 +32,7 @@ def choose_engine(weight_bytes: int) -> str:
 
 
 def load_synthesizer(folder: str | Path, which: str = "best", engine: str | None = None, **options) -> Synthesizer:
-    """Loads a model like `Synthesizer.load`. `engine` is one of `ENGINES`, or None for the result of `choose_engine`.
+    """Loads a model with `Synthesizer.load`. `engine` is one of `ENGINES`; if it is None, `choose_engine` selects one.
     Raises `UserError` if the engine is unknown or its package is missing."""
     require(engine in (None, *ENGINES), "--engine", f"one of {', '.join(ENGINES)}", engine)
     synthesizer = Synthesizer.load(folder, which, **options)
@@ -63,7 +63,7 @@ class OnnxSteps:
         self._drawing = build_drawing(config).session(1)
 
     def read(self, latents: np.ndarray, text: np.ndarray, text_mask: np.ndarray) -> DecodingState:
-        """Returns the GPT's state after B prompts: latents `(B, N, width)`, text `(B, L)` and the start code."""
+        """Runs the GPT on prompts and returns the resulting state. For arguments, see `TensorflowSteps.read`."""
         config, rows = self.config, len(text)
         depth = config.width // config.heads
         keys = [np.zeros((rows, config.heads, depth, 1), np.float32)] * config.layers
@@ -81,7 +81,7 @@ class OnnxSteps:
         return self._reading.run(None, arrays)
 
     def move(self, state: DecodingState, rows: list[int], kept: slice, padding: tuple[int, int]) -> DecodingState:
-        """Selects sentences `rows` and cache positions `kept`, and adds `padding`: empty positions (before, after)."""
+        """Returns the state of sentences `rows`, with a cache cut to positions `kept` and zero-padded by `padding`."""
         keys = tuple(np.pad(one[rows][..., kept], ((0, 0),) * 3 + (padding,)) for one in state.keys)
         values = tuple(np.pad(one[rows][:, :, kept], ((0, 0),) * 2 + (padding, (0, 0))) for one in state.values)
         return DecodingState(keys, values, *(np.take(part, rows, axis=0) for part in state[2:]))

@@ -25,7 +25,7 @@ from myxtts.text.tokenizer import XTTSTokenizer
 class ExportedModel:
     """Exported model with the methods of `Synthesizer` that the server uses. It synthesizes in the calling thread.
 
-    A `SpeechStream` of this model must be polled. Raises `CheckpointError` if a file is missing or damaged.
+    Streams must be polled, not iterated (see `SpeechStream`). Raises `CheckpointError` for missing or damaged files.
     """
 
     def __init__(self, folder: Path, warm: str = "none"):
@@ -94,7 +94,7 @@ class ExportedModel:
 
 
 class ExportedCodes:
-    """Codes of one sentence. Unlike a `CodeStream`, which an engine fills, samples codes when `drawn` is called."""
+    """Codes of one sentence, used like a `CodeStream`. The method `drawn` samples the codes in the calling thread."""
 
     is_ready, error = True, None
 

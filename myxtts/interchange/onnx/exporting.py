@@ -146,7 +146,7 @@ def settings(synthesizer: Synthesizer, form: str, weights: str) -> dict:
 
 
 def _voices(folder, synthesizer):
-    """Returns the arrays of `voices.npz` by name, with a row per voice. `trained` marks speakers of training data."""
+    """Returns the arrays of `voices.npz` by name, one row per voice. `trained` is True for training speakers."""
     config, stored = synthesizer.model.config, read_speakers(folder)
     voices = {}
     for name in sorted(stored, key=lambda one: stored[one].clip is None):  # speakers of the training data first
@@ -205,7 +205,7 @@ def _other_graphs(speaker, synthesizer, random):
 
 
 def _sentences(speaker, synthesizer, random):
-    """Compares ids, states and codes of sentences. Half are sampled greedily. Yields tuples like `_other_graphs`."""
+    """Compares token ids, GPT latents and codes of the export with the model's. Yields tuples like `_other_graphs`."""
     tokenizer, config, sampling = synthesizer.tokenizer, synthesizer.model.config, synthesizer.config.sampling
     voices = [one[None] for one, _ in speaker.voices.values()] or [_normal(random, 1, config.num_latents, config.width)]
     reference = Tokenizer.from_str(tokenizer.to_json())
@@ -243,7 +243,7 @@ def _sentences(speaker, synthesizer, random):
 
 
 def _long_text(speaker, synthesizer, random):
-    """Compares the pieces and the audio length of a text that must be split. Yields tuples like `_other_graphs`."""
+    """Compares how the export and the model split and speak a long text. Yields tuples like `_other_graphs`."""
     settings, config = speaker.config, synthesizer.model.config
     language = min(settings["languages"], key=lambda code: code != "en")
     tokens = [synthesizer.tokenizer.decode([number]) for number in range(synthesizer.tokenizer.num_tokens)]

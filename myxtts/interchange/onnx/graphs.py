@@ -13,8 +13,8 @@ from myxtts.models.xtts import XTTS
 def build_reading(gpt: GPT, config: ModelConfig, weights: str = FLOAT32) -> Builder:
     """Builds the forward pass of the GPT over N latents, L text ids and one code, after P cached positions.
 
-    The first call processes the prompt: latents, `[START]` text `[STOP]`, start code. Its cache input is one masked
-    position. Later calls process one code, with N = L = 0. Only new keys and values are output, not the whole cache.
+    The first call processes the prompt: latents, `[START]` text `[STOP]`, start code. Its cache has one position, which
+    `mask` hides. Later calls process one code, with N = L = 0. Only the keys and values of new positions are output.
 
     Inputs for B rows: `latents` `(B, N, width)`, `text` `(B, L)` and `code` `(B, 1)`; for each layer, `keys_i`
     `(B, heads, D, P)` and `values_i` `(B, heads, P, D)`. `index` `(B,)` is the number of codes before this one,
@@ -258,7 +258,7 @@ def _istft(graph, decoder, frames, speaker):
 
 
 def _waves(graph, size):
-    """Adds nodes for the matrix of the inverse real FFT, `(2 (size / 2 + 1), size)`; the rows of real parts come first.
+    """Returns the matrix of the inverse real FFT, `(size + 2, size)`: rows for real parts, then for imaginary parts.
 
     ONNX Runtime computes the matrix when it loads the graph. A stored matrix would make up most of a small file.
     """

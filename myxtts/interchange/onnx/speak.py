@@ -117,7 +117,7 @@ class Speaker:
         self.reader = Reader(self.vocabulary.characters, self.vocabulary.cut, g2p)
 
     def run(self, name, **arrays):
-        """Runs the graph `name`, loaded at first use. Returns outputs by name. If this fails, raises `RuntimeError`."""
+        """Runs the graph `name` and returns its outputs by name. Raises `RuntimeError` if loading or running fails."""
         path = str(self.folder / f"{name}.onnx")
         try:
             if name not in self.sessions:  # first without the lock: loading a graph must not block others
@@ -154,10 +154,10 @@ class Speaker:
         return np.concatenate(parts[:-1])
 
     def choose(self, voice=None, language=None, text=""):
-        """Returns `(voice, language)`. Replaces None by a default, like `myxtts say`. The default language is the first
-        of these that fits the letters of the text: the language of the voice, the common language of all training
-        voices, the language identified by the words, English. The default voice is the only training voice, or else,
-        if possible, a voice of the language. Raises `ValueError` if the letters of the text do not fit the language."""
+        """Returns `(voice, language)`, with defaults for None. If there is only one training voice, it is the default
+        voice. Otherwise, a voice that speaks the language is preferred. The default language is the language of the
+        voice or of all training voices. If it is unknown or does not fit the letters of `text`, letters and words
+        decide (else English). Raises `ValueError` if the letters do not fit the returned language."""
         from myxtts.text.language_guess import guess_language, language_to_read
         from myxtts.text.languages import get_language
 
@@ -183,7 +183,8 @@ class Speaker:
         return voice or max(own, key=fit, default=""), language
 
     def sentence(self, ids, latents, speaker, seed=0, number=0, speed=1.0, **sampling):
-        """Synthesizes ids of sentence `number`. Returns samples `(S,)`, codes, and whether a stop code was sampled."""
+        """Synthesizes a sentence from its token ids. `number` is the index of the sentence in the text. Returns samples
+        `(S,)`, codes without the stop code, and whether a stop code was sampled."""
         states, codes = zip(*self.draw(ids, latents, seed, number, **sampling))
         has_audio = len(codes) >= max(2, speed)  # fewer states have no frame
         samples = self.sound(np.concatenate(states), speaker, speed) if has_audio else np.zeros(0, np.float32)
@@ -194,7 +195,7 @@ class Speaker:
         return samples * np.append(ramp, ones) * np.append(ones, ramp[::-1]), codes[:-1], codes[-1] is not None
 
     def sentences(self, text, language):
-        """Splits a text into sentences or parts of long sentences. Returns a list of `(text, seconds of pause)`."""
+        """Splits a text into sentences or shorter parts. Returns a list of `(part, seconds of pause after it)`."""
         if fault := self.reader.fault(self.reader.spoken(text, language), language):
             raise ValueError(f"The text cannot be spoken in {language}: {fault}. Change --text or --language.")
         ids = lambda read: self.vocabulary.raw_ids(self.reader.tagged(read, language))
@@ -207,10 +208,9 @@ class Speaker:
         return [one for one in ids if one != self.vocabulary.unknown]
 
     def draw(self, ids, latents, seed=0, sentence=0, max_codes=0, **sampling):
-        """Samples the codes of sentence number `sentence`. Yields tuples `(GPT state (1, width), sampled code)`.
-
-        The last code is the stop code, or None after `max_codes` other codes. If `max_codes` is 0, the model's limit
-        applies."""
+        """Samples the codes of the sentence with index `sentence`. Yields `(GPT state (1, width), code)` for each code.
+        The last tuple contains the stop code, or None if `max_codes` codes were sampled without a stop code. If
+        `max_codes` is 0, the model's limit applies."""
         model, values = self.model, self.sampling_values(**sampling)
         if len(ids) > model["max_text_tokens"]:
             raise ValueError(f"A sentence must have at most {model['max_text_tokens']} tokens. Received: {len(ids)}.")
@@ -229,7 +229,7 @@ class Speaker:
         yield hidden, None
 
     def sampling_values(self, **sampling):
-        """Returns the sampling inputs of the graph `draw`. Values missing in `sampling` are the model's defaults."""
+        """Returns all sampling settings as arrays `(1, 1)`, by name. Settings not given are the model's defaults."""
         kind = lambda name: np.int32 if name == "top_k" else np.float32
         return {name: np.array([[one]], kind(name)) for name, one in {**self.config["sampling"], **sampling}.items()}
 
@@ -275,7 +275,7 @@ class Cache:
         self.values = [np.zeros((1, heads, 1, depth), np.float32) for _ in range(model["layers"])]
 
     def read(self, run, latents, text, code, index):
-        """Runs the GPT on latents `(1, N, width)`, text `(1, L)` and `code` at `index`. Returns logits and state."""
+        """Runs the GPT on latents `(1, N, width)`, text `(1, L)` and the `index`-th code. Returns logits and state."""
         new, size = latents.shape[1] + text.shape[1] + 1, self.keys[0].shape[3]
         mask = (np.arange(size + new) < self.filled) | (np.arange(size + new) >= size)
         arrays = {f"keys_{i}": one for i, one in enumerate(self.keys)}
@@ -294,7 +294,7 @@ class Cache:
 
 
 def gumbel_noise(seed, sentence, number, num_scores):
-    """Returns the same Gumbel noise `(1, num_scores)` as MyXTTS for sampling code `number` of a sentence."""
+    """Returns Gumbel noise `(1, num_scores)` for code `number` of a sentence. MyXTTS uses the same noise."""
     blocks = -(-num_scores // 8)
     key = np.array([seed % 2**64, sentence % 2**64], np.uint64)
     bits = np.random.Philox(key=key, counter=number * blocks).random_raw(4 * blocks).view(np.uint32)

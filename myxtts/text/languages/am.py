@@ -7,13 +7,13 @@ A syllable is a consonant, a vowel and at most one closing consonant, or two at 
 "Reference Grammar of Amharic"). Where several consonants follow each other, ɨ is inserted (epenthesis):
 
 1. At the start of a word, after the first consonant: ብዙ bɨ-zu, ስም sɨm. The next rules apply to the rest of the word.
-2. Inside a word, after every second consonant. In ቤተክርስቲያን be-täk-rɨs-ti-yan, k closes a syllable, r opens one, and s
-   closes it. There are two exceptions. Of three consonants, the second closes the new syllable if it is not a stop and
-   more sonorous than the third: ክርስቶስ is kɨ-rɨs-tos, not kɨr-sɨ-tos. And ɨ is always inserted before the long consonant
-   ñ, and between t' and t: ትግርኛ tɨg-rɨ-ña.
+2. Inside a word, after every second consonant. In ቤተክርስቲያን be-täk-rɨs-ti-yan, k closes a syllable, and ɨ follows r.
+   There are two exceptions. The second of three consonants closes the new syllable if it is more sonorous than the
+   third and is not a stop: ክርስቶስ is kɨ-rɨs-tos, not kɨr-sɨ-tos. And ɨ is always inserted before the long consonant ñ
+   (ትግርኛ tɨg-rɨ-ña), and between an ejective and the corresponding plain consonant, such as t' and t.
 3. At the end of a word, two consonants close the last syllable if the second is less sonorous than the first (glides >
-   liquids > nasals > v z ʃ ʒ h > b > f s > d g > other stops), as in ክንፍ kɨnf; otherwise one does, as in ክፍል kɨ-fɨl.
-   The consonants before them alternately open and close a syllable, from right to left: መንግሥት män-gɨst, ወንድም wän-dɨm.
+   liquids > nasals > v z ʃ ʒ h > b > f s > d g > other stops): ክንፍ kɨnf. Otherwise, only the last one does: ክፍል kɨ-fɨl.
+   The other consonants alternately open and close a syllable, from right to left: መንግሥት män-gɨst, ወንድም wän-dɨm.
 """
 
 import re

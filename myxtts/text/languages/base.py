@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache, partial
+from itertools import pairwise
 from operator import methodcaller
 from types import ModuleType
 from typing import Any, Literal
@@ -37,6 +38,8 @@ class Language:
     """Whether abbreviations end with a full stop, or a regular expression in which `{}` stands for the abbreviation."""
     within_sentences: frozenset[str] = frozenset()
     """Other lower-case abbreviations whose full stop does not end a sentence; `no#` means `no.` before a digit."""
+    shared_stop: str = ""
+    """Pattern of an abbreviation whose full stop also ends the sentence, as the first word of the next one follows."""
     symbols: dict[str, str]
     """Words for each symbol, such as `%`."""
     symbol_readings: dict[str, str] = field(default_factory=dict)
@@ -90,6 +93,8 @@ def import_extra(module: str, purpose: str) -> ModuleType:
 DESCRIPTIONS, _READINGS, MARKS = (read_toml(__file__, f"{name}.toml") for name in ("languages", "readings", "marks"))
 """Parsed TOML files: fields of each `Language`, rules for `Language.write_out`, and variants of each ASCII mark."""
 _MARKED_NUMBER = r"⟦(\w+)((?: \w+=\w+)*)(\.?\w*) ([0-9]{1,36})⟧"
+_CLOSING = "\"'”’»“"
+_SHARED_STOP = rf"(?<!\w)(?:{{may_end}})\.[{_CLOSING}]*(?=\s+(?:{{first_words}})(?![\w.-]))"
 _compiled = cache(re.compile)  # the cache of the `re` module is too small for the rules of all languages
 
 
@@ -120,13 +125,27 @@ def described(code: str, cardinal: Callable | None = None, **more: Any) -> Langu
         rules = _READINGS["rules"] | {"numbers": [[_MARKED_NUMBER, read_number]]}
         rules["words"] = [["(?<=⟨)([^⟨⟩]+)(?=⟩)", table(reading["words"])]]
         fields["within_sentences"] = frozenset(reading["within_sentences"].split())
-        fields["readings"] = [rule for step in reading["steps"] for rule in rules[step]]
+        fields["shared_stop"] = stop = _SHARED_STOP.format_map(reading)
+        eaten = {} if fields.get("abbreviation_stop") == "never" else fields["abbreviations"]  # with their full stops
+        readings = [rule for step in reading["steps"] for rule in rules[step]]
+        fields["write_out"] = partial(_write_out, readings, stop, eaten)
     fields |= more
-    functions = {"readings": "write_out", "rewrites": "normalize", "rewrites_of_numbers": "expand_numbers"}
-    for name, function in functions.items():
+    for name, function in (("rewrites", "normalize"), ("rewrites_of_numbers", "expand_numbers")):
         if rewrites := fields.pop(name, None):
             fields[function] = partial(_rewrite, fields.get(function, str), rewrites)
     return Language(**fields)
+
+
+def _write_out(readings, shared_stop, eaten, text):
+    """Applies the rules `readings` to each sentence that ends at `shared_stop`, and keeps the stop at its end."""
+    ends = [0, *(match.end() for match in re.finditer(shared_stop, text)), len(text)]
+    parts = []
+    for start, end in pairwise(ends):
+        part = _rewrite(str, readings, text[start:end]).strip()
+        last_word = part.rstrip(_CLOSING).rpartition(" ")[2]
+        lacks_stop = last_word[-1:] not in "?!…." or last_word[:-1].lower() in eaten
+        parts.append(part + "." * (lacks_stop and text[:end].rstrip(_CLOSING + " ").endswith(".")))
+    return " ".join(parts)
 
 
 def _read_number(code, to_ordinal, mark):

@@ -21,7 +21,7 @@ def normalize_persian(text: str) -> str:
 
 
 def persian_cardinal(number: int) -> str:
-    """Spells an integer with num2words, which is not used for decimals: it reads 12.05 as twelve and a half."""
+    """Spells an integer with num2words. `SpelledNumbers` spells decimals, because num2words misreads some of them."""
     return re.sub(r"\bنه\b", "نُه", number_to_words(number, "fa"))  # without the vowel mark, nine is spelled like no
 
 

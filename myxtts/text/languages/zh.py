@@ -35,12 +35,12 @@ def expand_chinese_numbers(text: str) -> str:
 
 
 def read_digits(digits: str) -> str:
-    """Reads digits one by one (`2021` becomes 二零二一); a decimal point is 点, other signs are skipped."""
+    """Spells digits one by one: `2021` becomes 二零二一. A decimal point becomes 点. Drops plus, minus and spaces."""
     return "".join("点" if sign == "." else _DIGITS[int(sign)] for sign in digits if sign not in "+- ")
 
 
 def read_number(number: str) -> str:
-    """Reads a number, integer or decimal, as a quantity: two is 两 before most units, and ten is 十, not 一十."""
+    """Spells an integer or decimal as a quantity: 2 is usually 两 before 百 and larger units; 10 is 十, not 一十."""
     integer, _, fraction = number.partition(".")
     words = _read_integer(integer) if len(integer) > 1 else read_digits(integer)
     words = _TWO_BEFORE_UNIT.sub("两", words) + ("点" + read_digits(fraction) if fraction else "")
@@ -50,7 +50,7 @@ def read_number(number: str) -> str:
 
 
 def _read_integer(digits: str) -> str:
-    """Reads an integer. Each run of zeros, leading or inside, becomes one 零; zeros alone become an empty string."""
+    """Spells an integer. Zeros before another digit become a single 零; zeros alone become an empty string."""
     significant = digits.lstrip("0")
     if not significant:
         return ""

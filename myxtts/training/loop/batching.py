@@ -72,7 +72,7 @@ class Batching:
         return {"batch_size": self.batch_size, "parts": self.parts, "accumulation": self.accumulation}
 
     def restore(self, state: dict) -> None:
-        """Restores a saved `state`. Unless `automatic`, restores only `parts`, if the batch size is unchanged."""
+        """If `automatic`, restores all of `state`. Otherwise, restores `parts` if the batch size is unchanged."""
         batch_size, accumulation, parts = (int(state[name]) for name in ("batch_size", "accumulation", "parts"))
         if min(batch_size, accumulation, parts) < 1 or batch_size % parts:
             raise ValueError(f"a batch of {batch_size} clips cannot be split into {parts} parts")
@@ -90,7 +90,7 @@ def with_batch(config: XTTSConfig, stage: str, batch_size: int, accumulation: in
 
 
 def fit_batch_size(trainer: "StageTrainer", dataset: SpeechDataset) -> SpeechDataset:
-    """Sets the largest batch size that fits in memory, except in a resumed run. Returns `dataset` with new config."""
+    """Sets the largest batch size that fits, except in a resumed run. Returns `dataset` with the new configuration."""
     batching = trainer.batching
     if trainer.step == 0:
         trainer.train_step.phase = trainer.stage.phase(1, 1)  # the last phase takes the most memory
@@ -105,7 +105,7 @@ def fit_batch_size(trainer: "StageTrainer", dataset: SpeechDataset) -> SpeechDat
 
 
 def peak_bytes(trainer: "StageTrainer", dataset: SpeechDataset, size: int, parts: int) -> int:
-    """Takes and undoes a step on `parts` batches of `size` noise clips of maximum length. Returns the peak bytes."""
+    """Takes and undoes a step on `parts` batches of `size` maximum-length clips. Returns the peak memory in bytes."""
     step = trainer.train_step
     variables = trainer.placed_variables().values()
     before = [variable.numpy() for variable in variables]
@@ -121,7 +121,7 @@ def peak_bytes(trainer: "StageTrainer", dataset: SpeechDataset, size: int, parts
 
 
 def _largest_that_fits(trainer, dataset, effective):
-    """Returns the largest batch size that fits. Tries divisors of `effective`, each at least twice the previous one."""
+    """Returns the largest batch size that fits. Tries divisors of `effective`, at least doubling the size each time."""
     # A CPU has swap and no hard limit. On a CPU, a size is tried only if its memory, extrapolated from the last two
     # sizes, is within the budget.
     replicas = trainer.replicas.count

@@ -11,15 +11,15 @@ SEED_BITS = 21
 
 
 class CompiledBlocks(Layer):
-    """Runs blocks of equal structure with XLA. They share programs, so compilation takes only as long as for one block.
+    """Runs blocks of equal structure with XLA. All blocks share the same programs, so XLA compiles only one block.
 
-    Each input shape has one program for the forward pass and one for the backward pass. The weights of a block are
-    arguments of the program. The backward pass recomputes the activations from the block's input (Chen et al. 2016), so
-    that only the inputs are stored. Dropout masks differ from those without XLA.
+    Each input shape has a forward program and a backward program. The weights of a block are arguments of these
+    programs. The backward pass recomputes the activations from the block's input (Chen et al. 2016), so that only the
+    inputs are stored. The dropout masks are not the same as without XLA.
     `prefix` is prepended to the names of the blocks in name scopes.
 
-    Call arguments: `x`, the input of the block; `number`, the index of the block; `options`, the other arguments of the
-    block, which are tensors or None. The option `seed` is `(2,)` int32.
+    Call arguments: `x` is the input of the block, and `number` is the index of the block. `options` are the block's
+    keyword arguments, each a tensor or None. The option `seed` is `(2,)` int32.
     """
 
     def __init__(self, blocks: list[keras.Layer], prefix: str = ""):

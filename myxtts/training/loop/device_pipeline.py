@@ -47,8 +47,8 @@ def prefetch_depth(config: XTTSConfig, plan: DevicePlan, stage: str) -> int:
 
 
 def _prepared(waves, prepare, transfer, start, seconds, now):
-    """Reads batches, prepares them, copies them to the model device, and yields them."""
-    # Sets `now.phase` to the current phase and adds the duration of each phase to the Counter `seconds`.
+    """Reads batches, prepares them, copies them to the model device, and yields them. `start` is the first position.
+    Sets `now.phase` to the current phase, and adds the duration of each phase to the Counter `seconds`."""
 
     def timed(phase, call, *arguments):
         now.phase, began = phase, time.monotonic()
@@ -70,8 +70,7 @@ class DevicePipeline(Iterator, AbstractContextManager):
     """Iterator over prepared batches: batch N + 1 is prepared while the consumer uses batch N.
 
     A producer thread reads batches on the host, prepares them on the data device and copies them to the model device.
-    The thread waits while the buffer contains `capacity` batches. `__next__` raises the thread's errors with their
-    traceback. The thread ends with the `with` block, or when the pipeline is garbage-collected.
+    `__next__` raises the thread's errors. The thread ends with the `with` block, or when the pipeline is deleted.
 
     Args:
         batches: `WaveBatch`es on the data device.
@@ -94,7 +93,8 @@ class DevicePipeline(Iterator, AbstractContextManager):
             self._producer.start()
 
     def wait_until_filled(self, head_start_seconds: float = 0.0, timeout_seconds: float = 300.0) -> None:
-        """Waits for a head start, then a full buffer. Raises `RuntimeError` if no batch comes in `timeout_seconds`."""
+        """Waits for `head_start_seconds`, and then until the buffer is full.
+        Raises `RuntimeError` if the producer adds no batch to the buffer for `timeout_seconds`."""
         self._stop.wait(head_start_seconds)
         ready = -1
         while self._producer.is_alive() and not self._ready.full():
@@ -165,7 +165,7 @@ def copy_to(batch: NamedTuple, device: str) -> NamedTuple:
 
 
 class StepClock:
-    """Measures the duration of each step after the first `warmup_steps`, which are slower. Excludes `paused` time."""
+    """Measures the duration of each step. Ignores the first `warmup_steps` steps and the time in `paused()` blocks."""
 
     def __init__(self, warmup_steps: int = 3):
         self.warmup_steps, self.step_times = warmup_steps, []
@@ -198,11 +198,11 @@ class StepClock:
             self._last += time.perf_counter() - began
 
     def report(self, whole_run: bool = False) -> dict[str, float]:
-        """Returns the timing of the steps since the last report (of all steps if `whole_run`), or `{}` without steps.
+        """Returns timing values of the steps since the last report, or of all steps if `whole_run`; `{}` without steps.
 
-        The names are `avg_ms`, `std_ms`, `steps_per_second`, `variation` (std / mean), `buffer` (mean fill) and
-        `buffer_capacity`. In addition, `stall` (time spent waiting for data) and the producer's phases `reading`,
-        `preparing` and `copying` are fractions of the total step time since `start`, even if `whole_run` is False.
+        `avg_ms`, `std_ms`, `steps_per_second` and `variation` (std / mean) describe the step time. `buffer` is the mean
+        fill of the buffer, out of `buffer_capacity`. `stall` (waiting for data), `reading`, `preparing` and `copying`
+        (the producer's phases) are fractions of the step time. These fractions always cover all steps since `start`.
         """
         first = 0 if whole_run else self._reported
         times = np.array(self.step_times[first:])
@@ -252,7 +252,7 @@ class Replicas:
             yield
 
     def adopt(self, model: keras.Model) -> None:
-        """Prepares a model built outside `scope` for training. Raises `ConfigError` if training uses another device."""
+        """Prepares training of an existing model. Raises `ConfigError` unless it is on the only training device."""
         hint = "Save it with model.save_to_preset(FOLDER) and give training.init_from=FOLDER to myxtts.train()."
         require(self.count == 1, "model=", "trained on one device", f"{self.count} devices", hint)
         device, found = self.devices[0], {short_name(variable.value.device) for variable in model.variables}
@@ -263,7 +263,7 @@ class Replicas:
             variable.value._distribute_strategy = self.strategy
 
     def transfer(self, batch: NamedTuple) -> NamedTuple:
-        """Copies a prepared batch to the model device. If there are several, each model device gets an equal shard."""
+        """Copies a prepared batch to the model device. With several model devices, each gets an equal shard."""
         if len(self.devices) == 1:
             return copy_to(batch, self.devices[0])
         with tf.device(self.data_device):

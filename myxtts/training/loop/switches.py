@@ -68,9 +68,9 @@ def settle_switches(
 
     Args:
         applicable: Names of the switches that apply to the stage. All other switches get their default values.
-        before: Result of `Switches.applied` in the run to resume. An `attention` or `xla` setting of `auto` becomes the
-            value from that run, because another value would round losses differently.
-        stage: Name of the stage, whose default EMA decay applies if neither the settings nor the preset set one.
+        before: Result of `Switches.applied` in the run to resume. If `attention` or `xla` is `auto`, the value from
+            that run is used, because another value would round losses differently.
+        stage: Name of the stage. Its default EMA decay is used if neither `training.ema` nor the preset sets a decay.
         steps_per_shape: Number of steps per batch shape, which decides whether XLA pays off; 0 if unknown.
     """
     requested = requested_switches(training, stage)

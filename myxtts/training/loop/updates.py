@@ -69,7 +69,7 @@ class UpdateRule:
         return self.phases is None or phase in self.phases
 
     def named(self, values: dict) -> dict:
-        """Returns `values` with the update's name, if any, prepended to each name, as in checkpoints and logs."""
+        """Returns `values` with the keys `{update name}/{key}`, or `values` unchanged if the update's name is empty."""
         return {f"{self.name}/{name}": value for name, value in values.items()} if self.name else values
 
     def all_reduce(self, value):
@@ -88,7 +88,7 @@ class UpdateRule:
         return tf.add_n([weight * sums[name] / tf.maximum(counts[name], 1.0) for name, weight in weights])
 
     def _gradients(self, batch, counts, seed, phase):
-        """Returns, for one replica's batch: gradients of the weighted and scaled loss, loss sums, and statistics."""
+        """Returns `(gradients, loss sums, statistics)` for a replica's batch. The gradients include the loss scale."""
         self.objective.phase = phase
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             values = [v.value for v in self.variables]
@@ -152,7 +152,7 @@ class UpdateRule:
         """Updates a replica's weight averages (Polyak and Juditsky 1992). `step` is the number of earlier updates.
 
         The decay is `min(ema, (1 + step) / (10 + step))`, as in `tf.train.ExponentialMovingAverage` with `num_updates`.
-        Keras's `use_ema` lacks this warm-up: after 1000 steps at 0.999, the averages are still a third initial weights.
+        Keras's `use_ema` has no warm-up: with decay 0.999, the initial weights still contribute 37% after 1000 steps.
         """
         step = tf.cast(step, tf.float32)
         rate = 1.0 - tf.minimum(self.ema, (1.0 + step) / (10.0 + step))
@@ -173,17 +173,17 @@ def make_optimizer(settings: StageConfig, trainable: dict) -> keras.optimizers.O
 
 
 def no_weight_decay(name: str) -> bool:
-    """Returns whether a variable has no weight decay: as in XTTS, a bias, embedding, or norm outside the perceiver."""
+    """Returns whether a variable has no weight decay in XTTS: biases, embeddings, and norms except the perceiver's."""
     last = name.rsplit("/", 1)[-1]
     return last in ("bias", "beta") or last.endswith("_embedding") or (last == "gamma" and "norm" in name)
 
 
 class AdamW(keras.optimizers.AdamW):
-    """AdamW with epsilon after the bias correction (Loshchilov and Hutter 2019, algorithm 2), as in PyTorch.
+    """AdamW that adds epsilon after the bias correction, as PyTorch does (Loshchilov and Hutter 2019, algorithm 2).
 
-    Keras adds epsilon before the correction, which makes epsilon `1 / sqrt(1 - beta_2)` times as large in the first
-    step and changes the update of weights with gradients near epsilon. This class also calls one fused kernel, where
-    Keras makes a dozen passes over the weights. The constructor's arguments are those of `keras.optimizers.AdamW`.
+    Keras adds epsilon before the correction. In the first step, epsilon is then `1 / sqrt(1 - beta_2)` times as large,
+    which changes the update of weights with gradients near epsilon. This class is also faster: it calls one fused
+    kernel; Keras makes a dozen passes over the weights. The constructor's arguments are those of Keras's `AdamW`.
     """
 
     rate_factors: Sequence[float] = ()

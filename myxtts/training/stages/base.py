@@ -59,7 +59,7 @@ class Objective(ABC):
         """
 
     def apply_statistics(self, statistics: dict[str, tf.Tensor]) -> None:
-        """Updates moving averages, if any. `statistics` are those of `loss_sums`, summed over batches and replicas."""
+        """Updates moving averages, if any, with the statistics from `loss_sums`, summed over batches and replicas."""
 
 
 class Update(NamedTuple):
@@ -101,7 +101,7 @@ class Stage(ABC):
         return None
 
     def outputs_to_score(self, batch: NamedTuple) -> tuple[np.ndarray, ...] | None:
-        """Returns the arrays of a validation batch that `score` uses, if any, else None. Runs on the model device."""
+        """Computes arrays from a validation batch, for `score`; None if there are none. Called on the model device."""
 
     def score(self, outputs: list) -> dict[str, float]:
         """Returns additional validation metrics by name. `outputs` are `outputs_to_score` results, one per batch."""
@@ -121,8 +121,8 @@ class Stage(ABC):
             assign_by_name(self.model.part_weights(self.part), starting, "--init-from")
 
     def measure(self, dataset: SpeechDataset) -> None:
-        """Copies weights from `foundations`, and computes weights from the recordings unless these weights were loaded.
-        Called before the first step. All workers must set equal values."""
+        """Sets the weights that `build` cannot set: copies of weights in `foundations`, and statistics of the
+        recordings (unless loaded). Called before the first step. All workers must set equal values."""
 
     @abstractmethod
     def updates(self) -> list[Update]:
@@ -141,7 +141,7 @@ class Stage(ABC):
         """Creates the stage's `Preparation` on the data device. Called after `build`."""
 
     def prepare_step(self, batch, step: int, seed: tuple[int, int]) -> None:
-        """Called before each step, on the model device; does nothing by default. `batch` is the step's first batch."""
+        """Prepares the stage for a step, on the model device (default: does nothing). `batch` is the first batch."""
 
     def report(self) -> dict[str, float]:
         """Returns additional metrics for log lines, by name."""
@@ -201,7 +201,7 @@ def cross_entropy(logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
 def masked_cross_entropy(
     logits: tf.Tensor, targets: tf.Tensor, mask: tf.Tensor, label_smoothing: float = 0.0
 ) -> tf.Tensor:
-    """Sums the cross-entropy over unmasked targets: `(B, T, V)`, `(B, T)` int32, `(B, T)` bool -> scalar.
+    """Sums the cross-entropy of the targets with `mask` True: `(B, T, V)`, `(B, T)` int32, `(B, T)` bool -> scalar.
 
     `label_smoothing` is the probability spread evenly over the vocabulary (Szegedy et al. 2016, section 7).
     """
@@ -214,7 +214,7 @@ def masked_cross_entropy(
 
 
 def masked_squared_error(predicted: tf.Tensor, target: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
-    """Sums the squared differences over unmasked rows: `(B, T, C)`, `(B, T, C)`, `(B, T)` bool -> scalar."""
+    """Sums the squared differences of rows with `mask` True: `(B, T, C)`, `(B, T, C)`, `(B, T)` bool -> scalar."""
     difference = tf.cast(predicted, tf.float32) - tf.cast(target, tf.float32)
     return tf.reduce_sum(tf.where(mask, tf.reduce_sum(tf.square(difference), axis=-1), 0.0))
 
@@ -225,7 +225,7 @@ class Preparation(ABC):
     Args:
         model: Model with the mel scale and the frozen parts, on the data device; None if neither is used.
         device: Name of the data device.
-        augment: Whether to augment voices (`audio/augment.py`). A clip and its conditioning clip are changed equally.
+        augment: Whether to augment voices (`audio/augment.py`). A clip and its conditioning clip get the same change.
         seed: Seed of the augmentation.
     """
 
@@ -241,7 +241,7 @@ class Preparation(ABC):
         self._prepare = tf.function(self.make_batch, input_signature=signature, autograph=False)
 
     def __call__(self, batch: WaveBatch, position: int | None = None) -> NamedTuple:
-        """Prepares the batch at `position`, which seeds the augmentation. None turns augmentation off (validation)."""
+        """Prepares a batch. `position` in the batch order seeds the augmentation; None means no augmentation."""
         seed_position = tf.constant(-1 if position is None else position, tf.int32)
         with tf.device(self.device):
             return self._prepare(batch, seed_position)

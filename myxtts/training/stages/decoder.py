@@ -196,8 +196,8 @@ class DecoderPreparation(GPTPreparation):
     """Converts waveforms to a `DecoderBatch`. The decoder's inputs come from the frozen DVAE, GPT and speaker encoder.
 
     The GPT is conditioned on another recording of the speaker, if there is one. In training, a batch has a slice of
-    each clip. The speaker vector comes from a random segment of the clip itself or, with equal probability, of the
-    conditioning recording. `grid` is the decoder, which defines the frame rate and the number of context frames.
+    each clip, and the speaker vector comes from a random segment of either the clip or the conditioning recording, with
+    equal probability. `grid` is the decoder to train; it determines the frame rate and the context around each slice.
     """
 
     def __init__(self, foundations: dict[str, XTTS], device: str, config: XTTSConfig, grid: WaveformDecoder):
@@ -248,7 +248,7 @@ class DecoderPreparation(GPTPreparation):
         return tf.cast(self.speaker_encoder(self._speaker_mel(wav)), tf.float32)
 
     def _starts(self, target, num_frames, position):
-        """Samples the first frame of a slice of each clip, `(B,)` int32. If a slice is silent, samples another one."""
+        """Samples the first frame of one slice per clip, `(B,)` int32. If the slice is silent, samples once more."""
         hop, room = self.grid.hop_length, tf.maximum(num_frames - self.crop, 0)
         part, parts = self.share
         rows = tf.shape(target)[0]
@@ -315,9 +315,9 @@ def _mean(x):
 def score_loss(decoder_type: str, maps: Maps, real: bool) -> tf.Tensor:
     """Computes the adversarial loss `(B,)`: the mean loss of each discriminator's scores, summed over discriminators.
 
-    With `real=True`, high scores give a low loss: this trains discriminators on recordings, and the decoder. With
-    `real=False`, low scores give a low loss: this trains discriminators on generated audio. `hifigan` uses least
-    squares (Mao et al. 2017, eq. 2; HiFi-GAN, eq. 1), `istft` the hinge loss (Lim and Ye 2017; Vocos, section 3.3).
+    Use `real=True` (high scores give a low loss) to train discriminators on recordings, and the decoder on generated
+    audio. Use `real=False` (low scores give a low loss) to train discriminators on generated audio. `hifigan` uses
+    least squares (Mao et al. 2017, eq. 2; HiFi-GAN, eq. 1), `istft` the hinge loss (Lim, Ye 2017; Vocos, section 3.3).
     """
     scores = [tf.cast(one[-1], tf.float32) for one in maps]
     if decoder_type == "hifigan":

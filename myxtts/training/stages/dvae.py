@@ -27,7 +27,7 @@ class DVAEStage(Stage):
     _strategy: tf.distribute.Strategy = tf.distribute.get_strategy()
 
     def measure(self, dataset):
-        """Initializes `mel_stats` and the output bias with statistics of mel bands if `mel_stats` was not loaded."""
+        """Unless `mel_stats` was loaded, sets `mel_stats` and the output bias to statistics of the training clips."""
         if np.all(self.model.mel_stats.numpy() == 1):
             measured = lambda: [stats.tolist() for stats in measure_mel_stats(dataset.train_loader(self.name), 16)]
             scale, mean = current_workers().ask(measured)  # other workers might round differently
@@ -51,7 +51,7 @@ class DVAEStage(Stage):
         return self.model.denormalize_mel(self.model.dvae(batch.mel)["reconstruction"])
 
     def prepare_step(self, batch, step, seed):
-        """Replaces dead codes by encoder outputs of the batch, every `REVIVE_EVERY_STEPS` steps."""
+        """Replaces dead codes with encoder outputs for `batch`, once every `REVIVE_EVERY_STEPS` steps."""
         if step % REVIVE_EVERY_STEPS == 0:
             arguments = batch, tf.constant(seed, tf.int32)
             # Calling the function itself would warn about frequent retracing.
@@ -81,7 +81,7 @@ class DVAEStage(Stage):
 
 
 class DVAEObjective(Objective):
-    """Reconstruction and commitment loss (van den Oord et al. 2017, eq. 3). Moving averages train the codebook."""
+    """Reconstruction and commitment loss (van den Oord et al. 2017, eq. 3). Moving averages update the codebook."""
 
     loss_weights = {"reconstruction": 1.0, "commitment": 1.0}
 
@@ -120,10 +120,10 @@ class DVAEPreparation(Preparation):
 
 
 def sample_of_all(vectors: tf.Tensor, number: int, seed: tf.Tensor) -> tf.Tensor:
-    """Samples `number` vectors with replacement from all replicas. Must be called in the replica context.
+    """Samples `number` vectors with replacement from the vectors of all replicas. Called in the replica context.
 
     `vectors` are the vectors of this replica, `(N, width)`; N may differ between replicas. Returns `(number, width)`.
-    The sample is the same on all replicas, and the same as that of a single replica with the whole batch.
+    All replicas get the same sample, which does not depend on how the batch is divided among replicas.
     """
     context = tf.distribute.get_replica_context()
     replicas, this = context.num_replicas_in_sync, context.replica_id_in_sync_group
@@ -140,8 +140,8 @@ def sample_of_all(vectors: tf.Tensor, number: int, seed: tf.Tensor) -> tf.Tensor
 def measure_mel_stats(loader: Callable[[int], WaveBatch], num_batches: int) -> tuple[np.ndarray, np.ndarray]:
     """Returns the scale and the mean of each mel band in the first `num_batches` batches, both `(num_mels,)` float32.
 
-    The scale is the standard deviation of the log-mel, but at least `SMALLEST_MEL_SCALE`. Log-mels are divided by the
-    scale, which corresponds to `mel_stats.pth` of the released model. The mean is computed after this division.
+    The scale is the standard deviation of the log-mel, but at least `SMALLEST_MEL_SCALE`. The model divides
+    log-mels by the scale (`mel_stats.pth` in the released XTTS). The mean is computed after this division.
     """
     extractor, frames = MelSpectrogram(DVAE_MEL), []
     for position in range(num_batches):

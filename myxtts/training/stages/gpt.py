@@ -50,7 +50,7 @@ class GPTStage(Stage):
         return (tf.reduce_mean(latents, axis=1).numpy(),)
 
     def score(self, outputs):
-        """Returns `voice_spread`: the standard deviation of latents over clips, relative to their mean magnitude."""
+        """Returns `voice_spread`: the latents' standard deviation over clips, divided by the mean latent magnitude."""
         latents = np.concatenate([array for (array,) in outputs])
         if len(latents) < 2:
             return {}
@@ -162,7 +162,7 @@ class GPTObjective(Objective):
         return sums, {}
 
     def _masked(self, codes, seed):
-        """In training, replaces random input codes `(B, C)`, but not start, stop or padding, by other random codes."""
+        """In training, replaces some input codes `(B, C)` with random codes. Keeps start, stop and padding."""
         rate, config = self.config.training.gpt.code_masking, self.config.model
         if seed is None or not rate:
             return codes
@@ -213,8 +213,8 @@ class GPTPreparation(Preparation):
 def add_lora(gpt: GPT, settings: GPTConfig) -> dict[str, AdaptableDense]:
     """Adds low-rank adapters (LoRA, Hu et al. 2021) to a GPT and returns the adapted layers by name.
 
-    Of the GPT's own weights, only `TEXT_WEIGHTS` are trained afterwards. Must be called in the strategy's scope, on the
-    model's device, after the starting weights are assigned.
+    Afterwards, only the adapters and `TEXT_WEIGHTS` are trained. Must be called in the strategy's scope, on the model's
+    device, after the starting weights are assigned.
     """
     layers, site = {}, SITES_PER_BLOCK * len(gpt.blocks)  # the embedding's dropout; lower sites belong to blocks
     for number, block in enumerate(gpt.blocks):

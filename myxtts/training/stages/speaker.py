@@ -56,7 +56,7 @@ class SpeakerStage(Stage):
                     layer.over_replicas = lambda value: tf.distribute.get_replica_context().all_reduce("SUM", value)
 
     def choose_clips(self, dataset):
-        """Trains on speakers with enough clips. Up to `JUDGED_CLIPS` clips per held-out speaker are for validation."""
+        """Drops speakers with few clips. Moves up to `JUDGED_CLIPS` clips of each held-out speaker to validation."""
         able = _trainable_speakers(dataset)
         number = max(1, round(HELD_OUT_SHARE * len(able))) if len(able) >= FEWEST_TO_HOLD_OUT else 0
         # By a hash of the name, so that the choice depends on neither seed nor order.
@@ -89,7 +89,7 @@ class SpeakerStage(Stage):
         return self.model.speaker_encoder(batch.mel).numpy(), batch.speaker.numpy()
 
     def score(self, outputs):
-        """Returns `eer`, the equal error rate over pairs with an untrained speaker, or all pairs if all are trained."""
+        """Returns `eer`, the equal error rate of pairs with a held-out speaker (of all pairs if none is held out)."""
         vectors, speakers = (np.concatenate(arrays) for arrays in zip(*outputs))
         active = self.active.numpy() > 0
         held_out = ~active[np.maximum(speakers, 0)]
@@ -198,7 +198,7 @@ def verification_scores(vectors: np.ndarray, speakers: np.ndarray, scored: np.nd
     Args:
         vectors: Speaker vectors of unit length, `(N, D)`.
         speakers: Speaker of each clip, `(N,)`; clips with a negative number (unknown speaker) are ignored.
-        scored: `(N,)` bool. Only pairs in which this is True for at least one clip are returned.
+        scored: `(N,)` bool. A pair of clips is included if `scored` is True for at least one of the two clips.
     """
     known, scores = speakers >= 0, vectors @ vectors.T
     pairs = np.triu((scored[:, None] | scored) & known[:, None] & known, k=1)

@@ -39,7 +39,7 @@ class StageStart(NamedTuple):
 class StageEnd(NamedTuple):
     """Results of a stage at the end of its training.
 
-    `timing` contains the values that `Callback` describes for `on_log`, over the run. `traces` counts traces of the
+    `timing` has the keys described for `Callback.on_log`, but covers the whole run. `traces` counts traces of the
     train step, `skipped_steps` counts skipped non-finite updates. Without dynamic loss scaling, `loss_scale` is None.
     """
 
@@ -61,9 +61,9 @@ class Callback:
     - `on_micro_batch(what, done, count)`: after micro-batch `done` of `count`; `what` is `read` or `computed`.
     - `on_step(step)`: after every step.
     - `on_log(step, losses, timing)`: every `training.log_every_steps`. `losses` are means since the last call. `timing`
-      is a `StepClock.report` plus memory in MB (`host_mb`, `model_gpu_mb`) and GPU utilization (`model_gpu_percent`).
+      contains `StepClock.report()`, memory in MB (`host_mb`, `model_gpu_mb`) and GPU utilization (`model_gpu_percent`).
     - `on_validation(step, losses, is_best)`: after each validation, while the model has the averaged weights.
-    - `on_evaluation(step, figures, is_best)`: after each speech evaluation; in `figures`, `score` is better if lower.
+    - `on_evaluation(step, figures, is_best)`: after each speech evaluation. A lower `figures["score"]` is better.
     - `on_sample(step)`: every `training.sample_every_steps`, while the model has the averaged weights.
     - `on_end(end: StageEnd)`: after the last step.
     """
@@ -104,7 +104,7 @@ class EventFile:
 class MetricsWriter(Callback):
     """Writes losses, timing, validations and evaluations to `metrics.jsonl` in a run's folder, and to TensorBoard.
 
-    Each stage has a TensorBoard folder in `logs`, with values and settings. Of repeated errors, the first is logged.
+    TensorBoard files, which also contain the settings, are in `logs/{stage}`. Only the first write error is logged.
     """
 
     def __init__(self, home: AnyPath, logs: AnyPath, config: XTTSConfig):

@@ -52,7 +52,7 @@ def noise_trainer(config: XTTSConfig, plan: DevicePlan, folder: PathLike, stage:
 def measure_pipeline(
     trainer: StageTrainer, dataset: SpeechDataset, num_steps: int, start: int = 0, watch=lambda phase, call: call
 ) -> StepClock:
-    """Takes `WARMUP_STEPS` untimed, then `num_steps` timed steps, beginning at batch `start`. Returns the `StepClock`.
+    """Takes `WARMUP_STEPS` warm-up steps, then `num_steps` timed steps, from batch `start` on. Returns the `StepClock`.
 
     Changes the weights. Data preparation overlaps with training if `trainer.enable_async_pipeline` is True.
     `watch(phase, call)` is described in `StageTrainer.pipeline`; `phase` may also be `train`.
@@ -68,7 +68,7 @@ def measure_pipeline(
 
 
 def take_step(trainer: StageTrainer, batch: tuple, position: int) -> dict[str, tf.Tensor]:
-    """Takes a step on one batch at a negligible learning rate, for timing. Waits until done and returns the losses."""
+    """Takes a training step on one batch at a negligible learning rate. Returns the losses when the step is done."""
     losses = trainer.train_step([batch], 1e-6, (0, position))
     tf.test.experimental.sync_devices()  # a GPU only queues the work
     return losses
@@ -97,7 +97,7 @@ def measure_training(
 ) -> list[float]:
     """Times training steps on noise, including data preparation, without overlap. Returns the seconds of each step.
 
-    The first step traces the graphs and is not counted. Then, steps are timed for `budget_seconds`, but at least one.
+    The first step, which traces graphs, is not counted. Further steps are timed for `budget_seconds` (at least one).
     """
     trainer = noise_trainer(config, plan, folder)
     waves = synthetic_waves(config, clip_seconds, trainer.stage_config.batch_size)
@@ -116,9 +116,9 @@ def try_stage(dataset: SpeechDataset, stage: str, plan: DevicePlan) -> tuple[flo
     """Estimates the step time of a stage by timing eager steps on one noise clip and on a batch of noise clips.
 
     Returns:
-        None if the stage cannot be trained on the data, else `(eager, batch)` in seconds: `eager` is the time of an
-        eager step on one clip (mostly Python overhead), `batch` is the estimated time of a training step. Both are
-        means over the phases. If time allows one clip only, `batch` is assumed to be proportional to the clip count.
+        None if the stage cannot be trained on the data, else `(eager, batch)` in seconds. `eager` is the time of an
+        eager step on one clip (mostly Python overhead). `batch` is the estimated time of a training step. Both are
+        means over the stage's phases. If batches take too long to time, `batch` is extrapolated from single clips.
     """
     with tempfile.TemporaryDirectory() as folder:
         trainer = noise_trainer(dataset.config, plan, folder, stage)

@@ -61,16 +61,16 @@ class DivergenceGuard:
         self._row.append({"step": step, "clips": np.concatenate(clips).tolist(), "not_finite": broken})
 
     def bad_steps(self) -> list[dict]:
-        """Returns `step`, `clips` and `not_finite` (names of losses) of each bad step, or `[]` without divergence."""
+        """If training diverged, returns `step`, `clips` and `not_finite` (loss names) of each bad step, else `[]`."""
         return list(self._row) if self.in_row >= self.limit else []
 
 
 class OvertrainingDetector:
     """Early stopping (Prechelt 1998) that distinguishes overtraining from a plateau.
 
-    Counts the validations that have a higher validation loss but a lower training loss (mean since the last validation)
-    than the best validation. A new best resets the count. `update` warns if the count reaches half of `patience`, and
-    sets `stopped` if it reaches `patience`. If `patience` is 0, `update` only warns, if the count reaches `WARN_AFTER`.
+    `update` counts validations that have a higher validation loss but a lower training loss (mean since the previous
+    validation) than the best one. A new best resets the count. If the count reaches half of `patience`, `update` warns;
+    at `patience`, it sets `stopped`. With `patience` 0, it warns at `WARN_AFTER` and never sets `stopped`.
     """
 
     def __init__(self, patience: int):
@@ -167,9 +167,8 @@ class Watch:
     def after_step(self, losses: dict, batches: int) -> None:
         """Records the losses of the last step and the clips in its batches. `batches` is the number of these batches.
 
-        Raises:
-            TrainingDiverged: Too many consecutive steps had non-finite losses or gradients. A file lists these steps.
-            ConfigError: With `--strict`, a switch did not have the requested effect.
+        Raises `TrainingDiverged` if too many consecutive steps had non-finite losses or gradients (a file lists them),
+        and, with `--strict`, `ConfigError` if a switch did not have the requested effect.
         """
         trainer, step, state = self.trainer, self.trainer.train_step, self.trainer.state
         if trainer.ledger is None and losses["finite"] and step.rules[-1].has_turn(step.phase):
@@ -312,7 +311,7 @@ class Evaluator:
         return {name: totals[name] / (counts[name] or math.nan) for name in totals} | self.metrics
 
     def _examine(self, waves):
-        """Evaluates `waves`, at most one per replica. Returns `(loss sums, item counts, outputs to score)` for each."""
+        """Evaluates at most one batch per replica. Returns `(loss sums, item counts, outputs to score)` per batch."""
         replicas, devices = self.trainer.replicas, self.trainer.replicas.devices
         prepared = [self.trainer.preparation(tf.nest.map_structure(tf.constant, wave)) for wave in waves]
         # If there are fewer batches than replicas, the last batch is repeated, and repeated results are dropped.

@@ -77,6 +77,7 @@ def test_streamed_text_is_spoken_by_sentences(live):
 def test_text_that_cannot_be_spoken_is_reported(live, text, voice):
     (error,) = talk(live, Synthesize(text, SynthesizeVoice(voice)), last="error")
     assert error.data["text"] and "Traceback" not in error.data["text"]
+    assert live.speaker.metrics["requests"].labels("wyoming", 400)._value.get()  # counted like HTTP requests
 
 
 @pytest.mark.parametrize("content", [b"\x00\xff" * 50_000, b"{}\n", b"[" * 60_000 + b"\n", b'{"type": 5}\n'])
