@@ -55,10 +55,9 @@ def load_corpus(
         format_name: Name of the only format to try. By default, the first format that recognizes the data set is used.
         audio_roots: Folders outside the data set that may contain its audio files.
 
-    Raises:
-        ConfigError: There is no format `format_name`, or a folder in `audio_roots` does not exist.
-        CorpusError: `root` does not exist or has no known layout. A list is empty, too large, or neither UTF-8 nor
-            UTF-16 with a byte-order mark. Over 10 % of the clips are in a wrong script.
+    Raises `ConfigError` if there is no format `format_name`, or a folder in `audio_roots` does not exist. Raises
+    `CorpusError` if `root` does not exist or has no known layout, a list is empty, too large, or neither UTF-8 nor
+    UTF-16 with a byte-order mark, or over 10 % of the clips are in a wrong script.
     """
     formats = find_formats()
     chosen = [form for form in formats if not format_name or form.name == format_name]
