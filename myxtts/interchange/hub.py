@@ -61,7 +61,6 @@ def parse_hub_name(source: str) -> tuple[str, str]:
 def import_hub() -> Any:
     """Imports `huggingface_hub`; raises `HubError` if it is not installed."""
     with needing('hf:// needs huggingface_hub. Install it: pip install "myxtts[hub]"', HubError):
-        import huggingface_hub
         import huggingface_hub.constants
         import huggingface_hub.errors  # not an attribute of the package until it is imported
     return huggingface_hub
