@@ -109,9 +109,6 @@ def test_named_stage_with_dependents_is_refused_before_anything_is_changed(tiny_
     assert (home / "config.json").read_text() == settings
 
 
-# ---- any number of stages, by what they build on
-
-
 def add_stage(monkeypatch, name, below, **settings):
     monkeypatch.setitem(STAGES, name, StageEntry(name, below, dict.fromkeys(MODEL_SIZES, 1e-3), **settings))
     monkeypatch.setitem(STAGE_CLASSES, name, SimpleNamespace(nothing_to_learn=lambda dataset: None))

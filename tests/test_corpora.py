@@ -206,6 +206,9 @@ def test_lists_that_cannot_be_used_give_one_clear_error(tmp_path, content, messa
 def test_a_first_clip_without_audio_and_suffix_is_no_header(tmp_path):
     corpus = load_corpus(make_corpus(tmp_path, "c1|x\na.wav|x\nb.wav|y\n"))
     assert reasons(corpus) == [(1, "missing file")] and len(corpus.utterances) == 2
+    named = "Dateiname|Gesagtes|Rest\na.wav|x|long words\nb.wav|y|long words\nc.wav|z|long words\nd.wav|x|long words\n"
+    corpus = load_corpus(make_corpus(tmp_path, named))  # one known name is enough, though two files are missing
+    assert [one.text for one in corpus.utterances] == ["x", "y"] and {line for line, _ in reasons(corpus)} == {4, 5}
 
 
 def test_limits_on_lists_have_their_errors(tmp_path, monkeypatch):

@@ -76,7 +76,6 @@ def test_newest_and_best_are_consistent_after_a_crash_anywhere_in_a_write(stores
         assert found[max(found)] == (9.0 if written else 3.0)
         assert store.best_step() == (step if written and best else 1)
         assert found[store.best_step()] == (9.0 if written and best else 1.0)
-        # The next start.
         newest = store.newest_sound(pytest.fail)
         remove_leftovers(store.folder)
         assert (newest, values(store)) == (max(found), found)

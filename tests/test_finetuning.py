@@ -216,7 +216,6 @@ def test_init_from_is_refused_for_a_run_with_another_start(tmp_path):
             settle_origin(tiny_run_config(None, tmp_path / name, training={"init_from": asked}))[0].training.init_from
         )
     assert began["scratch"](None) is None
-    # A run continues without its source.
     assert began["tuned"](None) == began["tuned"](str(tmp_path / "source")) == str(tmp_path / "source")
     with pytest.raises(ConfigError, match="init_from.*must be none.*Received: .*source"):
         began["scratch"](str(tmp_path / "source"))

@@ -82,7 +82,7 @@ def test_release_is_fetched_and_converted_and_kept_for_days_without_a_network(se
 
 
 def test_environment_names_hub_and_cache(server, tmp_path):
-    code = f"from myxtts.interchange.hub import local_folder; print(local_folder({NAME!r}, True))"
+    code = f"from myxtts.interchange.hub import *; import_hub().errors; print(local_folder({NAME!r}, True))"
     environment = os.environ | {"HF_ENDPOINT": server.url, "HF_HOME": str(tmp_path / "own"), "HF_HUB_DISABLE_XET": "1"}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

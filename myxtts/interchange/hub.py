@@ -61,8 +61,8 @@ def parse_hub_name(source: str) -> tuple[str, str]:
 def import_hub() -> Any:
     """Imports `huggingface_hub`; raises `HubError` if it is not installed."""
     with needing('hf:// needs huggingface_hub. Install it: pip install "myxtts[hub]"', HubError):
-        import huggingface_hub
         import huggingface_hub.constants
+        import huggingface_hub.errors  # not an attribute of the package until it is imported
     return huggingface_hub
 
 
@@ -208,9 +208,7 @@ def push(model: Any, target: str, private: bool = False, licence: str | None = N
         private: Whether a new repository is private.
         licence: Identifier of the licence for the model card, such as `cc-by-4.0`.
 
-    Raises:
-        HubError: `target` is not a hub name, or the hub reports an error.
-        UserError: The model has no tokenizer."""
+    Raises `UserError` if the model has no tokenizer, and `HubError` if `target` is no hub name or the hub fails."""
     (repository, branch), hub = parse_hub_name(str(target)), import_hub()
     from myxtts.inference.loading import save_to_preset  # imports TensorFlow, which the card does not need
 

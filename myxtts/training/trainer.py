@@ -45,8 +45,7 @@ class XTTSTrainer(StageTrainer):
         options: Arguments `foundations` and `lineage` of `StageTrainer`. With `foundations`, `config` must be the
             configuration of a `SpeechDataset`, and `train` must be called with that data set.
 
-    Raises `DeviceError` if the configured devices are not available, and `UserError` if a setting, the recordings, the
-    model or a checkpoint cannot be used.
+    Raises `DeviceError` if a configured device is missing, and `UserError` if a setting, recording or file is unusable.
     """
 
     def __init__(

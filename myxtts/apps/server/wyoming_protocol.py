@@ -22,7 +22,6 @@ from myxtts.apps.server.speaker import Speaker
 from myxtts.apps.server.speech import SEND_SECONDS, SpeechRequest, make_job
 from myxtts.apps.server.voices import VoiceBook
 from myxtts.audio.files import to_int16
-from myxtts.config.checks import UserError
 from myxtts.text.reading import SENTENCE_PAUSE_SECONDS
 
 MOST_DATA_BYTES = 2**20
@@ -73,11 +72,11 @@ class _Conversation(AsyncEventHandler):
         except OSError:  # the client has left, or does not read
             raise
         except Exception as error:
-            if not isinstance(error, UserError | ApiError):
+            shown = as_api_error(error)
+            if shown.status == 500:
                 log.exception("A Wyoming event failed")
-            error = as_api_error(error)
-            self._log(error.status, error=error.code)
-            await self.write_event(Error(error.message, error.code).event())
+            self._log(shown.status, error=shown.code)
+            await self.write_event(Error(shown.message, shown.code).event())
             return False
         return True
 

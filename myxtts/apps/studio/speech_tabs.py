@@ -55,8 +55,8 @@ def speak_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
 
         stops.clear()
         yield texts["speaking"], "", None
-        language, speaker, *doubts = studio.reading(text, language, speaker, model)
-        options, chunks, speech = (model, text, language, recording, speaker, *values), [], uuid.uuid4().hex
+        language, voice, *doubts = studio.reading(text, language, speaker, model)
+        options, chunks, speech = (model, text, language, recording, voice, *values), [], uuid.uuid4().hex
         for rate, samples in studio.stream(*options) if streamed else [studio.speak(*options, progress=go_on)]:
             chunks.append(samples)
             if stops:
@@ -64,7 +64,8 @@ def speak_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
             if streamed:
                 yield texts["so_far"].format(sum(map(len, chunks)) / rate), message_of(speech, rate, chunks), gr.skip()
         samples = np.concatenate(chunks)
-        facts = texts["spoken"].format(len(samples) / rate), texts["hushed"] if stops else hint(texts, *doubts)
+        facts = texts["spoken"].format(len(samples) / rate), voice != speaker and not recording and voice
+        facts = *facts, texts["hushed"] if stops else hint(texts, *doubts)
         yield " · ".join(filter(None, facts)), gr.skip(), (rate, samples)
 
     given = [stops, streamed, model, text, language, recording, speaker, seed, temperature, speed]

@@ -55,10 +55,9 @@ def load_corpus(
         format_name: Name of the only format to try. By default, the first format that recognizes the data set is used.
         audio_roots: Folders outside the data set that may contain its audio files.
 
-    Raises:
-        ConfigError: There is no format `format_name`, or a folder in `audio_roots` does not exist.
-        CorpusError: `root` does not exist or has no known layout. A list is empty, too large, or neither UTF-8 nor
-            UTF-16 with a byte-order mark. Over 10 % of the clips are in a wrong script.
+    Raises `ConfigError` if there is no format `format_name`, or a folder in `audio_roots` does not exist. Raises
+    `CorpusError` if `root` does not exist or has no known layout, a list is empty, too large, or neither UTF-8 nor
+    UTF-16 with a byte-order mark, or over 10 % of the clips are in a wrong script.
     """
     formats = find_formats()
     chosen = [form for form in formats if not format_name or form.name == format_name]
@@ -198,9 +197,8 @@ def _refuse_letters(reading, language, group):
     """Rejects the clips of `group` whose script does not fit their label `language`. Raises `CorpusError` if these are
     over 10 % of all clips. Does nothing if all texts fit one language, or if `language` may use Latin letters."""
     read_as, note = guess_language((clip.text for clip in group), language)
-    if not note or read_as != language:
-        return
-    if "LATIN" in get_language(language).scripts or get_language(language).romanize:  # romanized, such as pinyin
+    may_be_latin = "LATIN" in get_language(language).scripts or get_language(language).romanize  # such as pinyin
+    if not note or read_as != language or may_be_latin:
         return
     if language != reading.language:
         note += " The list names the language: correct it there."
@@ -229,6 +227,8 @@ def _nothing_found(place, formats):
     below = sorted(place.path.rglob("*")) if has(MEDIA_EXTENSIONS) and len(formats) > 1 else []
     media = [path for path in below if path.suffix.lower() in MEDIA_EXTENSIONS and path.is_file()]
     unread = [f" {printable(one)} is not read: save it as .txt." for one in names if one.lower().endswith(_DOCUMENTS)]
+    hint = "has no texts, or its clips are elsewhere: --audio-root DIR searches another folder too"
+    lists = [f" {printable(one)} {hint}." for one in names if one.lower().endswith((".csv", ".tsv"))]
     what, recognize = ("subtitles", "") if has(SUBTITLES) else ("no texts", " --recognizer base")
     at = shlex.quote(printable(str(media[0].parent if media else "")))
     command = f"`myxtts make-dataset {at} --output DIR{recognize}` makes a data set from them; then give DIR."
@@ -238,7 +238,7 @@ def _nothing_found(place, formats):
     wanted = next((form for form in formats if form.name == "ljspeech"), formats[0])
     known = "in no known format" if len(formats) > 1 else f"not in the format {wanted.name}"
     seen = (", ".join(names[:8]) + (", …" if names[8:] else "")) or "nothing"
-    found = f"{place.list_path or place.path} is {known}. Found: {printable(seen)}.{''.join(unread[:1])}"
+    found = f"{place.list_path or place.path} is {known}. Found: {printable(seen)}.{''.join(unread[:1] + lists[:1])}"
     if has(MEDIA_EXTENSIONS) and not has(AUDIO_EXTENSIONS):
         found += f" {CONVERT}."
     elif media:

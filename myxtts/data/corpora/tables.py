@@ -148,10 +148,9 @@ def header_table(reading: Reading, place: Place, path: Path) -> Table | None:
 
 
 def content_table(reading: Reading, place: Place, path: Path) -> Table | None:
-    """Finds the columns of a list by their content. Returns its `Table`, or None if no column contains clips.
-    In the clip column, at least half of the cells name audio files. If the list has a header, the header names the text
-    column. If the header contains no known name for texts, the text column is the one with the most letters. If the
-    list has no header, `columns_by_content` finds the columns."""
+    """Finds the columns of a list by their content. Returns its `Table`, or None if no column has clips or texts.
+    In the clip column, at least half of the cells name audio files. A header names the text column; without a known
+    name for texts, it is the column with the most letters. Without a header, `columns_by_content` finds the columns."""
     lines = reading.folder.read_lines(path)
     sample = [line for line in lines[:100] if line.strip()]
     places = place.path / "wavs", place.path, *reading.folder.subfolders(path.parent)
@@ -179,9 +178,11 @@ def content_table(reading: Reading, place: Place, path: Path) -> Table | None:
     columns = [None if name == "id" else name for name in names_to_columns([others[0] for others in cells])]
     columns[column] = "id"
     if {"text", "normalized"}.isdisjoint(columns):
-        unknown = [k for k, name in enumerate(columns) if name is None]
-        text = max(unknown or [k for k in range(len(cells)) if k != column], key=letters.__getitem__)
-        columns[text] = "text"
+        others = [k for k, name in enumerate(columns) if name is None] or {*range(len(cells))} - {column}
+        others = [k for k in others if len(rows) < 4 or len({*cells[k][1:]}) > 1]  # all texts are never the same
+        if not others:
+            return None
+        columns[max(others, key=letters.__getitem__)] = "text"
     return _located(reading, place, path, dialect, tuple(columns), _first_line(lines))
 
 
@@ -243,12 +244,12 @@ def _is_header(rows, column, found):
     """Returns whether the first row is a header, not a clip without audio. `column` is the index of the clip column.
     For each row, `found` is True if the cell in this column names an audio file."""
     header, *others = rows
-    if found[0] or not all(found[1:]) or not any(map(str.isalpha, header[column])):
+    if found[0] or not any(map(str.isalpha, header[column])):
         return False
     named, cells = names_to_columns(header), "".join(header)
     if named[column] or len(named) - named.count(None) > 1:
         return True
-    if any(map(str.isdigit, header[column])):
+    if not all(found[1:]) or any(map(str.isdigit, header[column])):
         return False
     if all(row[column].strip().lower().endswith(MEDIA_EXTENSIONS) for row in others):
         return True
