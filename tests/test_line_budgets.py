@@ -9,7 +9,7 @@ BUDGETS = {
     "apps/datasets": 1695,
     "apps/evaluation": 1000,
     "apps/server": 1580,
-    "apps/studio": 1740,
+    "apps/studio": 1745,
     "audio": 920,
     "bundled": 5,
     "cli": 1060,

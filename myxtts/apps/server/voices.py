@@ -92,10 +92,8 @@ class VoiceBook:
         if voices and name not in voices:
             name = _stand_in(name, [*voices.values()], language)
         if name not in voices:
-            some = (
-                ", ".join([*list(voices)[:20], *["…"][: len(voices) > 20]])
-                or "none: start the server with --voices FOLDER"
-            )
+            more = ", …" * (len(voices) > 20)
+            some = ", ".join(list(voices)[:20]) + more or "none: start the server with --voices FOLDER"
             raise ApiError(400, f"voice must be one of the server's voices: {some}.", "voice", "voice_not_found")
         return voices[name]
 

@@ -70,6 +70,7 @@ class _Conversation(AsyncEventHandler):
         try:
             await self._answer(event.type, event.data)
         except OSError:  # the client has left, or does not read
+            self._log("none")
             raise
         except Exception as error:
             shown = as_api_error(error)

@@ -69,11 +69,11 @@ def language_box(texts: dict[str, str], elem_id: str, value: str, codes: Collect
     return gr.Dropdown(names, value=value, label=texts["language"], elem_id=elem_id)
 
 
-def hint(texts: dict[str, str], doubt: str, unread: str) -> str:
-    """Returns a warning that the text seems to be in the language `doubt`, and that the characters `unread` are not
-    spoken. If `doubt` or `unread` is "", its part of the warning is omitted."""
+def hint(texts: dict[str, str], doubt: str, unread: str, voice: str = "") -> str:
+    """Returns a note: the name of the `voice` used, a warning that the text seems to be in the language `doubt`, and
+    the characters `unread`, which are not spoken. Parts that are "" are omitted."""
     seems = doubt and texts["seems"].format(texts.get(f"language_{doubt}", LANGUAGES[doubt].name))
-    return " · ".join(filter(None, [seems, unread and texts["unread"].format(html.escape(unread))]))
+    return " · ".join(filter(None, [html.escape(voice), seems, unread and texts["unread"].format(html.escape(unread))]))
 
 
 def command(studio: Studio, texts: dict[str, str], name: str, task: str, label: str = "") -> Callable:

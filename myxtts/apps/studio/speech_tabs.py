@@ -64,8 +64,8 @@ def speak_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
             if streamed:
                 yield texts["so_far"].format(sum(map(len, chunks)) / rate), message_of(speech, rate, chunks), gr.skip()
         samples = np.concatenate(chunks)
-        facts = texts["spoken"].format(len(samples) / rate), voice != speaker and not recording and voice
-        facts = *facts, texts["hushed"] if stops else hint(texts, *doubts)
+        doubts.append("" if recording or voice == speaker else voice)
+        facts = texts["spoken"].format(len(samples) / rate), texts["hushed"] if stops else hint(texts, *doubts)
         yield " · ".join(filter(None, facts)), gr.skip(), (rate, samples)
 
     given = [stops, streamed, model, text, language, recording, speaker, seed, temperature, speed]
@@ -99,11 +99,12 @@ def compare_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None
 
     def compare(first, first_which, second, second_which, text, language, recording, speaker, seed, blind):
         yield *[gr.skip()] * 3, texts["speaking"]
-        language, speaker, *doubts = studio.reading(text, language, speaker, first, second)
+        language, voice, *doubts = studio.reading(text, language, speaker, first, second)
+        doubts.append("" if recording or voice == speaker else voice)
         order = [(first, first_which), (second, second_which)]
         if blind:
             random.shuffle(order)
-        spoken = [studio.speak(name, text, language, recording, speaker, seed, which=which) for name, which in order]
+        spoken = [studio.speak(name, text, language, recording, voice, seed, which=which) for name, which in order]
         names = [f"{name}@{which}" for name, which in order]
         captions = "AB" if blind else [f"{letter}: {name}" for letter, name in zip("AB", names)]
         heard = dict(sides=names, blind=blind, text=text, seed=int(seed or 0))

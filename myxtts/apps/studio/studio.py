@@ -140,9 +140,9 @@ class Studio:
         previously selected voice `before`, if shared, is the first voice of its group."""
         voices, *others = (read_speakers(self.folder(name)) for name in names)
         shared = [one for one in voices if all(one in other for other in others)]
-        kin = (before or "")[2:]  # voices such as `en_f2` and `de_f2` are one voice in two languages
-        rank = lambda it: (voices[it].language != language, it != before, it[2:] != kin, voices[it].clip is None)
-        return sorted(shared, key=rank)
+        kin = lambda it: (it or "").partition("_")[2]  # voices such as `en_f2` and `de_f2` are one voice
+        fits = lambda it: (voices[it].language == language, it == before, kin(it) == kin(before), bool(voices[it].clip))
+        return sorted(shared, key=fits, reverse=True)
 
     def languages(self, before: str, *names: str) -> tuple[str, list[str]]:
         """Returns the language to select, and the languages that all models `names` share. Selects the language of the

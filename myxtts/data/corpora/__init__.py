@@ -227,7 +227,7 @@ def _nothing_found(place, formats):
     below = sorted(place.path.rglob("*")) if has(MEDIA_EXTENSIONS) and len(formats) > 1 else []
     media = [path for path in below if path.suffix.lower() in MEDIA_EXTENSIONS and path.is_file()]
     unread = [f" {printable(one)} is not read: save it as .txt." for one in names if one.lower().endswith(_DOCUMENTS)]
-    hint = "has no texts, or its clips are elsewhere: --audio-root DIR searches another folder too"
+    hint = "names no recordings in the folder: --audio-root DIR searches another one too"
     lists = [f" {printable(one)} {hint}." for one in names if one.lower().endswith((".csv", ".tsv"))]
     what, recognize = ("subtitles", "") if has(SUBTITLES) else ("no texts", " --recognizer base")
     at = shlex.quote(printable(str(media[0].parent if media else "")))

@@ -148,7 +148,7 @@ def header_table(reading: Reading, place: Place, path: Path) -> Table | None:
 
 
 def content_table(reading: Reading, place: Place, path: Path) -> Table | None:
-    """Finds the columns of a list by their content. Returns its `Table`, or None if no column has clips or texts.
+    """Finds the columns of a list by their content. Returns its `Table`, or None if no column has clips.
     In the clip column, at least half of the cells name audio files. A header names the text column; without a known
     name for texts, it is the column with the most letters. Without a header, `columns_by_content` finds the columns."""
     lines = reading.folder.read_lines(path)
@@ -178,11 +178,11 @@ def content_table(reading: Reading, place: Place, path: Path) -> Table | None:
     columns = [None if name == "id" else name for name in names_to_columns([others[0] for others in cells])]
     columns[column] = "id"
     if {"text", "normalized"}.isdisjoint(columns):
-        others = [k for k, name in enumerate(columns) if name is None] or {*range(len(cells))} - {column}
-        others = [k for k in others if len(rows) < 4 or len({*cells[k][1:]}) > 1]  # all texts are never the same
-        if not others:
-            return None
-        columns[max(others, key=letters.__getitem__)] = "text"
+        unknown = [k for k, name in enumerate(columns) if name is None]
+        if not unknown:
+            raise CorpusError(f"{path} has no column of texts. Add one, or transcribe: `myxtts make-dataset`.")
+        text = max(unknown, key=lambda k: (len({*cells[k][1:]}) > 1, letters[k]))  # a remark may be the same everywhere
+        columns[text] = "text"
     return _located(reading, place, path, dialect, tuple(columns), _first_line(lines))
 
 
@@ -200,7 +200,7 @@ def plain_table(reading: Reading, place: Place, path: Path) -> Table:
 
 
 def columns_by_content(rows: Sequence[list[str]], size: int, clip: int = 0) -> tuple[tuple[str | None, ...], bool]:
-    """Returns the columns of a list without a header, and whether they are a guess. Users must be told about a guess.
+    """Returns the columns of a list without a header, and whether they are a guess that users should check.
 
     Uses only rows with `size` cells. `clip` is the index of the clip column. The text column has the most letters.
     In columns of speakers or languages, the words are short or repeat often, and do not occur in the text. Columns

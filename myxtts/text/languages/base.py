@@ -138,7 +138,7 @@ def described(code: str, cardinal: Callable | None = None, **more: Any) -> Langu
 
 def _write_out(readings, shared_stop, eaten, text):
     """Applies the rules `readings` to each sentence that ends at `shared_stop`, and keeps the stop at its end."""
-    ends = [0, *(match.end() for match in re.finditer(shared_stop, text)), len(text)]
+    ends = [0, *(match.end() for match in _compiled(shared_stop).finditer(text)), len(text)]
     parts = []
     for start, end in pairwise(ends):
         part = _rewrite(str, readings, text[start:end]).strip()
