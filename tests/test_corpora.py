@@ -206,7 +206,7 @@ def test_lists_that_cannot_be_used_give_one_clear_error(tmp_path, content, messa
 def test_a_first_line_with_a_known_name_is_a_header_and_a_clip_without_audio_is_none(tmp_path):
     corpus = load_corpus(make_corpus(tmp_path, "c1|x\na.wav|x\nb.wav|y\n"))
     assert reasons(corpus) == [(1, "missing file")] and len(corpus.utterances) == 2
-    named = "Dateiname|Gesagtes|Rest\na.wav|x|long words\nb.wav|y|long words\nc.wav|z|long words\nd.wav|x|long words\n"
+    named = "Dateiname|Gesagtes|Nr\na.wav|x|1\nb.wav|y|2\nc.wav|z|3\nd.wav|x|4\n"
     corpus = load_corpus(make_corpus(tmp_path, named))  # one known name is enough, though two files are missing
     assert [one.text for one in corpus.utterances] == ["x", "y"] and {line for line, _ in reasons(corpus)} == {4, 5}
     with pytest.raises(CorpusError):  # no column of texts: the speakers are not read as texts

@@ -141,7 +141,7 @@ class Studio:
         voices, *others = (read_speakers(self.folder(name)) for name in names)
         shared = [one for one in voices if all(one in other for other in others)]
         kin = lambda it: (it or "").partition("_")[2]  # voices such as `en_f2` and `de_f2` are one voice
-        fits = lambda it: (voices[it].language == language, it == before, kin(it) == kin(before), bool(voices[it].clip))
+        fits = lambda it: (voices[it].language == language, it == before, bool(voices[it].clip), kin(it) == kin(before))
         return sorted(shared, key=fits, reverse=True)
 
     def languages(self, before: str, *names: str) -> tuple[str, list[str]]:

@@ -181,8 +181,7 @@ def content_table(reading: Reading, place: Place, path: Path) -> Table | None:
         unknown = [k for k, name in enumerate(columns) if name is None]
         if not unknown:
             raise CorpusError(f"{path} has no column of texts. Add one, or transcribe: `myxtts make-dataset`.")
-        text = max(unknown, key=lambda k: (len({*cells[k][1:]}) > 1, letters[k]))  # a remark may be the same everywhere
-        columns[text] = "text"
+        columns[max(unknown, key=letters.__getitem__)] = "text"
     return _located(reading, place, path, dialect, tuple(columns), _first_line(lines))
 
 
