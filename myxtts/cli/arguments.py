@@ -1,4 +1,4 @@
-"""Command-line parser that allows no abbreviated flags, and suggests the nearest flag if one is unknown."""
+"""Command-line parser that does not allow abbreviated flags. For an unknown flag, it suggests the nearest flag."""
 
 import argparse
 import difflib
@@ -32,9 +32,9 @@ class PlainParser(argparse.ArgumentParser):
         self.register("type", float, _finite)
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None):
-        """Parses arguments. The error for an unknown flag suggests the nearest flag of the command or a sub-command.
-        The attribute `given` of the result is the set of options in `args`, as attribute names such as `batch_size`. It
-        does not contain options of sub-commands."""
+        """Parses arguments. Raises `UserError` for an unknown flag, and suggests the nearest flag of the command or
+        its sub-commands. In the result, `given` is the set of options that occur in `args`, except those of
+        sub-commands. An option is listed under its attribute name, such as `batch_size`."""
         args = sys.argv[1:] if args is None else args
         subjects = next((one.choices for one in self._actions if isinstance(one, argparse._SubParsersAction)), {})
         used = next((subjects[one] for one in args if one in subjects), self)
@@ -128,7 +128,8 @@ class _Formatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescription
 
 
 def add_model(parser: argparse.ArgumentParser, more: str = "", name: str = "--checkpoint", **options) -> None:
-    """Adds the argument `name` (a model), `--accept-licence` and `--which`; appends `more` to the help of `name`."""
+    """Adds the argument `name`, which selects a model, and the flags `--accept-licence` and `--which`. Appends `more`
+    to the help of `name`, and passes `options` to `add_argument` for `name`."""
     model = f"folder of a training run, an imported model or a released XTTS v2, base, or hf://owner/name{more}"
     parser.add_argument(name, metavar="FOLDER", help=model, **options)
     parser.add_argument("--accept-licence", **LICENCE)
@@ -140,10 +141,8 @@ def add_options(
     options: Mapping[str, Mapping[str, Mapping[str, Any]]],
     computed: Mapping[str, Mapping[str, Any]] = {},
 ) -> dict[str, argparse._ActionsContainer]:
-    """Adds the options of a table, such as `OPTIONS["say"]`; returns the argument groups of the parser by heading.
-
-    `computed` maps flags to additional keyword arguments of `add_argument`, such as `type` with a Python function.
-    """
+    """Adds the options of a table, such as `OPTIONS["say"]`. Returns the argument groups of the parser by heading.
+    `computed` maps flags to `add_argument` keyword arguments whose values come from Python code, not from the table."""
     groups, rivals, types = {}, {}, {"int": int, "float": float}
     for heading, entries in options.items():
         groups[heading] = parser.add_argument_group(heading) if heading else parser
@@ -189,7 +188,7 @@ def _options(flag):
 
 
 def _value(rule, parse):
-    """Returns a function for `add_argument(type=…)` that calls `parse` and whose error message states `rule`."""
+    """Returns a `type` function for `add_argument`. It calls `parse`; the error for invalid text states `rule`."""
 
     def value(text):
         try:

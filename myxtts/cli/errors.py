@@ -50,9 +50,8 @@ def exits_with_sentence(main: Callable) -> Callable:
 
 def require_output(flag: str, path: str | None, makes_folders: bool = False, starts: bytes = b"") -> None:
     """Raises `UserError` if no file can be written to `path`, the value of `flag`. Does nothing if `path` is None.
-
-    If `makes_folders`, a folder or missing parents are allowed. An existing file must be empty or begin with `starts`.
-    """
+    If `makes_folders`, `path` may be a folder, and its parent folders need not exist. An existing file must be empty or
+    begin with `starts`."""
     if path is None:
         return
     require("://" not in path, flag, "a path on this machine", printable(path))

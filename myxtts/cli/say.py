@@ -185,7 +185,7 @@ def _confidence(spoken):
 
 
 def _check(arguments):
-    """Raises `UserError` for invalid arguments. Copies the positional text to `text`; may set a default `speaker`."""
+    """Raises `UserError` for invalid arguments. Sets `text` to the positional text, if given. May set `speaker`."""
     check_model(arguments.checkpoint)
     if arguments.list_speakers:
         return

@@ -51,8 +51,8 @@ def require(holds: bool, setting: str, rule: str, value: object, hint: str = "")
 
 @contextmanager
 def needing(hint: str, error: type[Exception] = UserError) -> Iterator[None]:
-    """Converts an `ImportError` in a `with` block to `error`. The message is `hint` if it names the missing package,
-    or else quotes the `ImportError`. A `{}` in `hint` matches any name and is replaced by the name."""
+    """Converts an `ImportError` in a `with` block to `error`. If a package is missing and `hint` contains its name or
+    `{}`, the message is `hint`, with `{}` replaced by the name. Otherwise, the message quotes the `ImportError`."""
     try:
         yield
     except ImportError as fault:
@@ -83,10 +83,10 @@ def read_toml(module: str, name: str) -> dict[str, Any]:
 
 
 def read_bounded(path: Path, max_bytes: int) -> str:
-    """Returns the text of a UTF-8 file, or of a UTF-16 file with a byte-order mark. Removes a byte-order mark.
+    """Reads a text file in UTF-8, or in UTF-16 with a byte-order mark. The returned text does not contain the mark.
 
     Raises `OSError` if the file cannot be read, `UnicodeError` if it is not text, and `ValueError` if it is larger than
-    `max_bytes` or not a regular file. The caller must add the file's name to messages such as "is a folder".
+    `max_bytes` or not a regular file. Messages such as "is a folder" lack the file's name, which the caller must add.
     """
     # Checked before opening, because opening a pipe waits for a writer.
     if not stat.S_ISREG(path.stat().st_mode):

@@ -40,8 +40,8 @@ class SamplingConfig(Settings):
     conditioning clip in training)."""
 
     def changed(self, values: Mapping[str, Any], beside: Collection[str] = ()) -> Self:
-        """Returns a copy with the settings in `values` changed; a value of None changes nothing. Raises `ConfigError`
-        for an unknown name, and suggests a similar setting or argument. `beside` lists the caller's other arguments."""
+        """Returns a copy with the settings in `values` changed; a value of None changes nothing. For an unknown name,
+        raises `ConfigError` and suggests a similar setting or argument. `beside` lists the caller's other arguments."""
         for name in values.keys() - vars(self).keys():
             hint = nearest("voice" if name == "speaker" and beside else name, (*beside, *vars(self)))
             raise ConfigError(f"{printable(name)} is not {'an argument' if beside else 'a setting of sampling'}.{hint}")
@@ -211,7 +211,7 @@ def read_yaml(path: str | Path) -> dict:
 
 
 def without_adapted(values: dict) -> dict:
-    """Removes each number equal to its `Default` from `values["data"]`, so a run can adapt it. Returns `values`."""
+    """Removes settings equal to their `Default` from `values["data"]`; a run can then adapt them. Returns `values`."""
     adapted = {one.name: one.default for one in fields(DataConfig) if isinstance(one.default, Default)}
     if isinstance(data := values.get("data"), dict):
         values["data"] = {name: value for name, value in data.items() if name not in adapted or value != adapted[name]}

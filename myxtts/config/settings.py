@@ -21,7 +21,7 @@ REMOVED: dict[str, tuple[Any, str]] = {
 
 
 class Default(int):
-    """Default value that a run may change. A value that the user gives is a plain `int`, which is never changed."""
+    """Default value that a run may replace. A value given by the user is a plain `int`, which a run never replaces."""
 
 
 def setting(default: Any, **options) -> Any:

@@ -32,7 +32,7 @@ logging.getLogger("tensorflow").addFilter(lambda record: "tf.function retracing"
 
 
 def import_tensorflow() -> None:
-    """Imports TensorFlow for a command, without optional packages, and drops `NOISE` messages from standard error."""
+    """Imports TensorFlow without the `SPARED` packages. Drops `NOISE` from standard error until the process ends."""
     filter_native_errors()
     import_sparingly()
 
@@ -87,7 +87,7 @@ def _relay(output):
     """Starts a `grep` process that drops `NOISE` from standard error and copies the rest to descriptor `output`.
 
     Returns the `grep` process, or None if `grep` is missing, `TF_CPP_MIN_LOG_LEVEL` is 0 or 1, or the system is
-    Windows. If TensorFlow aborts this process, `grep` still prints the reason, unlike a thread of this process.
+    Windows. If TensorFlow aborts this process, `grep` still prints the reason; a thread could not do so.
     """
     grep = shutil.which("grep")
     if os.environ.get("TF_CPP_MIN_LOG_LEVEL", "2") in ("0", "1") or grep is None or os.name != "posix":

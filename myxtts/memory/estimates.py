@@ -1,10 +1,10 @@
 """Estimates the memory needed to train the GPT and the DVAE from `ModelConfig`, without TensorFlow.
 
 Weights are counted exactly, layer by layer. Activations are the tensors of the forward pass that the backward pass
-reads. Docstrings and comments list these tensors, with W for the model width. XLA is assumed to store only the inputs
-of the GPT's blocks, as on GPUs, and to have no effect in other stages. Memory can peak at three points of a step: when
-the backward pass starts (all activations are stored), when it reaches the conditioning encoder, and at the update (all
-gradients are stored). `utilities/benchmarks/memory_estimate.py` compares estimates with measured peaks.
+reads. Docstrings and comments list these tensors, with W for the model width. With XLA, the GPT is assumed to store
+only the inputs of its blocks, as it does on GPUs. Estimates of other stages ignore XLA. Memory can peak at three points
+of a step: when the backward pass starts (all activations are stored), when it reaches the conditioning encoder, and at
+the update (all gradients are stored). `utilities/benchmarks/memory_estimate.py` compares estimates with measured peaks.
 """
 
 import math

@@ -47,7 +47,7 @@ def clean_text(text: str, language: str) -> str:
 
 
 def replace_unknown(cleaned: str, language: Language, known: frozenset[str]) -> str:
-    """Replaces the characters of a cleaned text that a vocabulary lacks. `known` contains the vocabulary's characters.
+    """Replaces those characters of a cleaned text that are not in `known`, the set of a vocabulary's characters.
 
     Punctuation becomes ASCII, symbols become words, and silent characters are removed. Colons, semicolons and brackets
     become commas, because commas also make a pause. Unknown characters of other kinds are kept.
@@ -86,9 +86,9 @@ def plain_letter(letter: str) -> str:
 def split_sentences(text: str, language: str) -> list[str]:
     """Splits written text into sentences at their end marks, and strips white space.
 
-    A full stop does not end a sentence after an abbreviation or an initial (`J. R. R.`), after a number in languages
-    that write ordinals with a full stop, or before a lower-case letter if the sentence begins with a capital. Raises
-    `ValueError` if the language is not supported.
+    A full stop does not end a sentence if it follows an abbreviation or an initial (`J. R. R.`), or a number in a
+    language that writes ordinals with a full stop. If a sentence begins with a capital, a full stop before a lower-case
+    letter does not end it either. Raises `ValueError` if the language is not supported.
     """
     language = get_language(language)
     sentences = []
@@ -116,9 +116,9 @@ def split_text(text: str, language: str, max_chars: int | None = None) -> list[s
     """Splits written text into non-empty pieces of whole sentences, each short enough for the model.
 
     A piece has as many sentences as fit into `max_chars` characters (default: `Language.char_limit`). A longer sentence
-    is cut within this limit, at the first available place: (1) the last clause mark, (2) the last space that is not
-    next to a number or after a full stop, (3) the last space, (4) the limit. Places 1 and 2 must leave a piece of at
-    least half the limit. Raises `ValueError` for an unsupported language or if `max_chars` is below 1.
+    is cut after the last clause mark that fits, or else at the last space outside notation such as `3 May`.
+    If neither exists beyond half the limit, the sentence is cut at the last space that fits, or else at the limit.
+    Raises `ValueError` for an unsupported language or if `max_chars` is below 1.
     """
     limit = get_language(language).char_limit if max_chars is None else max_chars
     if limit < 1:

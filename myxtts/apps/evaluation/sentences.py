@@ -96,9 +96,9 @@ def choose_sentences(
 def sentences_of_data(folder: str | Path, runs: Sequence[Path], language: str, count: int) -> list[Sentence]:
     """Returns up to `count` held-out clips of a data set as sentences, spread evenly over speakers and ids.
 
-    A run's own data set is read with the run's `data.format` and `data.audio_roots`. Clips rejected by a run are left
-    out. The voice of a sentence is the longest clip of the same speaker and language. Training clips are preferred. The
-    sentence's own clip is used only if there is no other. Raises `UserError` if no clip is held out and readable.
+    If `folder` is the data set of one of `runs`, that run's `data.format` and `data.audio_roots` are used. Clips that a
+    run rejected are left out. A sentence's voice is the longest other clip of its speaker and language, preferably a
+    training clip, or the sentence's clip if there is no other. Raises `UserError` if no clip is held out and readable.
     """
     is_own = lambda data: any(_is_same(path, folder) for path in (data.train_data, data.val_data))
     own = next(filter(is_own, (read_config(run).data for run in runs)), DataConfig())
@@ -146,7 +146,7 @@ def _espeak_data(folder, language):
 
 
 def clips_of_run(run: Path, utterances: Sequence[Utterance], folder: Path) -> tuple[set[str], set[str]]:
-    """Returns ids of clips that a run trained on and of clips it rejected. Both are empty if the run has other data."""
+    """Returns the ids of a run's training clips and rejected clips; two empty sets if it did not use this data set."""
     config, ids, rows = read_config(run), {one.id for one in utterances}, {}
     is_trained = _is_same(config.data.train_data, folder)
     name = "validation" if _is_same(config.data.val_data, folder) and not is_trained else "train"
@@ -212,11 +212,11 @@ class Row:
 
     @property
     def first_times(self) -> dict[str, Measured]:
-        """The first seed's measurement by sentence id, because the report plays only one sample of each sentence."""
+        """The first seed's measurement of each sentence, by sentence id. The report plays only the first seed."""
         return {one.spoken.sentence.id: one for one in reversed(self.measured)}
 
     def worst(self, count: int) -> list[Measured]:
-        """Returns a model's `count` worst sentences, by low confidence, then CER or MCD; [] for other row kinds."""
+        """Returns the `count` worst sentences of a model: low confidence first, then high CER or MCD; [] otherwise."""
 
         def badness(one):
             part, whole = one.parts.get("cer", one.parts.get("mcd", (0.0, 1.0)))

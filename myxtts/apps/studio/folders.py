@@ -121,7 +121,7 @@ class DataSets:
         return folder
 
     def lists(self, folder: str | Path) -> list[Path]:
-        """Returns the paths of the CSV lists of clips in a data set that the page cut from recordings; otherwise []."""
+        """Returns the paths of a data set's CSV lists if the page cut its clips from long recordings; otherwise []."""
         lists = [Path(folder, name) for name in ("metadata_train.csv", "metadata_eval.csv")]
         return [path for path in lists if path.is_file()] if Path(folder).parent == self.home else []
 
@@ -184,7 +184,7 @@ def kept_in(home: Path) -> dict[str, Kept]:
 
 
 def _parts(kind, folder):
-    """Returns the paths to move together: recordings of a data set or output of a run (if any), then `folder`."""
+    """Returns the paths to move: the data set's recordings or the run's output file (if any), then `folder`."""
     beside = {"data": folder.with_name(f"{folder.name}{RECORDINGS}"), "run": output_path(folder)}
     return [path for path in (beside.get(kind), folder) if path and (path.exists() or path == folder)]
 

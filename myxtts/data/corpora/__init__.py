@@ -55,9 +55,9 @@ def load_corpus(
         format_name: Name of the only format to try. By default, the first format that recognizes the data set is used.
         audio_roots: Folders outside the data set that may contain its audio files.
 
-    Raises `ConfigError` if there is no format `format_name`, or a folder in `audio_roots` does not exist. Raises
-    `CorpusError` if `root` does not exist or has no known layout, a list is empty, too large, or neither UTF-8 nor
-    UTF-16 with a byte-order mark, or over 10 % of the clips are in a wrong script.
+    Raises `ConfigError` if there is no format `format_name`, or if a folder in `audio_roots` does not exist. Raises
+    `CorpusError` if `root` does not exist or has no known layout, if a list is empty, too large or not encoded in UTF-8
+    (or UTF-16 with a byte-order mark), or if more than 10 % of the clips are in a wrong script.
     """
     formats = find_formats()
     chosen = [form for form in formats if not format_name or form.name == format_name]
@@ -194,8 +194,8 @@ def _guess_language(reading):
 
 
 def _refuse_letters(reading, language, group):
-    """Rejects the clips of `group` whose script does not fit their label `language`. Raises `CorpusError` if these are
-    over 10 % of all clips. Does nothing if all texts fit one language, or if `language` may use Latin letters."""
+    """Rejects clips of `group` in a script that does not fit `language`. Raises `CorpusError` if these are over 10 % of
+    all clips. Does nothing if all texts together fit one language, or if `language` may use Latin letters."""
     read_as, note = guess_language((clip.text for clip in group), language)
     may_be_latin = "LATIN" in get_language(language).scripts or get_language(language).romanize  # such as pinyin
     if not note or read_as != language or may_be_latin:

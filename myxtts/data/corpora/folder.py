@@ -68,8 +68,8 @@ class CorpusFolder:
         self._roots |= dict.fromkeys((folder, folder.resolve()))
 
     def allow_named(self, names: Collection[str]):
-        """Adds to `audio_roots` the common folder of the audio files in `names` that are outside the data set. Does
-        nothing if they are under half of `names`, `audio_roots` has entries, or the folder is `/` or not the user's."""
+        """Adds to `audio_roots` the common folder of audio files in `names` that are outside the data set, if they are
+        at least half of `names`. Does nothing if `audio_roots` has entries, or the folder is `/` or another user's."""
         away = [name for name in names if (name[:1] == "/" or ".." in name) and name.lower().endswith(AUDIO_EXTENSIONS)]
         paths = [Path(os.path.normpath(self.root / name)) for name in away]
         outside = [path for path in paths if not any(path.is_relative_to(root) for root in self._roots)]
@@ -138,11 +138,11 @@ class CorpusFolder:
         return all(name in self.files(folder) for name in names)
 
     def stems(self, folder: Path, suffixes: Sequence[str] = AUDIO_EXTENSIONS) -> set[str]:
-        """Returns the names, without suffix, of the files with `suffixes`. Raises the same exceptions as `files`."""
+        """Returns the names of files with `suffixes`, without the suffix. Raises the same exceptions as `files`."""
         return {name.removesuffix(end) for name in self.files(folder) for end in suffixes if name[1:].endswith(end)}
 
     def find_audio(self, places: Sequence[Path], parts: list[str]) -> Path:
-        """Returns the path of a clip's audio file in `places` or `audio_roots`, or their subfolders (see `searched`).
+        """Returns the path of a clip's audio file. Searches `places`, `audio_roots` and subfolders (see `searched`).
 
         `parts` are the components of the file's path, with or without extension. Raises `ClipRefused` if the file is
         missing, is in several subfolders, or is a link to another user's file outside the data set.

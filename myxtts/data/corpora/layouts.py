@@ -122,7 +122,7 @@ def read_audiofolder(reading: Reading, place: Place) -> None:
 
 
 def read_header(reading: Reading, place: Place) -> None:
-    """Reads a list whose header names at least a clip column and a text column."""
+    """Reads a list that has a header with at least a clip column and a text column."""
     files = reading.folder.files(place.path)
     usual = [place.path / name for name in ("metadata.csv", "metadata.tsv", "metadata.txt") if name in files]
     for path in [place.list_path] if place.list_path else usual:
@@ -157,7 +157,7 @@ def read_lists(reading: Reading, place: Place) -> None:
 
 
 def _find_lists(reading, place, folder):
-    """Returns the lists of clips in a folder as `{path: Table}`. Omits reports by MyXTTS and `speakers.csv`."""
+    """Returns the lists of clips in a folder as `{path: Table}`. Skips `speakers.csv` and reports written by MyXTTS."""
     names = [name for name in reading.folder.files(folder) if name.endswith(_LISTS) and name != "speakers.csv"]
     named = [folder / name for name in names]
     if len(named) > _MAX_LISTS:  # many small files are transcripts or metadata of clips
@@ -229,7 +229,7 @@ def _read_pairs(reading, place, audio, texts, suffix):
 
 
 def _add_pair(reading, place, audio, transcript, name):
-    """Adds the clip of the file `audio` (a path without suffix). Raises `ClipRefused` if the clip cannot be used."""
+    """Adds a clip with the files `audio` (path without suffix) and `transcript`. Raises `ClipRefused` on failure."""
     folder = reading.folder
     if not folder.has(transcript.parent, transcript.name):
         raise ClipRefused("no text", f"There is no {folder.relative(transcript)} for the audio.")
@@ -249,9 +249,9 @@ def _add_pair(reading, place, audio, transcript, name):
 
 
 def _are_labels(rows):
-    """Returns whether a text file is a label file, not a transcript such as "1 2 buckle my shoe". `rows` are matches
-    of `_LABEL`. In label files of Audacity, all times have decimals, and no label ends before it starts. Label files
-    of HTS contain letters and are sorted by time; all durations are above 0, and at least one is above 1."""
+    """Returns whether a text file is a label file. Otherwise, it is a transcript, such as "1 2 buckle my shoe". `rows`
+    are its lines, matched by `_LABEL`. In Audacity labels, all times have decimals, and no label ends before it starts.
+    HTS labels contain letters and are sorted by time; all durations are above 0, and at least one is above 1."""
     times = [tuple(float(row[k].replace(",", ".")) for k in (1, 2)) for row in rows]
     lengths = [end - start for start, end in times]
     if all({*".,"} & {*row[1]} and {*".,"} & {*row[2]} for row in rows):
@@ -278,7 +278,7 @@ def read_vctk(reading: Reading, place: Place) -> None:
 def read_chapters(reading: Reading, place: Place, suffix: str) -> None:
     """Reads LibriSpeech or LibriTTS: `SPEAKER/CHAPTER/` folders with texts in files that end with `suffix`.
 
-    Uses folders `dev-…` for validation and skips `test-…`. If there are only such folders, uses all for training.
+    Uses folders `dev-…` for validation and skips `test-…`. If there are no other folders, uses all for training.
     """
     has_texts = lambda path: any(name.endswith(suffix) for name in reading.folder.files(path))
     chapters = [path for path in reading.folder.walk(place.path, 3) if has_texts(path)]
@@ -314,8 +314,8 @@ def read_mls(reading: Reading, place: Place) -> None:
 
 def read_m_ailabs(reading: Reading, place: Place) -> None:
     """Reads M-AILABS: books such as `de_DE/by_book/female/SPEAKER/BOOK/`, each with a `metadata.csv` and `wavs/`.
-    If direct subfolders of `place` look like books, they may be speakers. Then nothing is read unless the path of
-    `place` contains `by_book`, or the user chose the format `m-ailabs`."""
+    If a direct subfolder of `place` looks like a book, it may be the folder of a speaker in another layout. Then,
+    nothing is read unless the path of `place` contains `by_book` or the user chose the format `m-ailabs`."""
     folder = reading.folder
     is_book = lambda path: folder.has(path, "metadata.csv") and path / "wavs" in folder.subfolders(path)
     books = [path for path in folder.walk(place.path, 5) if is_book(path)]

@@ -40,7 +40,7 @@ class Dialect(NamedTuple):
 
 
 class Table(NamedTuple):
-    """List of clips in the file `path`, whose audio files are in the folders `audio_places`.
+    """List of clips in the file `path`. The audio files are in the folders `audio_places`.
 
     If `dialect` is None, each line is a JSON object. In `columns`, None stands for an unused column. `header_line` is
     the index of the header. `is_guess` is True if the columns were guessed from their content.
@@ -133,7 +133,7 @@ def names_to_columns(names: Sequence[str]) -> tuple[str | None, ...]:
 
 
 def header_table(reading: Reading, place: Place, path: Path) -> Table | None:
-    """Returns the `Table` of a JSON list, or of a list whose header names clip and text columns; else None."""
+    """Returns the `Table` of a list in JSON, or with clip and text columns in its header. Otherwise, returns None."""
     lines = reading.folder.read_lines(path)
     index = _first_line(lines)
     first = "" if index is None else lines[index]
@@ -148,9 +148,9 @@ def header_table(reading: Reading, place: Place, path: Path) -> Table | None:
 
 
 def content_table(reading: Reading, place: Place, path: Path) -> Table | None:
-    """Finds the columns of a list by their content. Returns its `Table`, or None if no column has clips.
-    In the clip column, at least half of the cells name audio files. A header names the text column; without a known
-    name for texts, it is the column with the most letters. Without a header, `columns_by_content` finds the columns."""
+    """Finds the columns of a list by their content. Returns a `Table`, or None if there is no clip column. In the clip
+    column, at least half of the cells name audio files. If there is a header, the text column is the one with a known
+    name or else the one with the most letters. Without a header, `columns_by_content` finds the columns."""
     lines = reading.folder.read_lines(path)
     sample = [line for line in lines[:100] if line.strip()]
     places = place.path / "wavs", place.path, *reading.folder.subfolders(path.parent)
@@ -201,9 +201,9 @@ def plain_table(reading: Reading, place: Place, path: Path) -> Table:
 def columns_by_content(rows: Sequence[list[str]], size: int, clip: int = 0) -> tuple[tuple[str | None, ...], bool]:
     """Returns the columns of a list without a header, and whether they are a guess that users should check.
 
-    Uses only rows with `size` cells. `clip` is the index of the clip column. The text column has the most letters.
-    In columns of speakers or languages, the words are short or repeat often, and do not occur in the text. Columns
-    with many different numbers, such as durations, are not used.
+    Uses only rows with `size` cells. `clip` is the index of the clip column. The column with the most letters is the
+    text column. A column of speakers or languages has words that are short or repeat often, and that do not occur in
+    the text. Columns with many different numbers, such as durations, are ignored.
     """
     plain = ("id", "text", "normalized", "speaker")[:size]
     words = [[tuple(cell.casefold().split()) for cell in row] for row in rows if len(row) == size]
@@ -342,7 +342,7 @@ def read_split(reading: Reading, place: Place, training: Table, validation: Tabl
 
 
 def read_parts(reading: Reading, place: Place, parts: dict[str, Path], training: str, read: Callable[[Place], object]):
-    """Calls `read` for a validation split, if any, then for the split `training`. `parts` is `{split: folder}`."""
+    """Calls `read` for the validation split, if there is one, then for `training`. `parts` is `{split: folder}`."""
     validation, *others = [name for name in VALIDATION if name in parts and name != training] or [None]
     for name in others:
         reading.note("The folder ", reading.folder.relative(parts[name]), " is not used.")
