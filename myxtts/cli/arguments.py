@@ -105,7 +105,7 @@ def keywords(parser: argparse.ArgumentParser, named: Mapping[str, Any]) -> argpa
 
 
 def _choice(flag, given, choices):
-    known = re.findall(r"'([^']*)'", choices)
+    known = re.findall(r"[^\s',]+", choices)  # some versions of Python leave out the quotes
     hint = nearest(given, known)
     return f"{flag} must be one of {', '.join(known)}. Received: {given}.{hint if 'mean' in hint else ''}"
 
@@ -171,8 +171,8 @@ def _options(flag):
     metadata = flag.field.metadata
     options = dict(help=flag.help.replace("%", "%%"), rival=metadata["rival"])
     if flag.kind is bool:
-        action = argparse.BooleanOptionalAction if flag.field.default is None else "store_true"
-        return options | dict(action=action, default=None)
+        is_optional = flag.field.default is None or metadata["page"]  # a form must be able to undo a recipe's value
+        return options | dict(action=argparse.BooleanOptionalAction if is_optional else "store_true", default=None)
     options |= dict(default=None if flag.settings else flag.field.default, metavar=metadata["metavar"])
     options |= dict(const=metadata["alone"], nargs=None if metadata["alone"] is None else "?")
     options["action"] = "append" if flag.repeats else "store"

@@ -4,6 +4,7 @@ import logging
 import re
 import stat
 import tomllib
+import unicodedata
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +12,8 @@ from typing import Any, BinaryIO
 
 UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 """Pattern of control characters, lone surrogates, line separators and bidirectional marks."""
+JOINERS = "\u200c\u200d"
+"""Zero-width non-joiner and joiner, which are parts of words, for example in Persian."""
 console_log = logging.getLogger("myxtts.console")
 """Logger for lines that were already printed on the screen. They are only added to the run's log file."""
 
@@ -31,6 +34,11 @@ def say(text: str) -> None:
     """Prints a text and adds it to the run's log file."""
     print(text, flush=True)
     console_log.info("%s", text)
+
+
+def without_marks(text: str) -> str:
+    """Removes combining marks and `JOINERS`: parts of words in many scripts that do not match a pattern's `\\w`."""
+    return "".join(one for one in text if one not in JOINERS and not unicodedata.category(one).startswith("M"))
 
 
 def printable(text: str) -> str:

@@ -46,12 +46,17 @@ class Shapes:
     def of_data(
         cls, data: DataConfig, batch: int, seconds: float | None = None, settings: StageConfig | None = None
     ) -> "Shapes":
-        """Returns sizes for clips of `seconds` (default: `data.max_seconds`), cropped to `settings.crop_seconds`."""
+        """Returns sizes for clips of `seconds` (default: `data.max_seconds`), cropped to `settings.crop_seconds`. With
+        `data.static_shapes`, all batches have the maximum number of text tokens and, if it is set, of mel frames."""
         seconds = seconds or data.max_seconds
+        if frames := data.max_mel_frames:
+            seconds = data.max_seconds if data.static_shapes else seconds
+            seconds = min(seconds, frames * MEL_HOP_SAMPLES / MODEL_SAMPLE_RATE)
         if settings and settings.crop_seconds:
             seconds = min(seconds, settings.crop_seconds)
         conditioning_seconds = min(seconds, data.conditioning_seconds[1])
-        text = min(round(TOKENS_PER_SECOND * seconds), data.max_text_length)
+        text = data.max_text_length
+        text = text if data.static_shapes else min(round(TOKENS_PER_SECOND * seconds), text)
         codes = int(seconds * MODEL_SAMPLE_RATE) // CODE_STRIDE_SAMPLES + 1
         frames = int(conditioning_seconds * MODEL_SAMPLE_RATE) // MEL_HOP_SAMPLES + 1
         return cls(batch, text, codes, frames, getattr(settings, "frames", cls.slice_frames))

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import gradio as gr
 from tqdm import tqdm
@@ -116,7 +117,7 @@ def report_view(folder: str | Path, language: str) -> str:
     """Returns HTML that shows the `report.html` of a folder in a sandboxed frame, or "" if there is no such file."""
     if not (page := Path(folder, "report.html")).is_file():
         return ""
-    files = f'src="{PREFIX[language]}/gradio_api/file={html.escape(str(page.parent.resolve()))}/'
+    files = f'src="{PREFIX[language]}/gradio_api/file={quote(str(page.parent.resolve()))}/'
     content = re.sub(r'src="(?=[^/":]+/)', lambda _: files, page.read_text(encoding="utf-8"))
     return f'<iframe class="report" sandbox="allow-same-origin" srcdoc="{html.escape(content)}"></iframe>'
 

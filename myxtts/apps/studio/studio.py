@@ -68,7 +68,7 @@ class Studio:
         """Returns `{relative path: clip}` of a data set, sorted by path. Raises `UserError` if there is no clip."""
         utterances = load_corpus(folder := self.data.place(folder), language).utterances
         clips = sorted(utterances, key=lambda clip: Path(clip.wav_path))
-        return {os.path.relpath(clip.wav_path, folder): clip for clip in clips}
+        return {os.path.relpath(clip.wav_path, os.path.realpath(folder)): clip for clip in clips}
 
     def data_language(self, folder: str | None, before: str) -> str:
         """Returns the most common language of the clips in `folder`. Clips without a label have the language `before`.

@@ -78,7 +78,7 @@ def values_of(config: XTTSConfig) -> dict[str, Any]:
 
 def stages_of(config: XTTSConfig, values: Mapping[str, Any]) -> list[list]:
     """Returns the table rows for `Preset.stages`, one for each stage that a run with the form's `values` trains."""
-    names, tuned = list(STAGES), [name for name in (values["tune"] or "").split(",") if name]
+    names, tuned = list(STAGES), [name for name in _names(values["tune"]) if name in STAGES]  # others: partly typed
     if values["stage"] != "all":
         names = [values["stage"]]
     elif values["init_from"]:
@@ -106,12 +106,12 @@ def training_flags(recipe: str, folder: Path, values: Mapping[str, Any]) -> list
         value, long_name = _plain(values.get(name)), flag.names[0]
         if name in left_out or value == _plain(before[name]):
             continue
-        if flag.kind is bool and (value or flag.field.default is None):
+        if flag.kind is bool:
             flags.append(long_name if value else f"--no-{long_name[2:]}")
         elif value is None and recipe:
             raise PageError("not_cleared", long_name)
         elif value is not None:
-            flags += [f"{long_name}={one}" for one in (value.split(",") if flag.repeats else [value])]
+            flags += [f"{long_name}={one}" for one in (_names(value) if flag.repeats else [value])]
     return flags
 
 
@@ -136,6 +136,10 @@ def _value_in(config, place):
         return found.pop() if len(found) == 1 else None
     value = attrgetter(place)(config)
     return ",".join(value) if isinstance(value, list | tuple) else value
+
+
+def _names(value):
+    return [name.strip() for name in (value or "").split(",")]
 
 
 def _plain(value):
