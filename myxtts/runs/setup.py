@@ -107,7 +107,7 @@ def check_tuning(training: TrainingConfig, is_new: bool) -> None:
 def with_shape(config: XTTSConfig, stored: XTTSConfig) -> XTTSConfig:
     """Returns `config` with the model settings (except dropout) and the sampling settings of `stored`.
 
-    Keeps the sampling settings of `config` that differ from the defaults, or all of them if --init-from is `base`.
+    Sampling settings of `config` that differ from the defaults are kept. If --init-from is `base`, all are kept.
     Lowers default clip limits that exceed the model's limits. Raises `ConfigError` if other clip limits exceed them.
     """
     model, data = replace(stored.model, dropout=config.model.dropout), config.data

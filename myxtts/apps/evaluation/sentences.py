@@ -55,9 +55,9 @@ def choose_sentences(
         data: Data set with recordings (default: the data set of the first run whose data still exist).
         texts: Text file with one sentence per line, used instead of the data set.
         voices: Reference recordings, assigned to the sentences in turn.
-        language: Language of `texts` and of clips without a language. By default, it is the language of
-            the first run that sets a language. If no run does, the languages of clips are detected, and `texts` are in
-            the language of a run's speakers or, if that is unknown, in English.
+        language: Language of `texts` and of clips without a language (default: that of the first run that sets one).
+            If no run sets a language, the language of each clip is detected, and `texts` are assumed to be in the
+            language of a run's speakers or, if that is unknown, in English.
         folder: Empty folder for recordings by eSpeak NG, which are the default test data of the bundled model.
 
     Raises `UserError` if there are no sentences, or no voices.
