@@ -99,7 +99,7 @@ def write_whole(path: AnyPath, partial: Path | None = None) -> Iterator[Path]:
 
 @contextmanager
 def _named(path, temporary=None):
-    """Replaces a missing file name, or the file name `temporary`, by `path` in an `OSError` of a `with` block."""
+    """Sets the file name of an `OSError` in a `with` block to `path`, if it has no file name or that of `temporary`."""
     try:
         yield
     except OSError as error:

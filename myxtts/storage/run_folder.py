@@ -56,7 +56,7 @@ def stores_in(folder: Path) -> dict[str, CheckpointStore]:
 
 
 def chosen_step(store: CheckpointStore, part: str, which: str = "best") -> int:
-    """Returns the last step. Returns the best step instead if `which` is "best", `JUDGED` has `part`, and it is known."""
+    """Returns the best step if `which` is "best", `JUDGED` has `part`, and a best step is known; else the last step."""
     best = store.best_step() if which == "best" and part in JUDGED else None
     return store.steps()[-1] if best is None else best
 

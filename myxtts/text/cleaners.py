@@ -116,8 +116,8 @@ def split_text(text: str, language: str, max_chars: int | None = None) -> list[s
     """Splits written text into non-empty pieces of whole sentences, each short enough for the model.
 
     A piece has as many sentences as fit into `max_chars` characters (default: `Language.char_limit`). A longer sentence
-    is cut after the last clause mark that fits, or else at the last space outside notation such as `3 May`.
-    If neither exists beyond half the limit, the sentence is cut at the last space that fits, or else at the limit.
+    is cut in the second half of the limit: after the last clause mark there, or else at the last space there outside
+    notation such as `3 May`. Without either, it is cut at the last space that fits or, without spaces, at the limit.
     Raises `ValueError` for an unsupported language or if `max_chars` is below 1.
     """
     limit = get_language(language).char_limit if max_chars is None else max_chars

@@ -157,7 +157,7 @@ def read_lists(reading: Reading, place: Place) -> None:
 
 
 def _find_lists(reading, place, folder):
-    """Returns the lists of clips in a folder as `{path: Table}`. Skips `speakers.csv` and reports written by MyXTTS."""
+    """Returns the lists of clips in a folder as `{path: Table}`. Leaves out `speakers.csv` and reports of MyXTTS."""
     names = [name for name in reading.folder.files(folder) if name.endswith(_LISTS) and name != "speakers.csv"]
     named = [folder / name for name in names]
     if len(named) > _MAX_LISTS:  # many small files are transcripts or metadata of clips
