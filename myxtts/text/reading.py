@@ -21,8 +21,8 @@ between two words, and at a blank line."""
 _WORD = re.compile(r"[^\s\u3000-\u9fff\uff00-\uffef]+")  # texts of ideographs and kana have no spaces
 _PARAGRAPH = re.compile(r"\n[^\S\n]*\n")
 _PAUSES = {
-    SENTENCE_PAUSE_SECONDS: re.compile(r"""(?:[.!?…؟۔।॥。！？｡።፧፨]|፡፡)["'”’»)\]」』）]*$"""),
-    CLAUSE_PAUSE_SECONDS: re.compile(r"[,;:،؛、，；：፣፤፥—–]$"),
+    SENTENCE_PAUSE_SECONDS: re.compile(r"""(?:[.!?…؟۔।॥。！？｡።፧፨]|፡፡)["'”’»)\]」』）\u200e\u200f\u202c\u2069]*$"""),
+    CLAUSE_PAUSE_SECONDS: re.compile(r"[,;:،؛、，；：፣፤፥—–][\u200e\u200f\u202c\u2069]*$"),
 }
 
 

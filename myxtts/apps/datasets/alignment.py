@@ -77,7 +77,8 @@ def _has_both(atom):
 def fits_better_than_chance(atoms: Sequence[Atom], starts: np.ndarray, ends: np.ndarray, num_pieces: int) -> bool:
     """Returns whether segment durations fit the lengths of the texts much better than if the texts are reordered.
 
-    False means that `atoms`, the result of `align`, are probably wrong. With too few texts to decide, returns True.
+    False means that `atoms`, the result of `align`, are probably wrong. Returns True for too few texts to decide. Texts
+    of similar lengths, such as verses, must only fit as correct texts do, within 1.4 standard errors of their mean.
     `starts` and `ends` are the times of the segments, `(N,)` seconds. `num_pieces` is the number of texts.
     """
     paired = [one for one in atoms if _has_both(one)]
@@ -85,7 +86,8 @@ def fits_better_than_chance(atoms: Sequence[Atom], starts: np.ndarray, ends: np.
         return True
     seconds, counts = _lengths(paired, starts, ends)
     score = lambda counts: np.minimum(0.5 * _deviations(seconds, counts) ** 2, 14.0).mean()
-    return score(counts) < _SHARE_OF_CHANCE * min(score(np.roll(counts, len(counts) // 3)), score(counts[::-1]))
+    chance = min(score(np.roll(counts, len(counts) // 3)), score(counts[::-1]))
+    return score(counts) < max(0.5 + len(paired) ** -0.5, _SHARE_OF_CHANCE * chance)
 
 
 def _lengths(atoms, starts, ends):

@@ -124,13 +124,13 @@ def read_subtitles(path: Path) -> list[Piece]:
 
 def clean_cue(text: str) -> tuple[str, str]:
     """Returns the words of a subtitle cue in one line, and its fault, such as "two speakers" ("" if it has none)."""
-    text = html.unescape(text)
+    text = re.sub("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]", "", html.unescape(text))  # direction marks
     if _MUSIC.search(text):
         return one_line(_MUSIC.sub(" ", text)), "sung or music"
     lines = [_TAGS.sub(" ", line) for line in text.splitlines()]
     lines = [line for line in lines if not re.fullmatch(r"[(（][^()（）]{0,200}[)）]", line.strip())]
     dashes = sum(bool(_DASH.match(line)) for line in lines)
-    lines = [re.sub(r"^\s*>>\s*", "", _DASH.sub("", line)) for line in lines]
+    lines = [re.sub(r"^(?:\s*(?:>>|[-‐–—](?!\d)))+\s*(?=\S)", "", line) for line in lines]  # keeps -5
     # "Ivan:" may also be "He said:"; in a script without capital letters, such as Persian, both look the same.
     labels = [found[0] for found in map(_SPEAKER_LABEL.match, lines) if found]
     is_unclear = any(not label.isupper() and not label.islower() for label in labels)

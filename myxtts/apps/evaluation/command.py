@@ -65,7 +65,7 @@ def check_output(folder: Path) -> None:
     """Raises `UserError` if the output folder contains anything but an earlier evaluation, or is a file or link."""
     if folder.is_symlink() or folder.exists() and not folder.is_dir():
         raise UserError(f"--output must be a folder. {folder} is a file or a link.")
-    names, report = {one.name for one in folder.iterdir()} if folder.is_dir() else set(), folder / JSON_FILE
+    names, report = {one.name for one in folder.glob("*")} - {".DS_Store"}, folder / JSON_FILE
     is_ours = report.is_file() and report.read_bytes().startswith(b'{\n "format": "myxtts evaluation"')
     if names and not (is_ours and names <= {JSON_FILE, CSV_FILE, PAGE, SOUNDS}):
         raise UserError(f"--output must be a new folder or an earlier evaluation. {folder} has other content.")

@@ -74,7 +74,7 @@ def choose_sentences(
         if models and not voices:
             raise UserError("--texts needs voices. Give --voices FILE… or --data FOLDER.")
         content = read_input("--texts", texts, max_bytes=4 * 2**20)
-        lines = [line for one in re.split("\r\n|\r|\n", content) if (line := one.strip()) and line[0] != "#"]
+        lines = [line for one in re.split("\r\n|\r|\n", content) if (line := one.strip()) and not line.startswith("# ")]
         if not lines:
             raise UserError(f"--texts {texts} contains no sentences.")
         language = language or next(filter(None, map(language_of, models)), "en")

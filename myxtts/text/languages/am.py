@@ -59,7 +59,7 @@ def _word_to_ipa(word: str) -> str:
     ipa, run = "", []  # `run`: the consonants since the last vowel
     for letter in word:
         row, order = divmod(ord(letter) - 0x1200, 8)
-        vowel = "a" if letter in _GUTTURALS or letter in _PALATALIZED else _VOWELS[order]
+        vowel = "a" if letter in _GUTTURALS or letter in _PALATALIZED else _VOWELS[0 if letter == "ኧ" else order]
         consonant = _PALATALIZED.get(letter) or _ROWS[row].strip("-")
         if consonant and not vowel:
             run.append(consonant)

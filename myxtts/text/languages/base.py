@@ -163,9 +163,9 @@ def _rewrite(normalize, rewrites, text):
     for pattern, *inner, new in rewrites:
         pattern = _compiled(pattern)
         if isinstance(new, dict):
-            new = lambda match, words=new: words.get(match[1], match[0])
+            key = str.lower if pattern.flags & re.IGNORECASE else str
+            new = lambda match, words=new, key=key: words.get(key(match[1]), match[0])
         if inner:
-            within = partial(_compiled(inner[0]).sub, new)
-            new = lambda match, within=within: within(match[0])
+            new = lambda match, within=_compiled(inner[0]), new=new: within.sub(new, match[0])
         text = pattern.sub(new, text)
     return text

@@ -124,7 +124,9 @@ def test_run_and_audio_files_are_compared(run, tiny_corpus, tmp_path, capsys, by
 
 def test_texts_are_spoken_in_given_voices(run, tiny_corpus, tmp_path, capsys, by_color, eagerly, without_griffin_lim):
     texts = tmp_path / "texts.txt"
-    texts.write_text("# two sentences\none two\n\nthree\n", encoding="utf-8")
+    texts.write_text("# two sentences\n#one two\n\nthree\n", encoding="utf-8")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/.DS_Store").touch()
     voice = str(tiny_corpus / "wavs" / "low_six.wav")
     flags = ["--texts", str(texts), "--voices", voice, "--seeds", "1", "--output", str(tmp_path / "out")]
     assert main(["evaluate", str(run), *flags]) == 0
