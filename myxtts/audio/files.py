@@ -193,7 +193,7 @@ def _check_chunks(path, file, size):
             missing = length - (size - position)
             if missing > 1_024 and length < _STREAM_LENGTH:  # some writers include the header in the data length
                 raise AudioError(path, "truncated", f"it has only {size - position} of {length} bytes of samples.")
-            return (f"header length: the header states {missing} bytes too many.",) if missing > 0 else ()
+            return (f"header length: the header states {missing} bytes too many.",) if 0 < missing <= 1_024 else ()
         position += length + length % 2
     raise AudioError(path, "broken header", "its WAV header is broken: it ends before the samples begin.")
 
@@ -228,7 +228,8 @@ def _open(path, max_seconds=MAX_SECONDS):
         if (seconds := file.frames / file.samplerate) > limit:
             raise AudioError(path, "too long", f"it lasts {seconds:.6g} s; it must last at most {limit:g} s.")
         if file.frames * file.channels > MAX_DECODED_VALUES:
-            raise AudioError(path, "too long", f"it has {file.frames} samples in each of {file.channels} channels.")
+            size = f"it has {file.frames} samples in each of {file.channels} channels"
+            raise AudioError(path, "too long", f"{size}; at most {MAX_DECODED_VALUES} in all. Cut it, or make it mono.")
         yield file
 
 

@@ -2,6 +2,7 @@
 
 import sys
 import threading
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -148,7 +149,7 @@ class BatchLoader:
         other = None
         if self.conditioning.conditioning_source == "speaker" and len(same_voice) > 1:
             steps = int(rng.integers(1, len(same_voice))) if self.training else 1
-            other = self.clips[same_voice[(same_voice.index(batch.index[row]) + steps) % len(same_voice)]]
+            other = self.clips[same_voice[(bisect_left(same_voice, batch.index[row]) + steps) % len(same_voice)]]
             samples, _ = self.cache.load(other.wav_path)
         elif samples is None:
             samples = self.cache.load(clip.wav_path)[0][: batch.wav_lengths[row]]

@@ -287,13 +287,14 @@ def copy_speech(
 
 def _files(name: str, folder: Path, sentences: Sequence[Sentence]) -> Row:
     """Creates the `Row` of a folder of audio files. Finds the file of a sentence by its id, otherwise by its text."""
-    utterances = load_corpus(folder).utterances
-    by_id = {one.id: one.wav_path for one in utterances}
-    by_text = {" ".join(one.text.split()): one.wav_path for one in reversed(utterances)}
+    corpus = load_corpus(folder)
+    by_id = {one.id: one.wav_path for one in corpus.utterances}
+    by_text = {" ".join(one.text.split()): one.wav_path for one in reversed(corpus.utterances)}
     paths = [by_id.get(one.id) or by_text.get(" ".join(one.text.split())) for one in sentences]
     if not any(paths):
         rule = f"{folder} has no audio file of the sentences to compare, by name or by text"
-        raise UserError(f"{rule}. Its first file is {utterances[0].id}: {utterances[0].text[:60]!r}.")
+        seen = [f"Its first file is {one.id}: {one.text[:60]!r}." for one in corpus.utterances]
+        raise UserError(f"{rule}. {[*seen, *(one.detail for one in corpus.rejections)][0]}")
 
     def speak():
         for one, path in zip(sentences, paths):

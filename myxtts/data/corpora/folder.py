@@ -71,7 +71,7 @@ class CorpusFolder:
         """Adds to `audio_roots` the common folder of audio files in `names` that are outside the data set, if they are
         at least half of `names`. Does nothing if `audio_roots` has entries, or the folder is `/` or another user's."""
         away = [name for name in names if (name[:1] == "/" or ".." in name) and name.lower().endswith(AUDIO_EXTENSIONS)]
-        paths = [Path(os.path.normpath(self.root / name)) for name in away]
+        paths = [Path(os.path.normpath(self.root / name.replace("\\", "/"))) for name in away]
         outside = [path for path in paths if not any(path.is_relative_to(root) for root in self._roots)]
         if self.audio_roots or not outside or 2 * len(outside) < len(names):
             return
@@ -268,9 +268,9 @@ class CorpusFolder:
         if path.suffix == ".json" and text.lstrip().startswith(("[", "{")):
             with suppress(ValueError, TypeError, LookupError, RecursionError):  # one object per line, or not clips
                 if isinstance(rows := json.loads(text), dict):  # `{name of the clip: text or object}`
-                    names = [name for name in rows if name.lower().endswith(MEDIA_EXTENSIONS)]
+                    names = {name: {"id": name} for name in rows if name.lower().endswith(MEDIA_EXTENSIONS)}
                     rows |= {name: {"text": rows[name]} for name in names if isinstance(rows[name], str)}
-                    rows = [{"id": name, "text": row["text"], **row} for name, row in rows.items()]
+                    rows = [{"id": key, "text": row["text"], **row, **names.get(key, {})} for key, row in rows.items()]
                 text = "\n".join(map(json.dumps, rows))  # a line for each clip
         if text.count("\n") >= MAX_LINES:
             raise CorpusError(f"{path} has over {MAX_LINES} lines, the maximum. Split the data set.")

@@ -13,6 +13,7 @@ _STATE, _SPLITS = "state.json", "dataset_dict.json"
 _NORMALIZED, _TRANSCRIPTS = ".normalized.txt", ".trans.txt"
 _VALIDATION_SETS, _TEST_SETS = {"dev-clean", "dev-other"}, {"test-clean", "test-other"}
 _LISTS = (".csv", ".tsv", ".txt", ".list", ".jsonl", ".json")
+_USUAL_LISTS = ("metadata.csv", "metadata.tsv", "metadata.txt", "metadata.jsonl")
 _MAX_LISTS = 50
 _LABEL = re.compile(r"(\d*[.,]?\d+)\s+(\d*[.,]?\d+)\b(.*)")
 """Pattern of a line in a label file: start time, end time, label. Some programs write decimal commas."""
@@ -83,7 +84,7 @@ def _with_language(reading, place):
 def read_finetune_webui(reading: Reading, place: Place) -> None:
     """Reads a data set of xtts-finetune-webui: `metadata_train.csv` and `metadata_eval.csv`."""
     if reading.folder.has(place.path, "metadata_train.csv"):
-        read_lists(reading, _with_language(reading, place))
+        read_lists(reading, place)
 
 
 def read_common_voice(reading: Reading, place: Place) -> None:
@@ -106,25 +107,20 @@ def read_audiofolder(reading: Reading, place: Place) -> None:
     names = ("metadata.jsonl", "metadata.csv")
     list_of = lambda path: next((path / name for name in names if reading.folder.has(path, name)), None)
 
-    def read(part):
-        path = list_of(part.path)
-        if (table := tables.header_table(reading, part, path)) is None:
-            raise CorpusError(f"{path} must begin with a line that names its columns, such as file_name,transcription.")
-        tables.read_table(reading, part, table)
-
+    table_of = lambda part: tables.header_table(reading, part, list_of(part.path))
+    read = lambda part: tables.read_table(reading, part, table_of(part))
     if reading.folder.has(place.path, "metadata.jsonl"):
         return read(place)
     for root in (place, place.below(place.path / "data")):
         folders = [path for path in reading.folder.subfolders(root.path) if path.name in ("train", *tables.VALIDATION)]
         parts = {path.name: path for path in folders if list_of(path)}
-        if "train" in parts:
+        if "train" in parts and all(table_of(root.below(path)) for path in folders if list_of(path)):
             return tables.read_parts(reading, root, parts, "train", read)
 
 
 def read_header(reading: Reading, place: Place) -> None:
     """Reads a list that has a header with at least a clip column and a text column."""
-    files = reading.folder.files(place.path)
-    usual = [place.path / name for name in ("metadata.csv", "metadata.tsv", "metadata.txt") if name in files]
+    usual = [place.path / name for name in _USUAL_LISTS if reading.folder.has(place.path, name)]
     for path in [place.list_path] if place.list_path else usual:
         if table := tables.header_table(reading, place, path):
             return tables.read_table(reading, _with_language(reading, place), table)
@@ -139,21 +135,29 @@ def read_ljspeech(reading: Reading, place: Place) -> None:
     tables.read_table(reading, place, table)
 
 
-def read_lists(reading: Reading, place: Place) -> None:
-    """Reads a folder with one list of any name, or with lists such as `train.csv`, `val.csv` and `test.csv`."""
+def read_lists(reading: Reading, place: Place, is_split: bool = False) -> None:
+    """Reads a folder with one list of any name, or with lists such as `train.csv`, `val.csv` and `test.csv`. Instead of
+    `train.csv`, there may be `metadata.csv`. `is_split` reads only a folder that has clips for validation or tests."""
     folder = reading.folder
     is_of_lists = lambda path: not (folder.stems(path) or folder.subfolders(path))
-    folders = (place.path, *filter(is_of_lists, folder.walk(place.path, 1)))
+    is_held_out = lambda path: any(_ROLES[role].search(path.stem.lower()) for role in ("validation", "test"))
+    folders = [place.path, *filter(is_of_lists, folder.walk(place.path, 1))]
+    folders = [one for one in folders if not is_split or any(is_held_out(one / name) for name in folder.files(one))]
     lists = next(filter(None, (_find_lists(reading, place, path) for path in folders)), {})
     roles = {role: [path for path in lists if rule.search(path.stem.lower())] for role, rule in _ROLES.items()}
-    training = roles["training"] or ([*lists] if len(lists) == 1 else [])
-    if not lists:
+    usual = [place.path / name for name in _USUAL_LISTS if folder.has(place.path, name)]
+    training = roles["training"] or [path for path in usual if path in lists][:1]
+    if not lists or is_split and not (training and any(map(is_held_out, lists))):
         return
+    training = training or [path for path in lists if len(lists) == 1 or not is_held_out(path)]
     if len(training) != 1:
         names = ", ".join(sorted(path.name for path in lists))
         raise CorpusError(f"{place.path} has several lists: {names}. Give the one to train on.")
-    validation = lists[roles["validation"][0]] if roles["validation"] else None
-    tables.read_split(reading, place, lists[training[0]], validation, [lists[path] for path in roles["test"]])
+    for path in (path for path in usual if path not in training):
+        reading.note("", folder.relative(path), f" is not used, because there is {training[0].name}.")
+    held_out = [lists[path] for path in (*roles["validation"], *roles["test"])]
+    validation = held_out.pop(0) if roles["validation"] else None
+    tables.read_split(reading, _with_language(reading, place), lists[training[0]], validation, held_out)
 
 
 def _find_lists(reading, place, folder):
@@ -356,6 +360,7 @@ FORMATS = (
     CorpusFormat("datasets", 2, f"{_STATE} and .arrow files (Hugging Face datasets)", read_datasets),
     CorpusFormat("finetune-webui", 4, "metadata_train.csv (xtts-finetune-webui)", read_finetune_webui),
     CorpusFormat("common-voice", 6, "train.tsv or validated.tsv, and audio in clips/", read_common_voice),
+    CorpusFormat("lists", 7, "train.csv or metadata.csv, and val.csv", partial(read_lists, is_split=True)),
     CorpusFormat("audiofolder", 8, "a metadata.jsonl, or one in train/ (Hugging Face)", read_audiofolder),
     CorpusFormat("header", 10, "a list that begins with column names, as file|text", read_header, takes_list=True),
     CorpusFormat("kaldi", 12, "wav.scp and text, perhaps utt2spk (Kaldi)", read_kaldi, takes_list=True),

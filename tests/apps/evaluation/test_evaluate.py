@@ -98,6 +98,9 @@ def test_run_and_audio_files_are_compared(run, tiny_corpus, tmp_path, capsys, by
     output, broken = tmp_path / "judged", shutil.copytree(run, tmp_path / "broken")
     shutil.rmtree(broken / "gpt")
     flags = ["--data", str(tiny_corpus), "--sentences", "2", "--seeds", "2", "--output", str(output)]
+    (tmp_path / "gone").mkdir()
+    (tmp_path / "gone" / "metadata.csv").write_text("a|Hello there.\n")
+    assert main(["evaluate", str(tmp_path / "gone"), *flags]) == 2 and "no audio file a " in capsys.readouterr().err
     assert main(["evaluate", str(run), str(others), str(broken), *flags, "--recognizer", HEARS_ONE]) == 3
     reported = capsys.readouterr().out
     assert "broken is left out: " in reported and "no trained gpt" in reported
