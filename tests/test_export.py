@@ -349,8 +349,8 @@ def test_exported_sentences_are_no_longer_than_training_texts(exported, synthesi
     monkeypatch.setattr(speaker, "sentence", lambda *_: (np.zeros(1), [1], True))
     assert len(speaker.speak("One. ژژژ.", "emma", "en")) == 1
     assert "Skipped characters unknown to the model in en: ژ" in capsys.readouterr().err
-    for error, wrong in ((ValueError, {"top_k": 2.7}), (TypeError, {"temprature": 0.3})):
-        pytest.raises(error, speaker.speak, "One.", "emma", **wrong)
+    for error, wrong in ((ValueError, {"top_k": 2.7}), (TypeError, {"temprature": 0.3}), (TypeError, {"seed": 1.5})):
+        pytest.raises(error, Speaker(exported).speak, "One.", "emma", **wrong)
 
 
 def test_export_that_truncates_a_long_text_is_not_written(export, monkeypatch, tmp_path, capsys):
