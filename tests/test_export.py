@@ -165,7 +165,7 @@ def test_speaking_needs_no_package_of_ours(exported, tmp_path):
     "words",
     [
         ["--speed", "0.0"], ["--output", "/no/where.wav"], ["--output", "a.mp3"], ["--voice", __file__],
-        ["--temperature", "nan"], ["--top-k", "-1"], ["--top-p", "2.0"],
+        ["--temperature", "nan"], ["--top-k", "-1"], ["--top-p", "2.0"], ["--output", "a.wav", "--voice", "a.wav"],
         ["--repetition-penalty", "0.0"], ["gpt.onnx"], ["voices.npz"], ["--threads", "9999"], ["--threads", "-1"],
     ],
 )  # fmt: skip
@@ -253,18 +253,19 @@ def test_ids_equal_the_tokenizers_package(tmp_path):
             assert vocabulary.raw_ids(form) == reference.encode(form).ids
 
 
+@pytest.mark.parametrize("form", ["WAV", "WAVEX"])
 @pytest.mark.parametrize("subtype", ["PCM_U8", "PCM_16", "PCM_24", "PCM_32"])
 @pytest.mark.parametrize("channels", [(1,), (1, 1), (1, 0), (1, -0.9), (0, 0), (1e-4,), "cut", (1,) * 9, "rate"])
-def test_wav_files_are_mixed_or_refused_as_by_say(tmp_path, subtype, channels):
+def test_wav_files_are_mixed_or_refused_as_by_say(tmp_path, form, subtype, channels):
     levels, rate = (1,) if isinstance(channels, str) else channels, 3000 if channels == "rate" else MODEL_SAMPLE_RATE
-    soundfile.write(path := tmp_path / "a.wav", np.outer(voiced(0.2, 200, 1), levels), rate, subtype=subtype)
+    soundfile.write(path := tmp_path / "voice.wav", np.outer(voiced(0.2, 200, 1), levels), rate, subtype, format=form)
     if channels == "cut":
         path.write_bytes(path.read_bytes()[:-1200])
     try:
         expected = read_audio(path).samples
     except AudioError:
         heard = dict(sample_rate=MODEL_SAMPLE_RATE, least_samples=1, most_samples=10**6, piece_samples=9)
-        with pytest.raises(ValueError, match="a.wav is |recording is silent"):
+        with pytest.raises(ValueError, match="voice.wav is .* .*voice.wav-pcm.wav|recording is silent"):
             Speaker.listen(Mock(config={"listening": heard}), *read_wav(path))
     else:
         found, rate = read_wav(path, 0.1)
@@ -348,6 +349,8 @@ def test_exported_sentences_are_no_longer_than_training_texts(exported, synthesi
     monkeypatch.setattr(speaker, "sentence", lambda *_: (np.zeros(1), [1], True))
     assert len(speaker.speak("One. ژژژ.", "emma", "en")) == 1
     assert "Skipped characters unknown to the model in en: ژ" in capsys.readouterr().err
+    for error, wrong in ((ValueError, {"top_k": 2.7}), (TypeError, {"temprature": 0.3}), (TypeError, {"seed": 1.5})):
+        pytest.raises(error, Speaker(exported).speak, "One.", "emma", **wrong)
 
 
 def test_export_that_truncates_a_long_text_is_not_written(export, monkeypatch, tmp_path, capsys):

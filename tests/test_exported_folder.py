@@ -28,13 +28,16 @@ from myxtts.cli.errors import language_code
 from myxtts.config.checks import UserError
 from myxtts.config.rates import MODEL_SAMPLE_RATE
 from myxtts.inference.speech import Manner
+from myxtts.inference.text_front import TextFront
 from myxtts.inference.text_stream import SpeechStream
 from myxtts.interchange.onnx import forms as web
 from myxtts.interchange.onnx.exported import ExportedModel
+from myxtts.interchange.onnx.exporting import settings
 from myxtts.interchange.onnx.speak import Speaker, read_wav
 from myxtts.storage.files import read_json, write_json
 from myxtts.storage.speakers import language_of, write_speaker_clips, write_speakers
 from myxtts.text.language_guess import language_to_read
+from myxtts.text.tokenizer import XTTSTokenizer
 
 NO_BROWSER = ["selenium"] * (find_spec("selenium") is None)
 NO_BROWSER += [path for path in (CHROMIUM, DRIVER) if not Path(path).exists()]
@@ -134,18 +137,15 @@ def test_stream_of_an_exported_model_has_windows_of_a_sentence(exported):  # noq
     assert "replaced" in str(pytest.raises(RuntimeError, model.exported.run, "speaker").value)
 
 
-CHOICES = json.loads((ROOT / "tests/data/export_choices.json").read_text("utf-8"))
-
-
-@pytest.mark.parametrize("choice", CHOICES)
+@pytest.mark.parametrize("choice", read_json(ROOT / "tests/data/export_choices.json"))
 def test_exported_model_chooses_voice_and_language_as_say(exported, tmp_path, capsys, monkeypatch, choice):  # noqa: F811
-    trained, voice, language, text, expected = choice
+    trained, voice, language, text, expected, is_noted = choice
     speaker, codes = Speaker(exported), ("am", "de", "en")
     speaker.config["languages"] = dict.fromkeys(codes, 100)
     speaker.voice_languages = {"am_a": "am", "de_ann": "de", "en_a": "en"}
     speaker.trained = {name: name in trained for name in speaker.voice_languages}
     assert list(speaker.choose(voice, language, text)) == expected
-    assert ("is read as" in capsys.readouterr().err) == (not language and text != "Hello." and voice != "en_a")
+    assert ("is read as" in capsys.readouterr().err) == is_noted
     (tmp_path / "vocab.json").write_text('"[am]" "[de]" "[en]"')
     write_speakers(tmp_path, dict.fromkeys(speaker.voice_languages, (np.zeros(1, "f4"), np.zeros(1, "f4"))))
     write_speaker_clips(tmp_path, {name: (b"", speaker.voice_languages[name], ()) for name in trained})
@@ -159,8 +159,9 @@ def test_exported_model_chooses_voice_and_language_as_say(exported, tmp_path, ca
             speaker.speak("Hello.", "a.wav")
     speaker.config["languages"] = dict.fromkeys(codes, 100)
     monkeypatch.setattr("myxtts.text.language_guess._identifier", Mock(side_effect=ImportError))
-    assert speaker.choose("a.wav", None, "Guten Morgen.")[1] == ("de" if trained == ["de_ann"] else "en")
-    assert ("py3langid is not installed" in capsys.readouterr().err) == (trained != ["de_ann"])
+    for voice, found in (("de_ann", "de"), ("am_a", "en")):  # Amharic is not written in Latin letters
+        assert speaker.choose(voice, None, "Guten Morgen.")[1] == found
+        assert ("py3langid is not installed" in capsys.readouterr().err) == (found == "en")
 
 
 @pytest.mark.parametrize(
@@ -198,25 +199,42 @@ def test_package_of_the_page_is_checked_and_is_named_without_a_network(tmp_path,
         web.fetch_package(web.RUNTIME)
 
 
+def in_node(folder, **given):
+    """Runs `tests/data/page/run.mjs` and the page's module in Node.js. Returns what they print."""
+    shutil.copytree(ROOT / "tests/data/page", folder / "page")
+    shutil.copy(Path(web.__file__).parent / "web/speaker.js", folder / "page/speaker.mjs")
+    write_json(folder / "page/input.json", given)
+    return json.loads(subprocess.check_output(["node", folder / "page/run.mjs"], text=True))
+
+
 @pytest.mark.skipif(not shutil.which("node"), reason="needs Node.js")
 @pytest.mark.parametrize("levels", [(1,), (1, 0), (1, -0.9), (0, 0)])
 def test_page_mixes_a_recording_and_refuses_a_silent_one_as_speak_py(tmp_path, levels):
-    (tmp_path / "ort").mkdir()
-    (tmp_path / "ort/ort.wasm.min.mjs").write_text("export const env = { wasm: {} };")
-    shutil.copy(Path(web.__file__).parent / "web/speaker.js", tmp_path / "speaker.mjs")
-    (tmp_path / "run.mjs").write_text("""import { Speaker, mixed } from "./speaker.mjs";
-        const channels = JSON.parse(process.argv[2]).map((one) => Float32Array.from(one)), speaker = new Speaker();
-        speaker.config = { listening: { piece_samples: 9, least_samples: 1, most_samples: 1e6, sample_rate: 22050 } };
-        Object.assign(speaker, { model: { num_latents: 1, width: 1 }, graph: () => { throw new Error("heard"); } });
-        await speaker.listen(channels, channels).catch(({ message }) => console.log(message));
-        console.log(JSON.stringify([...mixed(channels)]));""")
-    frames = np.outer(voiced(0.05, 200, 1), levels)
+    frames = np.outer(voiced(0.05, 200, 1)[:1000], levels)  # 2.5 pieces of the length in `run.mjs`
     soundfile.write(tmp_path / "a.wav", frames, MODEL_SAMPLE_RATE, subtype="PCM_24")
-    command = ["node", tmp_path / "run.mjs", json.dumps(frames.T.tolist())]
-    outcome, found = subprocess.check_output(command, text=True).splitlines()
-    assert outcome == "heard" if any(levels) else "is silent" in outcome
+    found = in_node(tmp_path, recording=frames.T.tolist())
+    speaker, samples = Mock(config=found["config"]), read_wav(tmp_path / "a.wav")
+    speaker.run.return_value = dict.fromkeys(("latents", "speaker"), np.zeros((1, 1)))
     if any(levels):
-        np.testing.assert_allclose(json.loads(found), read_wav(tmp_path / "a.wav")[0], atol=1e-5)
+        Speaker.listen(speaker, *samples)
+        assert "temprature" in found["misspelt"]
+        np.testing.assert_allclose(found["mixed"], samples[0], atol=1e-5)
+    assert found["lengths"] == [one.kwargs["wav"].shape[1] for one in speaker.run.mock_calls]
+    assert ("is silent" in found["error"]) == (not any(levels))
+
+
+@pytest.mark.skipif(not shutil.which("node"), reason="needs Node.js")
+@pytest.mark.parametrize("g2p", [(), ("espeak",)])
+def test_page_reads_texts_in_the_pieces_and_tokens_of_say(synthesizer, tmp_path, monkeypatch, g2p):  # noqa: F811
+    monkeypatch.setattr("myxtts.text.espeak.text_to_ipa", lambda words, *_: words)
+    texts = read_json(ROOT / "tests/data/page/texts.json")
+    tokenizer = XTTSTokenizer.train([one[::-1] for one in texts["trained"]], 200).with_g2p(g2p)
+    monkeypatch.setattr(synthesizer, "tokenizer", tokenizer)
+    monkeypatch.setattr(synthesizer, "text_front", front := TextFront(tokenizer, 400, {"en": 80}))
+    config = settings(synthesizer, "web", "int8") | {"model": {"max_text_tokens": 400}}
+    found = in_node(tmp_path, config=config, vocabulary=json.loads(tokenizer.to_json()), texts=texts["spoken"])
+    for (language, text), pieces in zip(texts["spoken"], found, strict=True):
+        assert pieces == [[one, front.ids(one, language)] for one, _ in front.pieces(text, language)]
 
 
 @pytest.mark.skipif(bool(NO_BROWSER), reason=f"needs {', '.join(NO_BROWSER)}")
@@ -237,14 +255,7 @@ def test_page_in_a_browser_has_the_samples_of_speak_py_and_sends_no_other_reques
         try:
             browser.set_script_timeout(120)
             browser.get(f"http://127.0.0.1:{server.server_port}/")
-            script = """const [text, done] = arguments, get = (id) => document.getElementById(id);
-                get("text").value = text;
-                const timer = setInterval(() => {
-                    if (!get("speak").disabled && !window.asked) { window.asked = true; get("speak").click(); }
-                    if (get("state").className === "wrong") { clearInterval(timer); done(get("state").textContent); }
-                    if (window.spoken) { clearInterval(timer); done([...window.spoken]); }
-                }, 100);"""
-            spoken = browser.execute_async_script(script, text)
+            spoken = browser.execute_async_script((ROOT / "tests/data/page/speak.js").read_text(), text)
             assert browser.execute_script("return document.getElementById('voice').value") == "emma"
             note = browser.find_element("id", "note")
             assert "numbers" in note.text and not note.get_attribute("class")

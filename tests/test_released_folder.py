@@ -1,5 +1,6 @@
 """Commands accept the folder of a released model."""
 
+import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -11,6 +12,7 @@ import myxtts
 from myxtts.__main__ import main
 from myxtts.apps.evaluation.command import subjects
 from myxtts.config.checks import UserError
+from myxtts.interchange.coqui.conversion import _IN_USE
 from myxtts.interchange.hub import local_folder
 from myxtts.storage.checkpoint import CheckpointStore
 from myxtts.storage.files import temporary_path
@@ -28,10 +30,14 @@ def test_it_is_converted_once_and_again_when_a_file_changes(release, tmp_path, c
         folder, *others = pool.map(local_folder, [release] * 3)
     assert {*others} == {folder} and (folder / "gpt").is_dir() and capsys.readouterr().err.count("converting") == 1
     assert local_folder(release / "model.pth") == folder and not capsys.readouterr().err
-    (release / "config.json").write_text((release / "config.json").read_text() + " ")
+    os.utime(release / "config.json", (0, 0))
     temporary_path(folder).mkdir()  # as if the first conversion had been killed
-    again = local_folder(release)
-    assert again != folder and [*(tmp_path / "cache" / "myxtts").glob("*XTTS*")] == [again]
+    again, cache = local_folder(release), tmp_path / "cache/myxtts"
+    assert again != folder and {*cache.glob("*XTTS*")} == {folder, again}, "a process uses the first one"
+    os.close(_IN_USE[folder])  # as if that process had ended
+    os.utime(release / "config.json", (1, 1))
+    newest = local_folder(release)
+    assert {*cache.glob("*XTTS*")} == {again, newest}
 
 
 def test_commands_open_it(release, tmp_path, capsys):

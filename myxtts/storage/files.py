@@ -294,9 +294,9 @@ def locked_folder(folder: Path, busy: str) -> Iterator[None]:
         os.close(descriptor)
 
 
-def lock(descriptor: int) -> None:
-    """Locks a file or folder until `descriptor` is closed. Raises `BlockingIOError` if another process locked it."""
-    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+def lock(descriptor: int, is_shared: bool = False) -> None:
+    """Locks a file or folder until `descriptor` is closed. Raises `BlockingIOError` if other locks do not allow it."""
+    fcntl.flock(descriptor, (fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
 
 
 @contextmanager

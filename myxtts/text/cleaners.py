@@ -12,12 +12,12 @@ from myxtts.text.languages.base import MARKS, Language, table
 
 # Pattern of an abbreviation for each value of `Language.abbreviation_stop`.
 _ABBREVIATION = {"always": r"\b{}\.", "optional": r"(?<!\w){}\.?(?!\w)", "never": r"\b{}\b"}
-_SAME_SOUND = {variant: mark.replace("silent", "") for mark, row in MARKS.items() for variant in row}
+SAME_SOUND = {variant: mark.replace("silent", "") for mark, row in MARKS.items() for variant in row}
 """Maps a character to ASCII text with the same pronunciation, or to an empty string if the character is silent."""
-TYPOGRAPHIC_VARIANTS = {ord(mark): _SAME_SOUND[mark] for mark in "‘’‚‛ʼ＇`´′“”„‟‹›″–—―‒‐‑−－…‥"}
+TYPOGRAPHIC_VARIANTS = {ord(mark): SAME_SOUND[mark] for mark in "‘’‚‛ʼ＇`´′“”„‟‹›″–—―‒‐‑−－…‥"}
 """Translation table from typographic variants to ASCII, so that a new vocabulary needs no tokens for the variants.
 Punctuation that belongs to a script (، ؟ 。) is not in the table."""
-_PLAIN_LETTERS = table("ł l, ø o, đ d, ð d, ı i, æ ae, œ oe, þ th, Ł L, Ø O, Đ D, Ð D, Æ Ae, Œ Oe, Þ Th")
+PLAIN_LETTERS = table("ł l, ø o, đ d, ð d, ı i, æ ae, œ oe, þ th, Ł L, Ø O, Đ D, Ð D, Æ Ae, Œ Oe, Þ Th")
 """Replacements for letters with diacritics that Unicode does not decompose, and for ligatures."""
 _MARKS = "\u200e\u200f\u202c\u2069"  # direction marks at the end of right-to-left text
 # End marks with closing quotes and brackets. Full-width and Ethiopic stops need no space after them.
@@ -69,7 +69,7 @@ def replace_unknown(cleaned: str, language: Language, known: frozenset[str]) -> 
 def _substitute(character: str, language: Language, known: frozenset[str]) -> str:
     if character in language.symbol_readings:
         return f" {language.symbol_readings[character]} "
-    variant = _SAME_SOUND.get(character, character)
+    variant = SAME_SOUND.get(character, character)
     if known.issuperset(variant):
         return variant
     if variant in ":;()":
@@ -81,7 +81,7 @@ def _substitute(character: str, language: Language, known: frozenset[str]) -> st
 def plain_letter(letter: str) -> str:
     """Removes the diacritics of a letter: `é` becomes `e`."""
     decomposed = unicodedata.normalize("NFKD", letter)
-    return "".join(_PLAIN_LETTERS.get(one, one) for one in decomposed if not unicodedata.combining(one)) or letter
+    return "".join(PLAIN_LETTERS.get(one, one) for one in decomposed if not unicodedata.combining(one)) or letter
 
 
 def split_sentences(text: str, language: str) -> list[str]:

@@ -6,7 +6,7 @@ import shutil
 import sys
 import threading
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from myxtts.interchange.coqui.torch_checkpoint import read_torch_checkpoint, wri
 from myxtts.storage import files as storage_files
 from myxtts.storage.base_model import RELEASE, TRAINER, kind_of
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore, write_manifest, write_tensors
-from myxtts.storage.files import claimed, digest_bytes, user_cache, write_json, write_whole, write_whole_folder
+from myxtts.storage.files import claimed, digest_bytes, lock, user_cache, write_json, write_whole, write_whole_folder
 from myxtts.storage.run_folder import MEL_STATS, VOCABULARY, chosen_step, read_config, vocabulary_path
 from myxtts.storage.speakers import read_speaker, read_speakers, write_speakers
 from myxtts.text.tokenizer import XTTSTokenizer
@@ -31,7 +31,9 @@ from myxtts.text.tokenizer import XTTSTokenizer
 _CONVERSION = 2
 """Version of the conversion of Coqui models. A cached model converted by another version is converted again."""
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
-_MAKING = threading.Lock()
+_MAKING, _OPENING = threading.Lock(), threading.Lock()
+_IN_USE: dict[Path, int] = {}
+"""File descriptors of the converted models that this process uses, locked so that other processes keep the models."""
 
 
 @dataclass(frozen=True)
@@ -80,10 +82,15 @@ def imported_release(model: Path) -> Path:
         print(f"{model.parent} is a Coqui model: converting it once into {output}", file=sys.stderr, flush=True)
         import_coqui(files, output)
         for stale in {*cache.glob(f"{glob.escape(stem)}-*")} - {output}:
-            shutil.rmtree(stale, ignore_errors=True)
+            with suppress(OSError, CheckpointError), storage_files.locked_folder(stale, "in use"):
+                shutil.rmtree(stale, ignore_errors=True)
         storage_files.remove_leftovers(cache, f"{glob.escape(stem[:40])}*")  # of killed conversions
 
     make_once(output, convert)
+    with _OPENING, suppress(OSError):  # a file system without locks
+        if output not in _IN_USE:
+            _IN_USE[output] = os.open(output, os.O_RDONLY)
+            lock(_IN_USE[output], is_shared=True)
     return output
 
 

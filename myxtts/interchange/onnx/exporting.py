@@ -26,8 +26,9 @@ from myxtts.interchange.onnx.speak import Cache, Speaker, gumbel_noise
 from myxtts.models.gpt import SamplingValues
 from myxtts.storage.files import write_json, write_text, write_whole_folder
 from myxtts.storage.speakers import read_speakers
+from myxtts.text.cleaners import PLAIN_LETTERS, SAME_SOUND
 from myxtts.text.g2p import espeak_voice
-from myxtts.text.languages import get_language
+from myxtts.text.languages import DESCRIPTIONS, get_language
 
 logger = logging.getLogger(__name__)
 
@@ -130,6 +131,8 @@ def settings(synthesizer: Synthesizer, form: str, weights: str) -> dict:
         "written_as_it_sounds": [code for code in tokenizer.g2p if code in tokenizer.languages],
         "transliterated": [one.code for one in spoken if one.romanize or one.code in tokenizer.g2p],  # not by the page
         "scripts": {one.code: one.scripts for one in spoken},
+        "normalize": {code: one["normalize"] for code, one in DESCRIPTIONS.items() if "normalize" in one},
+        "variants": PLAIN_LETTERS | SAME_SOUND,
         "espeak_voices": {one: name for one in tokenizer.languages if (name := espeak_voice(one, tokenizer.g2p))},
         "sampling": {name: getattr(config.sampling, name) for name in SamplingValues._fields},
         "model": {name: getattr(synthesizer.model.config, name) for name in MODEL_NUMBERS},

@@ -17,6 +17,7 @@ import hashlib
 import importlib.util
 import itertools
 import json
+import mmap
 import re
 import sys
 import threading
@@ -135,10 +136,12 @@ class Speaker:
     def speak(self, text, voice=None, language=None, seed=0, speed=1.0, **sampling):
         """Synthesizes a text to samples `(S,)` float32. A speed of 2 is twice as fast. `sampling` may contain
         `temperature`, `top_k`, `top_p` and `repetition_penalty`. For the default voice and language, see `choose`."""
-        given = dict(sampling, speed=speed)
-        for name, (*_, rule, holds) in RULES.items():
-            if name in given and not holds(given[name]):
-                raise ValueError(f"--{name.replace('_', '-')} must be {rule}. Received: {given[name]}.")
+        for name, value in dict(sampling, speed=speed).items():
+            if name not in RULES:
+                raise TypeError(f"speak() has no parameter {name}. Its sampling parameters: {', '.join(RULES)}.")
+            kind, _, rule, holds = RULES[name]
+            if not holds(value) or kind(value) != value:
+                raise ValueError(f"--{name.replace('_', '-')} must be {rule} ({kind.__name__}). Received: {value}.")
         voice, language = self.choose(voice, language, text)
         voice, parts, pieces = self.voice(voice), [], self.sentences(text, language)
         if missing := self.reader.unknown(self.reader.spoken(text, language), language):  # also those of dropped pieces
@@ -149,8 +152,6 @@ class Speaker:
             if not stopped:
                 print(f"Cut off after {len(codes)} codes: {sentence}", file=sys.stderr)
             parts += [samples, np.zeros(int(pause * self.sample_rate), np.float32)]
-        if not parts:
-            raise ValueError("--text must have letters or digits.")
         return np.concatenate(parts[:-1])
 
     def choose(self, voice=None, language=None, text=""):
@@ -171,13 +172,13 @@ class Speaker:
         try:
             language, note = language_to_read(text, asked, usual, voice if voice in own else "", languages)
             _, fault = guess_language([text], language, languages)
-        except ImportError:
-            language, fault = asked or usual or ("en" if "en" in languages else next(iter(languages))), ""
+        except ImportError:  # the letters fit neither `asked` nor `usual`
+            language, fault, usual = asked or ("en" if "en" in languages else next(iter(languages))), "", None
             note = f"py3langid is not installed: the text is read as {language}; --language chooses another language."
         get_language(language, languages)  # raises ValueError for a guessed language that the model does not speak
         if fault:
             raise ValueError(f"--text: {fault}")
-        if note and language != usual and not asked:
+        if note and language != (asked or usual):
             print(note, file=sys.stderr)
         fit = lambda name: (own[name] == language, self.trained[name])
         return voice or max(own, key=fit, default=""), language
@@ -296,7 +297,7 @@ class Cache:
 def gumbel_noise(seed, sentence, number, num_scores):
     """Returns Gumbel noise `(1, num_scores)` for code `number` of a sentence. MyXTTS uses the same noise."""
     blocks = -(-num_scores // 8)
-    key = np.array([seed % 2**64, sentence % 2**64], np.uint64)
+    key = np.array([seed & 2**64 - 1, sentence & 2**64 - 1], np.uint64)
     bits = np.random.Philox(key=key, counter=number * blocks).random_raw(4 * blocks).view(np.uint32)
     uniform = ((bits >> 9).astype(np.float32) + np.float32(0.5)) * np.float32(2**-23)
     return -np.log(-np.log(uniform))[None, :num_scores]
@@ -304,8 +305,6 @@ def gumbel_noise(seed, sentence, number, num_scores):
 
 def squeezed(x, speed):
     """Interpolates GPT states `(n, width)` linearly to `(n / speed, width)`, to change the speaking rate."""
-    if speed == 1:
-        return x
     place = (np.arange(int(len(x) / speed)) + 0.5) * speed - 0.5
     return np.stack([np.interp(place, np.arange(len(x)), column) for column in x.T], axis=1).astype(np.float32)
 
@@ -335,18 +334,20 @@ def read_wav(path, seconds=3600):
     """Reads the first `seconds` of a WAV file; returns mono samples `(S,)` in [-1, 1] and the sample rate. The
     samples are the mean of the channels that are not silent or, if these channels cancel out, the loudest channel."""
     try:
-        with wave.open(str(path), "rb") as file:
+        with open(path, "rb") as place, mmap.mmap(place.fileno(), 0, access=mmap.ACCESS_COPY) as mapped:
+            if found := re.search(rb"(?s)fmt .{4}\xfe\xff.{22}\x01\0", mapped):  # WAVE_FORMAT_EXTENSIBLE with PCM
+                mapped[found.start() + 8 : found.start() + 10] = b"\1\0"  # WAVE_FORMAT_PCM: Python 3.11 knows no other
+            file = wave.open(mapped)
             width, channels, rate = file.getsampwidth(), file.getnchannels(), file.getframerate()
             content = np.frombuffer(file.readframes(int(seconds * rate)), np.uint8).reshape(-1, channels, width)
             stated = file.getnframes() * channels * width  # not counting the header; huge if unknown to the writer
-        is_cut = stated - Path(path).stat().st_size > 980 and stated < 0x7FFF0000
+            is_cut = stated - len(mapped) > 980 and stated < 0x7FFF0000
         if is_cut or not len(content) or not (width <= 4 and channels <= 8 and 4000 <= rate <= 384000):
             raise wave.Error
     except (EOFError, ValueError, wave.Error) as error:  # ValueError: a cut sample at the end
         rule = "a complete PCM WAV file of 1 to 8 channels at 4000 to 384000 Hz"
-        raise ValueError(f"{path} is not {rule}: `ffmpeg -i {path} voice.wav` makes one.") from error
-    whole = np.zeros((*content.shape[:2], 4), np.uint8)
-    whole[..., 4 - width :] = content ^ (128 * (width == 1))  # only 8-bit samples are unsigned
+        raise ValueError(f'{path} is not {rule}: `ffmpeg -i "{path}" -ac 1 "{path}-pcm.wav"` makes one.') from error
+    whole = np.pad(content ^ (128 * (width == 1)), ((0, 0), (0, 0), (4 - width, 0)))  # 8-bit samples are unsigned
     frames = whole.view("<i4")[..., 0] / 2.0**31
     sounding = np.ptp(frames, axis=0) / 2 >= SILENT_PEAK
     frames = frames[:, sounding | ~sounding.any()]
@@ -380,8 +381,9 @@ def main():
     output, text, voice, language = (arguments.pop(name) for name in ("output", "text", "voice", "language"))
     if arguments.pop("list_voices"):
         return print("\n".join(speaker.voices))
-    if not output.lower().endswith(".wav") or not Path(output).absolute().parent.is_dir():
-        parser.error(f"--output must be a .wav file in an existing folder. Received: {output}")
+    path = Path(output).resolve()
+    if not output.lower().endswith(".wav") or not path.parent.is_dir() or path == Path(voice or "").resolve():
+        parser.error(f"--output must be a .wav file in an existing folder, and not the voice. Received: {output}")
     try:
         voice, language = speaker.choose(voice, language, text)
         samples = speaker.speak(text, voice, language, **arguments)

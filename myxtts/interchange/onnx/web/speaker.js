@@ -8,6 +8,10 @@ import * as ort from "./ort/ort.wasm.min.mjs";
 const PAUSE_SECONDS = 0.25, FADE_SECONDS = 0.005, CACHE_ROWS = 64, SILENT_PEAK = 1e-3;
 const SENTENCE_END = /(?<=[.!?…؟۔।。！？።]["'”’»)\]\u200e\u200f\u202c\u2069]*)\s+/;
 const CLAUSE_END = /[,;:،؛、，；：፣፤፥](?=\s|[^\x00-\x7f])(?!\p{Nd})|[—–](?! ?\p{Nd})/gu;
+const PARAGRAPH = /\n[^\S\n]*\n/;
+// Characters that eSpeak NG would spell out, such as ﬁ, Ⅷ and ㎏; and the forms that Arabic letters have in a word.
+const ESPEAK_SPELLS = /[\u2160-\u217f\u2460-\u24ff\u3371-\u33df\ufb00-\ufb06\uff10-\uff5a\u{1d400}-\u{1d7ff}]+/gu;
+const ARABIC_FORMS = /[\ufb50-\ufdff\ufe70-\ufefc]+/g;
 const WORD = /[\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}\u200c\u200d]/u;
 const SPOKEN = /[\p{L}\p{M}\p{N} '’\u200c\u200d]/u;
 const RECORDING = "your recording";
@@ -32,7 +36,7 @@ async function fetchJson(name) {
   return answer.json();
 }
 
-class Vocabulary {
+export class Vocabulary {
   constructor(document) {
     this.special = document.added_tokens.map((token) => token.content);
     this.ids = new Map([...document.added_tokens.map((token) => [token.content, token.id]),
@@ -44,9 +48,9 @@ class Vocabulary {
     this.cut = new RegExp(`(${longestFirst.map((one) => one.replace(/[.*+?^${}()|[\]\\]/g, "\\$&")).join("|")})`);
   }
 
-  encode(text, language) {
-    text = text.replaceAll('"', "").toLowerCase().split(/\s+/).filter(Boolean).join(" ");
-    const parts = text.split(this.cut).map((part, i) => (i % 2 ? `(${part.slice(1, -1)})` : part));
+  // Ids of a text that `Speaker.spoken` returned.
+  encode(spoken, language) {
+    const parts = spoken.split(this.cut).map((part, i) => (i % 2 ? `(${part.slice(1, -1)})` : part));
     return this.rawIds(`[${language}]${parts.join("")}`.replaceAll(" ", "[SPACE]")).filter((id) => id !== this.unknown);
   }
 
@@ -84,6 +88,7 @@ function splitWords(text) {
 
 function cutText(text, limit) {
   const found = [];
+  text = text.replace(/[^\S\u00a0\u202f]/g, " "); // not the spaces at which a line must not be broken
   for (let part of text.trim().split(SENTENCE_END)) {
     while (part) {
       const clauses = [...part.slice(0, limit + 2).matchAll(CLAUSE_END)].filter(
@@ -188,33 +193,25 @@ class Cache {
     const found = await graph.run(feeds);
     if (this.filled + count > size) this.grow(Math.ceil((this.filled + count) / CACHE_ROWS) * CACHE_ROWS);
     for (let i = 0; i < model.layers; i++) {
-      const [keys, values] = [found[`new_keys_${i}`].data, found[`new_values_${i}`].data];
-      for (let row = 0; row < heads * depth; row++)
-        this.keys[i].set(keys.subarray(row * count, (row + 1) * count), row * this.size + this.filled);
-      for (let head = 0; head < heads; head++) {
-        const part = values.subarray(head * count * depth, (head + 1) * count * depth);
-        this.values[i].set(part, (head * this.size + this.filled) * depth);
-      }
+      copyRows(found[`new_keys_${i}`].data, count, this.keys[i], this.size, this.filled);
+      copyRows(found[`new_values_${i}`].data, count * depth, this.values[i], this.size * depth, this.filled * depth);
     }
     this.filled += count;
     return [found.logits, found.hidden.data];
   }
 
   grow(size) {
-    const { heads, depth, size: old } = this;
-    this.keys = this.keys.map((one) => {
-      const larger = new Float32Array(heads * depth * size);
-      for (let row = 0; row < heads * depth; row++) larger.set(one.subarray(row * old, (row + 1) * old), row * size);
-      return larger;
-    });
-    this.values = this.values.map((one) => {
-      const larger = new Float32Array(heads * size * depth);
-      for (let head = 0; head < heads; head++)
-        larger.set(one.subarray(head * old * depth, (head + 1) * old * depth), head * size * depth);
-      return larger;
-    });
+    const { heads, depth, size: old } = this, larger = () => new Float32Array(heads * depth * size);
+    this.keys = this.keys.map((one) => copyRows(one, old, larger(), size));
+    this.values = this.values.map((one) => copyRows(one, old * depth, larger(), size * depth));
     this.size = size;
   }
+}
+
+// Copies rows of length `width` into rows of length `newWidth`, from column `at` on. Returns the array of the new rows.
+function copyRows(rows, width, target, newWidth, at = 0) {
+  for (let from = 0, to = at; from < rows.length; from += width, to += newWidth) target.set(rows.subarray(from, from + width), to);
+  return target;
 }
 
 function squeezed(states, width, speed) {
@@ -293,15 +290,16 @@ export class Speaker {
     const named = voice ? this.voices.get(voice) : this.usualVoice(language);
     if (!named) throw new Error(voice ? `There is no voice ${voice}.` : "Choose a voice.");
     for (const [name, value] of Object.entries({ speed, ...sampling })) {
-      const [rule, holds] = RULES[name] ?? [];
-      if (holds && !holds(value)) throw new Error(`${name} must be ${rule}. Received: ${value}.`);
+      if (!RULES[name]) throw new Error(`There is no option ${name}. Options: ${Object.keys(RULES).join(", ")}.`);
+      const [rule, holds] = RULES[name];
+      if (!holds(value)) throw new Error(`${name} must be ${rule}. Received: ${value}.`);
     }
     if (!Number.isSafeInteger(seed) || seed < 0) throw new Error("The seed must be a whole number of 0 or more.");
     language = language || named.language || this.usualLanguage;
     const sentences = this.sentences(text, language);
     if (!sentences.length) throw new Error("The text must have letters or digits.");
     for (const [number, sentence] of sentences.entries()) {
-      const ids = this.vocabulary.encode(this.asRead(sentence, language), language);
+      const ids = this.encode(sentence, language);
       const { codes, states, stopped } = await this.codes(ids, named.latents, seed, number, sampling);
       const samples = codes.length + 1 >= Math.max(2, speed) ? this.faded(await this.sound(states, named.speaker, speed)) : new Float32Array(0);
       yield { samples, codes, sentence, number, count: sentences.length, stopped };
@@ -310,23 +308,57 @@ export class Speaker {
 
   sentences(text, language) {
     if (!this.languages.includes(language)) throw new Error(`This page speaks ${this.languages.join(", ")}, not ${language}.`);
-    const letters = this.asRead(text, language).toLowerCase().match(/\p{L}/gu) ?? [];
-    if (2 * letters.filter((one) => this.vocabulary.ids.has(one)).length < letters.length)
+    if (/[\p{L}\p{N}]/u.test(text) && !this.isKnown(text, language))
       throw new Error(`Most letters of the text are unknown to the model in ${language}. Choose another language.`);
     const longestWord = text.split(/\s+/).reduce((most, word) => Math.max(most, word.length), 1);
     const longest = Math.max(this.config.longest_texts[language], longestWord);
-    let limit = Math.min(this.config.languages[language], longest), found = cutText(text, limit);
-    const tooLong = (piece) => this.vocabulary.encode(this.asRead(piece, language), language).length > this.model.max_text_tokens;
-    while (limit > 1 && found.some(tooLong)) {
+    const cut = () => text.split(PARAGRAPH).flatMap((paragraph) => cutText(paragraph, limit));
+    let limit = Math.min(this.config.languages[language], longest), found = cut();
+    while (limit > 1 && found.some((piece) => this.encode(piece, language).length > this.model.max_text_tokens)) {
       limit = Math.floor((limit * 3) / 4);
-      found = cutText(text, limit);
+      found = cut();
     }
-    return found.filter((one) => /[\p{L}\p{N}]/u.test(one));
+    return found.filter((piece) => this.isKnown(piece, language));
   }
 
-  asRead(sentence, language) {
-    const voice = this.config.espeak_voices[language];
-    return voice ? this.espeak.textToIpa(sentence.toLowerCase(), voice, this.config.scripts[language]) : sentence;
+  encode(text, language) {
+    return this.vocabulary.encode(this.spoken(text, language), language);
+  }
+
+  // Whether the model knows at least half of the letters and digits of a text.
+  isKnown(text, language) {
+    const letters = this.spoken(text, language).match(/[\p{L}\p{N}]/gu) ?? [];
+    const known = letters.filter((one) => this.vocabulary.ids.has(one)).length;
+    return known > 0 && 2 * known >= letters.length;
+  }
+
+  // The text to tokenize. Characters that the vocabulary lacks are replaced as by MyXTTS: ’ becomes ', and ï becomes i.
+  spoken(text, language) {
+    const read = this.written(text, language).split(/\s+/).filter(Boolean).join(" ");
+    const { variants, scripts } = this.config, { ids } = this.vocabulary;
+    const lacks = (one) => [...one].some((character) => character !== " " && !ids.has(character));
+    if (!lacks(read)) return read;
+    const other = (one) => {
+      const variant = variants[one] ?? one;
+      if (!lacks(variant)) return variant;
+      if (":;()".includes(variant)) return "\n"; // a pause
+      const plain = [...one.normalize("NFKD")].map((part) => variants[part] ?? part).join("");
+      return plain.replace(/[\p{M}\p{P}\p{So}\p{Sk}\p{C}]/gu, "");
+    };
+    const comma = [...(scripts[language].includes("ARABIC") ? "،," : ",")].find((one) => !lacks(one)) ?? "";
+    const pause = (_, before, after) => `${before || after || comma} `;
+    const replaced = [...read.normalize("NFC")].map((one) => (lacks(one) ? other(one) : one)).join("").trim();
+    return replaced.replace(/ ?([,.!?،؟]?) ?\n[\n ]*([,.!?،؟]?)/g, pause).split(/\s+/).join(" ").trim();
+  }
+
+  // The text as eSpeak NG's phonemes or, for models that read letters, in lower case.
+  written(text, language) {
+    const voice = this.config.espeak_voices[language], [from, to, silent = ""] = this.config.normalize[language] ?? ["", ""];
+    const usual = (part) => part.normalize("NFKC");
+    if (voice) text = text.normalize("NFC").replace(ESPEAK_SPELLS, usual);
+    const characters = [...text.replaceAll('"', "").replace(ARABIC_FORMS, usual)].filter((one) => !silent.includes(one));
+    text = characters.map((one) => to[from.indexOf(one)] ?? one).join("").toLowerCase();
+    return voice ? this.espeak.textToIpa(text, voice, this.config.scripts[language]) : text;
   }
 
   async codes(ids, latents, seed, sentence, sampling) {
@@ -371,7 +403,8 @@ export class Speaker {
     if (samples.length < least) throw new Error(`The recording must be at least ${(least / rate).toFixed(2)} s long.`);
     samples = samples.subarray(0, most);
     if (!(amplitude(samples) >= SILENT_PEAK)) throw new Error(`The recording is silent: the used part stays below ${SILENT_PEAK} of full scale.`);
-    const total = repeats ? Math.max(1, Math.round(samples.length / length)) * length : samples.length, pieces = [];
+    const whole = samples.length / length, near = Math.round(whole) - (whole % 2 === 0.5); // 2.5 is 2, as in Python
+    const total = repeats ? Math.max(1, near) * length : samples.length, pieces = [];
     for (let start = 0; start < total; start += length) {
       const piece = Float32Array.from({ length: Math.min(length, total - start) }, (_, i) => samples[(start + i) % samples.length]);
       if (piece.length >= least || !pieces.length) pieces.push(piece);
