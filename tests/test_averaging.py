@@ -66,17 +66,6 @@ def test_averages_are_validated_and_are_in_the_model_file(unbroken):
     assert with_averages == recorder.validation[6][0] != with_weights
 
 
-def test_resumed_run_with_averages_equals_an_uninterrupted_one(tiny_corpus, tmp_path, unbroken):
-    losses, validation = {}, {}
-    for stop_after in (3, None):
-        _, trainer, recorder = trained_dvae(tiny_corpus, tmp_path, stop_after, **SETTINGS)
-        losses.update(recorder.losses)
-        validation.update(recorder.validation)
-    assert losses == unbroken[2].losses and validation == unbroken[2].validation
-    for one, other in zip(trainer.train_step.averages.values(), unbroken[1].train_step.averages.values()):
-        np.testing.assert_array_equal(one.numpy(), other.numpy())
-
-
 def test_run_continues_from_the_trained_weights_when_averages_are_turned_off(unbroken):
     dataset, trainer, _ = unbroken
     without = XTTSTrainer(with_training(dataset.config, ema=0.0), stage="dvae")

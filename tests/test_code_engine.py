@@ -1,6 +1,5 @@
 """Sampling codes together: a sentence's codes do not depend on batching, compilation, calls or cancelled neighbors."""
 
-import dataclasses
 import os
 import resource
 from unittest import mock
@@ -173,17 +172,6 @@ def test_repeated_sentence_of_a_text_is_sampled_independently(engine):
     assert same.codes != other_sentence.codes != other_seed.codes != same.codes
 
 
-@pytest.mark.usefixtures("endless")
-def test_repetition_penalty_sees_every_code_so_far_across_calls(gpt, engine):
-    # All logits are high, so that the penalty excludes codes that were already sampled.
-    bias = gpt.audio_head.bias.numpy()
-    gpt.audio_head.bias.assign(np.where(np.arange(len(bias)) == STOP, bias, bias + 100.0))
-    penalized = dataclasses.replace(GREEDY, repetition_penalty=1000.0)
-    stream = engine.open(TEXTS[0], voice_latents(0), penalized, max_codes=10, hurry=True)
-    engine.finish([stream])
-    assert len(set(stream.codes)) == 10
-
-
 def test_sampling_values_seeds_and_limits_add_no_graph_and_no_memory(engine, endless):
     engine.finish([engine.open(TEXTS[0], voice_latents(0), GREEDY, max_codes=3)])
     traces, peak_kb = engine.steps.num_traces, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -240,13 +228,3 @@ def test_thread_that_cannot_start_is_started_by_the_next_sentence(gpt, alone, mo
         patch.setattr("threading.Thread.start", mock.Mock(side_effect=RuntimeError("can't start new thread")))
         engine.open(TEXTS[0], voice_latents(0), SAMPLED)
     assert all_codes(engine) == [codes for codes, _ in alone] and not engine._waiting
-
-
-def test_streams_opened_together_are_one_batch(engine, monkeypatch):
-    sizes, draw = [], engine.steps.draw
-    counted = lambda state, request: sizes.append(len(request.index)) or draw(state, request)
-    monkeypatch.setattr(engine.steps, "draw", counted)
-    with engine.changed:
-        streams = [engine.open(ids, voice_latents(0), SAMPLED, 3, n) for n, ids in enumerate(TEXTS)]
-    engine.finish(streams)
-    assert sizes[0] == len(TEXTS)

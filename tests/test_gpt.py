@@ -120,14 +120,6 @@ def cached_decoding(gpt, latents, text, text_lengths, codes):
     return (np.stack(arrays, axis=1) for arrays in zip(*found))
 
 
-def test_cached_decoding_gives_the_logits_of_teacher_forcing(gpt, inputs):
-    latents, text, text_lengths, codes, _ = inputs
-    _, forced = forward(gpt, latents, text, text_lengths, codes, np.full(2, codes.shape[1], "int32"))
-    cached = next(cached_decoding(gpt, latents, text, text_lengths, codes))
-    assert np.abs(forced).max() > 1
-    np.testing.assert_allclose(cached, forced[:, : codes.shape[1] + 1], atol=1e-4)
-
-
 def test_codes_to_latents_are_the_states_that_predict_the_codes(gpt, inputs):
     latents, text, text_lengths, codes, _ = inputs
     text_inputs, text_mask = prompt(text, text_lengths)
@@ -137,25 +129,6 @@ def test_codes_to_latents_are_the_states_that_predict_the_codes(gpt, inputs):
     np.testing.assert_allclose(to_numpy(gpt.audio_head(states)), logits[:, : codes.shape[1]], atol=1e-4)
     assert np.abs(hidden).max() > 1
     np.testing.assert_allclose(to_numpy(states), hidden[:, : codes.shape[1]], atol=1e-5)
-
-
-def test_rows_of_different_age_share_cache_positions(gpt, inputs):
-    # The second row begins when the first has three codes; cache positions before its start are masked.
-    latents, text, text_lengths, codes, _ = inputs
-    alone = next(cached_decoding(gpt, latents[1:], text[1:], text_lengths[1:], codes[1:, :4]))
-    text_inputs, text_mask = prompt(text, text_lengths)
-    late, state = 3, gpt.prefill(latents, text_inputs, text_mask)
-    age, found = np.array([0, 0], "int32"), [to_numpy(state.logits)[1]]
-    mask = np.pad(text_mask, ((0, 0), (CONFIG.num_latents, 1)), constant_values=True)
-    for step in range(late + 4):
-        fed = np.array([codes[0, step], codes[1, age[1]]], "int32")
-        mask, state = advance(gpt, fed, age, mask, state)
-        mask = to_numpy(mask).copy()
-        mask[1, -1] = step >= late
-        age += np.array([1, step >= late], "int32")
-        if step >= late:
-            found.append(to_numpy(state.logits)[1])
-    np.testing.assert_allclose(np.stack(found), alone[0], atol=1e-4)
 
 
 def test_longest_text_and_clip_have_positions(gpt):

@@ -6,7 +6,7 @@ import tensorflow as tf
 from scipy.special import softmax
 
 from myxtts.config.config import SamplingConfig
-from myxtts.models.gpt import HIDDEN, SamplingValues, filter_logits, gumbel_noise, penalize_repetition, sample
+from myxtts.models.gpt import HIDDEN, SamplingValues, filter_logits, gumbel_noise, sample
 
 
 def kept_by_numpy(row, temperature, top_k, top_p):
@@ -42,19 +42,6 @@ def test_top_p_boundaries():
     assert kept_by_filter(logits, top_p=0.501) == [{0, 1}]
     assert kept_by_filter(logits, top_p=0.75) == [{0, 1}]
     assert kept_by_filter(logits, top_p=1e-6) == [{0}]
-
-
-def test_top_p_counts_what_top_k_left():
-    # Of 0.4, 0.3, 0.2, 0.1, the best two have probabilities 4/7 and 3/7.
-    assert kept_by_filter(np.log([[0.4, 0.3, 0.2, 0.1]]), top_k=2, top_p=0.55) == [{0}]
-    assert kept_by_filter(np.log([[0.4, 0.3, 0.2, 0.1]]), top_k=2, top_p=0.6) == [{0, 1}]
-
-
-def test_repetition_penalty_lowers_the_probability_of_seen_codes():
-    logits = np.array([[2.0, -2.0, 2.0, -2.0, 0.0]], "float32")
-    seen = np.array([[True, True, False, False, True]])
-    penalized = keras.ops.convert_to_numpy(penalize_repetition(logits, seen, 5.0))
-    np.testing.assert_allclose(penalized, [[0.4, -10.0, 2.0, -2.0, 0.0]])
 
 
 def test_samples_follow_the_probabilities():

@@ -244,20 +244,13 @@ def test_two_replicas_equal_one_with_the_statistics_of_the_whole_batch():
             np.testing.assert_allclose(first, value, atol=1e-5, rtol=1e-4, err_msg=name)
 
 
-class Watcher(Recorder):
-    """A `Recorder` that stops a run."""
-
-    def on_step(self, step):
-        if step == self.stop_after:
-            self.run.stop()
-
-
 def run_speaker(corpus, folder, stop_after=None, steps=4, **training):
     settings = dict(stage="speaker", log_every_steps=1, validate_every_steps=2, **training)
     options = dict(data={"num_buckets": 1}, model=CHANNELS, speaker={"max_steps": steps}, training=settings)
     config = tiny_run_config(corpus, folder, **options)
-    watcher = Watcher(stop_after=stop_after)
+    watcher = Recorder()
     watcher.run = Run(config, PLAN, [watcher])
+    watcher.on_step = lambda step: watcher.run.stop() if step == stop_after else None
     with untraced():
         return watcher, watcher.run.train()
 

@@ -82,13 +82,12 @@ def test_say_speaks_in_the_voices_of_the_training_by_name(trained, tmp_path, cap
     assert "one of the model's 2 voices. Received: lo. Similar: low" in line
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_say_with_non_finite_weights_is_one_error_message(trained, tiny_corpus, tmp_path, capsys, value):
+def test_say_with_infinite_weights_is_one_error_message(trained, tiny_corpus, tmp_path, capsys):
     home = shutil.copytree(trained[1], tmp_path / "run")
     store = CheckpointStore(home / "gpt")
     (tensors, state), voice = store.read(2, ("model",)), tiny_corpus / "wavs/low_one.wav"
     name = "gpt/audio_head/bias"
-    tensors["model"][name] = np.full_like(tensors["model"][name], value)
+    tensors["model"][name] = np.full_like(tensors["model"][name], np.inf)
     store.write(2, tensors, state)
     argv = ["--checkpoint", home, "--text", "one", "--reference-audio", voice, "--output", tmp_path / "out.wav"]
     line = sentence_of(capsys, say.main, *argv)

@@ -72,9 +72,8 @@ def numpy_adamw(weight, gradients, rates, decay, betas=(0.9, 0.96), epsilon=1e-8
 BATCH = np.array([[1.0, 0.5, -1.0], [0.0, 0.5, -2.0]], "float32")
 
 
-@pytest.mark.parametrize("decay", [0.0, 0.3])
-def test_update_is_adamw_with_decay_on_kernels_alone(decay):
-    objective, step = quadratic_step(weight_decay=decay)
+def test_update_is_adamw_with_decay_on_kernels_alone():
+    objective, step = quadratic_step(weight_decay=0.3)
     rates, gradients = [0.1, 0.05, 0.2], {name: [] for name in objective.weights}
     for rate in rates:
         for name, weight in objective.weights.items():
@@ -82,7 +81,7 @@ def test_update_is_adamw_with_decay_on_kernels_alone(decay):
             gradients[name].append((2 * (weight.numpy() - BATCH)).sum(0) / 2)
         step([BATCH], rate, (0, 0))
     for name, weight in objective.weights.items():
-        expected = numpy_adamw(np.full(3, 2.0), gradients[name], rates, decay if name == "layer/kernel" else 0.0)
+        expected = numpy_adamw(np.full(3, 2.0), gradients[name], rates, 0.3 if name == "layer/kernel" else 0.0)
         np.testing.assert_allclose(weight.numpy(), expected, rtol=1e-5, atol=1e-6, err_msg=name)
 
 
