@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from myxtts.apps.studio import processes
-from myxtts.apps.studio.folders import DataSets, kept_in, removable, runs_in, to_trash
+from myxtts.apps.studio.folders import DataSets, kept_in, named_folder, removable, runs_in, to_trash
 from myxtts.apps.studio.processes import Tasks, output_path, start_training
 from myxtts.apps.studio.studio import Studio
 from myxtts.apps.studio.texts import EXAMPLES, TEXTS, PageError
@@ -16,6 +16,14 @@ from myxtts.config.checks import UserError
 from myxtts.storage.files import lock, locked_folder
 from myxtts.storage.run_folder import own_run_folder
 from myxtts.storage.speakers import write_speakers
+
+
+@pytest.mark.parametrize("name", ["", "base", "..", "../up", "/etc", "a/b", ".hidden", "a\x00", "a ", None])
+def test_name_of_a_run_is_letters_of_any_script_but_no_path(tmp_path, name):
+    for good in ("हिन्दी", "مدل\u200cمن", "cafe\u0301 2"):
+        assert named_folder(tmp_path, good) == tmp_path / good
+    with pytest.raises(UserError, match="name of a run"):
+        named_folder(tmp_path, name)
 
 
 def test_second_page_that_starts_the_same_run_is_refused(tmp_path, monkeypatch):
