@@ -6,7 +6,9 @@
 import * as ort from "./ort/ort.wasm.min.mjs";
 
 const PAUSE_SECONDS = 0.25, FADE_SECONDS = 0.005, CACHE_ROWS = 64, SILENT_PEAK = 1e-3;
-const SENTENCE_END = /(?<=[.!?…؟۔।。！？።])\s+/;
+const SENTENCE_END = new RegExp( // as in text/cleaners.py, without abbreviations
+  /(?<=[.!?…؟۔।॥]["'”’»)\]]*)\s+/.source + "|" +
+  /(?<=(?:[。！？｡።፧፨]|፡፡)["'”’»」』）)\]]*)\s*(?![\s。！？｡።፧፨፡"'”’»」』）)\]])/.source);
 const CLAUSE_END = /[,;:،؛、，；：፣፤፥—–](?=\s|[^\x00-\x7f])(?!\p{Nd})|[—–]/gu;
 const WORD = /[\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}\u200c\u200d]/u;
 const SPOKEN = /[\p{L}\p{M}\p{N} '’\u200c\u200d]/u;
@@ -16,8 +18,8 @@ const RULES = {
   speed: ["0.25 to 4.0", (value) => value >= 0.25 && value <= 4],
   temperature: ["0 or more", (value) => value >= 0 && value <= 1e9],
   top_k: ["a whole number of 0 or more", (value) => Number.isSafeInteger(value) && value >= 0 && value <= 1e9],
-  top_p: ["above 0 and at most 1", (value) => value > 0 && value <= 1],
-  repetition_penalty: ["above 0", (value) => value > 0 && value <= 1e9],
+  top_p: ["1e-6 to 1", (value) => value >= 1e-6 && value <= 1],
+  repetition_penalty: ["1e-6 or more", (value) => value >= 1e-6 && value <= 1e9],
 };
 const here = (name) => new URL(name, import.meta.url).href;
 const tensor = (type, data, dims) => new ort.Tensor(type, data, dims);
@@ -82,7 +84,7 @@ function splitWords(text) {
   return words;
 }
 
-function cutText(text, limit) {
+export function cutText(text, limit) {
   const found = [];
   for (let part of text.trim().split(SENTENCE_END)) {
     while (part) {
