@@ -34,6 +34,7 @@ from myxtts.interchange.onnx.exported import ExportedModel
 from myxtts.interchange.onnx.speak import Speaker, read_wav
 from myxtts.storage.files import read_json, write_json
 from myxtts.storage.speakers import language_of, write_speaker_clips, write_speakers
+from myxtts.text.cleaners import split_text
 from myxtts.text.language_guess import language_to_read
 
 NO_BROWSER = ["selenium"] * (find_spec("selenium") is None)
@@ -173,7 +174,7 @@ def test_exported_model_chooses_voice_and_language_as_say(exported, tmp_path, ca
         (lambda folder: (folder / "speaker.onnx").write_bytes(b"0") and ["--warm", "all"], "speaker.onnx cannot"),
         (lambda folder: (folder / "gpt.onnx").unlink(), "is an exported model without gpt.onnx"),
         (lambda folder: (folder / "speaker.onnx").unlink(), "speaker.onnx"),
-        (lambda folder: ["--which", "last"], "--which is not for exported models"),
+        (lambda folder: ["--which", "last"], "--which must be left out"),
     ],
 )
 def test_exported_folder_that_cannot_be_served_is_one_error_message(exported, tmp_path, capsys, change, said):  # noqa: F811
@@ -204,19 +205,21 @@ def test_page_mixes_a_recording_and_refuses_a_silent_one_as_speak_py(tmp_path, l
     (tmp_path / "ort").mkdir()
     (tmp_path / "ort/ort.wasm.min.mjs").write_text("export const env = { wasm: {} };")
     shutil.copy(Path(web.__file__).parent / "web/speaker.js", tmp_path / "speaker.mjs")
-    (tmp_path / "run.mjs").write_text("""import { Speaker, mixed } from "./speaker.mjs";
+    (tmp_path / "run.mjs").write_text("""import { Speaker, cutText, mixed } from "./speaker.mjs";
         const channels = JSON.parse(process.argv[2]).map((one) => Float32Array.from(one)), speaker = new Speaker();
         speaker.config = { listening: { piece_samples: 9, least_samples: 1, most_samples: 1e6, sample_rate: 22050 } };
         Object.assign(speaker, { model: { num_latents: 1, width: 1 }, graph: () => { throw new Error("heard"); } });
         await speaker.listen(channels, channels).catch(({ message }) => console.log(message));
-        console.log(JSON.stringify([...mixed(channels)]));""")
+        console.log(JSON.stringify([[...mixed(channels)], cutText(process.argv[3], 3)]));""")
     frames = np.outer(voiced(0.05, 200, 1), levels)
     soundfile.write(tmp_path / "a.wav", frames, MODEL_SAMPLE_RATE, subtype="PCM_24")
-    command = ["node", tmp_path / "run.mjs", json.dumps(frames.T.tolist())]
-    outcome, found = subprocess.check_output(command, text=True).splitlines()
+    command = ["node", tmp_path / "run.mjs", json.dumps(frames.T.tolist()), text := "“好。”是！？再见 A. B.” C፡፡D፡E"]
+    outcome, found = subprocess.check_output(command, encoding="utf-8").splitlines()
+    found, pieces = json.loads(found)
+    assert pieces == split_text(text, "zh-cn", 3)
     assert outcome == "heard" if any(levels) else "is silent" in outcome
     if any(levels):
-        np.testing.assert_allclose(json.loads(found), read_wav(tmp_path / "a.wav")[0], atol=1e-5)
+        np.testing.assert_allclose(found, read_wav(tmp_path / "a.wav")[0], atol=1e-5)
 
 
 @pytest.mark.skipif(bool(NO_BROWSER), reason=f"needs {', '.join(NO_BROWSER)}")
