@@ -98,7 +98,7 @@ def draw(synthesizer, speaker, values, number):
     return stream, (list(codes[:-1]), np.concatenate(states), codes[-1] is not None)
 
 
-@pytest.mark.parametrize("values", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("values", [GREEDY, GREEDY | {"temperature": 1.3e-38}, SAMPLED])
 def test_exported_model_samples_the_codes_of_the_model(synthesizer, exported, values):
     speaker, lengths = Speaker(exported), set()
     for number in range(4):
@@ -182,7 +182,7 @@ def test_wrong_value_or_missing_file_is_one_error_message(exported, words, tmp_p
 
 def test_rules_of_speak_py_are_those_of_say():
     for name, (kind, _, rule, holds) in list(RULES.items())[1:]:
-        for value in map(kind, (-1, 0, 1, 2)):
+        for value in map(kind, (-1, 0, 1e-7, 1e-6, 1, 2)):
             try:
                 SamplingConfig(**{name: value})
                 assert holds(value)

@@ -36,6 +36,7 @@ from myxtts.interchange.onnx.exporting import settings
 from myxtts.interchange.onnx.speak import Speaker, read_wav
 from myxtts.storage.files import read_json, write_json
 from myxtts.storage.speakers import language_of, write_speaker_clips, write_speakers
+from myxtts.text.cleaners import split_text
 from myxtts.text.language_guess import language_to_read
 from myxtts.text.tokenizer import XTTSTokenizer
 
@@ -174,7 +175,7 @@ def test_exported_model_chooses_voice_and_language_as_say(exported, tmp_path, ca
         (lambda folder: (folder / "speaker.onnx").write_bytes(b"0") and ["--warm", "all"], "speaker.onnx cannot"),
         (lambda folder: (folder / "gpt.onnx").unlink(), "is an exported model without gpt.onnx"),
         (lambda folder: (folder / "speaker.onnx").unlink(), "speaker.onnx"),
-        (lambda folder: ["--which", "last"], "--which is not for exported models"),
+        (lambda folder: ["--which", "last"], "--which must be left out"),
     ],
 )
 def test_exported_folder_that_cannot_be_served_is_one_error_message(exported, tmp_path, capsys, change, said):  # noqa: F811
@@ -212,7 +213,8 @@ def in_node(folder, **given):
 def test_page_mixes_a_recording_and_refuses_a_silent_one_as_speak_py(tmp_path, levels):
     frames = np.outer(voiced(0.05, 200, 1)[:1000], levels)  # 2.5 pieces of the length in `run.mjs`
     soundfile.write(tmp_path / "a.wav", frames, MODEL_SAMPLE_RATE, subtype="PCM_24")
-    found = in_node(tmp_path, recording=frames.T.tolist())
+    found = in_node(tmp_path, recording=frames.T.tolist(), text=(text := "“好。”是！？再见 A. B.” C፡፡D፡E"))
+    assert found["cut"] == split_text(text, "zh-cn", 3)
     speaker, samples = Mock(config=found["config"]), read_wav(tmp_path / "a.wav")
     speaker.run.return_value = dict.fromkeys(("latents", "speaker"), np.zeros((1, 1)))
     if any(levels):

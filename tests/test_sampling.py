@@ -68,7 +68,7 @@ def test_noise_is_a_function_of_seed_sentence_and_code_number_however_it_is_cut(
 
 SETTINGS = [
     SamplingConfig(temperature=temperature, top_k=top_k, top_p=top_p, repetition_penalty=penalty)
-    for temperature in (0.0, 0.4, 1.0, 1.7)
+    for temperature in (0.0, 1.3e-38, 0.4, 1.0, 1.7)
     for top_k in (0, 1, 7, 30, 100)
     for top_p in (0.3, 0.9, 1.0)
     for penalty in (1.0, 1.5)
@@ -78,7 +78,7 @@ SETTINGS = [
 def scores_with_ties():
     """Logits `(16, 30)` with nine different values, so that there are ties at the best, k-th and last kept code."""
     random = np.random.default_rng(5)
-    return random.integers(-4, 5, (16, 30)).astype("float32") / 2, random.random((16, 30)) < 0.3
+    return random.integers(-4, 5, (16, 30)).astype("float32") * 2, random.random((16, 30)) < 0.3
 
 
 def codes_by_numpy(logits, sampling, seen, noise):
@@ -90,12 +90,12 @@ def codes_by_numpy(logits, sampling, seen, noise):
         penalty = np.where(seen[row] & (values >= 0), 1.0 / sampling.repetition_penalty, penalty)
         values = (values * penalty).astype("float32")
         best.append(int(values.argmax()))
-        if sampling.temperature:
+        if sampling.temperature > 1e-6:
             values = values / np.float32(sampling.temperature)
             kept = list(kept_by_numpy(values.astype("float64"), 1.0, sampling.top_k, sampling.top_p))
             lowest = min(values[kept])
             filtered[row] = np.where(values >= lowest, values, HIDDEN)
-    if not sampling.temperature:
+    if sampling.temperature < 1e-6:
         return best
     return (filtered + noise).argmax(axis=1).tolist()
 

@@ -16,7 +16,7 @@ from myxtts.config.rates import MODEL_SAMPLE_RATE
 from myxtts.inference import code_engine, self_check
 from myxtts.inference.loading import load_model, save_to_preset
 from myxtts.inference.self_check import DISTORTION, judge
-from myxtts.inference.synthesizer import SpeechError, Synthesizer
+from myxtts.inference.synthesizer import Speech, SpeechError, Synthesizer
 from myxtts.inference.voices import Voice
 from myxtts.memory.report import check_claims
 from myxtts.models.xtts import PARTS, XTTS
@@ -157,11 +157,14 @@ def test_text_that_cannot_be_spoken_is_one_error_message(synthesizer, voice, tex
         *(("text", text) for text in (None, 5, b"one", ["one"], [])), ("voice", 5), ("voice", []), ("seed", 1.5),
         *(("voice", np.full(shape, one)) for shape, one in ((9999, 7), (9999, np.nan), ((9999, 2), 0.1), (99, 0.1))),
         *(("speed", speed) for speed in (0, 0.2, 4.1, np.nan, "fast")), ("seed", None), ("retries", -5),
+        *(("sample_rate", rate) for rate in (-8000, 8000.5, "16000", 200_001, 10**9)),
     ],
 )  # fmt: skip
 def test_wrong_argument_is_named(synthesizer, voice, name, value):
     given = dict(text="one", voice=voice, language="en") | {name: value}
-    for speak in (synthesizer.speak, synthesizer.stream)[: 1 if name == "retries" else 2]:
+    save = lambda sample_rate, **_: Speech(np.zeros(9, np.float32), 24000, ()).save("a.ogg", sample_rate)
+    calls = {"retries": [synthesizer.speak], "sample_rate": [save]}
+    for speak in calls.get(name, [synthesizer.speak, synthesizer.stream]):
         with pytest.raises(UserError, match=f"^{name} must be .* Received: "):
             speak(**given)
 
@@ -311,11 +314,13 @@ def test_speech_that_does_not_follow_its_codes_is_flagged(with_decoder, synthesi
     assert synthesizer.distortion(speech.codes, 0.1 * own) == 0.0  # Griffin-Lim
 
 
-def test_decoder_needs_its_speaker_encoder_and_griffin_lim_does_not(with_decoder, tokenizer, tmp_path):
+def test_decoder_needs_its_speaker_encoder_and_griffin_lim_does_not(with_decoder, tokenizer, tmp_path, caplog):
     folder = write_run(tmp_path / "run", with_decoder.model, tokenizer, with_decoder.config)
     config = tiny_run_config(model={"num_text_tokens": tokenizer.num_tokens, "decoder_type": "hifigan"})
     released = write_run(tmp_path / "hifigan", XTTS(config.model, parts=PARTS), tokenizer, config)
+    (released / "speaker_clips").mkdir()
     save_to_preset(load_model(released, only_speech=True), tmp_path / "preset")  # without a DVAE
+    assert "speaker_clips" in caplog.text
     assert set(load_model(folder, only_speech=True).parts) == {"dvae", *load_model(tmp_path / "preset").parts}
     (folder / "speaker").rename(tmp_path / "speaker")
     with pytest.raises(CheckpointError, match="no speaker encoder.*--stage speaker"):

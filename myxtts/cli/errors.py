@@ -103,12 +103,6 @@ def language_code(name: str | None, among: Collection[str] | None = None) -> str
         raise UserError(f"--language: {error}") from None
 
 
-def require_port(flag: str, host: str, port: int | None) -> None:
-    """Raises `UserError` if this process cannot listen on `port`. None and 0 (any free port) are allowed."""
-    if port is not None:
-        open_port(flag, host, port).close()
-
-
 def open_port(flag: str, host: str, port: int) -> socket.socket:
     """Returns a socket that listens on `port` (0: any free port). Raises `UserError` if the port cannot be used."""
     require(0 <= port <= 65535, flag, "0 to 65535", port)

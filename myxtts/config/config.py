@@ -29,9 +29,9 @@ class SamplingConfig(Settings):
     """Sampling temperature; 0 is greedy."""
     top_k: int = setting(50, at_least=0, flag="--top-k", hint="Try 50.")
     """Top-k sampling; 0 keeps all codes."""
-    top_p: float = setting(0.85, above=0, at_most=1, flag="--top-p", hint="Try 0.85.")
+    top_p: float = setting(0.85, at_least=1e-6, at_most=1, flag="--top-p", hint="Try 0.85.")
     """Nucleus sampling; 1 keeps all codes."""
-    repetition_penalty: float = setting(1.2, above=0, flag="--repetition-penalty", hint="1.0 turns it off.")
+    repetition_penalty: float = setting(1.2, at_least=1e-6, flag="--repetition-penalty", hint="1.0 turns it off.")
     """Repetition penalty: divides positive and multiplies negative logits of sampled codes (XTTS v2: 5.0)."""
     reference_seconds: float = setting(30.0, above=0, at_most=3600)
     """Maximum length of the reference audio in seconds; the rest is ignored."""

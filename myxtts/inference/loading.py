@@ -1,5 +1,6 @@
 """Loads a model from the folder of a training run or the output of `myxtts convert`. Saves a model to a folder."""
 
+import logging
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
@@ -15,7 +16,7 @@ from myxtts.storage.base_model import require_kind
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore, assign_by_name
 from myxtts.storage.files import refusing_unwritable, write_json, write_whole_folder
 from myxtts.storage.run_folder import MEL_STATS, chosen_step, stores_in
-from myxtts.storage.speakers import SPEAKERS_FILE
+from myxtts.storage.speakers import SPEAKER_CLIPS, SPEAKERS_FILE
 from myxtts.text.speech_rates import SPEECH_RATES, read_rates, write_rates
 from myxtts.utils.commons import progress_bar
 
@@ -84,8 +85,8 @@ def _check_finite(weights, where):
 def save_to_preset(model: XTTS, folder: str | PathLike) -> None:
     """Saves a model with tokenizer, configuration and stored voices to a folder that `myxtts.load` can load.
 
-    Raises `UserError` if `model.preset` is None, if a weight is not finite, or if the folder is not empty or cannot be
-    written.
+    Recordings of a run's training speakers are not copied; a warning says so. Raises `UserError` if `model.preset` is
+    None, if a weight is not finite, or if the folder is not empty or cannot be written.
     """
     folder = Path(folder)
     if model.preset is None:
@@ -102,6 +103,8 @@ def save_to_preset(model: XTTS, folder: str | PathLike) -> None:
         write_json(new / "config.json", config.to_dict())
         if model.origin and (voices := Path(model.origin, SPEAKERS_FILE)).is_file():
             (new / SPEAKERS_FILE).write_bytes(voices.read_bytes())
+        if model.origin and (clips := Path(model.origin, SPEAKER_CLIPS)).is_dir():
+            logging.getLogger(__name__).warning("The voices in %s were not copied, because they are recordings.", clips)
         for part in model.parts:
             weights = {name: variable.numpy() for name, variable in model.part_weights(part).items()}
             files = {MEL_STATS: {MEL_STATS: model.mel_stats.numpy()}} if part == holder == "gpt" else {}

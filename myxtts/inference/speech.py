@@ -11,7 +11,7 @@ from typing import NamedTuple, Self
 import numpy as np
 
 from myxtts.audio.encoding import SoundEncoder, write_audio
-from myxtts.config.checks import UserError, require
+from myxtts.config.checks import UserError, brief, require
 from myxtts.config.config import SamplingConfig
 from myxtts.config.rates import DECODER_SAMPLE_RATE
 from myxtts.storage.checkpoint import StoredTensors, write_tensors
@@ -193,10 +193,13 @@ class Speech(Spoken):
     def save(self, path: str | Path, sample_rate: int | None = None) -> None:
         """Saves the audio as 16-bit WAV, 16-bit FLAC, MP3 or Ogg, depending on the suffix of `path`.
 
-        Resamples to `sample_rate` if given. Raises `UserError` if the suffix is unknown or the file cannot be written.
+        Resamples to `sample_rate`, 8000 to 96 000 Hz. Raises `UserError` for a wrong suffix or rate and failed writes.
         """
+        rate = self.sample_rate if sample_rate is None else sample_rate
+        fits = isinstance(rate, int | np.integer) and 8000 <= rate <= 96000
+        require(fits, "sample_rate", "a whole number from 8000 to 96000", brief(rate))
         with refusing_unwritable(path):
-            write_audio(path, self.samples, sample_rate or self.sample_rate, self.sample_rate)
+            write_audio(path, self.samples, rate, self.sample_rate)
 
 
 def _clock(seconds):

@@ -302,12 +302,12 @@ def filter_logits(logits: Tensor, temperature: Tensor, top_k: Tensor, top_p: Ten
 def sample(logits: Tensor, sampling: SamplingValues | SamplingConfig, seen: Tensor, noise: Tensor) -> Tensor:
     """Samples the next code of each sentence, `(B,)` int32, as the argmax of logits plus Gumbel noise (Gumbel 1954).
 
-    `logits`, `seen` (bool, the codes sampled before) and `noise` (from `gumbel_noise`) are `(B, V)`. At temperature 0,
-    the most likely code is chosen, after the repetition penalty.
+    `logits`, `seen` (bool, the codes sampled before) and `noise` (from `gumbel_noise`) are `(B, V)`. At a temperature
+    below 1e-6, the most likely code is chosen, after the repetition penalty.
     """
     logits = penalize_repetition(logits, seen, sampling.repetition_penalty)
     temperature = ops.convert_to_tensor(sampling.temperature, "float32")
-    is_greedy = ops.equal(temperature, 0.0)
+    is_greedy = temperature < 1e-6
     filtered = filter_logits(logits, ops.where(is_greedy, 1.0, temperature), sampling.top_k, sampling.top_p)
     return ops.cast(ops.argmax(ops.where(is_greedy, logits, filtered + noise), axis=-1), "int32")
 

@@ -8,7 +8,7 @@ import threading
 from pathlib import Path
 
 from myxtts.apps.server.options import build_parser, check_options
-from myxtts.cli.errors import exits_with_sentence, open_port, require_port
+from myxtts.cli.errors import exits_with_sentence, open_port
 from myxtts.config.checks import needing
 
 
@@ -17,19 +17,18 @@ def main(argv: list[str] | None = None) -> int:
     """Runs the server until it is stopped; returns the exit code."""
     arguments = build_parser().parse_args(argv)
     key = check_options(arguments)
-    require_port("--port", arguments.host, arguments.port)  # before the model is loaded, which takes long
-    require_port("--wyoming-port", arguments.wyoming_host, arguments.wyoming_port)
+    with open_port("--port", arguments.host, arguments.port):  # before the model is loaded, which takes long
+        open_port("--wyoming-port", arguments.wyoming_host, arguments.wyoming_port or 0).close()
     with needing('The server needs: pip install "myxtts[server]" ({} is missing.)'):
         from myxtts.apps.server.serving import Serving, log_as_json, open_model
     log_as_json()
     app, speaker, voices, settings = open_model(arguments, key)
-    wyoming = None
+    wyoming, listening = None, open_port("--port", arguments.host, arguments.port)
     if arguments.wyoming_port is not None:
         from myxtts.apps.server.wyoming_protocol import serve_wyoming
 
         place = open_port("--wyoming-port", arguments.wyoming_host, arguments.wyoming_port)
         wyoming = serve_wyoming(place, speaker, voices, settings)
-    listening = open_port("--port", arguments.host, arguments.port)
     if arguments.ui:
         host = f"[{arguments.host.strip('[]')}]" if ":" in arguments.host else arguments.host
         _mount_page(app, Path(arguments.ui), key, f"http://{host}:{listening.getsockname()[1]}")

@@ -127,7 +127,7 @@ def _add_state(app, speaker, voices, settings):
 
 async def _raise_api_error(request, error):
     if isinstance(error, HTTPException):
-        is_upload = request.method == "PUT" and request.url.path.startswith(VOICES) and error.status_code == 404
+        is_upload = request.method == "PUT" and request.url.path.rpartition("/")[0] == VOICES
         hint = " Uploads need the server option --allow-uploads." * is_upload
         raise ApiError(error.status_code, f"{request.method} {request.url.path[:200]}: {error.detail}.{hint}")
     first = max(error.errors(), key=lambda one: len(one["loc"]))  # for `voice`, a union, the branch that was meant

@@ -18,12 +18,13 @@ from myxtts.apps.server.gate import PAGE, ServerSettings
 from myxtts.apps.server.speaker import Speaker
 from myxtts.apps.server.voices import OPENAI_VOICES, VoiceBook
 from myxtts.cli.errors import language_code
-from myxtts.config.checks import UserError
+from myxtts.config.checks import UserError, require
 from myxtts.devices.tensorflow_start import import_tensorflow
 from myxtts.interchange.hub import local_folder
 from myxtts.interchange.onnx.exported import ExportedModel
 from myxtts.storage.base_model import EXPORT, MODELS, kind_of
 from myxtts.storage.run_folder import vocabulary_path
+from myxtts.storage.speakers import composed
 from myxtts.text.language_guess import language_to_read
 from myxtts.text.tokenizer import XTTSTokenizer
 
@@ -50,6 +51,8 @@ def open_model(arguments: argparse.Namespace, key: str | None) -> tuple[FastAPI,
     # If there is one trained speaker, it is the default voice, as in `myxtts say`.
     usual = dict.fromkeys(("", *OPENAI_VOICES), trained[0]) if len(trained) == 1 else {}
     voices = VoiceBook(model, speakers, arguments.voices and Path(arguments.voices), usual | arguments.voice_map)
+    if taken := {*map(composed, arguments.voice_map)} & voices.all().keys():
+        raise UserError(f"--voice-map must assign new names, and {min(taken)} is the name of a voice.")
     limits = arguments.queue, arguments.queue_seconds, arguments.max_seconds
     speaker = Speaker(model, *limits, arguments.warm, **options)
     name = arguments.model_name or Path(arguments.checkpoint).resolve().name
@@ -61,10 +64,8 @@ def open_model(arguments: argparse.Namespace, key: str | None) -> tuple[FastAPI,
 def _open_exported(run, arguments):
     """Returns an exported model, its voices `{name: language}`, its training speakers, and arguments for `Speaker`."""
     for name in ("decoder", "engine", "device", "which"):
-        if getattr(arguments, name) not in (None, "best"):
-            raise UserError(
-                f"--{name} is not for exported models: {run} has one checkpoint, for ONNX Runtime on the CPU."
-            )
+        given, rule = getattr(arguments, name), "left out: exported models have one checkpoint and run on the CPU"
+        require(given in (None, "best"), f"--{name}", rule, given)
     model = ExportedModel(run, arguments.warm)
     trained = [name for name, is_own in model.exported.trained.items() if is_own]
     most = min(MOST_IN_TURNS, max(2, MOST_CACHE_BYTES // model.cache_bytes))

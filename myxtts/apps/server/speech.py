@@ -14,10 +14,10 @@ from starlette.responses import Response
 
 from myxtts.apps.server.gate import ApiError, ServerSettings, as_api_error
 from myxtts.apps.server.speaker import Speaker, SpeechJob
-from myxtts.apps.server.voices import VoiceBook
+from myxtts.apps.server.voices import ServedVoice, VoiceBook
 from myxtts.audio.encoding import OPEN_FORMATS, SoundEncoder
 from myxtts.config.checks import UNPRINTABLE, UserError, read_toml
-from myxtts.inference.speech import word_times
+from myxtts.inference.speech import silence, word_times
 from myxtts.text.g2p import ESPEAK
 from myxtts.text.language_guess import guess_language, language_to_read
 from myxtts.text.languages import get_language
@@ -81,8 +81,8 @@ def plain_text(text: str) -> str:
         text = re.sub(pattern, replacement, text)
     text = re.sub(_MARKUP["item"], lambda item: _sentence([item[1]]), text)
     text = re.sub(_MARKUP["row"], lambda row: _sentence(row[1].split("|")), text)
-    for mark in _MARKUP["emphasis"]:
-        text = re.sub(rf"(?<![\w{mark[-1]}]){mark}(?=\S)(.{{0,499}}?\S){mark}(?![\w{mark[-1]}])", r"\1", text)
+    for mark, before, after in _MARKUP["emphasis"]:
+        text = re.sub(rf"(?<![{before}]){mark}(?=\S)(.{{0,499}}?\S){mark}(?![{after}])", r"\1", text)
     return text
 
 
@@ -107,6 +107,20 @@ def spoken_parts(text: str) -> tuple[float, list[tuple[str, float]]]:
     return lead if parts else max(lead, SILENCE_SECONDS), parts
 
 
+def find_voice(
+    text: str, voices: VoiceBook, settings: ServerSettings, voice: str, language: str | None
+) -> tuple[ServedVoice, str]:
+    """Returns the voice `voice`, and the code of the language in which to read `text`. Raises `ApiError` if unknown."""
+    languages = voices.model.tokenizer.languages
+    try:
+        asked = language and get_language(language, languages).code
+    except ValueError as error:
+        raise ApiError(400, str(error), "language") from error
+    likely = language_to_read(text, asked, settings.language, "", languages)[0]
+    found = voices.find(voice, likely)
+    return found, language_to_read(text, asked, found.language or settings.language, "", languages)[0]
+
+
 def make_job(
     request: SpeechRequest, speaker: Speaker, voices: VoiceBook, settings: ServerSettings, id: str = ""
 ) -> SpeechJob:
@@ -123,13 +137,8 @@ def make_job(
         raise ApiError(400, "input contains a lone surrogate.", "input")
     lead, parts = spoken_parts(request.input)
     text, languages = " ".join(part for part, _ in parts), speaker.synthesizer.tokenizer.languages
-    try:
-        asked = request.language and get_language(request.language, languages).code
-    except ValueError as error:
-        raise ApiError(400, str(error), "language") from error
-    likely = language_to_read(text, asked, settings.language, "", languages)[0]
-    voice = voices.find(request.voice if isinstance(request.voice, str) else request.voice.id, likely)
-    language, _ = language_to_read(text, asked, voice.language or settings.language, "", languages)
+    name = request.voice if isinstance(request.voice, str) else request.voice.id
+    voice, language = find_voice(text, voices, settings, name, request.language)
     if note := guess_language([text], language, languages)[1]:  # the letters belong to other languages, not to this one
         raise ApiError(400, UNPRINTABLE.sub("", note).replace("--language", "language"), "language")
     try:
@@ -227,20 +236,18 @@ class CaptionedResponse(SpeechResponse):
     media_type = "application/json"
 
     async def _parts(self):
-        model, content, times = self.speaker.synthesizer, b"", []
-        lead, received = round(self.job.silences[0] * model.sample_rate), np.zeros(0, np.float32)
-        dropped, num_timed = 0, 0  # samples are dropped once the word times of their sentence are known
+        rate, content, times = self.speaker.synthesizer.sample_rate, b"", []
+        lead, received, num_timed = len(silence(self.job.silences[0], rate)), np.zeros(0, np.float32), 0
+        at = -lead  # place of the first sample of `received` in the stream of sentences
         while (samples := await self.job.next()) is not None:
             received = np.concatenate([received, samples])
             content += self.encoder.add(samples)
             for text, start, end in self.job.stream.spans[num_timed:] if self.job.stream else ():
-                if lead + end > dropped + len(received):  # its audio has not arrived
+                if end > at + len(received):  # its audio has not arrived
                     break
-                sentence, begin = received[lead + start - dropped :], (lead + start) / model.sample_rate
-                sentence, received = sentence[: end - start], sentence[end - start :]
-                dropped = lead + end
-                times += word_times(sentence, model.sample_rate, text, self._length_of_word, begin)
-                num_timed += 1
+                sentence, begin = received[start - at : end - at], (lead + start) / rate
+                times += word_times(sentence, rate, text, self._length_of_word, begin)
+                received, at, num_timed = received[end - at :], end, num_timed + 1
             if self.encoder.is_open and times:
                 yield self._captioned(content, times), False
                 content, times = b"", []

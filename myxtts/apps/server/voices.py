@@ -3,6 +3,7 @@
 import re
 import tempfile
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -80,8 +81,9 @@ class VoiceBook:
             is_voice = path.suffix in (VOICE_SUFFIX, *AUDIO_EXTENSIONS) and VOICE_NAME.fullmatch(without_marks(name))
             is_first = name not in found or path.suffix == VOICE_SUFFIX
             if is_voice and is_first and path.is_file() and not path.is_symlink():
-                status = path.stat()
-                found[name] = ServedVoice(name, path, version=(status.st_mtime_ns, status.st_size))
+                with suppress(FileNotFoundError):  # removed meanwhile
+                    status = path.stat()
+                    found[name] = ServedVoice(name, path, version=(status.st_mtime_ns, status.st_size))
         return self._speakers | found
 
     def find(self, name: str, language: str) -> ServedVoice:

@@ -4,7 +4,6 @@ The protocol has no API keys. Use it only on this machine or in a trusted networ
 """
 
 import asyncio
-import re
 import socket
 import time
 
@@ -19,20 +18,21 @@ from wyoming.tts import Synthesize, SynthesizeChunk, SynthesizeStart, Synthesize
 import myxtts
 from myxtts.apps.server.gate import ApiError, ServerSettings, as_api_error, log
 from myxtts.apps.server.speaker import Speaker
-from myxtts.apps.server.speech import SEND_SECONDS, SpeechRequest, make_job
+from myxtts.apps.server.speech import SEND_SECONDS, SpeechRequest, find_voice, make_job
 from myxtts.apps.server.voices import VoiceBook
 from myxtts.audio.files import to_int16
+from myxtts.text.cleaners import split_sentences
 from myxtts.text.reading import SENTENCE_PAUSE_SECONDS
 
 MOST_DATA_BYTES = 2**20
-_SENTENCE_END = re.compile(r"[.!?…؟۔।。！？።]['\"”’»)\]\u200e\u200f\u202c\u2069]*\s")
 
 
 async def serve_wyoming(listener: socket.socket, speaker: Speaker, voices: VoiceBook, settings: ServerSettings) -> None:
     """Serves Wyoming clients on a listening socket until cancelled. Wyoming and HTTP requests share one queue."""
     answer = lambda reader, writer: _Conversation(reader, writer, speaker, voices, settings).run()
     async with await asyncio.start_server(answer, sock=listener) as server:
-        log.info("Listening on tcp://%s:%s (Wyoming)", *listener.getsockname()[:2])
+        host, port = listener.getsockname()[:2]
+        log.info("Listening on tcp://%s:%s (Wyoming)", f"[{host}]" if ":" in host else host, port)
         await server.serve_forever()
 
 
@@ -69,9 +69,9 @@ class _Conversation(AsyncEventHandler):
             return False
         try:
             await self._answer(event.type, event.data)
-        except OSError:  # the client has left, or does not read
+        except (ConnectionError, TimeoutError):  # the client has left, or does not read
             self._log("none")
-            raise
+            return False
         except Exception as error:
             shown = as_api_error(error)
             if shown.status == 500:
@@ -92,6 +92,7 @@ class _Conversation(AsyncEventHandler):
 
     async def _answer(self, kind, data):
         voice = data.get("voice") if isinstance(data.get("voice"), dict) else {}
+        voice = dict(voice=str(voice.get("name") or ""), language=str(voice.get("language") or ""))
         text = data.get("text") if isinstance(data.get("text"), str) else ""
         if Describe.is_type(kind):
             await self.write_event((await asyncio.to_thread(self._info)).event())
@@ -102,11 +103,14 @@ class _Conversation(AsyncEventHandler):
         elif SynthesizeStart.is_type(kind):
             self._streamed, self._voice = "", voice
         elif SynthesizeChunk.is_type(kind) and self._streamed is not None:
-            self._streamed += text
-            if len(self._streamed) > self.settings.max_characters:
+            if max(len(self._streamed), len(text)) > self.settings.max_characters:
                 raise ApiError(400, f"A sentence must have at most {self.settings.max_characters} characters.")
-            if ends := [end.end() for end in _SENTENCE_END.finditer(self._streamed)]:
-                sentences, self._streamed = self._streamed[: ends[-1]], self._streamed[ends[-1] :]
+            self._streamed += text
+            _, language = await asyncio.to_thread(find_voice, self._streamed, self.voices, self.settings, **self._voice)
+            text = self._streamed + "x" * self._streamed[-1:].isalnum()  # the last word may not be complete
+            start = text.rindex([text, *split_sentences(text, language)][-1])
+            sentences, self._streamed = self._streamed[:start], self._streamed[start:]
+            if sentences.strip():
                 await self._speak(sentences, self._voice, SENTENCE_PAUSE_SECONDS)
         elif SynthesizeStop.is_type(kind) and self._streamed is not None:
             rest, self._streamed = self._streamed, None
@@ -125,9 +129,7 @@ class _Conversation(AsyncEventHandler):
         return Info(tts=[program])
 
     async def _speak(self, text, voice, pause_seconds=0.0):
-        language = voice.get("language") and str(voice["language"])
-        fields = dict(model=self.settings.model, input=text, language=language, response_format="pcm")
-        request = SpeechRequest.model_construct(**fields, voice=str(voice.get("name") or ""))
+        request = SpeechRequest.model_construct(model=self.settings.model, input=text, response_format="pcm", **voice)
         job = await asyncio.to_thread(make_job, request, self.speaker, self.voices, self.settings)
         job.silences = job.silences[0], job.silences[1] + pause_seconds
         form = self.speaker.synthesizer.sample_rate, 2, 1

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from myxtts.cli.arguments import EXAMPLES, PlainParser
-from myxtts.cli.errors import exits_with_sentence, open_port, require_output, require_port
+from myxtts.cli.errors import exits_with_sentence, open_port, require_output
 from myxtts.config.checks import UserError, needing, printable
 from myxtts.storage.base_model import FILE, KINDS, require_kind
 
@@ -27,7 +27,7 @@ def main(argv: list[str] | None = None) -> int:
     require_kind(Path(arguments.runs), "--runs", {*KINDS} - {FILE}, "the folder that contains the runs")
     if arguments.host not in ("127.0.0.1", "localhost", "::1") and not password:
         raise UserError(f"--host {arguments.host} needs a password. Set {PASSWORD_VARIABLE}.")
-    require_port("--port", arguments.host, arguments.port)
+    listener = open_port("--port", arguments.host, arguments.port)
     made = "" if os.path.isdir(arguments.runs) else f" with the new folder {printable(arguments.runs)}"
     print(f"Starting the web page{made} …", flush=True)  # Gradio takes seconds to import, on a busy machine a minute
     with needing('The web page needs: pip install "myxtts[ui]" ({} is missing.)'):
@@ -37,7 +37,6 @@ def main(argv: list[str] | None = None) -> int:
         from myxtts.apps.studio.studio import Studio
     token = None if arguments.no_token or password else secrets.token_urlsafe(24)
     app, query = make_page_app(Studio(Path(arguments.runs)), password, token), f"?token={token}" if token else ""
-    listener = open_port("--port", arguments.host, arguments.port)
     host = f"[{arguments.host}]" if ":" in arguments.host else arguments.host
     print(f"Open http://{host}:{listener.getsockname()[1]}/{query} (Ctrl-C stops it; runs continue)", flush=True)
     # An open page holds a connection; uvicorn would log its end as an error with a traceback.

@@ -79,7 +79,7 @@ def build_drawing(config: ModelConfig) -> Builder:
     logits = graph.op("Where", is_start[None], HIDDEN, logits)
     penalized = graph.op("Where", logits < 0.0, logits * penalty, logits / penalty)
     logits = graph.op("Where", seen, penalized, logits)
-    is_greedy = graph.op("Equal", temperature, 0.0)
+    is_greedy = temperature < 1e-6
     divisor = graph.op("Where", is_greedy, 1.0, temperature)
     # From here to `filtered`, as in `models.gpt.filter_logits`.
     scores = logits / divisor

@@ -34,8 +34,8 @@ RULES = {
     "speed": (float, "speaking rate", "0.25 to 4.0", lambda value: 0.25 <= value <= 4),
     "temperature": (float, "sampling temperature, 0 is greedy", "at least 0", lambda value: 0 <= value <= 10**9),
     "top_k": (int, "codes to sample from, 0 is all", "at least 0", lambda value: 0 <= value <= 10**9),
-    "top_p": (float, "their total probability", "above 0 and at most 1", lambda value: 0 < value <= 1),
-    "repetition_penalty": (float, "1 is none", "above 0", lambda value: 0 < value <= 10**9),
+    "top_p": (float, "their total probability", "at least 1e-06 and at most 1", lambda value: 1e-6 <= value <= 1),
+    "repetition_penalty": (float, "1 is none", "at least 1e-06", lambda value: 1e-6 <= value <= 10**9),
 }
 """Parameters of `speak` by name: type, help text, permitted range as text, and a function that checks the range."""
 

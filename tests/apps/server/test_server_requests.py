@@ -102,7 +102,7 @@ def test_request_that_a_foreign_page_could_send_is_refused(live, header, value, 
     ],
 )
 def test_unknown_path_is_refused(live, method, path, status):
-    refused(live.ask(method, path, b"x" if method == "PUT" else None), status)
+    assert "--allow-uploads" not in refused(live.ask(method, path, b"x" * (method == "PUT")), status)["message"]
 
 
 def raw(live, head, body=b"", seconds=10):
@@ -141,3 +141,4 @@ def test_incomplete_requests_are_closed_and_do_not_block_others(tmp_path, monkey
         # The server does not wait for a body that nothing reads: uploads are off.
         head = b"PUT /v1/audio/voices/a HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n"
         assert b" 404 " in raw(live, head, seconds=5)
+        assert b"--allow-uploads" in live.ask("PUT", "/v1/audio/voices/a", b"x")[2]

@@ -1,6 +1,6 @@
 // Runs methods of the exported page in Node.js, without a browser and without graphs. Prints the results as JSON.
 import { readFileSync } from "node:fs";
-import { Speaker, Vocabulary, mixed } from "./speaker.mjs";
+import { Speaker, Vocabulary, cutText, mixed } from "./speaker.mjs";
 
 const input = JSON.parse(readFileSync(new URL("input.json", import.meta.url)));
 const speaker = new Speaker(), lengths = [];
@@ -13,7 +13,7 @@ function read({ config, vocabulary, texts }) {
 }
 
 // How a recording is mixed, and the lengths of the pieces that are encoded.
-async function listen({ recording }) {
+async function listen({ recording, text }) {
   const rates = { sample_rate: 22050, speaker_sample_rate: 22050 };
   const listening = { ...rates, most_samples: 1e6, least_samples: 1, piece_samples: 400, repeats: true };
   const run = ({ wav }) => (lengths.push(wav.data.length), { latents: { data: [] }, speaker: { data: [] } });
@@ -21,7 +21,7 @@ async function listen({ recording }) {
   Object.assign(speaker, { config, model: { num_latents: 1, width: 1 }, voices: new Map(), graph: async () => ({ run }) });
   const error = await speaker.listen(channels, channels).catch(({ message }) => message);
   const misspelt = await speaker.speak("One.", { temprature: 0.3 }).next().catch(({ message }) => message);
-  return { config, error: error ?? "", misspelt, lengths, mixed: [...mixed(channels)] };
+  return { config, cut: cutText(text, 3), error: error ?? "", misspelt, lengths, mixed: [...mixed(channels)] };
 }
 
 console.log(JSON.stringify(input.texts ? read(input) : await listen(input)));

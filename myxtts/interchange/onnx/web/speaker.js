@@ -6,7 +6,9 @@
 import * as ort from "./ort/ort.wasm.min.mjs";
 
 const PAUSE_SECONDS = 0.25, FADE_SECONDS = 0.005, CACHE_ROWS = 64, SILENT_PEAK = 1e-3;
-const SENTENCE_END = /(?<=[.!?…؟۔।。！？።]["'”’»)\]\u200e\u200f\u202c\u2069]*)\s+/;
+const SENTENCE_END = new RegExp( // as in text/cleaners.py, without abbreviations
+  /(?<=[.!?…؟۔।॥]["'”’»)\]\u200e\u200f\u202c\u2069]*)\s+/.source + "|" +
+  /(?<=(?:[。！？｡።፧፨]|፡፡)["'”’»」』）)\]]*)\s*(?![\s。！？｡።፧፨፡"'”’»」』）)\]])/.source);
 const CLAUSE_END = /[,;:،؛、，；：፣፤፥](?=\s|[^\x00-\x7f])(?!\p{Nd})|[—–](?! ?\p{Nd})/gu;
 const PARAGRAPH = /\n[^\S\n]*\n/;
 // Characters that eSpeak NG would spell out, such as ﬁ, Ⅷ and ㎏; and the forms that Arabic letters have in a word.
@@ -20,8 +22,8 @@ const RULES = {
   speed: ["0.25 to 4.0", (value) => value >= 0.25 && value <= 4],
   temperature: ["0 or more", (value) => value >= 0 && value <= 1e9],
   top_k: ["a whole number of 0 or more", (value) => Number.isSafeInteger(value) && value >= 0 && value <= 1e9],
-  top_p: ["above 0 and at most 1", (value) => value > 0 && value <= 1],
-  repetition_penalty: ["above 0", (value) => value > 0 && value <= 1e9],
+  top_p: ["1e-6 to 1", (value) => value >= 1e-6 && value <= 1],
+  repetition_penalty: ["1e-6 or more", (value) => value >= 1e-6 && value <= 1e9],
 };
 const here = (name) => new URL(name, import.meta.url).href;
 const tensor = (type, data, dims) => new ort.Tensor(type, data, dims);
@@ -86,7 +88,7 @@ function splitWords(text) {
   return words;
 }
 
-function cutText(text, limit) {
+export function cutText(text, limit) {
   const found = [];
   text = text.replace(/[^\S\u00a0\u202f]/g, " "); // not the spaces at which a line must not be broken
   for (let part of text.trim().split(SENTENCE_END)) {
