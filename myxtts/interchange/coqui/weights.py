@@ -77,8 +77,7 @@ def our_shape(tensor: Tensor) -> tuple[int, ...]:
 
 def to_ours(arrays: Sequence[np.ndarray], layout: str) -> np.ndarray:
     """Converts one or two arrays of Coqui's file, in the order of `Tensor.names`, to one float32 MyXTTS weight."""
-    floats = [np.asarray(array, np.float32) for array in arrays]
-    return np.asarray(_LAYOUTS[layout][0](*floats), np.float32)
+    return np.asarray(_LAYOUTS[layout][0](*(np.asarray(array, np.float32) for array in arrays)), np.float32)
 
 
 def to_coqui(array: np.ndarray, layout: str) -> tuple[np.ndarray, ...]:
