@@ -84,7 +84,7 @@ def open_run(config: Configuration = None, *, callbacks: Sequence = (), quiet: b
 def naming_arguments(parser: Callable | None = None) -> Iterator[None]:
     """Context manager that adds a note to a `UserError`. The note translates flags in the message to Python arguments.
 
-    `parser` builds the command's parser. If it is None (`myxtts train`), the note also names the settings of each flag.
+    `parser` builds the command's argument parser. None means `myxtts train`; the note then also names YAML settings.
     """
     try:
         yield
@@ -115,7 +115,7 @@ def train(config: Configuration = None, **options) -> "Run":
             callbacks (see `runs.run.Run`), and `quiet=True`, which turns off the output but not `train.log`.
 
     On Ctrl-C, training ends with a checkpoint, and the same call resumes the training. Raises `UserError` if an option
-    or a recording is unusable; a note gives the Python names of flags in the message.
+    or a recording is unusable. A note on the error translates flags in the message to Python arguments.
     """
     with starting_quietly():
         run = open_run(config, **options)
@@ -204,7 +204,7 @@ def _seconds(config, start) -> dict[str, float] | str:
 
 
 def _with_texts(config, start, quiet=False, is_plan=False):
-    """Checks and returns the settings. If recordings lack texts, returns the result of `transcribe` instead."""
+    """Checks and returns the settings. If recordings lack texts, calls `transcribe` and returns its result."""
     from myxtts.data.corpora import TextsMissing
     from myxtts.runs.setup import check_request, transcribe
 

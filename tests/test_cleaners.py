@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from text_reference import REFERENCE, digest, skip_without_packages
 
-from myxtts.text.cleaners import clean_text, split_sentences, split_text
+from myxtts.text.cleaners import _CLAUSE_END, clean_text, split_sentences, split_text
 from myxtts.text.languages import LANGUAGES, get_language
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -88,9 +88,11 @@ def test_sentences_end_at_their_marks(row):
     assert split_sentences(" ".join(sentences), language) == sentences
 
 
-def test_sentences_of_scripts_without_spaces_end_at_their_marks():
+def test_sentences_end_at_marks_without_spaces_and_before_direction_marks_in_linear_time():
     assert split_sentences("今日は寒い。明日も！そう", "ja") == ["今日は寒い。", "明日も！", "そう"]
     assert split_sentences("አዎ፡፡ሰላም", "am") == ["አዎ፡፡", "ሰላም"] and split_sentences("  ", "en") == []
+    assert split_sentences("در ق.م.\u200f بود.\u202c خوب", "fa") == ["در ق.م.\u200f بود.\u202c", "خوب"]
+    assert len(split_sentences("A b. " + "a b. " * 30_000, "en")) == 1  # quadratic: minutes
 
 
 def test_sentences_are_packed_up_to_a_limit_from_one_and_long_ones_cut_after_a_comma_at_a_space_or_anywhere():
@@ -98,6 +100,9 @@ def test_sentences_are_packed_up_to_a_limit_from_one_and_long_ones_cut_after_a_c
     assert split_text("aaaa bbbb cc, dddd eeee", "en", max_chars=20) == ["aaaa bbbb cc,", "dddd eeee"]
     assert split_text("aaaa\nbbbb cccc\r\ndddd", "en", max_chars=14) == ["aaaa bbbb cccc", "dddd"]
     assert split_text("all met Dr. Vale on 3 May there", "en", max_chars=24) == ["all met Dr. Vale", "on 3 May there"]
+    assert split_text("a war of 1939–1945 and one", "en", max_chars=14) == ["a war of", "1939–1945 and", "one"]
+    page = (ROOT / "myxtts/interchange/onnx/web/speaker.js").read_text("utf-8")
+    assert f"/{_CLAUSE_END.pattern}/gu".replace(r"\d", r"\p{Nd}") in page
     assert split_text("猫" * 150, "ja") == ["猫" * 71, "猫" * 71, "猫" * 8]
     with pytest.raises(ValueError, match="max_chars must be at least 1"):
         split_text("a", "en", max_chars=0)

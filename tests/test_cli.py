@@ -16,7 +16,7 @@ from command_helpers import sentence_of
 
 from myxtts import __main__ as myxtts_command
 from myxtts.audio.encoding import write_audio
-from myxtts.cli import train
+from myxtts.cli import arguments, train
 from myxtts.cli.errors import exits_with_sentence
 
 pytestmark = pytest.mark.usefixtures("devices_as_before")
@@ -50,6 +50,7 @@ def test_run_without_its_dependencies_is_one_error_message(capsys, tmp_path, arg
     [
         (OSError(5, "Input/output error", "/mnt/x"), 2, "/mnt/x cannot be used: Input/output error"),
         (KeyboardInterrupt(), 130, "Stopped immediately"),
+        (BrokenPipeError(32, "Broken pipe"), 0, ""),
     ],
 )
 def test_disk_error_and_ctrl_c_end_without_a_traceback(capsys, monkeypatch, error, code, words):
@@ -57,6 +58,11 @@ def test_disk_error_and_ctrl_c_end_without_a_traceback(capsys, monkeypatch, erro
     assert train.main([]) == code
     said = capsys.readouterr().err
     assert words in said and "Traceback" not in said
+
+
+def test_choices_are_named_whether_python_quotes_them_or_not():
+    for choices in ("'best', 'last'", "best, last"):
+        assert "best, last" in arguments._choice("--which", "bset", choices)
 
 
 FILE_COMMANDS = {

@@ -91,7 +91,7 @@ def test_unknown_attribute_names_the_nearest_setting(settings, name, words):
 
 
 def test_unknown_keyword_names_the_nearest_setting():
-    for kind, name, words in ((ModelConfig, "widht", "Did you mean width?"), (TrainingConfig, "epoch", "epochs?")):
+    for kind, name, words in ((ModelConfig, "widht", "mean width?"), (TrainingConfig, "max_steps", "gpt.max_steps")):
         with pytest.raises(TypeError) as error:
             kind(**{name: 3})
         assert words in str(error.value)
@@ -215,6 +215,19 @@ def test_number_without_a_point_is_a_number():
 def test_empty_sections_are_the_defaults(tmp_path):
     (tmp_path / "empty.yaml").write_text("model:\ntraining:\n  gpt:\n")
     assert config_from_dict(config_module.read_yaml(tmp_path / "empty.yaml")) == XTTSConfig()
+
+
+@pytest.mark.parametrize(
+    "text, words",
+    [("data:\n", ""), ("data: {}\ndata: {}", "line 3"), ("training: {learning_rate: 1}", "gpt.learning_rate")],
+)
+def test_a_section_cannot_be_lost(tmp_path, text, words):
+    (tmp_path / "own.yaml").write_text(f"include: finetune_xtts_v2_lora.yaml\n{text}\n")
+    if words:
+        with pytest.raises(ConfigError, match=words):
+            XTTSConfig.from_yaml(tmp_path / "own.yaml")
+    else:
+        assert XTTSConfig.from_yaml(tmp_path / "own.yaml") == XTTSConfig.from_yaml("finetune_xtts_v2_lora.yaml")
 
 
 def test_included_files_are_overridden(tmp_path):

@@ -78,6 +78,8 @@ def test_audio_is_found_by_id_in_other_formats_other_places_and_other_spellings(
         ("id|text|normalized|speaker|language", "a|1|one|Ann|pt_BR", ("one", "Ann", "pt")),
         ("speaker|text|id", "Ann|hello|a", ("hello", "Ann", "en")),
         ("file_name|duration|sentence", "a.wav|0.2|hello", ("hello", None, "en")),
+        ("sep=;\nfile;text", "a.wav;hello, you", ("hello, you", None, "en")),
+        ("# by me, 2024\n\nid|text", "a|hello", ("hello", None, "en")),
     ],
 )
 def test_a_header_names_the_columns(tmp_path, header, line, expected):
@@ -85,7 +87,7 @@ def test_a_header_names_the_columns(tmp_path, header, line, expected):
     (utterance,) = corpus.utterances
     text, speaker, language = expected
     assert (utterance.text, utterance.speaker, utterance.language) == (text, speaker or tmp_path.name, language)
-    assert corpus.format == "header" and "Line 1" in corpus.notes[0]
+    assert corpus.format == "header" and f"Line {len(corpus.rejections) + 1} " in corpus.notes[0]
 
 
 def test_a_line_that_lacks_a_named_column_is_rejected(tmp_path):
@@ -112,13 +114,15 @@ def test_a_fourth_column_is_the_speaker_when_most_lines_have_one(tmp_path):
         ("{c}|{t}|{t}|1.0", "file|text|normalized|other", {"{d}"}),
         ("{c}|{k}|{word}", "file|text|normalized", {"{d}"}),
         ("{c}|{t}|{t}|{n}", "", {*map(str, range(12))}),
+        ("{c};{t}", "", {"{d}"}),
+        ("{t};{c}.wav", "text;file", {"{d}"}),
         ("{t}|Ann|{c}.wav", "text|speaker|file", {"Ann"}),
         ("{c}.wav|Ann|EN|{t}|{k}", "file|speaker|language|text|other", {"Ann"}),
     ],
 )
 def test_columns_without_a_header_are_found_by_content(tmp_path, line, read_as, speakers):
     words = "nil", "one", "two"
-    rows = [dict(n=n, c=f"c{n}", t=f"sentence number c{n}", k=n % 3, word=words[n % 3]) for n in range(12)]
+    rows = [dict(n=n, c=f"c{n}", t=f"a sentence, number c{n}", k=n % 3, word=words[n % 3]) for n in range(12)]
     lines = "".join(line.format(**row, who="Ann Lee" if row["k"] else "Bob") + "\n" for row in rows)
     for last in ("\n", "c0.wav|Ann\n", "x|Ann|c0.wav|EN|1|1\n") if ".wav" in line else ("",):
         corpus = load_corpus(make_corpus(tmp_path, lines + last, [row["c"] for row in rows]))
@@ -133,9 +137,9 @@ def test_columns_without_a_header_are_found_by_content(tmp_path, line, read_as, 
 
 def test_speakers_csv_sets_speakers_and_languages(tmp_path):
     make_corpus(tmp_path, "a|x\nb|بله\nc|z\n", "abc")
-    (tmp_path / "speakers.csv").write_text("id,speaker,language\na.wav,Ann,\nb,Bo\u0308b,FA\nbroken\nb,Eve,fa\n")
+    (tmp_path / "speakers.csv").write_text('id,"speaker",language\n./a.wav,"L, A",\nb,Bo\u0308b,FA\nbroken\nb,Eve,fa\n')
     corpus = load_corpus(tmp_path)
-    assert [(u.id, u.speaker, u.language) for u in corpus.utterances] == [("a", "Ann", "en"), ("b", "Böb", "fa")]
+    assert [(u.id, u.speaker, u.language) for u in corpus.utterances] == [("a", "L, A", "en"), ("b", "Böb", "fa")]
     assert reasons(corpus) == [(3, "no speaker")]
     assert "2 lines of speakers.csv" in corpus.notes[0] and "line 4" in corpus.notes[0]
     (tmp_path / "metadata.csv").rename(tmp_path / "clips.csv")
@@ -165,6 +169,9 @@ def test_a_folder_per_speaker_in_either_layout(tmp_path):
         ("Bob/d", "missing file", "Bob/d.wav"),
     ]
     assert "The folder notes was left out" in corpus.notes[0]
+    make_corpus(tmp_path / "set" / "val", "a|two\n")
+    make_corpus(tmp_path / "set" / "train", "b|one\n")
+    assert {u.id: u.validation for u in load_corpus(tmp_path / "set").utterances} == {"val/a": True, "train/b": False}
 
 
 def test_list_and_transcript_are_found_whatever_the_case_of_their_suffix(tmp_path):
@@ -206,9 +213,11 @@ def test_lists_that_cannot_be_used_give_one_clear_error(tmp_path, content, messa
 def test_a_first_line_with_a_known_name_is_a_header_and_a_clip_without_audio_is_none(tmp_path):
     corpus = load_corpus(make_corpus(tmp_path, "c1|x\na.wav|x\nb.wav|y\n"))
     assert reasons(corpus) == [(1, "missing file")] and len(corpus.utterances) == 2
-    named = "Dateiname|Gesagtes|Nr\na.wav|x|1\nb.wav|y|2\nc.wav|z|3\nd.wav|x|4\n"
+    named = "# by me|2024\nDateiname|Gesagtes|Nr\na.wav|x|1\nb.wav|y|2\nc.wav|z|3\nd.wav|x|4\n"
     corpus = load_corpus(make_corpus(tmp_path, named))  # one known name is enough, though two files are missing
-    assert [one.text for one in corpus.utterances] == ["x", "y"] and {line for line, _ in reasons(corpus)} == {4, 5}
+    assert [one.text for one in corpus.utterances] == ["x", "y"] and {line for line, _ in reasons(corpus)} == {1, 5, 6}
+    few = "a;x, y\nb;y, z\nc1;x, y\nc2;y, z\nc3;z, x\nc4;x, z\n"  # most of the files are missing
+    assert [one.text for one in load_corpus(make_corpus(tmp_path, few)).utterances] == ["x, y", "y, z"]
     with pytest.raises(CorpusError):  # no column of texts: the speakers are not read as texts
         load_corpus(make_corpus(tmp_path, "Dateiname|Sprecherin\na.wav|Ann\nb.wav|Bob\n"))
 

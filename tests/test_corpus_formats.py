@@ -202,13 +202,18 @@ def test_a_validation_list_of_all_clips_or_without_header_is_ignored(tmp_path):
 
 
 def test_quoted_texts_before_the_clip_do_not_confuse_training_and_validation(tmp_path):
-    audio(*(tmp_path / f"{name}.wav" for name in "abc"))
+    audio(*(tmp_path / f"{name}.wav" for name in "abcd"))
     text(tmp_path / "train.csv", 'text,file\n"Hello, world",a.wav\n"So, long",b.wav\n')
     text(tmp_path / "val.csv", 'text,file\n"Good day, world",c.wav\n')
     (tmp_path / "._val.csv").write_bytes(b"\0\5\x16\7\xb0")  # metadata of macOS
     assert [u.id for u in load_corpus(tmp_path).utterances] == ["c", "a", "b"]
     text(tmp_path / "test.csv", "id,text\nb,So\n")  # the same clip without its suffix
-    assert [u.id for u in load_corpus(tmp_path).utterances] == ["c", "a"]
+    text(tmp_path / "metadata.csv", "file,text\na,Hello\nb,So\nc,Good day\nd,More\n")
+    text(tmp_path / "valid.csv", "id,text\nd,More\n")
+    for _ in range(2):
+        assert [u.id for u in load_corpus(tmp_path).utterances] == ["c", "a"]
+        (tmp_path / "train.csv").unlink(missing_ok=True)  # then metadata.csv has the clips to train on
+    assert len(load_corpus(tmp_path, format_name="header").utterances) == 4
 
 
 def test_commands_in_kaldi_folders_are_never_run_and_segments_are_refused(tmp_path):

@@ -25,6 +25,7 @@ pytestmark = pytest.mark.usefixtures("eagerly", "devices_as_before")
 NAMES = ["clip one", "گفتار ۲", "дом 3", "四", "Übung-5", "a.b"]
 TEXTS = "Good morning to all.|Where were you?|It rains, as ever.|Nobody knows.|She wrote.|See you soon.".split("|")
 ROWS = [{"file": f"{n}.wav", "text": t} for n, t in zip(NAMES, TEXTS)]
+BY_CLIP = {row["file"]: {"id": number, "text": row["text"]} for number, row in enumerate(ROWS)}
 
 
 def audio(folder, names=NAMES, kind="wav"):
@@ -116,11 +117,11 @@ DATA = {
     "list from before a conversion": listed("{n}.m4a|{t}", "file|text"),
     "list from before a conversion to WAV": listed("{n}.mp3|{t}", "file|text"),
     "GPT-SoVITS": listed("output/slicer_opt/{n}.wav|anna|EN|{t}", name="a.list"),
-    "JSON by clip": lambda root: audio(root) or text(root / "a.json", json.dumps({r["file"]: r for r in ROWS})).parent,
+    "JSON by clip": lambda root: audio(root) or text(root / "a.json", json.dumps(BY_CLIP)).parent,
     "list alone, full paths": list_alone("{d}/audio/{n}.wav|{t}"),
     "full paths of another machine": listed(r"C:\me\my set\ton\{n}.wav;{t}", "Datei;Satz", "Liste.csv", "ton"),
     "Kaldi, full paths of another machine": lambda root: kaldi(root, "/gone", "data/train/audio"),
-    "list alone, audio next door": list_alone("../audio/{n}.wav|{t}"),
+    "list alone, audio next door": list_alone(r"..\audio/../audio\{n}.wav|{t}"),
     "train.csv and val.csv": two_lists('{n}.wav,"{t}"', "file,text\n", ("train.csv", "val.csv")),
     "the same without header": two_lists("{n}|{t}", "", ("train.csv", "val.csv"), "wavs"),
     "filelists": two_lists("wavs/{n}.wav|{t}", "", ("filelists/train.txt", "filelists/val.txt"), "wavs"),
@@ -137,7 +138,7 @@ DATA = {
 
 UNUSED = {
     "many columns": "audio from Ton, text from Wortlaut. Not used: columns Nr, Wer, Note.",
-    "audio without a text": "Not used: 2 audio files without a text, not among the clips. The first is more/x.wav.",
+    "audio without a text": "Not used: 2 audio files, not among the clips. The first is more/x.wav.",
 }
 SPLIT = ("train.csv and val.csv", "the same without header", "filelists")
 

@@ -14,8 +14,8 @@ import pytest
 from test_files import names
 from tiny import full_disk
 
+from myxtts.config.checks import UserError
 from myxtts.data import download
-from myxtts.data.corpora import CorpusError
 from myxtts.data.download import Archive, download_ljspeech
 
 PART = "a.tar.bz2.myxtts-part"
@@ -84,7 +84,7 @@ def known(server):
 
 
 def refused(folder, known, words):
-    with pytest.raises(CorpusError, match=words):
+    with pytest.raises(UserError, match=words):
         download_ljspeech(folder, known)
 
 
@@ -134,15 +134,16 @@ def test_error_of_the_server_keeps_the_partial_download(tmp_path, server, known)
 def test_disk_space_is_checked_first(tmp_path, server, known, monkeypatch):
     monkeypatch.setattr(download.shutil, "disk_usage", lambda path: namedtuple("Usage", "free")(200_000))
     refused(tmp_path / "data", known, "0.0 GB free, but 0.0 GB are needed")
+    monkeypatch.setattr("pathlib.Path.is_mount", lambda path: path == tmp_path / "data")
+    refused(tmp_path / "data", known, f"^{tmp_path}/data is a mount point")
     assert server.asked == () and names(tmp_path) == set()
 
 
 def test_simultaneous_downloads_exclude_each_other_and_a_link_is_not_followed(tmp_path, server, known):
     with open(tmp_path / PART, "wb") as file:
-        file.write(b"1234")
-        file.flush()
         fcntl.flock(file, fcntl.LOCK_EX)
         refused(tmp_path / "data", known, "another process is downloading it")
+        file.write(b"1234")
     (tmp_path / PART).rename(tmp_path / "mine")
     (tmp_path / PART).symlink_to(tmp_path / "mine")
     refused(tmp_path / "data", known, "symbolic link")
@@ -156,7 +157,7 @@ def test_archive_with_parent_paths_writes_nothing_outside(tmp_path, server):
 
 
 def test_full_disk_keeps_the_archive(tmp_path, server, known, monkeypatch):
-    with monkeypatch.context() as patch, pytest.raises(CorpusError, match="No space left.*is kept in"):
+    with monkeypatch.context() as patch, pytest.raises(UserError, match="No space left.*is kept in"):
         patch.setattr(tarfile.TarFile, "extractall", full_disk)
         download_ljspeech(tmp_path / "data", known)
     assert names(tmp_path) == {PART}

@@ -88,7 +88,9 @@ def test_recommendations_name_the_flag_and_the_value(monkeypatch):
 
     starved = phases(preprocess=0.9, train=0.3)
     assert "--data-gpu 1 --model-gpu 0" in verdicts(starved)["training"].recommendation
-    assert "--data-gpu 0 --model-gpu 1" in verdicts(starved, plan=ONE)["training"].recommendation
+    for gpus, flags in ((1, "--prepared"), (2, "--data-gpu 0 --model-gpu 1")):
+        monkeypatch.setattr("utilities.dual_gpu_bottleneck_profiler.visible_gpus", lambda: [None] * gpus)
+        assert flags in verdicts(starved, plan=ONE)["training"].recommendation
     several = plan_devices(data_gpu=0, model_gpus=[1, 2], num_gpus=3)
     assert "fewer --model-gpus" in verdicts(starved, plan=several)["training"].recommendation
 

@@ -246,6 +246,11 @@ def test_bad_line_is_reported_before_any_is_spoken(batch_argv, folder, capsys, r
     assert not Path("spoken").exists()
 
 
+def test_batch_without_a_voice_saves_none(batch_argv, capsys):
+    flags = [*batch_argv[:2], *batch_argv[4:], "--save-voice", "me.voice"]
+    assert "--save-voice" in sentence_of(capsys, say.main, *flags)
+
+
 @pytest.mark.parametrize("content", ["[]", "5", '"a"', "{", "null"])
 def test_damaged_record_of_spoken_files_is_one_error_message(batch_argv, capsys, content):
     Path("spoken").mkdir()

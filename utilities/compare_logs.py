@@ -74,9 +74,11 @@ def read_logs(paths, stage=None, allow_out_of_memory=False):
 def _read_runs(path, allow_out_of_memory):
     """Returns the runs in a log that have values, in the form of `read_logs`. Raises `LogError` if there are none."""
     try:
-        text = Path(path).read_text(encoding="utf-8", errors="replace")
+        data = Path(path).read_bytes()
     except OSError as error:
         raise LogError(f"{path} cannot be read: {error.strerror}.") from error
+    is_utf_16 = data.startswith((b"\xff\xfe", b"\xfe\xff"))  # as PowerShell writes with `>`
+    text = data.decode("utf-16" if is_utf_16 else "utf-8", errors="replace")
     # A progress bar separates its states by carriage returns.
     lines = _unfolded(line for line in TERMINAL_CODES.sub("", text).replace("\r", "\n").split("\n") if line.strip())
     if not lines:

@@ -23,6 +23,7 @@ from typing import NamedTuple
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from myxtts.cli.errors import exits_with_sentence, require_output  # noqa: E402  the checkout must be on the path first
+from myxtts.devices.configuration import visible_gpus  # noqa: E402
 from myxtts.devices.gpu_monitor import GPUMonitor  # noqa: E402
 
 LOAD_LIMIT = 0.20
@@ -120,7 +121,9 @@ def judge(phases, variation, config, plan):
 
 def _trains_more(plan):
     if not plan.is_dual:
-        return "Give the data work a device of its own: --data-gpu 0 --model-gpu 1."
+        if len(visible_gpus()) > 1:
+            return "Give the data work a device of its own: --data-gpu 0 --model-gpu 1."
+        return "Prepare the codes once: myxtts prepare, then --prepared. Or train a larger --model-size."
     if len(plan.model_devices) > 1:
         return "Use fewer --model-gpus, which one data device can feed, or a larger --model-size."
     if plan.data_gpu in plan.model_gpus:

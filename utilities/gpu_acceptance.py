@@ -30,6 +30,7 @@ sys.path.insert(0, str(ROOT))
 
 from myxtts.cli.errors import exits_with_sentence  # noqa: E402  the repository must be on the path first
 from myxtts.config.checks import ConfigError, require  # noqa: E402
+from myxtts.storage.run_folder import read_metrics  # noqa: E402
 
 BATCHES = (8, 16, 24, 32, 48)
 BEYOND = (64, 96, 128, 192, 256)
@@ -148,7 +149,7 @@ def _soaked(flags, folder, seconds):
     middle, end = states[third : 2 * third], states[2 * third :]
     growth = median(rss for rss, _ in end) / median(rss for rss, _ in middle) - 1
     threads = [max(number for _, number in part) for part in (middle, end)]
-    steps = metrics.read_text().count('"training"')
+    steps = sum({one["stage"]: one["step"] for one in read_metrics(metrics.parent)}.values())
     is_flat = growth <= LARGEST_GROWTH and threads[1] <= threads[0]
     return {"steps": steps, "minutes": seconds / 60, "growth": growth, "threads": threads, "ok": is_flat}
 

@@ -1,7 +1,7 @@
 """Data augmentation of training clips: random speed, level, equalization and noise.
 
-With few speakers, a model memorizes what each voice says. Continuously varied voices force the model to use the
-conditioning clip. All functions are stateless: random numbers depend only on the seed and the batch's position.
+With few speakers, a model can memorize the voices and ignore the conditioning clip. Randomly changed voices prevent
+this. All functions are stateless: random numbers depend only on the seed and the batch's position.
 """
 
 import math
@@ -21,8 +21,8 @@ def draw_rows(draw: Callable, shape: Sequence, *arguments: Any, share: tuple[int
     """Returns this worker's rows of a batch of random numbers. The batch is the same for any number of workers.
 
     Args:
-        draw: Stateless random function, called with the shape of the whole batch and with `arguments`. With another
-            shape, it might round differently, and the logarithm of near-silent audio magnifies rounding errors.
+        draw: Stateless random function. It is called with the shape of the whole batch and with `arguments`. For the
+            shape of a part, it might round differently, and the log of near-silent audio magnifies such differences.
         shape: Shape of the result; the first dimension is the number of this worker's rows.
         share: `(index of this worker, number of workers)`. All workers have the same number of rows.
     """

@@ -56,7 +56,7 @@ class _Disk:
         self.seek, self.tell, self.close = self._file.seek, self._file.tell, self._file.close
 
     def write(self, content):
-        """Writes `content`, unless an earlier write failed. Always returns its length, so that libsndfile continues."""
+        """Writes `content`, unless a write has failed. Always returns `len(content)`, so that libsndfile continues."""
         left = memoryview(content)
         while left and not self.error:
             try:
@@ -124,8 +124,8 @@ class SoundEncoder:
     Args:
         sound_format: One of `OPEN_FORMATS`, or "flac" if `is_open` is false. WAV, FLAC and PCM have 16 bits.
         sample_rate: Sample rate of the file in Hz. MP3 and Opus support few rates; all formats support 24 000.
-        is_open: Whether to stream: `add` returns bytes as soon as they are ready, and the header contains no length.
-            If false, `end` returns the whole file.
+        is_open: If true, `add` returns bytes as soon as they are ready, and the header contains no length. If false,
+            `end` returns the whole file.
         from_rate: Sample rate in Hz of the samples given to `add`, which are resampled; None means `sample_rate`.
     """
 
@@ -148,7 +148,7 @@ class SoundEncoder:
                 soundfile._snd.sf_command(self._file._file, 0x1302, soundfile._ffi.new("double *", 50), 8)
 
     def add(self, samples: np.ndarray, last: bool = False) -> bytes:
-        """Encodes samples `(S,)`, clipped to [-1, 1]. Returns bytes if `is_open`. If `last`, flushes the resampler."""
+        """Encodes samples `(S,)`, clipped to [-1, 1]. Returns b"" if not `is_open`. `last` flushes the resampler."""
         if self._resampler:
             samples = self._resampler.resample_chunk(samples, last=last)
         if self._file:

@@ -90,7 +90,7 @@ def read_audio(path: AnyPath, *, min_seconds: float = 0.1, max_seconds: float = 
     """Reads and checks a recording, mixes it to mono and resamples it to `MODEL_SAMPLE_RATE`.
 
     The mix is the mean of the channels that are not silent or, if the mean nearly cancels out, the loudest channel.
-    If the peak is above full scale, the audio is scaled down, with a warning. The extension does not affect the format.
+    If the peak is above full scale, the audio is scaled down, with a warning. The file extension is ignored.
 
     Raises `AudioError` if the file is missing, damaged, not audio, silent, not finite, too loud, too short or too long.
     """
@@ -147,10 +147,8 @@ def _regular_file_size(path):
 
 
 def check_container(path: AnyPath) -> tuple[str, ...]:
-    """Detects the format by the first bytes, and checks lengths in the header. Returns warnings for `Recording`.
-
-    Raises `AudioError` if the file is missing, empty, truncated or of an unsupported format.
-    """
+    """Detects the format from the first bytes, and checks lengths in the header. Returns the warnings for `Recording`.
+    Raises `AudioError` if the file is missing, empty, truncated or of an unsupported format."""
     size = _regular_file_size(path)
     try:
         with open(path, "rb") as file:
@@ -195,7 +193,7 @@ def _check_chunks(path, file, size):
             missing = length - (size - position)
             if missing > 1_024 and length < _STREAM_LENGTH:  # some writers include the header in the data length
                 raise AudioError(path, "truncated", f"it has only {size - position} of {length} bytes of samples.")
-            return (f"header length: the header states {missing} bytes too many.",) if missing > 0 else ()
+            return (f"header length: the header states {missing} bytes too many.",) if 0 < missing <= 1_024 else ()
         position += length + length % 2
     raise AudioError(path, "broken header", "its WAV header is broken: it ends before the samples begin.")
 
@@ -230,7 +228,8 @@ def _open(path, max_seconds=MAX_SECONDS):
         if (seconds := file.frames / file.samplerate) > limit:
             raise AudioError(path, "too long", f"it lasts {seconds:.6g} s; it must last at most {limit:g} s.")
         if file.frames * file.channels > MAX_DECODED_VALUES:
-            raise AudioError(path, "too long", f"it has {file.frames} samples in each of {file.channels} channels.")
+            size = f"it has {file.frames} samples in each of {file.channels} channels"
+            raise AudioError(path, "too long", f"{size}; at most {MAX_DECODED_VALUES} in all. Cut it, or make it mono.")
         yield file
 
 
@@ -263,7 +262,8 @@ def check_joins(path: AnyPath, file: soundfile.SoundFile) -> None:
 
 
 def _mpeg_seconds(data):
-    """Returns the seconds of MPEG audio in `data` after the first 8 frames. Ignores a frame if no frame follows it."""
+    """Returns the total duration in seconds of the MPEG frames in `data`, without the first 8 frames. A frame counts
+    only if another frame begins where it ends, because other bytes may look like the header of a frame."""
     lengths, position = [], 0
     while header := _MPEG_HEADER.search(data, position):
         (_, second, third), start = header[0], header.start()

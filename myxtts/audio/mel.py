@@ -90,7 +90,7 @@ _TINY = np.float32(1e-10)
 
 
 def _pooled(filters):
-    """Cuts off outer bins where all `filters`, `(bins, bands)`, are 0. Returns the remaining slice and filters."""
+    """Crops `filters` `(bins, bands)` to the bins that any band uses. Returns the slice of bins and the new filters."""
     reached = np.flatnonzero(filters.any(axis=1))
     bins = slice(int(reached[0]), int(reached[-1]) + 1)
     return bins, filters[bins]

@@ -1,4 +1,4 @@
-"""Command-line parser that allows no abbreviated flags, and suggests the nearest flag if one is unknown."""
+"""Command-line parser that does not allow abbreviated flags. For an unknown flag, it suggests the nearest flag."""
 
 import argparse
 import difflib
@@ -32,9 +32,9 @@ class PlainParser(argparse.ArgumentParser):
         self.register("type", float, _finite)
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None):
-        """Parses arguments. The error for an unknown flag suggests the nearest flag of the command or a sub-command.
-        The attribute `given` of the result is the set of options in `args`, as attribute names such as `batch_size`. It
-        does not contain options of sub-commands."""
+        """Parses arguments. Raises `UserError` for an unknown flag, and suggests the nearest flag of the command or
+        its sub-commands. In the result, `given` is the set of options that occur in `args`, except those of
+        sub-commands. An option is listed under its attribute name, such as `batch_size`."""
         args = sys.argv[1:] if args is None else args
         subjects = next((one.choices for one in self._actions if isinstance(one, argparse._SubParsersAction)), {})
         used = next((subjects[one] for one in args if one in subjects), self)
@@ -105,7 +105,7 @@ def keywords(parser: argparse.ArgumentParser, named: Mapping[str, Any]) -> argpa
 
 
 def _choice(flag, given, choices):
-    known = re.findall(r"'([^']*)'", choices)
+    known = re.findall(r"[^\s',]+", choices)  # some versions of Python leave out the quotes
     hint = nearest(given, known)
     return f"{flag} must be one of {', '.join(known)}. Received: {given}.{hint if 'mean' in hint else ''}"
 
@@ -128,7 +128,8 @@ class _Formatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescription
 
 
 def add_model(parser: argparse.ArgumentParser, more: str = "", name: str = "--checkpoint", **options) -> None:
-    """Adds the argument `name` (a model), `--accept-licence` and `--which`; appends `more` to the help of `name`."""
+    """Adds the argument `name`, which selects a model, and the flags `--accept-licence` and `--which`. Appends `more`
+    to the help of `name`, and passes `options` to `add_argument` for `name`."""
     model = f"folder of a training run, an imported model or a released XTTS v2, base, or hf://owner/name{more}"
     parser.add_argument(name, metavar="FOLDER", help=model, **options)
     parser.add_argument("--accept-licence", **LICENCE)
@@ -140,10 +141,8 @@ def add_options(
     options: Mapping[str, Mapping[str, Mapping[str, Any]]],
     computed: Mapping[str, Mapping[str, Any]] = {},
 ) -> dict[str, argparse._ActionsContainer]:
-    """Adds the options of a table, such as `OPTIONS["say"]`; returns the argument groups of the parser by heading.
-
-    `computed` maps flags to additional keyword arguments of `add_argument`, such as `type` with a Python function.
-    """
+    """Adds the options of a table, such as `OPTIONS["say"]`. Returns the argument groups of the parser by heading.
+    `computed` maps flags to `add_argument` keyword arguments whose values come from Python code, not from the table."""
     groups, rivals, types = {}, {}, {"int": int, "float": float}
     for heading, entries in options.items():
         groups[heading] = parser.add_argument_group(heading) if heading else parser
@@ -172,8 +171,8 @@ def _options(flag):
     metadata = flag.field.metadata
     options = dict(help=flag.help.replace("%", "%%"), rival=metadata["rival"])
     if flag.kind is bool:
-        action = argparse.BooleanOptionalAction if flag.field.default is None else "store_true"
-        return options | dict(action=action, default=None)
+        is_optional = flag.field.default is None or metadata["page"]  # a form must be able to undo a recipe's value
+        return options | dict(action=argparse.BooleanOptionalAction if is_optional else "store_true", default=None)
     options |= dict(default=None if flag.settings else flag.field.default, metavar=metadata["metavar"])
     options |= dict(const=metadata["alone"], nargs=None if metadata["alone"] is None else "?")
     options["action"] = "append" if flag.repeats else "store"
@@ -189,7 +188,7 @@ def _options(flag):
 
 
 def _value(rule, parse):
-    """Returns a function for `add_argument(type=…)` that calls `parse` and whose error message states `rule`."""
+    """Returns a `type` function for `add_argument`. It calls `parse`; the error for invalid text states `rule`."""
 
     def value(text):
         try:

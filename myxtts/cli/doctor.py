@@ -28,7 +28,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 @exits_with_sentence
 def main(argv: list[str] | None = None) -> int:
-    """Checks the machine, workers or data. Returns 0, 1 if --strict finds a problem, or 2 if no clip is usable."""
+    """Checks the machine, workers or data. Returns 2 if no clip is usable, 1 if --strict finds a problem, else 0."""
     arguments = build_parser().parse_args(argv)
     subject = "data is" if arguments.subject else "the machine is" if arguments.workers is None else "workers are"
     for name in UNUSED[subject]:

@@ -28,6 +28,9 @@ def exits_with_sentence(main: Callable) -> Callable:
         except KeyboardInterrupt:
             print("Stopped immediately.", file=sys.stderr, flush=True)
             code = 130
+        except BrokenPipeError:  # the reader of the output has seen enough, as `head` in a pipe
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            code = 0
         except (UserError, OSError) as error:  # OSError: for example, a full or read-only disk
             from myxtts.utils.commons import folded_on_terminal
 
@@ -50,9 +53,8 @@ def exits_with_sentence(main: Callable) -> Callable:
 
 def require_output(flag: str, path: str | None, makes_folders: bool = False, starts: bytes = b"") -> None:
     """Raises `UserError` if no file can be written to `path`, the value of `flag`. Does nothing if `path` is None.
-
-    If `makes_folders`, a folder or missing parents are allowed. An existing file must be empty or begin with `starts`.
-    """
+    If `makes_folders`, `path` may be a folder, and its parent folders need not exist. An existing file must be empty or
+    begin with `starts`."""
     if path is None:
         return
     require("://" not in path, flag, "a path on this machine", printable(path))
@@ -63,7 +65,7 @@ def require_output(flag: str, path: str | None, makes_folders: bool = False, sta
     if starts and os.path.isfile(target):
         with open(target, "rb") as file:
             require(file.read(len(starts)) in (b"", starts), flag, "a new file or an earlier report", printable(path))
-    place = os.path.dirname(target)
+    place = target if makes_folders and os.path.isdir(target) else os.path.dirname(target)
     while makes_folders and not os.path.exists(place):
         place = os.path.dirname(place)
     is_device = os.path.exists(target) and not (os.path.isfile(target) or os.path.isdir(target))

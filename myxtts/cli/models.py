@@ -1,5 +1,6 @@
 """The commands `myxtts convert`, `myxtts export` and `myxtts push`, which convert and upload models."""
 
+import os
 import shlex
 from collections import Counter
 from collections.abc import Sequence
@@ -79,6 +80,7 @@ def export_parser() -> PlainParser:
 def export(argv: Sequence[str] | None = None) -> int:
     """Exports a trained model, prints the results of the export's checks, and returns the exit code."""
     arguments = export_parser().parse_args(argv)
+    require_output("--output", os.path.dirname(os.path.realpath(arguments.output)), makes_folders=True)
     require_output("--output", arguments.output, makes_folders=True)
     folder = local_folder(arguments.checkpoint, arguments.accept_licence)
     import_tensorflow()

@@ -14,7 +14,7 @@ from typing import BinaryIO, NamedTuple
 from myxtts.audio.encoding import AudioFile, SoundEncoder, check_suffix
 from myxtts.cli.arguments import OPTIONS, PlainParser, add_model, add_options
 from myxtts.cli.errors import exits_with_sentence, language_code, read_input, require_output
-from myxtts.config.checks import UserError, bounded_text, counted, printable, require
+from myxtts.config.checks import UserError, bounded_text, counted, printable, require, without_marks
 from myxtts.data.corpora import SUBTITLES
 from myxtts.data.corpora.tables import find_dialect, names_to_columns
 from myxtts.devices.machine import check_device
@@ -185,7 +185,7 @@ def _confidence(spoken):
 
 
 def _check(arguments):
-    """Raises `UserError` for invalid arguments. Copies the positional text to `text`; may set a default `speaker`."""
+    """Raises `UserError` for invalid arguments. Sets `text` to the positional text, if given. May set `speaker`."""
     check_model(arguments.checkpoint)
     if arguments.list_speakers:
         return
@@ -236,6 +236,8 @@ def _check(arguments):
             require(os.path.realpath(path) not in named, flag, "a file that no other option names", path)
             named.add(os.path.realpath(path))
     if arguments.batch:
+        has_voice = arguments.speaker or arguments.voice or arguments.reference_audio
+        require(has_voice or not arguments.save_voice, "--save-voice", "left out without a voice", arguments.save_voice)
         require_output("--output-folder", arguments.output_folder, makes_folders=True)
         require(not Path(arguments.output_folder).is_file(), "--output-folder", "a folder", arguments.output_folder)
     elif not arguments.stream:
@@ -313,7 +315,7 @@ def read_lines(path: str) -> list[Line]:
         require(2 <= len(parts) <= len(columns), where, forms.replace("|", dialect.separator), repr(row[:80]))
         cells = dict(zip(columns, parts))
         line = Line(number, *(cells.get(name, "") for name in Line._fields[1:]))
-        is_name = _ID.fullmatch(line.id) and len(line.id.encode()) <= MAX_ID_BYTES
+        is_name = _ID.fullmatch(without_marks(line.id)) and len(line.id.encode()) <= MAX_ID_BYTES
         rule = f"a file name of letters, digits, _, - and ., at most {MAX_ID_BYTES} bytes"
         require(is_name, f"{where}: the id", rule, repr(line.id[:80]))
         if (first := seen.setdefault(line.id.casefold(), number)) != number:

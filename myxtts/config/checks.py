@@ -4,6 +4,7 @@ import logging
 import re
 import stat
 import tomllib
+import unicodedata
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +12,8 @@ from typing import Any, BinaryIO
 
 UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 """Pattern of control characters, lone surrogates, line separators and bidirectional marks."""
+JOINERS = "\u200c\u200d"
+"""Zero-width non-joiner and joiner, which are parts of words, for example in Persian."""
 console_log = logging.getLogger("myxtts.console")
 """Logger for lines that were already printed on the screen. They are only added to the run's log file."""
 
@@ -33,6 +36,11 @@ def say(text: str) -> None:
     console_log.info("%s", text)
 
 
+def without_marks(text: str) -> str:
+    """Removes combining marks and `JOINERS`: parts of words in many scripts that do not match a pattern's `\\w`."""
+    return "".join(one for one in text if one not in JOINERS and not unicodedata.category(one).startswith("M"))
+
+
 def printable(text: str) -> str:
     """Escapes `UNPRINTABLE` characters, because a hostile file name could use them to control the terminal."""
     return UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
@@ -51,8 +59,8 @@ def require(holds: bool, setting: str, rule: str, value: object, hint: str = "")
 
 @contextmanager
 def needing(hint: str, error: type[Exception] = UserError) -> Iterator[None]:
-    """Converts an `ImportError` in a `with` block to `error`. The message is `hint` if it names the missing package,
-    or else quotes the `ImportError`. A `{}` in `hint` matches any name and is replaced by the name."""
+    """Converts an `ImportError` in a `with` block to `error`. If a package is missing and `hint` contains its name or
+    `{}`, the message is `hint`, with `{}` replaced by the name. Otherwise, the message quotes the `ImportError`."""
     try:
         yield
     except ImportError as fault:
@@ -83,10 +91,10 @@ def read_toml(module: str, name: str) -> dict[str, Any]:
 
 
 def read_bounded(path: Path, max_bytes: int) -> str:
-    """Returns the text of a UTF-8 file, or of a UTF-16 file with a byte-order mark. Removes a byte-order mark.
+    """Reads a text file in UTF-8, or in UTF-16 with a byte-order mark. The returned text does not contain the mark.
 
     Raises `OSError` if the file cannot be read, `UnicodeError` if it is not text, and `ValueError` if it is larger than
-    `max_bytes` or not a regular file. The caller must add the file's name to messages such as "is a folder".
+    `max_bytes` or not a regular file. Messages such as "is a folder" lack the file's name, which the caller must add.
     """
     # Checked before opening, because opening a pipe waits for a writer.
     if not stat.S_ISREG(path.stat().st_mode):

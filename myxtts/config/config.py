@@ -40,8 +40,8 @@ class SamplingConfig(Settings):
     conditioning clip in training)."""
 
     def changed(self, values: Mapping[str, Any], beside: Collection[str] = ()) -> Self:
-        """Returns a copy with the settings in `values` changed; a value of None changes nothing. Raises `ConfigError`
-        for an unknown name, and suggests a similar setting or argument. `beside` lists the caller's other arguments."""
+        """Returns a copy with the settings in `values` changed; a value of None changes nothing. For an unknown name,
+        raises `ConfigError` and suggests a similar setting or argument. `beside` lists the caller's other arguments."""
         for name in values.keys() - vars(self).keys():
             hint = nearest("voice" if name == "speaker" and beside else name, (*beside, *vars(self)))
             raise ConfigError(f"{printable(name)} is not {'an argument' if beside else 'a setting of sampling'}.{hint}")
@@ -175,7 +175,7 @@ def _typed(cls, values, where):
         elif name in kinds:
             typed[name] = typed_value(kinds[name], value, setting)
         elif setting not in REMOVED:
-            raise ConfigError(f"{setting} is not a setting.{nearest(name, kinds)}")
+            raise ConfigError(f"{setting} is not a setting.{cls.hint_for(name)}")
         elif value != REMOVED[setting][0]:
             raise ConfigError(f"{setting} was removed. {REMOVED[setting][1]} Received: {brief(value)}.")
     return typed
@@ -194,6 +194,9 @@ def _parsed(text):
         count += 1
         if isinstance(node, yaml.MappingNode):
             waiting += itertools.chain(*node.value)  # keys and values
+            names = [key.value for key, _ in node.value]
+            if twice := [key for key, _ in node.value if names.count(key.value) > 1]:
+                raise yaml.MarkedYAMLError(problem="a name is given twice", problem_mark=twice[-1].start_mark)
         elif isinstance(node, yaml.SequenceNode):
             waiting += node.value
         if count + len(waiting) > _MAX_VALUES:
@@ -211,7 +214,7 @@ def read_yaml(path: str | Path) -> dict:
 
 
 def without_adapted(values: dict) -> dict:
-    """Removes each number equal to its `Default` from `values["data"]`, so a run can adapt it. Returns `values`."""
+    """Removes settings equal to their `Default` from `values["data"]`; a run can then adapt them. Returns `values`."""
     adapted = {one.name: one.default for one in fields(DataConfig) if isinstance(one.default, Default)}
     if isinstance(data := values.get("data"), dict):
         values["data"] = {name: value for name, value in data.items() if name not in adapted or value != adapted[name]}
@@ -245,6 +248,7 @@ def _read_yaml(path, root, above, files):
         is_below = not UNPRINTABLE.search(name) and Path(os.path.realpath(path.parent / name)).is_relative_to(root)
         require(is_below, f"include: in {path}", f"in {root} or below", brief(name), "Copy it there.")
         # A copied recipe can still include other recipes by their names.
-        place = path.parent / name if (path.parent / name).exists() or name not in recipe_names() else RECIPES / name
-        merged = merge(merged, _read_yaml(place, root, (*above, resolved), files))
+        is_own = (path.parent / name).exists() or name not in recipe_names()
+        place, home = (path.parent / name, root) if is_own else (RECIPES / name, os.path.realpath(RECIPES))
+        merged = merge(merged, _read_yaml(place, home, (*above, resolved), files))
     return merge(merged, values)

@@ -1,6 +1,6 @@
 """Flags of `myxtts train` and arguments of `myxtts.train`, generated from the fields of the settings classes.
 
-A field with `setting(..., flag="--max-steps")` gets this flag and the argument `max_steps`. Its docstring is the help.
+A field with `flag="--max-steps"` gets this flag and the argument `max_steps`. The field's docstring is the help text.
 """
 
 import ast

@@ -21,7 +21,7 @@ REMOVED: dict[str, tuple[Any, str]] = {
 
 
 class Default(int):
-    """Default value that a run may change. A value that the user gives is a plain `int`, which is never changed."""
+    """Default value that a run may replace. A value given by the user is a plain `int`, which a run never replaces."""
 
 
 def setting(default: Any, **options) -> Any:
@@ -110,7 +110,7 @@ class Settings:
         """Sets each field to its value in `values`, else to its value in `defaults`, else to its declared default."""
         fields = {one.name: one for one in dataclasses.fields(self)}
         for name in values.keys() - fields:
-            raise TypeError(f"{self.section} has no setting {name}.{nearest(name, fields)}")
+            raise TypeError(f"{self.section} has no setting {name}.{self.hint_for(name)}")
         for name, one in fields.items():
             setattr(self, name, values.get(name, defaults.get(name, one.default)))
 
@@ -151,10 +151,14 @@ class Settings:
         named = value is None or bool(value.strip())
         self.check(name, named, "a name that is not empty", f"Leave {flag} out for the default.")
 
+    @classmethod
+    def hint_for(cls, name: str) -> str:
+        """Returns a hint for a message about an unknown setting `name`: the most similar setting, or all of them."""
+        return nearest(name, [one.name for one in dataclasses.fields(cls) if one.name != "stages"])
+
     def __setattr__(self, name, value):
-        names = [one.name for one in dataclasses.fields(self)]
-        if name not in names:
-            raise ConfigError(f"{self.section or 'The configuration'} has no setting {name}.{nearest(name, names)}")
+        if name not in self.__dataclass_fields__:
+            raise ConfigError(f"{self.section or 'The configuration'} has no setting {name}.{self.hint_for(name)}")
         super().__setattr__(name, value)
 
 
@@ -168,6 +172,8 @@ def merge(below: dict, above: dict) -> dict:
     """Merges two nested dictionaries into a new dictionary. Values of `above` override those of `below`."""
     merged = dict(below)
     for name, value in above.items():
+        if value is None and isinstance(merged.get(name), dict):
+            continue  # a section without settings
         both = isinstance(value, dict) and isinstance(merged.get(name), dict)
         merged[name] = merge(merged[name], value) if both else value
     return merged

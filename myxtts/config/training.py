@@ -217,13 +217,16 @@ class TrainingConfig(Settings):
             return stages[name]
         raise AttributeError(f"training has no setting {name}.")
 
-    def __setattr__(self, name, value):
+    @classmethod
+    def hint_for(cls, name: str) -> str:
+        """Returns the hint of `Settings.hint_for`, or the names of the stages' settings if stages have this setting."""
         owners = [stage for stage, entry in STAGES.items() if name in entry.settings.__dataclass_fields__]
+        known = " or ".join(f"training.{stage}.{name}" for stage in owners)
+        return f" Each stage has its own. Set {known}." if owners else super().hint_for(name)
+
+    def __setattr__(self, name, value):
         if name in STAGES:
             self.stages[name] = _stage_config(name, value)
-        elif owners and name not in self.__dataclass_fields__:
-            known = " or ".join(f"training.{stage}.{name}" for stage in owners)
-            raise ConfigError(f"training has no setting {name}; each stage has its own. Set {known}.")
         else:
             super().__setattr__(name, value)
 

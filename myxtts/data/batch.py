@@ -101,7 +101,7 @@ class SpeakerBatch(NamedTuple):
 
 class DecoderBatch(NamedTuple):
     """Training batch of the waveform decoder: slices of clips, or whole clips in validation. A slice has S samples.
-    Its F frames include `history_frames` before and `lookahead_frames` after the slice."""
+    The F frames cover the slice, the decoder's `history_frames` before it, and its `lookahead_frames` after it."""
 
     index: object  # `(B,)` int32
     frames: object  # `(B, F, width)` float32, GPT latents on the decoder's grid

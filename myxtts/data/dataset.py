@@ -103,9 +103,9 @@ class SpeechDataset:
         settings = self.config.stage(stage).batch_size, data.num_buckets, self.config.training.seed
         more = dict(extra_samples=MAX_SHIFT_SAMPLES * data.augment, start=self.starts.get(stage, EpochStart()))
         if data.static_shapes:
-            longest = min(self.config.max_samples, max(clip.num_samples for clip in self.train))
+            longest = min(self.config.max_samples, max(lengths))
             strides = -(-longest // CODE_STRIDE_SAMPLES) + data.augment
-            frames = data.max_mel_frames
+            frames = None if crop else data.max_mel_frames
             more["fixed_samples"] = strides * CODE_STRIDE_SAMPLES if frames is None else frames * MEL_HOP_SAMPLES
             more["fixed_tokens"] = data.max_text_length
         return BatchOrder(lengths, tokens, *settings, **more)
@@ -177,7 +177,7 @@ def clip_limits(config: XTTSConfig) -> ClipLimits:
 
 
 def _prepared(config, sides):
-    """Returns `{path of the recording: PreparedClip}` from the shards in `data.prepared` and `data.val_prepared`."""
+    """Returns `{audio path: PreparedClip}` from `data.prepared` and `data.val_prepared`. `_divide` explains `sides`."""
     data, found = config.data, {}
     if data.prepared:
         found |= PreparedClips.open(data.prepared).by_path(sides[0])
@@ -190,7 +190,7 @@ def _prepared(config, sides):
 
 def trained_on(home: Path, config: XTTSConfig) -> set[int]:
     """Returns the `id_hash` of every clip that the run in `home` trained on. Reads each stage's newest checkpoint.
-    Adds the clips of the --init-from run if its training data are the same. With --reset-training, ignores `home`."""
+    Adds the clips of the --init-from run if both runs use the same data. With --reset-training, ignores `home`."""
     homes, source = [] if config.training.reset_training else [home], config.training.init_from
     with suppress(UserError, OSError):
         if source and Path(str(read_config(Path(source)).data.train_data)).samefile(str(config.data.train_data)):
@@ -204,8 +204,8 @@ def trained_on(home: Path, config: XTTSConfig) -> set[int]:
 
 
 def _divide(sides, config):
-    """Returns `(train, validation)`. Validation uses the clips of --val-data. Without it, the data set's validation
-    split is used. If the data set has no validation split, `split_by_hash` selects clips."""
+    """Returns `(train, validation)`. `sides` contains the clips of --train-data and, if given, of --val-data, which are
+    the validation clips. Without --val-data, uses the data set's validation split or else `split_by_hash`."""
     trained = trained_on(Path(config.training.checkpoint_dir), config)
     is_held = lambda clip: clip.validation and id_hash(clip.id) not in trained
     train, held = ([clip for clip in sides[0] if is_held(clip) == side] for side in (False, True))
@@ -217,7 +217,7 @@ def _divide(sides, config):
 
 
 def conditioning_seconds(data: DataConfig, clips: Sequence[Utterance]) -> tuple[float, float]:
-    """Returns `data.conditioning_seconds`; with `repeat` padding, at most the 95th percentile of the clip lengths."""
+    """Returns the range `data.conditioning_seconds`; `repeat` padding caps it at the 95th percentile of clip length."""
     if data.conditioning_padding != "repeat":
         return data.conditioning_seconds
     longest = np.percentile([clip.num_samples for clip in clips], 95) / MODEL_SAMPLE_RATE

@@ -173,8 +173,8 @@ def id_hash(clip_id: str) -> int:
 def split_by_hash(utterances: Sequence, share: float, trained: Set[int] = frozenset()) -> tuple[tuple, tuple]:
     """Splits utterances, or other objects with an `id`, by a hash of the id. Returns `(train, validation)`.
 
-    Adding or removing clips does not move other clips between the two parts. `share` is the expected fraction of clips
-    for validation. Clips whose `id_hash` is in `trained` are for training; at least one other is for validation.
+    Adding or removing clips does not move other clips between the two parts. `share` is the expected fraction of
+    validation clips. Clips whose `id_hash` is in `trained` go to training; at least one other clip goes to validation.
     """
     hashes = [id_hash(utterance.id) for utterance in utterances]
     ranks = sorted(set(hashes) - trained)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pooch
 
-from myxtts.config.checks import is_new_or_empty, read_toml
+from myxtts.config.checks import UserError, is_new_or_empty, read_toml
 from myxtts.data.corpora import CorpusError
 from myxtts.storage.files import lock, write_whole_folder
 
@@ -34,8 +34,8 @@ LJSPEECH = Archive(**read_toml(__file__, "ljspeech.toml"))
 def download_ljspeech(folder: str | Path, archive: Archive = LJSPEECH) -> Path:
     """Downloads LJSpeech into `folder`, unless the folder already has a `metadata.csv`, and returns the folder.
 
-    An interrupted download leaves `NAME.myxtts-part` next to `folder`. The next call resumes the download. Raises
-    `CorpusError` if the folder contains other files, the disk has too little space, or the download fails.
+    An interrupted download leaves `NAME.myxtts-part` next to `folder`. The next call resumes it. Raises `UserError` if
+    the folder is a mount point, and `CorpusError` if it has other files, space is lacking, or the download fails.
     """
     folder = Path(folder)
     if (folder / "metadata.csv").is_file():
@@ -44,28 +44,28 @@ def download_ljspeech(folder: str | Path, archive: Archive = LJSPEECH) -> Path:
         rule = f"--download-ljspeech needs a new or empty folder. {folder} has other files."
         raise CorpusError(f"{rule} Choose another --train-data.")
     part = Path(os.path.realpath(folder)).parent / f"{archive.name}.myxtts-part"
+    if part.is_symlink():
+        raise CorpusError(f"{part} is a symbolic link. Remove it.")
     try:
-        part.parent.mkdir(parents=True, exist_ok=True)
-        if part.is_symlink():
-            raise OSError(f"{part} is a symbolic link; remove it")
-        with open(part, "ab") as file:
+        # Files are not synced, which would take a minute for 13,102 files.
+        with write_whole_folder(folder, sync=False) as new, open(part, "ab") as file:
             try:
                 lock(file.fileno())
             except BlockingIOError:
-                raise OSError("another process is downloading it; wait until it has finished") from None
+                raise CorpusError(f"{part}: another process is downloading it. Wait until it has finished.") from None
             _fetch(archive, file, part)
-            # Files are not synced, which would take a minute for 13,102 files.
-            with write_whole_folder(folder, sync=False) as new:
-                # Read as a stream, because seeking backwards in a bz2 file decompresses it from the start.
-                with tempfile.TemporaryDirectory(dir=new) as work, tarfile.open(part, "r|bz2") as tar:
-                    tar.extraction_filter = getattr(tarfile, "data_filter", None)  # Python 3.11.2 of Debian lacks it
-                    tar.extractall(work, _within(tar))
-                    (corpus,) = Path(work).iterdir()
-                    for entry in corpus.iterdir():
-                        shutil.move(entry, new)
-                if folder.exists():
-                    folder.resolve().rmdir()  # fails if the folder is no longer empty
+            # Read as a stream, because seeking backwards in a bz2 file decompresses it from the start.
+            with tempfile.TemporaryDirectory(dir=new) as work, tarfile.open(part, "r|bz2") as tar:
+                tar.extraction_filter = getattr(tarfile, "data_filter", None)  # Python 3.11.2 of Debian lacks it
+                tar.extractall(work, _within(tar))
+                (corpus,) = Path(work).iterdir()
+                for entry in corpus.iterdir():
+                    shutil.move(entry, new)
+            if folder.exists():
+                folder.resolve().rmdir()  # fails if the folder is no longer empty
         part.unlink()
+    except UserError:
+        raise  # the archive is kept: it may be another process's
     except (OSError, EOFError, ValueError, tarfile.TarError) as error:
         if not isinstance(error, OSError) or part.is_file() and not part.stat().st_size:
             part.unlink(missing_ok=True)  # the file is empty or is not the archive

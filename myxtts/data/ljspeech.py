@@ -1,4 +1,4 @@
-"""Exports `LJSpeechDataset`, an alias of `SpeechDataset` (which reads all formats), and two tf.data functions."""
+"""Exports `prefetch_to`, `wave_dataset` and `LJSpeechDataset`, which is an alias of `SpeechDataset`."""
 
 from myxtts.data.dataset import SpeechDataset
 from myxtts.data.pipeline import prefetch_to, wave_dataset

@@ -2,6 +2,7 @@
 
 import sys
 import threading
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -118,8 +119,8 @@ class BatchLoader:
         return check_wave_batch(batch)
 
     def _fill_wav(self, batch, row, clip, rng):
-        """Fills a row of `wav` and, if `targets` is set, of `target_wav`.
-        Returns the samples and the position in the row at which they start."""
+        """Writes `clip` to row `row` of `batch.wav`. If `self.targets` is true, also writes it to `batch.target_wav`.
+        Returns the samples written to `batch.wav`, and the index in the row at which they start."""
         samples, _ = self.cache.load(clip.wav_path)
         start, room = 0, batch.wav.shape[1]
         if self.crop_samples is not None:
@@ -140,15 +141,15 @@ class BatchLoader:
         return samples, shift
 
     def _fill_conditioning(self, batch, row, clip, rng, samples, shift):
-        """Fills a row of `conditioning` and, if the conditioning clip is a part of `clip`, of `conditioning_span`.
-        `samples` and `shift` are the results of `_fill_wav`, or None and 0 if the batch contains codes."""
+        """Fills row `row` of `batch.conditioning`, and of `batch.conditioning_span` if the audio is a part of `clip`.
+        `samples` and `shift` are the results of `_fill_wav`. If the batch contains codes, they are None and 0."""
         longest, grid = self.conditioning_samples, self.conditioning_grid
         length = int(rng.integers(self._min_conditioning, longest + 1)) if self.training else longest
         same_voice = self._by_speaker[clip.speaker, clip.language]
         other = None
         if self.conditioning.conditioning_source == "speaker" and len(same_voice) > 1:
             steps = int(rng.integers(1, len(same_voice))) if self.training else 1
-            other = self.clips[same_voice[(same_voice.index(batch.index[row]) + steps) % len(same_voice)]]
+            other = self.clips[same_voice[(bisect_left(same_voice, batch.index[row]) + steps) % len(same_voice)]]
             samples, _ = self.cache.load(other.wav_path)
         elif samples is None:
             samples = self.cache.load(clip.wav_path)[0][: batch.wav_lengths[row]]
@@ -197,8 +198,8 @@ def stream_batches(
     loader: BatchLoader, device: str, start: int, stop: int | None, num_workers: int, buffer_size: int
 ) -> Iterator[WaveBatch]:
     """Yields the batches of `wave_dataset` on `device`. If `loader` raises an exception, raises the same exception.
-    TensorFlow does not see the exception or the end of the data, because a failing TensorFlow operation also aborts
-    the eager operations of other threads, such as the training step."""
+    Handles exceptions and the end of the data in Python, because a failing TensorFlow operation would also abort the
+    eager operations of other threads, such as the training step."""
     failures = {}
 
     def read(position):

@@ -76,8 +76,8 @@ def make_sample_corpus(root: Path, *, num_clips: int | None = None, languages: S
             or 440 if there is only one voice.
         languages: Language codes, keys of `SENTENCES`.
 
-    Raises `UserError` if `root` contains other files, and `ConfigError` if a language is not in `SENTENCES`, or
-    `num_clips` is below 1 or above the number of distinct clips; `RuntimeError` if eSpeak NG failed.
+    Raises `UserError` if `root` contains other files, and `RuntimeError` if eSpeak NG fails. Raises `ConfigError` if a
+    language is not in `SENTENCES`, or if `num_clips` is not between 1 and the number of distinct clips.
     """
     root = Path(root).absolute()
     clips = plan_clips(num_clips, languages)

@@ -39,7 +39,7 @@ class Record(NamedTuple):
 
 
 class PreparedClip(NamedTuple):
-    """Prepared clip. `shard` is the path or address of its shard. `audio` is the shortened digest of the samples."""
+    """Prepared clip. `shard` is the path or address of its shard. `audio` is a shortened digest of its samples."""
 
     shard: str
     id: str
@@ -83,8 +83,8 @@ def write_shard(
         dvae: Digest of the DVAE weights that computed the codes.
         clips: `(id, codes, samples)` of each clip, with codes `(C,)` int32 and samples `(S,)` int16.
         left_out: `(id, reason)` of each clip that cannot be used.
-        audio: `{id: fingerprint}` of each clip: a digest of the audio file and, for clips in `left_out`, also of
-            transcript, language and duration limits. If a clip's fingerprint differs, the shard is outdated.
+        audio: `{id: fingerprint}` of each clip: the digest of its audio file. For clips in `left_out`, the fingerprint
+            also contains transcript, language and duration limits. A shard is outdated if a fingerprint changes.
     """
     name = shard_name(number, shards)
     remove_leftovers(folder, f"{name}.*")
@@ -118,7 +118,7 @@ def _examples(clip_id, codes, pcm):
 
 def read_index(folder: Path, number: int, shards: int, dvae: str) -> dict[str, Any] | None:
     """Returns the content of a shard's index file, or None if the shard is incomplete.
-    Raises `UserError` if the shard was written with another DVAE or in another format."""
+    Raises `UserError` if the DVAE digest in the index is not `dvae`, or the format is not `FORMAT`."""
     name = shard_name(number, shards)
     try:
         index = read_json(folder / f"{name}.json")
@@ -131,7 +131,7 @@ def read_index(folder: Path, number: int, shards: int, dvae: str) -> dict[str, A
 
 
 def refuse_other_count(folder: Path, shards: int) -> None:
-    """Raises `UserError` if the folder contains shards of a data set that was divided into another number of shards."""
+    """Raises `UserError` if the folder contains a shard of a data set with more or fewer than `shards` shards."""
     if found := {int(path.stem.rpartition("-")[2]) for path in folder.glob("shard-*-of-*.json")} - {shards}:
         raise UserError(f"--shards must be {max(found)}, as in {folder}. Received: {shards}. Or give another --output.")
 

@@ -92,9 +92,8 @@ def early_gpu_configuration(data_gpu: int | None = None, model_gpu: int | None =
 
     Arguments are the fields of `DeviceRequest`. `virtual_devices` defaults to the variable `MYXTTS_VIRTUAL_DEVICES`,
     and `accelerator` to `MYXTTS_ACCELERATOR` or `URVC_ACCELERATOR`. A repeated call returns the same plan.
-
-    Raises:
-        DeviceError: `plan_devices` or `apply_plan` failed, or this process has already configured another GPU pair.
+    Raises `DeviceError` if `plan_devices` or `apply_plan` fails, or if this process is already configured for a
+    different pair of GPUs.
     """
     global _applied
     request = device_request(data_gpu, model_gpu, **options)
@@ -123,8 +122,8 @@ def early_gpu_configuration(data_gpu: int | None = None, model_gpu: int | None =
 def apply_plan(plan: DevicePlan) -> None:
     """Sets environment variables and TensorFlow's devices for a plan, without starting the runtime; prints each step.
 
-    If data and model have separate devices, turns off soft placement, so that a missing device raises an error instead
-    of being replaced by the CPU, and sets the device policy `silent`, which copies tensors from other devices.
+    If data and model have separate devices, turns off soft placement. TensorFlow then raises an error if a device is
+    missing, and does not use the CPU instead. Also sets the policy `silent`, which permits copies between devices.
 
     Raises `DeviceError` if TensorFlow does not see the plan's GPUs, is built for another accelerator, or has started.
     """
@@ -186,7 +185,7 @@ def _require_build(tf, accelerator):
 
 
 def _narrow_environment(plan):
-    """Sets `CUDA_VISIBLE_DEVICES` for a dual plan, unless TensorFlow is imported. Returns whether it has been set."""
+    """For a dual plan, sets `CUDA_VISIBLE_DEVICES` and returns True. Returns False if TensorFlow is imported."""
     # After the import, GPUs in descending order are an error: `set_visible_devices` numbers them in ascending order.
     has_gpus = plan.is_dual and plan.visible_ids
     if has_gpus and "tensorflow" not in sys.modules:
@@ -203,7 +202,7 @@ def _narrow_environment(plan):
 
 
 def _configure_gpus(tf, plan, narrowed):
-    """Hides the GPUs that are not in the plan (already done if `narrowed`), and sets memory growth or memory limits."""
+    """Sets memory growth or limits for the plan's GPUs. Hides other GPUs; if `narrowed`, they are already hidden."""
     physical = tf.config.list_physical_devices("GPU")
     if narrowed and len(physical) != len(plan.visible):
         rule = f"TensorFlow must see {counted(len(plan.visible), 'GPU')} for this plan ({plan.describe()})"
@@ -221,7 +220,7 @@ def _configure_gpus(tf, plan, narrowed):
 
 
 def _importers_of_tensorflow():
-    """Returns a clause for an error message that names the modules which have imported TensorFlow."""
+    """Returns a clause for error messages: `TensorFlow was imported by MODULES`, with at most five modules."""
     tensorflow, own = sys.modules["tensorflow"], ("tensorflow", "keras")
     others = [name for name in sorted(sys.modules) if name.partition(".")[0] not in own]
     values_of = lambda name: list(getattr(sys.modules[name], "__dict__", {}).values())
@@ -230,14 +229,15 @@ def _importers_of_tensorflow():
 
 
 def _nvml_gpus():
-    """Returns the GPUs that NVML lists; () without a GPU driver; None if only TensorFlow can list them."""
+    """Returns the GPUs that NVML lists. If NVML cannot be read, returns None if there is a GPU driver, else ()."""
     with suppress(NVMLUnavailable):
         return list_gpus()
     return None if any(map(os.path.exists, GPU_DRIVER_PLACES)) else ()
 
 
 def _tensorflow_gpus(listed=None):
-    """Returns the GPUs in TensorFlow's order. Takes them from NVML's list `listed` if it has as many GPUs."""
+    """Returns the GPUs in TensorFlow's order. If NVML's list `listed` has the same length as TensorFlow's list, returns
+    the entries of `listed`. Otherwise, only the ids of the returned GPUs are known."""
     config = import_sparingly().config
     physical = config.list_physical_devices("GPU")
     if not listed or len(listed) != len(physical):

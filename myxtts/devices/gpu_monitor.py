@@ -63,9 +63,9 @@ class GPUReport:
     unavailable_reason: str | None = None
 
     def figures(self, roles: Sequence[str]) -> dict[str, float]:
-        """Returns usage by role for the metrics, with keys such as `data_gpu_mb` (max) and `data_gpu_percent` (mean).
+        """Returns two metrics per role, such as `data_gpu_mb` (peak memory) and `data_gpu_percent` (mean utilization).
 
-        `roles` has the role of each GPU in `gpus`; if the lengths differ, returns {}. Leaves out unknown utilization.
+        Omits the utilization if it is unknown. Returns {} unless `roles` contains one role for each GPU in `gpus`.
         """
         found = {}
         for role in dict.fromkeys(roles) if len(self.gpus) == len(roles) else ():  # else a GPU cannot be read
@@ -104,7 +104,7 @@ def list_gpus() -> tuple[GPU, ...]:
 
 
 def _visible(pynvml, visible=None):
-    """Yields `(entry, NVML handle)` of each GPU in `visible`. The default of `visible` is `CUDA_VISIBLE_DEVICES`."""
+    """Yields `(entry, NVML handle)` for each entry in the string `visible` (default: `CUDA_VISIBLE_DEVICES`)."""
     # Entries are indices, UUIDs or prefixes of UUIDs; as in CUDA, the first entry that names no GPU ends the list.
     visible = os.environ.get("CUDA_VISIBLE_DEVICES") if visible is None else visible
     handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
@@ -129,8 +129,8 @@ class GPUMonitor:
     Sampling ends early if a GPU can no longer be read. If nothing could be sampled, the report gives the reason.
 
     Args:
-        indices: Physical GPU numbers or UUIDs (`CUDA_VISIBLE_DEVICES` entries, such as `DevicePlan.visible_ids`), in
-            the order of the report. None monitors every visible GPU. An empty sequence monitors none.
+        indices: Physical numbers or UUIDs of the GPUs to monitor, such as `DevicePlan.visible_ids`. The report has the
+            same order. None monitors every visible GPU. An empty sequence monitors none.
         interval_seconds: Seconds between samples.
     """
 

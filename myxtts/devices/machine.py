@@ -59,7 +59,7 @@ class Memory:
 
 
 def read_processor(root: Path = Path("/")) -> Processor:
-    """Returns the CPU and how much CPU time this process may use. Tests pass another `root` of the file system."""
+    """Returns the CPU and how much CPU time this process may use. Only tests change the root folder `root`."""
     lines = (line.partition(":") for line in (_text(root / "proc/cpuinfo") or "").splitlines())
     facts = {key.strip(): value.strip() for key, _, value in lines}
     name = facts.get("model name") or platform.processor() or platform.machine()
@@ -73,7 +73,7 @@ def read_processor(root: Path = Path("/")) -> Processor:
 
 
 def read_memory(root: Path = Path("/")) -> Memory:
-    """Returns the state of the RAM, and the memory limit of the container. Tests pass another file system `root`."""
+    """Returns the state of the RAM and the container's memory limit. Only tests change the root folder `root`."""
     machine, found = psutil.virtual_memory(), []
     version_1 = "memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
     version_2 = "", "memory.max", "memory.current", "inactive_file"
@@ -119,10 +119,10 @@ class PeakMemory:
 
 
 def probe_files(folder: AnyPath, paths: Iterable[AnyPath], most_bytes: int = 64 * 2**20) -> dict[str, Any]:
-    """Measures the free space of a folder's disk, and the speed of reading `paths` until `most_bytes` have been read.
+    """Measures the free space of a folder's disk, and how fast the files `paths` can be read.
 
-    Returns a dictionary with `folder`; `free` (bytes); `read_per_second` (bytes, or None if nothing was read); and
-    `note`, a text that tells what was read, or why nothing was read.
+    Stops after `most_bytes` have been read. Returns a dictionary with `folder`, `free` (bytes), `read_per_second`
+    (bytes, or None if nothing was read) and `note`, a text that tells what was read, or why nothing was read.
     """
     count, total, seconds, note = 0, 0, 0.0, "not measured: no files"
     if not hasattr(os, "posix_fadvise"):
@@ -144,8 +144,8 @@ def probe_files(folder: AnyPath, paths: Iterable[AnyPath], most_bytes: int = 64 
 
 
 def _limiting_files(root, controller, *names):
-    """Yields the texts of the files `names`, first for this process's control group, then for each parent group.
-    The text of a missing file is None. Skips groups without the file `names[0]`. `controller` is "" for version 2."""
+    """Yields lists with the texts of the files `names`: first for this process's control group, then for its parents.
+    A missing file gives None. Skips groups without `names[0]`. `controller` is `cpu`, `memory` or "" (cgroup v2)."""
     # In a container, the path of the group may be the path on the host; then the group is at the root of the mount.
     lines = [line.split(":", 2)[1:] for line in (_text(root / "proc/self/cgroup") or "").splitlines()]
     folders = {name: path.strip("/") for names, path in lines for name in names.split(",")}
@@ -204,7 +204,7 @@ def choose_precision(requested: str, device: str) -> tuple[str, str]:
     """Returns the Keras dtype policy for training on a device, and the reason for it in words.
 
     `auto` selects bfloat16 if the hardware supports it, else float16 on GPUs with tensor cores, else float32. On GPUs
-    without bfloat16, a request for bfloat16 becomes float32, which is faster there. Other requests are granted.
+    without bfloat16, a request for bfloat16 becomes float32, which is faster there. Other requests remain unchanged.
     """
     if runs_on_cpu(device):
         has_bfloat16 = not read_processor().flags.isdisjoint({"avx512_bf16", "amx_bf16", "bf16"})  # Intel, AMD, Arm

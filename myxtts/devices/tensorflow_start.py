@@ -27,12 +27,13 @@ NOISE = (
 """Messages to drop from standard error, as extended regular expressions of `grep -E`."""
 NOISE_WITHOUT_GPU = r"^E[0-9]{4} .*] failed call to cuInit"
 """Message to drop only on machines without a GPU; on other machines, it explains why the GPU cannot be used."""
+_filtering = threading.Lock()
 # TensorFlow mistakes the graphs of several models for one function that is traced again and again.
 logging.getLogger("tensorflow").addFilter(lambda record: "tf.function retracing" not in record.getMessage())
 
 
 def import_tensorflow() -> None:
-    """Imports TensorFlow for a command, without optional packages, and drops `NOISE` messages from standard error."""
+    """Imports TensorFlow without the `SPARED` packages. Drops `NOISE` from standard error until the process ends."""
     filter_native_errors()
     import_sparingly()
 
@@ -40,7 +41,8 @@ def import_tensorflow() -> None:
 @contextmanager
 def starting_quietly() -> Iterator[None]:
     """Drops `NOISE` messages from standard error during a `with` block, for programs that import MyXTTS."""
-    if sys.stderr is None:  # there is no standard error, as in a program without a console
+    # There is no standard error in a program without a console, and another thread may filter it already.
+    if sys.stderr is None or not _filtering.acquire(blocking=False):
         yield
         return
     before = os.dup(2)
@@ -53,6 +55,7 @@ def starting_quietly() -> Iterator[None]:
         os.close(before)
         if relay:
             relay.wait()
+        _filtering.release()
 
 
 def import_sparingly() -> Any:
@@ -87,7 +90,7 @@ def _relay(output):
     """Starts a `grep` process that drops `NOISE` from standard error and copies the rest to descriptor `output`.
 
     Returns the `grep` process, or None if `grep` is missing, `TF_CPP_MIN_LOG_LEVEL` is 0 or 1, or the system is
-    Windows. If TensorFlow aborts this process, `grep` still prints the reason, unlike a thread of this process.
+    Windows. If TensorFlow aborts this process, `grep` still prints the reason; a thread could not do so.
     """
     grep = shutil.which("grep")
     if os.environ.get("TF_CPP_MIN_LOG_LEVEL", "2") in ("0", "1") or grep is None or os.name != "posix":

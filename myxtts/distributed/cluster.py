@@ -84,7 +84,7 @@ class Cluster:
 
 
 def _make_strategy(addresses, index, plan):
-    """Creates a `MultiWorkerMirroredStrategy` on the plan's model devices: NCCL between GPUs, a ring between CPUs."""
+    """Creates a `MultiWorkerMirroredStrategy` on the plan's model devices. GPUs use NCCL; CPUs use ring all-reduce."""
     kind = "CPU" if runs_on_cpu(plan.model_device) else "GPU"
     # No `timeout_seconds`: TensorFlow would start a sleeping thread per operation and soon run out of threads.
     options = tf.distribute.experimental.CommunicationOptions(implementation="RING" if kind == "CPU" else "NCCL")

@@ -94,7 +94,7 @@ class Workers:
         return json.loads(content)
 
     def ask(self, call: Callable[[], Any]) -> Any:
-        """Calls `call` on the chief only and returns the result (JSON) on all workers, which must all call `ask`."""
+        """Calls `call` on the chief only, and returns the JSON result on all workers. All workers must call `ask`."""
         return self.gather(call() if self.is_chief else None)[0]
 
     def agree(self, event: threading.Event) -> bool:
@@ -119,10 +119,10 @@ class Workers:
         self._deadline = (time.monotonic() + seconds, seconds) if seconds else (math.inf, 0.0)
 
     def raise_lost(self, error: BaseException) -> None:
-        """Waits a minute, then raises `WorkerLost` because a collective failed with `error`. No effect if `count` is 1.
+        """Waits a minute, then raises `WorkerLost`. `error` is the exception of the collective that failed.
 
         During that minute, a health check usually finds the lost worker, reports its name and ends this process.
-        """
+        If this process is the only worker, returns immediately."""
         if self.count == 1:
             return
         time.sleep(LOST_SECONDS + 30.0)

@@ -35,7 +35,7 @@ Parts = dict[str, tuple[float, float]]
 
 @dataclass(frozen=True)
 class Sentence:
-    """A test sentence: its text, the voice that speaks it and, if there is one, a recording of the text."""
+    """A test sentence: its text, the voice to speak it with, and a recording of the text (optional)."""
 
     id: str
     text: str
@@ -51,7 +51,7 @@ class Sentence:
 
 @dataclass(frozen=True, eq=False)
 class Spoken:
-    """The audio of a test sentence: synthesized, recorded, or a resynthesis (recording -> codes -> audio)."""
+    """The audio of a test sentence, which is synthesized, recorded or resynthesized (recording -> codes -> audio)."""
 
     sentence: Sentence
     seed: int
@@ -67,7 +67,7 @@ class Spoken:
 
 
 def spread(items: Sequence, count: int) -> list:
-    """Selects `count` evenly spaced items of a sequence, or all items if there are fewer."""
+    """Returns `count` evenly spaced items of a sequence, or all items if the sequence has fewer than `count`."""
     return [items[int(index)] for index in np.linspace(0, len(items) - 1, min(count, len(items))).round()]
 
 

@@ -73,7 +73,7 @@ class DNSMOS:
 def find_encoder(path: str | None = None) -> Encoder | None:
     """Loads a speaker encoder from an `.onnx` file or Resemblyzer's `pretrained.pt`; raises `UserError` if that fails.
 
-    If `path` is None, loads the `pretrained.pt` of the Python package Resemblyzer, or returns None without the package.
+    If `path` is None, loads the file from the package `resemblyzer`, or returns None if this package is not installed.
     """
     if path is None:
         package = importlib.util.find_spec("resemblyzer")
@@ -170,7 +170,7 @@ def unit(x: np.ndarray) -> np.ndarray:
 
 
 def find_silero() -> Path | None:
-    """Returns the path of a Silero model in an installed package; None without such a model or without onnxruntime."""
+    """Returns the path of a Silero model in an installed package; None if the model or onnxruntime is missing."""
     if importlib.util.find_spec("onnxruntime") is None:
         return None
     for package, pattern in (("faster_whisper", "assets/silero_vad*.onnx"), ("silero_vad", "data/silero_vad.onnx")):

@@ -57,7 +57,7 @@ def settle_recognizer(name: str, thorough: bool = False) -> Callable[[], Recogni
     Args:
         name: `pocketsphinx`, a Whisper size (`base` or `whisper-base`), a folder or hub name (`hf://owner/name`) of a
             Whisper model for CTranslate2, or a command line in which `{wav}` stands for the audio file.
-        thorough: Whether Whisper uses beam search, and a GPU if there is one. If false, it decodes greedily on the CPU.
+        thorough: Whether Whisper uses beam search and, if available, a GPU. If false, it decodes greedily on the CPU.
 
     Raises `UserError` if the name is unknown, the download fails, or a package is not installed.
     """
@@ -123,7 +123,7 @@ def _download(source):
 
 
 class Whisper:
-    """Whisper recognizer that runs in faster-whisper. `thorough` enables beam search, and a GPU if there is one."""
+    """Whisper recognizer that runs in faster-whisper. `thorough` enables beam search and, if available, a GPU."""
 
     def __init__(self, folder: Path, thorough: bool = False):
         from faster_whisper import WhisperModel

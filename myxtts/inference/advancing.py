@@ -42,9 +42,9 @@ def maybe_traced(traced: bool, function: Callable, *signature: tf.TensorSpec) ->
 
 
 def graph_of(function: Callable, signature: list, compiled: bool = False) -> Callable:
-    """Returns a function without arguments, which returns the graph of `function`. The first call traces the graph.
-    A call of the graph is faster than a call of a `tf.function`, which would have to look up the graph each time. For
-    a small model, the lookup takes as long as sampling one code. If `compiled` is true, XLA compiles the graph."""
+    """Returns a function that takes no arguments and returns the graph of `function`. Its first call traces the graph.
+    Calling the graph is faster than calling a `tf.function`, which looks up its graph at every call. For a small
+    model, this lookup takes as long as sampling one code. If `compiled` is true, XLA compiles the graph."""
     traced = tf.function(function, input_signature=signature, jit_compile=compiled, autograph=False)
     return functools.cache(traced.get_concrete_function)
 

@@ -84,8 +84,8 @@ class CodeStream:
             return list(self.codes), self.latents(), self.finished
 
     def take(self, codes: np.ndarray, states: np.ndarray, taken: int, stop: int) -> None:
-        """Appends the first `taken` of `codes` `(n,)` and their GPT latents from `states` `(n + 1, width)`. Finishes at
-        the code `stop`, which is not appended, or at `max_codes` codes, and then appends one more latent."""
+        """Appends the first `taken` of `codes` `(n,)` and their GPT latents from `states` `(n + 1, width)`. The stream
+        finishes before the code `stop` or at `max_codes` codes. When it finishes, one more latent is appended."""
         left = self.max_codes - len(self.codes)
         drawn = codes[:taken].tolist()
         count = min(drawn.index(stop) if stop in drawn else taken, left)
@@ -100,7 +100,7 @@ class CodeEngine:
     """Samples the codes of up to `MOST_ROWS` sentences as a batch, in a background thread. Thread-safe.
 
     Streams join and leave the batch between two calls of `steps.draw`. The codes of a stream depend on its text, voice,
-    sampling values, seed and sentence index; other streams in the batch change only rounding errors. The attribute
+    sampling values, seed and sentence index. Other streams in the batch affect only the rounding. The attribute
     `steps`, a `TensorflowSteps` or `OnnxSteps`, may be replaced while the engine is idle.
 
     Attributes:

@@ -43,7 +43,7 @@ Listener = Callable[[np.ndarray, int, str, str], float]
 
 
 class Reading(NamedTuple):
-    """Result of a second GPT pass over the C codes and L text tokens (with start and stop) of a finished sentence."""
+    """Result of a second GPT pass over a finished sentence of C codes and L text tokens (L includes start and stop)."""
 
     attention: np.ndarray
     """`(C, L)` attention of codes to text tokens in the first head of one transformer block. This is the block whose

@@ -50,8 +50,8 @@ class Synthesizer:
     Args:
         decoder: `model` or `griffin-lim`; None uses the model's waveform decoder if it has one.
         traced: Whether to trace all computations. False traces only the sampling, and is faster for a single sentence.
-        folder: Folder with the model's voices, speech rates and `Calibration`. If None, encoded voices are not cached,
-            so that the weights of the model may change.
+        folder: Folder with the model's voices, speech rates and `Calibration`. If None, encoded voices are not cached;
+            the model's weights can then be changed safely.
     """
 
     def __init__(
@@ -112,8 +112,8 @@ class Synthesizer:
         return f"<{type(self).__name__} of {self.folder or 'a model in memory'}: {kind}; .speak(text, voice=…)>"
 
     def with_engine(self, name: str | None) -> Self:
-        """Returns a copy that samples with the engine `name`, a key of `choices.ENGINES`. If `name` is None or the
-        engine in use, returns `self`. Raises `UserError` if the engine is unknown or its package is missing."""
+        """Returns a copy that samples with the engine `name`, a key of `choices.ENGINES`. Returns `self` if `name`
+        is None or this engine is already in use. Raises `UserError` if it is unknown or its package is missing."""
         if name in (None, self.engine_name):
             return self
         with self._loading:  # so that no two threads load the same engine
@@ -296,8 +296,8 @@ class Synthesizer:
         return self._to_mel(codes[None])[0].numpy()
 
     def distortion(self, codes: np.ndarray, samples: np.ndarray) -> float:
-        """Returns the mean difference in nats between the log-mels of codes `(C,)` and of their audio `(S,)`. Returns 0
-        without a DVAE, and for decoders other than `istft`, for which `DISTORTION` has no thresholds."""
+        """Returns the mean difference in nats between the log-mels of codes `(C,)` and of their audio `(S,)`.
+        Returns 0 if there is no DVAE or the decoder is not `istft`. (`DISTORTION` has thresholds for `istft` only.)"""
         is_checked = self.config.model.decoder_type == "istft" and isinstance(self.to_waveform, LatentDecoder)
         if not is_checked or "dvae" not in self.model.parts:
             return 0.0

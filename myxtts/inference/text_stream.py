@@ -119,8 +119,8 @@ class Sentence:
 class SpeechStream(Spoken):
     """Iterator that yields the audio of a text in parts, `(S,)` float32, each as soon as it is decoded.
 
-    Iteration runs the self-check of a sentence after the first audio of the next sentence, so that no audio is delayed,
-    and then adds the sentence to `pieces`. To poll instead of iterating, call `open` once, then call `more` whenever
+    Iteration runs the self-check of a sentence after the next sentence's first audio, so the check delays no audio.
+    The sentence is then added to `pieces`. To poll instead of iterating, call `open` once, then call `more` whenever
     `ready()` is true, until `finished` is true. Always call `close` at the end. Polling runs no self-checks and leaves
     `pieces` empty. A stream never retries a sentence. `Synthesizer.stream` explains the arguments.
     """

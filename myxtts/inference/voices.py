@@ -49,8 +49,8 @@ class VoiceEncoder:
     def __call__(self, references: Recording | list[Recording]) -> Voice:
         """Encodes one or more recordings of a speaker.
 
-        Raises `AudioError` if a file cannot be read, if samples are too loud or silent, or if the files together are
-        shorter than `SHORTEST_CHUNK_SAMPLES`.
+        Raises `AudioError` if a file cannot be read, if a recording is silent or its peak is too high, or if the files
+        together are shorter than `SHORTEST_CHUNK_SAMPLES`.
         """
         recordings, files = [], []
         for one in references if isinstance(references, list | tuple) and references else [references]:

@@ -21,7 +21,7 @@ so far and their latents `(n, width)`, or `(n + 1, width)` if `ended`. It return
 
 
 class WindowShape(NamedTuple):
-    """Sizes that `Windows` needs to know about its waveform decoder. `WaveformDecoder` has the same attributes."""
+    """Sizes of a waveform decoder that `Windows` needs. A `WaveformDecoder` has attributes with the same names."""
 
     factors: Sequence[float]
     hop_length: int
@@ -30,9 +30,9 @@ class WindowShape(NamedTuple):
 
 
 class Windows:
-    """Decodes a sentence in windows with context. Decoding all at once would give the same samples, up to rounding.
+    """Decodes a sentence in overlapping windows. Decoding it at once would give the same samples, up to rounding.
 
-    `to_samples(latents, start, end)` returns the samples `(S,)` of frames `start` to `end` of latents `(n, width)`.
+    `to_samples(latents, start, end)` interpolates latents `(n, width)` to frames, and decodes `frames[start:end]`.
     """
 
     def __init__(self, shape: WindowShape, to_samples: Callable[[np.ndarray, int, int], np.ndarray], speed: float = 1):
@@ -40,7 +40,7 @@ class Windows:
         self._given, self._least = 0, FIRST_FRAMES
 
     def __call__(self, codes: list[int], latents: np.ndarray, finished: bool) -> np.ndarray:
-        """Returns the next samples `(S,)`. S is 0 if too few latents are new. For the arguments, see `Sounding`."""
+        """Returns the next samples `(S,)`; S is 0 until enough latents have arrived. For arguments, see `Sounding`."""
         shape, given = self._shape, self._given
         latents = spoken_faster(latents, self._speed, finished)
         # Frames after the second-to-last latent would change when the next latent arrives.
@@ -57,7 +57,7 @@ class Windows:
 
 def spoken_faster(x: np.ndarray, speed: float, finished: bool = True) -> np.ndarray:
     """Speeds up latents or frames `(n, C)` by the factor `speed` > 0, with linear interpolation in time as in XTTS v2.
-    If `finished` is false, more latents follow, and outputs after the last input are omitted."""
+    If `finished` is false, more inputs will follow, and the outputs that depend on them are omitted."""
     if speed == 1:
         return x
     position = (np.arange(int(len(x) / speed)) + 0.5) * speed - 0.5

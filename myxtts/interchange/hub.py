@@ -199,8 +199,7 @@ def check_digest(source: str, path: Path):
 def push(model: Any, target: str, private: bool = False, licence: str | None = None) -> str:
     """Uploads an `XTTS`, its voices and a model card, and returns the URL of the repository on the hub.
 
-    Creates the repository if it does not exist. Otherwise, deletes the checkpoints and voices in the repository.
-    Does not upload local paths or recordings of speakers.
+    Creates the repository, or deletes its old checkpoints and voices. Does not upload local paths or recordings.
 
     Args:
         target: Name of the repository, `hf://owner/name[@branch]`.
@@ -272,8 +271,9 @@ def _lists(origin):
 
 
 def _stages(origin):
-    """Yields `(stage, (last step, best step), shown step, losses)` for each stage of a run. The pair is None if the run
-    did not train the stage. The losses are validation losses of the shown step (the best if known), as texts."""
+    """Yields `(stage, steps, shown step, losses)` for each stage of a run. `steps` is `(last step, best step)`, or None
+    if the run did not train the stage. `losses` are the validation losses of the shown step, as texts. The shown step
+    is the best step or, if the losses of the best step are not known, the last step with known losses."""
     for stage, store in stores_in(origin).items():
         state, best_step = store.read_state(store.steps()[-1]), store.best_step()
         was_trained = "position" in state and "taken_from" not in state

@@ -1,10 +1,10 @@
 """Estimates the memory needed to train the GPT and the DVAE from `ModelConfig`, without TensorFlow.
 
 Weights are counted exactly, layer by layer. Activations are the tensors of the forward pass that the backward pass
-reads. Docstrings and comments list these tensors, with W for the model width. XLA is assumed to store only the inputs
-of the GPT's blocks, as on GPUs, and to have no effect in other stages. Memory can peak at three points of a step: when
-the backward pass starts (all activations are stored), when it reaches the conditioning encoder, and at the update (all
-gradients are stored). `utilities/benchmarks/memory_estimate.py` compares estimates with measured peaks.
+reads. Docstrings and comments list these tensors, with W for the model width. With XLA, the GPT is assumed to store
+only the inputs of its blocks, as it does on GPUs. Estimates of other stages ignore XLA. Memory can peak at three points
+of a step: when the backward pass starts (all activations are stored), when it reaches the conditioning encoder, and at
+the update (all gradients are stored). `utilities/benchmarks/memory_estimate.py` compares estimates with measured peaks.
 """
 
 import math
@@ -44,11 +44,16 @@ class Shapes:
     def of_data(
         cls, data: DataConfig, batch: int, seconds: float | None = None, settings: StageConfig | None = None
     ) -> "Shapes":
-        """Returns sizes for clips of `seconds` (default: `data.max_seconds`), cropped to `settings.crop_seconds`."""
+        """Returns sizes for clips of `seconds` (default: `data.max_seconds`), cropped to `settings.crop_seconds`. With
+        `data.static_shapes`, all batches have the maximum number of text tokens and, if it is set, of mel frames."""
         seconds = seconds or data.max_seconds
+        if frames := data.max_mel_frames:
+            seconds = data.max_seconds if data.static_shapes else seconds
+            seconds = min(seconds, frames * MEL_HOP_SAMPLES / MODEL_SAMPLE_RATE)
         if settings and settings.crop_seconds:
             seconds = min(seconds, settings.crop_seconds)
-        text = min(round(TOKENS_PER_SECOND * seconds), data.max_text_length)
+        text = data.max_text_length
+        text = text if data.static_shapes else min(round(TOKENS_PER_SECOND * seconds), text)
         codes = int(seconds * MODEL_SAMPLE_RATE) // CODE_STRIDE_SAMPLES + 1
         frames = int(min(seconds, data.conditioning_seconds[1]) * MODEL_SAMPLE_RATE) // MEL_HOP_SAMPLES + 1
         return cls(batch, text, codes, frames, getattr(settings, "frames", cls.slice_frames))

@@ -105,7 +105,7 @@ def memory_report(
         memory = estimate(model, part, optimizations)
         if memory in seen and name not in ("as asked", "none"):
             continue
-        seen += [memory] if name != "as asked" else []
+        seen += [memory]
         rooms = {gb: int((gb - RESERVED_GB) * BYTES_PER_GB) for gb in gpus_gb}
         fits = {gb: largest_batch(model, shapes, optimizations, room, estimate) for gb, room in rooms.items()}
         sums = {"resident": memory.resident, "step": memory.step, "peak": memory.peak}

@@ -42,7 +42,7 @@ class VectorQuantizer(Layer):
 
         `codes` `(B, N)` are the nearest codes of the `vectors` `(B, N, width)`; `mask` `(B, N)` is 0 for padding.
 
-        Returns a dictionary: per code, the `count` `(num_codes,)` and the `sum` `(num_codes, width)` of its vectors.
+        Returns `count` `(num_codes,)`, the number of vectors with each code, and `sum` `(num_codes, width)`, their sum.
         """
         chosen = ops.one_hot(codes, self.num_codes, dtype="float32") * ops.cast(mask, "float32")[..., None]
         chosen = ops.reshape(chosen, (-1, self.num_codes))
@@ -60,8 +60,8 @@ class VectorQuantizer(Layer):
     def revive(self, candidates: Tensor, threshold: Tensor) -> None:
         """Replaces the codebook vectors of rarely used codes.
 
-        If the moving average of a code's count per step is below the scalar `threshold`, the code's row in `candidates`
-        `(num_codes, width)` becomes its new codebook vector.
+        A code is rarely used if the moving average of its count per step is below the scalar `threshold`. The code's
+        new codebook vector is its row of `candidates` `(num_codes, width)`.
         """
         dead = ops.cast(ops.convert_to_tensor(self.cluster_size) < threshold, "float32")
         keep, candidates = 1.0 - dead, ops.cast(candidates, "float32")

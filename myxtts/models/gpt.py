@@ -1,4 +1,4 @@
-"""GPT of XTTS (Casanova et al. 2024) on sequences of latents, text and audio codes, and functions that sample codes."""
+"""GPT of XTTS (Casanova et al. 2024), and functions that sample audio codes from its logits."""
 
 from collections import namedtuple
 from collections.abc import Callable
@@ -234,7 +234,7 @@ class GPT(Layer):
 
         Args:
             codes: Last code of each sentence, `(B,)` int32.
-            index: Number of codes that precede the last code, without the start code: `(B,)` or scalar int32.
+            index: Number of sampled codes before the last code, `(B,)` or scalar int32. The start code does not count.
             position: Free cache position to write, scalar int32. Position embeddings do not depend on it.
             key_mask: `(B, S)` bool, True for cache positions to attend to; must be True at `position`.
             run_block: Function to call instead of `TransformerBlock.advance`, with the same arguments and results.

@@ -1,4 +1,4 @@
-"""Basic layers: dropout, dense layers, norms and convolutions, padded and initialized as in PyTorch or GPT-2."""
+"""Basic layers: dropout, dense layers, norms and convolutions. Padding and initialization follow PyTorch or GPT-2."""
 
 import functools
 import math
@@ -26,7 +26,7 @@ class Layer(keras.layers.Layer):
 
 
 class GivenSeed(keras.random.SeedGenerator):
-    """Seed generator whose seed is always the given tensor, because `keras.random` does not accept tensors as seeds."""
+    """Seed generator that always returns a given tensor, because `keras.random` does not accept a tensor as seed."""
 
     def __init__(self, seed: Tensor):  # the base class would create a state variable
         self._given = ops.cast(seed, "uint32" if keras.backend.backend() == "jax" else "int32")

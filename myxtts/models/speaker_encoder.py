@@ -51,8 +51,8 @@ class BatchNormalization(Layer):
     def moments(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Returns the mean `(C,)` and the variance `(C,)` of the channels of `x` `(..., C)` float32, over all replicas.
 
-        Reduces one axis after the other, and combines means and variances as in Chan et al., equation 2.1. Time
-        (axis 1) comes first: it is the longest axis, so the backward pass needs little memory besides `x`.
+        Reduces one axis at a time, and combines means and variances as in Chan et al., equation 2.1. Time (axis 1), the
+        longest axis, is reduced first, so that later reductions store only small tensors for the backward pass.
         """
         mean, variance = ops.moments(x, axes=[1]) if len(x.shape) > 2 else (x, ops.zeros_like(x))
         while len(mean.shape) > 1:

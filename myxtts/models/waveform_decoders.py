@@ -1,7 +1,7 @@
-"""Waveform decoders: GPT latents and a speaker vector to audio at 24 kHz, for a whole sentence or a part of it.
+"""Waveform decoders, which generate 24 kHz audio of a sentence, or a part of it, from GPT latents and a speaker vector.
 
 HiFi-GAN: Kong, Kim and Bae, "HiFi-GAN: Generative adversarial networks for efficient and high fidelity speech
-synthesis" (2020). As in XTTS v2, the speaker vector is added before the first and after each transposed convolution.
+synthesis" (2020). As in XTTS v2, the speaker vector is added after the first convolution and after each upsampling.
 
 iSTFT: Siuzdak, "Vocos: Closing the gap between time-domain and Fourier-based neural vocoders for high-quality audio
 synthesis" (2023), with convolutions at the frame rate and an inverse Fourier transform. Unlike in Vocos, the speaker
@@ -22,10 +22,10 @@ from myxtts.models.layers import Conv1D, Layer, Tensor, conv_transpose, dense, l
 
 
 class WaveformDecoder(Layer):
-    """Base class of decoders: latents `(B, n, width)` and speaker vectors `(B, D)` to audio `(B, S)` float32, 24 kHz.
+    """Base class of decoders, which generate audio `(B, S)` from latents `(B, n, width)` and speaker vectors `(B, D)`.
 
-    Latents are interpolated to frames of `hop_length` samples. For streaming, frames can be decoded in parts. Padding
-    is decoded as well; the audio of a sentence with n latents is the first `num_frames(n)` frames of the result.
+    Audio is float32 at 24 kHz. Latents are interpolated to frames of `hop_length` samples. For streaming, frames can be
+    decoded in parts. The output includes the audio of padding, which follows the `num_frames(n)` frames of a sentence.
     """
 
     code_stride = CODE_STRIDE_SAMPLES
@@ -50,8 +50,8 @@ class WaveformDecoder(Layer):
     def frames_to_samples(self, frames: Tensor, speaker: Tensor, present: Tensor | None = None) -> Tensor:
         """Generates audio `(B, F hop_length)` in [-1, 1] from frames `(B, F, width)` and speaker vectors `(B, D)`.
 
-        `frames` may be a part of a sentence. Decoding the whole sentence then gives the same samples, except in the
-        first `history_frames` and the last `lookahead_frames`. At the ends of the sentence, there is no exception.
+        `frames` may be a part of a sentence. The audio is equal to that of the whole sentence, except in the first
+        `history_frames` (unless the sentence starts there) and the last `lookahead_frames` (unless it ends there).
 
         `present` `(B, F)` bool is False for padding, which then does not affect other frames. None means no padding.
         """
@@ -64,7 +64,7 @@ class WaveformDecoder(Layer):
 
     @property
     def factors(self) -> tuple[float, ...]:
-        """Factors of the two interpolations in `latents_to_frames`: to the frame rate, and from 22.05 to 24 kHz."""
+        """Interpolation factors: first from latents to frames of 22.05 kHz audio, then to frames of 24 kHz audio."""
         return self.code_stride / self.hop_length, DECODER_SAMPLE_RATE / MODEL_SAMPLE_RATE
 
 
@@ -102,10 +102,10 @@ _EDGE_TAPS = 7
 
 
 class ResidualStack(Layer):
-    """Residual steps of two convolutions each, on `(B, T, channels)` ("ResBlock1" in Kong et al., section 2.2).
+    """Stack of residual steps for `x` `(B, T, channels)` ("ResBlock1" in Kong et al., section 2.2).
 
-    All convolutions have the odd kernel size `kernel_size`. `dilations` has the dilation of the first convolution of
-    each residual step; the second convolution has dilation 1.
+    A step has two convolutions with the odd kernel size `kernel_size`. In step `i`, the first convolution has dilation
+    `dilations[i]`, and the second has dilation 1.
 
     Call arguments: `x`; `present` `(B, T)` bool, False for padding, or None.
     """
@@ -259,7 +259,7 @@ class IstftGenerator(WaveformDecoder):
         return self._overlap(ops.irfft(spectrum, fft_length=4 * self.hop_length) * self.window, present)
 
     def _overlap(self, parts, present):
-        """Overlap-adds windowed frames `(B, F, 4 hop)` to `(B, F hop)`, divided by the sum of squared windows."""
+        """Overlap-adds windowed frames `(B, F, 4 hop)`. Divides the sum `(B, F hop)` by the sum of squared windows."""
         squares = ops.broadcast_to(self.window**2, ops.shape(parts))
         # Padding has no window, so the envelope may be zero.
         envelope = ops.maximum(self._sum_of_shifted(masked(squares, present)), 1e-3)

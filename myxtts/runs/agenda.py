@@ -120,8 +120,8 @@ def make_agenda(
     """Returns a `StageWork` for each stage in `training.stage`. Renames damaged checkpoints.
 
     `reset` lists stages to start over. `taken` lists trained stages that the run will copy from `training.init_from`.
-    If `training.stage` is `all`, untrained stages in `training.leave_out` are omitted. Raises `UserError` if further
-    training of `training.stage` would make the stages that depend on this stage unusable.
+    If `training.stage` is `all`, untrained stages in `training.leave_out` are omitted. Raises `UserError` if other
+    stages depend on `training.stage` and would become unusable if `training.stage` were trained further.
     """
     training = config.training
     stores = {name: CheckpointStore(f"{training.checkpoint_dir}/{name}") for name in STAGES}
@@ -301,9 +301,9 @@ def try_run(works: Sequence[StageWork], dataset: SpeechDataset, needs: Needs, no
 class TimeLeft(Callback):
     """Callback that estimates the remaining time of the stage and of the run. `on_log` stores both in `timing`.
 
-    `try_run` may have estimated the times of all stages. Then the estimates for later stages are scaled by the ratio of
-    measured to estimated time in this stage; a few steps change the ratio little. Otherwise, the time per step is
-    assumed to be proportional to clips per step and `StageEntry.cost`.
+    If `try_run` has estimated the times of all stages, its estimates for later stages are multiplied by a correction
+    factor: measured time divided by estimated time. The factor stays near 1 for the first steps. Without estimates from
+    `try_run`, the time per step is assumed to be proportional to the clips per step times `StageEntry.cost`.
     """
 
     def __init__(self, config: XTTSConfig):

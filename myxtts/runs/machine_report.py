@@ -35,7 +35,7 @@ SUMS_MB, REPEATS, MESSAGES = (1, 4, 16, 64, 256), 5, 50
 def examine(config: XTTSConfig, seconds: float, folder: str, data_files: Sequence[str] = ()) -> dict[str, Any]:
     """Examines the machine and configures TensorFlow; returns findings as JSON types, with None for unknown values.
 
-    Times training steps for `seconds` (0: no steps), measures free space in `folder`, and times reading `data_files`.
+    Measures training speed for `seconds` (0: not at all), the free space in `folder`, and read speed with `data_files`.
     """
     config = replace(config, model=replace(config.model, num_text_tokens=config.data.vocabulary_size))
     ram, cpu, disks = read_memory(), read_processor(), [probe_files(folder, ())]
@@ -170,7 +170,7 @@ def _verdict(found):
 def examine_workers(config: XTTSConfig) -> list[str]:
     """Compares the workers and measures their network; returns the lines of a report. All workers must call this.
 
-    Raises `UserError` if a worker is missing or differs in code, versions, devices or recordings (`data.train_data`).
+    Raises `UserError` if a worker is missing, or if workers differ in code, versions, devices or `data.train_data`.
     """
     plan = early_gpu_configuration(config.data.data_gpu, config.data.model_gpu)
     workers = join_workers(config.training, plan, {})
@@ -197,7 +197,7 @@ def examine_workers(config: XTTSConfig) -> list[str]:
 
 
 def _sums(workers, timeout_seconds):
-    """Yields report lines: the time of each all-reduce, then the estimated time to sum gradients for each GPT size."""
+    """Measures all-reduces of several sizes, and estimates the time to sum a GPT's gradients. Yields report lines."""
     from myxtts.training.watching.measurement import seconds_of_sum
 
     workers.watch(timeout_seconds)

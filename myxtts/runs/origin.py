@@ -82,7 +82,7 @@ def reset_parts(training: TrainingConfig) -> list[str]:
 
 
 def tuned_stages(config: XTTSConfig) -> list[str]:
-    """Returns the stages to fine-tune: --tune if given, else --stage if tunable, else those with `tuned_with_all`."""
+    """Returns the stages in --tune. By default, returns --stage if tunable, else all stages with `tuned_with_all`."""
     training = config.training
     if training.tune:
         return [name for name in STAGES if name in training.tune]
@@ -189,10 +189,9 @@ def _continued(config, began):
 
 
 def adopt(config: XTTSConfig) -> XTTSConfig:
-    """Returns `config`, completed from the model in --init-from: shape, sampling and, if not given, vocabulary and g2p.
-
-    Raises `CheckpointError` if the model lacks a needed part, and `ConfigError` if the settings do not fit the model.
-    """
+    """Returns `config` with the shape and sampling settings of the model in --init-from. If `config` has no vocabulary
+    or no g2p setting, takes the model's. Raises `CheckpointError` if the model lacks a needed part, and `ConfigError`
+    if the settings do not fit the model."""
     source, home, data = _source(config), Path(config.training.checkpoint_dir), config.data
     if source.resolve() == home.resolve():
         raise ConfigError(f"--checkpoint-dir must not be the folder of --init-from: {home}. Choose another.")

@@ -78,7 +78,7 @@ class Run:
     @classmethod
     def open(cls, config: XTTSConfig, callbacks: Sequence = (), device_plan: str | None = None, **options) -> "Run":
         """Configures the devices and creates a run. `options` are keyword arguments of `setup.set_up`.
-        `device_plan="auto"` times training steps to select the fastest devices."""
+        `device_plan="auto"` measures the speed of training to select the fastest devices."""
         early = MemoryHandler(10**5)  # log lines until the run's log file exists
         with _logging_to(early):
             if device_plan == "auto":

@@ -351,7 +351,7 @@ class SpeechJudge:
         return {"score": score + (not ends_well(found["limit"], found["length"])) * UNENDED_SCORE, **values}
 
     def _measure_own(self):
-        """Returns two lists, for synthesized and recorded audio: `[id, metrics]` for each sentence of this worker."""
+        """Measures this worker's sentences. Returns `[id, metrics]` lists for synthesized and for recorded audio."""
         own = self._sentences[self._workers.index :: self._workers.count]
         spoken, recorded = speak_all(self._make_synthesizer(), own, [self._seed]), ()
         if self._trusts_recognizer is None:

@@ -75,8 +75,8 @@ def check_request(config: XTTSConfig, download: bool = False, **devices) -> None
 
 
 def check_settings(config: XTTSConfig) -> None:
-    """Raises `UserError` for conflicting settings or an unknown language. One check is left to `settle_origin` if there
-    are several workers: --tune and --lora-rank need --init-from in a new run."""
+    """Raises `UserError` for conflicting settings or an unknown language. If there are several workers, does not check
+    that a new run with --tune or --lora-rank also has --init-from; `settle_origin` checks this later."""
     data, training, home = config.data, config.training, Path(config.training.checkpoint_dir)
     try:
         get_language(data.language or "en")
@@ -107,8 +107,8 @@ def check_tuning(training: TrainingConfig, is_new: bool) -> None:
 def with_shape(config: XTTSConfig, stored: XTTSConfig) -> XTTSConfig:
     """Returns `config` with the model settings (except dropout) and the sampling settings of `stored`.
 
-    Sampling settings of `config` that are not defaults are kept. If --init-from is `base`, defaults are kept too. If
-    the clip limits in `config` exceed the model's, default limits are lowered, and other limits raise `ConfigError`.
+    Sampling settings of `config` that differ from the defaults are kept. If --init-from is `base`, all are kept.
+    Lowers default clip limits that exceed the model's limits. Raises `ConfigError` if other clip limits exceed them.
     """
     model, data = replace(stored.model, dropout=config.model.dropout), config.data
     usual = vars(SamplingConfig())
@@ -225,7 +225,7 @@ def require_run(config: XTTSConfig) -> None:
 
 
 def quickest_devices(config: XTTSConfig, options: Mapping[str, object]) -> tuple[XTTSConfig, dict]:
-    """Times training with each device plan and prints the times. Returns `set_up` arguments for the fastest plan."""
+    """Measures and prints the step time of each device plan. Returns the `set_up` arguments for the fastest plan."""
     virtual = device_request(None, None, options.get("virtual_devices")).virtual_devices
     count = virtual or len(visible_gpus())
     ways = {
@@ -250,7 +250,7 @@ def quickest_devices(config: XTTSConfig, options: Mapping[str, object]) -> tuple
 
 
 def measure(config: XTTSConfig, options: Mapping[str, object]) -> float | str:
-    """Times training steps in a new process; returns the median in seconds, or an error message."""
+    """Runs training steps in a new process. Returns the median step time in seconds, or an error message."""
     path = os.pathsep.join(filter(None, [str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH")]))
     options = {name: value for name, value in options.items() if not isinstance(value, Default)}  # not in JSON
     command = [sys.executable, "-m", "myxtts.runs.setup", json.dumps({"config": config.to_dict(), "options": options})]

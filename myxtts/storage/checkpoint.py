@@ -177,7 +177,7 @@ class CheckpointStore:
         return self._newest(lambda step: self.file(step, name))
 
     def _newest(self, read):
-        """Returns `read(step)` for the newest step for which this does not raise `CheckpointError`, or None."""
+        """Calls `read(step)`, newest step first, until no `CheckpointError` is raised. Returns the result, or None."""
         steps = self.steps()
         for step in reversed(steps):
             try:

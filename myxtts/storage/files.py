@@ -64,9 +64,9 @@ def digest_file(path: AnyPath) -> str:
 def write_whole(path: AnyPath, partial: Path | None = None) -> Iterator[Path]:
     """Yields a temporary path next to `path`. If the block ends without an error, the temporary file replaces `path`.
 
-    The new file is synced before the rename, so that even a power cut leaves the old or the new file. It gets the old
-    file's permissions. If `path` is a link, its target is replaced. If `path` is a device or a pipe, it is written to.
-    If `partial` (see `partial_path`) is given, it is the temporary path, and an incomplete file remains after an error.
+    The new file is on disk before it replaces the old file, so that a power cut leaves one of the two. Permissions are
+    kept. If `path` is a link, its target is replaced. If `path` is a device or a pipe, the content is copied to it.
+    If `partial` (see `partial_path`) is given, yields this path, and keeps the incomplete file after an error.
     """
     path = Path(path)
     if path.is_dir():
@@ -99,7 +99,7 @@ def write_whole(path: AnyPath, partial: Path | None = None) -> Iterator[Path]:
 
 @contextmanager
 def _named(path, temporary=None):
-    """Sets the file name of an `OSError` in a `with` block to `path` if the name is missing or is `temporary`."""
+    """Sets the file name of an `OSError` in a `with` block to `path`, if it has no file name or that of `temporary`."""
     try:
         yield
     except OSError as error:
@@ -121,8 +121,8 @@ def refusing_unwritable(path: AnyPath) -> Iterator[None]:
 def write_whole_folder(path: AnyPath, sync: bool = True, replaced_name: str | None = None) -> Iterator[Path]:
     """Yields an empty temporary folder, which replaces `path` when the block ends without an error.
 
-    If `sync`, first waits until all files are on disk. The old folder is renamed to `replaced_name` and then deleted.
-    If the process is killed in between, the renamed folder remains. Raises `UserError` if `path` is a mount point.
+    If `sync`, first waits until all files are on disk. The old folder is renamed (to `replaced_name` if given) and then
+    deleted. If the process is killed in between, the renamed folder remains. Raises `UserError` for a mount point.
     """
     path = Path(os.path.realpath(path))
     if path.is_mount():  # such as a volume of Docker
@@ -173,8 +173,8 @@ def _claim(descriptor, path):
 def remove_leftovers(folder: AnyPath, name: str = "*", kind: str = "*") -> None:
     """Removes temporary files and folders that killed processes left in `folder`. Keeps those that are locked.
 
-    Removes only leftovers of files whose name, cut to 40 characters, matches the pattern `name`. If `kind` is "", keeps
-    old versions of replaced folders. Without file locks, the caller must make sure that no process writes to `folder`.
+    `name` is a glob pattern for the first 40 characters of the final file name. If `kind` is "", keeps old versions of
+    replaced folders. Without file locks, the caller must make sure that no process writes to `folder`.
     """
     for leftover in () if os.path.islink(folder) else Path(folder).glob(_TEMPORARY.format(name, kind)):
         with suppress(OSError):  # it is a link, or another user's; opening a pipe must not wait for a writer
@@ -197,7 +197,7 @@ def write_text(path: AnyPath, text: str) -> None:
 
 
 def csv_text(rows: Iterable[Sequence[Any]], separator: str = ",", end: str = "\n", is_safe: bool = True) -> str:
-    """Formats rows as CSV. If `is_safe`, escapes control characters and text that would become a formula."""
+    """Formats rows as CSV. If `is_safe`, escapes control characters and text that looks like a formula."""
     content = io.StringIO()
     rows = (map(_plain_cell, row) for row in rows) if is_safe else rows
     csv.writer(content, delimiter=separator, lineterminator=end).writerows(rows)

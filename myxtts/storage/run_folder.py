@@ -55,7 +55,7 @@ def stores_in(folder: Path) -> dict[str, CheckpointStore]:
 
 
 def chosen_step(store: CheckpointStore, part: str, which: str = "best") -> int:
-    """Returns the last step, or the best step if `which` is "best", `part` is in `JUDGED` and a best step is known."""
+    """Returns the best step if `which` is "best", `JUDGED` has `part`, and a best step is known; else the last step."""
     best = store.best_step() if which == "best" and part in JUDGED else None
     return store.steps()[-1] if best is None else best
 
@@ -85,8 +85,8 @@ def shape_settings(model: ModelConfig, parts: Collection[str]) -> dict[str, Any]
 
 
 def read_config(folder: Path) -> XTTSConfig:
-    """Returns the settings in a run's `config.json`, with `data.g2p` and the DVAE and GPT shapes of the GPT's newest
-    checkpoint. Without `config.json`, returns the checkpoint's settings. Without both, raises `CheckpointError`."""
+    """Returns a run's settings from `config.json`, but `data.g2p` and the shapes of DVAE and GPT from the GPT's newest
+    checkpoint. If one of these sources is missing, uses the other. If both are missing, raises `CheckpointError`."""
     store, path = CheckpointStore(folder / "gpt"), folder / "config.json"
     state = store.newest_state()
     own = None if state is None else config_of(state, str(store.folder))
@@ -118,8 +118,8 @@ def vocabulary_path(folder: Path) -> Path:
 def own_run_folder(folder: AnyPath) -> Iterator[Path]:
     """Creates a run's folder if necessary, locks it in a `with` block, and yields it. Cleans up after killed runs.
 
-    If the block raises a `UserError`, removes new folders that contain nothing but a log. Raises `CheckpointError` if
-    the folder cannot be written to, is in use by another run, or contains links in place of a run's files.
+    If the block raises a `UserError`, deletes a folder created here if it contains only a log. Raises `CheckpointError`
+    if the folder cannot be written to, is in use by another run, or contains links in place of a run's files.
     """
     folder = require_kind(Path(folder), "--checkpoint-dir", HOMES, "a folder to write to")
     made = [place for place in (folder, *folder.parents) if not place.exists()]
@@ -158,10 +158,10 @@ def _refuse_links(folder):
 
 
 def set_aside(folder: Path, names: Iterable[str], shared: Iterable[str] = ()) -> Path:
-    """Moves a run's files and folders `names`, if they exist, into a new folder `before_reset`; returns that folder.
+    """Moves a run's files and folders in `names` to a new folder `before_reset`, and returns it. Skips missing files.
 
     Folders in `shared` are copied instead, because the next run also needs them. After an error, all files are moved
-    back; if the process is killed, the next `own_run_folder` moves them back.
+    back. If the process is killed, `own_run_folder` moves them back when the run is next opened.
     """
     gathered = folder / GATHERED
     with files.write_whole_folder(gathered) as new:

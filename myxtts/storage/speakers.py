@@ -108,7 +108,7 @@ def read_speaker(folder: AnyPath, name: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def write_speaker_clips(folder: AnyPath, clips: Mapping[str, tuple[bytes, str, tuple[str, ...]]]) -> None:
-    """Adds `clips`, `{speaker: (content of a FLAC file, language, sources)}`, to the recordings in a run's folder."""
+    """Stores voices in a run's folder. `clips` is `{speaker: (FLAC file content, language, StoredSpeaker.sources)}`."""
     home = Path(folder) / SPEAKER_CLIPS
     speakers = read_clips(home)
     home.mkdir(exist_ok=True)

@@ -19,12 +19,13 @@ TYPOGRAPHIC_VARIANTS = {ord(mark): _SAME_SOUND[mark] for mark in "‘’‚‛ʼ
 Punctuation that belongs to a script (، ؟ 。) is not in the table."""
 _PLAIN_LETTERS = table("ł l, ø o, đ d, ð d, ı i, æ ae, œ oe, þ th, Ł L, Ø O, Đ D, Ð D, Æ Ae, Œ Oe, Þ Th")
 """Replacements for letters with diacritics that Unicode does not decompose, and for ligatures."""
+_MARKS = "\u200e\u200f\u202c\u2069"  # direction marks at the end of right-to-left text
 # End marks with closing quotes and brackets. Full-width and Ethiopic stops need no space after them.
-_SENTENCE_END = re.compile(r"""[.!?…؟۔।॥]+["'”’»)\]]*(?=\s)|(?:[。！？｡።፧፨]|፡፡)+["'”’»」』）)\]]*""")
+_SENTENCE_END = re.compile(rf"""[.!?…؟۔।॥]+["'”’»)\]{_MARKS}]*(?=\s)|(?:[。！？｡።፧፨]|፡፡)+["'”’»」』）)\]]*""")
 _LAST_WORD = re.compile(r"[^\s(\"'“‘«]+$")
 _INITIAL = re.compile(r"(?:^|\.)(?!(?<=[apAP]\.)[mM])[^\W\d_]\.$")  # but the m of `5 p.m.` may end a sentence
 _ORDINAL = re.compile(r"^[0-9]+\.$")
-_CLAUSE_END = re.compile(r"[,;:،؛、，；：፣፤፥—–](?=\s|[^\x00-\x7f])(?!\d)|[—–]")
+_CLAUSE_END = re.compile(r"[,;:،؛、，；：፣፤፥](?=\s|[^\x00-\x7f])(?!\d)|[—–](?! ?\d)")  # not in 1939–45
 _GAP = re.compile(r"(?<![\d.]) (?![\d$€£%])")  # a space that is not within notation, such as `Dr. Vale` or `3 May`
 
 
@@ -47,7 +48,7 @@ def clean_text(text: str, language: str) -> str:
 
 
 def replace_unknown(cleaned: str, language: Language, known: frozenset[str]) -> str:
-    """Replaces the characters of a cleaned text that a vocabulary lacks. `known` contains the vocabulary's characters.
+    """Replaces those characters of a cleaned text that are not in `known`, the set of a vocabulary's characters.
 
     Punctuation becomes ASCII, symbols become words, and silent characters are removed. Colons, semicolons and brackets
     become commas, because commas also make a pause. Unknown characters of other kinds are kept.
@@ -86,20 +87,20 @@ def plain_letter(letter: str) -> str:
 def split_sentences(text: str, language: str) -> list[str]:
     """Splits written text into sentences at their end marks, and strips white space.
 
-    A full stop does not end a sentence after an abbreviation or an initial (`J. R. R.`), after a number in languages
-    that write ordinals with a full stop, or before a lower-case letter if the sentence begins with a capital. Raises
-    `ValueError` if the language is not supported.
+    A full stop does not end a sentence if it follows an abbreviation or an initial (`J. R. R.`), or a number in a
+    language that writes ordinals with a full stop. If a sentence begins with a capital, a full stop before a lower-case
+    letter does not end it either. Raises `ValueError` if the language is not supported.
     """
     language = get_language(language)
-    sentences = []
-    start = 0
+    sentences, start = [], 0
     pattern = _ABBREVIATION.get(language.abbreviation_stop, language.abbreviation_stop)
     shared = {match.end() for match in re.finditer(language.shared_stop, text)} if language.shared_stop else set()
     for match in _SENTENCE_END.finditer(text):
-        sentence = text[start : match.end()]
-        if match.group() == "." and match.end() not in shared:
-            word, follows = _LAST_WORD.search(sentence).group(), text[match.end() : match.end() + 2].strip()
-            goes_on = follows.islower() and sentence.lstrip()[:1].isupper()
+        if match.group().rstrip(_MARKS) == "." and match.end() not in shared:
+            # Limits of 200 characters keep the search linear if many full stops do not end the sentence.
+            word = _LAST_WORD.search(text, max(start, match.start() - 200), match.start() + 1).group()
+            follows = text[match.end() : match.end() + 2].strip()
+            goes_on = follows.islower() and text[start : start + 200].lstrip()[:1].isupper()
             known = {word[:-1].lower(), word[:-1].lower() + "#" * follows.isdigit()}
             known &= language.abbreviations.keys() | language.within_sentences
             parts = [short for short in language.abbreviations if short in word]
@@ -107,7 +108,7 @@ def split_sentences(text: str, language: str) -> list[str]:
             is_ordinal = language.ordinal_stop and _ORDINAL.match(word)
             if goes_on or known or is_ordinal or _INITIAL.search(word) or any(inflected):
                 continue
-        sentences.append(sentence.strip())
+        sentences.append(text[start : match.end()].strip())
         start = match.end()
     return [sentence for sentence in (*sentences, text[start:].strip()) if sentence]
 
@@ -116,9 +117,9 @@ def split_text(text: str, language: str, max_chars: int | None = None) -> list[s
     """Splits written text into non-empty pieces of whole sentences, each short enough for the model.
 
     A piece has as many sentences as fit into `max_chars` characters (default: `Language.char_limit`). A longer sentence
-    is cut within this limit, at the first available place: (1) the last clause mark, (2) the last space that is not
-    next to a number or after a full stop, (3) the last space, (4) the limit. Places 1 and 2 must leave a piece of at
-    least half the limit. Raises `ValueError` for an unsupported language or if `max_chars` is below 1.
+    is cut in the second half of the limit: after the last clause mark there, or else at the last space there outside
+    notation such as `3 May`. Without either, it is cut at the last space that fits or, without spaces, at the limit.
+    Raises `ValueError` for an unsupported language or if `max_chars` is below 1.
     """
     limit = get_language(language).char_limit if max_chars is None else max_chars
     if limit < 1:
@@ -128,11 +129,11 @@ def split_text(text: str, language: str, max_chars: int | None = None) -> list[s
     for sentence in split_sentences(text, language):
         while sentence:
             cut = len(sentence)
-            if cut > limit:
-                cuts = [match.end() for match in _CLAUSE_END.finditer(sentence, limit // 2, limit)]
-                # A space right after the last character that fits also counts.
-                cuts = cuts or [gap.start() for gap in _GAP.finditer(sentence, limit // 2, limit + 2)]
-                cuts = [cut for cut in cuts if cut <= limit] or [sentence.rfind(" ", 1, limit + 1)]
+            if cut > limit:  # the two characters after the limit decide whether the last place counts
+                clauses = (match.end() for match in _CLAUSE_END.finditer(sentence, limit // 2, limit + 2))
+                gaps = (gap.start() for gap in _GAP.finditer(sentence, limit // 2, limit + 2))
+                cuts = [cut for cut in clauses if cut <= limit] or [cut for cut in gaps if cut <= limit]
+                cuts = cuts or [sentence.rfind(" ", 1, limit + 1)]
                 cut = cuts[-1] if cuts[-1] > 0 else limit
             part, sentence = sentence[:cut].strip(), sentence[cut:].strip()
             if pieces and len(pieces[-1]) + 1 + len(part) <= limit:

@@ -1,8 +1,8 @@
 """Grapheme-to-phoneme conversion by the rules of a language, by an installed package, or by eSpeak NG.
 
-A package adds or replaces the rules of a language with an entry point in the group `myxtts.g2p`. The entry point is
-named after the language's code and refers to a function that returns phonemes, given cleaned text and an alphabet
-(`"latin"` or `"ipa"`). If a tokenizer's `g2p` contains `ESPEAK`, eSpeak NG converts the languages without rules.
+A package can provide rules for a language, which replace built-in rules. It needs an entry point in `myxtts.g2p` with
+the language's code as its name. The entry point is a function that takes cleaned text and an alphabet (`"latin"` or
+`"ipa"`) and returns phonemes. If a tokenizer's `g2p` contains `ESPEAK`, eSpeak NG converts languages without rules.
 """
 
 import re

@@ -22,9 +22,9 @@ _MOST_TEXTS, OF_A_CORPUS, OF_A_SENTENCE = 500, (120, 0.99), (8, 0.9)
 def guess_language(texts: Iterable[str], language: str | None, among: Collection[str] | None = None) -> tuple[str, str]:
     """Guesses the language of texts by their letters. Returns its code, and a message for users (may be `""`).
 
-    Returns `language` (None: English) and `""` if the letters fit it or it is not supported. If the letters fit exactly
-    one other language, returns that language. If they fit several, `identify_language` may select one by the words,
-    and languages in `among` (those of a model) are preferred. If several or none remain, returns `language`.
+    If the letters fit `language` (None: English), or `language` is not supported, returns `language` and `""`. If the
+    letters fit exactly one other language, returns that one. If they fit several, `identify_language` may select one by
+    the words; languages in `among` (the model's) are preferred. If several or none remain, returns `language`.
     """
     code, texts = language or "en", [*texts]
     try:
@@ -80,10 +80,10 @@ def _identifier():
 def language_to_read(
     text: str | None, requested: str | None, own: str | None, speaker: str, among: Collection[str] | None = None
 ) -> tuple[str, str]:
-    """Returns the code of the language in which to read a text, and a message to users about the choice (may be `""`).
+    """Selects the language in which to read a text. Returns its code, and a message about the choice (may be `""`).
 
-    The language is `requested`, else `own` (the speaker's or model's language), else the result of `identify_language`,
-    else English. If the letters do not fit it, `guess_language` may replace it. The message may name the `speaker`.
+    Takes `requested` or, if None, `own` (the speaker's or model's language). If both are None, `identify_language` may
+    identify a language; the default is English. If the letters do not fit, `guess_language` may replace the language.
     """
     language, note = guess_language([text or ""], requested or own, among)
     if requested or note and language != own:

@@ -128,7 +128,7 @@ class SpelledNumbers:
     """For each currency sign, the words for the unit and for a hundredth, separated by a space: `dollar cent`."""
     cents_joint: str
     """Text between the units and the hundredths of an amount of money."""
-    thousands: str = r"\b[0-9]{1,3}(?:,[0-9]{3})+\b"
+    thousands: str = "(?<![0-9])[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])"
     """Regular expression of numbers with commas as thousands separators. The commas are removed."""
     sets_words_apart: bool = False
     """Whether to insert a space between digits and letters next to them."""

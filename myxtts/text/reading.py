@@ -21,8 +21,8 @@ between two words, and at a blank line."""
 _WORD = re.compile(r"[^\s\u3000-\u9fff\uff00-\uffef]+")  # texts of ideographs and kana have no spaces
 _PARAGRAPH = re.compile(r"\n[^\S\n]*\n")
 _PAUSES = {
-    SENTENCE_PAUSE_SECONDS: re.compile(r"""(?:[.!?…؟۔।॥。！？｡።፧፨]|፡፡)["'”’»)\]」』）]*$"""),
-    CLAUSE_PAUSE_SECONDS: re.compile(r"[,;:،؛、，；：፣፤፥—–]$"),
+    SENTENCE_PAUSE_SECONDS: re.compile(r"""(?:[.!?…؟۔।॥。！？｡።፧፨]|፡፡)["'”’»)\]」』）\u200e\u200f\u202c\u2069]*$"""),
+    CLAUSE_PAUSE_SECONDS: re.compile(r"[,;:،؛、，；：፣፤፥—–][\u200e\u200f\u202c\u2069]*$"),
 }
 
 
@@ -34,7 +34,7 @@ class Piece(NamedTuple):
 
 
 class Reader(NamedTuple):
-    """Converts texts to characters of one vocabulary. All methods raise `ValueError` for an unsupported language."""
+    """Prepares texts for tokenization with one vocabulary. Methods raise `ValueError` for an unsupported language."""
 
     characters: frozenset[str]
     """The characters that have a token, and the space."""
@@ -44,10 +44,8 @@ class Reader(NamedTuple):
     """Languages to convert to phonemes, as returned by `g2p.g2p_codes`."""
 
     def read(self, text: str, language: str) -> str:
-        """Returns the text to tokenize; unknown characters are replaced, but only if each of them has a replacement.
-
-        Raises `UserError` if a package for the language is not installed.
-        """
+        """Returns the text to tokenize. Replaces all unknown characters, or none if one of them has no replacement.
+        Raises `UserError` if a package for the language is not installed."""
         cleaned = written(text, language, self.g2p)
         if "[" in cleaned:
             # A text may contain the name of a control token, which must not become that token.
@@ -80,7 +78,7 @@ class Reader(NamedTuple):
         return f"the vocabulary lacks {len(letters) - known} of its {len(letters)} letters in {name}"
 
     def with_known_letters(self, text: str, language: str) -> str:
-        """Removes diacritics from letters that the vocabulary lacks, for synthesis: `naïve` becomes `naive`."""
+        """Returns the text without diacritics on letters that the vocabulary lacks: `naïve` becomes `naive`."""
         if not (unknown := set(self.unknown(self.read(text, language), language))):
             return text
         text = unicodedata.normalize("NFC", text)
@@ -94,9 +92,10 @@ class Reader(NamedTuple):
     def pieces(self, text: str, language: str, longest: int, fits: Callable[[str], bool]) -> list[Piece]:
         """Splits a text into pieces for synthesis: whole sentences, or parts of a long sentence.
 
-        A piece has at most `longest` characters, both as written and with notation expanded to words. This limit is
-        raised to the length of the longest word, but not above `Language.char_limit`. Pieces are split further until
-        `fits(spoken(piece))` is True for each piece. Pieces that have a `fault` are dropped.
+        A piece has at most `longest` characters, both as written and with notation expanded to words. If a word of the
+        paragraph is longer, the limit is the length of this word. The limit never exceeds `Language.char_limit`.
+        Pieces are split further until `fits(spoken(piece))` is True for each piece. Pieces that the model cannot speak
+        (see `fault`) are dropped.
         """
         read, entry = cache(lambda piece: self.spoken(piece, language)), get_language(language)
         longest_word = lambda part: max(map(len, _WORD.findall(part)), default=1)

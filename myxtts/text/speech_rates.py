@@ -71,10 +71,10 @@ def measure_rates(spoken: Iterable[tuple[str, str, float]]) -> dict[str, SpeechR
 
 
 def longest_texts(rates: dict[str, SpeechRate], origin: str | None = None) -> dict[str, int]:
-    """Returns the number of characters of the longest training text in each language; empty if unknown.
+    """Returns the number of characters of the longest training text, by language, or {} if the texts are unknown.
 
-    `rates` are measured on the run's recordings. `origin` is the model from which the run started, if any. If `origin`
-    is the bundled model, the texts of that model count too. For any other model, the texts are unknown: returns {}.
+    `rates` are measured on the run's recordings. `origin` is the model from which the run started, or None. If it is
+    the bundled model, its training texts are included. If it is another model, returns {}: its texts are unknown.
     """
     if origin is not None and not is_base(origin):
         return {}
@@ -84,7 +84,7 @@ def longest_texts(rates: dict[str, SpeechRate], origin: str | None = None) -> di
 
 
 def _fit(clips):
-    """Fits a `SpeechRate` with nonnegative times to array rows `(spoken length, seconds, number of characters)`."""
+    """Fits a `SpeechRate` to array rows `(spoken length, seconds, number of characters)`. Its times are at least 0."""
     lengths, seconds, written = clips.T
     slope, start = np.polyfit(lengths, seconds, 1) if np.ptp(lengths) else (0.0, 0.0)
     if slope <= 0 or start < 0:
@@ -99,7 +99,7 @@ def write_rates(rates: dict[str, SpeechRate]) -> bytes:
 
 
 def read_rates(folder: str | Path) -> dict[str, SpeechRate]:
-    """Returns the rates by language in a run's newest intact GPT checkpoint, or {} if they are missing or invalid."""
+    """Reads the rates from a run's newest intact GPT checkpoint. Returns {} if the rates are missing or invalid."""
     path = CheckpointStore(Path(folder) / "gpt").newest_file(SPEECH_RATES)
     try:
         content = json.loads(path.read_bytes()) if path else {}

@@ -1,4 +1,4 @@
-"""The XTTS text tokenizer and its vocabulary file, which is JSON of Hugging Face `tokenizers` with a BPE model.
+"""The XTTS text tokenizer and its vocabulary file: a BPE model in the JSON format of Hugging Face `tokenizers`.
 
 Byte-pair encoding: Sennrich et al. 2016, "Neural Machine Translation of Rare Words with Subword Units".
 """
@@ -54,7 +54,7 @@ class Vocabulary(NamedTuple):
     """Control tokens and language tags, which are never split."""
 
     def to_json(self) -> str:
-        """Returns the vocabulary as JSON of Hugging Face `tokenizers`, which Coqui's XTTS can load too."""
+        """Returns the vocabulary in the JSON format of Hugging Face `tokenizers`, which Coqui's XTTS can load too."""
         flags = dict(single_word=False, lstrip=False, rstrip=False, normalized=False, special=True)
         special_tokens = sorted(self.special_tokens, key=self.tokens.__getitem__)
         added = [{"id": self.tokens[token], "content": token} | flags for token in special_tokens]
@@ -118,7 +118,7 @@ def learn_merges(words: list[tuple[list[str], int]], new_characters: set[str], l
     """Learns at most `limit` BPE merges from words `(tokens, count)`, and applies them to each `tokens` list in place.
 
     Only pairs with a character in `new_characters` are merged, so that text without these characters keeps its ids.
-    The most frequent pair is merged first (in a tie, by code point). Pairs that occur only once are not merged.
+    The most frequent pair is merged first; ties are broken by code point. Pairs that occur only once are not merged.
     """
     frequency: Counter[tuple[str, str]] = Counter()
     places: defaultdict[tuple[str, str], set[int]] = defaultdict(set)
@@ -163,11 +163,12 @@ class XTTSTokenizer:
     except for the deliberate differences in `docs/text.md`.
 
     Characters that the vocabulary lacks are replaced by characters with the same pronunciation (curly quotes by
-    straight quotes, € by "euro") or removed if silent (emoji). If any unknown character of a
-    text has no replacement, all unknown characters of the text become `[UNK]`; `check` reports this case.
+    straight quotes, € by "euro") or removed if silent (emoji). If any unknown character of a text has no replacement,
+    all unknown characters of the text become `[UNK]`; `check` reports this case.
 
-    Instances are immutable and thread-safe. Methods raise ValueError for an unsupported language, except for `check`
-    and `encode_checked`. `g2p` lists languages to convert to phonemes; `"espeak"` adds all languages without rules.
+    Texts in the languages `g2p` are converted to phonemes. If `g2p` contains `"espeak"`, texts in all languages without
+    phoneme rules are converted too. Instances are immutable and thread-safe. Methods except `check` and
+    `encode_checked` raise `ValueError` for an unsupported language.
     """
 
     def __init__(self, vocabulary: Vocabulary, g2p: Iterable[str] = ()):
@@ -205,9 +206,9 @@ class XTTSTokenizer:
 
         The ids are `[STOP]` 0, `[UNK]` 1, `[SPACE]` 2, `[START]` 3, then tags, characters and merges.
 
-        `vocab_size` is the maximum number of tokens, unless control tokens, tags and characters alone exceed it. `g2p`
-        are the languages to convert to phonemes. Raises `ValueError` if the corpus has no text, or a language in `g2p`
-        has no rules.
+        `vocab_size` is the maximum number of tokens, unless control tokens, tags and characters alone exceed it. Texts
+        in the languages `g2p` are converted to phonemes. Raises `ValueError` if the corpus has no text, or if there
+        are no phoneme rules for a language in `g2p`.
         """
         g2p = g2p_codes(g2p)
         texts, codes = _clean_corpus(texts_with_languages, g2p)
@@ -251,7 +252,7 @@ class XTTSTokenizer:
         return self._vocabulary.tokens.items() >= other._vocabulary.tokens.items()
 
     def save(self, path: str | os.PathLike) -> None:
-        """Writes the vocabulary file, JSON of Hugging Face `tokenizers`, atomically."""
+        """Writes the vocabulary file atomically, in the JSON format of Hugging Face `tokenizers`."""
         write_text(path, self.to_json())
 
     def to_json(self) -> str:
@@ -282,9 +283,7 @@ class XTTSTokenizer:
 
     def encode_checked(self, text: str, language: str, max_tokens: int | None = None) -> tuple[list[int], str | None]:
         """Returns `(ids, None)`, with the ids from `encode`, or `([], reason)` if the text cannot be used.
-
-        The reasons are those of `check` and, if `max_tokens` is given, that the text has more than `max_tokens` ids.
-        """
+        A text cannot be used if `check` returns a reason, or if it has more than `max_tokens` ids."""
         try:
             language = get_language(language, self.languages)
         except ValueError as error:

@@ -79,7 +79,7 @@ class TrainingState:
     """Other objects to save, by name. Each has `state()`, which returns JSON values, and `restore(state)`."""
 
     def improves(self, by: str, value: float) -> bool:
-        """If the criterion `by` is `best_by` and `value` is the lowest so far, sets `best` and returns True."""
+        """Sets `best` and returns True if `by` is the criterion `best_by` and `value` is its lowest value so far."""
         is_less = self.best is None or value < self.best[0]
         if by != self.best_by or not math.isfinite(value) or not is_less:
             return False
@@ -87,7 +87,7 @@ class TrainingState:
         return True
 
     def scored(self, score: float) -> bool:
-        """Records the score of a speech evaluation. Returns whether `best` was set, see `improves`."""
+        """Records the score of a speech evaluation. Returns whether the score is the new `best` (see `improves`)."""
         self.stale_evaluations += 1
         if math.isfinite(score) and (self.least_score is None or score < self.least_score):
             self.least_score, self.stale_evaluations = score, 0
@@ -100,8 +100,8 @@ class TrainingState:
         return {name: getattr(self, name) for name in names} | {"history": list(self.history), "parts": parts}
 
     def restore(self, step: int, saved: dict, where: str) -> None:
-        """Sets `step`, and restores the fields in `saved`, which `as_dict` returned. Raises `CheckpointError`,
-        with the text `where`, if the state is missing, damaged, or of training on other models of earlier stages."""
+        """Sets `step`, and restores the fields in `saved` (from `as_dict`). `where` names the checkpoint in errors.
+        Raises `CheckpointError` if the state is missing or damaged, or if earlier stages (except `follows`) changed."""
         if "position" not in saved:
             raise CheckpointError(f"{where} has weights, but no training state. Start from it with --init-from.")
         moved = [name for name in self.lineage if saved["lineage"].get(name) != self.lineage[name]]
@@ -120,8 +120,9 @@ class TrainingState:
                 part.restore(saved["parts"][name])
 
     def take_up(self, dataset: SpeechDataset, stage: str) -> SpeechDataset:
-        """Sets `clips`. Returns `dataset` with a batch order that continues the order in `record` (if not None). Resets
-        `best` and early stopping if validation clips or earlier stages changed: old losses are then not comparable."""
+        """Sets `clips`. Returns `dataset` with a batch order, which continues the order in `record` unless it is None.
+        If the validation clips or earlier stages have changed, also resets `best` and early stopping, because old and
+        new losses are not comparable."""
         before, self.validation = self.validation, data_digest(dataset.validation)
         if before not in (None, self.validation):
             change = "The validation clips changed, or an earlier stage was trained further, since the checkpoint"
@@ -154,7 +155,7 @@ def versions() -> dict[str, str]:
 
 
 def differences(saved: dict, config: XTTSConfig, where: str) -> Iterator[str]:
-    """Yields log messages about changed settings and versions. `saved` is the state in the checkpoint `where`."""
+    """Yields log messages about settings and versions that changed since a checkpoint (state `saved`, path `where`)."""
     before, now = (config_of(saved, where) or config).recipe(), config.recipe()
     changed = [name for name, value in now.items() if value != before.get(name) and not name.startswith("sampling.")]
     if changed:
@@ -181,8 +182,9 @@ class OrderedClips:
         """Returns the record for a checkpoint after `position` batches: arrays for the file `CLIPS`, and JSON values.
 
         JSON: `start` is this order's first batch in the current epoch. A run with the same clips and batches rebuilds
-        the order from there. `cut` is the batch at `position`, where other runs continue. Arrays, `(N,)`: `identity` is
-        the hashed clip id; `heard_at_start` / `heard` (uint8) is 1 if the epoch used the clip before `start` / `cut`.
+        the order from `start`. `cut` is the batch at `position`. A run with other clips or batches continues at `cut`.
+        Arrays, `(N,)`: `identity` contains the hashed clip ids. `heard_at_start` (uint8) is 1 for clips that the epoch
+        used before `start`; `heard` (uint8) is 1 for clips that it used before `cut`.
         """
         start, cut = self.order.start_at(position), self.order.cut(position)
         heard_at_start, heard = np.zeros((2, len(self.identities)), np.uint8)
@@ -193,7 +195,7 @@ class OrderedClips:
         return arrays, {"digest": self._digest, **state}
 
     def continuing(self, record: ClipRecord) -> tuple[EpochStart, str | None]:
-        """Returns where to continue after `record`, and a warning, which is None if clips and batches are unchanged."""
+        """Returns where to continue the order in `record`, and a warning if clips or batches changed, else None."""
         arrays, state = record
         if state.get("digest") == self._digest:
             return EpochStart(*state["start"], np.flatnonzero(arrays["heard_at_start"])), None
@@ -208,7 +210,7 @@ class OrderedClips:
 
 
 def checked_record(record: ClipRecord, position: int, where: str) -> ClipRecord:
-    """Returns `record` if it is valid for `position`. Otherwise raises `CheckpointError` for the checkpoint `where`."""
+    """Returns `record` if it is valid for `position`, else raises `CheckpointError`. `where` names the checkpoint."""
     arrays, state = record
     start, cut = state.get("start"), state.get("cut")
     is_place = lambda found: isinstance(found, list) and len(found) == 3 and all(map(is_count, found))
@@ -269,10 +271,8 @@ class Checkpointer:
         return tensors, saved
 
     def resume(self, store: CheckpointStore) -> None:
-        """Loads the newest intact checkpoint in `store`, unless it contains only starting weights (step 0).
-
-        Raises `CheckpointError` if the checkpoint is unusable, or if `store` is another run's and has no checkpoint.
-        """
+        """Loads the newest intact checkpoint in `store`, unless it contains only starting weights (step 0). Raises
+        `CheckpointError` if the checkpoint is unusable, or if `store` is another run's and has no trained weights."""
         step = self.workers.ask(lambda: store.newest_sound(logger.warning))
         if step is not None and not is_start(store.read_state(step)):
             self._restore(store, step)

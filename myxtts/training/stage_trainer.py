@@ -255,7 +255,7 @@ class StageTrainer:
     ) -> DevicePipeline:
         """Returns a `DevicePipeline`, which prepares batches `start` to `stop - 1` and copies them to the model device.
 
-        `watch(phase, call)` returns the function to use for a phase (`preprocess` or `transfer`): `call` or a wrapper.
+        `watch(phase, call)` can wrap `call`, the function that runs the phase (`preprocess` or `transfer`), to time it.
         """
         # Number of batches that are ready in the buffer. With accumulation, each step uses several batches.
         capacity = max(0, self.pipeline_depth - 2) * self.batching.accumulation * self.enable_async_pipeline
@@ -279,8 +279,8 @@ class StageTrainer:
     def noise(self, dataset: SpeechDataset, size: int | None = None, pick: Callable = max):
         """Returns a prepared batch of noise with the shape of a training batch, to measure time and memory.
 
-        `size` is the number of clips (default: this worker's part of a batch). Audio and text have the maximum length
-        of all training batches, or the length that another function `pick` selects from the lengths of these batches.
+        `size` is the number of clips (default: this worker's part of a batch). The function `pick` selects the length
+        of the audio and the length of the text from the lengths of all training batches (default: the maximum).
         """
         size = size or self.batching.batch_size // self.workers.count
         loader = dataset.train_loader(self.stage.name)

@@ -75,9 +75,10 @@ def _has_both(atom):
 
 
 def fits_better_than_chance(atoms: Sequence[Atom], starts: np.ndarray, ends: np.ndarray, num_pieces: int) -> bool:
-    """Returns whether the texts fit the durations of their segments much better than the same texts in another order.
+    """Returns whether segment durations fit the lengths of the texts much better than if the texts are reordered.
 
-    False means that `atoms`, the result of `align`, are probably wrong. With too few texts to decide, returns True.
+    False means that `atoms`, the result of `align`, are probably wrong. Returns True for too few texts to decide. Texts
+    of similar lengths, such as verses, must only fit as correct texts do, within 1.4 standard errors of their mean.
     `starts` and `ends` are the times of the segments, `(N,)` seconds. `num_pieces` is the number of texts.
     """
     paired = [one for one in atoms if _has_both(one)]
@@ -85,11 +86,12 @@ def fits_better_than_chance(atoms: Sequence[Atom], starts: np.ndarray, ends: np.
         return True
     seconds, counts = _lengths(paired, starts, ends)
     score = lambda counts: np.minimum(0.5 * _deviations(seconds, counts) ** 2, 14.0).mean()
-    return score(counts) < _SHARE_OF_CHANCE * min(score(np.roll(counts, len(counts) // 3)), score(counts[::-1]))
+    chance = min(score(np.roll(counts, len(counts) // 3)), score(counts[::-1]))
+    return score(counts) < max(0.5 + len(paired) ** -0.5, _SHARE_OF_CHANCE * chance)
 
 
 def _lengths(atoms, starts, ends):
-    """Returns the duration of speech in seconds and the number of letters of each atom, both `(A,)`."""
+    """Returns two `(A,)` arrays: the seconds of speech in each atom, and the number of letters in each atom."""
     seconds = [(ends[one.first : one.last] - starts[one.first : one.last]).sum() for one in atoms]
     return np.array(seconds, float), np.array([count_letters(one.text) for one in atoms], float)
 
@@ -216,8 +218,8 @@ def _spread(words, spans):
 
 
 def _fill_gaps(times, letters, pace, most):
-    """Returns `times` with estimates instead of None: sentences in a gap share its time in proportion to `letters`.
-    A gap is not filled if it has over `most` letters, or an implausible duration at `pace` seconds per letter."""
+    """Returns a copy of `times` with estimates for None. Sentences in a gap share its time in proportion to `letters`.
+    A gap stays None if it has over `most` letters, or if its duration is implausible at `pace` seconds per letter."""
     filled, known = list(times), [index for index, time in enumerate(times) if time is not None]
     for left, right in zip(known, known[1:]):
         start, end, counts = times[left][1], times[right][0], letters[left + 1 : right]

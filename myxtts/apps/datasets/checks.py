@@ -239,7 +239,7 @@ def share_alike(text: str, heard: str) -> float:
 
 
 def _compare_voices(parts):
-    """Drops clips with several voices or a voice unlike most others. `parts` are (clip, embeddings `(N, E)`) pairs."""
+    """Drops clips with several voices or with an unusual voice. `parts` are pairs (clip, embeddings `(N, E)`)."""
     means = [unit(vectors.mean(axis=0)) for _, vectors in parts]
     usual = unit(np.median(means, axis=0))
     for (clip, vectors), mean in zip(parts, means):

@@ -1,4 +1,4 @@
-"""Creates a data set for training from long recordings: analysis, alignment, checks and clips."""
+"""Creates a training set from long recordings: analyzes them, aligns their texts, and checks and writes clips."""
 
 import shlex
 from argparse import Namespace

@@ -25,7 +25,7 @@ _FFMPEG = "ffmpeg -nostdin -v error -protocol_whitelist file,pipe -i file:{} -ma
 
 
 class LongAudio:
-    """An audio or video file, decoded block by block with libsndfile or ffmpeg, so that it may be hours long.
+    """An audio or video file, which can be hours long. It is decoded block by block with libsndfile or ffmpeg.
 
     Raises `AudioError` if the file is missing, empty or damaged, or if it needs ffmpeg and ffmpeg is not installed.
     """

@@ -82,7 +82,7 @@ class SetFolder:
         self.path_of(source_id, ".heard").unlink(missing_ok=True)
 
     def _append(self, name, columns, lines, start, separator):
-        """Replaces a recording's lines in the CSV list `name`: removes lines that begin with `start`, adds `lines`."""
+        """Updates a recording in the CSV file `name`: removes lines that begin with `start`, and appends `lines`."""
         kept = [line for line in self._lines(name) if not line.startswith(start)]
         if not kept and not lines:
             (self.path / name).unlink(missing_ok=True)
@@ -129,7 +129,7 @@ def open_set(path: Path) -> Iterator[SetFolder]:
 
 
 def source_id(name: str, digest: str) -> str:
-    """Builds the id of a recording from its file `name`, without special characters, and the file's hash `digest`."""
+    """Returns a recording's id: its file name with `_` for special characters, then the start of the hash `digest`."""
     return f"{re.sub(r'[^A-Za-z0-9]+', '_', Path(name).stem).strip('_')[:40] or 'source'}-{digest[:10]}"
 
 
@@ -164,7 +164,7 @@ def clips_of(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def describe_doubts(clips: Sequence[dict[str, Any]], speaker: str) -> list[str]:
-    """Returns lines with the number of doubtful texts of `speaker` and the worst texts; [] if no text is doubtful."""
+    """Returns the number of doubtful texts of `speaker` and the worst of these texts as lines; [] if there are none."""
     clips = [clip for clip in clips if clip["speaker"] == speaker]
     found = sorted((one for one in clips if one["detail"]), key=lambda one: one["facts"].get("word_probability", 1.0))
     lines = [f"  {one['clip']}, {one['seconds']:.1f} s, {one['detail']}: {one['text'][:100]}" for one in found[:_WORST]]
@@ -197,7 +197,7 @@ def write_report(folder: Path, records: Sequence[dict[str, Any]]) -> None:
 
 
 def _minute(record, start):
-    """Returns how to draw a minute of a recording: start time, (kind, x, width, text) boxes, and a waveform for SVG."""
+    """Returns a minute of a recording for the report: start, (kind, x, width, text) boxes, and SVG waveform points."""
     rate, step, scale, boxes = record["sample_rate"], record["envelope_seconds"], _WIDTH / _ROW_SECONDS, []
     for row in record["rows"]:
         low, high = row["start"] / rate - start, row["end"] / rate - start

@@ -13,7 +13,7 @@ SILENCE_DB = -90.0
 
 @dataclass(frozen=True)
 class Atom:
-    """Smallest unit that clips consist of: the segments of speech with indices `[first, last)`, and their text.
+    """Smallest unit of a clip. It consists of the segments of speech with indices `[first, last)`, and their text.
 
     `reason` tells why the atom is left out of clips, or is "". The segments of an atom are never separated.
     """
@@ -26,9 +26,9 @@ class Atom:
 
 
 class Edges(NamedTuple):
-    """Start and end frames of N segments of speech, and the frames around them where clips can be cut, `(N,)` arrays.
+    """Start and end frames of N segments of speech, and frames in the pauses where clips can be cut, `(N,)` arrays.
 
-    Segment i is in `[starts[i], ends[i])`. A clip of the segments i to j is in `[begins[i], finishes[j])`.
+    Segment i has frames `[starts[i], ends[i])`. A clip of segments i to j has frames `[begins[i], finishes[j])`.
     `pauses` are the durations of the pauses around the segments, `(N + 1,)` seconds; the first and last are infinite.
     """
 

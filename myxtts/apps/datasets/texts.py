@@ -124,13 +124,13 @@ def read_subtitles(path: Path) -> list[Piece]:
 
 def clean_cue(text: str) -> tuple[str, str]:
     """Returns the words of a subtitle cue in one line, and its fault, such as "two speakers" ("" if it has none)."""
-    text = html.unescape(text)
+    text = re.sub("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]", "", html.unescape(text))  # direction marks
     if _MUSIC.search(text):
         return one_line(_MUSIC.sub(" ", text)), "sung or music"
     lines = [_TAGS.sub(" ", line) for line in text.splitlines()]
     lines = [line for line in lines if not re.fullmatch(r"[(（][^()（）]{0,200}[)）]", line.strip())]
     dashes = sum(bool(_DASH.match(line)) for line in lines)
-    lines = [re.sub(r"^\s*>>\s*", "", _DASH.sub("", line)) for line in lines]
+    lines = [re.sub(r"^(?:\s*(?:>>|[-‐–—](?!\d)))+\s*(?=\S)", "", line) for line in lines]  # keeps -5
     # "Ivan:" may also be "He said:"; in a script without capital letters, such as Persian, both look the same.
     labels = [found[0] for found in map(_SPEAKER_LABEL.match, lines) if found]
     is_unclear = any(not label.isupper() and not label.islower() for label in labels)
@@ -228,7 +228,7 @@ def _fit(times, starts, ends):
 
 
 def _signals(starts, ends, seconds):
-    """Converts `starts` and `ends` to two signals, `(T,)` at `_RATE` Hz: zero-mean activity, and pulses at starts."""
+    """Returns two signals, `(T,)` at `_RATE` Hz. The first is zero-mean activity; the second has pulses at `starts`."""
     size = int(np.ceil(seconds * _RATE)) + 1
     begins, finishes = (
         np.bincount(np.clip((edges * _RATE).astype(int), 0, size), minlength=size + 1)[:size].astype(float)
@@ -239,7 +239,7 @@ def _signals(starts, ends, seconds):
 
 
 def _peaks(times, speech):
-    """Splits the cues into windows; yields (center in s, offset in s, score) for the best offsets of each window."""
+    """Splits the cues into windows. Yields (center of the window in s, offset in s, score) of likely offsets."""
     count = max(1, round(np.ptp(times) / 240.0))
     edges = np.linspace(times.min(), times.max() + 1e-6, count + 1)
     for chosen in np.unique(np.linspace(0, count - 1, 14).astype(int)):
@@ -259,7 +259,7 @@ def _peaks(times, speech):
 
 
 def _fit_line(times, starts, offset, drift):
-    """Returns refined offset and drift, so that cues and speech start together, and the fraction of matching cues."""
+    """Refines `offset` and `drift` so that cues and speech start together. Returns both and the fraction of matches."""
     cues = times[:, 0]
     late_by = lambda: _nearest(cues * (1 + drift) + offset, starts)
     for near in (1.0, 0.6, 0.4, 0.25, 0.25, 0.15, 0.15):

@@ -65,7 +65,7 @@ def check_output(folder: Path) -> None:
     """Raises `UserError` if the output folder contains anything but an earlier evaluation, or is a file or link."""
     if folder.is_symlink() or folder.exists() and not folder.is_dir():
         raise UserError(f"--output must be a folder. {folder} is a file or a link.")
-    names, report = {one.name for one in folder.iterdir()} if folder.is_dir() else set(), folder / JSON_FILE
+    names, report = {one.name for one in folder.glob("*")} - {".DS_Store"}, folder / JSON_FILE
     is_ours = report.is_file() and report.read_bytes().startswith(b'{\n "format": "myxtts evaluation"')
     if names and not (is_ours and names <= {JSON_FILE, CSV_FILE, PAGE, SOUNDS}):
         raise UserError(f"--output must be a new folder or an earlier evaluation. {folder} has other content.")
@@ -100,7 +100,7 @@ def evaluate(*folders: str | os.PathLike, **options) -> dict[str, Any]:
         folders: Runs, converted models or folders of audio files.
         options: Options of the command, with underscores: `data="DIR"`, `quick=True`, `recognizer="base"`.
 
-    Raises `UserError` if an option, file or package is unusable. Its `__notes__` give the flags' Python names.
+    Raises `UserError` if an option, file or package is unusable. The error has a note with Python names of flags.
     """
     arguments = keywords(build_parser(), {"folders": folders, **options})
     _evaluate(arguments, _check(arguments))

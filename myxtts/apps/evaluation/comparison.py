@@ -29,7 +29,7 @@ MISSING = {
 
 
 class Metric(NamedTuple):
-    """A metric of the report: a ratio of two sums over sentences (numerators and denominators), times `scale`."""
+    """A metric of the report. Its value is `scale` times the sum of numerators divided by the sum of denominators."""
 
     name: str
     title: str
@@ -183,7 +183,7 @@ class Comparison:
 
     @cached_property
     def differences(self) -> list[dict[str, Estimate]]:
-        """For each `compared` row after the first: `{metric: difference}`, the row's value minus the first row's."""
+        """Differences (row minus first row) as `{metric: estimate}`, for each `compared` row except the first row."""
         first, *others = self.compared or [None]
         difference = lambda row: {one.name: found for one in METRICS if (found := self.difference(first, row, one))}
         return [difference(row) for row in others]
@@ -207,7 +207,7 @@ class Comparison:
 
     @property
     def compared(self) -> list[Row]:
-        """Rows that are compared to find the best: models and folders of audio files, not recordings or resyntheses."""
+        """Rows from which the best is chosen: models and folders of audio files, but not recordings or resyntheses."""
         return [row for row in self.rows if row.kind in COMPARED]
 
     def missing(self) -> dict[str, str]:
@@ -230,15 +230,15 @@ class Comparison:
 
     @property
     def groups(self) -> dict[str, set[str] | None]:
-        """Sentence ids by group: `all` (None means all ids) and, if neither is empty, `seen` and `unseen speakers`."""
+        """Sentence ids by group; None means all. `seen speakers` and `unseen speakers` exist if both have sentences."""
         seen, others = ({one.id for one in self.sentences if one.seen is kind} for kind in (True, False))
         return {"all": None} | ({"seen speakers": seen, "unseen speakers": others} if seen and others else {})
 
     def best(self) -> tuple[list[Row], str] | None:
         """Returns the best rows and the reasons in words; None if there is only one row to compare.
 
-        Candidates are the `_eligible` rows (complete sentences, similar voice) or, if no row is eligible, all rows. One
-        after another, the metrics of `DECIDING` remove candidates that are significantly worse than the best one.
+        Candidates are the `_eligible` rows (complete sentences, similar voice) or, if no row is eligible, all rows. For
+        each metric of `DECIDING` in turn, candidates that are significantly worse than the best candidate are removed.
         """
         if len(self.compared) < 2:
             return None

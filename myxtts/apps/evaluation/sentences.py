@@ -55,9 +55,9 @@ def choose_sentences(
         data: Data set with recordings (default: the data set of the first run whose data still exist).
         texts: Text file with one sentence per line, used instead of the data set.
         voices: Reference recordings, assigned to the sentences in turn.
-        language: Language of `texts` and of clips without a language. By default, it is the language of
-            the first run that sets a language. If no run does, the languages of clips are detected, and `texts` are in
-            the language of a run's speakers or, if that is unknown, in English.
+        language: Language of `texts` and of clips without a language (default: that of the first run that sets one).
+            If no run sets a language, the language of each clip is detected, and `texts` are assumed to be in the
+            language of a run's speakers or, if that is unknown, in English.
         folder: Empty folder for recordings by eSpeak NG, which are the default test data of the bundled model.
 
     Raises `UserError` if there are no sentences, or no voices.
@@ -74,7 +74,7 @@ def choose_sentences(
         if models and not voices:
             raise UserError("--texts needs voices. Give --voices FILE… or --data FOLDER.")
         content = read_input("--texts", texts, max_bytes=4 * 2**20)
-        lines = [line for one in re.split("\r\n|\r|\n", content) if (line := one.strip()) and line[0] != "#"]
+        lines = [line for one in re.split("\r\n|\r|\n", content) if (line := one.strip()) and not line.startswith("# ")]
         if not lines:
             raise UserError(f"--texts {texts} contains no sentences.")
         language = language or next(filter(None, map(language_of, models)), "en")
@@ -96,9 +96,9 @@ def choose_sentences(
 def sentences_of_data(folder: str | Path, runs: Sequence[Path], language: str, count: int) -> list[Sentence]:
     """Returns up to `count` held-out clips of a data set as sentences, spread evenly over speakers and ids.
 
-    A run's own data set is read with the run's `data.format` and `data.audio_roots`. Clips rejected by a run are left
-    out. The voice of a sentence is the longest clip of the same speaker and language. Training clips are preferred. The
-    sentence's own clip is used only if there is no other. Raises `UserError` if no clip is held out and readable.
+    If `folder` is the data set of one of `runs`, that run's `data.format` and `data.audio_roots` are used. Clips that a
+    run rejected are left out. A sentence's voice is the longest other clip of its speaker and language, preferably a
+    training clip, or the sentence's clip if there is no other. Raises `UserError` if no clip is held out and readable.
     """
     is_own = lambda data: any(_is_same(path, folder) for path in (data.train_data, data.val_data))
     own = next(filter(is_own, (read_config(run).data for run in runs)), DataConfig())
@@ -146,7 +146,7 @@ def _espeak_data(folder, language):
 
 
 def clips_of_run(run: Path, utterances: Sequence[Utterance], folder: Path) -> tuple[set[str], set[str]]:
-    """Returns ids of clips that a run trained on and of clips it rejected. Both are empty if the run has other data."""
+    """Returns the ids of a run's training clips and rejected clips; two empty sets if it did not use this data set."""
     config, ids, rows = read_config(run), {one.id for one in utterances}, {}
     is_trained = _is_same(config.data.train_data, folder)
     name = "validation" if _is_same(config.data.val_data, folder) and not is_trained else "train"
@@ -210,11 +210,11 @@ class Row:
 
     @property
     def first_times(self) -> dict[str, Measured]:
-        """The first seed's measurement by sentence id, because the report plays only one sample of each sentence."""
+        """The first seed's measurement of each sentence, by sentence id. The report plays only the first seed."""
         return {one.spoken.sentence.id: one for one in reversed(self.measured)}
 
     def worst(self, count: int) -> list[Measured]:
-        """Returns a model's `count` worst sentences, by low confidence, then CER or MCD; [] for other row kinds."""
+        """Returns the `count` worst sentences of a model: low confidence first, then high CER or MCD; [] otherwise."""
 
         def badness(one):
             part, whole = one.parts.get("cer", one.parts.get("mcd", (0.0, 1.0)))
@@ -285,13 +285,14 @@ def copy_speech(
 
 def _files(name: str, folder: Path, sentences: Sequence[Sentence]) -> Row:
     """Creates the `Row` of a folder of audio files. Finds the file of a sentence by its id, otherwise by its text."""
-    utterances = load_corpus(folder).utterances
-    by_id = {one.id: one.wav_path for one in utterances}
-    by_text = {" ".join(one.text.split()): one.wav_path for one in reversed(utterances)}
+    corpus = load_corpus(folder)
+    by_id = {one.id: one.wav_path for one in corpus.utterances}
+    by_text = {" ".join(one.text.split()): one.wav_path for one in reversed(corpus.utterances)}
     paths = [by_id.get(one.id) or by_text.get(" ".join(one.text.split())) for one in sentences]
     if not any(paths):
         rule = f"{folder} has no audio file of the sentences to compare, by name or by text"
-        raise UserError(f"{rule}. Its first file is {utterances[0].id}: {utterances[0].text[:60]!r}.")
+        seen = [f"Its first file is {one.id}: {one.text[:60]!r}." for one in corpus.utterances]
+        raise UserError(f"{rule}. {[*seen, *(one.detail for one in corpus.rejections)][0]}")
 
     def speak():
         for one, path in zip(sentences, paths):

@@ -68,7 +68,7 @@ class ApiError(Exception):
         return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
 
     def response(self) -> JSONResponse:
-        """Creates the HTTP response; adds `Retry-After` if `retry_after_seconds` is set, `WWW-Authenticate` for 401."""
+        """Creates the HTTP response. `retry_after_seconds` adds `Retry-After`; status 401 adds `WWW-Authenticate`."""
         headers = {} if self.retry_after_seconds is None else {"Retry-After": str(self.retry_after_seconds)}
         headers |= {"WWW-Authenticate": "Bearer"} if self.status == 401 else {}
         return JSONResponse(self.body, self.status, headers)

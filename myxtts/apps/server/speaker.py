@@ -237,7 +237,7 @@ class Speaker:
                 self._fail(self._waiting.popleft(), late)
 
     def _admit(self):
-        """Starts queued texts until `most_texts` are running. Fills the engine's batch with their next sentences."""
+        """Starts queued texts until `most_texts` are running. If the batch has room, adds more of their sentences."""
         while len(self._running) < self._most_texts:
             with self._changed:
                 if not self._waiting:
@@ -282,7 +282,7 @@ class Speaker:
             self._end(job)
 
     def _end(self, job, error=None):
-        """Ends a job. Sends `error` (None: the end of the audio) to the client, unless the job was cancelled."""
+        """Ends a job. Sends `error`, or the end of the audio if there is no error, unless the job was cancelled."""
         job.stream.close()
         with self._changed:
             self._running.remove(job)

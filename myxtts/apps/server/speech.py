@@ -43,7 +43,7 @@ class VoiceId(BaseModel):
 
 
 class SpeechRequest(BaseModel):
-    """Body of `POST /v1/audio/speech`: OpenAI's fields, then fields of this server only. Unknown fields are ignored."""
+    """Body of `POST /v1/audio/speech`: OpenAI's fields, then additional fields. Unknown fields are ignored."""
 
     model_config = ConfigDict(extra="allow", strict=True)
     model: Annotated[str, Field(min_length=1, max_length=200, description="see /v1/models")]
@@ -248,7 +248,7 @@ class CaptionedResponse(SpeechResponse):
         yield self._captioned(content, times) if content or times else b"", True
 
     def _length_of_word(self, word):
-        """Estimates the relative duration of a word: its number of phonemes, or of letters if the model has none."""
+        """Estimates a word's relative duration: its number of phonemes, or of letters if the model uses no phonemes."""
         tokenizer = self.speaker.synthesizer.tokenizer
         ids = tokenizer.encode(word, self.job.language)[1:]
         letters = sum(map(str.isalnum, tokenizer.decode(ids)))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from myxtts.apps.server.gate import ApiError, Model, log
 from myxtts.audio.files import AUDIO_EXTENSIONS, MEDIA_EXTENSIONS
-from myxtts.config.checks import UserError
+from myxtts.config.checks import UserError, without_marks
 from myxtts.inference.speech import VOICE_SUFFIX, Voice
 from myxtts.storage.speakers import composed
 from myxtts.text.languages import LANGUAGES
@@ -77,7 +77,7 @@ class VoiceBook:
         found = {}
         for path in sorted(self.folder.iterdir()) if self.folder else ():
             name = composed(path.stem)
-            is_voice = path.suffix in (VOICE_SUFFIX, *AUDIO_EXTENSIONS) and VOICE_NAME.fullmatch(name)
+            is_voice = path.suffix in (VOICE_SUFFIX, *AUDIO_EXTENSIONS) and VOICE_NAME.fullmatch(without_marks(name))
             is_first = name not in found or path.suffix == VOICE_SUFFIX
             if is_voice and is_first and path.is_file() and not path.is_symlink():
                 status = path.stat()
@@ -103,7 +103,7 @@ class VoiceBook:
         Raises `ApiError` if `name` or the recording is invalid (400), `name` is already the name of a voice, alias or
         file (409), or the folder is full (403).
         """
-        if not VOICE_NAME.fullmatch(name := composed(name)) or len(name.encode()) > MOST_NAME_BYTES:
+        if not VOICE_NAME.fullmatch(without_marks(name := composed(name))) or len(name.encode()) > MOST_NAME_BYTES:
             rule = "A voice's name must have letters, digits, spaces, _, - and . only, and begin with a letter or digit"
             raise ApiError(400, f"{rule}; at most 64 characters and {MOST_NAME_BYTES} bytes.", "name")
         with tempfile.TemporaryDirectory() as place:

@@ -25,7 +25,7 @@ from myxtts.audio.files import to_int16
 from myxtts.text.reading import SENTENCE_PAUSE_SECONDS
 
 MOST_DATA_BYTES = 2**20
-_SENTENCE_END = re.compile(r"[.!?…؟۔।。！？።]['\"”’)]*\s")
+_SENTENCE_END = re.compile(r"[.!?…؟۔।。！？።]['\"”’»)\]\u200e\u200f\u202c\u2069]*\s")
 
 
 async def serve_wyoming(listener: socket.socket, speaker: Speaker, voices: VoiceBook, settings: ServerSettings) -> None:

@@ -60,7 +60,7 @@ def _checks_password(password):
 class Door:
     """ASGI middleware that protects the page: rejects requests from other origins, and requests without the token.
 
-    The response to the right `?token=` sets a cookie that later requests need. If `token` is None, no token is needed.
+    A request with the correct `?token=` gets a cookie for later requests. If `token` is None, no token is needed.
     """
 
     def __init__(self, app, token: str | None):

@@ -7,6 +7,7 @@ import shutil
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from filecmp import cmp
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,6 +17,7 @@ from myxtts.apps.studio.processes import Tasks, output_path, process_of, status_
 from myxtts.apps.studio.texts import PageError
 from myxtts.apps.studio.training_form import OWN, config_in
 from myxtts.audio.files import AUDIO_EXTENSIONS, MEDIA_EXTENSIONS
+from myxtts.config.checks import without_marks
 from myxtts.storage.base_model import BASE_NAME, MODEL, SETTINGS, kind_of, model_name
 from myxtts.storage.files import append_line, csv_text, free_path, write_text, write_whole
 
@@ -28,6 +30,7 @@ RECORDINGS = ".recordings"
 VOTES = "_votes.csv"
 COLUMNS = ("time", "first", "second", "better", "blind", "text", "seed")
 SAME = "same"
+_NAME = re.compile(r"[^\W_][\w .-]{0,99}(?<! )")
 
 
 def runs_in(folder: Path) -> list[str]:
@@ -39,7 +42,7 @@ def runs_in(folder: Path) -> list[str]:
 
 def named_folder(home: Path, name: str, kind: str = "run") -> Path:
     """Returns `home / name`. `kind` is `run` or `data`. Raises `UserError` if `name` is invalid for this kind."""
-    is_valid = re.fullmatch(r"[^\W_][\w .-]{0,99}(?<! )", name or "") or (kind == "run" and name in runs_in(home))
+    is_valid = _NAME.fullmatch(without_marks(name or "")) or (kind == "run" and name in runs_in(home))
     if name == BASE_NAME or not is_valid:
         raise PageError(f"bad_name_{kind}", repr(name)) if name else PageError(f"no_name_{kind}")
     return home / name
@@ -96,6 +99,9 @@ class DataSets:
         folder.mkdir(parents=True, exist_ok=not is_cut)
         copies = [folder / ("wavs" if listed and not is_cut and one in heard else "") / one for one in names]
         for file, copy in zip(files, copies):
+            if copy.name != "metadata.csv" and copy.exists() and not cmp(file, copy, shallow=False):
+                raise PageError("same_name", copy.name)
+        for file, copy in zip(files, copies):
             copy.parent.mkdir(parents=True, exist_ok=True)
             with write_whole(copy) as temporary:
                 shutil.copyfile(file, temporary)
@@ -121,7 +127,7 @@ class DataSets:
         return folder
 
     def lists(self, folder: str | Path) -> list[Path]:
-        """Returns the paths of the CSV lists of clips in a data set that the page cut from recordings; otherwise []."""
+        """Returns the paths of a data set's CSV lists if the page cut its clips from long recordings; otherwise []."""
         lists = [Path(folder, name) for name in ("metadata_train.csv", "metadata_eval.csv")]
         return [path for path in lists if path.is_file()] if Path(folder).parent == self.home else []
 
@@ -184,7 +190,7 @@ def kept_in(home: Path) -> dict[str, Kept]:
 
 
 def _parts(kind, folder):
-    """Returns the paths to move together: recordings of a data set or output of a run (if any), then `folder`."""
+    """Returns the paths to move: the data set's recordings or the run's output file (if any), then `folder`."""
     beside = {"data": folder.with_name(f"{folder.name}{RECORDINGS}"), "run": output_path(folder)}
     return [path for path in (beside.get(kind), folder) if path and (path.exists() or path == folder)]
 

@@ -275,7 +275,7 @@ def models_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
 
 
 def _list(studio, texts, choices):
-    """Adds the list of runs, data sets and exports, with buttons to move an item to the trash and to confirm."""
+    """Adds the list of runs, data sets and exports, a button to move an item to the trash, and a confirm button."""
 
     def rows():
         found = kept_in(studio.home)

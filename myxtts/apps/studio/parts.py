@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import gradio as gr
 from tqdm import tqdm
@@ -80,9 +81,9 @@ def command(studio: Studio, texts: dict[str, str], name: str, task: str, label: 
     """Adds buttons to run and cancel a command, a line for its state (elapsed time, last printed line), and its log.
 
     Returns the function `connect(page, start, inputs, outputs, end)`, which connects the run button. A click calls
-    `start(*inputs)`, which runs a command as `task` (see `Tasks`) and yields its output so far. After the command,
+    `start(*inputs)`, which runs a command as `task` (see `Tasks`) and yields its output so far. When the command ends,
     `end(folder, *inputs)` returns the final text of the state line and the values of `outputs`. `folder` is the output
-    folder or None. Opening `page` shows the last command. If it is running, `end(folder)` is called when it ends.
+    folder or None. A page opened later shows this command; if it still runs, `end(folder)` is called when it ends.
     """
     with gr.Row():
         button = gr.Button(texts[label or name], variant="primary", elem_id=name)
@@ -116,7 +117,7 @@ def report_view(folder: str | Path, language: str) -> str:
     """Returns HTML that shows the `report.html` of a folder in a sandboxed frame, or "" if there is no such file."""
     if not (page := Path(folder, "report.html")).is_file():
         return ""
-    files = f'src="{PREFIX[language]}/gradio_api/file={html.escape(str(page.parent.resolve()))}/'
+    files = f'src="{PREFIX[language]}/gradio_api/file={quote(str(page.parent.resolve()))}/'
     content = re.sub(r'src="(?=[^/":]+/)', lambda _: files, page.read_text(encoding="utf-8"))
     return f'<iframe class="report" sandbox="allow-same-origin" srcdoc="{html.escape(content)}"></iframe>'
 
@@ -142,20 +143,20 @@ class Choices:
         return box
 
     def fresh(self, lists: Any, fill: Callable, name: str | bool = False, is_typed: bool = False) -> None:
-        """Updates the inputs `lists` with `fill()` after events passed to `refill`, and when the page opens. Opening
-        the tab also updates them, unless `is_typed`: it would erase typed text. `name` is the API name."""
+        """Updates the inputs `lists` with `fill()` when the page or the tab opens, and after events passed to `refill`.
+        If `is_typed`, opening the tab updates nothing, because typed text would be lost. `name` is the API name."""
         self._fills.append((fill, lists))
         opened = [self.page.load, self.tab.select][: 1 if is_typed else 2]  # text typed just after would be lost
         gr.on(opened, fill, None, lists, show_progress="hidden", api_name=name)
 
     def refill(self, event: Callable) -> None:
-        """Connects an event that adds or removes a folder with the update of all inputs passed to `fresh` so far."""
+        """Makes `event`, which adds or removes a folder, update all inputs that were passed to `fresh` so far."""
         for fill, lists in self._fills:
             event(fill, None, lists, show_progress="hidden", api_name=False)
 
     def voice(self, name: str, text: gr.Textbox, *models: gr.Dropdown) -> tuple[gr.Dropdown, gr.Dropdown, gr.Audio]:
         """Creates inputs for a language, a stored voice, and a recording of another voice. Offers languages and voices
-        that all `models` have. A new language, or a voice of another language, replaces a sample sentence in `text`."""
+        that all `models` have. A sample sentence in `text` is translated when another language or voice is selected."""
 
         def voices(before, language, *names):
             found = self.studio.speakers(language or self.language, *names, before=before)

@@ -133,7 +133,7 @@ def require_free(folder: Path) -> None:
 
 
 def process_of(folder: Path) -> int | None:
-    """Returns the id of the process that is training in a folder, even if this server did not start it, or None."""
+    """Returns the id of the process that is training in a folder, or None. Another server may have started it."""
     process = trainings.get(folder.resolve())
     own = process.pid if process is not None and process.poll() is None else None
     try:

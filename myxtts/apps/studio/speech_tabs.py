@@ -102,6 +102,8 @@ def compare_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None
         language, voice, *doubts = studio.reading(text, language, speaker, first, second)
         doubts.append("" if recording or voice == speaker else voice)
         order = [(first, first_which), (second, second_which)]
+        if order[0] == order[1]:
+            raise PageError("same_models")
         if blind:
             random.shuffle(order)
         spoken = [studio.speak(name, text, language, recording, voice, seed, which=which) for name, which in order]

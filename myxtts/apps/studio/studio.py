@@ -68,11 +68,11 @@ class Studio:
         """Returns `{relative path: clip}` of a data set, sorted by path. Raises `UserError` if there is no clip."""
         utterances = load_corpus(folder := self.data.place(folder), language).utterances
         clips = sorted(utterances, key=lambda clip: Path(clip.wav_path))
-        return {os.path.relpath(clip.wav_path, folder): clip for clip in clips}
+        return {os.path.relpath(clip.wav_path, os.path.realpath(folder)): clip for clip in clips}
 
     def data_language(self, folder: str | None, before: str) -> str:
-        """Returns the most common language label of the clips in `folder` or, if it is missing or equals `before`, the
-        language detected from the texts. Returns `before`, the selected language, if the result is unsupported."""
+        """Returns the most common language of the clips in `folder`. Clips without a label have the language `before`.
+        If the result is `before`, detects the language from the texts. Returns `before` for an unsupported result."""
         with suppress(UserError, OSError):
             stated, found = self.clip_languages(self.clips(folder, before).values() if folder else ())
             found = found if stated == before else stated
@@ -80,7 +80,7 @@ class Studio:
         return before
 
     def clip_languages(self, clips: Collection[Utterance]) -> tuple[str | None, str | None]:
-        """Returns the clips' most common language label, and the language detected in the texts with this label."""
+        """Returns the clips' most common language label, and the language detected in texts that have this label."""
         stated = mode(clip.language for clip in clips) if clips else None
         return stated, identify_language(clip.text for clip in clips if clip.language == stated)
 
@@ -146,7 +146,7 @@ class Studio:
 
     def languages(self, before: str, *names: str) -> tuple[str, list[str]]:
         """Returns the language to select, and the languages that all models `names` share. Selects the language of the
-        first trained speaker of `names[0]` or, if the models do not share it, `before`; "" if neither is shared."""
+        first trained speaker of `names[0]` if all models share it, otherwise `before` if all share it, otherwise ""."""
         known = [one.language for one in read_speakers(self.folder(names[0])).values() if one.clip]
         shared = {*LANGUAGES}
         for name in names:
@@ -155,7 +155,7 @@ class Studio:
         return next((one for one in (*known[:1], before) if one in shared), ""), sorted(shared)
 
     def reading(self, text: str, language: str, speaker: str | None, *names: str) -> tuple[str, str | None, str, str]:
-        """Returns the language of `text`, the voice to use, the language suggested by the words ("" if the same), and
+        """Returns the language of `text`, the voice to use, another language suggested by the words ("" if none), and
         characters that a model in `names` cannot speak. If `language` is "", detects the language like `myxtts say`,
         and chooses a voice in it. Raises `UserError` if `text` is blank or in an unsupported language or script."""
         if not text.strip():

@@ -17,12 +17,12 @@ EXAMPLES: dict[str, str] = _READ["example"]
 
 
 class PageError(UserError):
-    """Error whose message is the text `key` of `TEXTS`, with `values` filled in. `str` returns the English message."""
+    """Error with the message `key` from `TEXTS`, in which `values` are filled in. `str` returns the English message."""
 
     def __init__(self, key: str, *values: object):
         self.key, self.values = key, values
         super().__init__(self.in_language(TEXTS["en"]))
 
     def in_language(self, texts: dict[str, str]) -> str:
-        """Returns the message in the language of `texts`, such as `TEXTS["fa"]`."""
+        """Returns the message in the language of `texts`, a dictionary such as `TEXTS["fa"]`."""
         return texts[self.key].format(*self.values)

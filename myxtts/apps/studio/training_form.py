@@ -1,5 +1,5 @@
-"""Content of the training form: an input for each setting declared with `page="main"` or `page="more"`. The model to
-start from selects a recipe (a YAML file), which sets the initial values. Values that the user changes become flags."""
+"""Content of the training form, which has an input for each setting declared with `page="main"` or `page="more"`. The
+initial values come from a recipe (YAML) that suits the model to start from. Changed values become flags of the run."""
 
 from collections.abc import Mapping
 from operator import attrgetter
@@ -41,11 +41,9 @@ class Preset(NamedTuple):
 
 
 def preset_for(source: str | None, folder: Path, recipe: str | None = None) -> Preset:
-    """Returns the initial content of the form for a run in `folder` with `source` as its `--init-from`.
-
+    """Returns the initial form content for a run in `folder`. `source` is the value of its `--init-from`, or None.
     If `recipe` is None, the form shows the settings of the existing run or, for a new run, settings that suit `source`.
-    Raises `UserError` if the source or the run is damaged.
-    """
+    Raises `UserError` if the model `source` or the existing run is damaged."""
     known = _model_in(source) if source else {}
     if recipe is None:
         recipe = OWN if (folder / OWN).is_file() else ""
@@ -79,8 +77,8 @@ def values_of(config: XTTSConfig) -> dict[str, Any]:
 
 
 def stages_of(config: XTTSConfig, values: Mapping[str, Any]) -> list[list]:
-    """Returns the rows of `Preset.stages` for the stages that would be trained with the values of the form."""
-    names, tuned = list(STAGES), [name for name in (values["tune"] or "").split(",") if name]
+    """Returns the table rows for `Preset.stages`, one for each stage that a run with the form's `values` trains."""
+    names, tuned = list(STAGES), [name for name in _names(values["tune"]) if name in STAGES]  # others: partly typed
     if values["stage"] != "all":
         names = [values["stage"]]
     elif values["init_from"]:
@@ -108,17 +106,18 @@ def training_flags(recipe: str, folder: Path, values: Mapping[str, Any]) -> list
         value, long_name = _plain(values.get(name)), flag.names[0]
         if name in left_out or value == _plain(before[name]):
             continue
-        if flag.kind is bool and (value or flag.field.default is None):
+        if flag.kind is bool:
             flags.append(long_name if value else f"--no-{long_name[2:]}")
         elif value is None and recipe:
             raise PageError("not_cleared", long_name)
         elif value is not None:
-            flags += [f"{long_name}={one}" for one in (value.split(",") if flag.repeats else [value])]
+            flags += [f"{long_name}={one}" for one in (_names(value) if flag.repeats else [value])]
     return flags
 
 
 def _model_in(source):
-    """Returns a model's `size`, `g2p`, trained `stages` and `released` (True for XTTS v2) as a dict; {} if unknown."""
+    """Returns a model's `size`, `g2p`, trained `stages` and `released` (True for XTTS v2) as a dict. Returns {} if
+    `source` is neither XTTS v2 nor a model on this machine."""
     if source == XTTS_V2:
         return dict(size=RELEASED_SIZE, g2p=(), released=True, stages=())
     if is_hub_name(source) or kind_of(source) not in (*MODELS, RELEASE, TRAINER):  # starting the run reports it
@@ -137,6 +136,10 @@ def _value_in(config, place):
         return found.pop() if len(found) == 1 else None
     value = attrgetter(place)(config)
     return ",".join(value) if isinstance(value, list | tuple) else value
+
+
+def _names(value):
+    return [name.strip() for name in (value or "").split(",")]
 
 
 def _plain(value):

@@ -11,6 +11,7 @@ import importlib
 import itertools
 import os
 import pkgutil
+import re
 import shlex
 import shutil
 from collections.abc import Sequence
@@ -55,13 +56,13 @@ def load_corpus(
         format_name: Name of the only format to try. By default, the first format that recognizes the data set is used.
         audio_roots: Folders outside the data set that may contain its audio files.
 
-    Raises `ConfigError` if there is no format `format_name`, or a folder in `audio_roots` does not exist. Raises
-    `CorpusError` if `root` does not exist or has no known layout, a list is empty, too large, or neither UTF-8 nor
-    UTF-16 with a byte-order mark, or over 10 % of the clips are in a wrong script.
+    Raises `ConfigError` if there is no format `format_name`, or if a folder in `audio_roots` does not exist. Raises
+    `CorpusError` if `root` does not exist or has no known layout, if a list is empty, too large or not encoded in UTF-8
+    (or UTF-16 with a byte-order mark), or if more than 10 % of the clips are in a wrong script.
     """
     formats = find_formats()
-    chosen = [form for form in formats if not format_name or form.name == format_name]
-    require(bool(chosen), "--format", f"one of {', '.join(form.name for form in formats)}", format_name)
+    chosen = [form for form in formats if form.name == format_name][-1:] if format_name else formats
+    require(bool(chosen), "--format", f"one of {', '.join(dict.fromkeys(one.name for one in formats))}", format_name)
     for folder in audio_roots:
         require(Path(folder).is_dir(), "--audio-root", "an existing folder", folder)
     refuse_other_kinds(root)
@@ -106,11 +107,12 @@ def files_beside(recording: Path, suffixes: Sequence[str]) -> list[Path]:
 
 
 def text_beside(recording: Path, language: str) -> Path | None:
-    """Returns the text file next to a recording, or None. Prefers subtitles to other texts. If several remain, prefers
-    a file whose name contains `language`, such as `talk.en.srt`. Ignores files whose names contain another language."""
+    """Returns the text file next to a recording, or None. Prefers subtitles to other texts, then a name that contains
+    `language`, such as `talk.en.srt`. Ignores names that contain another language, known or any two letters but cc."""
     found = files_beside(recording, (*SUBTITLES, ".txt", ".lab"))
     codes = {path: to_code(path.stem.removeprefix(recording.stem).strip(".")) for path in found}
-    fitting = [path for path in found if codes[path] == language or codes[path] not in LANGUAGES]
+    is_language = lambda code: code in LANGUAGES or bool(re.fullmatch("(?!cc)[a-z]{2}(-.*)?", code))
+    fitting = [path for path in found if codes[path] == language or not is_language(codes[path])]
     return max(fitting, key=lambda path: (path.suffix.lower() in SUBTITLES, codes[path] == language), default=None)
 
 
@@ -162,8 +164,7 @@ def _note_unused_audio(reading, layout):
     paths = (folder / name for folder in folders for name in reading.folder.files(folder).values())
     paths = (path for path in paths if path.suffix.lower() in AUDIO_EXTENSIONS and str(path) not in known)
     if unused := [reading.folder.relative(path) for path in paths if not {path.name, path.stem} & refused]:
-        files = f"{counted(len(unused), 'audio file')} without a text, not among the clips"
-        reading.note(f"Not used: {files}. The first is {unused[0]}")
+        reading.note(f"Not used: {counted(len(unused), 'audio file')}, not among the clips. The first is {unused[0]}")
 
 
 def _guess_language(reading):
@@ -194,8 +195,8 @@ def _guess_language(reading):
 
 
 def _refuse_letters(reading, language, group):
-    """Rejects the clips of `group` whose script does not fit their label `language`. Raises `CorpusError` if these are
-    over 10 % of all clips. Does nothing if all texts fit one language, or if `language` may use Latin letters."""
+    """Rejects clips of `group` in a script that does not fit `language`. Raises `CorpusError` if these are over 10 % of
+    all clips. Does nothing if all texts together fit one language, or if `language` may use Latin letters."""
     read_as, note = guess_language((clip.text for clip in group), language)
     may_be_latin = "LATIN" in get_language(language).scripts or get_language(language).romanize  # such as pinyin
     if not note or read_as != language or may_be_latin:

@@ -68,10 +68,10 @@ class CorpusFolder:
         self._roots |= dict.fromkeys((folder, folder.resolve()))
 
     def allow_named(self, names: Collection[str]):
-        """Adds to `audio_roots` the common folder of the audio files in `names` that are outside the data set. Does
-        nothing if they are under half of `names`, `audio_roots` has entries, or the folder is `/` or not the user's."""
+        """Adds to `audio_roots` the common folder of audio files in `names` that are outside the data set, if they are
+        at least half of `names`. Does nothing if `audio_roots` has entries, or the folder is `/` or another user's."""
         away = [name for name in names if (name[:1] == "/" or ".." in name) and name.lower().endswith(AUDIO_EXTENSIONS)]
-        paths = [Path(os.path.normpath(self.root / name)) for name in away]
+        paths = [Path(os.path.normpath(self.root / name.replace("\\", "/"))) for name in away]
         outside = [path for path in paths if not any(path.is_relative_to(root) for root in self._roots)]
         if self.audio_roots or not outside or 2 * len(outside) < len(names):
             return
@@ -138,11 +138,11 @@ class CorpusFolder:
         return all(name in self.files(folder) for name in names)
 
     def stems(self, folder: Path, suffixes: Sequence[str] = AUDIO_EXTENSIONS) -> set[str]:
-        """Returns the names, without suffix, of the files with `suffixes`. Raises the same exceptions as `files`."""
+        """Returns the names of files with `suffixes`, without the suffix. Raises the same exceptions as `files`."""
         return {name.removesuffix(end) for name in self.files(folder) for end in suffixes if name[1:].endswith(end)}
 
     def find_audio(self, places: Sequence[Path], parts: list[str]) -> Path:
-        """Returns the path of a clip's audio file in `places` or `audio_roots`, or their subfolders (see `searched`).
+        """Returns the path of a clip's audio file. Searches `places`, `audio_roots` and subfolders (see `searched`).
 
         `parts` are the components of the file's path, with or without extension. Raises `ClipRefused` if the file is
         missing, is in several subfolders, or is a link to another user's file outside the data set.
@@ -268,9 +268,9 @@ class CorpusFolder:
         if path.suffix == ".json" and text.lstrip().startswith(("[", "{")):
             with suppress(ValueError, TypeError, LookupError, RecursionError):  # one object per line, or not clips
                 if isinstance(rows := json.loads(text), dict):  # `{name of the clip: text or object}`
-                    names = [name for name in rows if name.lower().endswith(MEDIA_EXTENSIONS)]
+                    names = {name: {"id": name} for name in rows if name.lower().endswith(MEDIA_EXTENSIONS)}
                     rows |= {name: {"text": rows[name]} for name in names if isinstance(rows[name], str)}
-                    rows = [{"id": name, "text": row["text"], **row} for name, row in rows.items()]
+                    rows = [{"id": key, "text": row["text"], **row, **names.get(key, {})} for key, row in rows.items()]
                 text = "\n".join(map(json.dumps, rows))  # a line for each clip
         if text.count("\n") >= MAX_LINES:
             raise CorpusError(f"{path} has over {MAX_LINES} lines, the maximum. Split the data set.")

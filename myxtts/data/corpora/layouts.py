@@ -13,6 +13,7 @@ _STATE, _SPLITS = "state.json", "dataset_dict.json"
 _NORMALIZED, _TRANSCRIPTS = ".normalized.txt", ".trans.txt"
 _VALIDATION_SETS, _TEST_SETS = {"dev-clean", "dev-other"}, {"test-clean", "test-other"}
 _LISTS = (".csv", ".tsv", ".txt", ".list", ".jsonl", ".json")
+_USUAL_LISTS = ("metadata.csv", "metadata.tsv", "metadata.txt", "metadata.jsonl")
 _MAX_LISTS = 50
 _LABEL = re.compile(r"(\d*[.,]?\d+)\s+(\d*[.,]?\d+)\b(.*)")
 """Pattern of a line in a label file: start time, end time, label. Some programs write decimal commas."""
@@ -83,7 +84,7 @@ def _with_language(reading, place):
 def read_finetune_webui(reading: Reading, place: Place) -> None:
     """Reads a data set of xtts-finetune-webui: `metadata_train.csv` and `metadata_eval.csv`."""
     if reading.folder.has(place.path, "metadata_train.csv"):
-        read_lists(reading, _with_language(reading, place))
+        read_lists(reading, place)
 
 
 def read_common_voice(reading: Reading, place: Place) -> None:
@@ -106,25 +107,20 @@ def read_audiofolder(reading: Reading, place: Place) -> None:
     names = ("metadata.jsonl", "metadata.csv")
     list_of = lambda path: next((path / name for name in names if reading.folder.has(path, name)), None)
 
-    def read(part):
-        path = list_of(part.path)
-        if (table := tables.header_table(reading, part, path)) is None:
-            raise CorpusError(f"{path} must begin with a line that names its columns, such as file_name,transcription.")
-        tables.read_table(reading, part, table)
-
+    table_of = lambda part: tables.header_table(reading, part, list_of(part.path))
+    read = lambda part: tables.read_table(reading, part, table_of(part))
     if reading.folder.has(place.path, "metadata.jsonl"):
         return read(place)
     for root in (place, place.below(place.path / "data")):
         folders = [path for path in reading.folder.subfolders(root.path) if path.name in ("train", *tables.VALIDATION)]
         parts = {path.name: path for path in folders if list_of(path)}
-        if "train" in parts:
+        if "train" in parts and all(table_of(root.below(path)) for path in folders if list_of(path)):
             return tables.read_parts(reading, root, parts, "train", read)
 
 
 def read_header(reading: Reading, place: Place) -> None:
-    """Reads a list whose header names at least a clip column and a text column."""
-    files = reading.folder.files(place.path)
-    usual = [place.path / name for name in ("metadata.csv", "metadata.tsv", "metadata.txt") if name in files]
+    """Reads a list that has a header with at least a clip column and a text column."""
+    usual = [place.path / name for name in _USUAL_LISTS if reading.folder.has(place.path, name)]
     for path in [place.list_path] if place.list_path else usual:
         if table := tables.header_table(reading, place, path):
             return tables.read_table(reading, _with_language(reading, place), table)
@@ -139,25 +135,33 @@ def read_ljspeech(reading: Reading, place: Place) -> None:
     tables.read_table(reading, place, table)
 
 
-def read_lists(reading: Reading, place: Place) -> None:
-    """Reads a folder with one list of any name, or with lists such as `train.csv`, `val.csv` and `test.csv`."""
+def read_lists(reading: Reading, place: Place, is_split: bool = False) -> None:
+    """Reads a folder with one list of any name, or with lists such as `train.csv`, `val.csv` and `test.csv`. Instead of
+    `train.csv`, there may be `metadata.csv`. `is_split` reads only a folder that has clips for validation or tests."""
     folder = reading.folder
     is_of_lists = lambda path: not (folder.stems(path) or folder.subfolders(path))
-    folders = (place.path, *filter(is_of_lists, folder.walk(place.path, 1)))
+    is_held_out = lambda path: any(_ROLES[role].search(path.stem.lower()) for role in ("validation", "test"))
+    folders = [place.path, *filter(is_of_lists, folder.walk(place.path, 1))]
+    folders = [one for one in folders if not is_split or any(is_held_out(one / name) for name in folder.files(one))]
     lists = next(filter(None, (_find_lists(reading, place, path) for path in folders)), {})
     roles = {role: [path for path in lists if rule.search(path.stem.lower())] for role, rule in _ROLES.items()}
-    training = roles["training"] or ([*lists] if len(lists) == 1 else [])
-    if not lists:
+    usual = [place.path / name for name in _USUAL_LISTS if folder.has(place.path, name)]
+    training = roles["training"] or [path for path in usual if path in lists][:1]
+    if not lists or is_split and not (training and any(map(is_held_out, lists))):
         return
+    training = training or [path for path in lists if len(lists) == 1 or not is_held_out(path)]
     if len(training) != 1:
         names = ", ".join(sorted(path.name for path in lists))
         raise CorpusError(f"{place.path} has several lists: {names}. Give the one to train on.")
-    validation = lists[roles["validation"][0]] if roles["validation"] else None
-    tables.read_split(reading, place, lists[training[0]], validation, [lists[path] for path in roles["test"]])
+    for path in (path for path in usual if path not in training):
+        reading.note("", folder.relative(path), f" is not used, because there is {training[0].name}.")
+    held_out = [lists[path] for path in (*roles["validation"], *roles["test"])]
+    validation = held_out.pop(0) if roles["validation"] else None
+    tables.read_split(reading, _with_language(reading, place), lists[training[0]], validation, held_out)
 
 
 def _find_lists(reading, place, folder):
-    """Returns the lists of clips in a folder as `{path: Table}`. Omits reports by MyXTTS and `speakers.csv`."""
+    """Returns the lists of clips in a folder as `{path: Table}`. Leaves out `speakers.csv` and reports of MyXTTS."""
     names = [name for name in reading.folder.files(folder) if name.endswith(_LISTS) and name != "speakers.csv"]
     named = [folder / name for name in names]
     if len(named) > _MAX_LISTS:  # many small files are transcripts or metadata of clips
@@ -229,7 +233,7 @@ def _read_pairs(reading, place, audio, texts, suffix):
 
 
 def _add_pair(reading, place, audio, transcript, name):
-    """Adds the clip of the file `audio` (a path without suffix). Raises `ClipRefused` if the clip cannot be used."""
+    """Adds a clip with the files `audio` (path without suffix) and `transcript`. Raises `ClipRefused` on failure."""
     folder = reading.folder
     if not folder.has(transcript.parent, transcript.name):
         raise ClipRefused("no text", f"There is no {folder.relative(transcript)} for the audio.")
@@ -249,9 +253,9 @@ def _add_pair(reading, place, audio, transcript, name):
 
 
 def _are_labels(rows):
-    """Returns whether a text file is a label file, not a transcript such as "1 2 buckle my shoe". `rows` are matches
-    of `_LABEL`. In label files of Audacity, all times have decimals, and no label ends before it starts. Label files
-    of HTS contain letters and are sorted by time; all durations are above 0, and at least one is above 1."""
+    """Returns whether a text file is a label file. Otherwise, it is a transcript, such as "1 2 buckle my shoe". `rows`
+    are its lines, matched by `_LABEL`. In Audacity labels, all times have decimals, and no label ends before it starts.
+    HTS labels contain letters and are sorted by time; all durations are above 0, and at least one is above 1."""
     times = [tuple(float(row[k].replace(",", ".")) for k in (1, 2)) for row in rows]
     lengths = [end - start for start, end in times]
     if all({*".,"} & {*row[1]} and {*".,"} & {*row[2]} for row in rows):
@@ -278,7 +282,7 @@ def read_vctk(reading: Reading, place: Place) -> None:
 def read_chapters(reading: Reading, place: Place, suffix: str) -> None:
     """Reads LibriSpeech or LibriTTS: `SPEAKER/CHAPTER/` folders with texts in files that end with `suffix`.
 
-    Uses folders `dev-…` for validation and skips `test-…`. If there are only such folders, uses all for training.
+    Uses folders `dev-…` for validation and skips `test-…`. If there are no other folders, uses all for training.
     """
     has_texts = lambda path: any(name.endswith(suffix) for name in reading.folder.files(path))
     chapters = [path for path in reading.folder.walk(place.path, 3) if has_texts(path)]
@@ -314,8 +318,8 @@ def read_mls(reading: Reading, place: Place) -> None:
 
 def read_m_ailabs(reading: Reading, place: Place) -> None:
     """Reads M-AILABS: books such as `de_DE/by_book/female/SPEAKER/BOOK/`, each with a `metadata.csv` and `wavs/`.
-    If direct subfolders of `place` look like books, they may be speakers. Then nothing is read unless the path of
-    `place` contains `by_book`, or the user chose the format `m-ailabs`."""
+    If a direct subfolder of `place` looks like a book, it may be the folder of a speaker in another layout. Then,
+    nothing is read unless the path of `place` contains `by_book` or the user chose the format `m-ailabs`."""
     folder = reading.folder
     is_book = lambda path: folder.has(path, "metadata.csv") and path / "wavs" in folder.subfolders(path)
     books = [path for path in folder.walk(place.path, 5) if is_book(path)]
@@ -356,6 +360,7 @@ FORMATS = (
     CorpusFormat("datasets", 2, f"{_STATE} and .arrow files (Hugging Face datasets)", read_datasets),
     CorpusFormat("finetune-webui", 4, "metadata_train.csv (xtts-finetune-webui)", read_finetune_webui),
     CorpusFormat("common-voice", 6, "train.tsv or validated.tsv, and audio in clips/", read_common_voice),
+    CorpusFormat("lists", 7, "train.csv or metadata.csv, and val.csv", partial(read_lists, is_split=True)),
     CorpusFormat("audiofolder", 8, "a metadata.jsonl, or one in train/ (Hugging Face)", read_audiofolder),
     CorpusFormat("header", 10, "a list that begins with column names, as file|text", read_header, takes_list=True),
     CorpusFormat("kaldi", 12, "wav.scp and text, perhaps utt2spk (Kaldi)", read_kaldi, takes_list=True),

@@ -40,7 +40,7 @@ class Dialect(NamedTuple):
 
 
 class Table(NamedTuple):
-    """List of clips in the file `path`, whose audio files are in the folders `audio_places`.
+    """List of clips in the file `path`. The audio files are in the folders `audio_places`.
 
     If `dialect` is None, each line is a JSON object. In `columns`, None stands for an unused column. `header_line` is
     the index of the header. `is_guess` is True if the columns were guessed from their content.
@@ -70,8 +70,8 @@ class Table(NamedTuple):
         separator = self.dialect.separator
         if not line.strip():
             raise ClipRefused("empty line", "The line is empty.")
-        if line.lstrip().startswith("#") and separator not in line:
-            raise ClipRefused("comment line", "The line is a comment.")
+        if line[:-1] == "sep=" or line.lstrip().startswith("#") and separator not in line:
+            raise ClipRefused("comment line", "The line is a comment, or names the separator.")
         cells = self.dialect.split(line)
         if not cells:
             raise ClipRefused("unclosed quote", "A cell starts with a double quote, but does not end with one.")
@@ -110,16 +110,18 @@ def find_dialect(lines: list[str], separator: str) -> Dialect:
 
 
 def _guess_separator(lines):
-    """Returns `|` if any line contains `|`. Otherwise, returns the first of tab, comma and semicolon that splits more
-    than half of the lines into 2 or 3 cells. If none of them does, returns `|`."""
+    """Returns `|` if any line contains `|`. Otherwise, returns the one of tab, semicolon and comma that splits the most
+    lines into 2 or 3 cells. If these are at most half of the lines, returns `|`."""
     lines = [line for line in lines if line.strip()]
     splits = lambda one: sum(len(cells) in (2, 3) for cells in map(find_dialect(lines, one).split, lines))
-    found = (one for one in "\t,;" if 2 * splits(one) > len(lines))
-    return "|" if any("|" in line for line in lines) else next(found, "|")
+    best = max("\t;,", key=splits)
+    return "|" if any("|" in line for line in lines) or 2 * splits(best) <= len(lines) else best
 
 
 def _first_line(lines):
-    return next((index for index, line in enumerate(lines) if line.strip()), None)
+    """Returns the index of the first line that can be a header or a clip: no comment, nor `sep=;` from Excel."""
+    is_note = lambda line: line[:1] == "#" and not any(names_to_columns(re.split("[|\t,;]", line.strip("# "))))
+    return next((k for k, line in enumerate(lines) if line.strip() and line[:-1] != "sep=" and not is_note(line)), None)
 
 
 def names_to_columns(names: Sequence[str]) -> tuple[str | None, ...]:
@@ -133,7 +135,7 @@ def names_to_columns(names: Sequence[str]) -> tuple[str | None, ...]:
 
 
 def header_table(reading: Reading, place: Place, path: Path) -> Table | None:
-    """Returns the `Table` of a JSON list, or of a list whose header names clip and text columns; else None."""
+    """Returns the `Table` of a list in JSON, or with clip and text columns in its header. Otherwise, returns None."""
     lines = reading.folder.read_lines(path)
     index = _first_line(lines)
     first = "" if index is None else lines[index]
@@ -148,19 +150,21 @@ def header_table(reading: Reading, place: Place, path: Path) -> Table | None:
 
 
 def content_table(reading: Reading, place: Place, path: Path) -> Table | None:
-    """Finds the columns of a list by their content. Returns its `Table`, or None if no column has clips.
-    In the clip column, at least half of the cells name audio files. A header names the text column; without a known
-    name for texts, it is the column with the most letters. Without a header, `columns_by_content` finds the columns."""
+    """Finds the columns of a list by their content. Returns a `Table`, or None if there is no clip column. In the clip
+    column, at least half of the cells name audio files. If there is a header, the text column is the one with a known
+    name or else the one with the most letters. Without a header, `columns_by_content` finds the columns."""
     lines = reading.folder.read_lines(path)
-    sample = [line for line in lines[:100] if line.strip()]
+    first = _first_line(lines) or 0
+    sample = [line for line in lines[first : first + 100] if line.strip()]
     places = place.path / "wavs", place.path, *reading.folder.subfolders(path.parent)
+    is_media = lambda name: name.lower().endswith(MEDIA_EXTENSIONS)
     best, most = None, 0
-    for separator in "|\t,;":
+    for separator, other in zip("|\t,;", "\0\0;,"):  # the name "text;a.wav" is a line split at the wrong one of , and ;
         dialect = find_dialect(sample, separator)
         rows = [cells for cells in map(dialect.split, sample) if len(cells) > 1 and any(map(str.strip, cells))]
         for column, cells in enumerate(itertools.zip_longest(*rows, fillvalue="")):
             names = [cell.strip() for cell in cells]
-            found = [n.lower().endswith(MEDIA_EXTENSIONS) or reading.folder.has_audio(places, n) for n in names]
+            found = [is_media(n) and other not in n or reading.folder.has_audio(places, n) for n in names]
             if sum(found) > most:
                 most, best = sum(found), (dialect, rows, column, found)
     if best is None or 2 * most < len(sample) - 1:
@@ -169,7 +173,7 @@ def content_table(reading: Reading, place: Place, path: Path) -> Table | None:
     size = Counter(len(cells) for cells in reversed(rows) if len(cells) > column).most_common(1)[0][0]
     has_header = len(rows[0]) == size and _is_header(rows, column, found)
     if not has_header and column == 0 and size <= 4:
-        return plain_table(reading, place, path)
+        return plain_table(reading, place, path, dialect.separator)
     if not has_header:
         columns, _ = columns_by_content(rows, size, column)
         return _located(reading, place, path, dialect, columns, is_guess=True)
@@ -182,14 +186,15 @@ def content_table(reading: Reading, place: Place, path: Path) -> Table | None:
         if not unknown:
             raise CorpusError(f"{path} has no column of texts. Add one, or transcribe: `myxtts make-dataset`.")
         columns[max(unknown, key=letters.__getitem__)] = "text"
-    return _located(reading, place, path, dialect, tuple(columns), _first_line(lines))
+    header_line = next(index for index, line in enumerate(lines) if dialect.split(line) == rows[0])
+    return _located(reading, place, path, dialect, tuple(columns), header_line)
 
 
-def plain_table(reading: Reading, place: Place, path: Path) -> Table:
+def plain_table(reading: Reading, place: Place, path: Path, separator: str | None = None) -> Table:
     """Returns the `Table` of a list without a header. `columns_by_content` finds the columns; usual columns are
-    `id|text|normalized text` and `id|text|normalized text|speaker`."""
+    `id|text|normalized text` and `id|text|normalized text|speaker`. None guesses the `separator`."""
     lines = reading.folder.read_lines(path)
-    dialect = find_dialect(lines, _guess_separator(lines))
+    dialect = find_dialect(lines, separator or _guess_separator(lines))
     rows = [cells for cells in map(dialect.split, lines) if len(cells) > 1 and any(cells)]
     sizes = Counter(map(len, rows))
     # A "|" in the text of the only line is more likely than a speaker.
@@ -201,9 +206,9 @@ def plain_table(reading: Reading, place: Place, path: Path) -> Table:
 def columns_by_content(rows: Sequence[list[str]], size: int, clip: int = 0) -> tuple[tuple[str | None, ...], bool]:
     """Returns the columns of a list without a header, and whether they are a guess that users should check.
 
-    Uses only rows with `size` cells. `clip` is the index of the clip column. The text column has the most letters.
-    In columns of speakers or languages, the words are short or repeat often, and do not occur in the text. Columns
-    with many different numbers, such as durations, are not used.
+    Uses only rows with `size` cells. `clip` is the index of the clip column. The column with the most letters is the
+    text column. A column of speakers or languages has words that are short or repeat often, and that do not occur in
+    the text. Columns with many different numbers, such as durations, are ignored.
     """
     plain = ("id", "text", "normalized", "speaker")[:size]
     words = [[tuple(cell.casefold().split()) for cell in row] for row in rows if len(row) == size]
@@ -266,7 +271,7 @@ def _located(reading, place, path, dialect, columns, header_line=None, is_guess=
 def read_table(reading: Reading, place: Place, table: Table, left_out: Collection[str] = ()) -> None:
     """Adds an utterance or a rejection for each line, except the header and clips whose ids are in `left_out`."""
     lines = reading.folder.read_lines(table.path)
-    if _first_line(lines) is None or table.header_line == len(lines) - 1:
+    if not any(map(str.strip, lines)) or table.header_line == len(lines) - 1:
         example = "such as " + JSON_EXAMPLE if table.dialect is None else "'id|text|normalized text'"
         raise CorpusError(f"{table.path} is empty: no clips. Write one line {example} per clip.")
     if (header := table.header_line) is not None:
@@ -298,16 +303,16 @@ def _read_speakers(reading, path):
     if not reading.folder.has(path.parent, path.name):
         return None
     header, *lines = reading.folder.read_lines(path) or [""]
-    columns = names_to_columns(header.split(","))
+    split = Dialect(",", True).split
+    columns = names_to_columns(split(header))
     if "id" not in columns or "speaker" not in columns:
         rule = f"{path} must begin with the line 'id,speaker' or 'id,speaker,language'."
         raise CorpusError(f"{rule} Received: {header[:100]!r}.")
     speakers, faulty = {}, []
-    for number, cells in enumerate((line.split(",") for line in lines), 2):
+    for number, cells in enumerate(map(split, lines), 2):
         row = dict.fromkeys(columns, "") | {column: cell.strip() for column, cell in zip(columns, cells)}
-        parts = [part for part in row["id"].replace("\\", "/").split("/") if part]
-        labels = row["speaker"], row.get("language", "")
-        if len(cells) != len(columns) or not parts or speakers.setdefault(parts_to_id(parts), labels) != labels:
+        name, labels = _to_id(reading, row["id"]), (row["speaker"], row.get("language", ""))
+        if len(cells) != len(columns) or not name or speakers.setdefault(name, labels) != labels:
             faulty.append(number)
     if faulty:
         skipped = f"{counted(len(faulty), 'line')} of {reading.folder.relative(path)} skipped, first line {faulty[0]}"
@@ -317,7 +322,7 @@ def _read_speakers(reading, path):
 
 def read_split(reading: Reading, place: Place, training: Table, validation: Table | None, others: Sequence[Table]):
     """Reads a training list and a validation list. Skips training clips that are also in the validation list or in
-    `others`, the test lists. Ignores a validation or test list that contains all training clips."""
+    `others`, such as test lists. Ignores a validation or test list that contains all training clips."""
     plain = [one for one in (training, validation) if one and one.dialect and one.header_line is None]
     form_of = lambda table: (table.dialect.separator, len(table.columns))
     if len(plain) == 2 and (training.is_guess or form_of(training) == form_of(validation)):  # the better sample
@@ -334,7 +339,7 @@ def read_split(reading: Reading, place: Place, training: Table, validation: Tabl
         if table is validation:
             read_table(reading, place._replace(validation=True), table)
         else:
-            reading.note("", relative(table.path), " is for tests: its clips are not used.")
+            reading.note("", relative(table.path), " is not used for training.")
     if common := named & kept_back:
         clips = f"{counted(len(common), 'clip')} of {relative(training.path)}"
         reading.note(f"{clips} skipped: also in a list for validation or tests")
@@ -342,7 +347,7 @@ def read_split(reading: Reading, place: Place, training: Table, validation: Tabl
 
 
 def read_parts(reading: Reading, place: Place, parts: dict[str, Path], training: str, read: Callable[[Place], object]):
-    """Calls `read` for a validation split, if any, then for the split `training`. `parts` is `{split: folder}`."""
+    """Calls `read` for the validation split, if there is one, then for `training`. `parts` is `{split: folder}`."""
     validation, *others = [name for name in VALIDATION if name in parts and name != training] or [None]
     for name in others:
         reading.note("The folder ", reading.folder.relative(parts[name]), " is not used.")

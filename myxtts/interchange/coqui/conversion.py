@@ -50,8 +50,8 @@ class CoquiFiles:
 
     @classmethod
     def of(cls, model: Path, **given: Path | None) -> "CoquiFiles":
-        """Finds the other files of a model in the folder of `model`, by their names in Coqui's releases. Keyword
-        arguments, such as `vocab=path`, override these paths. Raises `CheckpointError` if there is no vocabulary."""
+        """Returns a model's files, given the weights file `model`. Other files are keyword arguments or, if not given,
+        files in the same folder, named as in Coqui's releases. Raises `CheckpointError` if there is no vocabulary."""
         beside = {field: model.with_name(name) for field, name in RELEASED_NAMES.items()}
         files = {field: given.get(field) or (path if path.is_file() else None) for field, path in beside.items()}
         if files["vocab"] is None:
@@ -165,7 +165,7 @@ def _gather(files, checkpoint):
 
 
 def _items(checkpoint, path):
-    """Returns the `(name, tensor)` pairs of a checkpoint; Coqui's trainer stores them under the key `model`."""
+    """Returns the `(name, tensor)` pairs of a state dict, which may be the entry `model` of a larger dictionary."""
     stored = checkpoint.get("model", checkpoint) if isinstance(checkpoint, dict) else checkpoint
     if not isinstance(stored, dict) or not stored:
         raise CheckpointError(f"{path} must contain tensors by name. Received: {brief(stored)}.")
@@ -239,7 +239,7 @@ def _finite_weights(tensors, stored):
 
 
 def _read_speakers(path, model):
-    """Returns a file's voices as `{name: (latents, speaker vector)}`. The file must store each voice in this order."""
+    """Reads voices as `{name: (latents, speaker vector)}`. In the file, the arrays of a voice must have this order."""
     stored = read_torch_checkpoint(path)
     if not isinstance(stored, dict) or not stored:
         raise CheckpointError(f"--speakers must be a file with voices by name. {path} holds {type(stored).__name__}.")
@@ -265,7 +265,7 @@ def export_coqui(folder: str | os.PathLike, output: str | os.PathLike, which: st
         which: Checkpoint of the GPT and the waveform decoder, `best` or `last`.
 
     Raises `CheckpointError` if a part is missing, or Coqui TTS does not support the model's shape; `OSError` if a file
-    could not be written. Then there is no model file, because the model file is completed last.
+    could not be written. After an error, there is no model file, because it is completed last.
     """
     folder, output = Path(folder), Path(output)
     if output.suffix != ".pth":
@@ -321,7 +321,7 @@ def _voices(folder, which):
 
 
 def _read_part(folder, part, which):
-    """Returns a part's weights by name, and `mel_stats` if stored with them; {} if the part has no checkpoint."""
+    """Returns a part's weights as `{name: array}`, with `mel_stats` if stored, or {} if the part has no checkpoint."""
     store = CheckpointStore(folder / part)
     if not store.steps():
         return {}
@@ -332,7 +332,7 @@ def _read_part(folder, part, which):
 
 
 def _released(tensors, weights, folder):
-    """Converts `weights` to the arrays of a Coqui release, both by name. Most of the arrays are views of `weights`."""
+    """Converts MyXTTS weights `{name: array}` to Coqui tensors `{name: array}`. Most results are views of `weights`."""
     known = {tensor.weight for tensor in tensors}
     if unknown := [name for name in weights if name not in known]:
         raise CheckpointError(f"{folder} has weights that XTTS v2 does not have: {', '.join(unknown[:20])}.")

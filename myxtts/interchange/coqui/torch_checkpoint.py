@@ -103,8 +103,8 @@ class Unpickler:
     def run(self, pickled: bytes) -> tuple[Any, int]:
         """Reads the first pickle in `pickled`; returns its value and its length in bytes.
 
-        Raises `TorchCheckpointError` if the pickle uses an opcode or a function that no checkpoint needs, or exceeds a
-        limit, and one of `_SIGNS_OF_DAMAGE` if the bytes are not a valid pickle.
+        Raises `TorchCheckpointError` if the pickle exceeds a limit, or uses an opcode or a function that no checkpoint
+        needs. Raises one of `_SIGNS_OF_DAMAGE` if the bytes are not a valid pickle.
         """
         limit = f"over the limit of {MAX_PICKLE_BYTES}; tensors do not count"
         self.require(len(pickled) <= MAX_PICKLE_BYTES, f"has a pickle of {len(pickled)} bytes, {limit}")
@@ -258,10 +258,9 @@ def read_torch_checkpoint(path: str | os.PathLike) -> Any:
     of the memory-mapped file, so they need little memory. bfloat16 arrays have the dtype `ml_dtypes.bfloat16`.
 
     Returns the saved object: usually a dictionary of arrays by name, or a dictionary with arrays by name under
-    `"model"`. Objects of other classes become `StubObject`s.
+    `"model"`. Objects that are neither tensors nor plain Python values become `StubObject`s.
 
-    Raises `TorchCheckpointError` if the file is cut short, altered or not a PyTorch checkpoint, calls a function that
-    no checkpoint needs, or claims more data than it has.
+    Raises `TorchCheckpointError` if the file is damaged, is not a PyTorch checkpoint, or is not safe to read.
     """
     path = Path(path)
     _require(path.stat().st_size, path, "is empty")
@@ -357,7 +356,7 @@ def _read_legacy(path, data):
 
 
 def _pickle(value, arrays):
-    """Returns pickle opcodes for `value`. Appends each array in `value` to `arrays`; its index is its storage key."""
+    """Returns pickle opcodes for `value`. Appends its arrays to `arrays`; list indexes are the storage keys."""
     if isinstance(value, dict):
         return b"}(" + b"".join(_pickle(one, arrays) for one in itertools.chain.from_iterable(value.items())) + b"u"
     if not isinstance(value, np.ndarray):
@@ -372,7 +371,8 @@ def _pickle(value, arrays):
 
 
 def _aligned_entry(file, name, num_bytes=0):
-    """Returns a zip entry whose content is aligned to 64 bytes for memory mapping, as in files of PyTorch."""
+    """Returns a zip entry to write at the end of `file`. As in PyTorch, its content is aligned to 64 bytes for memory
+    mapping. `num_bytes` is the size of the content; 0 if `writestr` sets the size."""
     entry = zipfile.ZipInfo(f"archive/{name}")
     entry.file_size = num_bytes
     padding = -(file.tell() + 34 + len(entry.filename)) % 64  # the header has 30 bytes, the start of the padding 4

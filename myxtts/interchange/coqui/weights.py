@@ -23,7 +23,8 @@ _TABLES = read_toml(__file__, "weights.toml")
 
 
 class Tensor(NamedTuple):
-    """A MyXTTS weight and the Coqui tensors from which it is converted: gain and direction, or a single tensor."""
+    """A MyXTTS weight, and the one or two Coqui tensors that are converted to it. A kernel with weight
+    normalization is converted from two tensors, gain and direction."""
 
     names: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
@@ -53,10 +54,8 @@ def model_tensors(config: ModelConfig) -> list[Tensor]:
 
 
 def constant_tensors(config: ModelConfig) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Returns tensors that coqui-tts requires but MyXTTS lacks: one dictionary for `model.pth`, and one for `dvae.pth`.
-
-    The tensors for `model.pth` are batch counters and spectrogram constants of the speaker encoder.
-    """
+    """Returns tensors that coqui-tts requires but MyXTTS lacks. The first dictionary, for `model.pth`, has batch
+    counters and spectrogram constants of the speaker encoder. The second, for `dvae.pth`, has buffers of a loss."""
     from myxtts.audio.mel import SPEAKER_MEL  # imports Keras, which an import does not need
 
     names = [re.sub("running_var$", "num_batches_tracked", tensor.names[0]) for tensor in _speaker_encoder(config)]
@@ -76,12 +75,12 @@ def our_shape(tensor: Tensor) -> tuple[int, ...]:
 
 
 def to_ours(arrays: Sequence[np.ndarray], layout: str) -> np.ndarray:
-    """Converts one or two arrays of Coqui's file, in the order of `Tensor.names`, to one float32 MyXTTS weight."""
+    """Converts Coqui's arrays, ordered like `Tensor.names`, to a float32 MyXTTS weight. `layout` is `Tensor.layout`."""
     return np.asarray(_LAYOUTS[layout][0](*(np.asarray(array, np.float32) for array in arrays)), np.float32)
 
 
 def to_coqui(array: np.ndarray, layout: str) -> tuple[np.ndarray, ...]:
-    """Converts a MyXTTS weight to the one or two arrays of Coqui's file, in the order of `Tensor.names`."""
+    """Converts a MyXTTS weight to Coqui's arrays, ordered like `Tensor.names`. `layout` is `Tensor.layout`."""
     return _LAYOUTS[layout][1](array)
 
 

@@ -137,13 +137,13 @@ class Builder:
         return self.op("Conv", x, kernel, *bias, pads=[layer.padding] * 2 * axes, **shape)
 
     def layer_norm(self, x: Tensor, layer: Any, width: int = 0) -> Tensor:
-        """Applies a Keras LayerNormalization to the last axis. `width` is its length, needed if there is no scale."""
+        """Applies a Keras LayerNormalization to the last axis. Layers without a scale need the axis size `width`."""
         scale = layer.gamma if layer.scale else np.ones(width)
         bias = [layer.beta] if layer.center else []
         return self.op("LayerNormalization", x, scale, *bias, axis=-1, epsilon=layer.epsilon)
 
     def model(self, outside: Collection[str] = ()) -> Any:
-        """Returns the graph as an `onnx.ModelProto`. For arrays whose names are in `outside`, omits the values."""
+        """Returns the graph as an `onnx.ModelProto`, without the values of the arrays that are named in `outside`."""
         helper, stored = self.onnx.helper, []
         for name, array in self._arrays.items():
             if name in outside:
@@ -162,7 +162,7 @@ class Builder:
         return model
 
     def save(self, path: Any) -> None:
-        """Writes the graph to a file. If it exceeds 1.9 GB, a second file in the same folder stores the weights."""
+        """Writes the graph to a file. Weights of a graph above 1.9 GB go to a second file in the same folder."""
         model = self.model()
         large = model.ByteSize() > 1_900_000_000
         self.onnx.save_model(model, path, save_as_external_data=large, location=f"{self.name}.weights")

@@ -68,8 +68,8 @@ class ExportedModel:
         return Voice(*(array[None] for array in found))
 
     def warm_up(self, which: str = "short", check: bool = False) -> None:
-        """Loads and runs graphs, so that the first request is faster. `short` runs the GPT and the decoder. `all` also
-        runs the encoders, which encode recordings. `none` runs nothing. `check` is ignored."""
+        """Loads graphs and runs them, so that the first request is faster. `which` is `none`, `short` (GPT and decoder)
+        or `all` (GPT, decoder, and the encoders for recordings). `check` is ignored."""
         if which != "none":
             self.exported.sentence([], *(np.zeros(shape, np.float32) for shape in self._shapes), max_codes=2)
         if which == "all":

@@ -105,7 +105,7 @@ def export_model(
 
 
 def _copy_reading(folder):
-    """Copies the modules that `speak.py` imports to a new folder. Returns `{relative path: digest of the file}`."""
+    """Fills `folder` with the modules that `speak.py` imports. Returns `{relative path: digest of the file}`."""
     package, copy = Path(speak.__file__).parents[2], folder / "myxtts"
     unused = shutil.ignore_patterns("__pycache__", "tokenizer.py", "speech_rates.py")
     shutil.copytree(package / "text", copy / "text", ignore=unused)
@@ -205,7 +205,7 @@ def _other_graphs(speaker, synthesizer, random):
 
 
 def _sentences(speaker, synthesizer, random):
-    """Compares token ids, GPT latents and codes of the export with the model's. Yields tuples like `_other_graphs`."""
+    """Compares token ids, GPT latents and codes of export and model. Yields tuples like `_other_graphs`."""
     tokenizer, config, sampling = synthesizer.tokenizer, synthesizer.model.config, synthesizer.config.sampling
     voices = [one[None] for one, _ in speaker.voices.values()] or [_normal(random, 1, config.num_latents, config.width)]
     reference = Tokenizer.from_str(tokenizer.to_json())

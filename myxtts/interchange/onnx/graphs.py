@@ -13,8 +13,8 @@ from myxtts.models.xtts import XTTS
 def build_reading(gpt: GPT, config: ModelConfig, weights: str = FLOAT32) -> Builder:
     """Builds the forward pass of the GPT over N latents, L text ids and one code, after P cached positions.
 
-    The first call processes the prompt: latents, `[START]` text `[STOP]`, start code. Its cache has one position, which
-    `mask` hides. Later calls process one code, with N = L = 0. Only the keys and values of new positions are output.
+    The first call processes the prompt: latents, `[START]` text `[STOP]`, start code. Its cache is one dummy position,
+    hidden by `mask`. Later calls process one code, with N = L = 0. Keys and values are output for new positions only.
 
     Inputs for B rows: `latents` `(B, N, width)`, `text` `(B, L)` and `code` `(B, 1)`; for each layer, `keys_i`
     `(B, heads, D, P)` and `values_i` `(B, heads, P, D)`. `index` `(B,)` is the number of codes before this one,

@@ -156,8 +156,8 @@ class Speaker:
     def choose(self, voice=None, language=None, text=""):
         """Returns `(voice, language)`, with defaults for None. If there is only one training voice, it is the default
         voice. Otherwise, a voice that speaks the language is preferred. The default language is the language of the
-        voice or of all training voices. If it is unknown or does not fit the letters of `text`, letters and words
-        decide (else English). Raises `ValueError` if the letters do not fit the returned language."""
+        voice or, without a stored voice, of all training voices. If this does not give a language that fits `text`, the
+        language is guessed from `text` (else English). Raises `ValueError` if `text` does not fit the language."""
         from myxtts.text.language_guess import guess_language, language_to_read
         from myxtts.text.languages import get_language
 
@@ -229,7 +229,7 @@ class Speaker:
         yield hidden, None
 
     def sampling_values(self, **sampling):
-        """Returns all sampling settings as arrays `(1, 1)`, by name. Settings not given are the model's defaults."""
+        """Returns all sampling settings as arrays `(1, 1)`, by name. The model's defaults replace missing settings."""
         kind = lambda name: np.int32 if name == "top_k" else np.float32
         return {name: np.array([[one]], kind(name)) for name, one in {**self.config["sampling"], **sampling}.items()}
 
@@ -275,7 +275,7 @@ class Cache:
         self.values = [np.zeros((1, heads, 1, depth), np.float32) for _ in range(model["layers"])]
 
     def read(self, run, latents, text, code, index):
-        """Runs the GPT on latents `(1, N, width)`, text `(1, L)` and the `index`-th code. Returns logits and state."""
+        """Runs the GPT on latents `(1, N, width)`, text `(1, L)` and code number `index`. Returns logits and state."""
         new, size = latents.shape[1] + text.shape[1] + 1, self.keys[0].shape[3]
         mask = (np.arange(size + new) < self.filled) | (np.arange(size + new) >= size)
         arrays = {f"keys_{i}": one for i, one in enumerate(self.keys)}

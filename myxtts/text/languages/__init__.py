@@ -1,8 +1,8 @@
 """The supported languages: `languages.toml` describes them, and modules of this package add functions to some.
 
 Seventeen languages come from XTTS v2 (Casanova et al. 2024, "XTTS: a Massively Multilingual Zero-Shot Text-to-Speech
-Model", section 3). Their tables and character limits follow Coqui's, errors included (`co.` is always "company"), so
-that token ids agree with released checkpoints. The limits of Persian and Amharic also allow about 17 s of speech.
+Model", section 3). Their tables and character limits, even the errors (`co.` is always "company"), are those of Coqui,
+so that token ids agree with released checkpoints. The limits of Persian and Amharic allow about 17 s of speech.
 """
 
 import difflib

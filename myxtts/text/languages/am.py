@@ -1,19 +1,19 @@
 """Amharic: Ethiopic numerals and grapheme-to-phoneme rules.
 
-A letter of the Ethiopic script is a consonant with its vowel. The script does not show whether a letter of the sixth
-order has the vowel ɨ or none, nor which consonants are long. The rules below decide the vowel; length is not marked.
+An Ethiopic letter stands for a consonant and a vowel. The script does not show whether a letter of the sixth order
+has the vowel ɨ or no vowel, nor which consonants are long. The rules below decide the vowel; length is not marked.
 
-A syllable is a consonant, a vowel and at most one closing consonant, or two at the end of a word (Leslau 1995,
-"Reference Grammar of Amharic"). Where several consonants follow each other, ɨ is inserted (epenthesis):
+A syllable is a consonant, a vowel and at most one closing consonant; the last syllable of a word may have two (Leslau
+1995, "Reference Grammar of Amharic"). Where several consonants follow each other, ɨ is inserted (epenthesis):
 
 1. At the start of a word, after the first consonant: ብዙ bɨ-zu, ስም sɨm. The next rules apply to the rest of the word.
 2. Inside a word, after every second consonant. In ቤተክርስቲያን be-täk-rɨs-ti-yan, k closes a syllable, and ɨ follows r.
    There are two exceptions. The second of three consonants closes the new syllable if it is more sonorous than the
    third and is not a stop: ክርስቶስ is kɨ-rɨs-tos, not kɨr-sɨ-tos. And ɨ is always inserted before the long consonant ñ
    (ትግርኛ tɨg-rɨ-ña), and between an ejective and the corresponding plain consonant, such as t' and t.
-3. At the end of a word, two consonants close the last syllable if the second is less sonorous than the first (glides >
-   liquids > nasals > v z ʃ ʒ h > b > f s > d g > other stops): ክንፍ kɨnf. Otherwise, only the last one does: ክፍል kɨ-fɨl.
-   The other consonants alternately open and close a syllable, from right to left: መንግሥት män-gɨst, ወንድም wän-dɨm.
+3. The last two consonants of a word close its last syllable if the second is less sonorous than the first (glides >
+   liquids > nasals > v z ʃ ʒ h > b > f s > d g > other stops): ክንፍ kɨnf. If not, the last one closes it: ክፍል kɨ-fɨl.
+   The consonants before them alternately open and close a syllable, from right to left: መንግሥት män-gɨst, ወንድም wän-dɨm.
 """
 
 import re
@@ -59,7 +59,7 @@ def _word_to_ipa(word: str) -> str:
     ipa, run = "", []  # `run`: the consonants since the last vowel
     for letter in word:
         row, order = divmod(ord(letter) - 0x1200, 8)
-        vowel = "a" if letter in _GUTTURALS or letter in _PALATALIZED else _VOWELS[order]
+        vowel = "a" if letter in _GUTTURALS or letter in _PALATALIZED else _VOWELS[0 if letter == "ኧ" else order]
         consonant = _PALATALIZED.get(letter) or _ROWS[row].strip("-")
         if consonant and not vowel:
             run.append(consonant)

@@ -137,13 +137,13 @@ def described(code: str, cardinal: Callable | None = None, **more: Any) -> Langu
 
 
 def _write_out(readings, shared_stop, eaten, text):
-    """Applies the rules `readings` to each sentence that ends at `shared_stop`, and keeps the stop at its end."""
+    """Splits a text after each `shared_stop`, and applies the rules `readings` to the parts. Parts keep their stops."""
     ends = [0, *(match.end() for match in _compiled(shared_stop).finditer(text)), len(text)]
     parts = []
     for start, end in pairwise(ends):
         part = _rewrite(str, readings, text[start:end]).strip()
         last_word = part.rstrip(_CLOSING).rpartition(" ")[2]
-        lacks_stop = last_word[-1:] not in "?!…." or last_word[:-1].lower() in eaten
+        lacks_stop = last_word[-1:] not in "?!…." or last_word[:-1].lower() in eaten  # cleaning removes this stop
         parts.append(part + "." * (lacks_stop and text[:end].rstrip(_CLOSING + " ").endswith(".")))
     return " ".join(parts)
 
@@ -163,9 +163,9 @@ def _rewrite(normalize, rewrites, text):
     for pattern, *inner, new in rewrites:
         pattern = _compiled(pattern)
         if isinstance(new, dict):
-            new = lambda match, words=new: words.get(match[1], match[0])
+            key = str.lower if pattern.flags & re.IGNORECASE else str
+            new = lambda match, words=new, key=key: words.get(key(match[1]), match[0])
         if inner:
-            within = partial(_compiled(inner[0]).sub, new)
-            new = lambda match, within=within: within(match[0])
+            new = lambda match, within=_compiled(inner[0]), new=new: within.sub(new, match[0])
         text = pattern.sub(new, text)
     return text

@@ -88,7 +88,7 @@ def with_batch(config: XTTSConfig, stage: str, batch_size: int, accumulation: in
 
 
 def fit_batch_size(trainer: "StageTrainer", dataset: SpeechDataset) -> SpeechDataset:
-    """Sets the largest batch size that fits, except in a resumed run. Returns `dataset` with the new configuration."""
+    """In a new run, gives `trainer` the largest batch size that fits. Returns `dataset` with the new configuration."""
     batching = trainer.batching
     if trainer.step == 0:
         trainer.train_step.phase = trainer.stage.phase(1, 1)  # the last phase takes the most memory
@@ -103,7 +103,7 @@ def fit_batch_size(trainer: "StageTrainer", dataset: SpeechDataset) -> SpeechDat
 
 
 def peak_bytes(trainer: "StageTrainer", dataset: SpeechDataset, size: int, parts: int) -> int:
-    """Takes and undoes a step on `parts` batches of `size` maximum-length clips. Returns the peak memory in bytes."""
+    """Returns the peak memory in bytes of a step on `parts` batches of `size` maximum-length clips. Undoes the step."""
     step = trainer.train_step
     variables = trainer.placed_variables().values()
     before = [variable.numpy() for variable in variables]
@@ -119,7 +119,7 @@ def peak_bytes(trainer: "StageTrainer", dataset: SpeechDataset, size: int, parts
 
 
 def _largest_that_fits(trainer, dataset, effective):
-    """Returns the largest batch size that fits. Tries divisors of `effective`, at least doubling the size each time."""
+    """Returns the largest batch size that fits, out of a few divisors of `effective`, the number of clips per step."""
     # A CPU has swap instead of a hard limit, so its sizes must fit the budget, as extrapolated from the last two sizes.
     replicas = trainer.replicas.count
     sizes = [size for size in range(replicas, effective + 1, replicas) if effective % size == 0]

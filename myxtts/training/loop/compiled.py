@@ -12,7 +12,7 @@ class CompiledBlocks(Layer):
 
     Each input shape has a forward program and a backward program. The weights of a block are arguments of these
     programs. The backward pass recomputes the activations from the block's input (Chen et al. 2016), so that only the
-    inputs are stored. The dropout masks are not the same as without XLA.
+    inputs are stored. The dropout masks differ from those without XLA.
     `prefix` is prepended to the names of the blocks in name scopes.
 
     Call arguments: `x` is the input of the block, and `number` is the index of the block. `options` are the block's

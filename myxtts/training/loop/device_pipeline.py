@@ -39,7 +39,7 @@ LOST_WORKER = (
 
 
 def prefetch_depth(config: XTTSConfig, plan: DevicePlan, stage: str) -> int:
-    """Returns how many batches to prefetch: `data.pipeline_buffer_size`, by default 2 to 8 with memory isolation."""
+    """Returns `data.pipeline_buffer_size`, the number of batches to prefetch. Memory isolation lowers its default."""
     requested = config.data.pipeline_buffer_size
     if plan.mode != "isolated" or not isinstance(requested, Default):
         return requested
@@ -201,8 +201,8 @@ class StepClock:
         """Returns timing values of the steps since the last report, or of all steps if `whole_run`; `{}` without steps.
 
         `avg_ms`, `std_ms`, `steps_per_second` and `variation` (std / mean) describe the step time. `buffer` is the mean
-        fill of the buffer, out of `buffer_capacity`. `stall` (waiting for data), `reading`, `preparing` and `copying`
-        (the producer's phases) are fractions of the step time. These fractions always cover all steps since `start`.
+        number of batches in the buffer, which can hold `buffer_capacity`. `stall` (waiting for data), `reading`,
+        `preparing` and `copying` (the producer's phases) are fractions of the step time in all steps since `start`.
         """
         first, self._reported = (0, self._reported) if whole_run else (self._reported, len(self.step_times))
         times = np.array(self.step_times[first:])
@@ -250,7 +250,7 @@ class Replicas:
             yield
 
     def adopt(self, model: keras.Model) -> None:
-        """Prepares training of an existing model. Raises `ConfigError` unless it is on the only training device."""
+        """Prepares a given model for training on its device. Raises `ConfigError` if training uses other devices."""
         hint = "Save it with model.save_to_preset(FOLDER) and give training.init_from=FOLDER to myxtts.train()."
         require(self.count == 1, "model=", "trained on one device", f"{self.count} devices", hint)
         device, found = self.devices[0], {short_name(variable.value.device) for variable in model.variables}

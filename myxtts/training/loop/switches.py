@@ -221,7 +221,7 @@ class Ledger(dict[str, LedgerRow]):
 
 
 class LedgerKeeper:
-    """Creates the `Ledger` after a trainer's first step. Must be created before that step, whose effect it observes."""
+    """Creates the `Ledger` after a trainer's first step. The keeper must be created before that step."""
 
     def __init__(self, trainer: "StageTrainer"):
         self.trainer, self.step, self.switches = trainer, trainer.train_step, trainer.switches

@@ -83,7 +83,7 @@ class UpdateRule:
         return tf.add_n([weight * sums[name] / tf.maximum(counts[name], 1.0) for name, weight in weights])
 
     def _gradients(self, batch, counts, seed, phase):
-        """Returns `(gradients, loss sums, statistics)` for a replica's batch. The gradients include the loss scale."""
+        """Returns `(gradients, loss sums, statistics)` on one replica. The gradients are scaled by `loss_scale`."""
         self.objective.phase = phase
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             values = [v.value for v in self.variables]
@@ -104,7 +104,7 @@ class UpdateRule:
         return self.all_reduce(gradients)
 
     def update(self, gradients: list, sums: dict, counts: dict, statistics: dict) -> dict[str, tf.Tensor]:
-        """Clips and applies `gradients` (sums over replicas) unless the loss or the gradients' norm is not finite.
+        """Clips and applies `gradients` (sums over replicas). Skips the update if loss or gradient norm is not finite.
 
         Returns scalars by name: each loss, `loss` (weighted sum), `gradient_norm`, `finite` and `clip_factor`.
         """
@@ -166,7 +166,7 @@ def make_optimizer(settings: StageConfig, trainable: dict) -> keras.optimizers.O
 
 
 def no_weight_decay(name: str) -> bool:
-    """Returns whether a variable has no weight decay in XTTS: biases, embeddings, and norms except the perceiver's."""
+    """Returns whether XTTS excludes a variable from weight decay (biases, embeddings, norms except the perceiver's)."""
     last = name.rsplit("/", 1)[-1]
     return last in ("bias", "beta") or last.endswith("_embedding") or (last == "gamma" and "norm" in name)
 

@@ -100,7 +100,7 @@ class Stage(ABC):
         return None
 
     def outputs_to_score(self, batch: NamedTuple) -> tuple[np.ndarray, ...] | None:
-        """Computes arrays from a validation batch, for `score`; None if there are none. Called on the model device."""
+        """Returns the arrays that `score` needs from a validation batch (default: None). Called on the model device."""
 
     def score(self, outputs: list) -> dict[str, float]:
         """Returns additional validation metrics by name. `outputs` are `outputs_to_score` results, one per batch."""
@@ -120,8 +120,8 @@ class Stage(ABC):
             assign_by_name(self.model.part_weights(self.part), starting, "--init-from")
 
     def measure(self, dataset: SpeechDataset) -> None:
-        """Sets the weights that `build` cannot set: copies of weights in `foundations`, and statistics of the
-        recordings (unless loaded). Called before the first step. All workers must set equal values."""
+        """Sets the weights that are copied from `foundations` or (unless loaded) computed from the recordings.
+        Called after `build`, before the first step. All workers must set equal values."""
 
     @abstractmethod
     def updates(self) -> list[Update]:
@@ -140,7 +140,7 @@ class Stage(ABC):
         """Creates the stage's `Preparation` on the data device. Called after `build`."""
 
     def prepare_step(self, batch, step: int, seed: tuple[int, int]) -> None:
-        """Prepares the stage for a step, on the model device (default: does nothing). `batch` is the first batch."""
+        """Prepares a step on the model device (default: does nothing). `batch` is the first batch of the step."""
 
     def report(self) -> dict[str, float]:
         """Returns additional metrics for log lines, by name."""
@@ -198,7 +198,7 @@ def cross_entropy(logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
 
 
 def masked_cross_entropy(logits: tf.Tensor, targets: tf.Tensor, mask: tf.Tensor, label_smoothing=0.0) -> tf.Tensor:
-    """Sums the cross-entropy of the targets with `mask` True: `(B, T, V)`, `(B, T)` int32, `(B, T)` bool -> scalar.
+    """Sums the cross-entropy of targets where `mask` is True: `(B, T, V)`, `(B, T)` int32, `(B, T)` bool -> scalar.
 
     `label_smoothing` is the probability spread evenly over the vocabulary (Szegedy et al. 2016, section 7).
     """
@@ -211,7 +211,7 @@ def masked_cross_entropy(logits: tf.Tensor, targets: tf.Tensor, mask: tf.Tensor,
 
 
 def masked_squared_error(predicted: tf.Tensor, target: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
-    """Sums the squared differences of rows with `mask` True: `(B, T, C)`, `(B, T, C)`, `(B, T)` bool -> scalar."""
+    """Sums the squared differences of rows where `mask` is True: `(B, T, C)`, `(B, T, C)`, `(B, T)` bool -> scalar."""
     difference = tf.cast(predicted, tf.float32) - tf.cast(target, tf.float32)
     return tf.reduce_sum(tf.where(mask, tf.reduce_sum(tf.square(difference), axis=-1), 0.0))
 
@@ -257,7 +257,7 @@ class Preparation(ABC):
         return *change_speed(batch.wav, batch.wav_lengths, change.speed), change
 
     def log_mel(self, extractor: MelSpectrogram, wav: tf.Tensor, change: Change) -> tf.Tensor:
-        """Returns the normalized log-mel of `wav`, `(B, T, num_mels)`, with the gain and equalization of `change`."""
+        """Returns the normalized log-mel of `wav`, `(B, T, num_mels)`. Applies gain and equalization from `change`."""
         log_mel = extractor(wav, by_clip=runs_on_cpu(self.device))
         floor = math.log(extractor.spec.log_floor)
         # A gain must not raise silence above the floor.

@@ -89,7 +89,7 @@ class SpeakerStage(Stage):
         return self.model.speaker_encoder(batch.mel).numpy(), batch.speaker.numpy()
 
     def score(self, outputs):
-        """Returns `eer`, the equal error rate of pairs with a held-out speaker (of all pairs if none is held out)."""
+        """Returns the `eer` of clip pairs with a held-out speaker, or of all clip pairs if no speaker is held out."""
         vectors, speakers = (np.concatenate(arrays) for arrays in zip(*outputs))
         active = self.active.numpy() > 0
         held_out = ~active[np.maximum(speakers, 0)]
@@ -182,8 +182,8 @@ def repeated(wav: tf.Tensor, lengths: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
 def equal_error_rate(same: np.ndarray, different: np.ndarray) -> float:
     """Computes the equal error rate (EER) of speaker verification, from 0 to 1; 0.5 is chance.
 
-    `same` `(P,)` has the similarity scores of clip pairs by the same speaker, `different` `(Q,)` the scores of clip
-    pairs by different speakers. Neither may be empty.
+    `same` `(P,)` contains the similarity scores of clip pairs by the same speaker. `different` `(Q,)` contains those of
+    clip pairs by different speakers. Neither array may be empty.
     """
     thresholds = np.unique(np.concatenate([same, different]))
     rejected = np.append(np.searchsorted(np.sort(same), thresholds) / len(same), 1.0)

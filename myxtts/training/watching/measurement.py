@@ -1,4 +1,5 @@
-"""Times training steps: in the whole pipeline, where preparation and training overlap, or on noise, without overlap."""
+"""Measures the time of training steps, either in the whole pipeline, where data preparation and training overlap, or on
+noise, where each batch is prepared before its step. Also measures matrix products and all-reduces."""
 
 import tempfile
 import time
@@ -95,10 +96,8 @@ def synthetic_waves(config: XTTSConfig, seconds: float, batch_size: int) -> Wave
 def measure_training(
     config: XTTSConfig, plan: DevicePlan, folder: PathLike, clip_seconds: float, budget_seconds: float
 ) -> list[float]:
-    """Times training steps on noise, including data preparation, without overlap. Returns the seconds of each step.
-
-    The first step, which traces graphs, is not counted. Further steps are timed for `budget_seconds` (at least one).
-    """
+    """Times training steps on noise and returns the seconds of each step, including the preparation of its batch. The
+    first step, which traces graphs, is not counted. Further steps are timed for `budget_seconds` (at least one)."""
     trainer = noise_trainer(config, plan, folder)
     waves = synthetic_waves(config, clip_seconds, trainer.stage_config.batch_size)
     step = lambda n: take_step(trainer, trainer.replicas.transfer(trainer.preparation(waves, n)), n)

@@ -69,7 +69,7 @@ class OvertrainingDetector:
     """Early stopping (Prechelt 1998) that distinguishes overtraining from a plateau.
 
     `update` counts validations that have a higher validation loss but a lower training loss (mean since the previous
-    validation) than the best one. A new best resets the count. If the count reaches half of `patience`, `update` warns;
+    validation) than the best validation so far. A new best loss resets the count. At half `patience`, `update` warns;
     at `patience`, it sets `stopped`. With `patience` 0, it warns at `WARN_AFTER` and never sets `stopped`.
     """
 
@@ -165,10 +165,10 @@ class Watch:
         self.call("on_end", StageEnd(trainer.stage.name, trainer.step, timing, step.traces, scale, step.bad_steps))
 
     def after_step(self, losses: dict, batches: int) -> None:
-        """Records the losses of the last step and the clips in its batches. `batches` is the number of these batches.
+        """Records the losses and the clips of the last step, which used `batches` batches.
 
-        Raises `TrainingDiverged` if too many consecutive steps had non-finite losses or gradients (a file lists them),
-        and, with `--strict`, `ConfigError` if a switch did not have the requested effect.
+        If too many consecutive steps had non-finite losses or gradients, writes these steps to a file and raises
+        `TrainingDiverged`. With `--strict`, raises `ConfigError` if a switch did not have the requested effect.
         """
         trainer, step, state = self.trainer, self.trainer.train_step, self.trainer.state
         if trainer.ledger is None and losses["finite"] and step.rules[-1].has_turn(step.phase):
@@ -289,7 +289,7 @@ class Evaluator:
         """Metrics that `Stage.score` returned in the last evaluation."""
 
     def __call__(self, loader) -> dict[str, float]:
-        """Returns losses and metrics of the current weights, by name. A loss is a mean over items; NaN without items.
+        """Returns losses and metrics of the current weights, by name. A loss without items to average is NaN.
 
         Uses up to `training.max_validation_batches` batches, evenly spaced, so that clips of all lengths are included.
         """

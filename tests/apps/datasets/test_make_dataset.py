@@ -24,7 +24,7 @@ from myxtts.apps.datasets.make import _with_pauses, make_dataset
 from myxtts.apps.datasets.set_folder import describe_doubts
 from myxtts.cli.arguments import keywords
 from myxtts.config.checks import UserError
-from myxtts.data.corpora import files_beside, load_corpus
+from myxtts.data.corpora import files_beside, load_corpus, text_beside
 
 pytest.importorskip("pysubs2", reason="pysubs2 (extra recordings) is not installed")
 
@@ -160,9 +160,10 @@ def test_speech_without_subtitle_is_dropped_and_unspoken_subtitles_are_reported(
     (tmp_path / "talk.de.srt").touch()
     assert make(planted.path, "--output", tmp_path / "set") == 0
     assert "talk.wav: text from talk.en-GB.srt" in capsys.readouterr().out
-    for name in ("talk.2.wav", "talk.2.srt"):
+    for name in ("talk.2.wav", "talk.2.srt", "talk.sv.srt"):
         (tmp_path / name).touch()
-    assert {one.name for one in files_beside(planted.path, [".srt"])} == {"talk.en-GB.srt", "talk.de.srt"}
+    assert [text_beside(planted.path, code) for code in ("de", "fa")] == [tmp_path / "talk.de.srt", None]
+    assert {one.suffixes[0] for one in files_beside(planted.path, [".srt"])} == {".en-GB", ".de", ".sv"}
     assert right_share(planted, tmp_path / "set") >= 0.98
     left = [row for row in read_segments(tmp_path / "set") if row["reason"] == "speech without text"]
     assert sum(float(row["end_seconds"]) - float(row["start_seconds"]) for row in left) == pytest.approx(2.0, abs=0.2)

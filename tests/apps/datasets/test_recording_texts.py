@@ -116,6 +116,9 @@ def test_texts_in_another_order_do_not_fit():
     texts = [pieces[k].text for k in np.random.default_rng(3).permutation(40)]
     shuffled = [replace(one, text=text) for one, text in zip(pieces, texts)]
     assert not fits_better_than_chance(align(starts, ends, shuffled), starts, ends, 40)
+    starts, ends = 6.0 * np.arange(40) + np.random.default_rng(3).normal([[0], [3]], 0.2, (2, 40))
+    verses = [Piece("a" * 40, *span) for span in zip(starts, ends)]  # of the same length
+    assert fits_better_than_chance(align(starts, ends, verses), starts, ends, 40)
 
 
 def test_speech_without_text_and_text_that_is_not_spoken_are_found():

@@ -98,6 +98,9 @@ def test_run_and_audio_files_are_compared(run, tiny_corpus, tmp_path, capsys, by
     output, broken = tmp_path / "judged", shutil.copytree(run, tmp_path / "broken")
     shutil.rmtree(broken / "gpt")
     flags = ["--data", str(tiny_corpus), "--sentences", "2", "--seeds", "2", "--output", str(output)]
+    (tmp_path / "gone").mkdir()
+    (tmp_path / "gone" / "metadata.csv").write_text("a|Hello there.\n")
+    assert main(["evaluate", str(tmp_path / "gone"), *flags]) == 2 and "no audio file a " in capsys.readouterr().err
     assert main(["evaluate", str(run), str(others), str(broken), *flags, "--recognizer", HEARS_ONE]) == 3
     reported = capsys.readouterr().out
     assert "broken is left out: " in reported and "no trained gpt" in reported
@@ -124,7 +127,9 @@ def test_run_and_audio_files_are_compared(run, tiny_corpus, tmp_path, capsys, by
 
 def test_texts_are_spoken_in_given_voices(run, tiny_corpus, tmp_path, capsys, by_color, eagerly, without_griffin_lim):
     texts = tmp_path / "texts.txt"
-    texts.write_text("# two sentences\none two\n\nthree\n", encoding="utf-8")
+    texts.write_text("# two sentences\n#one two\n\nthree\n", encoding="utf-8")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/.DS_Store").touch()
     voice = str(tiny_corpus / "wavs" / "low_six.wav")
     flags = ["--texts", str(texts), "--voices", voice, "--seeds", "1", "--output", str(tmp_path / "out")]
     assert main(["evaluate", str(run), *flags]) == 0

@@ -8,6 +8,7 @@ import sys
 import time
 from dataclasses import replace
 from importlib.util import find_spec
+from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
@@ -20,7 +21,7 @@ from myxtts.apps.studio.studio import Studio
 from myxtts.apps.studio.texts import PREFIX, TEXTS
 from myxtts.apps.studio.training_form import FLAGS, OWN, XTTS_V2
 from myxtts.config.checks import UserError
-from myxtts.config.config import DataConfig, ModelConfig, XTTSConfig, config_from_dict
+from myxtts.config.config import DataConfig, ModelConfig, TrainingConfig, XTTSConfig, config_from_dict
 from myxtts.config.stages import STAGES
 from myxtts.storage.files import append_line, read_json, temporary_path, write_json
 from myxtts.storage.run_folder import own_run_folder
@@ -147,10 +148,15 @@ def test_dropped_files_become_a_data_set(tmp_path):
     for number in (1, 2):
         data.add_recording("mine", audio, " one two. ")
         assert (folder / f"recorded_000{number}.txt").read_text() == "one two.\n"
+    (tmp_path / "b").mkdir()
+    other = [str(shutil.copyfile(file, tmp_path / "b" / file.name)) for file in given[:2]]
+    assert not data.keep("mine", other)  # the same files again
+    Path(other[1]).write_bytes(b"another text")
     wrong = {
         ("mine", str(given[1])): "Add recordings",
         ("mine", audio, "/x/a.exe"): "a.exe",
         ("new", audio): "a has no text",
+        ("mine", *other): "named a.txt",
         ("new", "/x/b.m4a"): "b.m4a.*ffmpeg",
     }
     wrong |= {("mine", audio, "/b/a.wav"): "named a.wav", ("mine", audio, str(listed)): "data set mine"}
@@ -263,6 +269,11 @@ def test_form_of_a_run_sends_what_was_changed_and_no_size_beside_a_source(tmp_pa
     assert flags[1:] == ["--language=en", "--data-gpu=0"]
     with pytest.raises(UserError, match="The recipe sets --train-data"):
         Studio(tmp_path).flags("run+1", OWN, found | dict(train_data=""))
+    strict = replace(config, training=TrainingConfig(strict=True))
+    write_json(tmp_path / "run+1/config.json", strict.to_dict())
+    typed = Studio(tmp_path).preset("run+1", None).values | dict(strict=False, init_from="base", tune="dvae, g")
+    assert "--no-strict" in Studio(tmp_path).flags("run+1", OWN, typed)
+    assert [row[0] for row in Studio(tmp_path).stages("run+1", OWN, typed)] == ["dvae"]
     fresh = Studio(tmp_path).preset("new", "").values | dict(train_data=" --odd", max_steps="20", lr="", xla=False)
     flags = ["--train-data=--odd", "--language=en", "--max-steps=20", "--gradient-checkpointing"]
     assert sorted(Studio(tmp_path).flags("new", "", fresh | dict(gradient_checkpointing=True))) == sorted(flags)
@@ -275,7 +286,9 @@ def test_form_of_a_run_sends_what_was_changed_and_no_size_beside_a_source(tmp_pa
 
 
 @pytest.mark.parametrize("name", ["", "base", "..", "../up", "/etc", "a/b", ".hidden", "a\x00", "a ", None])
-def test_name_of_a_run_cannot_be_a_path(tmp_path, name):
+def test_name_of_a_run_is_letters_of_any_script_but_no_path(tmp_path, name):
+    for good in ("हिन्दी", "مدل\u200cمن", "cafe\u0301 2"):
+        assert named_folder(tmp_path, good) == tmp_path / good
     with pytest.raises(UserError, match="name of a run"):
         named_folder(tmp_path, name)
 

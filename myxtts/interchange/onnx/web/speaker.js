@@ -6,8 +6,8 @@
 import * as ort from "./ort/ort.wasm.min.mjs";
 
 const PAUSE_SECONDS = 0.25, FADE_SECONDS = 0.005, CACHE_ROWS = 64, SILENT_PEAK = 1e-3;
-const SENTENCE_END = /(?<=[.!?…؟۔।。！？።])\s+/;
-const CLAUSE_END = /[,;:،؛、，；：፣፤፥—–](?=\s|[^\x00-\x7f])(?!\p{Nd})|[—–]/gu;
+const SENTENCE_END = /(?<=[.!?…؟۔।。！？።]["'”’»)\]\u200e\u200f\u202c\u2069]*)\s+/;
+const CLAUSE_END = /[,;:،؛、，；：፣፤፥](?=\s|[^\x00-\x7f])(?!\p{Nd})|[—–](?! ?\p{Nd})/gu;
 const WORD = /[\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}\u200c\u200d]/u;
 const SPOKEN = /[\p{L}\p{M}\p{N} '’\u200c\u200d]/u;
 const RECORDING = "your recording";
@@ -86,7 +86,8 @@ function cutText(text, limit) {
   const found = [];
   for (let part of text.trim().split(SENTENCE_END)) {
     while (part) {
-      const clauses = [...part.slice(0, limit).matchAll(CLAUSE_END)].filter((one) => one.index >= Math.floor(limit / 2));
+      const clauses = [...part.slice(0, limit + 2).matchAll(CLAUSE_END)].filter(
+        (one) => one.index >= Math.floor(limit / 2) && one.index < limit);
       let at = clauses.length ? clauses.at(-1).index + 1 : part.lastIndexOf(" ", limit);
       at = part.length <= limit ? part.length : at > 0 ? at : limit;
       const piece = part.slice(0, at).trim();
