@@ -49,8 +49,7 @@ def write_audio(path: AnyPath, samples: np.ndarray, sample_rate: int, from_rate:
 
 
 class _Disk:
-    """File object for libsndfile that remembers the first exception raised in a write (including `KeyboardInterrupt`),
-    because libsndfile would hide it."""
+    """File for libsndfile that keeps the first exception of a write (even `KeyboardInterrupt`), which it would hide."""
 
     def __init__(self, path):
         self._file, self.error = open(path, "wb", buffering=0), None
@@ -92,8 +91,7 @@ class AudioFile:
             soundfile._snd.sf_command(self._file._file, 0x1061, soundfile._ffi.NULL, 1)
 
     def write(self, samples: np.ndarray, last: bool = False) -> None:
-        """Appends samples `(S,)`, clipped to `[-1, 1]`. If `last`, flushes the resampler. Raises `AudioError` if a
-        sample is not finite."""
+        """Adds samples `(S,)`, clipped to [-1, 1]. Raises `AudioError` if not finite. `last` flushes the resampler."""
         samples = self._resampler.resample_chunk(samples, last=last) if self._resampler else samples
         if not np.isfinite(samples).all():
             raise AudioError(self.path, "not finite", "the samples to write contain NaN or infinity.")
@@ -112,7 +110,6 @@ class AudioFile:
 
 
 def _resampler(from_rate, to_rate):
-    """Returns a streaming resampler, or None if the rates are equal or `from_rate` is None."""
     return None if from_rate in (None, to_rate) else soxr.ResampleStream(from_rate, to_rate, 1, dtype="float32")
 
 

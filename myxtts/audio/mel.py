@@ -164,8 +164,7 @@ class MelSpectrogram:
 def resample(wav: Any, from_rate: int, to_rate: int) -> Any:
     """Resamples waveforms with a Hann-windowed sinc, as one strided convolution, eagerly or in a graph.
 
-    This is band-limited interpolation (Smith, "Digital Audio Resampling Home Page") with torchaudio's defaults, which
-    the reference implementation uses.
+    Band-limited interpolation (Smith, "Digital Audio Resampling Home Page") with torchaudio's defaults, like coqui-tts.
 
     `wav` is `(B, S)`, and the result `(B, ceil(S * to_rate / from_rate))` float32. Rates are in Hz. They should have a
     large common divisor: if p / q is the reduced ratio of the rates, the kernel size grows with p * q.
@@ -210,9 +209,8 @@ def log_mel_to_wav(log_mel: Any, num_iterations: int = 60) -> np.ndarray:
     if not np.isfinite(log_mel).all():
         raise ValueError("log_mel must be finite. Received: NaN or infinity. The model may have diverged.")
     mel, filters = np.maximum(np.exp(log_mel), _TINY), DVAE_MEL.filterbank()
-    mean_power = mel / filters.sum(axis=0)
     # Bins outside all filters keep zero power.
-    power = mean_power @ filters.T / np.maximum(filters.sum(axis=1), _TINY)
+    power = (mel / filters.sum(axis=0)) @ filters.T / np.maximum(filters.sum(axis=1), _TINY)
     for _ in range(20):
         power = _pooling_to(mel, filters, power)
     magnitude = np.sqrt(power)

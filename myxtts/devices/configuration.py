@@ -1,7 +1,6 @@
 """Chooses the devices of this machine (a `DevicePlan`) and configures TensorFlow for them.
 
-A plan must be applied before TensorFlow's runtime starts, so a program calls `early_gpu_configuration` first and then
-imports TensorFlow.
+A plan must be applied before TensorFlow's runtime starts: call `early_gpu_configuration`, then import TensorFlow.
 """
 
 import os
@@ -24,8 +23,7 @@ _applied: tuple[DeviceRequest, DevicePlan] | None = None
 def plan_for(data_gpu: int | None = None, model_gpu: int | None = None) -> DevicePlan:
     """Returns the device plan for the given GPUs. Calls `early_gpu_configuration` if this plan is not yet applied.
 
-    Without arguments, returns the applied plan. If no plan has been applied, returns a plan for one device (the first
-    GPU or the CPU), and does not apply it.
+    Without arguments, returns the applied plan or, without one, a plan for the first GPU or the CPU, not applied.
     """
     pair, plan = (data_gpu, model_gpu), _applied and _applied[1]
     if plan and (pair == (None, None) or plan.is_dual and pair == (plan.data_gpu, *plan.model_gpus)):
@@ -44,8 +42,7 @@ def check_devices(data_gpu: int | None = None, model_gpu: int | None = None, **o
         return
     gpus = visible_gpus() if "tensorflow" in sys.modules else _nvml_gpus()
     # If only TensorFlow can count the GPUs, there may be enough.
-    num_gpus = max(data_gpu or 0, *request.models, 0) + 2 if gpus is None else len(gpus)
-    plan_devices(num_gpus=num_gpus, **vars(request))
+    plan_devices(num_gpus=max(data_gpu or 0, *request.models, 0) + 2 if gpus is None else len(gpus), **vars(request))
 
 
 def visible_gpus() -> Sequence[GPU]:
@@ -128,8 +125,7 @@ def apply_plan(plan: DevicePlan) -> None:
     If data and model have separate devices, turns off soft placement. TensorFlow then raises an error if a device is
     missing, and does not use the CPU instead. Also sets the policy `silent`, which permits copies between devices.
 
-    Raises `DeviceError` if TensorFlow does not see the GPUs of the plan, is built for another accelerator, or has
-    already initialized its runtime.
+    Raises `DeviceError` if TensorFlow does not see the plan's GPUs, is built for another accelerator, or has started.
     """
     if plan.is_dual:
         say(f"Configuring Multi-GPU Mode...\nData Processing GPU: {plan.data_gpu}")
@@ -157,8 +153,7 @@ def apply_plan(plan: DevicePlan) -> None:
         say(f"Set visible devices: GPU {' and GPU '.join(map(str, plan.visible))}{' (virtual)' * plan.virtual}")
         if plan.visible_ids:
             for role, limit in (("data", plan.data_memory_mb), ("model", plan.model_memory_mb)):
-                growth_or_limit = f"limit for {role} GPU: {limit} MB" if limit else f"growth for {role} GPU"
-                say(f"Configured memory {growth_or_limit}")
+                say(f"Configured memory {f'limit for {role} GPU: {limit} MB' if limit else f'growth for {role} GPU'}")
         tf.config.set_soft_device_placement(False)
         tf.config.experimental.set_device_policy("silent")
         say("Multi-GPU configuration completed successfully")
@@ -183,7 +178,6 @@ def configure_for_speech(device: str | None = None) -> AbstractContextManager:
 
 
 def _require_build(tf, accelerator):
-    """Raises `DeviceError` if the accelerator is `cuda` or `rocm` and this TensorFlow is not built for it."""
     built_with = {"cuda": tf.test.is_built_with_cuda, "rocm": tf.test.is_built_with_rocm}
     if accelerator in built_with and not built_with[accelerator]():
         rule = f"{ACCELERATOR_VARIABLES[0]}={accelerator} needs a TensorFlow built with {accelerator}"

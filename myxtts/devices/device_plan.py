@@ -134,8 +134,7 @@ def plan_devices(*, num_gpus: int, gpus: Sequence[GPU] | None = None, **request)
             needed, total = data_limit * (gpu == data_gpu) + model_limit * (gpu in models), gpus[gpu].memory_mb
             rule = f"The memory limits of GPU {gpu} must fit in its {total} MB. Received: {needed} MB."
             _require(needed <= total, f"{rule} Lower --data-gpu-memory or --model-gpu-memory.")
-    # TensorFlow numbers the logical devices GPU by GPU. The data GPU is the first visible GPU, and the data device is
-    # the first logical device on it.
+    # TensorFlow numbers the logical devices GPU by GPU. The first one on the first visible GPU is the data device.
     visible = tuple(dict.fromkeys((data_gpu, *models)))
     mode, unit = "isolated" if isolation else "dual", "CPU" if virtual else "GPU"
     trained = [gpu for gpu in visible if gpu in models]
@@ -153,7 +152,6 @@ def _require(holds, message):
 
 
 def _check_request(request):
-    """Raises `DeviceError` if the options contradict each other."""
     models, paired, pair = request.models, request.data_gpu is not None, "--data-gpu and --model-gpu"
     virtual, accelerator = request.virtual_devices or 0, request.accelerator
     variable, kinds, named = ACCELERATOR_VARIABLES[0], ", ".join(ACCELERATORS), ",".join(map(str, models))

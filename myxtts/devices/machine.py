@@ -24,10 +24,6 @@ from myxtts.storage.files import AnyPath
 BYTES_PER_GB = 2**30
 BFLOAT16_CAPABILITY = (8, 0)
 """First CUDA compute capability with bfloat16 tensor cores (Ampere)."""
-FLOAT16_CAPABILITY = (7, 0)
-"""First CUDA compute capability with tensor cores, for float16 (Volta)."""
-BFLOAT16_CPU_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}
-"""Flags in /proc/cpuinfo of CPUs (Intel, AMD, Arm) with bfloat16 instructions."""
 
 
 @dataclass(frozen=True)
@@ -162,7 +158,6 @@ def _limiting_files(root, controller, *names):
 
 
 def _text(path):
-    """Returns the text of a file, or None if it cannot be read."""
     with suppress(OSError):
         return path.read_text(encoding="utf-8")
 
@@ -190,8 +185,7 @@ def device_named(name: str | None, setting: str = "--device") -> str:
 
     present = [short_name(one.name) for one in tf.config.list_logical_devices()]
     device = short_name(name if ":" in name else f"{name}:0").upper()
-    choices = ", ".join(one.strip("/").lower() for one in present)
-    require(device in present, setting, f"one of {choices}", name)
+    require(device in present, setting, f"one of {', '.join(one.strip('/').lower() for one in present)}", name)
     return device
 
 
@@ -213,7 +207,7 @@ def choose_precision(requested: str, device: str) -> tuple[str, str]:
     without bfloat16, a request for bfloat16 becomes float32, which is faster there. Other requests remain unchanged.
     """
     if runs_on_cpu(device):
-        has_bfloat16 = bool(BFLOAT16_CPU_FLAGS & read_processor().flags)
+        has_bfloat16 = not read_processor().flags.isdisjoint({"avx512_bf16", "amx_bf16", "bf16"})  # Intel, AMD, Arm
         hardware = f"this CPU has {'' if has_bfloat16 else 'no '}bfloat16 instructions"
         automatic = "mixed_bfloat16" if has_bfloat16 else "float32"
         return automatic if requested == "auto" else requested, hardware
@@ -224,7 +218,7 @@ def choose_precision(requested: str, device: str) -> tuple[str, str]:
     if requested == "auto":
         if capability >= BFLOAT16_CAPABILITY:
             return "mixed_bfloat16", f"{hardware} has bfloat16"
-        if capability >= FLOAT16_CAPABILITY:
+        if capability >= (7, 0):  # Volta
             return "mixed_float16", f"{hardware} has float16 tensor cores and no bfloat16"
         return "float32", f"{hardware} has no tensor cores"
     if requested == "mixed_bfloat16" and capability < BFLOAT16_CAPABILITY:

@@ -125,17 +125,15 @@ def contour_of(samples: np.ndarray, sample_rate: int) -> Contour:
     # Probabilistic YIN (Mauch and Dixon 2014).
     options = dict(sr=MODEL_SAMPLE_RATE, frame_length=_MEL.win_length, hop_length=HOP_SAMPLES, fill_na=0.0)
     f0 = librosa.pyin(audio, fmin=60.0, fmax=500.0, **options)[0][first : last + 1]
-    seconds = (last + 1 - first) * HOP_SAMPLES / MODEL_SAMPLE_RATE
     pause = (max(np.diff(loud), default=1) - 1) * HOP_SAMPLES / MODEL_SAMPLE_RATE
     # Cosine transform of the log amplitudes of the mel bands, without coefficient 0, which is the level.
     log_amplitude = 0.5 * log_mel[first : last + 1].astype(np.float64)
     cepstra = scipy.fft.dct(log_amplitude, type=2, axis=1)[:, 1:25] / log_mel.shape[1]
-    return Contour(cepstra, f0, float(seconds), float(pause))
+    return Contour(cepstra, f0, float((last + 1 - first) * HOP_SAMPLES / MODEL_SAMPLE_RATE), float(pause))
 
 
 def pitch_figures(contour: Contour) -> tuple[float | None, float | None, float]:
-    """Returns the median of F0 in Hz, the standard deviation of F0 in semitones, and the fraction of voiced frames. The
-    first two are None if no frame is voiced."""
+    """Returns F0's median (Hz) and standard deviation (semitones), None without voiced frames, and their fraction."""
     voiced = contour.f0[contour.f0 > 0]
     if not len(voiced):
         return None, None, 0.0

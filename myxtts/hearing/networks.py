@@ -35,7 +35,6 @@ Encoder = Callable[[np.ndarray, int], np.ndarray]
 """Speaker encoder: function of samples `(S,)` and their rate in Hz that returns a unit-length embedding `(E,)`."""
 WINDOW_SAMPLES, CONTEXT_SAMPLES = 512, 64
 """Input sizes of Silero in 16 kHz samples: the window to classify, and the end of the previous window as context."""
-_SILERO_PLACES = {"faster_whisper": "assets/silero_vad*.onnx", "silero_vad": "data/silero_vad.onnx"}
 
 
 def open_network(path: str | Path, flag: str):
@@ -174,7 +173,7 @@ def find_silero() -> Path | None:
     """Returns the path of a Silero model in an installed package; None if the model or onnxruntime is missing."""
     if importlib.util.find_spec("onnxruntime") is None:
         return None
-    for package, pattern in _SILERO_PLACES.items():
+    for package, pattern in (("faster_whisper", "assets/silero_vad*.onnx"), ("silero_vad", "data/silero_vad.onnx")):
         found = importlib.util.find_spec(package)
         files = sorted(Path(found.origin).parent.glob(pattern)) if found and found.origin else []
         if files:

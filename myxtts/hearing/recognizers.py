@@ -228,8 +228,7 @@ def at_rate(samples: np.ndarray, sample_rate: int) -> np.ndarray:
 
 def normalized(text: str, language: str) -> str:
     """Normalizes a text for comparison: applies `write_out` and `clean_text`, folds case, removes punctuation."""
-    written_out = clean_text(get_language(language).write_out(text), language)
-    text = unicodedata.normalize("NFKC", written_out).casefold()
+    text = unicodedata.normalize("NFKC", clean_text(get_language(language).write_out(text), language)).casefold()
     # Recognizers are inconsistent in apostrophes, Arabic vowel marks and invisible characters within words.
     text = re.sub("['’\u00ad\u064b-\u065f\u0670\u06d6-\u06ed\u200c\u200d\ufe0f]", "", text)
     # Punctuation separates words; combining marks, such as Hindi vowel signs, are parts of words.

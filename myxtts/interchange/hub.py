@@ -36,7 +36,6 @@ _RELEASED_FILES = [RELEASE, *RELEASED_NAMES.values()]
 TERMS = ["README.md", "LICENSE*", "LICENCE*"]
 """Patterns of the files that state the licence. They are downloaded before the user is asked to accept the licence."""
 _MESSAGES = read_toml(__file__, "hub.toml")
-_NAME = re.compile(r"hf://([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@([\w./-]+))?")
 _FOUND: dict[str, Path] = {}
 """Folders of the models used so far, by hub name, so that a process never mixes two commits of a model."""
 
@@ -52,7 +51,7 @@ def is_hub_name(source: str | os.PathLike) -> bool:
 
 def parse_hub_name(source: str) -> tuple[str, str]:
     """Splits `hf://owner/name[@revision]` into `owner/name` and revision (`main` by default), or raises `HubError`."""
-    match = _NAME.fullmatch(source)
+    match = re.fullmatch(r"hf://([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@([\w./-]+))?", source)
     if not match or ".." in source:
         raise HubError(f"A model of the hub must be hf://owner/name or hf://owner/name@revision. Received: {source}.")
     return match[1], match[2] or "main"

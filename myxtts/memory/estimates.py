@@ -17,8 +17,6 @@ from myxtts.config.rates import CODE_STRIDE_SAMPLES, MEL_FRAMES_PER_CODE, MEL_HO
 from myxtts.config.stages import StageConfig
 
 FLOAT = 4  # size of a float32 in bytes
-TEXT_MARKS, AUDIO_MARKS = 2, 5
-"""Numbers of tokens that teacher forcing adds to a text (`[START]` and `[STOP]`) and to codes (1 start and 4 stops)."""
 CHUNK_KEYS = 256
 """Number of keys in a chunk of memory-efficient attention, as in `models.attention.CHUNK`."""
 TOKENS_PER_SECOND = 7
@@ -54,11 +52,10 @@ class Shapes:
             seconds = min(seconds, frames * MEL_HOP_SAMPLES / MODEL_SAMPLE_RATE)
         if settings and settings.crop_seconds:
             seconds = min(seconds, settings.crop_seconds)
-        conditioning_seconds = min(seconds, data.conditioning_seconds[1])
         text = data.max_text_length
         text = text if data.static_shapes else min(round(TOKENS_PER_SECOND * seconds), text)
         codes = int(seconds * MODEL_SAMPLE_RATE) // CODE_STRIDE_SAMPLES + 1
-        frames = int(conditioning_seconds * MODEL_SAMPLE_RATE) // MEL_HOP_SAMPLES + 1
+        frames = int(min(seconds, data.conditioning_seconds[1]) * MODEL_SAMPLE_RATE) // MEL_HOP_SAMPLES + 1
         return cls(batch, text, codes, frames, getattr(settings, "frames", cls.slice_frames))
 
 
@@ -198,8 +195,7 @@ def _kept_by_attention(heads, keys, width, dropout, optimizations):
 
 def _conditioning_activations(model, frames, optimizations):
     """Returns the bytes that the activations of the conditioning encoder take per clip."""
-    # The mel spectrogram; per block, the group norm's input in float32 and its output (2 W), query, key and value (3
-    # W), merged heads (W) and the softmax.
+    # The mel; per block: norm input in float32, norm output (2 W), query, key, value (3 W), merged heads (W), softmax.
     width, number = model.width, optimizations.compute_bytes
     if optimizations.xla:
         return frames * (model.num_mels * FLOAT + model.conditioning_blocks * width * number)
@@ -224,7 +220,8 @@ def estimate_gpt(model: ModelConfig, shapes: Shapes, optimizations: Optimization
     count, number, uses_lora = count_gpt(model), optimizations.compute_bytes, optimizations.lora_rank > 0
     adapters, text_weights = count_lora(model, optimizations)
     trained = adapters + text_weights if uses_lora else count
-    text, audio, frames = shapes.text + TEXT_MARKS, shapes.codes + AUDIO_MARKS, shapes.frames
+    # Teacher forcing adds `[START]` and `[STOP]` to a text, 1 start and 4 stops to codes.
+    text, audio, frames = shapes.text + 2, shapes.codes + 5, shapes.frames
     positions = model.num_latents + text + audio
     blocks = model.layers * _block_activations(model, positions, optimizations)
     # After the last block: the slice without latents, two norms as in a block, and the inputs of both heads.

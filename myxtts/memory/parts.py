@@ -18,8 +18,6 @@ FEWEST_CHANNELS = 4
 """Minimum number of channels in a discriminator's layers. This constant and those above repeat values of `models`."""
 DIVISORS = {"nano": 8, "tiny": 4, "small": 2}
 """Divisor of the discriminators' numbers of channels, by model size; 1 for sizes not listed."""
-CONTEXT_FRAMES = {"istft": 34, "hifigan": 26}
-"""Number of frames around a slice that affect its audio, by decoder type. In `istft`, blocks beyond 4 add 6 each."""
 
 
 def count_speaker(model: ModelConfig) -> tuple[int, int]:
@@ -125,8 +123,7 @@ def _decoder_activations(model, frames, number):
         width = model.decoder_width
         blocks = model.decoder_blocks * (2 + 1 + 2 + 1 + 4 * EXPANSION + 3) * width * number
         return frames * (blocks + (model.width + 6 * width) * number + 3 * 4 * MEL_HOP_SAMPLES * FLOAT)
-    width, samples, total = model.decoder_channels, frames, model.width + 2 * model.decoder_channels
-    total *= frames
+    width, samples, total = model.decoder_channels, frames, frames * (model.width + 2 * model.decoder_channels)
     for factor, _ in DECODER_UPSAMPLING:
         width, samples = width // 2, samples * factor
         total += samples * width * (1 + 4 * len(DECODER_DILATIONS) * len(DECODER_KERNELS))
@@ -140,8 +137,8 @@ def estimate_decoder(model: ModelConfig, shapes: Shapes, optimizations=Optimizat
     generated audio: before and after activation."""
     decoder, discriminators = count_decoder(model), count_discriminators(model)
     trained, number = decoder + discriminators, optimizations.compute_bytes
-    context = CONTEXT_FRAMES[model.decoder_type]
-    context += 6 * max(0, model.decoder_blocks - 4) * (model.decoder_type == "istft")
+    # Frames around a slice that affect its audio.
+    context = 34 + 6 * max(0, model.decoder_blocks - 4) if model.decoder_type == "istft" else 26
     samples = shapes.slice_frames * MEL_HOP_SAMPLES
     maps = sum(outputs * positions for _, _, outputs, positions in _discriminator_layers(model, samples))
     spectra = 36 * samples * FLOAT  # measured

@@ -201,10 +201,8 @@ def attend(
         if use.form == MEMORY_EFFICIENT:
             return memory_efficient_attention(query, key, value, key_mask, causal, dropout, seed)
         # Dropout masks are stored, because recomputing them takes longer than the matrix products.
-        shape = (*ops.shape(query)[:3], ops.shape(key)[2])
-        keep = None if dropout is None else dropout.keep_mask(shape, seed)
-        standard = use.segment(lambda *projected: attention(*projected, key_mask, causal, dropout, keep))
-        return standard(query, key, value)
+        keep = None if dropout is None else dropout.keep_mask((*ops.shape(query)[:3], ops.shape(key)[2]), seed)
+        return use.segment(lambda *projected: attention(*projected, key_mask, causal, dropout, keep))(query, key, value)
 
 
 class CausalSelfAttention(Layer):
@@ -249,8 +247,7 @@ class TransformerBlock(Layer):
         mlp_in = normal_linear(4 * width, width, "mlp_in", dtype=policy)
         mlp_out = normal_linear(width, 4 * width, "mlp_out", output_stddev, policy)
         self.attention_norm = layer_norm(width, "attention_norm", policy)
-        options = width, heads, dropout, output_stddev, site
-        self.attention = CausalSelfAttention(*options, dtype=policy, name="attention")
+        self.attention = CausalSelfAttention(width, heads, dropout, output_stddev, site, dtype=policy, name="attention")
         self.mlp_norm = layer_norm(width, "mlp_norm", policy)
         self.mlp_in, self.mlp_out = mlp_in, mlp_out
 
@@ -266,8 +263,7 @@ class TransformerBlock(Layer):
         qkv = use.segment(lambda x: self.attention.qkv(self.attention_norm(x), seed=seed))(x)
         query, keys, values = self.attention.split(qkv)
         attended = attend(use, query, keys, values, key_mask, True, self.attention.dropout, seed)
-        update = self.attention.output_projection(merge_heads(attended), seed=seed)
-        x = x + self.attention_dropout(update, seed=seed)
+        x = x + self.attention_dropout(self.attention.output_projection(merge_heads(attended), seed=seed), seed=seed)
         return self._mlp(x, seed, use), keys, values
 
     def _mlp(self, x, seed=None, use=MemoryUse()):

@@ -8,7 +8,7 @@ from keras import ops
 
 from myxtts.config.model import norm_groups
 from myxtts.models.attention import MemoryUse, attend, attention, merge_heads, split_heads
-from myxtts.models.layers import Layer, Tensor, built, torch_linear
+from myxtts.models.layers import Layer, Tensor, built, normal, torch_linear
 
 
 class ConditioningBlock(Layer):
@@ -89,8 +89,7 @@ class PerceiverResampler(Layer):
     def __init__(self, width: int, num_latents: int, depth: int, heads: int, head_width: int, **kwargs):
         super().__init__(**kwargs)
         self.heads, self.head_width = heads, head_width
-        start = keras.initializers.RandomNormal(0.0, 0.02)
-        self.latents = self.add_weight(shape=(num_latents, width), name="latents", initializer=start)
+        self.latents = self.add_weight(shape=(num_latents, width), name="latents", initializer=normal(0.02))
         self.gamma = self.add_weight(shape=(width,), name="gamma", initializer="ones")
         options = width, heads, head_width
         self.layers = [PerceiverLayer(*options, dtype=self.dtype_policy, name=f"layer_{i}") for i in range(depth)]

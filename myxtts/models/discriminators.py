@@ -1,7 +1,6 @@
 """Multi-period and multi-resolution discriminators for training waveform decoders.
 
-Kong, Kim and Bae, "HiFi-GAN" (2020), section 2.3; Siuzdak, "Vocos" (2023), section 3.3, after Jang et al., "UnivNet"
-(2021).
+HiFi-GAN (Kong, Kim and Bae 2020, section 2.3); Vocos (Siuzdak 2023, section 3.3), after UnivNet (Jang et al. 2021).
 """
 
 from collections.abc import Sequence
@@ -36,8 +35,6 @@ RESOLUTIONS = (512, 1024, 2048)
 """FFT lengths of the spectrum discriminators, in samples."""
 PERIOD_CHANNELS = (32, 128, 512, 1024, 1024)
 SPECTRUM_CHANNELS = (32, 32, 32, 32, 32)
-FEWEST_CHANNELS = 4
-"""Minimum number of channels of a layer, whatever the `divisor` of `Discriminators`."""
 
 
 class PeriodDiscriminator(Layer):
@@ -99,16 +96,14 @@ class Discriminators(Layer):
     S must be static and a multiple of 512.
 
     Args:
-        divisor: Divisor of the papers' channel counts. A larger divisor speeds up training.
+        divisor: Divisor of the papers' channel counts, of which at least 4 are left. A larger one speeds up training.
         periods: Period of each `PeriodDiscriminator`.
         resolutions: FFT length of each `SpectrumDiscriminator`.
     """
 
-    def __init__(
-        self, divisor: int = 1, periods: Sequence[int] = PERIODS, resolutions: Sequence[int] = RESOLUTIONS, **kwargs
-    ):
+    def __init__(self, divisor=1, periods: Sequence[int] = PERIODS, resolutions: Sequence[int] = RESOLUTIONS, **kwargs):
         super().__init__(**kwargs)
-        narrow = lambda channels: tuple(max(FEWEST_CHANNELS, wide // divisor) for wide in channels)
+        narrow = lambda channels: tuple(max(4, wide // divisor) for wide in channels)
         dtype, of_periods, of_spectra = self.dtype_policy, narrow(PERIOD_CHANNELS), narrow(SPECTRUM_CHANNELS)
         parts = [PeriodDiscriminator(n, of_periods, dtype=dtype, name=f"period_{n}") for n in periods]
         parts += [SpectrumDiscriminator(n, of_spectra, dtype=dtype, name=f"spectrum_{n}") for n in resolutions]

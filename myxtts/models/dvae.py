@@ -21,11 +21,8 @@ class VectorQuantizer(Layer):
     def __init__(self, num_codes: int, width: int, **kwargs):
         super().__init__(**{"dtype": "float32", **kwargs})
         self.num_codes, self.width = num_codes, width
-
-        def weight(name, shape, start):
-            # In float32 even if the layer has a lower precision.
-            return self.add_weight(shape=shape, name=name, trainable=False, autocast=False, initializer=start)
-
+        # In float32 even if the layer has a lower precision.
+        weight = lambda name, shape, start: self.add_weight(shape, start, trainable=False, autocast=False, name=name)
         self.codebook = weight("codebook", (num_codes, width), keras.initializers.RandomNormal(0.0, 1.0))
         self.codebook_sum = weight("codebook_sum", (num_codes, width), "zeros")
         self.cluster_size = weight("cluster_size", (num_codes,), "zeros")
@@ -106,20 +103,15 @@ class DVAE(Layer):
         policy, wide, width = self.dtype_policy, 2 * hidden, codebook_width
         self.reach = 2 * residual_blocks + 1
         """Lookahead of `encode` in codes: 2 per residual block, plus 1 for the strided convolutions and the STFT."""
-
-        def conv(name, *options, stride=1):
-            return Conv1D(*options, stride=stride, dtype=policy, name=name)
-
-        def blocks(name):
-            return [DVAEResidualBlock(wide, dtype=policy, name=f"{name}_{i}") for i in range(residual_blocks)]
-
+        conv = lambda name, *options, stride=1: Conv1D(*options, stride=stride, dtype=policy, name=name)
+        block = lambda name: DVAEResidualBlock(wide, dtype=policy, name=name)
         self.encoder_conv_0 = conv("encoder_conv_0", num_mels, hidden, 3, stride=2)
         self.encoder_conv_1 = conv("encoder_conv_1", hidden, wide, 3, stride=2)
-        self.encoder_blocks = blocks("encoder_block")
+        self.encoder_blocks = [block(f"encoder_block_{i}") for i in range(residual_blocks)]
         self.encoder_output = conv("encoder_output", wide, width, 1)
         self.quantizer = VectorQuantizer(num_codes, width, name="quantizer")
         self.decoder_input = conv("decoder_input", width, wide, 1)
-        self.decoder_blocks = blocks("decoder_block")
+        self.decoder_blocks = [block(f"decoder_block_{i}") for i in range(residual_blocks)]
         self.decoder_conv_0 = conv("decoder_conv_0", wide, wide, 3)
         self.decoder_conv_1 = conv("decoder_conv_1", wide, hidden, 3)
         self.decoder_output = conv("decoder_output", hidden, num_mels, 1)

@@ -19,9 +19,8 @@ from myxtts.models.layers import Dropout, Layer, Shape, Tensor, layer_norm, norm
 def sinusoids(shape: Shape, dtype=None) -> Tensor:
     """Keras initializer of position embeddings `(rows, width)`: sinusoids (Vaswani et al. 2017, section 3.5).
 
-    The longest period is 1,000 times the shortest. The RMS is half the RMS of initial token embeddings. With the
-    smaller random values of the reference implementation (standard deviation 0.02), a model learns the alignment of
-    text and audio far more slowly.
+    The longest period is 1,000 times the shortest. The RMS is half the RMS of initial token embeddings. With smaller
+    random values, as in the reference (standard deviation 0.02), a model learns to align text and audio far later.
     """
     rows, width = shape
     half = (width + 1) // 2
@@ -101,14 +100,9 @@ class GPT(Layer):
         self.config = config if isinstance(config, ModelConfig) else ModelConfig(**config)
         config, width, policy = self.config, self.config.width, self.dtype_policy
         self.embedding_dropout = Dropout(config.dropout, site=SITES_PER_BLOCK * config.layers)
-
-        def table(name, rows, start):
-            return self.add_weight(shape=(rows, width), name=name, initializer=start)
-
-        def block(number):
-            options = config.heads, config.dropout, 0.02 / (2 * config.layers) ** 0.5, SITES_PER_BLOCK * number
-            return TransformerBlock(width, *options, dtype=policy, name=f"block_{number}")
-
+        table = lambda name, rows, start: self.add_weight(shape=(rows, width), name=name, initializer=start)
+        options = width, config.heads, config.dropout, 0.02 / (2 * config.layers) ** 0.5
+        block = lambda i: TransformerBlock(*options, SITES_PER_BLOCK * i, dtype=policy, name=f"block_{i}")
         sizes = config.num_mels, width, config.conditioning_blocks, config.conditioning_heads
         self.conditioning_encoder = ConditioningEncoder(*sizes, dtype=policy, name="conditioning_encoder")
         sizes = config.num_latents, config.perceiver_depth, config.perceiver_heads, config.perceiver_head_width
@@ -119,7 +113,7 @@ class GPT(Layer):
         self.audio_embedding = table("audio_embedding", config.num_audio_tokens, normal(1.0))
         self.text_positions = table("text_position_embedding", config.max_text_tokens + 2, sinusoids)
         self.audio_positions = table("audio_position_embedding", config.max_audio_tokens + 3, sinusoids)
-        self.blocks = [block(number) for number in range(config.layers)]
+        self.blocks = [block(i) for i in range(config.layers)]
         self.trunk_norm, self.final_norm = (layer_norm(width, name, policy) for name in ("trunk_norm", "final_norm"))
         self.text_head = torch_linear(config.num_text_tokens, width, "text_head", dtype=policy)
         self.audio_head = torch_linear(config.num_audio_tokens, width, "audio_head", dtype=policy)
@@ -272,8 +266,7 @@ SamplingValues = namedtuple("SamplingValues", "temperature top_k top_p repetitio
 def penalize_repetition(logits: Tensor, seen: Tensor, penalty: Tensor) -> Tensor:
     """Lowers the logits of codes that were sampled before (Keskar et al. 2019, section 4.1).
 
-    `logits` and `seen` (bool, the codes sampled before) are `(B, V)`. Positive logits are divided by `penalty`;
-    negative logits are multiplied by `penalty`.
+    `logits` and `seen` (bool: sampled before) are `(B, V)`. `penalty` divides positive and multiplies negative logits.
     """
     return ops.where(seen, ops.where(logits < 0, logits * penalty, logits / penalty), logits)
 
@@ -291,8 +284,7 @@ def filter_logits(logits: Tensor, temperature: Tensor, top_k: Tensor, top_p: Ten
     kth = ops.min(ops.where(is_among_best, descending, -HIDDEN), axis=-1, keepdims=True)
     logits = ops.where(logits < kth, HIDDEN, logits)
     descending = ops.where(descending < kth, HIDDEN, descending)
-    # A logit is kept while the probabilities above it sum to less than top_p. Sums are rounded and may pass 1, so a
-    # top_p of 1 is handled separately.
+    # A logit is kept while the probabilities above it sum to less than top_p. A top_p of 1 keeps all: sums may pass 1.
     probabilities = ops.softmax(descending, axis=-1)
     above = ops.cumsum(probabilities, axis=-1) - probabilities
     kept = ops.where((above < top_p) | (top_p >= 1.0), descending, -HIDDEN)

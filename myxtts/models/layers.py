@@ -169,8 +169,7 @@ def dense(units: int, fan_in: int, name: str, dtype=None, **options) -> keras.la
 
 def torch_linear(units: int, fan_in: int, name: str, use_bias=True, dtype=None, zero=False) -> keras.layers.Dense:
     """Creates a `dense` layer with PyTorch's initialization, uniform within ±1 / sqrt(fan_in), or zeros if `zero`."""
-    bound = fan_in**-0.5
-    options = {name: "zeros" if zero else uniform(bound) for name in ("kernel_initializer", "bias_initializer")}
+    options = {name: "zeros" if zero else uniform(fan_in**-0.5) for name in ("kernel_initializer", "bias_initializer")}
     return dense(units, fan_in, name, dtype, use_bias=use_bias, **options)
 
 

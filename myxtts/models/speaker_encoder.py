@@ -7,7 +7,6 @@ speaker recognition challenge 2020", 2020), in the variant of XTTS v2.
 import math
 from collections.abc import Callable, Sequence
 
-import keras
 from keras import ops
 
 from myxtts.config.model import SPEAKER_BLOCKS, SPEAKER_NUM_MELS, ModelConfig
@@ -31,14 +30,11 @@ class BatchNormalization(Layer):
         super().__init__(**kwargs)
         self.over_replicas: Callable[[Tensor], Tensor] = lambda value: value
         """Function that sums a value over the replicas that share a batch; by default the identity, for one replica."""
-
-        def weight(name, start, trainable=True):
-            options = dict(name=name, trainable=trainable, dtype="float32", autocast=False)
-            return self.add_weight(shape=(channels,), initializer=start, **options)
-
-        self.gamma, self.beta = weight("gamma", "ones"), weight("beta", "zeros")
-        self.moving_mean = weight("moving_mean", "zeros", False)
-        self.moving_variance = weight("moving_variance", "ones", False)
+        options = dict(shape=(channels,), dtype="float32", autocast=False)
+        self.gamma = self.add_weight(name="gamma", initializer="ones", **options)
+        self.beta = self.add_weight(name="beta", initializer="zeros", **options)
+        self.moving_mean = self.add_weight(name="moving_mean", initializer="zeros", trainable=False, **options)
+        self.moving_variance = self.add_weight(name="moving_variance", initializer="ones", trainable=False, **options)
 
     def call(self, inputs: Tensor, training=False) -> Tensor:
         x = ops.cast(inputs, "float32")
@@ -143,9 +139,7 @@ class SpeakerEncoder(Layer):
     blocks of each group. Each group except the first halves the number of frames and the number of mel bands.
     """
 
-    def __init__(
-        self, num_mels: int, widths: Sequence[int], num_blocks=SPEAKER_BLOCKS, embedding_width: int = 512, **kwargs
-    ):
+    def __init__(self, num_mels: int, widths: Sequence[int], num_blocks=SPEAKER_BLOCKS, embedding_width=512, **kwargs):
         # No autocast: the log-mel is normalized in float32.
         super().__init__(autocast=False, **kwargs)
         self.embedding_width, dtype = embedding_width, self.dtype_policy
@@ -199,8 +193,7 @@ class AngularMarginClassifier(Layer):
     def __init__(self, num_classes: int, width: int, **kwargs):
         super().__init__(**{"dtype": "float32", **kwargs})
         self.num_classes = num_classes
-        shape, start = (num_classes, width), keras.initializers.GlorotUniform()
-        self.directions = self.add_weight(shape=shape, name="directions", autocast=False, initializer=start)
+        self.directions = self.add_weight((num_classes, width), "glorot_uniform", autocast=False, name="directions")
 
     def call(self, vectors: Tensor, classes: Tensor, active: Tensor) -> Tensor:
         directions = ops.convert_to_tensor(self.directions)
@@ -213,5 +206,4 @@ class AngularMarginClassifier(Layer):
         far = cosine - self.margin * math.sin(self.margin)
         target = ops.where(cosine > -math.cos(self.margin), moved, far)
         right = ops.one_hot(classes, self.num_classes, dtype="float32")
-        logits = self.scale * (right * target + (1.0 - right) * cosine)
-        return ops.where(ops.cast(active, "bool")[None], logits, -1e9)
+        return ops.where(ops.cast(active, "bool")[None], self.scale * (right * target + (1.0 - right) * cosine), -1e9)

@@ -112,10 +112,8 @@ class ResidualStack(Layer):
 
     def __init__(self, channels: int, kernel_size: int, dilations: Sequence[int], **kwargs):
         super().__init__(**kwargs)
-
-        def conv(name, dilation=1):
-            return Conv1D(channels, channels, kernel_size, dilation=dilation, dtype=self.dtype_policy, name=name)
-
+        options = dict(dtype=self.dtype_policy)
+        conv = lambda name, dilation=1: Conv1D(channels, channels, kernel_size, 1, dilation, name=name, **options)
         self.dilated = [conv(f"dilated_{i}", dilation) for i, dilation in enumerate(dilations)]
         self.plain = [conv(f"plain_{i}") for i in range(len(dilations))]
 
@@ -132,8 +130,7 @@ class HifiganGenerator(WaveformDecoder):
     Args:
         width, speaker_width: Width of latents and of speaker vectors.
         channels: Channels of the first convolution; each stage halves them.
-        upsampling: Factor and kernel size of the transposed convolution of each stage. The product of the factors is
-            `hop_length`.
+        upsampling: Factor and kernel size of each stage's transposed convolution. The factors multiply to `hop_length`.
         kernel_sizes: Kernel size of each residual stack in a stage; the outputs of the stacks are averaged.
         dilations: Dilation of each residual step in a stack, as in `ResidualStack`.
     """
@@ -246,8 +243,7 @@ class IstftGenerator(WaveformDecoder):
         self.condition = dense(width, speaker_width, "condition", dtype)
         self.norm_pre, self.norm_post = norm("norm_pre"), norm("norm_post")
         options = dict(inner_width=3 * width, scale=1.0 / blocks, dtype=dtype)
-        causal = [number >= symmetric for number in range(blocks)]
-        self.blocks = [ConvNextBlock(width, causal=c, name=f"block_{i}", **options) for i, c in enumerate(causal)]
+        self.blocks = [ConvNextBlock(width, causal=i >= symmetric, name=f"block_{i}", **options) for i in range(blocks)]
         # Magnitudes and phases, in float32 because half precision is too coarse for phases.
         self.head = normal_linear(4 * hop_length + 2, width, "head", dtype="float32")
 

@@ -48,8 +48,7 @@ class XTTS(keras.Model):
         if config.num_text_tokens == 0:
             config = replace(config, num_text_tokens=DEFAULT_TEXT_TOKENS)
         self.config, self.parts = config, tuple(parts)
-        stats = dict(shape=(config.num_mels,), name="mel_stats", trainable=False, initializer="ones", dtype="float32")
-        self.mel_stats = self.add_weight(**stats)
+        self.mel_stats = self.add_weight((config.num_mels,), "ones", "float32", trainable=False, name="mel_stats")
         if "dvae" in parts:
             shape = (config.num_mels, config.num_codes, config.codebook_width, config.dvae_hidden)
             self.dvae = DVAE(*shape, config.dvae_residual_blocks, name="dvae", dtype=precision)
@@ -96,8 +95,7 @@ class XTTS(keras.Model):
             folder: A folder, or `hf://owner/name[@revision]` for a model on the hub, which is converted if necessary.
             accept_licence: Whether to accept the licence of a hub model without a prompt.
 
-        Raises `CheckpointError` if a file is missing or damaged, and `HubError` if the download failed or the licence
-        was not accepted.
+        Raises `CheckpointError` for missing or damaged files, `HubError` for a failed download or refused licence.
         """
         return myxtts.from_preset(folder, accept_licence)
 
@@ -133,9 +131,7 @@ def named_weights(layer: keras.layers.Layer, prefix: str = "") -> dict[str, kera
     A name consists of `prefix`, the names of the sublayers, and the variable's own name. Unlike `keras.Variable.path`,
     this name does not depend on the name of `layer` or on where `layer` was created.
     """
-    found = {}
-    for variable in (*layer._trainable_variables, *layer._non_trainable_variables):
-        found[prefix + variable.name] = variable
+    found = {prefix + v.name: v for v in (*layer._trainable_variables, *layer._non_trainable_variables)}
     for child in layer._layers:
         found.update(named_weights(child, f"{prefix}{child.name}/"))
     return found

@@ -1,7 +1,6 @@
 """Folder of a run: its settings, vocabulary and checkpoints. Training locks the folder. A reset moves its files aside.
 
-A checkpoint contains the settings and the vocabulary of its training. These take precedence over `config.json`
-and `vocab.json` in the run's folder.
+The settings and the vocabulary in a checkpoint take precedence over `config.json` and `vocab.json` in the run's folder.
 """
 
 import json
@@ -81,13 +80,8 @@ def is_start(state: dict | None) -> bool:
 
 def shape_settings(model: ModelConfig, parts: Collection[str]) -> dict[str, Any]:
     """Returns the model settings that determine the shapes of the weights in `parts`, as `{name: value}`."""
-    found = {}
-    for name, value in asdict(model).items():
-        prefix = name.partition("_")[0]
-        named = prefix if prefix in ("dvae", "speaker", "decoder") else "gpt"
-        if _PART_OF.get(name, named) in parts:
-            found[name] = value
-    return found
+    named = lambda name: next((part for part in ("dvae", "speaker", "decoder") if name.startswith(f"{part}_")), "gpt")
+    return {name: value for name, value in asdict(model).items() if _PART_OF.get(name, named(name)) in parts}
 
 
 def read_config(folder: Path) -> XTTSConfig:

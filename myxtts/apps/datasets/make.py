@@ -118,8 +118,7 @@ def plan_source(
     """Analyzes a recording and selects its clips. `pieces` are the cues or sentences of the file `text`.
 
     Returns:
-        The analysis, segments that cover the whole recording, and notes for the user. A segment that has `facts` and
-        no `reason` is a clip.
+        The analysis, segments of the whole recording, and notes. A segment that has `facts` and no `reason` is a clip.
 
     Raises `UserError` if the recording cannot be used, or if the text belongs to another recording.
     """

@@ -53,12 +53,8 @@ class SetFolder:
         for row in record["rows"]:
             if row["clip"]:
                 blocks[int(row["start"] / rate / length)].append(row)
-
         chance = lambda key: id_hash(f"{seed} {record['digest']} {key}") / 2**64
-
-        def has_others(name):
-            return any(not line.startswith(f"{WAVS}/{record['id']}/") for line in self._lines(name))
-
+        has_others = lambda name: any(not line.startswith(f"{WAVS}/{record['id']}/") for line in self._lines(name))
         count = int(len(blocks) * share + chance("count"))
         if share > 0 and not has_others(VALIDATION):
             count = max(count, 1)

@@ -10,10 +10,6 @@ from scipy.ndimage import binary_dilation, binary_propagation, uniform_filter1d
 SILENCE_DB = -90.0
 """Level of silence in dBFS, about the amplitude of one step in 16-bit audio. Lower levels are raised to this value."""
 
-_MODEL_EDGE_SECONDS = 0.15  # Silero's windows last 32 ms, with a delay of two or three windows
-
-_BEFORE_SPEECH_SECONDS, _AFTER_SPEECH_SECONDS = (0.1, 0.25), (0.1, 0.3)  # longer after speech, for the reverberation
-
 
 @dataclass(frozen=True)
 class Atom:
@@ -58,13 +54,13 @@ def find_speech(levels_db: np.ndarray, probabilities: np.ndarray | None, frame_s
     starts = np.clip(centers - window // 2, 0, max(0, len(levels) - window))
     found = np.array([np.percentile(levels[start : start + window], both) for start in starts])
     floor, loud = (np.interp(np.arange(len(levels)), centers, side) for side in found.T)
-    span = np.maximum(loud - floor, 5.0)
-    begins = np.maximum(floor + np.minimum(12.0, 0.45 * span), loud - 38.0)
+    begins = np.maximum(floor + np.minimum(12.0, 0.45 * np.maximum(loud - floor, 5.0)), loud - 38.0)
     speech = _hysteresis(levels, begins, np.maximum(begins - 4.0, floor + 0.5 * (begins - floor)))
     if probabilities is None:
         return speech
     likely = _hysteresis(probabilities, 0.5, 0.3)
-    return speech & binary_dilation(likely, iterations=max(1, round(_MODEL_EDGE_SECONDS / frame_seconds)))
+    # Silero's windows last 32 ms, with a delay of two or three windows.
+    return speech & binary_dilation(likely, iterations=max(1, round(0.15 / frame_seconds)))
 
 
 def to_stretches(speech: np.ndarray, frame_seconds: float) -> np.ndarray:
@@ -89,7 +85,7 @@ def smooth_levels(levels_db: np.ndarray, frames: int) -> np.ndarray:
 def find_edges(segments: np.ndarray, levels_db: np.ndarray, frame_seconds: float) -> Edges:
     """Finds frames for cuts around `segments` `(N, 2)`: one in each short pause, two in each long pause."""
     frames = lambda seconds: max(1, round(seconds / frame_seconds))
-    after, before = (list(map(frames, pair)) for pair in (_AFTER_SPEECH_SECONDS, _BEFORE_SPEECH_SECONDS))
+    before, after = (list(map(frames, pair)) for pair in ((0.1, 0.25), (0.1, 0.3)))  # longer after, for reverberation
     levels, begins, finishes = smooth_levels(levels_db, 5), [], []
     starts, ends = segments.T
     pauses = np.concatenate([[np.inf], (starts[1:] - ends[:-1]) * frame_seconds, [np.inf]])
@@ -119,8 +115,7 @@ def choose_clips(
         atom = atoms[end - 1]
         seconds = (edges.finishes[atom.last - 1] - edges.begins[atom.first]) * frame_seconds
         cost = best[end - 1] + (0.0 if atom.reason else 60.0 + 5.0 * seconds)
-        cut = max(0.0, 0.4 - edges.pauses[atom.last]) * 15.0
-        cut += 0.0 if atom.ends_sentence else 4.0
+        cut = max(0.0, 0.4 - edges.pauses[atom.last]) * 15.0 + (0.0 if atom.ends_sentence else 4.0)
         inside, chosen = 0.0, None
         for first in range(end - 1, -1, -1):
             if atoms[first].reason or (first < end - 1 and atoms[first].last != atoms[first + 1].first):
@@ -131,8 +126,7 @@ def choose_clips(
                 if pause > 1.5:  # within a clip; the model would learn longer ones
                     break
             length = (edges.finishes[atom.last - 1] - edges.begins[atoms[first].first]) * frame_seconds
-            speech = (edges.ends[atom.last - 1] - edges.starts[atoms[first].first]) * frame_seconds
-            if speech > longest:
+            if (edges.ends[atom.last - 1] - edges.starts[atoms[first].first]) * frame_seconds > longest:
                 break
             if length >= min_seconds:
                 total = best[first] + (length - 6.0) ** 2 / 6.0 + cut + inside

@@ -129,8 +129,7 @@ def _check(arguments):
 
 
 def _evaluate(arguments, judged):
-    """Synthesizes and measures speech, writes the reports, prints the results and the path of the HTML report, and
-    returns the `Comparison`."""
+    """Synthesizes and measures speech, writes the reports, prints the results, and returns the `Comparison`."""
     from myxtts.apps.evaluation.report import as_text, evaluate_into
     from myxtts.apps.evaluation.sentences import choose_sentences, rows_to_speak
     from myxtts.devices.configuration import configure_for_speech

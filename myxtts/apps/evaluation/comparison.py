@@ -232,8 +232,7 @@ class Comparison:
     def groups(self) -> dict[str, set[str] | None]:
         """Sentence ids by group; None means all. `seen speakers` and `unseen speakers` exist if both have sentences."""
         seen, others = ({one.id for one in self.sentences if one.seen is kind} for kind in (True, False))
-        by_speaker = {"seen speakers": seen, "unseen speakers": others} if seen and others else {}
-        return {"all": None} | by_speaker
+        return {"all": None} | ({"seen speakers": seen, "unseen speakers": others} if seen and others else {})
 
     def best(self) -> tuple[list[Row], str] | None:
         """Returns the best rows and the reasons in words; None if there is only one row to compare.

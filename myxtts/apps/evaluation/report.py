@@ -123,10 +123,9 @@ def number(estimate: Estimate | None, metric: Metric, sign: str = "") -> str:
 
 def as_text(comparison: Comparison, width: int = 120) -> str:
     """Formats the results as tables and notes for a terminal that is `width` characters wide."""
-    blocks = [f"{counted_sentences(comparison)}; brackets are {100 * LEVEL:.0f} % confidence intervals"]
-    for title, names, lines in tables(comparison):
-        blocks.append((f"{title}:\n" if title else "") + _grid(names, lines, width))
-    blocks.append("\n".join(notes(comparison)))
+    head = f"{counted_sentences(comparison)}; brackets are {100 * LEVEL:.0f} % confidence intervals"
+    grids = ((f"{title}:\n" if title else "") + _grid(*table, width) for title, *table in tables(comparison))
+    blocks = head, *grids, "\n".join(notes(comparison))
     return "\n".join(map(printable, "\n\n".join(filter(None, blocks)).split("\n")))
 
 

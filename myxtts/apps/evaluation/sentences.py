@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
-from itertools import islice
+from itertools import cycle, islice
 from pathlib import Path
 
 import numpy as np
@@ -184,10 +184,8 @@ def _usable_seconds(clip):
 
 def _in_voices(sentences, voices):
     """Assigns `voices` to the sentences in turn, and removes the sentences' recordings, which are in other voices."""
-    return [
-        replace(one, speaker=Path(voice).stem, voice=str(voice), recording=None, seen=None)
-        for one, voice in zip(sentences, np.resize(list(voices), len(sentences)))
-    ]
+    pairs = zip(sentences, cycle(voices))
+    return [replace(one, speaker=Path(voice).stem, voice=str(voice), recording=None, seen=None) for one, voice in pairs]
 
 
 @dataclass

@@ -149,8 +149,7 @@ def import_coqui(files: CoquiFiles, output: Path) -> tuple[XTTSConfig, list[Stor
 
 
 def _gather(files, checkpoint):
-    """Returns all tensors of a model's files as `{key: Stored}`. The key is the tensor's name in current coqui-tts,
-    preceded by `dvae.` for tensors of the DVAE."""
+    """Returns all tensors as `{key: Stored}`. A key is the name in current coqui-tts, after `dvae.` if of the DVAE."""
     stored = {}
     for name, array in _items(checkpoint, files.model):
         key, reason = coqui.modern_name(name), None

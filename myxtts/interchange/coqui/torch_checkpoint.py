@@ -1,9 +1,8 @@
 """Reads and writes PyTorch checkpoint files without PyTorch, and without running code from a file.
 
-A pickle is a program that can call any function by name. `Unpickler` builds only containers and tensors. It
-replaces other objects by `StubObject`s with the same attributes, and rejects calls of any function that is not listed
-in `Unpickler.call`. It also counts the values that it builds, because a small file could nest or repeat values until
-they fill the memory.
+A pickle is a program that can call any function by name. `Unpickler` builds only containers and tensors. It replaces
+other objects by `StubObject`s with the same attributes, and rejects calls of functions that `Unpickler.call` does not
+list. It also counts the values that it builds, because a small file could repeat values until they fill the memory.
 """
 
 import copy
@@ -60,7 +59,6 @@ class TorchCheckpointError(UserError):
 
 
 def _require(holds, source, problem):
-    """Raises `TorchCheckpointError` with the file's name `source` and the text `problem` if `holds` is false."""
     if not holds:
         raise TorchCheckpointError(f"{source} {problem}.")
 
@@ -120,8 +118,7 @@ class Unpickler:
             elif name == "MARK":
                 marks.append(len(stack))
             elif name == "POP":
-                top = marks if marks and marks[-1] == len(stack) else stack
-                top.pop()
+                (marks if marks and marks[-1] == len(stack) else stack).pop()
             elif name in ("DUP", "GET", "BINGET", "LONG_BINGET"):
                 stack.append(stack[-1] if name == "DUP" else self.memo[argument])
             elif name == "STOP":
@@ -211,8 +208,7 @@ class Unpickler:
     def tensor(self, storage, offset, size, stride, *_):
         """Returns a tensor as a view of `storage`; NumPy raises an error if the view exceeds the storage."""
         size, stride = tuple(size), tuple(stride)
-        numbers = offset, *size, *stride
-        valid = len(size) <= _MAX_AXES and all(type(one) is int and 0 <= one < 2**62 for one in numbers)
+        valid = len(size) <= _MAX_AXES and all(type(n) is int and 0 <= n < 2**62 for n in (offset, *size, *stride))
         view = f"offset {brief(offset)}, size {brief(size)}, stride {brief(stride)}"
         self.require(isinstance(storage, np.ndarray) and valid, f"has a tensor of {view}")
         claim = f"claims a tensor of size {brief(size)} in a storage of {storage.size} values"

@@ -76,8 +76,7 @@ def our_shape(tensor: Tensor) -> tuple[int, ...]:
 
 def to_ours(arrays: Sequence[np.ndarray], layout: str) -> np.ndarray:
     """Converts Coqui's arrays, ordered like `Tensor.names`, to a float32 MyXTTS weight. `layout` is `Tensor.layout`."""
-    floats = [np.asarray(array, np.float32) for array in arrays]
-    return np.asarray(_LAYOUTS[layout][0](*floats), np.float32)
+    return np.asarray(_LAYOUTS[layout][0](*(np.asarray(array, np.float32) for array in arrays)), np.float32)
 
 
 def to_coqui(array: np.ndarray, layout: str) -> tuple[np.ndarray, ...]:

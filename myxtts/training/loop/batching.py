@@ -29,9 +29,7 @@ class Batching:
     resumed run restores all three. Otherwise it restores the number of parts, but only for an unchanged batch size.
     """
 
-    def __init__(
-        self, train_step: TrainStep, replicas: Replicas, batch_size: int, accumulation: int, automatic: bool = False
-    ):
+    def __init__(self, train_step: TrainStep, replicas: Replicas, batch_size: int, accumulation: int, automatic=False):
         self.train_step, self._replicas, self.automatic = train_step, replicas, automatic
         self.batch_size, self.accumulation, self.parts = batch_size, accumulation, 1
         """In this order: clips per batch (over all replicas), batches per optimizer step, and parts per batch."""
@@ -122,8 +120,7 @@ def peak_bytes(trainer: "StageTrainer", dataset: SpeechDataset, size: int, parts
 
 def _largest_that_fits(trainer, dataset, effective):
     """Returns the largest batch size that fits, out of a few divisors of `effective`, the number of clips per step."""
-    # A CPU has swap and no hard limit. On a CPU, a size is tried only if its memory, extrapolated from the last two
-    # sizes, is within the budget.
+    # A CPU has swap instead of a hard limit, so its sizes must fit the budget, as extrapolated from the last two sizes.
     replicas = trainer.replicas.count
     sizes = [size for size in range(replicas, effective + 1, replicas) if effective % size == 0]
     trials, reason, base, budget = {}, "", resident_bytes(), math.inf

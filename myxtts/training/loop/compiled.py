@@ -6,9 +6,6 @@ import tensorflow as tf
 from myxtts.models.layers import Layer, Tensor
 from myxtts.training.loop.switches import RECOMPUTED
 
-SEED_BITS = 21
-"""Number of low bits of a dropout seed that encode step and micro-batch. The higher bits encode the block's index."""
-
 
 class CompiledBlocks(Layer):
     """Runs blocks of equal structure with XLA. All blocks share the same programs, so XLA compiles only one block.
@@ -30,7 +27,7 @@ class CompiledBlocks(Layer):
 
     def call(self, x: Tensor, number: int, **options) -> Tensor:
         if options.get("seed") is not None:
-            options["seed"] += tf.constant([0, number << SEED_BITS])
+            options["seed"] += tf.constant([0, number << 21])  # above the bits that encode step and micro-batch
         block = self._blocks[number]
         frozen = [tf.convert_to_tensor(variable.value) for variable in block.non_trainable_variables]
 

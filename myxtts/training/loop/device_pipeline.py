@@ -204,10 +204,8 @@ class StepClock:
         number of batches in the buffer, which can hold `buffer_capacity`. `stall` (waiting for data), `reading`,
         `preparing` and `copying` (the producer's phases) are fractions of the step time in all steps since `start`.
         """
-        first = 0 if whole_run else self._reported
+        first, self._reported = (0, self._reported) if whole_run else (self._reported, len(self.step_times))
         times = np.array(self.step_times[first:])
-        if not whole_run:
-            self._reported = len(self.step_times)
         if not len(times):
             return {}
         spent, whole = self._pipeline.seconds - self._before, sum(self.step_times[self._first :]) or np.inf

@@ -190,8 +190,7 @@ class TrainStep:
         turns, sums, statistics = [one for one in self.rules if one.has_turn(self.phase)], None, None
         for micro, batch in enumerate(batches):
             # The low 16 bits of the second number hold the step; a step's higher bits change the first number.
-            own = seed + [64 * (seed[1] // 2**16), micro << 16]
-            more = self._accumulate(rule, batch, counts, own, self.phase)
+            more = self._accumulate(rule, batch, counts, seed + [64 * (seed[1] // 2**16), micro << 16], self.phase)
             sums, statistics = more if sums is None else tf.nest.map_structure(tf.add, (sums, statistics), more)
             if not self._begun:  # the first step is timed for the log, and a GPU only queues work
                 tf.nest.flatten(sums)[0].numpy()

@@ -111,10 +111,9 @@ def _choose_xla(device, before, requested, deterministic, steps_per_shape):
 
 def xla_refusal(device: str) -> str | None:
     """Returns TensorFlow's error message if XLA cannot compile for `device`, else None."""
-    double = tf.function(lambda x: x + x, jit_compile=True)
     try:
         with tf.device(device):
-            double(tf.constant(1.0))
+            tf.function(lambda x: x + x, jit_compile=True)(tf.constant(1.0))
     except tf.errors.OpError as error:
         return error.message.splitlines()[0]
     return None

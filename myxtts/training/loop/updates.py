@@ -9,10 +9,6 @@ import tensorflow as tf
 from myxtts.config.stages import StageConfig
 from myxtts.training.stages.base import Update
 
-LARGEST_LOSS_SCALE = 2.0**24
-FIRST_LOSS_SCALE = 2.0**15
-LOSS_SCALE_GROWTH_STEPS = 2000
-
 
 class UpdateRule:
     """Applies one `Update` and stores its state: optimizer, loss scale, weight averages, accumulators.
@@ -38,11 +34,10 @@ class UpdateRule:
         self.optimizer.rate_factors = [min(1.0, highest.get(layer, peak) / peak) for layer in layers]
         # The gradients that the optimizer gets are already reduced over replicas.
         self.optimizer._all_reduce_sum_gradients = list
-        self.loss_scale = tf.Variable(FIRST_LOSS_SCALE if scaled else 1.0, trainable=False, name="loss_scale")
-        counters = ("good_steps", "bad_steps_in_row", "bad_steps", "updates_begun")
-        self.good_steps, self.bad_steps_in_row, self.bad_steps, self.begun = (
-            tf.Variable(0, trainable=False, dtype=tf.int64, name=name) for name in counters
-        )
+        self.loss_scale = tf.Variable(2.0**15 if scaled else 1.0, trainable=False, name="loss_scale")
+        counter = lambda name: tf.Variable(0, trainable=False, dtype=tf.int64, name=name)
+        self.good_steps, self.bad_steps_in_row = counter("good_steps"), counter("bad_steps_in_row")
+        self.bad_steps, self.begun = counter("bad_steps"), counter("updates_begun")
         slots = {f"optimizer/{i:04d}": v for i, v in enumerate(self.optimizer.variables)}
         scalars = ("loss_scale", "good_steps", "bad_steps", "bad_steps_in_row")
         self.state_variables: dict[str, tf.Variable] = slots | {name: getattr(self, name) for name in scalars}
@@ -132,9 +127,9 @@ class UpdateRule:
         self.bad_steps_in_row.assign((self.bad_steps_in_row + 1) * is_bad)
         if self.scaled:
             good_steps = (self.good_steps + 1) * is_good
-            grows = good_steps >= LOSS_SCALE_GROWTH_STEPS
+            grows = good_steps >= 2000
             self.good_steps.assign(tf.where(grows, tf.constant(0, tf.int64), good_steps))
-            larger, smaller = tf.minimum(scale * 2.0, LARGEST_LOSS_SCALE), tf.maximum(scale * 0.5, 1.0)
+            larger, smaller = tf.minimum(scale * 2.0, 2.0**24), tf.maximum(scale * 0.5, 1.0)
             self.loss_scale.assign(tf.where(finite, tf.where(grows, larger, scale), smaller))
         losses = {name: value / tf.maximum(counts[name], 1.0) for name, value in sums.items()}
         figures = {"loss": self.weighted(sums, counts), "gradient_norm": norm, "finite": finite}
@@ -165,9 +160,7 @@ def make_optimizer(settings: StageConfig, trainable: dict) -> keras.optimizers.O
     beta_1, beta_2 = settings.betas
     rates = dict(weight_decay=settings.weight_decay, beta_1=beta_1, beta_2=beta_2, epsilon=1e-8)
     optimizer = AdamW(settings.learning_rate, **rates)
-    excluded = [v for name, v in trainable.items() if no_weight_decay(name)]
-    if excluded:
-        optimizer.exclude_from_weight_decay(var_list=excluded)
+    optimizer.exclude_from_weight_decay([v for name, v in trainable.items() if no_weight_decay(name)])
     optimizer.build(list(trainable.values()))
     return optimizer
 
@@ -187,8 +180,7 @@ class AdamW(keras.optimizers.AdamW):
     """
 
     rate_factors: Sequence[float] = ()
-    """Factor of the learning rate for each variable, in the order of `build`; empty means 1 for all. Weight decay uses
-    the full learning rate."""
+    """Learning-rate factors of the variables, in the order of `build`; empty: 1. Weight decay uses the full rate."""
 
     def update_step(self, gradient: tf.Tensor, variable: tf.Variable, learning_rate: tf.Tensor) -> None:
         dtype = variable.dtype

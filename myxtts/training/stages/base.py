@@ -85,8 +85,7 @@ class Stage(ABC):
     """Names of the training switches (`config.training.SWITCHES`) that apply to the stage."""
 
     def __init__(self, config: XTTSConfig, foundations: dict[str, XTTS]):
-        missing = [name for name in STAGES[self.name].builds_on if name not in foundations]
-        if missing:
+        if missing := [name for name in STAGES[self.name].builds_on if name not in foundations]:
             raise ValueError(f"The {self.name} stage needs trained models as foundations. Missing: {missing}.")
         self.config, self.foundations = config, foundations
         self.model: XTTS | None = None
@@ -198,9 +197,7 @@ def cross_entropy(logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
     return tf.reshape(losses, shape)
 
 
-def masked_cross_entropy(
-    logits: tf.Tensor, targets: tf.Tensor, mask: tf.Tensor, label_smoothing: float = 0.0
-) -> tf.Tensor:
+def masked_cross_entropy(logits: tf.Tensor, targets: tf.Tensor, mask: tf.Tensor, label_smoothing=0.0) -> tf.Tensor:
     """Sums the cross-entropy of targets where `mask` is True: `(B, T, V)`, `(B, T)` int32, `(B, T)` bool -> scalar.
 
     `label_smoothing` is the probability spread evenly over the vocabulary (Szegedy et al. 2016, section 7).

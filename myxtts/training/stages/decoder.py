@@ -20,19 +20,12 @@ from myxtts.training.stages.speaker import repeated
 
 SPECTRAL, JUDGING, ADVERSARIAL = "spectral", "judging", "adversarial"
 """Phases: training of the decoder with spectral losses, of the discriminators, and of both against each other."""
-VOICE_SAMPLES = int(1.2 * MODEL_SAMPLE_RATE)
-"""Length in samples of the segments from which training computes speaker vectors. Longer segments hardly help."""
-CHANCE = {"hifigan": 0.5, "istft": 2.0}
-"""Loss of a discriminator that cannot tell recordings from generated audio, by decoder type."""
 Maps = list[list[tf.Tensor]]
 """Lists of feature maps, `(B, ...)`, one list per discriminator. The last map in each list is the score."""
-BANDWIDTH_SHARE = 0.46
-"""Bandwidth of a resampled recording, as a fraction of the recording's original sample rate."""
 FLOOR = 1e-5
 """Lower limit of magnitudes before the logarithm, as in HiFi-GAN's code."""
 QUIET = 1e-3
 """Lower limit (-60 dBFS) of magnitudes above a recording's bandwidth, so that losses ignore noise below this level."""
-STFT_LENGTHS = (512, 1024, 2048)
 MEL_LENGTH = 1024
 _MEL = MelSpec(DECODER_SAMPLE_RATE, MEL_LENGTH, MEL_LENGTH, MEL_LENGTH // 4, num_mels=80, f_max=DECODER_SAMPLE_RATE / 2)
 _FILTERS = _MEL.filterbank()
@@ -90,7 +83,8 @@ class DecoderStage(Stage):
         return resynthesis(self.model.decoder, batch)
 
     def advise(self, figures):
-        chance = CHANCE[self.config.model.decoder_type] * len(self.discriminators.parts)
+        # The loss of discriminators that cannot tell recordings from generated audio.
+        chance = {"hifigan": 0.5, "istft": 2.0}[self.config.model.decoder_type] * len(self.discriminators.parts)
         loss, mel = figures.get("discriminator/loss"), figures.get("mel")
         if loss and loss < 0.05 * chance:
             yield (
@@ -151,15 +145,12 @@ class DecoderObjective(Objective):
             of_real, of_made = (self.discriminators(wav) for wav in (batch.target, made))
             losses["adversarial"] = score_loss(self.decoder_type, of_made, real=True)
             losses["features"] = feature_distance(of_real, of_made)
-        zero = tf.zeros(())
-        return {name: tf.reduce_sum(losses[name]) if name in losses else zero for name in weights}, {}
+        return {name: tf.reduce_sum(losses.get(name, 0.0)) for name in weights}, {}
 
     def _speaker_distance(self, real, made):
-        vectors = []
-        for wav in (real, made):
-            mel = self._speaker_mel(resample(wav, DECODER_SAMPLE_RATE, SPEAKER_SAMPLE_RATE))
-            vectors.append(tf.math.l2_normalize(tf.cast(self.speaker_encoder(mel), tf.float32), axis=-1))
-        return 1.0 - tf.reduce_sum(vectors[0] * vectors[1], axis=-1)
+        mels = (self._speaker_mel(resample(wav, DECODER_SAMPLE_RATE, SPEAKER_SAMPLE_RATE)) for wav in (real, made))
+        vectors = [tf.math.l2_normalize(tf.cast(self.speaker_encoder(mel), tf.float32), axis=-1) for mel in mels]
+        return 1.0 - tf.reduce_sum(tf.multiply(*vectors), axis=-1)
 
 
 class ResynthesisDistance(Objective):
@@ -242,7 +233,8 @@ class DecoderPreparation(GPTPreparation):
         takes_own, start = tf.split(draw_rows(tf.random.stateless_uniform, shape, at, share=self.share), 2, axis=1)
         training = position >= 0
         wav = tf.where(training & (takes_own < 0.5), own, batch.conditioning)
-        room = tf.maximum(tf.shape(wav)[1] - VOICE_SAMPLES, 0) * tf.cast(training, tf.int32)
+        # Training uses segments of 1.2 s; longer ones hardly help.
+        room = tf.maximum(tf.shape(wav)[1] - int(1.2 * MODEL_SAMPLE_RATE), 0) * tf.cast(training, tf.int32)
         places = tf.cast(start * tf.cast(room + 1, tf.float32), tf.int32) + tf.range(tf.shape(wav)[1] - room)[None]
         wav = resample(tf.gather(wav, places, batch_dims=1), MODEL_SAMPLE_RATE, SPEAKER_SAMPLE_RATE)
         return tf.cast(self.speaker_encoder(self._speaker_mel(wav)), tf.float32)
@@ -250,8 +242,7 @@ class DecoderPreparation(GPTPreparation):
     def _starts(self, target, num_frames, position):
         """Samples the first frame of one slice per clip, `(B,)` int32. If the slice is silent, samples once more."""
         hop, room = self.grid.hop_length, tf.maximum(num_frames - self.crop, 0)
-        part, parts = self.share
-        rows = tf.shape(target)[0]
+        (part, parts), rows = self.share, tf.shape(target)[0]
         # The first row is left out, because `_speaker_vectors` uses its numbers.
         drawn = tf.random.stateless_uniform((3, rows * parts), [self.seed, position])[1:]
         drawn = drawn[:, part * rows : (part + 1) * rows]
@@ -282,7 +273,7 @@ def stft_distance(real: tf.Tensor, made: tf.Tensor, source_rate: tf.Tensor) -> t
     For the arguments, see `log_mel_distance`. See Yamamoto, Song and Kim, "Parallel WaveGAN" (2020), eq. 5 to 7.
     """
     distances = []
-    for n_fft in STFT_LENGTHS:
+    for n_fft in (512, 1024, 2048):
         of_real, of_made = (_magnitude(wav, n_fft) for wav in (real, made))
         # White noise has a magnitude of its level times the root of the window's energy; mel filters have unit area.
         top_hz = np.fft.rfftfreq(n_fft, 1 / DECODER_SAMPLE_RATE).astype("float32")
@@ -297,7 +288,7 @@ def stft_distance(real: tf.Tensor, made: tf.Tensor, source_rate: tf.Tensor) -> t
 
 def _floors(source_rate, top_hz):
     """Returns lower limits of magnitudes, `(B, 1, bands)`: `QUIET` above a recording's bandwidth, else `FLOOR`."""
-    limit = BANDWIDTH_SHARE * tf.cast(source_rate, tf.float32)[:, None]
+    limit = 0.46 * tf.cast(source_rate, tf.float32)[:, None]  # the bandwidth that resampling leaves
     return tf.where(top_hz[None] <= limit, FLOOR, QUIET)[:, None]
 
 

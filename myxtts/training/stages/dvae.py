@@ -144,8 +144,7 @@ def measure_mel_stats(loader: Callable[[int], WaveBatch], num_batches: int) -> t
     log-mels by the scale (`mel_stats.pth` in the released XTTS). The mean is computed after this division.
     """
     extractor, frames = MelSpectrogram(DVAE_MEL), []
-    for position in range(num_batches):
-        batch = loader(position)
+    for batch in map(loader, range(num_batches)):
         mel = extractor(tf.constant(batch.wav))
         mask = tf.sequence_mask(batch.wav_lengths // DVAE_MEL.hop_length, tf.shape(mel)[1])
         frames.append(tf.boolean_mask(mel, mask).numpy())

@@ -197,9 +197,7 @@ class GPTPreparation(Preparation):
             codes = tf.cond(is_prepared, lambda: tf.identity(batch.codes), lambda: self._encode(wav, change))
         span = tf.cast(batch.conditioning_span, tf.float32) / change.speed[:, None] / CODE_STRIDE_SAMPLES
         span = tf.cast(tf.stack([tf.floor(span[:, 0]), tf.math.ceil(span[:, 1])], axis=1), tf.int32)
-        voice = batch.conditioning
-        if self.augment:
-            voice = change_speed_of_loop(voice, change.speed)
+        voice = change_speed_of_loop(batch.conditioning, change.speed) if self.augment else batch.conditioning
         conditioning_mel = self.log_mel(self._conditioning_mel, voice, change)
         lengths = -(-wav_lengths // CODE_STRIDE_SAMPLES)
         return GPTBatch(batch.index, batch.text, batch.text_lengths, conditioning_mel, codes, lengths, span)

@@ -111,8 +111,7 @@ class SpeakerStage(Stage):
 class SpeakerObjective(Objective):
     """Cross-entropy of the speaker classifier over clips of trained speakers.
 
-    Batch normalization uses the statistics of the batch. The moving statistics are updated once per applied step, with
-    equal weight for all accumulated batches.
+    Batch normalization uses batch statistics. An applied step updates the moving ones, weighting all batches equally.
     """
 
     loss_weights = {"speaker": 1.0}

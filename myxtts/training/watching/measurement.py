@@ -100,10 +100,7 @@ def measure_training(
     first step, which traces graphs, is not counted. Further steps are timed for `budget_seconds` (at least one)."""
     trainer = noise_trainer(config, plan, folder)
     waves = synthetic_waves(config, clip_seconds, trainer.stage_config.batch_size)
-
-    def step(position):
-        take_step(trainer, trainer.replicas.transfer(trainer.preparation(waves, position)), position)
-
+    step = lambda n: take_step(trainer, trainer.replicas.transfer(trainer.preparation(waves, n)), n)
     timed([], step, 0)
     times, ends = [], time.perf_counter() + budget_seconds
     while not times or time.perf_counter() < ends:
@@ -131,8 +128,7 @@ def try_stage(dataset: SpeechDataset, stage: str, plan: DevicePlan) -> tuple[flo
     tf.config.run_functions_eagerly(True)
     try:
         alone, each = [], []
-        phases = Counter(trainer.stage.phase(step, PHASE_STEPS) for step in range(PHASE_STEPS))
-        for phase, count in phases.items():
+        for phase, count in Counter(trainer.stage.phase(step, PHASE_STEPS) for step in range(PHASE_STEPS)).items():
             trainer.train_step.phase = phase
             taken, ends = {}, 0.0
             for size in (1, 1, some, some):  # the first call of each size loads kernels

@@ -177,8 +177,7 @@ class Watch:
             if trainer.config.training.strict:
                 trainer.ledger.require()
         used = range(state.position - batches, state.position)
-        clips = [state.clips.order.batch(position).indices for position in used]
-        self._unread.append((trainer.step, clips, losses))
+        self._unread.append((trainer.step, [state.clips.order.batch(position).indices for position in used], losses))
         if trainer.step % max(1, self.divergence.limit // 4):
             return
         self.read()
@@ -302,8 +301,7 @@ class Evaluator:
         for first in range(0, len(own), at_once):
             examined += self._examine([loader(one) for one in own[first : first + at_once]])
         # In the order of the batches, so that sums are rounded as in one process.
-        rounds = zip_longest(*workers.gather(examined))
-        for sums, number, arrays in filter(None, chain.from_iterable(rounds)):
+        for sums, number, arrays in filter(None, chain.from_iterable(zip_longest(*workers.gather(examined)))):
             totals.update(sums)
             counts.update(number)
             outputs.append(arrays and tuple(np.asarray(*array) for array in arrays))
