@@ -20,12 +20,9 @@ def test_numbers_are_read_as_words(row):
     assert expand_numbers(text, language) == words
 
 
-def test_ethiopic_numerals():
+def test_ethiopic_numerals_and_chinese_quantities():
     numerals = {"፩": 1, "፲፬": 14, "፻": 100, "፲፱፻፺፱": 1999, "፳፻፲": 2010, "፼": 10_000, "፲፪፼፫፻፵፭": 120_345}
     assert {numeral: ethiopic_to_int(numeral) for numeral in numerals} == numerals
-
-
-def test_chinese_quantities():
     words = {"10": "十", "102": "一百零二", "2000": "两千", "22000": "两万两千", "10012": "一万零一十二"}
     words |= {"12.5": "十二点五", "100000000": "一亿", "007": "零七"}
     assert {number: read_number(number) for number in words} == words
