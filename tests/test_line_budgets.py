@@ -23,7 +23,7 @@ BUDGETS = {
     "memory": 580,
     "models": 1880,
     "runs": 2440,
-    "storage": 1265,
+    "storage": 1270,
     "tests": 25000,
     "text": 1670,
     "training": 4135,
