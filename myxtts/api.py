@@ -62,7 +62,7 @@ def open_run(config: Configuration = None, *, callbacks: Sequence = (), quiet: b
     if size := named.get("model_size"):
         training, home = config.training, Path(config.training.checkpoint_dir)
         source = training.init_from
-        if not (source or training.reset_training) and (before := run_in(home)) and before.training.init_from:
+        if not (source or "dvae" in training.resets) and (before := run_in(home)) and before.training.init_from:
             source = str(home.absolute())  # the run has the shape of the model that it started from
         if source:
             _config_of_source(source, size)

@@ -200,11 +200,8 @@ def read_names(root):
     return names
 
 
-def test_settings_of_every_section_and_stage_are_known():
+def test_settings_of_every_section_and_stage_are_known_and_read_outside_config():
     assert {"width", "batch_size", "seed", "temperature", "betas", "warmup_steps"} <= set(setting_names())
-
-
-def test_every_setting_is_read_outside_config():
     assert set(setting_names()) - read_names(ROOT) == set()
 
 

@@ -43,15 +43,12 @@ def test_loop_continues_from_its_start():
     np.testing.assert_allclose(played, expected, atol=5e-3)
 
 
-def test_change_is_a_function_of_seed_and_position():
+def test_change_is_a_function_of_seed_and_position_and_none_if_switched_off():
     first, again, other = (draw_change(64, NUM_MELS, 3, position, True) for position in (5, 5, 6))
     np.testing.assert_array_equal(first.offset, again.offset)
     assert np.abs(first.speed - other.speed).min() > 0
     assert np.abs(np.log(first.speed)).max() <= SPEED_RANGE + 1e-6
     assert len(set(first.speed.numpy().tolist())) == 64
-
-
-def test_switched_off_change_changes_nothing():
     change = draw_change(4, NUM_MELS, 0, 0, False)
     assert (change.speed.numpy() == 1.0).all() and not change.offset.numpy().any()
 

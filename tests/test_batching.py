@@ -166,7 +166,9 @@ def test_automatic_batch_size_is_the_largest_that_fits_and_trials_leave_no_trace
     monkeypatch.setattr("myxtts.training.stage_trainer.fit_batch_size", lambda *_: fitted)
     stopped = Recorder(trainer, 2)
     trainer.train(dataset, [stopped])
-    *_, resumed = trained_dvae(tiny_corpus, tmp_path, **settings)
+    with caplog.at_level(logging.INFO, "myxtts"):
+        *_, resumed = trained_dvae(tiny_corpus, tmp_path, **settings)
+    assert "Settings changed" not in caplog.text
     assert {**stopped.losses, **resumed.losses} == by_hand.losses
     assert resumed.ledgers[0]["batch size"].effective == "2 x 2"
 

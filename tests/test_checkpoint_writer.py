@@ -136,6 +136,7 @@ def test_the_last_checkpoint_is_tried_several_times_and_then_an_error(writer, di
     disk.errors[:] = [full(), full()]
     writer.write_last(1, TENSORS, {})
     assert writer.store.steps() == [1]
+    assert writer._failures == 0
     disk.errors[:] = [full(), full(), full()]
     with pytest.raises(CheckpointError, match="step 2 .* step 1.* 3 of 3"):
         writer.write_last(2, TENSORS, {})

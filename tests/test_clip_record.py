@@ -5,10 +5,12 @@ from collections import Counter
 import numpy as np
 import pytest
 from test_trainer import Recorder, dvae_trainer, open_run
-from tiny import make_tiny_corpus, untraced
+from tiny import make_tiny_corpus, untraced, with_training
 
 from myxtts.data.batch import BatchOrder, EpochStart
 from myxtts.data.corpora import Utterance
+from myxtts.data.dataset import trained_on
+from myxtts.data.doctor import id_hash
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
 from myxtts.storage.files import write_json
 from myxtts.training.resuming import OrderedClips, checked_record
@@ -156,3 +158,5 @@ def test_resumed_run_with_other_clips_repeats_none_and_misses_none(tmp_path, cap
     after = second.names(dataset)
     assert len(before) == 4 and len(after) == len(set(after)) == len(left) // 2 * 2 and set(after) <= set(left)
     assert "clips are new, and 1 are gone" in caplog.text
+    kept = lambda stage: trained_on(run, with_training(dataset.config, reset_training=True, stage=stage))
+    assert kept("gpt") == {id_hash(clip.id) for clip in dataset.train} and not kept("dvae")

@@ -35,7 +35,7 @@ def reasons(corpus):
 
 def test_ljspeech_takes_the_normalized_text_and_else_the_text(tmp_path):
     lines = "a|In 1984|in nineteen eighty-four\nb|only this|\nc|two columns\n"
-    root = make_corpus(tmp_path / "Speaker One", lines, "abc")
+    root = make_corpus(tmp_path / "\u200fSpeaker One", lines, "abc")
     corpus = load_corpus(root, language="de")
     assert corpus.format == "ljspeech" and corpus.notes == ()
     assert [(u.id, u.text, u.line) for u in corpus.utterances] == [
@@ -90,7 +90,8 @@ def test_a_header_names_the_columns(tmp_path, header, line, expected):
     assert corpus.format == "header" and f"Line {len(corpus.rejections) + 1} " in corpus.notes[0]
 
 
-def test_a_line_that_lacks_a_named_column_is_rejected(tmp_path):
+def test_names_cannot_control_a_terminal_and_a_line_that_lacks_a_named_column_is_rejected(tmp_path):
+    assert load_corpus(make_corpus(tmp_path, "\x1b[2J\x07|x\nb|y\n")).rejections[0].id == r"\x1b[2J\x07"
     corpus = load_corpus(make_corpus(tmp_path, "id|text|speaker\na|hello|Ann\nb|hello\nb|hello| \n"))
     assert [u.id for u in corpus.utterances] == ["a"]
     assert reasons(corpus) == [(3, "wrong number of columns"), (4, "no speaker")]
@@ -258,10 +259,6 @@ def test_lists_and_speaker_folders_linked_from_outside_are_not_read(tmp_path):
     (tmp_path / "speakers" / "Bob").symlink_to(tmp_path / "secret")
     corpus = load_corpus(tmp_path / "speakers")
     assert [u.id for u in corpus.utterances] == ["Ann/a"] and "Bob was left out" in corpus.notes[0]
-
-
-def test_names_from_a_list_cannot_control_the_terminal(tmp_path):
-    assert load_corpus(make_corpus(tmp_path, "\x1b[2J\x07|x\nb|y\n")).rejections[0].id == r"\x1b[2J\x07"
 
 
 def test_formats_are_asked_in_order_of_their_priority():

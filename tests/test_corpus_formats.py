@@ -62,8 +62,9 @@ def libritts(root):
 
 def librispeech(root):
     for subset, speaker in (("train-clean-100", "19"), ("dev-clean", "84"), ("test-clean", "61")):
-        audio(root / subset / speaker / "1" / f"{speaker}-1-0.flac")
-        text(root / subset / speaker / "1" / f"{speaker}-1.trans.txt", f"{speaker}-1-0 SAID BY {speaker}\n")
+        folder = root / subset / f"{speaker}\u200f" / "1"  # a direction mark is no part of a name
+        audio(folder / f"{speaker}-1-0.flac")
+        text(folder / f"{speaker}-1.trans.txt", f"{speaker}-1-0 SAID BY {speaker}\n")
     return [("84-1-0", "SAID BY 84", "84", "en", True), ("19-1-0", "SAID BY 19", "19", "en", False)]
 
 

@@ -93,9 +93,6 @@ def unused_dependencies(root):
     return declared(project) - used - set(IMPORTED_BY_OTHERS)
 
 
-def test_every_import_is_declared():
+def test_every_import_is_declared_and_every_dependency_is_imported():
     assert list(undeclared_imports(ROOT)) == []
-
-
-def test_every_dependency_is_imported():
     assert unused_dependencies(ROOT) == set()

@@ -110,16 +110,13 @@ def test_interrupted_download_is_resumed(tmp_path, server, known, monkeypatch, c
     assert names(tmp_path) == {"data"} and names(tmp_path / "data") == {"metadata.csv", "wavs"}
 
 
-def test_archive_with_another_checksum_is_deleted(tmp_path, server, known):
+def test_archive_or_partial_download_with_another_checksum_is_deleted(tmp_path, server, known):
+    (tmp_path / PART).write_bytes(b"x" * 50)
+    refused(tmp_path / "data", known, "SHA-256")
+    assert names(tmp_path) == set()
     server.content = bytes(known.num_bytes)
     refused(tmp_path / "data", known, "its SHA-256")
     assert names(tmp_path) == set()
-
-
-def test_partial_download_of_another_file_is_deleted(tmp_path, known):
-    (tmp_path / PART).write_bytes(b"x" * 50)
-    refused(tmp_path / "data", known, "SHA-256")
-    download_ljspeech(tmp_path / "data", known)
 
 
 def test_error_of_the_server_keeps_the_partial_download(tmp_path, server, known):

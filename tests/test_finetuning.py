@@ -17,7 +17,7 @@ from myxtts.config.stages import LORA_TARGETS, GPTConfig
 from myxtts.data.dataset import SpeechDataset
 from myxtts.devices.configuration import plan_devices
 from myxtts.models.xtts import XTTS
-from myxtts.runs.origin import adopt, settle_origin, source_parts, with_rows
+from myxtts.runs.origin import adopt, bring_in, settle_origin, source_parts, with_rows
 from myxtts.runs.run import Run
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore, assign_by_name
 from myxtts.text.tokenizer import XTTSTokenizer
@@ -61,13 +61,17 @@ def test_vocabulary_grows_only_where_the_gpt_is_tuned(source, tiny_corpus, tmp_p
     assert sizes["gpt"] > sizes["decoder"] == XTTSTokenizer.from_file(few).num_tokens
 
 
-def test_refused_vocabulary_leaves_the_folder_as_it_is(source, tmp_path):
+def test_spare_rows_are_kept_and_parts_that_are_not_tuned_count_as_trained(source, tiny_corpus, tmp_path):
     folder, _, config = source
+    CheckpointStore(folder / "speaker").write(5, {"model": {}}, {"finished": False})
     training = TrainingConfig(stage="gpt", init_from=str(folder), checkpoint_dir=str(tmp_path / "new"))
-    shape = dataclasses.replace(config.model, num_text_tokens=config.model.num_text_tokens - 1)
-    with pytest.raises(CheckpointError, match="fewer than the .* of the gpt.*Leave --vocabulary out"):
-        source_parts(dataclasses.replace(config, model=shape, training=training), ["dvae"])
-    assert not [*tmp_path.glob("new/*/step_*")]
+    data = dataclasses.replace(config.data, train_data=str(tiny_corpus), vocabulary=str(folder / "vocab.json"))
+    spare = dataclasses.replace(config.model, num_text_tokens=config.model.num_text_tokens + 7)
+    config = SpeechDataset.open(dataclasses.replace(config, model=spare, data=data, training=training)).config
+    bring_in(config, source_parts(config, ["dvae", "speaker"]), True)
+    stores = {name: CheckpointStore(tmp_path / "new" / name) for name in ("dvae", "gpt", "speaker")}
+    assert [store.newest_state()["finished"] for store in stores.values()] == [True, False, True]
+    assert len(stores["gpt"].open(0)["gpt/text_embedding"]) == spare.num_text_tokens
 
 
 def test_lora_starts_as_the_plain_model_and_merges_exactly():
@@ -172,10 +176,12 @@ def test_default_limits_are_lowered_to_the_source_and_larger_requests_are_refuse
             adopt(XTTSConfig(data=DataConfig(**{name: value}), training=training))
 
 
-def test_source_and_run_must_differ(source, tiny_corpus):
+def test_source_is_not_a_folder_to_train_in(source, tiny_corpus):
     folder = source[0]
     with pytest.raises(ConfigError, match="must not be the folder of --init-from"):
         adopt(tiny_run_config(tiny_corpus, folder, training={"init_from": str(folder)}))
+    with pytest.raises(ConfigError, match="weights without a run.*--init-from"):
+        settle_origin(tiny_run_config(None, folder))
 
 
 def test_gpt_stage_refuses_a_dvae_that_is_not_trained_to_the_end(source, tmp_path):
@@ -210,12 +216,14 @@ def test_run_with_a_dvae_of_its_own_does_not_take_the_gpt_of_another(source, tmp
 def test_init_from_is_refused_for_a_run_with_another_start(tmp_path):
     began = {}
     for name, origin in (("scratch", None), ("tuned", str(tmp_path / "source"))):
-        state = {"position": 8, "config": {"training": {"init_from": origin}}}
+        state = {"position": 8, "config": {"training": {"init_from": origin}, "data": {"vocabulary": "changed"}}}
         CheckpointStore(tmp_path / name / "gpt").write(8, {}, state)
         began[name] = lambda asked, name=name: (
             settle_origin(tiny_run_config(None, tmp_path / name, training={"init_from": asked}))[0].training.init_from
         )
-    assert began["scratch"](None) is None
+    (tmp_path / "tuned/vocab.json").write_text("{}")
+    own = settle_origin(tiny_run_config(None, tmp_path / "tuned"))[0].data.vocabulary
+    assert own == str(tmp_path / "tuned/vocab.json") and began["scratch"](None) is None
     assert began["tuned"](None) == began["tuned"](str(tmp_path / "source")) == str(tmp_path / "source")
     with pytest.raises(ConfigError, match="init_from.*must be none.*Received: .*source"):
         began["scratch"](str(tmp_path / "source"))
@@ -227,10 +235,16 @@ def test_init_from_is_refused_for_a_run_with_another_start(tmp_path):
         settle_origin(tiny_run_config(None, tmp_path / "stopped"))
 
 
-def test_folder_of_weights_without_a_run_cannot_be_trained_in(source, tmp_path):
-    config = tiny_run_config(None, source[0])
-    with pytest.raises(ConfigError, match="weights without a run.*--init-from"):
-        settle_origin(config)
+def test_reset_of_a_later_stage_keeps_the_origin_of_the_run(source, tokenizer, tmp_path):
+    (folder, model, _), run = source, tmp_path / "run"
+    for part in ("speaker", "decoder"):
+        CheckpointStore(folder / part).write(4, {"model": {}}, {"finished": True})
+    began = tiny_run_config(gpt={"lora_rank": 2}, training={"init_from": str(folder)})
+    CheckpointStore(write_run(run, model, tokenizer, began) / "gpt").write(9, {"model": {}}, {"finished": True})
+    for given in (None, str(folder)):
+        asked = {"stage": "decoder", "reset_training": True, "init_from": given}
+        settled = settle_origin(tiny_run_config(None, run, training=asked))[0].training
+        assert (settled.init_from, settled.gpt.lora_rank) == (str(folder), 2)
 
 
 def test_tuned_stages_start_from_the_source_and_resume_without_the_flag(source, tiny_corpus, tmp_path):

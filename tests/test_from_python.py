@@ -150,12 +150,9 @@ def test_missing_devices_are_an_error_and_never_one_device_silently(tiny_corpus,
     assert "data.data_gpu" in str(refusal.value) and "data.model_gpu" in str(refusal.value)
 
 
-def test_missing_model_device_is_refused_in_one_line(tiny_corpus, tmp_path):
+def test_missing_model_device_and_isolation_without_gpus_are_refused(tiny_corpus, tmp_path):
     with pytest.raises(UserError, match="^model_device must be one of cpu:0.*Received: /GPU:1.$"):
         XTTSTrainer(bare_config(tiny_corpus, tmp_path), model_device="/GPU:1")
-
-
-def test_isolated_trainer_without_gpus_is_an_error(tiny_corpus, tmp_path):
     with pytest.raises(DeviceError, match="Insufficient GPUs"):
         MemoryIsolatedDualGPUTrainer(bare_config(tiny_corpus, tmp_path), 0, 1)
 

@@ -25,15 +25,12 @@ LEARNS = [(3.0, 3.0), (2.0, 2.5), (1.5, 2.2)]
 OVERTRAINS = [(1.4 - 0.1 * n, 2.3 + 0.1 * n) for n in range(6)]
 
 
-def test_divergence_warns_at_half_the_patience_and_stops_at_its_end():
+def test_divergence_warns_at_half_the_patience_and_stops_at_its_end_and_without_patience_warns_once():
     detector = OvertrainingDetector(4)
     said = feed(detector, LEARNS + OVERTRAINS[:4])
     assert [bool(line) for line in said] == [False, False, False, False, True, False, True]
     assert "Overtraining: 2 validations" in said[4] and "2.2000 of step 3" in said[4] and "2.4000" in said[4]
     assert "of step 3" in said[6] and detector.stopped
-
-
-def test_without_patience_there_is_one_warning_and_no_stop():
     detector = OvertrainingDetector(0)
     said = feed(detector, LEARNS + OVERTRAINS * 2)
     assert [index for index, line in enumerate(said) if line] == [len(LEARNS) + WARN_AFTER - 1]

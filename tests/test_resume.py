@@ -96,7 +96,8 @@ def test_stop_writes_a_checkpoint_that_is_not_finished(stopped):
 
 def test_position_survives_a_change_of_accumulation_which_is_reported(stopped, tmp_path, caplog):
     caplog.set_level("INFO")
-    trainer = resumed(stopped, tmp_path, gradient_accumulation=4)
+    trainer = resumed(stopped, tmp_path, gradient_accumulation=4, stage="gpt")
+    assert trainer.config.training.stage == trainer.stage.config.training.stage == "all", "phases depend on it"
     assert (trainer.step, trainer.state.position) == (2, 2)
     assert "training.gradient_accumulation 1 -> 4" in caplog.text and "checkpoint_dir" not in caplog.text
 

@@ -3,6 +3,7 @@
 import itertools
 import json
 import logging
+import os
 import re
 import sys
 import threading
@@ -21,6 +22,7 @@ from myxtts.runs.setup import holds_run
 from myxtts.storage.checkpoint import CheckpointStore
 from myxtts.storage.files import write_text
 from myxtts.storage.run_folder import own_run_folder
+from myxtts.storage.speakers import read_speakers
 
 pytestmark = pytest.mark.usefixtures("eagerly")
 
@@ -90,7 +92,11 @@ def test_repeated_run_speaks_the_last_sentences_that_a_stop_has_prevented(tiny_c
     monkeypatch.setitem(STAGES, "dvae", replace(STAGES["dvae"], speaks=True))
     monkeypatch.setattr("myxtts.runs.samples.speak_last_words", lambda *_: spoken.append(1))
     config.training.sample_every_steps = 1
-    assert Run(config, PLAN).train() and spoken
+    for sentences, changed in (1, 0), (2, 2**33), (2, 0):  # not again if newer than the training
+        assert Run(config, PLAN).train() and len(spoken) == sentences
+        (tmp_path / "samples").mkdir(exist_ok=True)
+        (tmp_path / "samples/final_1.wav").touch()
+        os.utime(tmp_path / "samples/final_1.wav", (0, changed))
 
 
 def test_stop_before_the_first_stage_trains_nothing(tiny_corpus, tmp_path):
@@ -99,8 +105,10 @@ def test_stop_before_the_first_stage_trains_nothing(tiny_corpus, tmp_path):
     assert not page.run.train()
     assert page.run.trainer is None and page.shown[-1] == "dvae stopped" and page.run.history == {}
     (tmp_path / "vocab.json").write_text("of other recordings, without a checkpoint")
+    write_text(tmp_path / "speaker_clips/index.json", "{}")
     page.run.stop()
     assert not page.run.train() and (tmp_path / "vocab.json").read_text().startswith("{")
+    assert [*read_speakers(tmp_path)] == ["high", "low"]
 
 
 def test_stopped_reset_run_is_resumed_and_not_set_aside_again(tiny_corpus, tmp_path):
@@ -146,6 +154,7 @@ def test_reset_run_is_complete_in_one_place_after_a_crash_anywhere(tmp_path, mon
         assert holds_run(home) or (home / "before_reset").is_dir()
         with own_run_folder(home):
             pass
+        assert (home / "config.json").is_file() or not (home / "vocab.json").is_file()
         aside = home / "before_reset"
         whole = aside if (aside / "config.json").is_file() else home
         found = [(whole / name).read_text() for name in ("config.json", "vocab.json", "samples/a.wav")]

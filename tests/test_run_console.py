@@ -72,6 +72,8 @@ def test_final_output_lists_skipped_stages_with_reasons(tmp_path, capsys, monkey
     (tmp_path / "clips_train.csv").write_text("\n".join(["id,verdict,reason", *rows]))
     said = printed_end(capsys, tmp_path, "one")
     assert f"4 of 9 clips (too long 3, silent 1); see {tmp_path}/clips_train.csv" in said
+    (tmp_path / "clips_train.csv").write_text("verdict;id;reason\nrejected;Jos\xe9;silent", "cp1252")  # by Excel
+    assert "1 of 1 clips (silent 1)" in printed_end(capsys, tmp_path, "one")
     (tmp_path / "clips_train.csv").write_text("id,verdict,reason\n1,accepted,\n")
     assert "Left out" not in printed_end(capsys, tmp_path, "one")
     CheckpointStore(tmp_path / "speaker").write(0, {}, {})

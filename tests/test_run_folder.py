@@ -15,8 +15,9 @@ from tiny import full_disk, tiny_run_config
 from myxtts.api import _requested
 from myxtts.config.checks import UserError
 from myxtts.config.flags import StartOptions
+from myxtts.data.corpora import TextsMissing
 from myxtts.runs.origin import settle_origin
-from myxtts.runs.setup import require_run, with_own_data
+from myxtts.runs.setup import require_run, transcribe, with_own_data
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
 from myxtts.storage.files import temporary_path, write_json
 from myxtts.storage.run_folder import own_run_folder
@@ -114,6 +115,15 @@ def test_run_folder_that_is_a_link_and_links_of_the_users_own_are_fine(tmp_path)
         assert [path.name for path in (tmp_path / "disk").iterdir()] == ["data"]
 
 
+def test_recordings_sorted_into_folders_of_speakers_are_cut_again(tmp_path):
+    config, planned = tiny_run_config(None, tmp_path / "run"), set()
+    for path in (tmp_path / "talks/a.srt", tmp_path / "talks/ann/a.srt"):
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+        planned.add(transcribe(config, TextsMissing("", tmp_path / "talks", [path.with_suffix(".wav")]), plan=True))
+    assert len(planned) == 2
+
+
 def test_unwritable_folder_is_one_error_message(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("x")
     with pytest.raises(CheckpointError, match="--checkpoint-dir .*file is a file"), own_run_folder(tmp_path / "file"):
@@ -126,11 +136,12 @@ def test_unwritable_folder_is_one_error_message(tmp_path, monkeypatch):
 def test_resume_of_a_copy_without_a_whole_checkpoint_is_refused_and_changes_nothing(tmp_path):
     store = CheckpointStore(tmp_path / "gpt")
     store.write(1, {"model": {"a": np.zeros(3, np.float32)}}, {})
+    CheckpointStore(tmp_path / "dvae").write(1, {}, {})
     config = tiny_run_config(None, tmp_path)
     require_run(config)
     (store.path(1) / "model.safetensors").unlink()
     before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(UserError, match="--resume needs an intact checkpoint"):
+    with pytest.raises(UserError, match="--resume needs an intact checkpoint, but .*gpt has none"):
         require_run(config)
     assert sorted(tmp_path.rglob("*")) == before
     write_json(tmp_path / "config.json", tiny_run_config(ROOT, data={"val_data": "held"}).to_dict())

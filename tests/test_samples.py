@@ -1,5 +1,6 @@
 """Sample sentences spoken during training: files, names, pictures, TensorBoard, and use of the current weights."""
 
+import dataclasses
 from collections import Counter
 from types import SimpleNamespace
 
@@ -95,11 +96,15 @@ def test_attention_is_from_the_block_that_follows_the_text_most_evenly():
 
 
 def test_samples_that_cannot_be_written_stop_nothing(speaking, monkeypatch, caplog):
-    speaker, _, _ = speaking
+    speaker, _, folder = speaking
     monkeypatch.setattr("myxtts.runs.samples.write_audio", full_disk)
     with untraced():
         speaker.on_sample(1)
+        monkeypatch.undo()
+        speaker.clips = [dataclasses.replace(clip, id=letter * 79) for clip, letter in zip(speaker.clips, "\u1208a")]
+        speaker.on_sample(3)
         monkeypatch.setattr("myxtts.runs.samples.reference_of", lambda *_: "gone.wav")
         speaker.on_sample(2)
+    assert len([*folder.glob("samples/step_000003_*.wav")]) == 2, "one id is too long for a file name"
     assert "sentences of step 1 could not" in caplog.text and "No space left" in caplog.text
     assert "sentences of step 2 could not" in caplog.text and "gone.wav" in caplog.text

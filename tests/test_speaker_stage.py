@@ -20,6 +20,7 @@ from myxtts.config.rates import CODE_STRIDE_SAMPLES
 from myxtts.data.batch import SpeakerBatch, noise_batch
 from myxtts.data.corpora import Utterance
 from myxtts.data.dataset import SpeechDataset
+from myxtts.data.doctor import id_hash
 from myxtts.models.speaker_encoder import AngularMarginClassifier, SpeakerEncoder
 from myxtts.runs.agenda import make_agenda
 from myxtts.runs.run import Run
@@ -115,13 +116,13 @@ def clips_of(**counts):
     return [Utterance(f"{n}_{i}", "", "", n, "en", num_samples=20000) for n in counts for i in range(counts[n])]
 
 
-def chosen(train, validation=()):
+def chosen(train, validation=(), known=()):
     """Returns the data set with the chosen clips, the stage, and its reason to train nothing."""
     speakers = tuple(sorted({clip.speaker for clip in train}))
     config = tiny_run_config(data={"num_speakers": len(speakers)}, model=CHANNELS)
     stage = stage_of("speaker", config)
     dataset = SpeechDataset(config, train, list(validation), None, speakers, None)
-    return stage.choose_clips(dataset), stage, stage.nothing_to_learn(dataset)
+    return stage.choose_clips(dataset, known), stage, stage.nothing_to_learn(dataset)
 
 
 def test_voices_are_held_out_for_validation_and_keep_their_numbers():
@@ -136,6 +137,10 @@ def test_voices_are_held_out_for_validation_and_keep_their_numbers():
     assert replace(dataset, config=dataset.config).train is dataset.train
     again = chosen(train[::-1])[0]
     assert {clip.speaker for clip in again.train} == trained, "whatever the order of the clips"
+    heard = {id_hash(clip.id) for clip in dataset.train}
+    assert {clip.speaker for clip in chosen(train, known=heard)[0].train} == trained
+    heard = {id_hash(clip.id) for clip in train if clip.speaker == left_out}
+    assert left_out in {clip.speaker for clip in chosen(train, known=heard)[0].train}
 
 
 def test_two_voices_are_both_trained_and_one_teaches_nothing():

@@ -211,6 +211,12 @@ class TrainingConfig(Settings):
             hint = "The slice of a clip would not match its text."
             require(can_crop, f"training.{name}.crop_seconds", "left out", stage.crop_seconds, hint)
 
+    @property
+    def resets(self) -> tuple[str, ...]:
+        """Stages that a reset starts over: `stage` and all later stages; () without `reset_training`."""
+        first = 0 if self.stage == "all" else list(STAGES).index(self.stage)
+        return tuple(STAGES)[first:] if self.reset_training else ()
+
     def __getattr__(self, name):
         stages = self.__dict__.get("stages", {})
         if name in stages:

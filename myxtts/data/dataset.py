@@ -81,6 +81,8 @@ class SpeechDataset:
         inspections = [_inspect(config, folder, progress, writes) for folder in folders]
         tokenizer = _tokenizer(config, inspections[0].accepted)
         sides = [_clips(*pair, tokenizer, config, writes) for pair in zip(inspections, ("train", "validation"))]
+        if writes and not config.data.val_data:  # the list of an earlier start
+            Path(config.training.checkpoint_dir, "clips_validation.csv").unlink(missing_ok=True)
         cache = SampleCache(config.data.cache_mb, _prepared(config, sides))
         train, validation = _divide(sides, config)
         if leakage := find_leakage(train, validation):
@@ -89,7 +91,8 @@ class SpeechDataset:
             logger.warning("Validation uses the training clips, because there are no others. Give --val-data.")
             validation = train
         token_ids = {"start_text_token": tokenizer.start_id, "stop_text_token": tokenizer.stop_id}
-        model = replace(config.model, num_text_tokens=tokenizer.num_tokens, **token_ids)
+        rows = config.model.num_text_tokens if config.training.init_from else 0  # the source may have spare ones
+        model = replace(config.model, num_text_tokens=max(rows, tokenizer.num_tokens), **token_ids)
         speakers = tuple(sorted({clip.speaker for clip in train}))
         seconds = conditioning_seconds(config.data, train)
         data = replace(config.data, num_speakers=len(speakers), conditioning_seconds=seconds)
@@ -190,14 +193,14 @@ def _prepared(config, sides):
 
 def trained_on(home: Path, config: XTTSConfig) -> set[int]:
     """Returns the `id_hash` of every clip that the run in `home` trained on. Reads each stage's newest checkpoint.
-    Adds the clips of the --init-from run if both runs use the same data. With --reset-training, ignores `home`."""
-    homes, source = [] if config.training.reset_training else [home], config.training.init_from
+    Adds the clips of the --init-from run if both runs use the same data. Ignores stages that a reset starts over."""
+    source, hashes = config.training.init_from, set()
+    folders = [home / stage for stage in STAGES if stage not in config.training.resets]
     with suppress(UserError, OSError):
         if source and Path(str(read_config(Path(source)).data.train_data)).samefile(str(config.data.train_data)):
-            homes.append(Path(source))
-    hashes: set[int] = set()
-    for store in (CheckpointStore(folder / stage) for folder in homes for stage in STAGES):
-        path = store.newest_file(f"{CLIPS}.safetensors")
+            folders += [Path(source, stage) for stage in STAGES]
+    for folder in folders:
+        path = CheckpointStore(folder).newest_file(f"{CLIPS}.safetensors")
         if path is not None:
             hashes.update(StoredTensors(path)["identity"].ravel().tolist())
     return hashes
@@ -228,9 +231,8 @@ def conditioning_seconds(data: DataConfig, clips: Sequence[Utterance]) -> tuple[
 
 def _own_vocabulary(config):
     """Returns the path of the run's vocabulary; None if the file does not exist or --reset-training resets the GPT."""
-    path, stage = vocabulary_path(Path(config.training.checkpoint_dir)), config.training.stage
-    keeps_gpt = not config.training.reset_training or stage in list(STAGES)[list(STAGES).index("gpt") + 1 :]
-    return path if path.is_file() and keeps_gpt else None
+    path = vocabulary_path(Path(config.training.checkpoint_dir))
+    return path if path.is_file() and "gpt" not in config.training.resets else None
 
 
 def _g2p(config):

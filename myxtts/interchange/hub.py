@@ -4,14 +4,13 @@
 folder `HF_HOME/myxtts/OWNER--NAME/COMMIT`, which can be used offline.
 """
 
-import csv
 import os
 import re
 import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from fnmatch import fnmatch
 from pathlib import Path
@@ -27,7 +26,7 @@ from myxtts.config.stages import STAGES
 from myxtts.interchange.coqui.conversion import CoquiFiles, find_release, import_coqui, imported_release, make_once
 from myxtts.interchange.coqui.settings import RELEASED_NAMES
 from myxtts.storage.base_model import BASE_NAME, MODELS, RELEASE, is_base, require_kind
-from myxtts.storage.files import AnyPath, write_json, write_text, write_whole_folder
+from myxtts.storage.files import AnyPath, read_csv, write_json, write_text, write_whole_folder
 from myxtts.storage.run_folder import listed_seconds, stores_in
 from myxtts.storage.speakers import SPEAKERS_FILE
 
@@ -265,9 +264,9 @@ def model_card(repository: str, config: XTTSConfig, origin: str | os.PathLike | 
 def _lists(origin):
     """Yields `(title, number of accepted clips, minutes of audio)` of the training set and of the validation set."""
     for name, title in (("train", "Training"), ("validation", "Validation")):
-        with suppress(FileNotFoundError), open(origin / f"clips_{name}.csv", encoding="utf-8", newline="") as file:
-            rows = [row for row in csv.DictReader(file) if row.get("verdict") != "rejected"]
-            yield title, len(rows), sum(listed_seconds(row) for row in rows) / 60
+        if listed := read_csv(origin / f"clips_{name}.csv"):
+            rows = [row for row in listed if row.get("verdict") != "rejected"]
+            yield title, len(rows), sum(map(listed_seconds, rows)) / 60
 
 
 def _stages(origin):

@@ -1,6 +1,5 @@
 """Console output of a run: devices, recordings, the stages to train, progress and results."""
 
-import csv
 import shlex
 import sys
 import time
@@ -23,6 +22,7 @@ from myxtts.runs.origin import tuned_stages
 from myxtts.runs.run import Run, RunListener
 from myxtts.runs.samples import held_out_voice
 from myxtts.storage.base_model import is_base, model_name
+from myxtts.storage.files import read_csv
 from myxtts.training.loop.device_pipeline import prefetch_depth
 from myxtts.utils.commons import folded, folded_on_terminal, progress_bar, shows_bars, tqdm
 
@@ -285,8 +285,8 @@ class RunConsole(RunListener):
         trained = [*self.run.last_steps]
         results = folded_on_terminal("\n".join(map(self._result, trained)), sys.stdout)
         lines, lists = ["", results, *self._reached()], sorted(home.glob("clips_*.csv"))
-        rows = [row for path in lists for row in csv.DictReader(path.read_text("utf-8").split("\n"))]
-        if reasons := Counter(row["reason"] for row in rows if row["verdict"] == "rejected"):
+        rows = [row for path in lists for row in read_csv(path)]
+        if reasons := Counter(row.get("reason", "") for row in rows if row.get("verdict") == "rejected"):
             common = ", ".join(f"{printable(reason)} {count}" for reason, count in reasons.most_common(3))
             left, named = f"{reasons.total()} of {len(rows)} clips", " and ".join(map(str, lists))
             lines.append(f"Left out:     {left} ({common}); see {named}")

@@ -1,6 +1,7 @@
 """Opens a run: reads the recordings, selects the stages to train, writes the run's folder, and creates trainers."""
 
 import logging
+import shutil
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -19,12 +20,13 @@ from myxtts.distributed.workers import Workers
 from myxtts.inference.synthesizer import Synthesizer
 from myxtts.models.xtts import PARTS, XTTS
 from myxtts.runs.agenda import StageWork, find_needs, make_agenda, try_run
-from myxtts.runs.origin import bring_in, reset_parts, settle_origin, source_parts, taken_parts, with_absolute_paths
+from myxtts.runs.origin import bring_in, settle_origin, source_parts, taken_parts, with_absolute_paths
 from myxtts.runs.samples import Copier, SampleSpeaker, SpeechJudge
-from myxtts.runs.setup import holds_run, run_in
-from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
+from myxtts.runs.setup import holds_run
+from myxtts.storage.checkpoint import CheckpointStore
 from myxtts.storage.files import digest_file, write_json
 from myxtts.storage.run_folder import RUN_FILES, VOCABULARY, set_aside, shape_settings, stores_in
+from myxtts.storage.speakers import SPEAKER_CLIPS
 from myxtts.training.resuming import data_digest, load_foundations
 from myxtts.training.stage_trainer import StageTrainer
 from myxtts.training.watching.callbacks import Callback, MetricsWriter
@@ -61,12 +63,12 @@ def open_run(
     """Opens a new or existing run. Reads its recordings, and writes `config.json` and `vocab.json` to its folder.
 
     Until the event `on_trial`, the folder is left unchanged, with these exceptions: reports are written, damaged
-    checkpoints are renamed, and the vocabulary of a run without checkpoints is deleted.
+    checkpoints are renamed, and the vocabulary and voices of a run without checkpoints are deleted.
 
     Args:
         config: Settings as requested.
         notify: Function to call with the name and arguments of each `RunListener` event.
-        is_plan: Whether to return after `on_trial`, without writing reports or deleting the vocabulary.
+        is_plan: Whether to return after `on_trial`, without writing reports or deleting files.
 
     Returns the data set, whose `config` has the complete settings of the run, and a `StageWork` per stage.
 
@@ -75,15 +77,14 @@ def open_run(
     """
     config, began = settle_origin(config)
     training, home = config.training, Path(config.training.checkpoint_dir)
-    stopped_early = began is None and not holds_run(home) and (home / "config.json").is_file()  # without a checkpoint
-    if stopped_early and not is_plan and not config.data.vocabulary:
-        (home / VOCABULARY).unlink(missing_ok=True)  # perhaps from other recordings
+    if began is None and not is_plan and not holds_run(home) and (home / "config.json").is_file():
+        shutil.rmtree(home / SPEAKER_CLIPS, ignore_errors=True)  # perhaps of other recordings, as the vocabulary
+        if not config.data.vocabulary:
+            (home / VOCABULARY).unlink(missing_ok=True)
     dataset = SpeechDataset.open(config, lambda done, total: notify("on_inspection", done, total), not is_plan)
-    is_created, reset = bool(training.init_from) and began is None, reset_parts(training)
-    with suppress(CheckpointError):  # damaged settings of a run that is reset
-        there = run_in(home) if reset and "dvae" not in reset else began
-        if there is not None:
-            check_same_model(there.model, dataset.config, reset)
+    reset, is_created = training.resets, bool(training.init_from) and (began is None or training.reset_training)
+    if began is not None:
+        check_same_model(began.model, dataset.config, reset)
     taken = taken_parts(config) if is_created else []
     works = make_agenda(dataset.config, dataset, reset, taken)
     notify("on_agenda", works)
@@ -120,9 +121,9 @@ def open_run(
 def write_settings(dataset: SpeechDataset) -> None:
     """Writes `config.json`, the vocabulary, and recordings of the training speakers to the run's folder."""
     home = Path(dataset.config.training.checkpoint_dir)
-    dataset.tokenizer.save(home / VOCABULARY)
-    keep_speakers(home, dataset.train)
     write_json(home / "config.json", with_absolute_paths(dataset.config, (*PATHS, "vocabulary")).to_dict())
+    dataset.tokenizer.save(home / VOCABULARY)  # after the settings, by which the next start knows whose it is
+    keep_speakers(home, dataset.train)
 
 
 def check_same_model(before: ModelConfig, config: XTTSConfig, reset: Sequence[str] = ()) -> None:

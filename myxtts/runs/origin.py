@@ -6,6 +6,7 @@ These options cannot change once the run's folder exists. A stage's copied weigh
 import os
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from myxtts.config.config import XTTSConfig
 from myxtts.config.data import PATHS
 from myxtts.config.settings import Default
 from myxtts.config.stages import STAGES
-from myxtts.config.training import TUNABLE, TrainingConfig
+from myxtts.config.training import TUNABLE
 from myxtts.interchange.hub import is_hub_name, local_folder
 from myxtts.memory.report import check_claims
 from myxtts.runs.setup import TUNE, check_tuning, run_in, with_shape
@@ -43,17 +44,23 @@ def settle_origin(config: XTTSConfig) -> tuple[XTTSConfig, XTTSConfig | None]:
         source = str(Path(source).resolve())
     tune = tuple(name for name in TUNABLE if name in training.tune)
     config = with_absolute_paths(replace(config, training=replace(training, tune=tune, init_from=source)))
-    began = None if training.reset_training else run_in(Path(training.checkpoint_dir))
-    if began is not None:
+    began = None
+    with suppress(CheckpointError if training.reset_training else ()):  # a reset moves damaged settings aside
+        began = None if "dvae" in training.resets else run_in(Path(training.checkpoint_dir))
+    if began is not None and not training.reset_training:
         return _continued(config, began), began
-    check_tuning(training, True)
     if not training.reset_training:
         _refuse_other_origin(config)
+    elif began is not None and began.training.init_from and not tune and not (source and "gpt" in training.resets):
+        if STAGES[training.stage].takes_init_from and training.stage in run_folder.stores_in(_source(began)):
+            config = _continued(config, began)  # starts the stage over from the model that the run began with
+            source = config.training.init_from
+    check_tuning(config.training, True)
     if source is None:
-        return config, None
+        return config, began
     if not tune and is_base(source) and training.stage == "all" and not training.gpt.lora_rank:
         config = replace(config, training=replace(config.training, tune=TUNABLE))
-    return adopt(config), None
+    return adopt(config), began
 
 
 def with_absolute_paths(config: XTTSConfig, names: Sequence[str] = PATHS) -> XTTSConfig:
@@ -75,12 +82,6 @@ def _refuse_other_origin(config):
         require(is_same, "training.init_from (--init-from)", rule, given or "none", hint)
 
 
-def reset_parts(training: TrainingConfig) -> list[str]:
-    """Returns the stages to start over: `training.stage` and all later stages; [] without `reset_training`."""
-    first = 0 if training.stage == "all" else list(STAGES).index(training.stage)
-    return list(STAGES)[first:] if training.reset_training else []
-
-
 def tuned_stages(config: XTTSConfig) -> list[str]:
     """Returns the stages in --tune. By default, returns --stage if tunable, else all stages with `tuned_with_all`."""
     training = config.training
@@ -93,28 +94,24 @@ def tuned_stages(config: XTTSConfig) -> list[str]:
 
 def taken_parts(config: XTTSConfig) -> list[str]:
     """Returns the stages that a new run copies from `training.init_from` and does not fine-tune."""
-    own = run_folder.stores_in(Path(config.training.checkpoint_dir)).keys() - reset_parts(config.training)
+    own = run_folder.stores_in(Path(config.training.checkpoint_dir)).keys() - config.training.resets
     tuned = tuned_stages(config)
     return [name for name in run_folder.stores_in(_source(config)) if name not in own and name not in tuned]
 
 
 def source_parts(config: XTTSConfig, taken: Sequence[str]) -> dict[str, CheckpointStore]:
     """Returns `{stage: its checkpoints in --init-from}` for the stages in `taken` and the stages to fine-tune. Raises
-    `CheckpointError` if a checkpoint is missing or damaged, or if its vocabulary is larger than the run's."""
-    training, found, count = config.training, {}, config.model.num_text_tokens
-    own = run_folder.stores_in(Path(training.checkpoint_dir)).keys() - reset_parts(training)
-    tuned = [name for name in tuned_stages(config) if name not in training.leave_out]
-    for name in (name for name in (*taken, *tuned) if name not in own):
-        store = found[name] = _trained_part(_source(config), name)
-        shapes = store.open(run_folder.chosen_step(store, name)).shapes
-        if name in tuned and (rows := shapes.get(TEXT_WEIGHTS[0], (0,))[0]) > count:
-            sizes = f"{count} tokens, fewer than the {rows} of the {name} in --init-from"
-            raise CheckpointError(f"The vocabulary has {sizes}. Leave --vocabulary out to use its vocabulary.")
+    `CheckpointError` if a checkpoint is missing or damaged."""
+    own = run_folder.stores_in(Path(config.training.checkpoint_dir)).keys() - config.training.resets
+    tuned = [name for name in tuned_stages(config) if name not in config.training.leave_out]
+    found = {name: _trained_part(_source(config), name) for name in (*taken, *tuned) if name not in own}
+    for name, store in found.items():
+        store.open(run_folder.chosen_step(store, name))
     return found
 
 
 def bring_in(config: XTTSConfig, parts: Mapping[str, CheckpointStore], is_new: bool) -> None:
-    """Copies `parts` (see `source_parts`) into a run as checkpoints of step 0. For a new run, also copies voices."""
+    """Copies `parts` (see `source_parts`) into a run as step 0, finished unless tuned. A new run also gets voices."""
     home, tuned = Path(config.training.checkpoint_dir), tuned_stages(config)
     for name, store in parts.items():
         step = run_folder.chosen_step(store, name)
@@ -122,8 +119,8 @@ def bring_in(config: XTTSConfig, parts: Mapping[str, CheckpointStore], is_new: b
         tensors, state = store.read(step, ("model", run_folder.MEL_STATS) if has_stats else ("model",))
         if name in tuned:
             tensors["model"] = with_rows(tensors["model"], config.model.num_text_tokens, config.training.seed)
-            state = {"finished": False}
-        state = {**state, run_folder.TAKEN_FROM: str(store.folder.parent)}
+            state = {}
+        state = {**state, "finished": name not in tuned, run_folder.TAKEN_FROM: str(store.folder.parent)}
         CheckpointStore(home / name).write(0, tensors, state, best=name not in tuned)
     if is_new:
         source = _source(config)
@@ -152,7 +149,7 @@ def with_rows(arrays: dict[str, np.ndarray], num_text_tokens: int, seed: int) ->
     if TEXT_WEIGHTS[0] not in arrays:
         return arrays
     table, kernel, bias = (arrays[name] for name in TEXT_WEIGHTS)
-    new = num_text_tokens - len(table)
+    new = max(0, num_text_tokens - len(table))
     drawn = np.random.default_rng(seed).normal(0.0, table.std(), (new, table.shape[1])).astype(table.dtype)
     kernel, bias = np.pad(kernel, ((0, 0), (0, new))), np.pad(bias, (0, new), constant_values=bias.min())
     return arrays | dict(zip(TEXT_WEIGHTS, (np.concatenate([table, drawn]), kernel, bias)))
@@ -180,6 +177,8 @@ def _continued(config, began):
     given, own = config.data.vocabulary, began.data.vocabulary
     is_there = given in (None, own) or os.path.abspath(given) == own or os.path.isfile(given)
     require(is_there, "--vocabulary", "a tokenizer file", printable(given or ""), "Leave it out to resume.")
+    if own and given is None and "gpt" not in training.resets and (kept := run_folder.vocabulary_path(home)).is_file():
+        own = str(kept)  # `own` may have changed since
     data = replace(config.data, vocabulary=given or own)
     config = replace(config, data=data, training=replace(training, init_from=before.init_from, tune=before.tune))
     if not has_rank:
@@ -205,7 +204,8 @@ def adopt(config: XTTSConfig) -> XTTSConfig:
     theirs, own = run_folder.stores_in(source), run_folder.stores_in(home)
     check_claims(stored.model, theirs)
     newest_digest = lambda store: store.digest(store.steps()[-1])
-    for name in own.keys() & foundations.keys() - {*reset_parts(config.training)}:
+    follows = {name for stage in tuned for name in STAGES[stage].follows}
+    for name in own.keys() & foundations.keys() - follows - {*config.training.resets}:
         # For example a DVAE with other codes.
         if newest_digest(own[name]) != newest_digest(theirs[name]):
             other = f"{home} has its own {name}, on which the weights of --init-from were not trained"

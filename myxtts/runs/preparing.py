@@ -46,7 +46,7 @@ def prepare(
     output, config = Path(output), read_config(Path(checkpoint))
     limits = ClipLimits(*(own if given is None else given for given, own in zip(limits, clip_limits(config))))
     require(0 < limits.min_seconds < limits.max_seconds, "--min-seconds", "above 0 and below --max-seconds", limits[0])
-    data = replace(config.data, train_data=train_data or config.data.train_data, prepared=None)
+    data = replace(config.data, train_data=train_data or config.data.train_data, prepared=None, val_prepared=None)
     if data.train_data is None:
         raise UserError("--train-data must name the data set, because the run in --checkpoint does not name one.")
     config = replace(config, data=data, training=replace(config.training, checkpoint_dir=str(checkpoint)))
@@ -86,16 +86,14 @@ def prepare(
 
 def _claimed(numbers, lock, tell):
     """Locks the shards one after another, and yields their numbers. Shards locked by other processes come last."""
-    for waits in (False, True):
-        of_others = []
-        for number in numbers:
-            with claimed(lock, number, waits) as is_ours:
-                if is_ours:
-                    yield number
-                else:
-                    tell(f"Shard {number}: another process is encoding it")
-                    of_others.append(number)
-        numbers = of_others
+    turns = [(number, False) for number in numbers]
+    for number, waits in turns:
+        with claimed(lock, number, waits) as is_ours:
+            if is_ours:
+                yield number
+            else:
+                tell(f"Shard {number}: another process is encoding it")
+                turns.append((number, True))
 
 
 def _encoded(utterances, preparation) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:

@@ -206,7 +206,9 @@ class Run:
             self._notify("on_stopped", stopped_in)
             return False
         speaks = any(STAGES[name].speaks for name in self.history)
-        is_new = stages or not any(self.folder.glob("samples/final_*.wav"))  # none after a stop in the last step
+        newest = lambda paths: max((path.stat().st_mtime_ns for path in paths), default=0)
+        trained = newest(store.path(store.steps()[-1]) for store in stores_in(self.folder).values())
+        is_new = stages or newest(self.folder.glob("samples/final_*.wav")) <= trained  # after a stop in the last step
         if is_new and speaks and self.config.training.sample_every_steps and workers.is_chief:
             self.trainer = None  # frees the memory of its model
             self._notify("on_spoken", speak_last_words(self.config, dataset, self.plan.model_device))

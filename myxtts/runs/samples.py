@@ -26,7 +26,7 @@ from myxtts.hearing.measuring import Measurer, Sentence, Spoken, ends_well, is_u
 from myxtts.hearing.networks import find_encoder
 from myxtts.hearing.recognizers import open_recognizer
 from myxtts.inference.synthesizer import Synthesizer
-from myxtts.storage.files import AnyPath, write_whole
+from myxtts.storage.files import AnyPath, digest_bytes, write_whole
 from myxtts.storage.run_folder import read_metrics
 from myxtts.training.loop.batching import with_batch
 from myxtts.training.loop.device_pipeline import copy_to
@@ -148,6 +148,8 @@ class SampleWriter(Callback):
             for clip, sample in zip(self.clips, self.make()):
                 self._folder.mkdir(exist_ok=True)  # without parents: the run's folder may have been moved
                 name, is_first = clip.id.replace("/", "_"), clip.id not in self._shown
+                if len(encoded := name.encode("utf-8", "surrogatepass")) > 200:  # file systems allow 255
+                    name = f"{name[:40]}_{digest_bytes(encoded, 4)}"
                 stem, path = self._folder / f"{self._kind}_{step:06d}_{name}", self._folder / f"recording_{name}.wav"
                 if is_first or not path.is_file():
                     recording = load_samples(clip.wav_path, DECODER_SAMPLE_RATE)

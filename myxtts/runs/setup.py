@@ -220,8 +220,8 @@ def require_run(config: XTTSConfig) -> None:
     stores = [store for place in (home, home / GATHERED) for store in stores_in(place).values()]
     if not stores:
         raise UserError(f"--resume needs a run, but {home} has none. Give its --checkpoint-dir, or leave out --resume.")
-    if not any(store.has_sound() for store in stores):
-        raise UserError(f"--resume needs an intact checkpoint, but {home} has none. Copy the run again.")
+    if damaged := [store.folder for store in stores if not store.has_sound()]:
+        raise UserError(f"--resume needs an intact checkpoint, but {damaged[0]} has none. Copy the run again.")
 
 
 def quickest_devices(config: XTTSConfig, options: Mapping[str, object]) -> tuple[XTTSConfig, dict]:
@@ -302,7 +302,8 @@ def transcribe(config: XTTSConfig, missing: TextsMissing, quiet: bool = False, p
     has_texts = all(text and text.suffix.lower() in SUBTITLES for text in texts)
     recognizer = config.training.evaluation_recognizer or ("" if has_texts else "base")
     files = [file for path in missing.recordings for file in (path, *files_beside(path, SUBTITLES))]
-    contents = [[file.name, digest_file(file) if file.is_file() else ""] for file in files]
+    top = root if root.is_dir() else root.parent  # subfolders are speakers
+    contents = [[os.path.relpath(file, top), digest_file(file) if file.is_file() else ""] for file in files]
     folder = home / "dataset" / digest_bytes(json.dumps([contents, language, recognizer]).encode(), 4)
     finished, with_set = folder.with_suffix(".done"), replace(config, data=replace(data, train_data=str(folder)))
     if finished.is_file() and folder.is_dir():

@@ -72,7 +72,7 @@ class CheckpointWriter:
             logger.error("%s This was attempt %d of %d.", self._describe(self._error), number, SAVE_TRIES)
             time.sleep(LAST_TRY_PAUSE_SECONDS)
             self._run(tensors, state, best, copies)
-        self._failures = SAVE_TRIES - 1
+        self._failures = SAVE_TRIES - 1 if self._error else 0
         self.wait()
 
     def _run(self, tensors, state, best, copies):

@@ -222,6 +222,14 @@ def append_line(path: AnyPath, line: str) -> None:
         file.write(f"{line}\n".encode())
 
 
+def read_csv(path: AnyPath) -> list[dict[str, str]]:
+    """Returns the rows of a CSV file that begins with column names, or [] without the file. A spreadsheet may have
+    saved it with semicolons, or not in UTF-8: bytes that cannot be decoded are replaced."""
+    text = Path(path).read_text("utf-8-sig", errors="replace") if Path(path).is_file() else ""
+    delimiter = ";" if ";" in text.partition("\n")[0] else ","
+    return list(csv.DictReader(io.StringIO(text), delimiter=delimiter, restval=""))
+
+
 def write_json(path: AnyPath, value: Any) -> None:
     """Writes a JSON file atomically, see `write_whole`."""
     write_text(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")

@@ -284,6 +284,10 @@ class Checkpointer:
     def _restore(self, store, step):
         saved, where = store.read_state(step), str(store.path(step))
         self.state.restore(step, saved, where)
+        if before := config_of(saved, where):  # its `stage` decides the decoder's phases
+            training = replace(self.trainer.config.training, stage=before.training.stage)
+            self.trainer.config = self.stage.config = replace(self.trainer.config, training=training)
+        self.trainer.adopt_batching()
         self.state.record = None
         if "order" in saved:
             record = dict(store.open(step, CLIPS)), saved["order"]

@@ -142,7 +142,8 @@ class StageTrainer:
             if not self.state.finished:
                 self.checkpointer.save(last=True, finished=True)
             return {}
-        dataset = self.stage.choose_clips(dataset)
+        record = self.state.record
+        dataset = self.stage.choose_clips(dataset, {*record[0]["identity"].tolist()} if record else ())
         if self.config.training.automatic_batch_size:
             dataset = fit_batch_size(self, dataset)
         if self.watch.speech_judge is None:

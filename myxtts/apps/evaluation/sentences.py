@@ -1,6 +1,5 @@
 """Test sentences of an evaluation, the same for all models, and the sources that speak them."""
 
-import csv
 import logging
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -29,6 +28,7 @@ from myxtts.inference.code_engine import mark_text
 from myxtts.inference.synthesizer import SpeechError, Synthesizer
 from myxtts.inference.voices import Voice
 from myxtts.storage.base_model import is_base, model_name
+from myxtts.storage.files import read_csv
 from myxtts.storage.run_folder import listed_seconds, read_config
 from myxtts.storage.speakers import language_of
 from myxtts.text.languages import get_language
@@ -147,12 +147,11 @@ def _espeak_data(folder, language):
 
 def clips_of_run(run: Path, utterances: Sequence[Utterance], folder: Path) -> tuple[set[str], set[str]]:
     """Returns the ids of a run's training clips and rejected clips; two empty sets if it did not use this data set."""
-    config, ids, rows = read_config(run), {one.id for one in utterances}, {}
+    config, ids = read_config(run), {one.id for one in utterances}
     is_trained = _is_same(config.data.train_data, folder)
     name = "validation" if _is_same(config.data.val_data, folder) and not is_trained else "train"
-    with suppress(OSError, KeyError, ValueError), open(run / f"clips_{name}.csv", encoding="utf-8", newline="") as file:
-        # In the list, names that a spreadsheet would evaluate as formulas begin with an apostrophe.
-        rows = {re.sub("^'(?=[=+@-])", "", row["id"]): row for row in csv.DictReader(file)}
+    # In the list, names that a spreadsheet would evaluate as formulas begin with an apostrophe.
+    rows = {re.sub("^'(?=[=+@-])", "", row.get("id", "")): row for row in read_csv(run / f"clips_{name}.csv")}
     known = [one for one in utterances if one.id in rows]
     some = [(_usable_seconds(one), listed_seconds(rows[one.id])) for one in spread(known, 20)]
     others = [found for found, listed in some if found and abs(found - listed) > 0.1 * listed > 0]

@@ -19,7 +19,7 @@ from myxtts.apps.studio.training_form import OWN, config_in
 from myxtts.audio.files import AUDIO_EXTENSIONS, MEDIA_EXTENSIONS
 from myxtts.config.checks import without_marks
 from myxtts.storage.base_model import BASE_NAME, MODEL, SETTINGS, kind_of, model_name
-from myxtts.storage.files import append_line, csv_text, free_path, write_text, write_whole
+from myxtts.storage.files import append_line, csv_text, free_path, read_csv, write_text, write_whole
 
 DATA, EXPORTS, EVALUATION, TRASH = "_data", "_exports", "_evaluation", "_trash"
 """Names of folders next to the runs. No run can have one of these names, because they begin with an underscore."""
@@ -133,7 +133,7 @@ class DataSets:
 
     def doubts(self, folder: str) -> dict[tuple[str, str], str]:
         """Returns `{(clip, text): reason}` for the texts that were doubtful when the data set was cut."""
-        rows = _read_csv(Path(folder, "segments.csv")) if self.lists(folder) else ()
+        rows = read_csv(Path(folder, "segments.csv")) if self.lists(folder) else ()
         return {(row["clip"], row["text"].lstrip("'")): row["detail"] for row in rows if row["clip"] and row["detail"]}
 
     def correct(self, folder: str, loaded: Sequence, texts: Sequence, languages: Mapping[str, str] = {}) -> int:
@@ -233,13 +233,8 @@ def add_vote(home: Path, sides: Sequence[str], better: int | None, blind: bool, 
 def count_votes(home: Path) -> list[list]:
     """Returns a row for each pair of models: both names, votes for each name, ties, and p-value of a sign test."""
     found: dict[tuple, Counter] = {}
-    for one in _read_csv(home / VOTES):
+    for one in read_csv(home / VOTES):
         if one.get("better"):
             found.setdefault(tuple(sorted((one["first"], one["second"]))), Counter())[one["better"]] += 1
     rows = [[*pair, votes[pair[0]], votes[pair[1]], votes[SAME]] for pair, votes in found.items()]
     return [[*row, round(binomtest(row[2], row[2] + row[3]).pvalue, 3) if any(row[2:4]) else 1.0] for row in rows]
-
-
-def _read_csv(path):
-    """Returns the rows of a CSV file with a header, as dictionaries; no rows if there is no file."""
-    return csv.DictReader(path.read_text(encoding="utf-8").splitlines() if path.is_file() else ())

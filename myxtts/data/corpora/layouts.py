@@ -3,7 +3,7 @@
 import re
 from functools import partial
 
-from myxtts.config.checks import UserError, needing
+from myxtts.config.checks import UNPRINTABLE, UserError, needing
 from myxtts.data.corpora import tables
 from myxtts.data.corpora.base import CorpusFormat, Place, Reading
 from myxtts.data.corpora.folder import MAX_TRANSCRIPT_BYTES, ClipRefused, CorpusError, is_name
@@ -270,7 +270,7 @@ def read_vctk(reading: Reading, place: Place) -> None:
     audio = next((folders[k] for k in ("wav48_silence_trimmed", "wav48", "wav16", "wav") if k in folders), None)
     speakers = reading.folder.subfolders(audio) if audio and "txt" in folders else []
     for path in speakers:
-        stems, part = reading.folder.stems(path), place._replace(speaker=path.name)
+        stems, part = reading.folder.stems(path), place._replace(speaker=UNPRINTABLE.sub("", path.name))
         for stem in sorted(stems):
             if stem.endswith("_mic2") and stem.replace("_mic2", "_mic1") in stems:
                 continue
@@ -291,7 +291,7 @@ def read_chapters(reading: Reading, place: Place, suffix: str) -> None:
     if held | tests >= {*chapters}:
         held, tests = set(), set()
     for path in (path for path in chapters if path not in tests):
-        part = place._replace(speaker=path.parent.name, validation=path in held)
+        part = place._replace(speaker=UNPRINTABLE.sub("", path.parent.name), validation=path in held)
         if suffix == _NORMALIZED:
             _read_pairs(reading, part.below(path), path, path, suffix)
             continue

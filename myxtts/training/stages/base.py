@@ -2,7 +2,7 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import keras
@@ -90,8 +90,8 @@ class Stage(ABC):
         self.config, self.foundations = config, foundations
         self.model: XTTS | None = None
 
-    def choose_clips(self, dataset: SpeechDataset) -> SpeechDataset:
-        """Returns the data set with only the clips that the stage uses for training and validation."""
+    def choose_clips(self, dataset: SpeechDataset, known: Collection[int] = ()) -> SpeechDataset:
+        """Returns `dataset` with only the clips to use. `known` has the `id_hash` of each clip already trained on."""
         return dataset
 
     @staticmethod

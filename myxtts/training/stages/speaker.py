@@ -12,6 +12,7 @@ from myxtts.audio.augment import change_speed, disturb, draw_rows
 from myxtts.audio.mel import SPEAKER_MEL, MelSpectrogram, resample
 from myxtts.config.rates import MODEL_SAMPLE_RATE, SPEAKER_SAMPLE_RATE
 from myxtts.data.batch import SpeakerBatch
+from myxtts.data.doctor import id_hash
 from myxtts.devices.machine import runs_on_cpu
 from myxtts.models.speaker_encoder import AngularMarginClassifier, BatchNormalization
 from myxtts.models.xtts import XTTS, named_weights
@@ -55,12 +56,13 @@ class SpeakerStage(Stage):
                 if isinstance(layer, BatchNormalization):
                     layer.over_replicas = lambda value: tf.distribute.get_replica_context().all_reduce("SUM", value)
 
-    def choose_clips(self, dataset):
+    def choose_clips(self, dataset, known=()):
         """Drops speakers with few clips. Moves up to `JUDGED_CLIPS` clips of each held-out speaker to validation."""
         able = _trainable_speakers(dataset)
         number = max(1, round(HELD_OUT_SHARE * len(able))) if len(able) >= FEWEST_TO_HOLD_OUT else 0
-        # By a hash of the name, so that the choice depends on neither seed nor order.
-        held_out = sorted(able, key=lambda name: digest_bytes(name.encode("utf-8", "surrogatepass"), 8))[:number]
+        # Only speakers without a clip in `known`, by a hash of the name, which depends on neither seed nor order.
+        new = set(able) - {clip.speaker for clip in dataset.train if known and id_hash(clip.id) in known}
+        held_out = sorted(new, key=lambda name: digest_bytes(name.encode("utf-8", "surrogatepass"), 8))[:number]
         trained = set(able) - set(held_out)
         self.active.assign([float(name in trained) for name in dataset.speakers] * len(SPEEDS))
         clips_of = defaultdict(list)

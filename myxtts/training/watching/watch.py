@@ -100,7 +100,7 @@ class OvertrainingDetector:
         best = f"the best ({self._best:.4f} of step {self._best_step}, last {loss:.4f})"
         seen = f"Overtraining: {counted(self.diverging, 'validation')} above {best} while the training loss fell."
         if self.stopped:
-            return f"{seen} The stage ends with the best checkpoint, of step {self._best_step}."
+            return f"{seen} The stage ends with the best checkpoint."
         then = f"The stage ends after {self.patience}" if self.patience else "--overtraining-patience N ends it after N"
         return f"{seen} {then}. More data, more dropout or a smaller model helps."
 
