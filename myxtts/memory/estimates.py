@@ -48,8 +48,8 @@ class Shapes:
         `data.static_shapes`, all batches have the maximum number of text tokens and, if it is set, of mel frames."""
         seconds = seconds or data.max_seconds
         if frames := data.max_mel_frames:
-            seconds = data.max_seconds if data.static_shapes else seconds
-            seconds = min(seconds, frames * MEL_HOP_SAMPLES / MODEL_SAMPLE_RATE)
+            limit = frames * MEL_HOP_SAMPLES / MODEL_SAMPLE_RATE
+            seconds = limit if data.static_shapes else min(seconds, limit)
         if settings and settings.crop_seconds:
             seconds = min(seconds, settings.crop_seconds)
         text = data.max_text_length
